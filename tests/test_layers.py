@@ -150,7 +150,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "attachment": {"relay"},
         "attached": {"output", "relay", "terminal", "attachment"},
         "quick_request": {"submitting"},
-        "quick_submit": {"quick_request"},
+        "quick_submit": {"output", "quick_request"},
         "words": {"output", "quick_request", "submitting"},
         "options": {"output", "words", "submitting", "quick_request"},
         "demo": {"options", "output", "charts"},

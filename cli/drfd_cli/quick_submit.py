@@ -55,20 +55,25 @@ def submit(args: list[str], key: str) -> bool:
     doubts = [] if NO_WARNINGS in given else doubts_to_print(request)
     if doubts is None:
         return False
-    job_id = _ask(request)
-    if job_id is None:
+    reply = _ask(request)
+    if reply is None:
         return False
+    if "drain" in reply and NO_WARNINGS not in given:
+        from drfd_cli.output import drain_notices
+
+        warn(drain_notices(reply))
     warn(doubts)
     shown = max((_SHOWN[0], *(form for form in given if form in _SHOWN)), key=_SHOWN.index)
     try:
-        print(shown.format(job_id), flush=True)
+        print(shown.format(reply["id"]), flush=True)
     except OSError as error:
         raise Lost from error
     return True
 
 
-def _ask(request: dict[str, object]) -> int | None:
-    """Return the id of the new job, or None if there is no daemon or any other answer."""
+def _ask(request: dict[str, object]) -> dict[str, object] | None:
+    """Return the reply with the id of the new job, or None if there is no daemon or any other
+    answer."""
     try:
         connection, key = connect()
         try:
@@ -77,8 +82,9 @@ def _ask(request: dict[str, object]) -> int | None:
             connection.close()
     except (OSError, ValueError):
         return None
-    job_id = reply.get("id") if isinstance(reply, dict) and reply.get("ok") is True else None
-    return job_id if isinstance(job_id, int) else None
+    if not isinstance(reply, dict) or reply.get("ok") is not True:
+        return None
+    return reply if isinstance(reply.get("id"), int) else None
 
 
 def _answer(connection: socket, line: bytes) -> bytes:

@@ -340,7 +340,7 @@ class HelloReply(TypedDict):
     notices: NotRequired[list[CodeText]]
 
 
-class SubmitReply(TypedDict):
+class SubmitReply(DrainPart):
     id: int
     #: Number of tasks of an array.
     tasks: NotRequired[int]

@@ -307,6 +307,11 @@ def test_a_verb_that_is_mistyped_is_guessed(drf: Drf, daemon: CannedDaemon) -> N
         (["condor_q"], "No such command 'condor_q'. That is: drf status"),
         (["parallel"], "No such command 'parallel'. That is: drf submit -g NAME%N"),
         (["tail", "3"], "No such command 'tail'. That is: drf log -f ID"),
+        (
+            ["start", "3"],
+            "No such command 'start'. That is: drf release ID if it is held, drf resume",
+        ),
+        (["enqueue", "3"], "No such command 'enqueue'. That is: drf release ID"),
         (["stop", "3"], "No such command 'stop'. That is: drf cancel ID"),
         (["submit", "--cpus-per-task=4", "x"], "No such option --cpus-per-task; here it is: -c"),
         (["submit", "-J", "n", "--", "x"], "No such option -J; here it is: -n NAME"),

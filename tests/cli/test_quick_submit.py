@@ -100,6 +100,18 @@ def test_the_short_way_asks_for_what_the_long_one_asks_for(
     assert LEFT_OUT | asked == wanted
 
 
+def test_both_ways_say_that_nothing_is_launched(start: Start, daemon: CannedDaemon) -> None:
+    drain = {"by": "root", "since": time.time(), "reason": "disk swap"}
+    daemon.replies = {"submit": {"id": 42, "drain": drain}}
+    whole = _PROGRAM.replace("drfd_cli.start", "drfd_cli.main")
+    for program in (_PROGRAM, whole):
+        code, out, (told,), _ = start("submit", "-q", "--", "true", program=program)
+        assert (code, out) == (0, "42\n")
+        assert told.startswith("drf: draining: nothing is launched until drf undrain (by root")
+        assert told.endswith(": disk swap")
+        assert start("submit", "--no-warnings", "--", "true", program=program)[2] == []
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -236,7 +248,7 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(
 
         server = threading.Thread(target=serve)
         server.start()
-        assert quick_submit._ask({}) == 7
+        assert quick_submit._ask({}) == {"ok": True, "id": 7}
         server.join()
 
 

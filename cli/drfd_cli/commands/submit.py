@@ -181,6 +181,8 @@ def command(
         return Result(show=lambda: _tell_forecast(forecast), view=lambda: pick(forecast, known))
     reply = _submitted(client, request, attach_socket)
     if not no_warnings:
+        for text in output.drain_notices(reply):
+            output.say(text)
         warn(request)
     job_id, count = reply["id"], reply.get("tasks")
     if count is None:

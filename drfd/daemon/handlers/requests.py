@@ -259,7 +259,7 @@ class Requests:
         payload = Payload(env=request.env, script=request.script, proof=request.proof)
         event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
         if isinstance(event, ev.Submitted):
-            return {"id": event.job_id}
+            return self._with_drain({"id": event.job_id})
         assert isinstance(event, ev.ArraySubmitted)
         return self._submitted(event.array_id)
 
@@ -278,7 +278,16 @@ class Requests:
 
     def _submitted(self, job_id: int) -> SubmitReply:
         array = self._lookup.any_array(job_id)
-        return {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
+        return self._with_drain(
+            {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
+        )
+
+    def _with_drain(self, reply: SubmitReply) -> SubmitReply:
+        """Add who has stopped launching, if somebody has."""
+        part = views.drain_part(self.engine.ledger)
+        if "drain" in part:
+            reply["drain"] = part["drain"]
+        return reply
 
     async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> StatusReply:
         """Return a list or a page; `after` is the place of its last row if there may be another."""

@@ -959,12 +959,13 @@ async def test_everybody_sees_who_drains_and_why(desk: Desk) -> None:
     for op in ("status", "shares", "doctor"):
         assert "drain" not in await desk.ask(ALICE, op=op)
     await desk.ask(ADMIN, op="drain", on=True, reason="disk swap at 18:00")
-    await desk.submit(BOB)
+    submitted = await desk.ask(BOB, op="submit", argv=["true"], cwd="/home")
     expected = {
         "by": ADMIN.user,
         "since": desk.shell.engine.clock().at_s,
         "reason": "disk swap at 18:00",
     }
+    assert submitted == {"id": 3, "drain": expected}
     for op in ("status", "shares", "doctor"):
         assert (await desk.ask(ALICE, op=op))["drain"] == expected
     reason = (await desk.ask(BOB, op="why", id=3))["job"]["reason"]
