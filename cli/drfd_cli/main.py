@@ -80,12 +80,12 @@ EXAMPLES = {
     for verb, (_, words) in verbs.items()
 }
 #: Slurm's names, which the help puts on one line.
-_HIDDEN = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "slurm-names")
+_HIDDEN = (*("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol", "slurm-names"),)
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
     **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
     **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "administration"),
-    **dict.fromkeys(_HIDDEN, "slurm_names"),
+    **{name: "slurm_names" for name in _HIDDEN if name != "scontrol"},
 }
 #: Verbs of other programs, and what does the same here.
 _ELSEWHERE = {
@@ -111,7 +111,6 @@ _ELSEWHERE = {
     "stash": "drf hold ID, or drf submit --hold",
     **dict.fromkeys(("group", "parallel"), "drf submit -g NAME%N, for N jobs at once"),
     **dict.fromkeys(("modify", "update"), "drf set"),
-    "scontrol": "drf show ID, drf hold, drf release, drf retry (requeue), drf set (update)",
     **dict.fromkeys(("watch", "htop", "monitor"), "drf top"),
     "start": "drf release ID if it is held, drf resume ID if suspended; drf undrain after a drain",
     **dict.fromkeys(("unhold", "enqueue", "condor_release", "qrls"), "drf release ID"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-_SLURM_NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
+_SLURM_NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol")
 
 
 def main() -> None:

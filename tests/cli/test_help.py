@@ -73,7 +73,7 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
         assert out.count(f"  {verb:<{width}}{what}\n") == 1
-    assert "  sbatch, srun, squeue, scancel, sinfo, sacct (drf slurm-names DIR" in out
+    assert "  sbatch, srun, squeue, scancel, sinfo, sacct, scontrol (drf slurm-names DIR" in out
 
 
 ROWS = re.findall(r"^\| `drf (\S+?)([` ].*)$", GUIDE, re.MULTILINE)

@@ -14,7 +14,8 @@ import pytest
 from canned import CannedDaemon, MakeJob, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Spawn
 from drfd_cli.commands import slurm_names
-from drfd_cli.slurm import fields
+from drfd_cli.slurm import fields, sbatch_options
+from drfd_cli.slurm.sbatch_options import SLURM_NAMES
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 HOST = os.uname().nodename.partition(".")[0]
@@ -318,6 +319,21 @@ def test_sinfo_shows_one_machine(drf: Drf, queue: CannedDaemon) -> None:
     assert drf("sinfo", "-h", "-o", "%C %G %m %T").out == "6/2/0/8 gpu:2 8192 mixed\n"
 
 
+def test_a_node_that_drains_says_why(drf: Drf, queue: CannedDaemon) -> None:
+    amounts = {"memory": 8 << 30, "read": 0, "write": 0, "cores": 8.0, "gres": {}}
+    queue.replies["shares"] = {"capacity": amounts, "free": amounts, "nodes": []}
+    queue.replies["status"] |= {
+        "draining": True, "drain": {"by": "root", "since": 0.0, "reason": "new disks"},
+    }  # fmt: skip
+    assert drf("sinfo", "-h", "-o", "%t %E").out == "drain new disks\n"
+
+
+def test_squeue_tells_tasks_apart(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
+    jobs = [job(id=52, array_id=51, array_index=0), job()]
+    daemon.replies["status"] = {"jobs": jobs, "counts": {}, "draining": False, "after": None}
+    assert drf("squeue", "-h", "-o", "%F %K").out == "51 0\n42 N/A\n"
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -349,6 +365,37 @@ def test_what_they_do_not_know_is_said_in_a_line(
     queue.replies["shares"] = {"capacity": empty, "free": empty, "nodes": []}
     result = drf(*words)
     assert (result.code, result.out, result.err) == (2, "", complaint)
+
+
+# -- their help --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SLURM_NAMES)
+def test_each_tells_its_options(drf: Drf, daemon: CannedDaemon, name: str) -> None:
+    result = drf(name, "--help")
+    assert (result.code, result.err, daemon.requests) == (0, "", [])
+    assert result.out.startswith(f"Usage: {name} ")
+    assert all(len(line) <= 100 for line in result.out.splitlines())
+    assert drf(name, "--version").out.startswith("drfd ")
+    if name not in ("squeue", "sinfo"):
+        assert drf(name, "-h").out == result.out
+
+
+def test_the_help_of_sbatch_names_every_option(drf: Drf) -> None:
+    out = drf("sbatch", "--help").out
+    told = set(re.findall(r"--([a-z-]+)", out))
+    assert told >= set(sbatch_options.KNOWN) - sbatch_options.SAID_NOTHING
+    assert told <= set(sbatch_options.KNOWN)
+
+
+@pytest.mark.parametrize("name", ["squeue", "scancel", "sinfo", "sacct"])
+def test_what_the_help_names_is_known(drf: Drf, name: str) -> None:
+    known = {
+        "squeue": slurm_names._QUEUE, "scancel": slurm_names._CANCEL, "sinfo": slurm_names._INFO,
+        "sacct": slurm_names._ACCOUNT,
+    }[name]  # fmt: skip
+    options = set(re.findall(r"--([A-Za-z0-9-]+)", drf(name, "--help").out))
+    assert options and options <= set(known)
 
 
 # -- srun within a job -------------------------------------------------------------------------
@@ -432,7 +479,7 @@ def test_the_names_lead_to_drf(
     result = drf("slurm-names", "bin")
     assert result.code == 0
     assert {each.name for each in Path("bin").iterdir()} == {
-        "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct"
+        "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol"
     }  # fmt: skip
     done = subprocess.run(
         ["bin/squeue", "-h", "-o", "%i"], capture_output=True, text=True, timeout=60

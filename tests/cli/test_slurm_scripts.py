@@ -178,8 +178,8 @@ def test_commands_that_are_not_here_are_named(
     script = tmp_path / "x.sh"
     script.write_text("#!/bin/sh\n#SBATCH -c 1\n# `scontrol`\nhosts=$(scontrol show hostnames)\n")
     assert asked(drf, daemon, script)[1] == (
-        "drf: the script calls scontrol, and there is no such command here; $SLURM_JOB_NODELIST is "
-        "this machine\n"
+        "drf: the script calls scontrol, and there is no such command here (drf slurm-names DIR "
+        "makes one)\n"
     )
     script.write_text("#!/bin/sh\n#SBATCH -c 1\n# $(srun x)\necho srun # module load\n")
     assert asked(drf, daemon, script)[1] == ""

@@ -125,11 +125,16 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -
         "SLURM_JOB_USER": order.user, "SLURM_JOB_UID": str(order.uid),
         "SLURM_JOB_PARTITION": order.variables["DRF_POOL"].rsplit(".", 1)[-1],
         "SLURM_CPUS_ON_NODE": cores, "SLURM_JOB_CPUS_PER_NODE": cores,
-        "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20), "SLURM_RESTART_COUNT": "0",
+        "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20),
         "SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "3",
         "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_MAX": "11",
         "SLURM_ARRAY_TASK_STEP": "3",
     }  # fmt: skip
+    again = with_slurm_variables(replace(order, attempt=3), {"DRF_SLURM": "1"})
+    assert again.variables["SLURM_RESTART_COUNT"] == "2"
+    env = {"DRF_SLURM": "1", "SLURM_RESTART_COUNT": "4"}
+    again = with_slurm_variables(replace(order, attempt=2), env)
+    assert again.variables["SLURM_RESTART_COUNT"] == "5", "queued again before by its user"
 
 
 # -- looking -----------------------------------------------------------------------------------

@@ -33,11 +33,14 @@ from drfd_cli.slurm.batch_script import (
     read_standard_input,
     whole_machine,
 )
+from drfd_cli.slurm.command_line import parts, read_options, read_words, slurm_command
+from drfd_cli.slurm.machine import read_machine
 from drfd_cli.slurm.sbatch_options import (
     FLAG,
     KNOWN,
     MAY,
     SHORT,
+    SLURM_NAMES,
     Given,
     Translation,
     parse,
@@ -46,91 +49,10 @@ from drfd_cli.slurm.sbatch_options import (
 )
 from drfd_cli.submitting.call import call_of
 
-#: The commands, which `drf slurm-names` can make.
-NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct")
-
-
-def _slurm(name: str, text: str) -> Callable[[Callable[[list[str]], int]], click.Command]:
-    """Return a decorator that makes a command of a function of the words after its name."""
-
-    def make(function: Callable[[list[str]], int]) -> click.Command:
-        @click.command(
-            name,
-            help=text,
-            add_help_option=False,
-            context_settings={"ignore_unknown_options": True},
-        )
-        @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-        def command(words: tuple[str, ...]) -> int:
-            if words[:1] in (("--help",), ("--usage",)):
-                click.echo(f"{name}: {text}\nIts options are Slurm's; see docs/scripts.md of drfd.")
-                return 0
-            if words[:1] in (("--version",), ("-V",)):
-                from drfd import __version__
-
-                click.echo(f"drfd {__version__}")
-                return 0
-            return function(list(words))
-
-        return command
-
-    return make
-
-
-def _read(
-    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Read options anywhere among the words. `shorts`: letter → long name; `longs`: long name →
-    whether it has a value. Returns values by long name, and the other words. Raises UsageError."""
-    found: dict[str, list[str]] = {}
-    rest: list[str] = []
-    left = iter(words)
-    for word in left:
-        if word == "--":
-            rest += left
-        elif word.startswith("--"):
-            long, sign, value = word[2:].partition("=")
-            if long not in longs:
-                near = [each for each in longs if long and each.startswith(long)]
-                if len(near) != 1:
-                    raise click.UsageError(f"there is no option --{long} here")
-                long = near[0]
-            if longs[long] and not sign:
-                value = next(left, "")
-            found.setdefault(long, []).append(value)
-        elif word.startswith("-") and word != "-":
-            letters = word[1:]
-            while letters:
-                letter, letters = letters[0], letters[1:]
-                if letter not in shorts:
-                    raise click.UsageError(f"there is no option -{letter} here")
-                value = ""
-                if longs[shorts[letter]]:
-                    value, letters = letters.removeprefix("=") or next(left, ""), ""
-                found.setdefault(shorts[letter], []).append(value)
-        else:
-            rest.append(word)
-    return found, rest
-
-
-def _read_options(
-    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
-) -> dict[str, list[str]]:
-    """Read words that all are options and their values, as `_read` does. Raises UsageError."""
-    found, rest = _read(words, shorts, longs)
-    if rest:
-        raise click.UsageError(f"{rest[0]!r} is no option")
-    return found
-
-
-def _parts(values: list[str]) -> list[str]:
-    return [part for value in values for part in value.split(",") if part]
-
-
 # -- submitting --------------------------------------------------------------------------------
 
 
-@_slurm("sbatch", "queue a batch script, as `drf submit` does")
+@slurm_command("sbatch", "queue a batch script, as `drf submit` does")
 def sbatch(words: list[str]) -> int:
     options, rest = parse(words)
     if "wrap" in options:
@@ -184,7 +106,7 @@ def _script(name: str) -> str:
         raise Refused(error.code, error.text, hint=hint) from None
 
 
-@_slurm("srun", "run a command with the resources that it asks for, as `drf run` does")
+@slurm_command("srun", "run a command with the resources that it asks for, as `drf run` does")
 def srun(words: list[str]) -> int:
     options, command = parse(words, known=_SRUN, short=_SRUN_SHORT)
     if not command:
@@ -350,15 +272,17 @@ _QUEUE = {
 }
 
 
-@_slurm("squeue", "list the jobs that wait and run, as `drf status` does")
+@slurm_command(
+    "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
+)
 def squeue(words: list[str]) -> int:
-    found = _read_options(words, _QUEUE_SHORT, _QUEUE)
+    found = read_options(words, _QUEUE_SHORT, _QUEUE)
     client = connect()
-    users = set(_parts(found.get("user", [])))
+    users = set(parts(found.get("user", [])))
     if "me" in found:
         users.add(client.request("hello")["user"])
     states = [] if "states" not in found else _states(found["states"])
-    named = _parts([*found.get("jobs", []), *found.get("job", [])])
+    named = parts([*found.get("jobs", []), *found.get("job", [])])
     ids = parse_ids(",".join(named)) if named else []
     select: dict[str, object] = {"ids": ids, "user": None, "states": states}
     if len(users) == 1:
@@ -423,7 +347,7 @@ def _wanted(
 ) -> list[Mapping[str, Any]]:  # fmt: skip
     """Return the jobs of these users and in these states, or of all if there are none, with the
     names and partitions that the options name."""
-    names, pools = set(_parts(found.get("name", []))), set(_parts(found.get("partition", [])))
+    names, pools = set(parts(found.get("name", []))), set(parts(found.get("partition", [])))
     return [
         job
         for job in jobs
@@ -435,7 +359,7 @@ def _wanted(
 
 
 def _states(values: list[str]) -> list[str]:
-    words = _parts(values)
+    words = parts(values)
     if any(word.lower() == "all" for word in words):
         return []
     try:
@@ -479,17 +403,17 @@ _LONG = (
 )
 
 
-@_slurm("sacct", "list jobs of today and what they used, as `drf history` does")
+@slurm_command("sacct", "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
-    found = _read_options(words, _ACCOUNT_SHORT, _ACCOUNT)
+    found = read_options(words, _ACCOUNT_SHORT, _ACCOUNT)
     if "helpformat" in found:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
     client = connect()
-    words = _parts(found.get("jobs", []))
+    words = parts(found.get("jobs", []))
     steps = [word for word in words if "." in word]
     ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
-    users = set(_parts([*found.get("user", []), *found.get("uid", [])]))
+    users = set(parts([*found.get("user", []), *found.get("uid", [])]))
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
     states = [] if "state" not in found else _states(found["state"])
@@ -574,9 +498,9 @@ _CANCEL = {
 }
 
 
-@_slurm("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
+@slurm_command("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
 def scancel(words: list[str]) -> int:
-    found, rest = _read(words, _CANCEL_SHORT, _CANCEL)
+    found, rest = read_words(words, _CANCEL_SHORT, _CANCEL)
     for option in ("partition", "account", "nodelist", "qos", "reservation"):
         if option in found:
             # More jobs would be cancelled without it.
@@ -652,31 +576,26 @@ _INFO = {
 }
 
 
-@_slurm("sinfo", "tell what the machine has and how much is free, as `drf shares` does")
+@slurm_command(
+    "sinfo",
+    "tell what the machine has and how much is free, as `drf shares` does",
+    has_short_help=False,
+)
 def sinfo(words: list[str]) -> int:
-    found = _read_options(words, _INFO_SHORT, _INFO)
-    client = connect()
-    shares = client.request("shares")
-    status = client.request("status", limit=1)
-    capacity, free = shares["capacity"], shares["free"]
-    cpus, idle = int(capacity["cores"]), max(0, int(free["cores"]))
-    state = "idle" if idle == cpus else "mix" if idle > 0 else "alloc"
-    if status["draining"]:
-        state = "drain" if state == "idle" else "drng"
+    found = read_options(words, _INFO_SHORT, _INFO)
+    machine = read_machine(connect())
+    cpus, idle, state = machine.cpus, machine.idle, machine.state
     used = f"{cpus - idle}/{idle}/0/{cpus}"
-    gres = ",".join(f"{name}:{count}" for name, count in capacity["gres"].items()) or "(null)"
-    host = host_name()
     values = {
         "P": ("PARTITION", f"{PARTITION}*"), "R": ("PARTITION", PARTITION), "a": ("AVAIL", "up"),
         "l": ("TIMELIMIT", "infinite"), "D": ("NODES", "1"), "t": ("STATE", state),
-        "T": ("STATE", {"mix": "mixed", "alloc": "allocated", "drain": "drained",
-                        "drng": "draining"}.get(state, state)),
-        "N": ("NODELIST", host), "n": ("HOSTNAMES", host), "c": ("CPUS", str(cpus)),
-        "m": ("MEMORY", str(capacity["memory"] >> 20)), "C": ("CPUS(A/I/O/T)", used),
-        "G": ("GRES", gres), "e": ("FREE_MEM", str(max(0, free["memory"]) >> 20)),
+        "T": ("STATE", machine.long_state), "N": ("NODELIST", machine.name),
+        "n": ("HOSTNAMES", machine.name), "c": ("CPUS", str(cpus)),
+        "m": ("MEMORY", str(machine.memory_bytes >> 20)), "C": ("CPUS(A/I/O/T)", used),
+        "G": ("GRES", machine.gres), "e": ("FREE_MEM", str(machine.free_memory_bytes >> 20)),
         "A": ("NODES(A/I)", "0/1" if state == "idle" else "1/0"),
         "F": ("NODES(A/I/O/T)", "0/1/0/1" if state == "idle" else "1/0/0/1"),
-        "E": ("REASON", "none"), "f": ("AVAIL_FEATURES", "(null)"), "d": ("TMP_DISK", "0"),
+        "E": ("REASON", machine.reason), "f": ("AVAIL_FEATURES", "(null)"), "d": ("TMP_DISK", "0"),
     }  # fmt: skip
     usual = "%9P %.5a %.10l %.6D %.6t %N"
     if "Node" in found:
@@ -701,18 +620,18 @@ def sinfo(words: list[str]) -> int:
 @click.command("slurm-names")
 @click.argument("directory", metavar="DIR")
 def slurm_names(directory: str) -> int:
-    """Make sbatch, srun, squeue, scancel, sinfo and sacct in a directory, as links to drf. If one
-    of these names is there already, none is made."""
+    """Make sbatch, srun, squeue, scancel, sinfo, sacct and scontrol in a directory, as links to
+    drf. If one of these names is there already, none is made."""
     program = _program()
     os.makedirs(directory, exist_ok=True)
-    paths = [os.path.join(directory, name) for name in NAMES]
+    paths = [os.path.join(directory, name) for name in SLURM_NAMES]
     for path in paths:
         if os.path.lexists(path) and os.path.realpath(path) != program:
             raise Refused("exists", f"{path} is there already", hint="choose another directory")
     for path in paths:
         if not os.path.lexists(path):
             os.symlink(program, path)
-    output.tell(f"made {', '.join(NAMES)} in {directory}")
+    output.tell(f"made {', '.join(SLURM_NAMES)} in {directory}")
     if os.path.realpath(directory) not in map(
         os.path.realpath, os.environ.get("PATH", "").split(":")
     ):

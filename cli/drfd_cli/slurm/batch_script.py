@@ -72,8 +72,6 @@ def resolve(
 
 
 def _cure(name: str) -> str:
-    if name == "scontrol":
-        return "; $SLURM_JOB_NODELIST is this machine"
     if name in SLURM_NAMES:
         return " (drf slurm-names DIR makes one)"
     if name in ("mpirun", "mpiexec"):

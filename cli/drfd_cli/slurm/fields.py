@@ -95,6 +95,11 @@ def job_label(job: View) -> str:
     return output.label(cast("JobView", job))
 
 
+def _task(job: View) -> str:
+    found = job.get("array_tasks", job["array_index"])
+    return "N/A" if found is None else str(found)
+
+
 def _reason(job: View) -> str:
     if job["reason"] is None:
         return "None"
@@ -153,7 +158,7 @@ SIGNS: dict[str, tuple[str, Callable[[View], str]]] = {
     "i": ("JOBID", job_label),
     "A": ("JOBID", lambda job: str(job["id"])),
     "F": ("ARRAY_JOB_ID", lambda job: str(job["array_id"] or job["id"])),
-    "K": ("ARRAY_TASK_ID", lambda job: str(job.get("array_tasks", job["array_index"] or "N/A"))),
+    "K": ("ARRAY_TASK_ID", _task),
     "j": ("NAME", lambda job: str(job["name"])),
     "u": ("USER", lambda job: str(job["user"])),
     "U": ("UID", lambda job: str(job["uid"])),

@@ -66,13 +66,15 @@ SHORT = {
     "x": "exclude",
 }  # fmt: skip
 #: Options that ask for nothing that a single machine with private limits does not do anyway.
-_SILENT = frozenset(
+SAID_NOTHING = frozenset(
     (
         *("comment", "get-user-env", "no-requeue", "oversubscribe", "overcommit", "share"),
-        *("verbose", "parsable", "no-kill", "ignore-pbs", "use-min-nodes", "usage", "help"),
-        *("version", "quiet", "nodes", "ntasks-per-node", "ntasks-per-gpu", "mincpus"),
+        *("verbose", "no-kill", "ignore-pbs", "use-min-nodes", "usage", "help", "version"),
     )
 )
+_SILENT = SAID_NOTHING | {
+    *("parsable", "quiet", "nodes", "ntasks-per-node", "ntasks-per-gpu", "mincpus"),
+}
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE | re.ASCII)
@@ -555,6 +557,11 @@ _UNSUPPORTED = frozenset(KNOWN) - frozenset(
         *("time", "wrap", "nice", "hold", "requeue", "wait", "test-only", "kill-on-invalid-dep"),
     )
 )
+
+
+def without_effect() -> frozenset[str]:
+    """Return the options of sbatch that are read and warned of, and do nothing."""
+    return _UNSUPPORTED - _SILENT - {"exclusive"}
 
 
 def _begin(text: str) -> str:

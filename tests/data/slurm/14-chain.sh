@@ -5,4 +5,4 @@
 #SBATCH --mem=64M
 #SBATCH --requeue
 #SBATCH --open-mode=append
-echo "restarted $SLURM_RESTART_COUNT times" >> chain.log
+echo "restarted ${SLURM_RESTART_COUNT:-0} times" >> chain.log

@@ -1,0 +1,478 @@
+"""Slurm's scontrol, as far as one machine has what it shows and changes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import click
+
+from drfd.client.connection import Connection
+from drfd.client.submission import demand_fields, dependencies
+from drfd.client.words import Ref, parse_ids
+from drfd.common.errors import Refused
+from drfd_cli import output
+from drfd_cli.options import connect
+from drfd_cli.slurm import fields
+from drfd_cli.slurm.batch_script import PARTITION, host_name
+from drfd_cli.slurm.command_line import parts, read_words, slurm_command
+from drfd_cli.slurm.machine import read_machine
+from drfd_cli.slurm.sbatch_options import Given, Options, Translation, translate
+
+_SHORT = {"o": "oneliner", "d": "details", "a": "all", "Q": "quiet", "v": "verbose"}
+_LONG = {
+    **dict.fromkeys(("oneliner", "details", "all", "quiet", "verbose", "hide", "local"), False),
+    **dict.fromkeys(("clusters", "uid"), True),
+}
+
+
+@slurm_command("scontrol", "show and change jobs and the machine, as `drf show` and `drf set` do")
+def command(words: list[str]) -> int:
+    found, rest = read_words(words, _SHORT, _LONG)
+    if not rest:
+        raise click.UsageError("there is no command; scontrol --help lists them")
+    verb = rest[0].lower()
+    known = [name for name in _COMMANDS if name.startswith(verb)]
+    if verb not in _COMMANDS and len(known) != 1:
+        _refuse(verb)
+    name = verb if verb in _COMMANDS else known[0]
+    return _COMMANDS[name](rest[1:], "oneliner" in found)
+
+
+#: What scontrol does for Slurm → what does it here.
+_ELSEWHERE = {
+    "shutdown": "drf shutdown", "listpids": "drf show ID, and the cgroup that it names",
+    "wait_job": "drf wait ID", "top": "drf set --priority N ID", "cancel_reboot": None,
+    "notify": "drf signal SIGNAL ID", "delete": "drf cancel ID", "abort": "drf shutdown",
+    "create": "a table [[window]] in the configuration, for reservations",
+    "setdebug": "journalctl -u drfd", "power": None, "reboot": None, "token": None,
+}  # fmt: skip
+
+
+def _refuse(word: str) -> NoReturn:
+    here = _ELSEWHERE.get(word)
+    hint = f"that is: {here}" if here else "scontrol --help lists what there is"
+    raise click.UsageError(f"there is no {word} here ({hint})")
+
+
+# -- show --------------------------------------------------------------------------------------
+
+
+def _show(words: list[str], in_a_line: bool) -> int:
+    what, _, value = (words[0] if words else "").partition("=")
+    names = [*filter(None, [value]), *words[1:]]
+    kind = next((kind for kind in _SHOWN if what and kind.startswith(what.lower())), None)
+    if kind is None and what.lower().rstrip("s") in _SHOWN:
+        kind = what.lower().rstrip("s")
+    if kind is None:
+        if what.startswith("config"):
+            raise click.UsageError("there is no show config here (that is: drf doctor)")
+        there = " ".join(_SHOWN)
+        raise click.UsageError(f"there is no show {what} here; there are: {there}".strip())
+    return _SHOWN[kind](names, in_a_line)
+
+
+def _show_hostnames(names: list[str], in_a_line: bool) -> int:
+    text = ",".join(names)
+    if not names:
+        text = os.environ.get("SLURM_JOB_NODELIST") or host_name()
+    for name in expanded(text):
+        click.echo(name)
+    return 0
+
+
+def _show_hostlist(names: list[str], in_a_line: bool) -> int:
+    click.echo(",".join(each for name in names for each in expanded(name)))
+    return 0
+
+
+#: Names of one list: `a`, or `node[01-04,7]-ib`.
+_NAME = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
+_MOST_NAMES = 65536
+
+
+def expanded(text: str) -> list[str]:
+    """Return the names of a list such as `node[01-03,7],login`. Raises Refused."""
+    found: list[str] = []
+    if text.count("[") != text.count("]"):
+        raise Refused("bad-value", f"{text[:60]} is no list of machines", hint="write node[1-4],x")
+    for name in _NAME.findall(text):
+        found += _expanded_name(name)
+        if len(found) > _MOST_NAMES:
+            raise Refused("bad-value", f"{text[:60]} has more than {_MOST_NAMES} machines")
+    return found
+
+
+def _expanded_name(name: str) -> list[str]:
+    before, bracket, rest = name.partition("[")
+    if not bracket:
+        return [name]
+    inside, _, after = rest.partition("]")
+    tails = _expanded_name(after)
+    found: list[str] = []
+    for part in inside.split(","):
+        span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part, re.ASCII)
+        if span is None or int(span[2] or span[1]) - int(span[1]) >= _MOST_NAMES:
+            raise Refused(
+                "bad-value", f"{name[:60]}: {part[:20]!r} is neither a number nor a range"
+            )
+        numbers = range(int(span[1]), int(span[2] or span[1]) + 1)
+        found += [f"{before}{n:0{len(span[1])}}{tail}" for n in numbers for tail in tails]
+    return found
+
+
+def _print(lines: list[str], in_a_line: bool) -> None:
+    if in_a_line:
+        click.echo(" ".join(lines))
+    else:
+        click.echo("\n   ".join(lines) + "\n")
+
+
+def _show_job(names: list[str], in_a_line: bool) -> int:
+    client = connect()
+    jobs = list(_jobs(client, parse_ids(",".join(names)) if names else []))
+    if not jobs:
+        click.echo("No jobs in the system")
+    for job in jobs:
+        _print(_lines_of(job), in_a_line)
+    return 0
+
+
+def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
+    """Yield the named jobs, and of an array all tasks that are known; without ids, the queue."""
+    for ref in ids:
+        reply = client.request("show", id=ref)
+        if "job" in reply:
+            yield {**reply["job"], "used": reply.get("used")}
+            continue
+        for page in client.pages("status", select={"ids": [ref], "user": None, "states": []}):
+            yield from page["jobs"]
+    if not ids:
+        for page in client.pages("status", select={"ids": [], "user": None, "states": []}):
+            yield from page["jobs"]
+
+
+def _lines_of(job: Mapping[str, Any]) -> list[str]:
+    sign = {letter: read(job) for letter, (_, read) in fields.SIGNS.items()}
+    limit = fields.span(job["time_limit_s"], whole=True)
+    restarts = max(0, job["attempt"] - 1)
+    after = ",".join(
+        f"after{each['want']}:{each.get('label', each['id'])}" for each in job.get("after") or ()
+    )
+    files = [f"{head}={job[key]}" for head, key in _FILES.items() if job.get(key) is not None]
+    array = []
+    if job["array_id"] is not None or job.get("array_tasks") is not None:
+        array = [f"ArrayJobId={sign['F']}", f"ArrayTaskId={sign['K']}"]
+    argv = job["argv"] or ["(null)"]
+    path = os.path.join(job["cwd"] or "", argv[0])
+    # What is no file there is a command that was found in PATH.
+    program = path if os.path.isfile(path) else argv[0]
+    lines = [
+        " ".join([f"JobId={job['id']}", *array, f"JobName={job['name']}"]),
+        f"UserId={job['user']}({job['uid']}) GroupId=N/A MCS_label=N/A",
+        f"Priority={job['priority']} Nice={-job['priority']} Account={job['pool']} QOS=normal",
+        f"JobState={sign['T']} Reason={sign['r']} Dependency={after or '(null)'}",
+        f"Requeue={int(job.get('retry') is not None)} Restarts={restarts} BatchFlag=1 Reboot=0 "
+        f"ExitCode={job['exit_code'] or 0}:{job['signal'] or 0}",
+        f"RunTime={fields.span(fields.elapsed_s(job), whole=True)} TimeLimit={limit} TimeMin=N/A",
+        f"SubmitTime={sign['V']} EligibleTime={fields.moment(job['eligible_at'], 'Unknown')}",
+        f"StartTime={fields.moment(job['started_at'] or job['expected_start_at'], 'Unknown')} "
+        f"EndTime={_known(sign['e'])} Deadline=N/A",
+        f"Partition={sign['P']} AllocNode:Sid={host_name()}:N/A",
+        f"NodeList={sign['N'] or '(null)'}",
+        *([f"BatchHost={host_name()}"] if job["started_at"] is not None else []),
+        f"NumNodes=1 NumCPUs={sign['C']} NumTasks=N/A CPUs/Task=N/A",
+        f"ReqTRES={fields.NAMES['reqtres'][2](job)}",
+        f"MinMemoryNode={sign['m']} TresPerNode={sign['b']}",
+        f"Command={' '.join([program, *argv[1:]])}",
+        f"WorkDir={sign['Z']}",
+        *files,
+    ]
+    return [output.clean(line, 4000) for line in lines]
+
+
+_FILES = {"StdErr": "stderr", "StdOut": "stdout"}
+
+
+def _known(text: str) -> str:
+    return "Unknown" if text == "N/A" else text
+
+
+def _show_node(names: list[str], in_a_line: bool) -> int:
+    machine = read_machine(connect())
+    unknown = [name for name in expanded(",".join(names)) if name != machine.name]
+    if unknown:
+        raise Refused("no-node", f"there is no node {unknown[0]}; this is {machine.name}")
+    used_bytes = machine.memory_bytes - machine.free_memory_bytes
+    lines = [
+        f"NodeName={machine.name} CPUAlloc={machine.cpus - machine.idle} CPUTot={machine.cpus}",
+        f"Gres={machine.gres}",
+        f"NodeAddr={machine.name} NodeHostName={machine.name}",
+        f"RealMemory={machine.memory_bytes >> 20} AllocMem={used_bytes >> 20} "
+        f"FreeMem={machine.free_memory_bytes >> 20}",
+        f"State={machine.long_state.upper()} Partitions={PARTITION}",
+        *([f"Reason={machine.reason}"] if machine.reason != "none" else []),
+    ]
+    _print(lines, in_a_line)
+    return 0
+
+
+def _show_partition(names: list[str], in_a_line: bool) -> int:
+    if names and names != [PARTITION]:
+        hint = "pools stand for partitions: drf shares lists them"
+        raise Refused("no-partition", f"there is no partition {names[0]}", hint=hint)
+    machine = read_machine(connect())
+    lines = [
+        f"PartitionName={PARTITION}",
+        "Default=YES MaxTime=UNLIMITED MaxNodes=1",
+        f"Nodes={machine.name}",
+        f"State={'DRAIN' if machine.state in ('drain', 'drng') else 'UP'} "
+        f"TotalCPUs={machine.cpus} TotalNodes=1",
+    ]
+    _print(lines, in_a_line)
+    return 0
+
+
+_SHOWN: dict[str, Callable[[list[str], bool], int]] = {
+    "hostnames": _show_hostnames, "hostlist": _show_hostlist, "jobid": _show_job,
+    "job": _show_job, "node": _show_node, "partition": _show_partition,
+}  # fmt: skip
+
+
+# -- changing jobs -----------------------------------------------------------------------------
+
+
+def _refs(words: list[str], verb: str) -> list[Ref]:
+    ids = parts([re.sub(r"(?i)^job(id)?=", "", word) for word in words])
+    if not ids:
+        raise click.UsageError(f"no job is named: scontrol {verb} ID")
+    return parse_ids(",".join(ids))
+
+
+def _act(client: Connection, verb: Any, select: Mapping[str, object], **asked: object) -> int:
+    reply = client.request(verb, select={"ids": [], "user": None, "states": [], **select}, **asked)
+    for failure in reply["failed"]:
+        output.say(f"scontrol: {failure['error']['text']}")
+    return 1 if reply["failed"] else 0
+
+
+def _verb(verb: str) -> Callable[[list[str], bool], int]:
+    """Return the command of a verb that drf has too."""
+
+    def act(words: list[str], in_a_line: bool) -> int:
+        name = next((word for word in words if word.lower().startswith(("jobname=", "name="))), "")
+        chosen = {"name": name.partition("=")[2]} if name else {"ids": _refs(words, verb)}
+        return _act(connect(), verb, chosen)
+
+    return act
+
+
+def _requeue(words: list[str], in_a_line: bool) -> int:
+    client = connect()
+    for ref in _refs([word for word in words if word.lower() != "incomplete"], "requeue"):
+        _submit_again(client, ref, is_held=False)
+    return 0
+
+
+def _requeuehold(words: list[str], in_a_line: bool) -> int:
+    client = connect()
+    for ref in _refs(words, "requeuehold"):
+        _submit_again(client, ref, is_held=True)
+    return 0
+
+
+def _submit_again(client: Connection, ref: Ref, *, is_held: bool) -> None:
+    """Submit a job once more, and end it if it runs, which may end this program too."""
+    reply = client.submission(ref)
+    label, asked = reply["label"], dict(reply["submission"])
+    if "array" in asked and "_" not in label and reply["live"]:
+        hint = f"requeue {label}_1; drf retry {label} --failed takes all tasks that have failed"
+        raise Refused("not-ended", f"the array {label} runs: name its tasks", hint=hint)
+    if reply["state"] in output.WAITING:
+        if is_held:
+            _act(client, "hold", {"ids": [ref]})
+        return
+    if asked.pop("attach", None) is not None:
+        output.say(f"job {label} was attached to a terminal; now its output goes to a file")
+    env: Any = asked.get("env", {})
+    before = str(env.get("SLURM_RESTART_COUNT", "0"))
+    count = int(before) + 1 if before.isdecimal() else 1
+    asked["env"] = {**env, "SLURM_RESTART_COUNT": str(count)}
+    made = client.submit(**asked, **({"held": True} if is_held else {}))
+    output.say(f"job {label} is queued again as job {made['id']}")
+    if reply["live"]:
+        _act(client, "cancel", {"ids": [ref]})
+
+
+# -- update ------------------------------------------------------------------------------------
+
+#: Keys → options of sbatch.
+_AS_OPTIONS = {
+    "timelimit": "time", "jobname": "job-name", "name": "job-name", "partition": "partition",
+    "priority": "priority", "nice": "nice", "numcpus": "mincpus", "mincpusnode": "mincpus",
+    "minmemorynode": "mem", "gres": "gres", "trespernode": "gres", "dependency": "dependency",
+    "starttime": "begin",
+}  # fmt: skip
+#: Keys that ask for nothing that one machine has.
+_IGNORED = {
+    "account",
+    "qos",
+    "comment",
+    "features",
+    "mailuser",
+    "wckey",
+    "reservation",
+    "excnodelist",
+}
+
+
+def _update(words: list[str], in_a_line: bool) -> int:
+    given: dict[str, str] = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign:
+            raise click.UsageError(f"{word!r} is not KEY=VALUE, such as JobId=42 TimeLimit=2:00:00")
+        given[key.lower()] = value
+    ids = given.pop("jobid", given.pop("job", ""))
+    if ids:
+        return _update_jobs(parse_ids(ids), given)
+    if "nodename" in given:
+        return _update_node(given)
+    raise click.UsageError("what is to change is not named: JobId=42, or NodeName=HOST")
+
+
+def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
+    unknown = [key for key in given if key not in _AS_OPTIONS and key not in _IGNORED]
+    if unknown:
+        there = "TimeLimit JobName Partition Priority Nice NumCPUs MinMemoryNode Gres Dependency"
+        text = f"{unknown[0]} cannot be changed here; what can: {there} StartTime"
+        raise click.UsageError(text)
+    ignored = [key for key in given if key in _IGNORED]
+    if ignored:
+        output.say(f"without effect here: {', '.join(ignored)}")
+    client = connect()
+    if given.get("timelimit", "")[:1] in ("+", "-") and given["timelimit"] != "-1":
+        codes = [
+            _act(client, "set", {"ids": [ref]}, **_changes({**given, "timelimit": ""}, limit_s=to))
+            for ref, to in [(ref, _moved_limit(client, ref, given["timelimit"])) for ref in ids]
+        ]
+        return max(codes)
+    changes = _changes(given)
+    codes = [_act(client, "set", {"ids": ids}, **changes)] if changes else []
+    # Priority=0 holds a job, as in Slurm.
+    codes += [_act(client, "hold", {"ids": ids})] if given.get("priority") == "0" else []
+    if not codes and not ignored:
+        raise click.UsageError("say what to change, such as TimeLimit=2:00:00")
+    return max(codes, default=0)
+
+
+def _moved_limit(client: Connection, ref: Ref, by: str) -> int:
+    reply = client.request("show", id=ref)
+    job: Any = reply["array"] if "array" in reply else reply["job"]
+    limit_s = job["time_limit_s"]
+    words = _translated({"time": Given(by[1:])}).words
+    if limit_s is None or words[1] == "unlimited":
+        raise Refused("bad-value", f"TimeLimit={by}: job {ref} has no time limit to change by that")
+    moved = limit_s + int(words[1].rstrip("s")) * (-1 if by[0] == "-" else 1)
+    if moved < 1:
+        raise Refused("bad-value", f"TimeLimit={by}: job {ref} has only {limit_s} s")
+    return int(moved)
+
+
+def _translated(options: Options) -> Translation:
+    try:
+        return translate(options, host_name())
+    except Refused as error:
+        text = f"scontrol: {error.text.removeprefix('sbatch: ')}"
+        raise Refused(error.code, text, hint=error.hint) from None
+
+
+def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[str, Any]:
+    """Return the fields of the request `set` that these values ask for. Raises Refused."""
+    from drfd_cli.commands import set as changing
+
+    options: Options = {
+        _AS_OPTIONS[key]: Given(value)
+        for key, value in given.items()
+        if key in _AS_OPTIONS and value
+    }
+    if options.get("priority", Given("")).value == "0":
+        del options["priority"]
+    made = _translated(options)
+    if made.is_singleton or made.begun:
+        raise Refused("bad-value", "Dependency: after and singleton are for a submission alone")
+    words = ["--rename" if word == "-n" else word for word in made.words]
+    words += ["--after", ""] if given.get("dependency") == "" else []
+    words += ["-p", made.partitions[0]] if made.partitions else []
+    with changing.command.make_context("scontrol", ["-y", *words, "--", "1"]) as context:
+        asked = context.params
+    found = {
+        "demand": demand_fields(asked["cores"], asked["mem"], (), asked["gres"]) or None,
+        "time_limit_s": asked["time"] if limit_s is None else limit_s,
+        "pool": asked["pool"], "priority": asked["priority"], "name": asked["rename"],
+        "after": dependencies(asked["after"]), "begin_s": asked["begin"],
+    }  # fmt: skip
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _update_node(given: dict[str, str]) -> int:
+    unknown = [name for name in expanded(given.pop("nodename")) if name != host_name()]
+    if unknown:
+        raise Refused("no-node", f"there is no node {unknown[0]}; this is {host_name()}")
+    state, reason = given.pop("state", "").lower(), given.pop("reason", None)
+    if given or state not in ("drain", "resume", "undrain", "idle"):
+        text = "of a node, State=DRAIN with a Reason, and State=RESUME can be set here"
+        raise click.UsageError(text)
+    is_on = state == "drain"
+    connect().request("drain", on=is_on, **({"reason": reason} if is_on and reason else {}))
+    return 0
+
+
+# -- the rest ----------------------------------------------------------------------------------
+
+
+def _reconfigure(words: list[str], in_a_line: bool) -> int:
+    for warning in connect().request("reload")["warnings"]:
+        output.say(f"warning: {warning}")
+    return 0
+
+
+def _ping(words: list[str], in_a_line: bool) -> int:
+    connect().request("hello")
+    click.echo(f"Slurmctld(primary) at {host_name()} is UP")
+    return 0
+
+
+def _write(words: list[str], in_a_line: bool) -> int:
+    if len(words) < 2 or words[0].lower() != "batch_script":
+        raise click.UsageError("there is only: write batch_script ID [FILE]")
+    reply = connect().submission(_refs(words[1:2], "write batch_script")[0])
+    script = reply["submission"].get("script")
+    if not isinstance(script, str):
+        raise Refused("no-script", f"job {reply['label']} has a command and no script")
+    path = words[2] if len(words) > 2 else f"slurm-{reply['label']}.sh"
+    if path == "-":
+        click.echo(script, nl=False)
+        return 0
+    with open(path, "w") as file:
+        file.write(script)
+    click.echo(f"batch script for job {reply['label']} written to {path}")
+    return 0
+
+
+def _version(words: list[str], in_a_line: bool) -> int:
+    from drfd import __version__
+
+    click.echo(f"drfd {__version__}")
+    return 0
+
+
+#: The commands of scontrol that there are here.
+_COMMANDS: dict[str, Callable[[list[str], bool], int]] = {
+    "show": _show, "hold": _verb("hold"), "uhold": _verb("hold"), "release": _verb("release"),
+    "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue,
+    "requeuehold": _requeuehold, "update": _update, "reconfigure": _reconfigure, "ping": _ping,
+    "write": _write, "version": _version,
+}  # fmt: skip

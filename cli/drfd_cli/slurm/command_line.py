@@ -1,0 +1,91 @@
+"""How Slurm's commands read their words: options anywhere, shortened as far as they are clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import click
+
+
+def slurm_command(
+    name: str, text: str, *, has_short_help: bool = True
+) -> Callable[[Callable[[list[str]], int]], click.Command]:
+    """Return a decorator that makes a command of a function of the words after its name.
+
+    `has_short_help`: whether -h asks for help, and for nothing else.
+    """
+
+    def make(function: Callable[[list[str]], int]) -> click.Command:
+        @click.command(
+            name,
+            help=text,
+            add_help_option=False,
+            context_settings={"ignore_unknown_options": True},
+        )
+        @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+        def command(words: tuple[str, ...]) -> int:
+            if words[:1] in (("--help",), ("--usage",), *((("-h",),) if has_short_help else ())):
+                from drfd_cli.slurm.manual import help_of
+
+                click.echo(help_of(name, text), nl=False)
+                return 0
+            if words[:1] in (("--version",), ("-V",)):
+                from drfd import __version__
+
+                click.echo(f"drfd {__version__}")
+                return 0
+            return function(list(words))
+
+        return command
+
+    return make
+
+
+def read_words(
+    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Read options anywhere among the words. `shorts`: letter → long name; `longs`: long name →
+    whether it has a value. Returns values by long name, and the other words. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    rest: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            rest += left
+        elif word.startswith("--"):
+            long, sign, value = word[2:].partition("=")
+            if long not in longs:
+                near = [each for each in longs if long and each.startswith(long)]
+                if len(near) != 1:
+                    raise click.UsageError(f"there is no option --{long} here")
+                long = near[0]
+            if longs[long] and not sign:
+                value = next(left, "")
+            found.setdefault(long, []).append(value)
+        elif word.startswith("-") and word != "-":
+            letters = word[1:]
+            while letters:
+                letter, letters = letters[0], letters[1:]
+                if letter not in shorts:
+                    raise click.UsageError(f"there is no option -{letter} here")
+                value = ""
+                if longs[shorts[letter]]:
+                    value, letters = letters.removeprefix("=") or next(left, ""), ""
+                found.setdefault(shorts[letter], []).append(value)
+        else:
+            rest.append(word)
+    return found, rest
+
+
+def read_options(
+    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
+) -> dict[str, list[str]]:
+    """Read words that all are options and their values, as `read_words` does. Raises UsageError."""
+    found, rest = read_words(words, shorts, longs)
+    if rest:
+        raise click.UsageError(f"{rest[0]!r} is no option")
+    return found
+
+
+def parts(values: list[str]) -> list[str]:
+    return [part for value in values for part in value.split(",") if part]
