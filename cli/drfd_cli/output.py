@@ -516,6 +516,19 @@ def code_line(about: CodeText | None) -> str:
     return "" if about is None else f"{about['code']}: {about['text']}".removesuffix(": ")
 
 
+def has_run(job: JobView) -> bool:
+    """Return whether an attempt of the job has started: it may have written output."""
+    # A job that is queued again has no time of its start, but a text on its attempts.
+    return job["started_at"] is not None or bool(job.get("attempts"))
+
+
+def before_start(job: JobView) -> str:
+    """Return why a job that has not run has no output."""
+    if job["outcome"] is not None:
+        return f"it ended before it started: {why_line(job)}"
+    return "not started yet"
+
+
 def tell_never(job: JobView) -> None:
     """Print that a job that is being waited for can never start."""
     why = "" if job["reason"] is None else job["reason"]["text"]

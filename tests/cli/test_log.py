@@ -216,6 +216,47 @@ def test_several_jobs_are_followed_line_by_line_until_all_have_ended(
     ]
 
 
+def test_how_a_job_ended_that_did_not_complete_follows_its_output(
+    drf: Drf, output: Path, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    """The output is where one looks first, and a job at its time limit has not written why."""
+    over = {"code": "TIMEOUT", "text": "it ran for its limit of 1m00s"}
+    ended = job(state="TIMEOUT", outcome=over, stdout=str(output))
+    daemon.replies = {"show": {"job": ended, "events": []}}
+    output.write_text("start\n")
+    result = drf("log", 42)
+    assert (result.code, result.out) == (0, "start\n")
+    assert result.err == "drf: job 42 TIMEOUT: it ran for its limit of 1m00s\n"
+
+
+def test_of_a_line_that_is_overwritten_the_last_text_is_shown_with_the_id(
+    spawn: Spawn, finish: Finish, outputs: dict[int, Path]
+) -> None:
+    outputs[7].write_bytes(b" 10%\r 50%\r100%\nCRLF\r\n")
+    outputs[42].write_bytes(b"\r 1 of 2\r 2 of 2")
+    result = finish(spawn("log", "7", "42"))
+    assert (result.out, result.err) == ("7: 100%\n7: CRLF\n42:  2 of 2\n", "")
+
+
+def test_of_a_group_only_live_jobs_are_followed(
+    drf: Drf, spawn: Spawn, outputs: dict[int, Path], daemon: CannedDaemon, job: MakeJob
+) -> None:
+    over = {"code": "COMPLETED", "text": ""}
+    rows = [job(id=number, state="COMPLETED", outcome=over) for number in (7, 100)]
+    daemon.replies["hello"] = {"user": "alice"}
+    daemon.replies["status"] = {"jobs": rows, "counts": {}, "draining": False, "after": None}
+    for path in outputs.values():
+        path.write_text("text\n")
+    result = drf("log", "-f", "-g", "enc")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("drf: no job of yours in the group enc runs")
+    rows.append(job(id=42))
+    daemon.replies["wait"] = {"done": True, "ended": []}
+    result = drf("log", "-f", "-g", "enc")
+    assert (result.code, result.out) == (0, "text\n")
+    assert result.err == "drf: 2 ended jobs of the group enc left out (drf log -g enc shows them)\n"
+
+
 # -- as it grows -------------------------------------------------------------------------------
 
 
@@ -316,6 +357,62 @@ def test_following_a_job_that_waits_says_why_it_waits(
     assert read(process, 4) == b"now\n"
     ending.has_come.set()
     assert finish(process).code == 0
+
+
+def test_a_job_that_waits_between_two_attempts_shows_what_it_has_written(
+    spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    why = {"code": "BEGIN_TIME", "text": "attempt 1 ended FAILED"}
+    attempts = "attempt 2 of 3; attempt 1 ended FAILED"
+    again = {"started_at": None, "attempts": attempts, "stdout": str(output)}
+    daemon.replies["show"] = {"job": job(state="PENDING", reason=why, **again), "events": []}
+    output.write_bytes(b"first attempt\n")
+    process = spawn("log", "-f", "42")
+    assert read(process, 14) == b"first attempt\n"
+    ending.has_come.set()
+    result = finish(process)
+    assert result.err == "drf: job 42 waits to run again: BEGIN_TIME: attempt 1 ended FAILED\n"
+
+
+def test_a_progress_bar_among_several_jobs_is_shown_before_its_line_ends(
+    spawn: Spawn, finish: Finish, outputs: dict[int, Path], daemon: CannedDaemon
+) -> None:
+    ending = Ending()
+    daemon.replies["wait"] = ending
+    outputs[7].write_bytes(b" 10%\r 20%\r")
+    outputs[42].write_bytes(b"")
+    process = spawn("log", "-f", "7", "42")
+    assert read(process, 8) == b"7:  20%\n"
+    append(outputs[7], b" 30%\r")
+    assert read(process, 8) == b"7:  30%\n"
+    append(outputs[7], b"\ndone\n")
+    assert read(process, 8) == b"7: done\n"
+    ending.has_come.set()
+    assert finish(process).out == ""
+
+
+def test_following_ends_with_how_the_job_ended(
+    spawn: Spawn, finish: Finish, output: Path, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    failed = job(state="FAILED", outcome={"code": "FAILED", "text": "exit code 3"})
+    daemon.replies["wait"] = {"done": True, "ended": [failed]}
+    output.write_bytes(b"text\n")
+    result = finish(spawn("log", "-f", "42"))
+    assert (result.code, result.out) == (0, "text\n")
+    assert result.err == "drf: job 42 FAILED: exit code 3\n"
+
+
+def test_following_a_job_that_never_started_says_so(
+    spawn: Spawn, finish: Finish, output: Path, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    over = {"code": "CANCELLED", "text": "cancelled by alice before it started"}
+    gone = job(state="CANCELLED", started_at=None, outcome=over, stdout=str(output))
+    daemon.replies["show"] = {"job": gone, "events": []}
+    daemon.replies["wait"] = {"done": True, "ended": [gone]}
+    result = finish(spawn("log", "-f", "42"))
+    why = "CANCELLED: cancelled by alice before it started"
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"drf: job 42 has not started: {why}\n"
 
 
 def test_a_job_that_never_writes_is_followed_to_its_end(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
@@ -40,7 +40,9 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 @click.command("log")
 @job_ids(required=True, only_read=True)
-@group_option(f"Yours of this group that have started: live, and the last {_RECENT} ended.")
+@group_option(
+    f"Yours of this group that have started: live, and the last {_RECENT} ended; with -f the live."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
 @click.option("--err", is_flag=True, help="Their errors, where they have a file of their own.")
 @click.option(
@@ -53,14 +55,11 @@ def command(
     """The output of a job; of several, with the job's id before each line.
 
     While it is followed, an output may begin late, grow, be emptied or replaced; the job may be
-    queued again.
+    queued again. How a job ended that did not complete is said on stderr.
     """
     client = connect()
     if group is not None:
-        rows = in_group(client, group, ended=_RECENT)
-        ids += tuple(output.ref(row) for row in rows if row["started_at"] is not None)
-        if not ids:
-            raise Refused("no-output", f"no job of yours in the group {group} has started")
+        ids += _in_group(client, group, live_only=follow, has_others=bool(ids))
     jobs = [_job(client, job_id) for job_id in dict.fromkeys(ids)]
     tails = {
         job["id"]: Tail(
@@ -84,6 +83,27 @@ def command(
     return status
 
 
+def _in_group(
+    client: Connection, group: str, *, live_only: bool, has_others: bool
+) -> tuple[Ref, ...]:
+    """Return the caller's jobs of the group whose output is shown. Raises Refused if there are
+    none, unless the command has others."""
+    rows = [row for row in in_group(client, group, ended=_RECENT) if output.has_run(row)]
+    live = [row for row in rows if row["outcome"] is None]
+    taken = live if live_only else rows
+    ended = f"{len(rows) - len(live)} ended {'job' if len(rows) - len(live) == 1 else 'jobs'}"
+    if not taken and not has_others:
+        if rows:
+            raise Refused(
+                "no-output", f"no job of yours in the group {group} runs",
+                hint=f"of {ended}: drf log -g {group}",
+            )  # fmt: skip
+        raise Refused("no-output", f"no job of yours in the group {group} has started")
+    if len(taken) < len(rows):
+        output.say(f"{ended} of the group {group} left out (drf log -g {group} shows them)")
+    return tuple(output.ref(row) for row in taken)
+
+
 def _job(client: Connection, job_id: Ref) -> JobView:
     reply = client.request("show", id=job_id)
     if "array" in reply:
@@ -105,39 +125,65 @@ def _print(job: JobView, tail: Tail) -> None:
     if os.path.exists(tail.path):
         tail.copy()
         tail.finish()
-    elif job["started_at"] is None:
-        raise Refused("no-output", f"job {label(job)} has not started: {output.why_line(job)}")
+        _tell_end(job, tail)
+    elif not output.has_run(job):
+        raise _not_started(job)
     else:
         raise Refused("no-output", f"the output file {tail.path} is not there any more")
 
 
+def _not_started(job: JobView) -> Refused:
+    return Refused("no-output", f"job {label(job)} has not started: {output.why_line(job)}")
+
+
+def _tell_end(job: JobView, tail: Tail) -> None:
+    """Print how a job ended that did not complete."""
+    if job["outcome"] is not None and job["outcome"]["code"] != "COMPLETED":
+        if tail.is_within_line and output.is_terminal():
+            click.echo(err=True)
+        output.say(f"job {label(job)} {output.why_line(job)}")
+
+
 def _follow(client: Connection, jobs: list[JobView], tails: dict[int, Tail]) -> int:
     """Copy the output until the jobs have ended, and return the exit code."""
-    for job in jobs:
-        if job["started_at"] is None and job["outcome"] is None:
-            output.say(f"job {label(job)} has not started: {output.why_line(job)}")
     status = 0
+
+    def fail(job_id: int, error: Refused) -> None:
+        nonlocal status
+        if len(jobs) == 1:
+            raise error
+        output.say(str(error))
+        status = error.exit_code
+        del tails[job_id]
+
+    for job in jobs:
+        if job["outcome"] is None and job["started_at"] is None:
+            waits = "waits to run again" if output.has_run(job) else "has not started"
+            output.say(f"job {label(job)} {waits}: {output.why_line(job)}")
     watch = Watch(client, *tails)
     while True:
         for job_id, tail in list(tails.items()):
             try:
-                tail.copy()
+                tail.copy(is_live=True)
             except Refused as error:
-                if len(jobs) == 1:
-                    raise
-                output.say(str(error))
-                status = error.exit_code
-                del tails[job_id]
+                fail(job_id, error)
         if not tails:
             return status
         reply, _ = watch.poll(_POLL_S)
         if reply is not None:
-            over = {job["id"] for job in reply["ended"]} or set(tails)
-            for job_id in over & set(tails):
+            # Only single jobs are followed.
+            ends = {job["id"]: cast("JobView", job) for job in reply["ended"]}
+            for job_id in (ends.keys() or set(tails)) & set(tails):
                 # The job may have written between the last copy and its end.
-                tail = tails.pop(job_id)
+                tail, ended = tails[job_id], ends.get(job_id)
+                if ended is not None and not output.has_run(ended) and not tail.has_begun:
+                    fail(job_id, _not_started(ended))
+                    continue
                 tail.copy()
                 tail.finish()
+                del tails[job_id]
+                if ended is not None:
+                    _tell_end(ended, tail)
             if not tails:
                 return status
             watch = Watch(client, *tails)
@@ -153,14 +199,24 @@ class Tail:
         self._lines = lines
         self._write = write
         self._file: BinaryIO | None = None
+        #: True if the last line has been written without its end.
+        self.is_within_line = False
 
-    def copy(self) -> None:
-        """Write what was added to the file since the last call. Raises Refused."""
+    @property
+    def has_begun(self) -> bool:
+        """True if the file is there, or was."""
+        return self._file is not None or self._open()
+
+    def copy(self, *, is_live: bool = False) -> None:
+        """Write what was added to the file since the last call. If `is_live`, also the text of a
+        line that is not complete but overwritten, such as a progress bar. Raises Refused."""
         if self._file is None and not self._open():
             return
         self._copy_file()
         if self._is_replaced() and self._open():
             self._copy_file()
+        if is_live and isinstance(self._write, Prefixed):
+            self._write.show_progress()
         sys.stdout.buffer.flush()
 
     def finish(self) -> None:
@@ -193,6 +249,7 @@ class Tail:
             file.seek(0)
         while piece := file.read(_BLOCK_BYTES):
             self._write(piece)
+            self.is_within_line = not isinstance(self._write, Prefixed) and piece[-1:] != b"\n"
 
     def _is_replaced(self) -> bool:
         """Return whether the path is another file now, as after a log rotation."""
@@ -205,7 +262,11 @@ class Tail:
 
 
 class Prefixed:
-    """Writes whole lines to stdout, each with the job's label before it."""
+    """Writes whole lines to stdout, each with the job's label before it.
+
+    A carriage return would put the cursor on the label: of a line that is overwritten, the last
+    text is written, as a terminal shows it in the end.
+    """
 
     def __init__(self, label: str, *, is_coloured: bool) -> None:
         self._prefix = f"{label}: ".encode()
@@ -213,16 +274,37 @@ class Prefixed:
             colour = _COLOURS[int(label.rpartition("_")[2]) % len(_COLOURS)]
             self._prefix = b"\x1b[%dm%s\x1b[0m" % (colour, self._prefix)
         self._rest = b""
+        #: The text of the incomplete line that was written before its end.
+        self._shown: bytes | None = None
 
     def __call__(self, piece: bytes) -> None:
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if len(self._rest) >= _LINE_BYTES:
             lines, self._rest = [*lines, self._rest], b""
-        sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in lines))
+        for line in lines:
+            self._put(_last_text(line))
+            self._shown = None
+
+    def show_progress(self) -> None:
+        """Write the text of a line that is being overwritten, without waiting for its end."""
+        text = _last_text(self._rest)
+        if text and b"\r" in self._rest:
+            self._put(text)
+            self._shown = text
+            self._rest = text + b"\r"
 
     def finish(self) -> None:
         if self._rest:
             self(b"\n")
+
+    def _put(self, text: bytes) -> None:
+        if text != self._shown:
+            sys.stdout.buffer.write(self._prefix + text + b"\n")
+
+
+def _last_text(line: bytes) -> bytes:
+    """Return the text that a line shows after its last carriage return with text after it."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def plain(piece: bytes) -> None:

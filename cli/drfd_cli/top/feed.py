@@ -20,6 +20,7 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.retry import read_changes, submit_again
+from drfd_cli.output import before_start, has_run
 from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.state import FoundRows, WaitingQuery
 from drfd_cli.top.view import Detail
@@ -173,8 +174,8 @@ def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
     path = job["stderr" if errors else "stdout"]
     if path is None:
         return (), "", "only its owner is told where it is"
-    if job["started_at"] is None:
-        return (), path, "not started yet"
+    if not has_run(job):
+        return (), path, before_start(job)
     try:
         data = last_bytes(path, _TAIL_BYTES)
     except Refused as error:

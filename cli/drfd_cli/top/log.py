@@ -17,7 +17,7 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import show_size
-from drfd_cli.output import clean
+from drfd_cli.output import before_start, clean, has_run
 from drfd_cli.top.paint import Line, Theme, fit
 from drfd_cli.waiting.output_files import last_lines, open_file
 
@@ -81,7 +81,7 @@ def _path(show: ShowReply, errors: bool) -> tuple[str, str]:
     path = job["stderr" if errors else "stdout"]
     if path is None:
         return "", "only its owner is told where the output is"
-    return path, "" if job["started_at"] is not None else "not started yet"
+    return path, "" if has_run(job) else before_start(job)
 
 
 def read_part(query: LogQuery, path: str, last: LogPart | None = None) -> LogPart:

@@ -124,6 +124,7 @@ def test_why_there_is_no_output_is_said(
         ("none", {}, "the file is not there"),
         ("none", {"stdout": None}, "only its owner is told where it is"),
         ("none", {"started_at": None}, "not started yet"),
+        ("none", {"started_at": None, "attempts": "attempt 2 of 3"}, "the file is not there"),
         ("", {}, f"cannot read {tmp_path}: Is a directory"),
     ):
         job = shown(tmp_path / name, **changes)

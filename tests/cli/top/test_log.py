@@ -181,6 +181,10 @@ def test_the_file_is_read_by_the_caller_and_the_daemon_is_asked_once_for_its_pat
     [
         ({"stdout": None}, "only its owner is told where the output is"),
         ({"started_at": None}, "not started yet"),
+        (
+            {"started_at": None, "outcome": {"code": "CANCELLED", "text": "by alice"}},
+            "it ended before it started: CANCELLED: by alice",
+        ),
         ({"stdout": "/nowhere/at/all"}, "the file is not there"),
         ({"stdout": "/"}, "cannot read /: Is a directory"),
     ],
