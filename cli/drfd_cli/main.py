@@ -93,7 +93,7 @@ _ELSEWHERE = {
     **dict.fromkeys(
         ("kill", "rm", "remove", "delete", "stop", "del", "condor_rm", "qdel"), "drf cancel ID"
     ),
-    **dict.fromkeys(("tail", "follow"), "drf log -f ID"),
+    **dict.fromkeys(("tail", "follow", "condor_tail"), "drf log -f ID"),
     **dict.fromkeys(("cat", "output"), "drf log ID"),
     "info": "drf doctor, or drf shares",
     **dict.fromkeys(("add", "batch", "condor_submit", "qsub"), "drf submit -- CMD"),
@@ -123,6 +123,10 @@ _ELSEWHERE = {
     "reset": "drf cancel --all",
     "condor_ssh_to_job": "drf exec ID",
     "condor_history": "drf history",
+    "condor_qedit": "drf set",
+    "condor_wait": "drf wait ID",
+    "condor_drain": "drf drain",
+    "condor_status": "drf doctor, or drf shares",
     "condor_userprio": "drf shares",
     **dict.fromkeys(("rerun", "restart", "again", "redo", "requeue", "resubmit"), "drf retry ID"),
     "version": "drf --version",

@@ -329,9 +329,13 @@ def asked_form() -> Form:
     return Form(**{name: given[name] for name in FORM if name in given})
 
 
+_CD = "cd DIR first: a job runs where you submit it"
 #: Options of other programs, and what does the same here.
 _ELSEWHERE = {
-    **dict.fromkeys(("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"), "-c CORES"),
+    **dict.fromkeys(
+        ("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"),
+        "-c CORES",
+    ),
     **dict.fromkeys(("--memory", "--mem-per-node", "--mem-per-cpu", "--ram"), "-m SIZE"),
     **dict.fromkeys(("--gpus", "--gpu", "--gpus-per-node", "-G"), "--gres gpu=N"),
     **dict.fromkeys(("--partition", "--account", "-A", "--queue"), "-p POOL"),
@@ -341,9 +345,19 @@ _ELSEWHERE = {
     **dict.fromkeys(("--dependency", "-d"), "--after ID"),
     **dict.fromkeys(("--delay", "-D"), "--begin now+1h"),
     **dict.fromkeys(("--stashed", "-s"), "--hold"),
-    **dict.fromkeys(("--chdir", "--workdir", "-C"), "cd DIR first: a job runs where you submit it"),
+    **dict.fromkeys(("--chdir", "--workdir", "--working-directory", "--cwd", "-C"), _CD),
     "-a": "--array 0-99",
     "--nice": "--priority -N",
+    "--request-cpus": "-c CORES",
+    "--request-memory": "-m SIZE",
+    "--urgency": "--priority N",
+    "--count": "--array 0-99",
+    **dict.fromkeys(
+        ("--working-directory", "--cwd"), "cd DIR first: a job runs where you submit it"
+    ),
+    **dict.fromkeys(("--stdin", "--input", "-i"), "-- sh -c 'COMMAND < FILE'"),
+    **dict.fromkeys(("--print-task-id", "-P"), "-q"),
+    **dict.fromkeys(("--immediate", "--follow"), "-w"),
     "--requeue": "--retry N",
     "--wrap": "-- sh -c 'COMMAND'",
 }

@@ -12,7 +12,7 @@ import pytest
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import Drf
 from drfd_cli.quick_request import amount_of
-from drfd_cli.submitting.foresight import about_script_words, doubts_about
+from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
 
 
 @pytest.fixture
@@ -153,6 +153,7 @@ def test_variables_that_may_be_secret_are_named(place: Path) -> None:
         (["--gres", "gpu"], "--gres gpu"),
         (["--hold", "-v"], "--hold"),
         (["-t", "2h"], "-t 2h"),
+        (["--dry-run", "data.csv"], "--dry-run"),
         # Words that scripts have of their own.
         *((words, None) for words in (["-m", "4"], ["-t", "5"], ["-c"], ["-c", "x"], ["-n", "3"])),
         (["--", "-c", "2"], None),
@@ -172,6 +173,27 @@ def test_options_after_a_script_are_the_scripts(words: list[str], shown: str | N
 @pytest.mark.parametrize("script", ["while getopts c: x; do", "case $1 in -c) shift"])
 def test_a_script_that_knows_the_option_is_left_alone(script: str) -> None:
     assert about_script_words(script, ["x.sh", "-c", "2"], amount_of) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("#!/bin/sh\n#PBS -l nodes=1\ntrue\n", "its #PBS lines have no effect here"),
+        ("#!/bin/sh\n#flux: -n4\ntrue\n", "its #flux: lines have no effect here"),
+        ("# a job\nexecutable = /bin/true\nqueue 3\n", "a submit description of HTCondor"),
+        ("#!/bin/sh\n#SBATCH -c 1\nexecutable=x\nqueue 3\n", None),
+        ("#!/bin/sh\n# PBS was here\n", None),
+    ],
+)
+def test_lines_for_other_batch_systems_are_told(script: str, told: str | None) -> None:
+    found = about_other_directives(script)
+    assert found is None if told is None else told in str(found)
+
+
+def test_a_number_as_a_name_is_doubted(place: Path) -> None:
+    assert doubts(place, "python3", name="4") == [
+        "-n 4 is the job's name; for 4 cores: -c 4; for 4 tasks: --array"
+    ]
 
 
 # -- where it is told ---------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from drfd_cli.words import which_job
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchReply, BatchVerb, Failure
 
-#: On a terminal, more jobs than this need a confirmation.
+#: On a terminal, more jobs than this need a confirmation; so do jobs of other users, if they were
+#: not named by their ids.
 _MANY = 5
 #: If more refusals than this have the same code, they are printed as one line.
 _FEW = 5
@@ -89,9 +90,11 @@ def act(
             click.confirm(f"{verb} job {found}?", abort=True, err=True)
         select["ids"], is_filtered = [found], False
     if not yes and sys.stdin.isatty():
-        count = len(select["ids"]) or _count(client, select)
-        if count > _MANY:
-            click.confirm(f"{verb} {count} jobs?", abort=True, err=True)
+        count, others = (len(select["ids"]), 0) if select["ids"] else _count(client, select)
+        if count > _MANY or others:
+            of_others = f", {others} of other users" if others else ""
+            jobs = "job" if count == 1 else "jobs"
+            click.confirm(f"{verb} {count} {jobs}{of_others}?", abort=True, err=True)
     reply = client.request(verb, select=select, **(asked or {}))
     return Result(
         show=lambda: _show(reply, done_word),
@@ -185,11 +188,17 @@ def _summed(labels: list[Any]) -> list[str]:
     return list(found.values())
 
 
-def _count(client: Connection, select: Mapping[str, object]) -> int:
-    pages = client.pages("status", select=select)
-    # The command line of a job is null for users who may not change the job.
-    mine = (job for page in pages for job in page["jobs"] if job["argv"] is not None)
-    return sum(job.get("tasks", 1) for job in mine)
+def _count(client: Connection, select: Mapping[str, object]) -> tuple[int, int]:
+    """Return how many jobs the user may change, and how many of these are of other users."""
+    own = client.request("hello")["user"]
+    count = others = 0
+    for page in client.pages("status", select=select):
+        for job in page["jobs"]:
+            # The command line of a job is null for users who may not change the job.
+            if job["argv"] is not None:
+                count += job.get("tasks", 1)
+                others += job.get("tasks", 1) if job["user"] != own else 0
+    return count, others
 
 
 def _exit_code(failed: list[Failure]) -> int:

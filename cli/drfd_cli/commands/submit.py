@@ -382,7 +382,8 @@ def warn(request: Mapping[str, Any]) -> None:
     doubts = foresight.doubts_about(request, os.environ.keys())
     if request.get("script") is not None:
         words = foresight.about_script_words(request["script"], request["argv"], amount_of)
-        doubts += [] if words is None else [words]
+        other = foresight.about_other_directives(request["script"])
+        doubts += [each for each in (words, other) if each is not None]
     for text in doubts:
         output.say(text)
 

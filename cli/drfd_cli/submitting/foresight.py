@@ -34,9 +34,14 @@ _CANDIDATES = 5
 _LONG_OPTIONS = frozenset(
     (
         *("--cores", "--mem", "--time", "--gres", "--io", "--pool", "--array", "--after"),
-        *("--begin", "--hold", "--retry", "--preemptible", "--notify", "--priority", "--preset"),
+        *("--begin", "--retry", "--retry-on", "--notify", "--notify-command", "--priority"),
+        *("--preset", "--if-never", "--output-max", "--warn"),
     )
 )
+#: Those of them that have no value.
+_FLAGS = frozenset(("--hold", "--preemptible", "--dry-run", "--wait"))
+#: What begins the lines of options of other batch systems.
+_OTHER_MARKS = frozenset(("#PBS", "#BSUB", "#flux:", "#FLUX:", "#$", "#OAR", "#COBALT"))
 #: Short ones whose value must be an amount, for instance with a unit.
 _SHORT_OPTIONS = frozenset(("-c", "-m", "-t"))
 
@@ -53,6 +58,7 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
         found.append(_about_interpreter(script, path, cwd))
     if request.get("attach") is None:
         found += [_about_output(option, pattern, cwd) for option, pattern in _outputs(request)]
+    found.append(_about_name(request.get("name")))
     found.append(_about_secrets(given, env))
     return [text for text in found if text is not None]
 
@@ -77,6 +83,39 @@ def _about_secrets(given: Collection[str], kept: Collection[str]) -> str | None:
     return f"left out {named}, which may be secret; --export {names[0]} {keeps}"
 
 
+def _about_name(name: str | None) -> str | None:
+    """Return a line about a name that was meant as a number of tasks, as it is elsewhere."""
+    if name is None or not name.isdecimal():
+        return None
+    return f"-n {name} is the job's name; for {name} cores: -c {name}; for {name} tasks: --array"
+
+
+def about_other_directives(script: str) -> str | None:
+    """Return a line about a script that was written for another batch system, or None.
+
+    `script` is its text; `#SBATCH` lines, which are read, are not meant.
+    """
+    lines = script.splitlines()
+    if any(line.startswith(("#DRF", "#SBATCH")) for line in lines):
+        # The others are of the time before.
+        return None
+    for line in lines:
+        mark = line.split(" ", 1)[0] if line.startswith("#") else ""
+        if mark in _OTHER_MARKS:
+            return (
+                f"its {mark} lines have no effect here; options stand in #DRF or #SBATCH lines, "
+                "or before the script"
+            )
+    words = {line.partition("=")[0].strip().lower() for line in lines if "=" in line}
+    queues = any(line.split(None, 1)[:1] in (["queue"], ["Queue"]) for line in lines)
+    if not script.startswith("#!") and "executable" in words and queues:
+        return (
+            "it looks like a submit description of HTCondor, which is not read: submit the "
+            "program itself, with --array for many"
+        )
+    return None
+
+
 def about_script_words(
     script: str, argv: Sequence[str], amount_of: Callable[[str, str], int | None]
 ) -> str | None:
@@ -94,7 +133,9 @@ def about_script_words(
         if option in script:
             continue
         following = words[at + 1] if at + 1 < len(words) else ""
-        if option in _LONG_OPTIONS:
+        if word in _FLAGS:
+            shown = word
+        elif option in _LONG_OPTIONS:
             shown = option if value or following.startswith("-") else f"{option} {following}"
         elif word in _SHORT_OPTIONS and _is_amount(word, following, amount_of):
             shown = f"{word} {following}"
