@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
-from drfd_cli.slurm.sbatch_options import Given, parse, read_lines, translate
+from drfd_cli.slurm.batch_script import NAMES
+from drfd_cli.slurm.sbatch_options import SLURM_NAMES, Given, parse, read_lines, translate
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 M = 1 << 20
@@ -172,16 +174,14 @@ def test_commands_that_are_not_here_are_named(
     assert said.splitlines() == [
         "drf: the script calls module, and there is no such command here; what it loads must be "
         "in your PATH",
-        "drf: the script calls srun, and there is no such command here (drf slurm-names DIR makes "
-        "one)",
     ]
     script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# `scontrol`\nhosts=$(scontrol show hostnames)\n")
+    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# `mpirun`\nhosts=$(mpiexec hostname)\n")
     assert asked(drf, daemon, script)[1] == (
-        "drf: the script calls scontrol, and there is no such command here (drf slurm-names DIR "
-        "makes one)\n"
+        "drf: the script calls mpiexec, and there is no such command here; an MPI, such as Open "
+        "MPI, must be in your PATH\n"
     )
-    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# $(srun x)\necho srun # module load\n")
+    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# $(mpirun x)\necho mpirun # module load\n")
     assert asked(drf, daemon, script)[1] == ""
     said = asked(drf, daemon, SCRIPTS / "11-mpi-here.sh")[1]
     assert "the script calls mpiexec, and there is no such command here; an MPI, such" in said
@@ -189,9 +189,56 @@ def test_commands_that_are_not_here_are_named(
     assert asked(drf, daemon, script)[1] == (
         "drf: the script calls conda, and there is no such command here; put it into your PATH, or "
         "have the script read the file that defines it\n"
-        "drf: the script calls sbatch, and there is no such command here (drf slurm-names DIR "
-        "makes one)\n"
     )
+
+
+def test_a_script_finds_slurms_commands_at_the_end_of_its_path(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -c 1\nsrun true\nhosts=$(scontrol show hostnames)\n")
+    request, said = asked(drf, daemon, script)
+    assert (request["env"]["PATH"], said) == (f"/none:{NAMES}", "")
+    assert not [name for name in request["env"] if name.startswith("BASH_FUNC_")]
+    real = tmp_path / "bin"
+    real.mkdir()
+    for name in SLURM_NAMES:
+        (real / name).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(real))
+    assert asked(drf, daemon, script)[0]["env"]["PATH"] == str(real), "Slurm itself is here"
+    monkeypatch.delenv("PATH")
+    script.write_text("#!/bin/sh\ntrue\n")
+    assert "PATH" not in asked(drf, daemon, script)[0]["env"], "no script of Slurm's"
+
+
+@pytest.mark.parametrize(
+    ("line", "has_functions"),
+    [
+        ("#!/bin/bash -l", True), ("#!/usr/bin/env -S bash -e --login", True),
+        ("#!/bin/bash -el", True), ("#!/bin/bash", False), ("#!/bin/bash -e", False),
+        ("#!/bin/sh -l", False),
+    ],
+)  # fmt: skip
+def test_a_login_shell_which_sets_its_path_anew_finds_them_too(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str, has_functions: bool
+) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text(f"{line}\n#SBATCH -L none -c 1\nsrun hostname -l\n")
+    env = asked(drf, daemon, script)[0]["env"]
+    assert ("BASH_FUNC_srun%%" in env) == has_functions
+
+
+@pytest.mark.parametrize("name", SLURM_NAMES)
+def test_each_of_slurms_commands_calls_drf(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "drf"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    path = os.path.join(NAMES, name)
+    for env in ({"DRF_PROGRAM": str(program)}, {"PATH": f"{tmp_path}:/usr/bin:/bin"}):
+        done = subprocess.run(
+            [path, "a b", "-c"], env=env, capture_output=True, text=True, check=True
+        )
+        assert (done.stdout, done.stderr) == (f"{name} a b -c\n", "")
 
 
 def test_a_command_that_the_script_defines_is_not_missed(
@@ -357,7 +404,7 @@ def test_a_job_gets_the_variables_that_are_exported(
 ) -> None:
     monkeypatch.setenv("EDITOR", "ed")
     request = asked(drf, daemon, SCRIPTS / "18-clean-environment.sh")[0]
-    assert "EDITOR" not in request["env"] and request["env"]["PATH"] == "/none"
+    assert "EDITOR" not in request["env"] and request["env"]["PATH"] == f"/none:{NAMES}"
     assert request["cwd"] == "/tmp"
     env = asked(drf, daemon, SCRIPTS / "19-own-variables.sh")[0]["env"]
     assert (env["EDITOR"], env["MODEL"], env["SEED"]) == ("ed", "large", "7")

@@ -107,6 +107,21 @@ def test_slurms_commands_go_together(instance: Instance) -> None:
     assert done.stdout == "1\n"
 
 
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash -l"])
+def test_a_script_finds_slurms_commands_by_itself(instance: Instance, shell: str) -> None:
+    place = instance.work / shell[5:9].strip()
+    place.mkdir()
+    lines = ["srun -l hostname", "scontrol show hostnames", "squeue -h -j $SLURM_JOB_ID -o %i"]
+    text = "\n".join([f"#!{shell}", "#SBATCH -n 2 --mem=64M -t 5", *lines])
+    (place / "x.sh").write_text(text)
+    job_id = instance.submit("x.sh", cwd=place, env={"PATH": "/usr/bin:/bin"})
+    instance.wait_end(job_id)
+    host = os.uname().nodename
+    said = (place / f"drf-{job_id}.out").read_text().splitlines()
+    assert sorted(said[:2]) == [f"0: {host}", f"1: {host}"]
+    assert said[2:] == [host.partition(".")[0], str(job_id)]
+
+
 def test_a_wrapped_line_is_the_shells(instance: Instance) -> None:
     job_id = instance.submit("-m", "64M", "--wrap", "seq 9 | wc -l", cwd=instance.work)
     instance.wait_end(job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from drfd.client.connection import Connection
 from drfd.client.submission import find_notice
 from drfd.common.errors import Refused
+from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
 from drfd_cli.slurm.sbatch_options import (
     SLURM_NAMES,
@@ -24,6 +26,17 @@ from drfd_cli.slurm.sbatch_options import (
 
 #: The partition that stands for the machine.
 PARTITION = "main"
+#: A directory with Slurm's commands, each of which calls drf.
+NAMES = os.path.join(os.path.dirname(__file__), "names")
+#: The first line of a script for bash as a login shell.
+_LOGIN_SHELL = re.compile(
+    r"#![^\n]*(?:/|[ \t])bash[ \t](?:[^\n]*[ \t])?(?:--login|-[a-z]*l[a-z]*)[ \t]*(?:\n|$)"
+)
+#: What bash makes of such a command, unless PATH has one by then.
+_FUNCTION = (
+    '() {{ if type -P {name} >/dev/null; then command {name} "$@"; '
+    'else "{names}/{name}" "$@"; fi\n}}'
+)
 
 
 def host_name() -> str:
@@ -58,7 +71,8 @@ def resolve(
         found["cwd"] = path
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
-    missing = [] if script is None else missing_commands(script, os.environ, shutil.which)
+    made.is_for_login_shell = script is not None and _LOGIN_SHELL.match(script) is not None
+    missing = [] if script is None else missing_commands(script, os.environ, _find)
     for name in missing:
         output.say(f"the script calls {name}, and there is no such command here{_cure(name)}")
     files = [] if script is None else missing_files(script, os.environ.get("HOME"), os.path.exists)
@@ -69,6 +83,12 @@ def resolve(
             "the script uses SLURM_TMPDIR; there is none (SLURM_TMPDIR=$(mktemp -d) sets it)"
         )
     return found
+
+
+def _find(name: str) -> str | None:
+    """Return the program that a job finds, Slurm's names among them."""
+    own = name in SLURM_NAMES and shutil.which(name, path=NAMES)
+    return own or shutil.which(name)
 
 
 def _cure(name: str) -> str:
@@ -82,8 +102,21 @@ def _cure(name: str) -> str:
 
 
 def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
-    """Return the job's variables, with Slurm's."""
-    return environment(env, made, directory=os.getcwd(), host=host_name())
+    """Return the job's variables, with Slurm's. Of Slurm's commands those that its PATH lacks are
+    found at the end of it."""
+    found = environment(env, made, directory=os.getcwd(), host=host_name())
+    path = found.get("PATH") or DEFAULT_PATH
+    own = [name for name in SLURM_NAMES if shutil.which(name, path=path) is None]
+    own = [name for name in own if shutil.which(name, path=NAMES) is not None]
+    if own:
+        found["PATH"] = f"{path}:{NAMES}"
+    if own and made.is_for_login_shell:
+        # Such a shell sets PATH anew, and keeps functions.
+        found |= {f"BASH_FUNC_{name}%%": _FUNCTION.format(name=name, names=NAMES) for name in own}
+    program = os.path.realpath(shutil.which(sys.argv[0]) or "")
+    if NAMES in found.get("PATH", "") and os.path.basename(program) == "drf":
+        found["DRF_PROGRAM"] = program
+    return found
 
 
 def pool_of(made: Translation, client: Connection) -> str | None:

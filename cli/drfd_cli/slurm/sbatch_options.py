@@ -142,6 +142,8 @@ class Translation:
     #: Whether the job asks for all memory of the machine, and for all its cores.
     has_all_memory: bool = False
     has_all_cores: bool = False
+    #: Whether the script is for bash as a login shell.
+    is_for_login_shell: bool = False
     #: Jobs that must have started.
     begun: list[str] = field(default_factory=list)
 
