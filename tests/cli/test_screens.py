@@ -13,6 +13,7 @@ import pytest
 from canned import CannedDaemon, MakeJob
 from cli.drf import Drf
 from drfd.protocol.replies import USED
+from drfd_cli.commands import status
 from drfd_cli.output import show_when, start_line, why_line
 
 WHY = {
@@ -167,6 +168,10 @@ def test_a_list_of_many_pages_is_one_to_programs_too(
         ),
         (["-a"], {"ended": 20}),
         (["--all"], {"ended": 20}),
+        (
+            ["-s", "failed"],
+            {"select": {"ids": [], "user": None, "states": ["FAILED"]}, "ended": 20},
+        ),
     ],
 )
 def test_status_asks_for_what_is_selected(
@@ -177,6 +182,44 @@ def test_status_asks_for_what_is_selected(
     everything = {"ids": [], "user": None, "states": []}
     request = {"op": "status", "select": everything, "ended": 0, "limit": 1000}
     assert daemon.requests == [request | asked]
+
+
+def test_a_list_of_ended_jobs_says_that_it_has_the_last_ones_only(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
+    counts = {"RUNNING": 30, "COMPLETED": 12, "FAILED": 7}
+    reply = {"jobs": [ended()], "counts": counts, "draining": False}
+    daemon.replies = {"status": reply}
+    assert drf("status", "-a").err == ""
+    counts["FAILED"] = 8
+    said = "drf: of the ended jobs only the last 20 are listed; drf history -n 0 lists all\n"
+    assert drf("status", "-a").err == said
+
+
+def test_a_list_that_is_watched_begins_with_the_jobs_that_run(
+    job: MakeJob, ended: MakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its end may not fit on the screen."""
+    old, new = ended(id=3), {**ended(id=4), "ended_at": 1_700_000_200.0}
+    jobs: Any = [old, new, job(id=5, state="PENDING", started_at=None), job(id=6)]
+    reply: Any = {"jobs": jobs, "counts": {}, "draining": False, "after": None}
+    status._print(iter([reply]), print, live_first=True)
+    rows = capsys.readouterr().out.splitlines()[3:-2]
+    assert [row.split()[0] for row in rows] == ["6", "5", "4", "3"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_groups_have_a_column_where_there_are_some_and_there_is_room(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    jobs = [job(), job(id=43, group="media", group_at_once=2)]
+    daemon.replies = {"status": {"jobs": jobs, "counts": {"RUNNING": 2}, "draining": False}}
+    out = drf("status").out
+    assert ("GROUP" in out, " media " in out) == (columns > 60, columns > 60)
+    assert max(map(len, out.splitlines())) <= columns
+    jobs.pop()
+    assert "GROUP" not in drf("status").out
 
 
 def test_no_jobs_and_draining_are_talk(drf: Drf, daemon: CannedDaemon) -> None:

@@ -92,6 +92,8 @@ _RECENT = 20
 #: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
 _NAME, _SHORT_NAME = 24, 12
 _WIDE = 110
+#: Columns to which groups are cut on screens of less than `_WIDE` columns.
+_SHORT_GROUP = 8
 #: On screens narrower than this there are no columns of demands, and names are cut further.
 _NARROW, _NARROW_NAME = 72, 10
 #: Columns to which a list of indices is cut.
@@ -105,7 +107,7 @@ _WHY = 16
 @click.option("-u", "--user", help="Only this user's jobs.")
 @click.option("-n", "--name", help="Only jobs of this name, or like `train-*`.")
 @click.option("-g", "--group", help="Only jobs of this group (submit --group).")
-@state_option("Only jobs in this state.")
+@state_option("Only jobs in this state; of ended ones the last.")
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
@@ -125,6 +127,8 @@ def command(
         select["name"] = chosen["name"]
     if chosen["group"] is not None:
         select["group"] = chosen["group"]
+    # Whoever names a state of ended jobs wants to see some.
+    with_ended = with_ended or not set(chosen["states"]) <= {*output.LIVE}
     asked = {"select": select, "ended": _RECENT if with_ended else 0}
     if tasks:
         asked["tasks"] = True
@@ -133,7 +137,10 @@ def command(
     # A refusal must be printed on the normal screen.
     reply = next(pages)
     if watch and output.is_terminal():
-        again("drf status", lambda: _print(client.pages("status", **asked), click.echo))
+        again(
+            "drf status",
+            lambda: _print(client.pages("status", **asked), click.echo, live_first=True),
+        )
         return 0
     pages = chain([reply], pages)
     return Result(
@@ -155,8 +162,12 @@ def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, obje
     return {**view, **output.standing(first)}
 
 
-def _print(pages: Iterator[StatusReply], say: Callable[[str], None]) -> None:
-    """Print the table of jobs. `say` prints the notices, and that there are no jobs."""
+def _print(
+    pages: Iterator[StatusReply], say: Callable[[str], None], *, live_first: bool = False
+) -> None:
+    """Print the table of jobs. `say` prints the notices, and that jobs are left out or that there
+    are none. With `live_first` a list of one page begins with the jobs that run and ends with the
+    oldest ended ones: its end may not fit."""
     counts: Counter[str] = Counter()
     pages = _counted(pages, counts)
     reply = next(pages)
@@ -165,8 +176,10 @@ def _print(pages: Iterator[StatusReply], say: Callable[[str], None]) -> None:
     if not reply["jobs"]:
         say("no jobs")
         return
-    cells = _cells(has_gres=bool(reply.get("gres")))
-    columns, rows = list(cells), output.rows_of(cells, reply["jobs"])
+    jobs = sorted(reply["jobs"], key=_place) if live_first else reply["jobs"]
+    has_groups = any(job.get("group") is not None for job in jobs)
+    cells = _cells(has_gres=bool(reply.get("gres")), has_groups=has_groups)
+    columns, rows = list(cells), output.rows_of(cells, jobs)
     if reply.get("after") is None:
         output.print_explained_rows(columns, rows, fixed=("ID", "STATE"), last_width=_WHY)
     else:
@@ -174,6 +187,15 @@ def _print(pages: Iterator[StatusReply], say: Callable[[str], None]) -> None:
         later = (output.rows_of(cells, page["jobs"]) for page in pages)
         output.print_pages(columns, chain([rows], later))
     click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+    if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
+        say(f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all")
+
+
+def _place(job: JobView) -> tuple[int, float]:
+    """Return the place of a job in a list of which the end may not fit on the screen."""
+    if job["outcome"] is None:
+        return (0 if job["state"] in output.STARTED else 1), 0.0
+    return 2, -(job["ended_at"] or 0.0)
 
 
 def _counted(pages: Iterator[StatusReply], counts: Counter[str]) -> Iterator[StatusReply]:
@@ -189,7 +211,7 @@ def _id(job: JobView) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
-def _cells(*, has_gres: bool) -> output.Cells[JobView]:
+def _cells(*, has_gres: bool, has_groups: bool) -> output.Cells[JobView]:
     """Return the columns for which the screen is wide enough."""
     is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
     names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
@@ -198,6 +220,9 @@ def _cells(*, has_gres: bool) -> output.Cells[JobView]:
         "NAME": lambda job: output.named(job, names),
         "USER": lambda job: output.shorten(job["user"], names),
         "POOL": lambda job: output.shorten(job["pool"], names),
+        "GROUP": lambda job: output.shorten(
+            job.get("group") or "-", names if is_wide else _SHORT_GROUP
+        ),
         "STATE": lambda job: output.show_state(job["state"]),
         ("CORES", "right"): lambda job: f"{job['demand']['cores']:g}",
         ("MEM", "right"): lambda job: show_size(job["demand"]["memory"]),
@@ -207,5 +232,6 @@ def _cells(*, has_gres: bool) -> output.Cells[JobView]:
         "WHY": output.why_line,
     }
     hidden = [] if is_wide else ["POOL", "IO R/W"]
+    hidden += [] if has_groups and not is_narrow else ["GROUP"]
     hidden += ["CORES", "MEM", "GRES"] if is_narrow else [] if has_gres else ["GRES"]
     return output.visible(cells, *hidden)
