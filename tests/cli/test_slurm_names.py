@@ -451,7 +451,9 @@ def test_srun_goes_into_the_job_that_is_named(
         assert drf("srun", "--jobid=42", "--overlap", *words, "hostname").code == 1
     told = [b64decode(each["command"]) for each in daemon.asked("exec")]
     for packed, words in zip(
-        told, (["hostname"], [program, "srun", "-n", "2", "--", "hostname"]), strict=True
+        told,
+        (["hostname"], [program, "srun", "--overlap", "-n", "2", "--", "hostname"]),
+        strict=True,
     ):
         assert b"".join(f"{word}\0".encode() for word in words) in packed
         assert (b"srun" in packed) == ("srun" in words)

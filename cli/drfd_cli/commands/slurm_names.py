@@ -9,12 +9,11 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -120,7 +119,9 @@ def srun(words: list[str]) -> int:
         if job != os.environ.get("DRF_JOB_ID"):
             return _run_inside(job, options, command)
     if "DRF_JOB_ID" in os.environ:
-        return _run_tasks(options, command)
+        from drfd_cli.slurm import step
+
+        return step.run(options, command, lambda: [_program(), "srun", *words])
     from drfd_cli.commands import run
 
     made = translate(options, host_name())
@@ -156,7 +157,7 @@ def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> i
 
     made = translate({key: options[key] for key in _OF_STEP & options.keys()}, host_name())
     if "SLURM_NTASKS" in made.variables or "label" in options:
-        command = [_program(), "srun", *_words_of_step(options, made), "--", *command]
+        command = [_program(), "srun", "--overlap", *_words_of_step(options, made), "--", *command]
     with inside.command.make_context("srun", [job, "--", *command]) as context:
         return int(inside.command.invoke(context))
 
@@ -178,10 +179,15 @@ def _program() -> str:
 _SRUN = {
     **KNOWN,
     **dict.fromkeys(("pty", "label", "unbuffered", "overlap", "exact", "multi-prog"), FLAG),
+    **dict.fromkeys(("preserve-env", "disable-status", "no-allocate"), FLAG),
     **dict.fromkeys(("mpi", "jobid", "cpu-bind", "cpu_bind", "relative", "threads"), "value"),
+    **dict.fromkeys(("wait", "het-group", "task-prolog", "task-epilog"), "value"),
     **dict.fromkeys(("kill-on-bad-exit", "immediate", "resv-ports"), MAY),
 }
-_SRUN_SHORT = {**SHORT, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit", "r": "relative"}
+_SRUN_SHORT = {
+    **SHORT, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit", "r": "relative",
+    "I": "immediate", "E": "preserve-env", "T": "threads", "X": "disable-status",
+}  # fmt: skip
 
 
 def _for_run(made: Translation) -> tuple[list[str], list[str]]:
@@ -199,63 +205,6 @@ def _for_run(made: Translation) -> tuple[list[str], list[str]]:
         else:
             left.append(f"{word} {next(words)}")
     return chosen, left
-
-
-def _run_tasks(options: Mapping[str, Given], command: list[str]) -> int:
-    """Run the tasks of a step within the job that calls srun, each a process of its own."""
-    text = options["ntasks"].value if "ntasks" in options else os.environ.get("SLURM_NTASKS", "1")
-    if not re.fullmatch("[0-9]{1,4}", text) or int(text) < 1:
-        raise click.UsageError(f"{text!r} is not a number of tasks")
-    count, label = int(text), "label" in options
-    step = {"SLURM_NTASKS": text, "SLURM_NPROCS": text, "SLURM_STEP_NUM_TASKS": text}
-    if "cpus-per-task" in options:
-        cpus = options["cpus-per-task"].value
-        step |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
-    if count == 1 and not label:
-        _become(command, {**os.environ, **step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
-    program = shutil.which(command[0])
-    if program is None:
-        raise Refused("no-program", f"srun: there is no command {command[0]}")
-    sys.stdout.flush()
-    tasks = []
-    for number in range(count):
-        env = {**os.environ, **step, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
-        out = subprocess.PIPE if label else None
-        # Only the first task reads standard input.
-        source = None if number == 0 else subprocess.DEVNULL
-        tasks.append(subprocess.Popen([program, *command[1:]], env=env, stdin=source, stdout=out))
-    if label:
-        _relay(tasks)
-    codes = [task.wait() for task in tasks]
-    return max(code if code >= 0 else 128 - code for code in codes)
-
-
-def _relay(tasks: list[subprocess.Popen[bytes]]) -> None:
-    """Print the lines of all tasks, each with the number of its task before it."""
-    from threading import Lock, Thread
-
-    lock = Lock()
-
-    def relay(number: int, task: subprocess.Popen[bytes]) -> None:
-        assert task.stdout is not None
-        for line in task.stdout:
-            with lock:
-                os.write(1, f"{number}: ".encode() + line)
-
-    threads = [Thread(target=relay, args=pair) for pair in enumerate(tasks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _become(command: list[str], env: Mapping[str, str]) -> NoReturn:
-    sys.stdout.flush()
-    try:
-        os.execvpe(command[0], command, env)
-    except OSError as error:
-        text = f"srun: cannot run {command[0]}: {error.strerror}"
-        raise Refused("no-program", text) from None
 
 
 # -- looking -----------------------------------------------------------------------------------

@@ -263,6 +263,41 @@ def translate(options: Options, host: str) -> Translation:
     return made
 
 
+def as_size(given: Given, name: str) -> int:
+    """Return the bytes of an amount of memory, in mebibytes without a unit. Raises Refused."""
+    match = _SIZE.fullmatch(given.value)
+    if match is None:
+        raise refusal(
+            given.where,
+            f"--{name}={given.value}",
+            "is not a size",
+            "write 4000 (MiB), 4G or 512M",
+        )
+    power = {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"]
+    return int(float(match[1]) * (1 << power))
+
+
+def as_seconds(given: Given) -> int | None:
+    """Return the seconds of a time limit, or None for no limit. Raises Refused."""
+    if given.value.lower() in ("0", "unlimited", "infinite", "-1"):
+        return None
+    match = _TIME.fullmatch(given.value)
+    if match is None:
+        way = "write 90 (minutes) or 1-12:00:00"
+        raise refusal(given.where, f"--time={given.value}", "is not a time of Slurm", way)
+    part = {name: int(value or 0) for name, value in match.groupdict().items()}
+    seconds = part["days"] * 86400 + (part["h"] + part["h3"]) * 3600
+    seconds += (part["m"] + part["m3"] + part["m2"]) * 60
+    seconds += part["s"] + part["s3"] + part["s2"]
+    # A limit has whole minutes in Slurm, and nothing, however it is written, is no limit.
+    return -(-seconds // 60) * 60 or None
+
+
+def silent(name: str) -> bool:
+    """Return whether the option asks for nothing that is not so anyway."""
+    return name in _SILENT
+
+
 class _Translator:
     def __init__(self, options: Options, made: Translation, host: str) -> None:
         self._options, self._made, self._host = options, made, host
@@ -301,13 +336,7 @@ class _Translator:
     def _size(self, name: str) -> int | None:
         """Return the bytes of an amount of memory, which is in mebibytes without a unit."""
         given = self._options.get(name)
-        if given is None:
-            return None
-        match = _SIZE.fullmatch(given.value)
-        if match is None:
-            raise self._fault(name, "is not a size", "write 4000 (MiB), 4G or 512M")
-        power = {"K": 10, "M": 20, "G": 30, "T": 40}[match[2].upper() or "M"]
-        return int(float(match[1]) * (1 << power))
+        return None if given is None else as_size(given, name)
 
     def _array(self) -> None:
         given = self._options.get("array")
@@ -413,18 +442,8 @@ class _Translator:
         given = self._options.get("time")
         if given is None:
             return
-        if given.value.lower() in ("0", "unlimited", "infinite", "-1"):
-            self._add("-t", "unlimited")
-            return
-        match = _TIME.fullmatch(given.value)
-        if match is None:
-            raise self._fault("time", "is not a time of Slurm", "write 90 (minutes) or 1-12:00:00")
-        part = {name: int(value or 0) for name, value in match.groupdict().items()}
-        seconds = part["days"] * 86400 + (part["h"] + part["h3"]) * 3600
-        seconds += (part["m"] + part["m3"] + part["m2"]) * 60
-        seconds += part["s"] + part["s3"] + part["s2"]
-        # A limit has whole minutes in Slurm, and nothing, however it is written, is no limit.
-        self._add("-t", f"{-(-seconds // 60) * 60}s" if seconds else "unlimited")
+        seconds = as_seconds(given)
+        self._add("-t", "unlimited" if seconds is None else f"{seconds}s")
 
     def _files(self) -> None:
         for name, option in (("output", "-o"), ("error", "-e")):

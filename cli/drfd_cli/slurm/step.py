@@ -1,0 +1,315 @@
+"""Steps of a job: what `srun` within a job starts, once the job's other steps leave room for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock, Thread
+from typing import NoReturn
+
+from drfd.common.errors import Refused
+from drfd_cli import output
+from drfd_cli.slurm import step_queue
+from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm.sbatch_options import Given, Options, as_seconds, as_size, silent
+
+#: The variable that marks the processes of a step: what they start waits for no other step.
+WITHIN = "DRF_STEP"
+#: Seconds that a step has for its end after its time limit.
+_GRACE_S = 30
+#: Options that a step honours; others are named in a warning.
+_KNOWN = frozenset(
+    (
+        *("ntasks", "ntasks-per-node", "cpus-per-task", "mem", "mem-per-cpu", "label", "output"),
+        *("error", "input", "open-mode", "chdir", "time", "overlap", "exclusive", "exact", "jobid"),
+        *("job-name", "pty", "unbuffered", "mpi", "quiet", "export"),
+    )
+)
+
+
+@dataclass(slots=True)
+class Step:
+    """What `srun` asks for within a job. Raises Refused for values that cannot be read."""
+
+    options: Options
+    command: list[str]
+    env: Mapping[str, str]
+    tasks: int = field(init=False)
+    cores: int = field(init=False)
+    #: Mebibytes; 0 where none are asked for, or all of the job's, which steps share.
+    memory: int = field(init=False)
+    #: None for no limit of its own.
+    limit_s: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        for name in ("ntasks", "ntasks-per-node"):
+            if name in options:
+                self.tasks = _count(name, options[name].value)
+                break
+        else:
+            self.tasks = _count("ntasks", self.env.get("SLURM_NTASKS", "1"))
+        per_task = 1
+        if "cpus-per-task" in options:
+            per_task = _count("cpus-per-task", options["cpus-per-task"].value)
+        elif self.env.get("SLURM_CPUS_PER_TASK", "").isdecimal():
+            per_task = int(self.env["SLURM_CPUS_PER_TASK"])
+        self.cores = self.tasks * per_task
+        self.memory = 0
+        if "mem" in options:
+            self.memory = as_size(options["mem"], "mem") >> 20
+        elif "mem-per-cpu" in options:
+            self.memory = (as_size(options["mem-per-cpu"], "mem-per-cpu") >> 20) * self.cores
+        self.limit_s = as_seconds(options["time"]) if "time" in options else None
+
+    def without_effect(self) -> list[str]:
+        """Return the options that change nothing, as they are written."""
+        written = [
+            f"--{name}={given.value}" if given.value else f"--{name}"
+            for name, given in self.options.items()
+            if name not in _KNOWN and not silent(name)
+        ]
+        export = self.options.get("export", Given("ALL")).value
+        return written + ([f"--export={export}"] if export.upper() != "ALL" else [])
+
+    def variables(self) -> dict[str, str]:
+        text = str(self.tasks)
+        found = {"SLURM_NTASKS": text, "SLURM_NPROCS": text, "SLURM_STEP_NUM_TASKS": text}
+        if "cpus-per-task" in self.options:
+            cpus = self.options["cpus-per-task"].value
+            found |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
+        return found | {WITHIN: _name_of_job(self.env)}
+
+
+def run(options: Options, command: list[str], again: Callable[[], list[str]]) -> int:
+    """Run the tasks of a step within the job that calls srun, each a process of its own. `again`
+    returns the command that calls srun with the same words."""
+    step = Step(options, command, os.environ)
+    within = {WITHIN: _name_of_job(os.environ)}
+    if os.environ.get(WITHIN) != within[WITHIN]:
+        left = step.without_effect()
+        if left:
+            output.say(f"srun: without effect on a step: {', '.join(left)}")
+    waits = _must_wait(step)
+    if step.tasks == 1 and step.limit_s is None and "label" not in options:
+        _go_to(options.get("chdir"))
+        _check_program(command)
+        _redirect(_files(step, 0))
+        env = {**os.environ, **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+        _become([*waits, *command], env)
+    if waits:
+        _become([*waits, *again()], {**os.environ, **within})
+    _go_to(options.get("chdir"))
+    return _run_tasks(step)
+
+
+def _go_to(directory: Given | None) -> None:
+    if directory is not None:
+        try:
+            os.chdir(directory.value)
+        except OSError as error:
+            raise Refused(
+                "bad-value", f"srun: --chdir={directory.value}: {error.strerror}"
+            ) from None
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,4}", text) or int(text) < 1:
+        raise Refused("bad-value", f"srun: --{name}={text}: is not a number from 1")
+    return int(text)
+
+
+def _name_of_job(env: Mapping[str, str]) -> str:
+    return f"{env.get('DRF_JOB_ID')}.{env.get('DRF_ATTEMPT', '1')}"
+
+
+def _must_wait(step: Step) -> list[str]:
+    """Take the step's part of the job's cores and memory. If other steps hold them, return the
+    command that waits for them, to which the step's own is to be added; else nothing."""
+    env = step.env
+    if "overlap" in step.options or env.get(WITHIN) == _name_of_job(env):
+        return []
+    try:
+        has = (-int(-float(env["DRF_CORES"]) // 1), int(env["DRF_MEMORY"]) >> 20)
+    except (KeyError, ValueError):
+        # Nothing is known of the job's limits.
+        return []
+    asks = (step.cores, step.memory)
+    job = env.get("DRF_JOB_ID", "")
+    for axis, what in ((0, "cores"), (1, "MiB of memory")):
+        if asks[axis] > has[axis]:
+            output.say(f"srun: the step asks for {asks[axis]} {what}; job {job} has {has[axis]}")
+    try:
+        path = f"{step_queue.private_directory()}/{_name_of_job(env)}"
+        if step_queue.enter(path, asks, has, wait=False):
+            return []
+    except (step_queue.NoPlace, OSError) as error:
+        output.say(f"srun: the steps of job {job} do not wait for each other: {error}")
+        return []
+    held = "cores" if not step.memory else "cores or memory"
+    output.say(f"srun: waiting for {held} of job {job} that other steps hold")
+    program = [sys.executable, "-I", "-S", step_queue.__file__]
+    return [*program, path, *map(str, (*asks, *has))]
+
+
+def _check_program(command: list[str]) -> None:
+    """Raise Refused if there is no such command."""
+    if shutil.which(command[0]) is None:
+        raise Refused("no-program", f"srun: there is no command {command[0]}")
+
+
+@dataclass(slots=True)
+class _Files:
+    """Open files of a task; None where it has those of srun."""
+
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+
+
+def _files(step: Step, number: int) -> _Files:
+    """Open the files that the options name, for the task of this number. Raises Refused."""
+    found = _Files()
+    append = step.options.get("open-mode", Given("")).value.lower().startswith("a")
+    mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
+    found.stdin = _open(step, "input", number, os.O_RDONLY)
+    # Only the first task reads standard input.
+    if number and "input" not in step.options:
+        found.stdin = os.open(os.devnull, os.O_RDONLY)
+    found.stdout = _open(step, "output", number, mode | os.O_APPEND)
+    is_one = step.options.get("error") in (None, step.options.get("output"))
+    found.stderr = found.stdout if is_one else _open(step, "error", number, mode | os.O_APPEND)
+    return found
+
+
+def _open(step: Step, name: str, number: int, mode: int) -> int | None:
+    given = step.options.get(name)
+    if given is None or given.value == "all":
+        return None
+    if given.value == "none" or (given.value.isdecimal() and int(given.value) != number):
+        return os.open(os.devnull, os.O_RDWR)
+    if given.value.isdecimal():
+        return None
+    path = _path(given.value, step.env, number)
+    if number and "%t" not in given.value:
+        # All tasks write to one file, which the first one has emptied.
+        mode &= ~os.O_TRUNC
+    try:
+        return os.open(path, mode, 0o666)
+    except OSError as error:
+        raise Refused("no-output", f"srun: --{name}={given.value}: {error.strerror}") from None
+
+
+def _path(text: str, env: Mapping[str, str], number: int) -> str:
+    job = env.get("DRF_JOB_ID", "")
+    signs = {
+        "%": "%", "j": job, "J": f"{job}.{os.getpid()}", "s": str(os.getpid()), "t": str(number),
+        "n": "0", "N": host_name(), "x": env.get("DRF_JOB_NAME", ""), "u": env.get("USER", ""),
+        "A": env.get("SLURM_ARRAY_JOB_ID", job), "a": env.get("SLURM_ARRAY_TASK_ID", "0"),
+    }  # fmt: skip
+    return re.sub(
+        r"%(\d*)([%A-Za-z])",
+        lambda found: signs.get(found[2], found[0]).zfill(int(found[1] or 0)),
+        text,
+    )
+
+
+def _redirect(files: _Files) -> None:
+    """Give this process the files."""
+    sys.stdout.flush()
+    for number, file in enumerate((files.stdin, files.stdout, files.stderr)):
+        if file is not None:
+            os.dup2(file, number)
+
+
+def _become(command: list[str], env: Mapping[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        text = f"srun: cannot run {command[0]}: {error.strerror}"
+        raise Refused("no-program", text) from None
+
+
+def _run_tasks(step: Step) -> int:
+    _check_program(step.command)
+    program = shutil.which(step.command[0]) or step.command[0]
+    label = "label" in step.options
+    sys.stdout.flush()
+    files = [_files(step, number) for number in range(step.tasks)]
+    tasks = []
+    for number, own in enumerate(files):
+        env = {**os.environ, **step.variables(), "SLURM_PROCID": str(number)}
+        tasks.append(
+            subprocess.Popen(
+                [program, *step.command[1:]],
+                env=env | {"SLURM_LOCALID": str(number)},
+                stdin=own.stdin,
+                stdout=subprocess.PIPE if label else own.stdout,
+                stderr=own.stderr,
+            )
+        )
+
+    def end(*_: object) -> None:
+        for task in tasks:
+            task.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    threads = _relay(tasks, [own.stdout for own in files]) if label else []
+    ended = _await(tasks, step.limit_s)
+    for thread in threads:
+        thread.join()
+    codes = [task.returncode for task in tasks]
+    status = max(code if code >= 0 else 128 - code for code in codes)
+    return status if ended else status or 128 + signal.SIGTERM
+
+
+def _await(tasks: list[subprocess.Popen[bytes]], limit_s: int | None) -> bool:
+    """Wait until all have ended; return False if the time limit has ended them."""
+    if _all_end(tasks, limit_s):
+        return True
+    minutes = (limit_s or 0) // 60
+    output.say(f"srun: the step is ended at its time limit of {minutes} min")
+    for task in tasks:
+        task.terminate()
+    if not _all_end(tasks, _GRACE_S):
+        for task in tasks:
+            task.kill()
+        _all_end(tasks, None)
+    return False
+
+
+def _all_end(tasks: list[subprocess.Popen[bytes]], within_s: float | None) -> bool:
+    until_s = None if within_s is None else time.monotonic() + within_s
+    try:
+        for task in tasks:
+            task.wait(None if until_s is None else max(0.0, until_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _relay(tasks: list[subprocess.Popen[bytes]], files: Iterable[int | None]) -> list[Thread]:
+    """Begin to write the lines of all tasks, each with the number of its task before it."""
+    lock = Lock()
+
+    def relay(number: int, task: subprocess.Popen[bytes], file: int) -> None:
+        assert task.stdout is not None
+        for line in task.stdout:
+            with lock:
+                os.write(file, f"{number}: ".encode() + line)
+
+    threads = [
+        Thread(target=relay, args=(number, task, 1 if file is None else file), daemon=True)
+        for number, (task, file) in enumerate(zip(tasks, files, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    return threads

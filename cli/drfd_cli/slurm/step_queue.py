@@ -1,0 +1,157 @@
+"""Steps of one job that wait for each other: who holds how much of the job's cores and memory.
+
+A file for each job lists the processes that hold something. What a process has held is free once
+it has ended, however it ends; a process keeps what it holds when it executes another program.
+
+A step that waits may be one of many, all within the job's memory. So this module, which needs
+nothing but itself, also is the program that waits in place of the command line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import stat
+import sys
+from contextlib import suppress
+
+#: Cores, and mebibytes of memory.
+Amount = tuple[int, int]
+#: Process id, start time in ticks since the boot, and what it holds.
+_Holder = tuple[int, int, Amount]
+
+
+class NoPlace(Exception):
+    """There is no private directory for the lists."""
+
+
+def private_directory(above: str = "/tmp") -> str:  # noqa: S108 -- made private, or refused
+    """Return the directory of the lists, which is made. Raises NoPlace."""
+    path = f"{above}/drf-steps-{os.getuid()}"
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+    except OSError as error:
+        raise NoPlace(f"{path}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise NoPlace(f"{path} belongs to somebody else")
+    return path
+
+
+def enter(path: str, asks: Amount, has: Amount, *, wait: bool) -> bool:
+    """Note in the list `path` that this process holds what it asks for, of the `has` of the job,
+    once that is free. Return False if it is not free at once, and it does not `wait`."""
+    file = _lock(path, wait=wait)
+    if file is None:
+        return False
+    try:
+        while True:
+            holders = _read(file)
+            if all(
+                sum(each[2][axis] for each in holders) + asks[axis] <= max(has[axis], asks[axis])
+                for axis in (0, 1)
+            ):
+                own = (os.getpid(), started_at(os.getpid()) or 0, asks)
+                _write(file, [*holders, own])
+                return True
+            if not wait:
+                return False
+            _await_end(holders)
+    finally:
+        os.close(file)
+
+
+def _lock(path: str, *, wait: bool) -> int | None:
+    """Open the list and lock it: whoever has the lock is the next to enter."""
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            _tidy(os.path.dirname(path), path)
+        except FileExistsError:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(file)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(file)):
+                return file
+        # Another job's step has tidied it up.
+        os.close(file)
+
+
+def _tidy(directory: str, kept: str) -> None:
+    """Remove the lists of other jobs in which nobody holds anything."""
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path != kept and not _read(file):
+                    os.unlink(path)
+            finally:
+                os.close(file)
+
+
+def _read(file: int) -> list[_Holder]:
+    """Return the processes of the list that live."""
+    holders = []
+    for line in os.pread(file, 1 << 20, 0).decode("ascii", "replace").splitlines():
+        with suppress(ValueError):
+            pid, start, cores, memory = map(int, line.split())
+            if started_at(pid) == start:
+                holders.append((pid, start, (cores, memory)))
+    return holders
+
+
+def _write(file: int, holders: list[_Holder]) -> None:
+    text = "".join(f"{pid} {start} {held[0]} {held[1]}\n" for pid, start, held in holders)
+    os.pwrite(file, text.encode(), 0)
+    os.ftruncate(file, len(text))
+
+
+def started_at(pid: int) -> int | None:
+    """Return when the process started, in ticks since the boot, or None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in (b"Z", b"X") else int(words[19])
+
+
+def _await_end(holders: list[_Holder]) -> None:
+    """Wait until one of these processes has ended, and at most a second."""
+    poll = select.poll()
+    files = []
+    try:
+        for pid, _, _ in holders:
+            with suppress(OSError):
+                files.append(os.pidfd_open(pid))
+                poll.register(files[-1], select.POLLIN)
+        poll.poll(1000)
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def main(words: list[str]) -> None:
+    """Wait as the words say, `PATH CORES MEMORY CORES-OF-JOB MEMORY-OF-JOB COMMAND...`, and become
+    the command."""
+    path, numbers, command = words[0], [int(word) for word in words[1:5]], words[5:]
+    enter(path, (numbers[0], numbers[1]), (numbers[2], numbers[3]), wait=True)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"srun: cannot run {command[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,155 @@
+"""Steps of a job: `srun` within it waits for what other steps hold, and starts what it is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.drf import LIGHT_DRF, Finish, Spawn
+from drfd_cli.slurm import step, step_queue
+from drfd_cli.slurm.sbatch_options import Given
+
+#: A job of no daemon, which no other test has.
+JOB = f"7{os.getpid()}"
+ENV = {"DRF_JOB_ID": JOB, "DRF_ATTEMPT": "1", "DRF_CORES": "2", "DRF_MEMORY": str(100 << 20)}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    Path(f"/tmp/drf-steps-{os.getuid()}/{JOB}.1").unlink(missing_ok=True)
+
+
+# -- the list of who holds what ----------------------------------------------------------------
+
+
+def test_a_step_enters_while_cores_and_memory_last(tmp_path: Path) -> None:
+    path, has = str(tmp_path / "list"), (3, 100)
+    asks = [(1, 50), (1, 60), (1, 50), (1, 1), (1, 0), (1, 0)]
+    entered = [step_queue.enter(path, each, has, wait=False) for each in asks]
+    assert entered == [True, False, True, False, True, False]
+
+
+def test_what_an_ended_process_held_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    own = f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n"
+    path.write_text(f"{gone.pid} 12345 1 0\n{os.getpid()} 1 1 0\nnonsense\n{own}")
+    assert step_queue.enter(str(path), (1, 0), (2, 0), wait=False)
+    assert path.read_text() == own * 2
+    assert not step_queue.enter(str(path), (1, 0), (2, 0), wait=False)
+
+
+def test_a_step_that_is_too_large_waits_for_all_others(tmp_path: Path) -> None:
+    path = str(tmp_path / "list")
+    assert step_queue.enter(path, (9, 0), (2, 0), wait=False)
+    assert not step_queue.enter(path, (1, 0), (2, 0), wait=False)
+
+
+def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "1.1").write_text("1 1 1 0\n")
+    (tmp_path / "2.1").write_text(f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n")
+    assert step_queue.enter(str(tmp_path / "3.1"), (1, 0), (1, 0), wait=False)
+    assert {each.name for each in tmp_path.iterdir()} == {"2.1", "3.1"}
+
+
+def test_the_place_of_the_lists_must_be_private(tmp_path: Path) -> None:
+    path = Path(step_queue.private_directory(str(tmp_path)))
+    assert path.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o777)
+    with pytest.raises(step_queue.NoPlace, match="belongs to somebody else"):
+        step_queue.private_directory(str(tmp_path))
+    path.rmdir()
+    path.symlink_to(tmp_path)
+    with pytest.raises(step_queue.NoPlace, match="belongs to somebody else"):
+        step_queue.private_directory(str(tmp_path))
+
+
+# -- srun --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["-n1", "--mem=50"], ["-n1", "-l", "--mem=60"]])
+def test_a_step_waits_for_the_steps_before_it(
+    spawn: Spawn, finish: Finish, tmp_path: Path, words: list[str]
+) -> None:
+    program = tmp_path / "drf"
+    program.write_text(f"#!{sys.executable} -P\n{LIGHT_DRF}")
+    program.chmod(0o755)
+    env = {**ENV, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    first = spawn("srun", "-n1", "--mem=60", "sh", "-c", "echo up > up; exec sleep 600", env=ENV)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline, "the first step does not start"
+        time.sleep(0.01)
+    second = spawn("srun", *words, "sh", "-c", "cat up", env=env)
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    assert (
+        said
+        == f"drf: srun: waiting for cores or memory of job {JOB} that other steps hold\n".encode()
+    )
+    (tmp_path / "up").write_text("down\n")
+    first.kill()
+    first.wait()
+    assert finish(second).out.removeprefix("0: ") == "down\n"
+
+
+def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
+    spawn: Spawn, finish: Finish
+) -> None:
+    env = {**ENV, "DRF_CORES": "1"}
+    result = finish(spawn("srun", "-n1", "sh", "-c", "echo $DRF_STEP", env=env))
+    assert result.out == f"{JOB}.1\n"
+    # This very process holds the core.
+    path = f"{step_queue.private_directory()}/{JOB}.1"
+    assert step_queue.enter(path, (1, 0), (1, 100), wait=False)
+    assert finish(spawn("srun", "-n1", "--overlap", "echo", "1", env=env)).out == "1\n"
+    within = {**env, "DRF_STEP": f"{JOB}.1"}
+    assert finish(spawn("srun", "-n1", "echo", "2", env=within)).out == "2\n"
+
+
+def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:
+    say = ("sh", "-c", "echo out; echo err >&2; cat")
+    (tmp_path / "in").write_text("in\n")
+    assert finish(spawn("srun", "-n1", "-o", "a-%j", "-i", "in", *say, env=ENV)).out == ""
+    assert (tmp_path / f"a-{JOB}").read_text() == "out\nerr\nin\n"
+    words = ("-n2", "-o", "b-%t", "-e", "e", "-D", str(tmp_path))
+    assert finish(spawn("srun", *words, "-i", "none", *say, env=ENV)).err == ""
+    assert [(tmp_path / f"b-{each}").read_text() for each in (0, 1)] == ["out\n"] * 2
+    assert (tmp_path / "e").read_text() == "err\nerr\n"
+    words = ("-n2", "-l", "-o", "b-0", "--open-mode=append")
+    finish(spawn("srun", *words, "echo", "more", env=ENV))
+    lines = (tmp_path / "b-0").read_text().splitlines()
+    assert (lines[0], sorted(lines[1:])) == ("out", ["0: more", "1: more"])
+    result = finish(spawn("srun", "-o", "no/such", "true", env=ENV))
+    assert (result.code, result.err) == (
+        1, "drf: srun: --output=no/such: No such file or directory\n"
+    )  # fmt: skip
+
+
+def test_what_a_step_leaves_out_is_named(spawn: Spawn, finish: Finish) -> None:
+    words = ("-n1", "--exclusive", "--cpu-bind=cores", "-K", "--export=NONE", "-v")
+    result = finish(spawn("srun", *words, "true", env=ENV))
+    assert (result.code, result.err) == (
+        0,
+        "drf: srun: without effect on a step: --cpu-bind=cores, --kill-on-bad-exit, "
+        "--export=NONE\n",
+    )
+
+
+def test_a_step_is_ended_at_its_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"time": Given("0:30"), "mem": Given("1G"), "cpus-per-task": Given("2")}
+    made = step.Step(asked, ["x"], {"SLURM_NTASKS": "3"})
+    assert (made.limit_s, made.memory, made.cores, made.tasks) == (60, 1024, 6, 3)
+    tasks = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    assert not step._await(tasks, 0)
+    assert [task.returncode for task in tasks] == [-15, -15]
+    assert "srun: the step is ended at its time limit" in capsys.readouterr().err
