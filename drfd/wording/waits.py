@@ -334,9 +334,12 @@ def attempts_text(fact: Attempts | None) -> str:
 
 def _never_starts(fact: why.NeverStarts) -> str:
     wish = "fail" if fact.required is RequiredOutcome.FAIL else "end well"
+    left = ",".join(
+        name if want is RequiredOutcome.OK else f"{name}:{want.value}" for name, want in fact.others
+    )
     return (
         f"job {fact.on} ended {fact.outcome} and was to {wish}, so this one never starts; "
-        f"drf cancel {fact.job}, or drf set --after '' {fact.job}"
+        f"drf cancel {fact.job}, or drf set --after {left or repr('')} {fact.job}"
     )
 
 

@@ -130,6 +130,14 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "job 1 ended COMPLETED and was to fail, so this one never starts; "
         "drf cancel 2, or drf set --after '' 2",
     ),
+    (
+        NeverStarts(
+            *("2", "1", Outcome.FAILED, RequiredOutcome.OK),
+            (("3_1", RequiredOutcome.OK), ("4", RequiredOutcome.ANY)),
+        ),
+        "job 1 ended FAILED and was to end well, so this one never starts; "
+        "drf cancel 2, or drf set --after 3_1,4:any 2",
+    ),
     (DependenciesEnded(), "all that it waits for has ended: it is next"),
     (WaitsFor(job((STARTING, 1))), "waits for job 1 (bob), which is STARTING"),
     (

@@ -112,6 +112,8 @@ class NeverStarts:
     on: str
     outcome: Outcome
     required: RequiredOutcome
+    #: The jobs that it waits for besides, and how each must end.
+    others: tuple[tuple[str, RequiredOutcome], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,7 +524,7 @@ def _unready(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> WaitRea
     if job.state is not JobState.PENDING:
         return None
     if job.broken is not None:
-        return WaitReason(ReasonCode.DEPENDENCY_NEVER, _never_starts(job, name_of))
+        return WaitReason(ReasonCode.DEPENDENCY_NEVER, _never_starts(job, ledger, name_of))
     if job.awaits:
         first, *others = awaited(job, ledger) or (None,)
         if first is None:
@@ -535,12 +537,17 @@ def _unready(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> WaitRea
     return None
 
 
-def _never_starts(job: Job, name_of: Callable[[int], str]) -> NeverStarts:
+def _never_starts(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> NeverStarts:
     broken = job.broken
     assert broken is not None
     wants = [each.want for each in job.spec.after if each.job_id == broken.job_id]
     want = next((want for want in wants if not is_met(want, broken.outcome)), RequiredOutcome.OK)
-    return NeverStarts(job.label, name_of(broken.job_id), broken.outcome, want)
+    others = []
+    for each in job.awaits:
+        if each.job_id != broken.job_id:
+            live = ledger.find_common(each.job_id)
+            others.append((name_of(each.job_id) if live is None else live.label, each.want))
+    return NeverStarts(job.label, name_of(broken.job_id), broken.outcome, want, tuple(others))
 
 
 def awaited_job(job: Job, ledger: Ledger) -> AwaitedJob:

@@ -129,6 +129,23 @@ def test_a_job_never_starts_after_the_wrong_end_and_says_so(bench: Bench) -> Non
     )
 
 
+def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench: Bench) -> None:
+    first, other = bench.start(), bench.start()
+    awaited = (
+        Dependency(first),
+        Dependency(other, RequiredOutcome.ANY),
+    )
+    waiting = bench.submit(replace(bench.job(first).spec, after=awaited))
+    end(bench, first, exit_code=3)
+    assert reason(bench, waiting) == WaitReason(
+        ReasonCode.DEPENDENCY_NEVER,
+        NeverStarts(
+            *(str(waiting), str(first), Outcome.FAILED, RequiredOutcome.OK),
+            ((str(other), RequiredOutcome.ANY),),
+        ),
+    )
+
+
 def test_a_job_that_was_cancelled_does_not_wait_any_more(bench: Bench) -> None:
     """Whatever it has waited for."""
     first = bench.start()
