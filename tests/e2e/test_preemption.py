@@ -76,6 +76,7 @@ def test_a_starving_pool_gets_the_place_of_the_job_started_last_which_runs_again
     assert waits["reason"]["code"] in ("RESOURCES", "FAIR_SHARE")
     (why,) = (e["text"] for e in waits["events"] if e["event"] == "PreemptRequested")
     assert why.startswith(f"stopped for job {starving} (")
+    assert f"it was {why}\n" in instance.drf("why", str(last)).stdout
     (instance.work / "over").touch()
     wait_for("a second run", lambda: instance.output(last).count("attempt") == 2)
     (instance.work / "gate").touch()
@@ -136,8 +137,10 @@ def test_a_job_that_is_frozen_for_another_goes_on_afterwards_as_the_same_process
     assert instance.show(first)["state"] == "RUNNING"
     (why,) = (e["text"] for e in waits["events"] if e["event"] == "SuspendRequested")
     assert why.startswith(f"suspended for job {starving} (")
+    assert f"it was {why}\n" in instance.drf("why", str(last)).stdout
     (instance.work / "over").touch()
     instance.wait_state(last, "RUNNING")
+    assert why not in instance.drf("why", str(last)).stdout
     before = beats.stat().st_size
     wait_for("another beat", lambda: beats.stat().st_size > before)
     (instance.work / "gate").touch()

@@ -410,7 +410,10 @@ class Requests:
         if job.state is JobState.ENDED:
             reply["notes"] = [end_text(note) for note in end_notes(job)]
             reply["advice"] = await asyncio.to_thread(self._history.advice, job)
-        elif self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
+            return reply
+        if is_own:
+            reply["notes"] = self._preemption_notes(job)
+        if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
         return reply
 
@@ -439,7 +442,20 @@ class Requests:
             reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
         if found.smaller:
             words = " ".join(found.smaller)
-            reply["notes"] = [f"drf set {words} {job.label} lets it start now"]
+            reply["notes"].append(f"drf set {words} {job.label} lets it start now")
+
+    def _preemption_notes(self, job: Job) -> list[str]:
+        """Return for whom a waiting job was stopped or frozen, if it was for another job."""
+        if job.preempted_at is None or job.state not in (JobState.PENDING, JobState.SUSPENDED):
+            return []
+        notes: list[str] = []
+        for event in self.engine.journal.events(job.id):
+            if isinstance(event, ev.PreemptRequested | ev.SuspendRequested):
+                is_for_other = isinstance(event, ev.PreemptRequested) or event.by is None
+                notes = [f"it was {event.text}"] if is_for_other else []
+            elif isinstance(event, ev.Resumed | ev.Admitted):
+                notes = []
+        return notes
 
     def _usage(self, request: msg.UsageRequest) -> UsageReply:
         """Return the use over time of a job, or of a user's jobs. Every user may ask."""
