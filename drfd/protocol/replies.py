@@ -336,6 +336,8 @@ class HelloReply(TypedDict):
     admin: bool
     #: The socket of the signing keys; null where submissions are not signed.
     key_socket: str | None
+    #: True where each job has a /tmp of its own. Sent only there.
+    private_tmp: NotRequired[bool]
     launcher_away_s: NotRequired[float | None]
     notices: NotRequired[list[CodeText]]
 

@@ -269,7 +269,7 @@ def test_several_machines_are_refused_with_the_reason(drf: Drf, daemon: CannedDa
     assert (result.code, daemon.requests) == (1, [])
     assert result.err == (
         f"drf: {SCRIPTS / '12-mpi-many-nodes.sh'}, line 2: #SBATCH --nodes=4: asks for several "
-        "machines; drfd runs jobs on this one (--ignore-sbatch leaves out these lines)\n"
+        "machines; drfd runs jobs on this one (sbatch --nodes=1 SCRIPT runs it here alone)\n"
     )
     request = asked(drf, daemon, "--ignore-sbatch", SCRIPTS / "12-mpi-many-nodes.sh")[0]
     assert request["demand"] == {} and "DRF_SLURM" not in request["env"]
@@ -376,7 +376,13 @@ def test_a_script_is_told_that_no_directory_is_made_for_it(
 ) -> None:
     script = tmp_path / "x.sh"
     script.write_text(f"#!/bin/sh\n#SBATCH -c 1\n{line}\n")
-    assert ("SLURM_TMPDIR" in asked(drf, daemon, script)[1]) == is_missed
+    request, said = asked(drf, daemon, script)
+    assert ("SLURM_TMPDIR" in said) == is_missed and "SLURM_TMPDIR" not in request["env"]
+    daemon.replies["hello"] = {"user": "alice", "private_tmp": True}
+    request, said = asked(drf, daemon, script)
+    assert (request["env"]["SLURM_TMPDIR"], said) == ("/tmp", ""), "the job's own"
+    result = drf("sbatch", "--export=ALL,SLURM_TMPDIR=/scratch", script)
+    assert (daemon.requests[-1]["env"]["SLURM_TMPDIR"], result.err) == ("/scratch", "")
 
 
 def test_a_singleton_waits_for_jobs_of_its_name(drf: Drf, daemon: CannedDaemon) -> None:
@@ -436,8 +442,14 @@ def test_drfs_own_lines_and_the_command_line_win(
     [
         ("--time=soon", "--time=soon: is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"),
         ("--mem=lots", "--mem=lots: is not a size (write 4000 (MiB), 4G or 512M)"),
-        ("-c 0", "--cpus-per-task=0: is not a number from 1 (--ignore-sbatch leaves out"),
-        ("--tyme=3", "--tyme: is no option of sbatch (--ignore-sbatch leaves out these lines)"),
+        (
+            "-c 0",
+            "--cpus-per-task=0: is not a number from 1 (drf submit --ignore-sbatch leaves out",
+        ),
+        (
+            "--tyme=3",
+            "--tyme: is no option of sbatch (drf submit --ignore-sbatch leaves out these lines)",
+        ),
         ("-d after:5+10", "--dependency=after:5+10: cannot be met here (after, afterok, "),
         ("--kill-on-invalid-dep=x", "--kill-on-invalid-dep=x: is neither yes nor no"),
         ("-d afterok:5?afterok:6", "one of several jobs (?) cannot be waited for"),

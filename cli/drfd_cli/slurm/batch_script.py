@@ -78,10 +78,15 @@ def resolve(
     files = [] if script is None else missing_files(script, os.environ.get("HOME"), os.path.exists)
     for name in files:
         output.say(f"the script reads {output.clean(name)}, and there is no such file here")
-    if script is not None and uses_tmpdir(script) and "SLURM_TMPDIR" not in made.variables:
-        output.say(
-            "the script uses SLURM_TMPDIR; there is none (SLURM_TMPDIR=$(mktemp -d) sets it)"
-        )
+    if script is not None and "SLURM_TMPDIR" in script and "SLURM_TMPDIR" not in made.variables:
+        if client.request("hello").get("private_tmp"):
+            # It is empty at first, and removed with the job.
+            made.variables["SLURM_TMPDIR"] = "/tmp"  # noqa: S108
+        elif uses_tmpdir(script):
+            output.say(
+                "the script uses SLURM_TMPDIR, and jobs have no such directory here "
+                "(sbatch --export=ALL,SLURM_TMPDIR=DIR SCRIPT names one that you have made)"
+            )
     return found
 
 

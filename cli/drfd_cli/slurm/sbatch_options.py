@@ -247,7 +247,7 @@ def read_lines(script: str, name: str) -> Options | None:
 def refusal(where: str, what: str, fault: str, hint: str | None = None) -> Refused:
     """Return the refusal of an option that stands there, `what` as it is written."""
     place = f"{where}: #SBATCH " if where else "sbatch: "
-    way = hint or ("--ignore-sbatch leaves out these lines" if where else "")
+    way = hint or ("drf submit --ignore-sbatch leaves out these lines" if where else "")
     return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
 
 
@@ -361,7 +361,8 @@ class _Translator:
             if span is None:
                 raise self._fault("nodes", "is not a number of nodes")
             if int(span[1]) > 1:
-                raise self._fault("nodes", "asks for several machines; drfd runs jobs on this one")
+                fault = "asks for several machines; drfd runs jobs on this one"
+                raise self._fault("nodes", fault, "sbatch --nodes=1 SCRIPT runs it here alone")
         per_task, tasks = self._count("cpus-per-task"), self._count("ntasks")
         per_node = self._count("ntasks-per-node")
         tasks = per_node if tasks is None else tasks
@@ -630,7 +631,7 @@ _COMMAND = re.compile(
 )
 #: A line that may define such functions: it reads a file, or calls such a command by its path.
 _DEFINES = re.compile(
-    rf"^[ \t]*(?:source|\.)[ \t]+(?!activate\b)|/(?:{'|'.join(_DEFINED)})\b", re.MULTILINE
+    rf"^[ \t]*(?:source|\.)[ \t]+(?!activate\b)|bin/(?:{'|'.join(_DEFINED)})\b", re.MULTILINE
 )
 
 

@@ -200,6 +200,8 @@ class Requests:
             "admin": actor.is_admin,
             "key_socket": None if self.key_socket is None else str(self.key_socket),
         }
+        if self.link.hello.get("private_tmp"):
+            reply["private_tmp"] = True
         return {**reply, **self._service_state()} if self.link.is_missed() else reply
 
     def _doctor(self) -> DoctorReply:

@@ -61,6 +61,8 @@ async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
         "admin": False,
         "key_socket": None,
     }
+    desk.link.hello = {**desk.link.hello, "private_tmp": "/var/lib/private"}
+    assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
 
 
 async def test_an_accepted_job_is_on_disk_before_its_id_is_told(make_desk: MakeDesk) -> None:
