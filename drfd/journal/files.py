@@ -85,7 +85,7 @@ def _set_up(db: Database) -> None:
             # This only saves room later, so a full disk must not prevent the start.
             with suppress(sqlite3.OperationalError):
                 db.execute("vacuum")
-    for name in ("texts.sql", "past.sql", "facts.sql", "indexes.sql", "audit.sql"):
+    for name in ("texts.sql", "past.sql", "facts.sql", "indexes.sql", "audit.sql", "repeats.sql"):
         db.executescript(files("drfd.journal").joinpath(name).read_text())
 
 

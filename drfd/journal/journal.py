@@ -129,6 +129,10 @@ class Journal:
 
         `array_state` is the ledger's `latest_array` after the event.
         """
+        if isinstance(event, ev.Submitted | ev.ArraySubmitted) and event.spec.again is not None:
+            assert job is not None
+            query = "insert or ignore into repeats values (?, ?)"
+            self._db.write(query, (event.spec.again.of, job.id))
         if job is not None and array_state is not None and job.id == array_state.array.id:
             self._append_for_array(event, array_state)
             return
@@ -217,6 +221,11 @@ class Journal:
                 self._unknown_keys.clear()
             self._unknown_keys.add((uid, key))
         return None if row is None else int(row[0])
+
+    def repeats_of(self, job_id: int, *, limit: int) -> list[int]:
+        """Return the jobs and arrays that repeat this one, the latest first."""
+        query = "select job_id from repeats where of_id = ? order by job_id desc limit ?"
+        return [each for (each,) in self._db.rows(query, (job_id, limit))]
 
     def put_curve(self, job_id: int, curve: Curve) -> None:
         """Store the job's usage curve in place of an earlier one."""

@@ -366,7 +366,7 @@ class Pruning:
             self._commands.release(_by_number.job(data).spec)
 
     def _remove_besides(self, job_id: int) -> None:
-        for table in ("curves", "submissions", "payloads"):
+        for table in ("curves", "submissions", "payloads", "repeats"):
             # Only constants of this module are put into the statement.
             self._db.execute(f"delete from {table} where job_id = ?", (job_id,))  # noqa: S608
         self._past.drop(job_id)

@@ -168,6 +168,8 @@ class SubmittedView(TypedDict):
     #: included; null for no limit. Sent only for jobs in a group.
     group: NotRequired[str]
     group_at_once: NotRequired[int | None]
+    #: The job or array that it repeats (`drf retry`).
+    retry_of: NotRequired[int]
     #: How much a run may write to its output files. Sent only where that is limited.
     output_max_bytes: NotRequired[int]
 
@@ -348,6 +350,30 @@ class SubmitReply(DrainPart):
     tasks: NotRequired[int]
 
 
+class RepeatView(TypedDict):
+    """A job, task or array that repeats another one."""
+
+    label: str
+    state: str
+    live: bool
+    #: Of an array, its indices, such as `0-999`.
+    array: NotRequired[str]
+
+
+class AwaitedView(TypedDict):
+    """A dependency of a job that is to be submitted again."""
+
+    label: str
+    want: str
+    #: Empty for a job that is not known any more.
+    state: str
+    live: bool
+    #: Whether its end, or that of `repeat`, is the one that is wanted; null before it has ended.
+    met: bool | None
+    #: What has been submitted last in its place, if anything has.
+    repeat: NotRequired[RepeatView]
+
+
 class SubmissionReply(TypedDict):
     """What a job was submitted with."""
 
@@ -362,6 +388,14 @@ class SubmissionReply(TypedDict):
     conditions: NotRequired[dict[str, object]]
     #: Whether other live jobs wait for its end.
     awaited: NotRequired[bool]
+    #: The field `again` of a request that submits it again.
+    again: NotRequired[dict[str, object]]
+    #: What has been submitted again in its place, the latest first.
+    repeats: NotRequired[list[RepeatView]]
+    #: What it waited for.
+    waited_for: NotRequired[list[AwaitedView]]
+    #: Whether somebody cancelled it, rather than a rule; of an array, its waiting tasks.
+    cancelled_by_hand: NotRequired[bool]
     #: The signature of the submission, or null where none was wanted.
     proof: str | None
 

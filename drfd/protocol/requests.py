@@ -132,6 +132,15 @@ class HelloRequest(Request, tag="hello", frozen=True):
     """Ask for the daemon's version, and for the sender's identity as the daemon sees it."""
 
 
+class AgainPart(Struct, forbid_unknown_fields=True, frozen=True):
+    """What is submitted again: a job or an array, or some tasks of it."""
+
+    of: Id
+    #: Of an array, when it was submitted first: the number of its tasks, the lowest and the highest
+    #: index, and the step.
+    indices: tuple[Amount, Amount, Amount, Amount] | None = None
+
+
 class SubmitRequest(Request, tag="submit", frozen=True):
     argv: Annotated[list[str], Meta(max_length=32_768)]
     cwd: Annotated[str, Meta(pattern="^/", max_length=4096)]
@@ -167,6 +176,8 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     #: Whether the job stays or is cancelled when a job that it waits for has ended otherwise than
     #: required; null for the daemon's default.
     if_never: Literal["keep", "cancel"] | None = None
+    #: What this submission repeats; null for a first one.
+    again: AgainPart | None = None
     #: Return a forecast of the start, and submit nothing.
     dry_run: bool = False
     #: The user's signature of the command, where `hello` names a `key_socket`.

@@ -108,15 +108,130 @@ def test_what_has_not_ended_is_refused(drf: Drf, answering: CannedDaemon, label:
     )
 
 
-def test_one_that_others_have_kept_from_running_waits_for_them_no_more(
+def awaited(label: str, state: str = "", *, want: str = "ok", **more: Any) -> Message:
+    """What a job waited for; it has ended otherwise than wanted unless told."""
+    return {"label": label, "want": want, "state": state, "live": not state, "met": None} | more
+
+
+def test_jobs_wait_for_each_other_as_they_did(drf: Drf, answering: CannedDaemon) -> None:
+    """Whatever the order in which they are named."""
+    chain = {
+        "12": kept("12"),
+        "13": kept("13", "CANCELLED") | {"waited_for": [awaited("12", "FAILED", met=False)]},
+        "14": kept("14", "LAUNCH_FAILED")
+        | {"waited_for": [awaited("13", "CANCELLED", met=False, want="any"), awaited("9")]},
+    }
+    answering.replies["submission"] = lambda request: chain[str(request["id"])]
+    ids = iter(range(50, 60))
+    answering.replies["submit"] = lambda request: {"id": next(ids)}
+    assert drf("retry", 14, 12, 13).out.splitlines() == [
+        "submitted job 50, which is 12 again",
+        "submitted job 51, which is 13 again",
+        "submitted job 52, which is 14 again",
+    ]
+    assert [each.get("after") for each in submitted(answering)] == [
+        None,
+        [{"id": 50, "want": "ok"}],
+        [{"id": 51, "want": "any"}, {"id": 9, "want": "ok"}],
+    ]
+
+
+def test_tasks_are_waited_for_where_they_are_submitted_again(
     drf: Drf, answering: CannedDaemon
 ) -> None:
-    after = {"conditions": {"after": [{"id": 41, "want": "ok"}, {"id": 40, "want": "any"}]}}
-    answering.replies["submission"] = kept("42", "CANCELLED") | after
-    assert drf("retry", 42).err == "drf: job 50 does not wait for 41,40, as job 42 did\n"
-    assert drf("retry", 42, "--with", "--after 41").err == ""
-    answering.replies["submission"] = kept("42", "FAILED") | after
-    assert drf("retry", 42).err == ""
+    waits = [awaited("4_2", "FAILED", met=False), awaited("4_3", "COMPLETED", met=True)]
+    replies = {"4_2": kept("4_2"), "4_5": kept("4_5")}
+    replies["20"] = kept("20", "CANCELLED") | {"waited_for": [*waits, awaited("4", "over")]}
+    answering.replies["submission"] = lambda request: replies[str(request["id"])]
+    assert drf("retry", "4_2", "4_5", 20).code == 0
+    assert [each.get("after") for each in submitted(answering)] == [
+        None,
+        [{"id": "50_2", "want": "ok"}, {"id": 50, "want": "ok"}],
+    ]
+
+
+def test_what_cannot_start_is_refused_with_the_cure(drf: Drf, answering: CannedDaemon) -> None:
+    failed = {"waited_for": [awaited("12", "FAILED", met=False)]}
+    answering.replies["submission"] = kept("13", "CANCELLED") | failed
+    result = drf("retry", 13)
+    assert (result.code, result.out, submitted(answering)) == (1, "", [])
+    assert result.err == (
+        "drf: job 13 waited for job 12 (ok), which has ended FAILED (drf retry 12 13 submits both "
+        "again; --with \"--after ''\" submits 13 alone)\n"
+    )
+    for alone in ("--after ''", "--after 40"):
+        assert drf("retry", 13, "--with", alone).err == ""
+
+
+def test_a_job_that_was_retried_is_waited_for_in_its_new_form(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    def waits(state: str, *, live: bool, met: bool | None) -> Message:
+        repeat = {"label": "20", "state": state, "live": live}
+        one = awaited("12", "FAILED", met=met, repeat=repeat)
+        return kept("13", "CANCELLED") | {"waited_for": [one]}
+
+    answering.replies["submission"] = [
+        waits("RUNNING", live=True, met=None),
+        waits("COMPLETED", live=False, met=True),
+        waits("TIMEOUT", live=False, met=False),
+    ]
+    assert drf("retry", 13).err == (
+        "drf: job 13 waited for job 12; now for job 20, which is that again\n"
+    )
+    assert drf("retry", 13).err == ""
+    assert "drf retry 20 13 submits both" in drf("retry", 13).err
+    assert [each.get("after") for each in submitted(answering)] == [
+        [{"id": 20, "want": "ok"}],
+        None,
+    ]
+
+
+def test_what_was_retried_or_cancelled_by_hand_has_not_failed(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    replies = {
+        "5": kept("5") | {"repeats": [{"label": "9", "state": "PENDING", "live": True}]},
+        "6": kept("6", "CANCELLED") | {"cancelled_by_hand": True},
+        "7": kept("7", "CANCELLED")
+        | {"cancelled_by_hand": False, "waited_for": [awaited("6", "CANCELLED", met=False)]},
+        "8": kept("8", "CANCELLED") | {"cancelled_by_hand": False},
+    }
+    answering.replies["submission"] = lambda request: replies[str(request["id"])]
+    result = drf("retry", "--failed", "5-8")
+    assert (result.code, result.out) == (0, "submitted job 50, which is 8 again\n")
+    assert result.err.splitlines() == [
+        "drf: job 5 has been retried: job 9 (PENDING)",
+        "drf: job 6 was cancelled by hand; drf retry 6 takes it all the same",
+        "drf: job 7 waited for job 6, and is left out with it",
+    ]
+    assert drf("retry", 5, 6).code == 0
+
+
+def test_of_an_array_tasks_that_were_retried_are_left_out(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    repeats = [{"label": "20", "state": "over", "live": False, "array": "1,3-4"}]
+    found = kept("4", "over", array="0-9") | {"repeats": repeats, "cancelled_by_hand": True}
+    found["again"] = {"of": 4, "indices": [10, 0, 9, 1]}
+    answering.replies["submission"] = found
+    indices = {"FAILED": "1,3-6", "CANCELLED": "8"}
+    answering.replies["show"] = {"array": {"indices": indices}, "events": []}
+    result = drf("retry", "--failed", 4)
+    assert result.out == "submitted array 50 of 2 tasks, which is 4_[5-6] again\n"
+    assert result.err == (
+        "drf: 4_[8] was cancelled by hand; drf retry '4_[8]' takes it all the same\n"
+    )
+    assert submitted(answering) == [{**FIELDS, "array": "5-6", "again": found["again"]}]
+    repeats[0]["array"] = "0-9"
+    assert drf("retry", "--failed", 4).err.splitlines()[-1] == (
+        "drf: each task of array 4 that has failed has been retried: array 20 (over)"
+    )
+    # With other indices the work is divided anew.
+    drf("retry", "--failed", 4, "--with", "--array 0-3")
+    found["repeats"] = []
+    assert drf("retry", "--failed", 4, "--with", "--array 0-3").code == 0
+    assert submitted(answering)[-1]["again"] == {"of": 4}
 
 
 def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> None:
@@ -232,10 +347,14 @@ def test_a_group_is_tried_again_in_the_order_of_its_submission(
     ]
     answering.replies["history"] = {"jobs": jobs, "after": None}
     answering.replies["hello"] = {"user": "alice", "admin": False}
+    # Tasks that were cancelled together are one row of the list.
+    cancelled = job(id=10, array_id=10, state="CANCELLED", array_tasks="0-9", tasks=10)
+    answering.replies["status"] = {"jobs": [cancelled], "after": None}
+    answering.replies["show"] = {"array": {"indices": {"CANCELLED": "0-9"}}}
     assert drf("retry", "--failed", "-g", "sweep").code == 0
     [asked] = answering.asked("history")
     assert asked["past"] == {"user": "alice", "group": "sweep"}
-    assert [each["id"] for each in answering.asked("submission")] == [6, "5_2", 9]
+    assert [each["id"] for each in answering.asked("submission")] == [6, "5_2", 9, 10]
     answering.replies["history"] = {"jobs": [], "after": None}
     result = drf("retry", "-g", "sweep")
     assert (result.code, result.err) == (1, "drf: no job of yours in the group sweep has ended\n")

@@ -15,15 +15,18 @@ from drfd.client.connection import Connection
 from drfd.client.submission import Submission
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
+from drfd.common.indices import Span, joined, read_array, show_spans
 from drfd_cli import output
-from drfd_cli.options import connect, group_option, job_ids, prints_result
+from drfd_cli.options import connect, group_option, in_group, job_ids, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import SubmitReply
+    from drfd.protocol.replies import RepeatView, SubmissionReply, SubmitReply
 
 #: The outcome of a job that `--failed` leaves out.
 _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
+#: Jobs of a group that ended last, among which tasks are looked for that were cancelled together.
+_LAST = 10_000
 #: Fields of the request by parameters with other names.
 _FIELDS = {
     **dict.fromkeys(("cores", "mem", "io", "gres"), "demand"),
@@ -80,9 +83,11 @@ def command(
     ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Changes, quiet: bool
 ) -> Result:
     """Submit ended jobs again, each as a new job with the command, script, environment, directory,
-    options and demand of the first submission, and without its --after, --begin and --hold.
+    options and demand of the first submission, and without its --begin and --hold.
 
-    Tasks of one array become one array with their indices.
+    Tasks of one array become one array with their indices. What waited for another job (--after)
+    waits for the new one. With --failed, what has a retry already, or was cancelled by hand, is
+    left out.
     """
     client = connect()
     if group is not None:
@@ -90,17 +95,9 @@ def command(
         if not ids:
             what = "failed" if failed else "ended"
             raise Refused("no-such-job", f"no job of yours in the group {group} has {what}")
-    done: list[_Again] = []
-    refused: list[DrfdError] = []
-    for refs in _by_array(ids):
-        try:
-            again = submit_again(client, refs, changes, failed=failed)
-        except Unavailable:
-            raise
-        except DrfdError as error:
-            refused.append(error)
-        else:
-            done += [again] if again is not None else []
+    call = Resubmission(client, changes, failed=failed)
+    call.submit(_by_array(ids))
+    done, refused = call.done, call.refused
     return Result(
         show=lambda: _show(done, quiet=quiet),
         view=lambda: {"jobs": [{"of": each.of, **_pick(each.reply)} for each in done],
@@ -113,11 +110,21 @@ def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     """Return the caller's ended jobs of a group, in the order of their submission."""
     past = {"user": client.request("hello")["user"], "group": group}
     found = [job for page in client.pages("history", past=past) for job in page["jobs"]]
-    return [
+    refs = [
         output.ref(job)
         for job in sorted(found, key=lambda job: job["id"])
         if not failed or job["state"] != _COMPLETED
     ]
+    if not failed:
+        return refs
+    # Tasks that were cancelled together, for instance by a rule, are not in the history one by one.
+    cancelled = {
+        str(job["id"]): job["id"]
+        for job in in_group(client, group, ended=_LAST)
+        if "array_tasks" in job and job["state"] == _CANCELLED
+    }
+    others = [ref for ref in refs if str(ref).partition("_")[0] not in cancelled]
+    return [*others, *cancelled.values()]
 
 
 def _pick(reply: SubmitReply) -> dict[str, int]:
@@ -149,29 +156,91 @@ def _by_array(ids: Iterable[Ref]) -> list[list[Ref]]:
     return list(found.values())
 
 
-def submit_again(
-    client: Connection,
-    refs: list[Ref],
-    changes: Changes,
-    *,
-    failed: bool,
-    say: Callable[[str], None] = output.say,
-) -> _Again | None:
-    """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
-    `say` takes messages."""
-    indices: list[str] = []
-    label = str(refs[0])
-    for ref in refs:
-        reply = client.submission(ref)
-        label = reply["label"]
+class Resubmission:
+    """Submits jobs, arrays and tasks again, those that others wait for first: each one waits for
+    the new jobs as it did for the old ones."""
+
+    def __init__(
+        self,
+        client: Connection,
+        changes: Changes,
+        *,
+        failed: bool,
+        say: Callable[[str], None] = output.say,
+    ) -> None:
+        """Only what has failed and was not submitted again before, if `failed`. `say` takes
+        messages."""
+        self._client, self._changes, self._failed, self._say = client, changes, failed, say
+        self.done: list[_Again] = []
+        self.refused: list[DrfdError] = []
+        #: What is still to be submitted, by the id of the job or array.
+        self._left: dict[str, list[list[Ref]]] = {}
+        #: The new id of each job and array, and for those with it the indices of the tasks.
+        self._new: dict[str, tuple[int, list[str]]] = {}
+        #: Jobs and arrays that somebody has cancelled, and what waited for them.
+        self._unwanted: set[str] = set()
+
+    def submit(self, groups: Iterable[list[Ref]]) -> None:
+        """Submit each group: one job, one array, or tasks of one array. Refusals are kept."""
+        for refs in groups:
+            self._left.setdefault(str(refs[0]).partition("_")[0], []).append(refs)
+        while self._left:
+            self._submit_all(next(iter(self._left)))
+
+    def _submit_all(self, key: str) -> None:
+        for refs in self._left.pop(key):
+            self._submit_one(refs)
+
+    def _submit_one(self, refs: list[Ref]) -> None:
+        try:
+            again = self._submit(refs)
+        except Unavailable:
+            raise
+        except DrfdError as error:
+            self.refused.append(error)
+        else:
+            self.done += [again] if again is not None else []
+
+    def _submit(self, refs: list[Ref]) -> _Again | None:
+        """Submit a job, an array or tasks of one array again. Returns None if nothing is to be
+        done. Raises Refused."""
+        client, changes = self._client, self._changes
+        indices: list[str] = []
+        for ref in refs:
+            reply = client.submission(ref)
+            indices += self._indices(ref, reply)
+        if not indices:
+            return None
+        again = dict(reply["submission"])
+        key, _, index = reply["label"].partition("_")
+        label, array = key, ",".join(indices)
+        if array and (index or self._failed):
+            label = f"{key}_{array}" if array.isdecimal() else f"{key}_[{array}]"
+        if array:
+            again["array"] = array + _at_once(again, failed=self._failed)
+        after = self._after(label, reply)
+        if after is None:
+            return None
+        if after:
+            again["after"] = after
+        if again.pop("attach", None) is not None:
+            self._say(
+                f"job {label} was attached to a terminal; now its output goes to {again['stdout']}"
+            )
+        if "again" in reply:
+            again["again"] = reply["again"]
+        made = client.submit(**changes.applied(again))
+        self._new[key] = made["id"], indices
+        return _Again(label, made)
+
+    def _indices(self, ref: Ref, reply: SubmissionReply) -> list[str]:
+        """Return the indices to submit, "" for one job, or nothing if it is left out. Raises
+        Refused."""
+        label, repeats = reply["label"], reply.get("repeats", [])
         is_array = "array" in reply["submission"] and "_" not in label
-        if is_array and failed:
-            indices = _failed_indices(client, ref)
-            label = f"{label}_[{','.join(indices)}]"
-            if not indices:
-                say(f"no task of array {ref} has failed")
-                return None
-        elif reply["live"]:
+        if is_array and self._failed:
+            return self._failed_indices(ref, reply)
+        if reply["live"]:
             what = "array" if is_array else "job"
             hint = f"drf retry {label} --failed takes the tasks that have failed so far"
             raise Refused(
@@ -179,40 +248,128 @@ def submit_again(
                 f"{what} {label} is {reply['state']}: only what has ended can be retried",
                 hint=hint if is_array else f"drf cancel {label} ends it",
             )  # fmt: skip
-        elif failed and reply["state"] == _COMPLETED:
-            say(f"job {label} has completed")
+        if not self._failed:
+            return [str(reply["submission"].get("array", ""))]
+        if reply["state"] == _COMPLETED:
+            self._say(f"job {label} has completed")
+        elif repeats:
+            self._say(f"job {label} has been retried: {_state_of(repeats[0])}")
+        elif reply["state"] == _CANCELLED and reply.get("cancelled_by_hand"):
+            self._unwanted.add(label)
+            self._say(f"job {label} was cancelled by hand; drf retry {label} takes it all the same")
         else:
-            indices += [str(reply["submission"].get("array", ""))]
-    if not indices:
-        return None
-    again = dict(reply["submission"])
-    if len(refs) > 1:
-        label = f"{label.partition('_')[0]}_[{','.join(indices)}]"
-    if indices != [""]:
-        again["array"] = ",".join(indices) + _at_once(again, failed=failed)
-    if again.pop("attach", None) is not None:
-        say(f"job {label} was attached to a terminal; now its output goes to {again['stdout']}")
-    made = client.submit(**changes.applied(again))
-    awaited: Any = reply.get("conditions", {}).get("after")
-    if awaited and reply["state"] == _CANCELLED and "after" not in changes.fields:
-        # It may have been cancelled because they had failed.
-        ids = ",".join(str(each["id"]) for each in awaited)
-        say(f"job {made['id']} does not wait for {ids}, as job {label} did")
-    return _Again(label, made)
+            return [str(reply["submission"].get("array", ""))]
+        return []
+
+    def _failed_indices(self, ref: Ref, reply: SubmissionReply) -> list[str]:
+        """Return the indices of the tasks of an array that have ended, did not complete, and have
+        not been submitted again."""
+        found = self._client.request("show", id=ref)
+        assert "array" in found
+        bad = {state: text for state, text in found["array"]["indices"].items()
+               if state not in (*output.LIVE, _COMPLETED)}  # fmt: skip
+        if reply.get("cancelled_by_hand") and _CANCELLED in bad:
+            label = f"{ref}_[{bad.pop(_CANCELLED)}]"
+            self._say(f"{label} was cancelled by hand; drf retry '{label}' takes it all the same")
+            self._unwanted.add(str(ref))
+        spans = read_array(",".join(bad.values()))[0] if bad else ()
+        left = expanded(spans)
+        for repeat in reply.get("repeats", []):
+            left -= expanded(read_array(repeat["array"])[0]) if "array" in repeat else set()
+        if bad and not left:
+            self._say(
+                f"each task of array {ref} that has failed has been retried: "
+                f"{_state_of(reply['repeats'][0])}"
+            )
+        elif not bad:
+            self._say(f"no task of array {ref} has failed")
+        else:
+            # The daemon's own words, unless some tasks are left out.
+            all_of = left == expanded(spans)
+            return list(bad.values()) if all_of else [show_indices(left)]
+        return []
+
+    def _after(self, label: str, reply: SubmissionReply) -> list[dict[str, object]] | None:
+        """Return what the new job waits for, or None if it is left out with what somebody has
+        cancelled. Raises Refused if what it waits for can never end as it is to end."""
+        if "after" in self._changes.fields:
+            return []
+        found: list[dict[str, object]] = []
+        for each in reply.get("waited_for", []):
+            awaited, want = each["label"], each["want"]
+            key, _, index = awaited.partition("_")
+            if key in self._left:
+                self._submit_all(key)
+            new, indices = self._new.get(key, (0, []))
+            repeat = each.get("repeat")
+            if new and (not index or index in _all_indices(indices)):
+                found.append({"id": f"{new}_{index}" if index else new, "want": want})
+            elif each["live"]:
+                found.append({"id": _ref(awaited), "want": want})
+            elif repeat is not None and repeat["live"]:
+                found.append({"id": _ref(repeat["label"]), "want": want})
+                self._say(
+                    f"job {label} waited for job {awaited}; now for job {repeat['label']}, "
+                    "which is that again"
+                )
+            elif not each["met"]:
+                if self._unwanted & {awaited, key}:
+                    self._unwanted.add(label)
+                    self._say(f"job {label} waited for job {awaited}, and is left out with it")
+                    return None
+                last = awaited if repeat is None else repeat["label"]
+                state = each["state"] if repeat is None else repeat["state"]
+                raise Refused(
+                    "dependency-never",
+                    f"job {label} waited for job {awaited} ({want}), "
+                    + ("which" if repeat is None else f"and job {last}, which is that again,")
+                    + f" has ended {state}",
+                    hint=f"drf retry {last} {label} submits both again; "
+                    f"--with \"--after ''\" submits {label} alone",
+                )
+        return found
+
+
+def _state_of(repeat: RepeatView) -> str:
+    what = "array" if "array" in repeat else "job"
+    return f"{what} {repeat['label']} ({repeat['state']})"
+
+
+def _ref(label: str) -> Ref:
+    return label if "_" in label else int(label)
+
+
+def expanded(spans: Iterable[Span]) -> set[int]:
+    return {at for first, last, step in spans for at in range(first, last + 1, step)}
+
+
+def show_indices(indices: set[int]) -> str:
+    return show_spans((first, last, 1) for first, last in joined(sorted(indices)))
+
+
+def _all_indices(indices: list[str]) -> set[str]:
+    """Return the indices of a new array one by one; none for a job."""
+    if indices == [""]:
+        return set()
+    return {str(at) for at in expanded(read_array(",".join(indices))[0])}
+
+
+def submit_again(
+    client: Connection, refs: list[Ref], changes: Changes, *, say: Callable[[str], None]
+) -> _Again | None:
+    """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
+    `say` takes messages. Raises Refused."""
+    call = Resubmission(client, changes, failed=False, say=say)
+    call.submit([refs])
+    if call.refused:
+        raise call.refused[0]
+    return call.done[0] if call.done else None
 
 
 def _at_once(again: Mapping[str, object], *, failed: bool) -> str:
     """Return `%N` if the whole array had that bound and only some tasks are retried."""
     _, sign, bound = str(again.get("array", "")).partition("%")
     return f"{sign}{bound}" if failed else ""
-
-
-def _failed_indices(client: Connection, ref: Ref) -> list[str]:
-    """Return the indices of the tasks of an array that have ended and did not complete."""
-    reply = client.request("show", id=ref)
-    assert "array" in reply
-    bad = reply["array"]["indices"]
-    return [text for state, text in bad.items() if state not in (*output.LIVE, _COMPLETED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +383,9 @@ class Changes:
     def applied(self, submission: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a submission with the changes. Raises Refused."""
         found = {**submission, **self.fields}
+        if "array" in self.fields and "again" in found:
+            # Its tasks are others.
+            found["again"] = {"of": found["again"]["of"]}
         if "argv" in self.fields:
             # Another command has nothing to do with the text of the script.
             found.pop("script", None)

@@ -105,6 +105,14 @@ def _group(job: SubmittedView) -> list[tuple[str, str]]:
     return [("group", f"{job['group']}{bound}")] if "group" in job else []
 
 
+def _retry_of(job: SubmittedView) -> list[tuple[str, str]]:
+    """Return the line for the job or array that this one repeats."""
+    if "retry_of" not in job:
+        return []
+    index = job["array_index"]
+    return [("retry of", f"{job['retry_of']}" + ("" if index is None else f"_{index}"))]
+
+
 def _limited(path: str, job: SubmittedView) -> str:
     most = job.get("output_max_bytes")
     return path if most is None else f"{path} (at most {show_size(most)})"
@@ -123,6 +131,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         ),
         ("demand", f"{_demand(array['demand'])} each"),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
+        *_retry_of(array),
         *_group(array),
         *_conditions(array),
         ("submitted", output.show_time(submitted_at)),
@@ -146,6 +155,7 @@ def job_lines(
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", _demand(job["demand"])),
+        *_retry_of(job),
         *_group(job),
         *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),

@@ -122,8 +122,7 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     for label in labels:
         try:
             again = submit_again(
-                connection, _refs(Verb.CANCEL, label), read_changes([]), failed=False,
-                say=said.append,
+                connection, _refs(Verb.CANCEL, label), read_changes([]), say=said.append
             )  # fmt: skip
         except Unavailable:
             raise

@@ -191,6 +191,18 @@ class UserGroup:
         return self.name if self.at_once is None else f"{self.name}%{self.at_once}"
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a job or array is submitted again for (`drf retry`)."""
+
+    #: The id of the job or array whose end it makes good. A task stands for the one of its index.
+    of: int
+    #: Of an array, as its first submission had them: the number of its tasks, the lowest and the
+    #: highest index, and the step. A part of it is told these, since its tasks divide the work by
+    #: them.
+    indices: tuple[int, int, int, int] | None = None
+
+
 #: The name of a user, and of a group of theirs.
 GroupKey = tuple[str, str]
 
@@ -233,6 +245,8 @@ class JobSpec:
     group: UserGroup | None = None
     #: Whether it is cancelled as soon as one of its dependencies can never be met.
     cancel_if_never: bool = False
+    #: None for a first submission.
+    again: Again | None = None
 
     @property
     def group_key(self) -> GroupKey | None:
@@ -583,6 +597,16 @@ class Array:
     def whole(self) -> Group:
         """All tasks, whatever their state."""
         return Group(self, ((self.id + 1, self.last_id),))
+
+    @property
+    def told_indices(self) -> tuple[int, int, int, int]:
+        """What tasks are told of the array: the number of tasks, the lowest and the highest index,
+        and the step; those of the first submission, if this one repeats a part of it."""
+        again = self.spec.again
+        if again is not None and again.indices is not None:
+            return again.indices
+        step = self.spans[0][2] if len(self.spans) == 1 else 1
+        return self.size, self.spans[0][0], self.spans[-1][1], step
 
     def task(self, job_id: int) -> Job:
         """Return a task that has no record of its own, as a job."""

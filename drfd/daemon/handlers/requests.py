@@ -45,7 +45,7 @@ from drfd.daemon.handlers.doctor import (
 from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.inside import run_inside
 from drfd.daemon.handlers.recent import find_recent
-from drfd.daemon.handlers.resubmission import find_submission
+from drfd.daemon.handlers.resubmission import find_submission, repeat_note
 from drfd.daemon.handlers.submission import SubmitTerms, spec_for
 from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.link import Link
@@ -417,6 +417,8 @@ class Requests:
             reply["notes"] = self._preemption_notes(job)
         if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
+        if is_own and job.broken is not None:
+            reply["notes"] += [*repeat_note(self.engine, self._lookup, job)]
         return reply
 
     async def _add_forecast(

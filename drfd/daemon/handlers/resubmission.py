@@ -7,15 +7,32 @@ nothing that its user has not submitted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from drfd.common.errors import NotPermitted, Refused
+from drfd.common.indices import show_spans
+from drfd.core.decisions.dependencies import is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import JobSpec, JobState
+from drfd.core.model.job import (
+    Array,
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    RequiredOutcome,
+)
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.journal.records import Payload
-from drfd.protocol.replies import SubmissionReply
+from drfd.protocol.replies import AwaitedView, RepeatView, SubmissionReply
 from drfd.protocol.requests import Ref
+
+#: The most repeats of a job that a reply names, the latest ones.
+_MOST_REPEATS = 100
+#: How the outcome begins of a job that a rule has cancelled (`core.decisions.dependencies`).
+_BY_RULE = "cancelled, because"
 
 
 def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -> SubmissionReply:
@@ -53,6 +70,15 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
         "label": label, "state": state, "live": is_live, "submission": fields,
         "proof": payload.proof,
     }  # fmt: skip
+    parent = array or (None if job.array_id is None else lookup.any_array(job.array_id))
+    reply["again"] = {"of": job_id if parent is None else parent.id}
+    if parent is not None:
+        reply["again"]["indices"] = list(parent.told_indices)
+    reply["repeats"] = _repeats(engine, lookup, job, parent)
+    if spec.after:
+        reply["waited_for"] = [_awaited(engine, lookup, each) for each in spec.after]
+    if job.outcome is Outcome.CANCELLED or array is not None:
+        reply["cancelled_by_hand"] = not job.outcome_text.startswith(_BY_RULE)
     if is_live or spec.after:
         reply["conditions"] = {
             "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
@@ -64,10 +90,117 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
     return reply
 
 
+def _repeats(engine: Engine, lookup: Lookup, job: Job, parent: Array | None) -> list[RepeatView]:
+    """Return what repeats a job, a task of `parent`, or the whole of it, the latest first."""
+    job_id = job.id if parent is None else parent.id
+    found = []
+    for repeat_id in engine.journal.repeats_of(job_id, limit=_MOST_REPEATS):
+        view = _repeat(engine, lookup, repeat_id, job.array_index)
+        if view is not None:
+            found.append(view)
+    return found
+
+
+def _repeat(engine: Engine, lookup: Lookup, repeat_id: int, index: int | None) -> RepeatView | None:
+    """Return a repeat, or its task with the index; None if there is none, or no more."""
+    array = lookup.any_array(repeat_id)
+    if array is not None and index is None:
+        is_live = array.id in engine.ledger.arrays
+        return {
+            "label": str(array.id),
+            "state": "not over" if is_live else "over",
+            "live": is_live,
+            "array": show_spans(array.spans),
+        }
+    task_id = repeat_id if array is None else array.id_of(index or 0)
+    job = None if task_id is None else lookup.known(task_id)
+    if job is None:
+        return None
+    return {"label": job.label, "state": job.shown_state, "live": job.state is not JobState.ENDED}
+
+
+def _awaited(engine: Engine, lookup: Lookup, dependency: Dependency) -> AwaitedView:
+    """Return how a job that another waited for has ended, or what repeats it."""
+    job_id = dependency.job_id
+    is_live = engine.ledger.find_common(job_id) is not None
+    outcome = None if is_live else engine.journal.outcome(job_id)
+    view: AwaitedView = {
+        "label": lookup.name_of(job_id), "want": dependency.want.value,
+        "state": outcome or "", "live": is_live,
+        "met": None if is_live else outcome is None or is_met(dependency.want, outcome),
+    }  # fmt: skip
+    last = None if view["met"] else last_repeat(engine, lookup, job_id)
+    if last is not None:
+        outcome = engine.journal.outcome(last)
+        view["met"] = None if outcome is None else is_met(dependency.want, outcome)
+        view["repeat"] = {
+            "label": lookup.name_of(last), "state": outcome or "", "live": outcome is None
+        }  # fmt: skip
+    return view
+
+
+def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> Iterator[str]:
+    """Yield how a job that can never start is made to wait for what repeats the job that it waited
+    for; nothing if nothing repeats it."""
+    assert job.broken is not None
+    on = job.broken.job_id
+    last = last_repeat(engine, lookup, on)
+    if last is None:
+        return
+    words = []
+    for each in job.spec.after:
+        if each.job_id == on or each in job.awaits:
+            label = lookup.name_of(last if each.job_id == on else each.job_id)
+            words.append(label if each.want is RequiredOutcome.OK else f"{label}:{each.want}")
+    mine = job.id if job.array_id is None else job.array_id
+    yield (
+        f"job {lookup.name_of(on)} has been retried as job {lookup.name_of(last)}: "
+        f"drf set --after {','.join(words)} {mine} waits for that"
+    )
+
+
+def last_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | None:
+    """Return what has been submitted last in place of a job, a task or an array, and in place of
+    that in turn; None if nothing has. Of an array it repeats every task that did not complete."""
+    last = None
+    for _ in range(_MOST_REPEATS):
+        following = _next_repeat(engine, lookup, job_id if last is None else last)
+        if following is None:
+            break
+        last = following
+    return last
+
+
+def _next_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | None:
+    array = lookup.any_array(job_id)
+    if array is None:
+        job = lookup.known(job_id)
+        if job is None or job.array_id is None:
+            return next(iter(engine.journal.repeats_of(job_id, limit=1)), None)
+        for each in engine.journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
+            repeat = lookup.any_array(each)
+            task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
+            if task_id is not None:
+                return task_id
+        return None
+    for each in engine.journal.repeats_of(job_id, limit=1):
+        repeat = lookup.any_array(each)
+        bad = engine.journal.arrays.roll(array).bad.values()
+        left = [*(ids for some in bad for ids in some), *array.cancelled]
+        if repeat is not None and all(
+            repeat.id_of(index) is not None
+            for first, last, step in array.spans_of(*left)
+            for index in range(first, last + 1, step)
+        ):
+            return each
+    return None
+
+
 def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
     """Return the fields of a submit request, without those about conditions of the start: the jobs
     that it waited for have ended, and its begin time has come."""
     demand, notify, retry, warn = spec.demand, spec.notify, spec.retry, spec.warn
+    again = spec.again
     rates: dict[str, object] = {"read_bps": demand.read_bps, "write_bps": demand.write_bps}
     if demand.disks:
         named = {name: {"read_bps": r, "write_bps": w} for name, r, w in demand.disks}
@@ -98,5 +231,8 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
         "if_never": "cancel" if spec.cancel_if_never else "keep",
         "retry": None if retry is None else {"times": retry.times, "on": [*retry.on]},
         "warn": None if warn is None else {"signal": warn.signal, "before_s": warn.before_s},
+        "again": None
+        if again is None
+        else {"of": again.of, **({} if again.indices is None else {"indices": [*again.indices]})},
     }  # fmt: skip
     return {key: value for key, value in given.items() if value is not None}

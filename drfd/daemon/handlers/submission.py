@@ -12,6 +12,7 @@ from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
     DEPENDENCY_BYTES,
+    Again,
     Dependency,
     JobSpec,
     Notify,
@@ -115,6 +116,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
+        again=None if request.again is None else Again(request.again.of, request.again.indices),
     )
 
 

@@ -222,13 +222,14 @@ def never_notice_for(job: Job, launch: LaunchOrder, job_id: int, label: str) -> 
 
 
 def _array_variables(job: Job, array: Array) -> dict[str, str]:
+    count, least, most, step = array.told_indices
     return {
         "DRF_ARRAY_ID": str(array.id),
         "DRF_ARRAY_INDEX": str(job.array_index),
-        "DRF_ARRAY_COUNT": str(array.size),
-        "DRF_ARRAY_MIN": str(array.spans[0][0]),
-        "DRF_ARRAY_MAX": str(array.spans[-1][1]),
-        "DRF_ARRAY_STEP": str(array.spans[0][2] if len(array.spans) == 1 else 1),
+        "DRF_ARRAY_COUNT": str(count),
+        "DRF_ARRAY_MIN": str(least),
+        "DRF_ARRAY_MAX": str(most),
+        "DRF_ARRAY_STEP": str(step),
     }
 
 

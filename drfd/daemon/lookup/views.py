@@ -143,6 +143,8 @@ def job_view(
     if job.spec.group is not None:
         view["group"] = job.spec.group.name
         view["group_at_once"] = job.spec.group.at_once
+    if job.spec.again is not None:
+        view["retry_of"] = job.spec.again.of
     if job.spec.output_max_bytes is not None:
         view["output_max_bytes"] = job.spec.output_max_bytes
     if job.spec.demand.gres:
@@ -492,6 +494,8 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
     if spec.group is not None:
         view["group"] = spec.group.name
         view["group_at_once"] = spec.group.at_once
+    if spec.again is not None:
+        view["retry_of"] = spec.again.of
     if spec.output_max_bytes is not None:
         view["output_max_bytes"] = spec.output_max_bytes
     return view
