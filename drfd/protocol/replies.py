@@ -727,6 +727,8 @@ class SnapshotRow(ProgressView):
     reason: WaitView | None
     outcome: str | None
     now: NowView | None
+    #: The user's own group that the job is in; sent only for jobs in one.
+    group: NotRequired[str]
 
 
 class WaitingReply(TypedDict):

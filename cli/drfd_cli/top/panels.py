@@ -304,6 +304,8 @@ def in_words(snapshot: SnapshotView) -> str:
     }
     capacity, counts = snapshot["capacity"], snapshot["counts"]
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
+    suspended = counts.get("SUSPENDED", 0)
+    paused = f" {suspended} suspended," if suspended else ""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
     draining = "".join(
         f"; {each.replace('DRAINING', 'draining', 1)}" for each in _draining(snapshot)
@@ -313,7 +315,8 @@ def in_words(snapshot: SnapshotView) -> str:
         f"{snapshot['host']} at {clock}: {show_axis('cores', held['cores'])} of"
         f" {show_axis('cores', capacity['cores'])} cores and {show_size(held['memory'])} of"
         f" {show_size(capacity['memory'])} held;"
-        f" {sum(counts.values()) - waiting} running, {waiting} waiting{draining}"
+        f" {sum(counts.values()) - waiting - suspended} running,{paused} {waiting} waiting"
+        f"{draining}"
     )
 
 
@@ -461,7 +464,7 @@ def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> L
     # The title may be wider than the first column, and then hides headings.
     title = f" {table.title} "
     rest = words[len(title) :]
-    if rest[:1] not in ("", " "):
+    if rest[:1] not in ("", " ") and words[len(title) - 1] != " ":
         # Hide the whole of a heading that the title would cut.
         end = (rest + " ").index(" ")
         rest = " " * end + rest[end:]
@@ -506,6 +509,18 @@ def _laid_out(columns: Sequence[PanelColumn], room: int) -> list[PanelColumn]:
             wider = max(0, min(left, column.most - column.width))
             found.append(replace(column, width=column.width + wider))
             left -= wider
+    return found
+
+
+def _beside(title: str, columns: Sequence[PanelColumn]) -> list[PanelColumn]:
+    """Return the columns with that of ids, before the names, as wide as the title above it, which
+    else hides the heading of the names, if these have enough room."""
+    found = list(columns)
+    at = next(at for at, column in enumerate(found) if column.title == "NAME")
+    extra = len(title) + 1 - sum(column.width + 1 for column in found[:at])
+    if 0 < extra <= found[at].width - _NAME_BESIDE:
+        found[at - 1] = replace(found[at - 1], width=found[at - 1].width + extra)
+        found[at] = replace(found[at], width=found[at].width - extra)
     return found
 
 
@@ -601,6 +616,8 @@ _MOST_WHY = 2
 #: Fractions of the demand from which a bar shows a job as near its limit, and as at its limit.
 _WARM, _HOT = 0.8, 0.95
 _LABEL, _LEAST_NAME, _MOST_NAME = 9, 4, 32
+#: Least columns that names keep beside a title.
+_NAME_BESIDE = 12
 
 
 def _gauge(
@@ -687,7 +704,7 @@ def running_table(
             lambda row: theme[_spent_style(row, at_s)], is_right=True,
         )
     )  # fmt: skip
-    return PanelTable(title, _laid_out(shown, columns), rows, "nothing runs")
+    return PanelTable(title, _beside(title, _laid_out(shown, columns)), rows, "nothing runs")
 
 
 def waiting_table(
@@ -754,7 +771,9 @@ def waiting_table(
     ]  # fmt: skip
     if has_sentences and columns >= _WITH_WHY:
         shown[-1] = words_column("WHY", 40, _why, most=_ENDLESS)
-        return PanelTable(title, _laid_out(shown, columns), rows, "nothing waits", more)
+        return PanelTable(
+            title, _beside(title, _laid_out(shown, columns)), rows, "nothing waits", more
+        )
     if any("needed" in each for each in found):
         shown += [
             words_column("NEEDS", 5, amount("needed"), is_right=True, rank=2),
@@ -767,7 +786,8 @@ def waiting_table(
     if columns >= _WITH_CODES:
         shown.append(words_column("REASON", 16, code, theme["dim"], rank=7))
     about = _why if has_sentences else None
-    return PanelTable(title, _laid_out(shown, columns), rows, "nothing waits", more, about)
+    shown = _beside(title, _laid_out(shown, columns))
+    return PanelTable(title, shown, rows, "nothing waits", more, about)
 
 
 def _why(row: SnapshotRow) -> str:

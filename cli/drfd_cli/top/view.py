@@ -436,8 +436,10 @@ def _tables(
     orders = state.orders()
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     held = f", {counts['HELD']:,} held" if counts.get("HELD") else ""
+    suspended = counts.get("SUSPENDED", 0)
+    paused = f", {suspended:,} suspended" if suspended else ""
     titles = {
-        TopPanel.RUNNING: f"RUNNING {sum(counts.values()) - waiting:,}",
+        TopPanel.RUNNING: f"RUNNING {sum(counts.values()) - waiting - suspended:,}{paused}",
         TopPanel.WAITING: f"WAITING {waiting:,}{held}",
         TopPanel.ENDED: "ENDED",
     }
@@ -578,6 +580,10 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
         told = [[Segment(fit(words, columns), theme["held"])]]
     elif state.page is Page.MAIN and not state.row_filter.is_empty():
         told = [[Segment(fit(f" only {_choice(state)}; Esc shows all", columns), theme["held"])]]
+    elif state.page is Page.MAIN:
+        told = [
+            [Segment(fit(f" {words}", columns), theme["dim"])] for words in _named(state, listed)
+        ]
     height = 1
     about = _about_selected(state, listed)
     if about and size.rows >= _WITH_SENTENCES:
@@ -637,6 +643,22 @@ def _choice(state: State) -> str:
         *([f"with “{row_filter.text}”"] if row_filter.text else []),
     ]
     return ", ".join(parts)
+
+
+#: The longest name that is not told again: the panels have room for it, mostly.
+_SHORT_NAME = 12
+
+
+def _named(state: State, listed: Lists) -> list[str]:
+    """Return a line with the whole name of the job under the cursor and its group, or none if that
+    tells nothing, and for a waiting job, whose reason stands there."""
+    if state.panel not in (TopPanel.RUNNING, TopPanel.ENDED) or not listed[state.panel]:
+        return []
+    row = listed[state.panel][cursor(state, state.panel, listed[state.panel])]
+    group = row.get("group")
+    if len(row["name"]) <= _SHORT_NAME and not group:
+        return []
+    return [f"{row['label']}: {clean(row['name'])}" + (f", group {clean(group)}" if group else "")]
 
 
 def _about_selected(state: State, listed: Lists) -> str:

@@ -371,6 +371,15 @@ def line(queue: LeafQueue) -> Iterator[Next]:
             heapreplace(heads, (following, demand))
 
 
+def shut_out(ledger: Ledger) -> Iterator[Next]:
+    """Yield the pending jobs that only a limit on the running jobs of their group or array keeps
+    out of the queues: higher priority first, then older, as each limit lets them in."""
+    lines = [gate.shut for group in ledger.groups.values() for gate in group.kinds.values()]
+    lines += [array_state.shut for array_state in ledger.arrays.values()]
+    for run in merge(*[line.runs() for line in lines if line]):
+        yield Next(run, ())
+
+
 def _by_shares(
     ledger: Ledger, last: Plan | None, rules: Rules, past_usage: Mapping[str, float]
 ) -> Iterator[Next]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from drfd.common.errors import Refused
-from drfd.core.explain.forecast import upcoming
+from drfd.core.explain.forecast import shut_out, upcoming
 from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model.job import Group, Job, JobState
 from drfd.daemon.engine.engine import Engine
@@ -98,7 +98,8 @@ class WaitingRows:
             if not text:
                 return True
             label = group_label(row) if isinstance(row, Group) else job.label
-            words = "\n".join((label, spec.name, spec.user, spec.pool, job.shown_state))
+            group = "" if spec.group is None else spec.group.name
+            words = "\n".join((label, spec.name, spec.user, spec.pool, group, job.shown_state))
             if text in words.casefold():
                 return True
             if task_id is not None and _has_task(row, task_id):
@@ -133,7 +134,7 @@ class WaitingRows:
         ledger, scheduler = self.engine.ledger, self.engine.scheduler
         order = upcoming(ledger, scheduler.last_plan, self.engine.rules, scheduler.past_usage)
         ranks: dict[int, int] = {}
-        for entry in islice(order, _MOST_ORDERED):
+        for entry in islice(chain(order, shut_out(ledger)), _MOST_ORDERED):
             job_id = entry.run[1]
             if job_id not in ledger.jobs:
                 array_id = ledger.job(job_id).array_id

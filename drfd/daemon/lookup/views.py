@@ -312,7 +312,7 @@ def row_view(
     job = row.job if isinstance(row, Group) else row
     spec = job.spec
     ended = job.state is JobState.ENDED
-    return {
+    view: SnapshotRow = {
         "id": row.array.id if isinstance(row, Group) else job.id,
         "label": group_label(row) if isinstance(row, Group) else job.label,
         "array_id": job.array_id,
@@ -336,6 +336,9 @@ def row_view(
         "signal": job.signal,
         "now": None if now is None else now_view(now, job, peak_bytes),
     }
+    if spec.group is not None:
+        view["group"] = spec.group.name
+    return view
 
 
 def group_label(group: Group) -> str:

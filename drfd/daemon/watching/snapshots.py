@@ -18,7 +18,7 @@ from itertools import islice
 
 import msgspec
 
-from drfd.core.explain.forecast import Next, line, upcoming
+from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.model.job import Group, Job, JobState, leaf_path
 from drfd.core.model.stimuli import Actor
@@ -215,9 +215,8 @@ class Overview:
         array keeps out of the queue, in the order in which they enter it, then the others, then
         held ones."""
         ledger = self.engine.ledger
-        seen = {
-            row_id: row for row_id, row in self._shut_out().items() if row_id not in known
-        }  # fmt: skip
+        first = self._rows(islice(shut_out(ledger), _MOST_PIECES), 2 * MOST_PENDING)
+        seen = {row_id: row for row_id, row in first.items() if row_id not in known}
         yield from seen.values()
         groups = [
             group
@@ -230,16 +229,6 @@ class Overview:
                 for job in ledger.jobs.values():
                     if job.state is state and job.id not in known and job.id not in seen:
                         yield job
-
-    def _shut_out(self) -> dict[int, Row]:
-        """Return the first rows that a limit on running jobs of a group or array keeps out of the
-        queue: higher priority first, then older."""
-        ledger = self.engine.ledger
-        lines = [gate.shut for group in ledger.groups.values() for gate in group.kinds.values()]
-        lines += [array_state.shut for array_state in ledger.arrays.values()]
-        runs = merge(*[line.runs() for line in lines if line])
-        entries = (Next(run, ()) for run in islice(runs, _MOST_PIECES))
-        return self._rows(entries, 2 * MOST_PENDING)
 
     def _count_waiting_rows(self) -> int:
         ledger = self.engine.ledger

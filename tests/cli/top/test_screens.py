@@ -36,7 +36,7 @@ from canned_snapshots import (
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
 from drfd_cli.top.paint import Line, Theme
-from drfd_cli.top.panels import leaf_marks
+from drfd_cli.top.panels import in_words, leaf_marks
 from drfd_cli.top.screen import encode
 from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel
 from drfd_cli.top.view import (
@@ -399,3 +399,29 @@ def test_use_that_is_ignored_is_not_left_blank() -> None:
     shown = text(screen(at(snapshot(external_off=True), State()), Size(80, 24), PLAIN))
     assert re.search(r" cores .* ignored +0% ", shown)
     assert "ignored" not in text(screen(at(snapshot(), State()), Size(80, 24), PLAIN))
+
+
+def test_suspended_jobs_do_not_count_as_running() -> None:
+    shown = {**three_jobs(), "counts": {"RUNNING": 2, "SUSPENDED": 1, "PENDING": 1}}
+    lines = text(screen(at(shown, State()), Size(80, 24), PLAIN))
+    assert " RUNNING 2, 1 suspended " in lines
+    assert "; 2 running, 1 suspended, 1 waiting" in in_words(shown)
+    shown["counts"] = {"RUNNING": 3}
+    assert "; 3 running, 0 waiting" in in_words(shown)
+
+
+def test_a_long_name_of_the_job_under_the_cursor_is_told_in_full_with_its_group() -> None:
+    name = "video-encode-of-the-second-part"
+    running = [row(7, name=name, group="media"), row(8, name="short")]
+    shown = snapshot(running=running, counts={"RUNNING": 2})
+    foot = text(screen(at(shown, State()), Size(80, 24), PLAIN)).splitlines()[-2]
+    assert foot.rstrip() == f" 7: {name}, group media"
+    running[0].update(name="short", group=None)
+    assert not text(screen(at(shown, State()), Size(80, 24), PLAIN)).splitlines()[-2].strip()
+
+
+def test_the_title_of_a_panel_does_not_hide_the_heading_of_the_names() -> None:
+    shown = snapshot(pending=[waits(45)], counts={"PENDING": 5000})
+    lines = text(whole(at(shown, State()), 120, PLAIN)).splitlines()
+    heading = next(line for line in lines if line.startswith(" WAITING"))
+    assert heading.split()[:5] == ["WAITING", "5,000", "NAME", "USER", "CORES"]

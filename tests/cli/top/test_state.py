@@ -100,6 +100,13 @@ def test_a_filter_holds_while_it_is_typed_and_after() -> None:
     assert after(state, "esc").row_filter.is_empty()
 
 
+def test_a_filter_finds_the_jobs_of_a_group() -> None:
+    snapshot = three_jobs()
+    snapshot["running"][1]["group"] = "media"
+    state = State(row_filter=RowFilter("media"))
+    assert [each["label"] for each in shown(snapshot, state)[TopPanel.RUNNING]] == ["41"]
+
+
 def test_while_a_filter_is_typed_letters_are_letters() -> None:
     state = after(State(), "/", *"quchs")
     assert state.row_filter == RowFilter("quchs")

@@ -43,6 +43,15 @@ async def test_a_text_is_looked_for_in_all_that_a_row_shows(desk: Desk) -> None:
     assert await found(desk, text="nothing_like_it") == ([], 0, 0)
 
 
+async def test_jobs_of_a_group_are_found_by_its_name_in_the_order_of_their_start(
+    desk: Desk,
+) -> None:
+    await desk.submit(ALICE, cores=9)
+    for priority in (0, 3, 7):
+        await desk.submit(ALICE, group="media%1", priority=priority)
+    assert await found(desk, text="media") == (["4", "3", "2"], 0, 3)
+
+
 async def test_rows_are_those_of_one_user_or_one_node(desk: Desk) -> None:
     await queue(desk)
     assert (await found(desk, user="bob"))[0] == ["5", "8_[0-99]", "6"]

@@ -152,6 +152,7 @@ async def test_jobs_that_wait_for_their_group_are_in_the_order_in_which_they_sta
         "5", "6_[1-3]", "4", "3", "2"
     ]  # fmt: skip
     assert list(stand.overview.own("alice", ())) == [5, 6, 4, 3, 2]
+    assert (await stand.look())["running"][0]["group"] == "o"
 
 
 async def test_it_tells_whether_the_use_of_other_processes_counts(stand: Stand) -> None:
