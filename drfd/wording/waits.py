@@ -82,6 +82,9 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return "starts with the next pass"
         case why.NeverStarts():
             return _never_starts(fact)
+        case why.HeldAndNever():
+            release = _undo("release", fact.held)
+            return f"{_never_starts(fact.never)}; it is held by {fact.held.by}, too ({release})"
         case why.DependenciesEnded():
             return "all that it waits for has ended: it is next"
         case why.WaitsFor():
@@ -125,7 +128,10 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
                 show_amount(fact.shortage.axis, amount) for amount in (fact.used, fact.kept)
             )
             beyond = "" if used == kept else f", {kept} of it out of what is for jobs"
-            return f"{_shortage(fact.shortage)}; processes outside drfd use {used}{beyond}"
+            return (
+                f"{_shortage(fact.shortage)}; processes outside drfd use {used}{beyond} "
+                f"({_SETTING} = true leaves it to them)"
+            )
         case ServedFirst():
             return _served_first(fact, show_clock)
         case ReservedFirst():
@@ -150,38 +156,55 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             )
 
 
-def unknown_start_text(reason: why.WaitReason) -> str | None:
-    """Return why nobody can say when the job starts, if it is not for the jobs before it."""
+def unknown_start_text(reason: why.WaitReason, of: str | None = None) -> str | None:
+    """Return why nobody can say when the job starts, if it is not for the end of jobs before it.
+
+    `of` is the label of the job that waits for this reason, if it is another one that is before the
+    job (`core.explain.obstacles`).
+    """
+    job = "it" if of is None else f"job {of}"
     match reason.evidence:
         case why.HeldBy(is_suspended=True):
-            return "somebody must resume it first"
+            return f"somebody must resume {job} first"
         case why.HeldBy():
-            return "somebody must release it first"
+            return f"somebody must release {job} first"
         case why.Draining():
             return "no job starts until drf undrain"
+        case why.WindowAhead(from_s=None):
+            return f"{job} is too long for the times between maintenance windows"
         case why.LauncherAway():
             return "no job starts while the launcher is away"
-        case why.NeverStarts() | why.WaitsFor(awaited=why.AwaitedJob(states=())):
-            return "what it waits for can no longer happen"
+        case (
+            why.NeverStarts() | why.HeldAndNever() | why.WaitsFor(awaited=why.AwaitedJob(states=()))
+        ):
+            return f"what {job} waits for can no longer happen"
         case why.WaitsFor(awaited=why.AwaitedJob(states=((JobState.HELD, _),))):
-            return "the job that it waits for is held"
+            return f"the job that {job} waits for is held"
         case why.WaitsFor(awaited=why.AwaitedJob(states=((JobState.SUSPENDED, _),))):
-            return "the job that it waits for is suspended"
+            return f"the job that {job} waits for is suspended"
         case Postponed():
-            return "nobody knows when the shortage ends"
+            return f"{_first(of)}nobody knows when the shortage ends"
         case why.BeyondMachine():
-            return "it needs more than the machine gives"
+            return f"{job} needs more than the machine gives"
         case why.BeyondLimit():
-            return "it needs more than its limit lets it have"
+            return f"{job} needs more than its limit lets it have"
         case why.ExternalUse():
-            return _OUTSIDE
+            return _first(of) + OUTSIDE
         case why.TooLittleFree() | ServedFirst() | ReservedFirst() | why.HasReservation() as fact:
-            return _OUTSIDE if any(each.kept for each in fact.shortfalls) else None
+            is_outside = any(each.kept for each in fact.shortfalls)
+            return _first(of) + OUTSIDE if is_outside else None
         case _:
             return None
 
 
-_OUTSIDE = "nobody knows when processes outside jobs will use less"
+def _first(of: str | None) -> str:
+    return "" if of is None else f"job {of} comes first, and "
+
+
+#: Why a start is unknown that rests on the load from outside drfd.
+OUTSIDE = "nobody knows when processes outside jobs will use less"
+#: The setting that makes jobs wait for that load.
+_SETTING = "respect_external_load"
 
 
 def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
@@ -200,6 +223,8 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns("next pass")
         case why.NeverStarts():
             return WaitColumns("never starts", f"job {fact.on} {fact.outcome}")
+        case why.HeldAndNever(never=never):
+            return WaitColumns("never starts", f"job {never.on} {never.outcome}")
         case why.WaitsFor():
             job = fact.awaited
             more = f" +{fact.others}" if fact.others else ""

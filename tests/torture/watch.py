@@ -154,6 +154,9 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
         claim(is_so, "not the reason", code, text, job)
 
     keeps = job.state == "HELD" or (job.state == "SUSPENDED" and job.held_by is not None)
+    if job.state == "HELD" and job.is_never:
+        keeps_it(code is ReasonCode.DEPENDENCY_NEVER and "it is held by" in text)
+        return
     keeps_it((code is ReasonCode.HELD) is keeps)
     if keeps:
         return

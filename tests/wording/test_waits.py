@@ -27,6 +27,7 @@ from drfd.core.explain.reasons import (
     ExternalUse,
     GroupLimit,
     HasReservation,
+    HeldAndNever,
     HeldBy,
     KeptFor,
     LauncherAway,
@@ -137,6 +138,15 @@ SENTENCES: list[tuple[Evidence, str]] = [
         ),
         "job 1 ended FAILED and was to end well, so this one never starts; "
         "drf cancel 2, or drf set --after 3_1,4:any 2",
+    ),
+    (
+        HeldAndNever(
+            NeverStarts("2", "1", Outcome.FAILED, RequiredOutcome.OK),
+            HeldBy("root", "2", is_admins=True),
+        ),
+        "job 1 ended FAILED and was to end well, so this one never starts; "
+        "drf cancel 2, or drf set --after '' 2; "
+        "it is held by root, too (an administrator's drf release 2)",
     ),
     (DependenciesEnded(), "all that it waits for has ended: it is next"),
     (WaitsFor(job((STARTING, 1))), "waits for job 1 (bob), which is STARTING"),
@@ -279,11 +289,13 @@ SENTENCES: list[tuple[Evidence, str]] = [
     (
         ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
         "needs 10G of memory, 8G free; "
-        "processes outside drfd use 8G, 6G of it out of what is for jobs",
+        "processes outside drfd use 8G, 6G of it out of what is for jobs "
+        "(respect_external_load = true leaves it to them)",
     ),
     (
         ExternalUse(CORES, used=6001, kept=6001),
-        "needs 8 cores, 3 free; processes outside drfd use 6.001",
+        "needs 8 cores, 3 free; processes outside drfd use 6.001 "
+        "(respect_external_load = true leaves it to them)",
     ),
     # Shares.
     (
@@ -402,6 +414,12 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
         NeverStarts("2_0", "1", Outcome.FAILED, RequiredOutcome.OK),
         WaitColumns("never starts", "job 1 FAILED"),
     ),
+    (
+        HeldAndNever(
+            NeverStarts("2", "1", Outcome.FAILED, RequiredOutcome.OK), HeldBy("alice", "2")
+        ),
+        WaitColumns("never starts", "job 1 FAILED"),
+    ),
     (DependenciesEnded(), WaitColumns("next pass")),
     (WaitsFor(job((RUNNING, 1), until_s=70)), WaitColumns("job 1", "bob", until_s=70)),
     (WaitsFor(array((PENDING, 10)), 3), WaitColumns("array 1 +3", "bob")),
@@ -510,7 +528,26 @@ def test_attempts_are_counted_with_the_end_of_the_last_one(
             "nobody knows when processes outside jobs will use less",
         ),
         (TooLittleFree((Shortfall(CORES),)), None),
+        (replace(AHEAD, from_s=None), "it is too long for the times between maintenance windows"),
+        (AHEAD, None),
     ],
 )
 def test_an_unknown_start_has_its_own_cause(evidence: Evidence, text: str | None) -> None:
     assert unknown_start_text(WaitReason(ReasonCode.RESOURCES, evidence)) == text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "text"),
+    [
+        (HeldBy("root", "3"), "somebody must release job 3 first"),
+        (HeldBy("root", "3", is_suspended=True), "somebody must resume job 3 first"),
+        (WaitsFor(job()), "what job 3 waits for can no longer happen"),
+        (
+            ExternalUse(CORES, used=1, kept=1),
+            "job 3 comes first, and nobody knows when processes outside jobs will use less",
+        ),
+        (TooLittleFree((Shortfall(CORES),)), None),
+    ],
+)
+def test_an_unknown_start_may_be_another_jobs(evidence: Evidence, text: str | None) -> None:
+    assert unknown_start_text(WaitReason(ReasonCode.RESOURCES, evidence), "3") == text

@@ -95,6 +95,8 @@ class Forecast:
     now: Now
     #: The load of processes outside drfd, or None if there is none or it has ended.
     external: ExternalLoad | None = None
+    #: Whether a start was not known because nobody knows when the external load ends.
+    is_unknown_for_external: bool = False
     #: Waiting jobs and expected ends, kept from pass to pass: rebuilding them for each of hundreds
     #: of passes would take nearly all the time of a forecast.
     _wait_index: WaitIndex | None = None
@@ -122,6 +124,8 @@ class Forecast:
         nothing happens."""
         start_s, certainty = self._look_ahead(wanted)
         is_known = start_s is not None and certainty is not Certainty.UNKNOWN
+        if not is_known and start_s is None and self.external is not None:
+            self.is_unknown_for_external = True
         return ExpectedStart(start_s, certainty) if is_known else NEVER_KNOWN
 
     def _look_ahead(self, wanted: int) -> tuple[float | None, Certainty]:
@@ -162,6 +166,8 @@ class Forecast:
             while ends and ends[0][0] <= self.now.at_s:
                 _, job_id, rests_on = heappop(ends)
                 certainty = least_certain((certainty, rests_on))
+                if job_id == _EXTERNAL:
+                    self.is_unknown_for_external = True
                 self._end(job_id)
             for event in begin(self.ledger, self.now.at_s):
                 self.ledger.apply(event)

@@ -117,6 +117,14 @@ class NeverStarts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldAndNever:
+    """The job is held too, but a release would not let it start."""
+
+    never: NeverStarts
+    held: HeldBy
+
+
+@dataclass(frozen=True, slots=True)
 class DependenciesEnded:
     """All dependencies have ended, and the event for that is due."""
 
@@ -284,6 +292,7 @@ Evidence = (
     | LauncherAway
     | NextPass
     | NeverStarts
+    | HeldAndNever
     | DependenciesEnded
     | WaitsFor
     | StartsFrom
@@ -328,6 +337,9 @@ def explain_wait(
     `last` is the latest pass, or None before the first one. `can_launch` tells whether the launcher
     is connected. `name_of` returns the label of a job that has left the ledger.
     """
+    if job.state is JobState.HELD and job.broken is not None:
+        both = HeldAndNever(_never_starts(job, ledger, name_of), _held(job))
+        return WaitReason(ReasonCode.DEPENDENCY_NEVER, both)
     if job.state is JobState.HELD:
         return WaitReason(ReasonCode.HELD, _held(job))
     demand = ledger.wanted(job)

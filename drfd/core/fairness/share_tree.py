@@ -371,6 +371,14 @@ class ShareTree:
         other._past, other._shares_held, other._promised = {}, {}, {}
         return other
 
+    def without(self, released: Iterable[tuple[str, Vector]]) -> ShareTree:
+        """Return a copy in which these leaves hold so much less."""
+        other = copy(self)
+        other.nodes, other.used, other._shares_held = dict(self.nodes), dict(self.used), {}
+        for leaf, demand in released:
+            other.hold(leaf, minus(self._nothing, demand))
+        return other
+
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:
         """Return whether the leaf, or a pool that it is in, would still hold no more than it is
         promised with `demand` more."""

@@ -93,7 +93,7 @@ def schedule(
         plan = _within_groups(plan, ledger, free, pass_context.before)
     fewer = launches_with_room(plan.admitted, ledger, rules, free)
     if fewer is not None:
-        plan = _with_fewer(plan, *fewer, pass_context.before)
+        plan = _with_fewer(plan, *fewer, ledger, pass_context.before)
     external = pass_context.external
     return plan if external is None else replace(plan, external=external)
 
@@ -154,12 +154,23 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
 
 
 def _with_fewer(
-    plan: Plan, admitted: list[int], free: Vector, before: tuple[Reservation, ...]
+    plan: Plan,
+    admitted: list[int],
+    free: Vector,
+    ledger: Ledger,
+    before: tuple[Reservation, ...],
 ) -> Plan:
     """Return the plan with only some of its jobs admitted. The plan's reservations were computed
     for a machine on which all of them run, so those of the last pass stay until the next one."""
-    left = tuple(each for each in before if each.job_id not in admitted)
-    return replace(plan, admitted=admitted, free=free, reservations=left)
+    kept = frozenset(admitted)
+    left = tuple(each for each in before if each.job_id not in kept)
+    share_tree = plan.share_tree
+    if share_tree is not None:
+        out = [ledger.job(job_id) for job_id in plan.admitted if job_id not in kept]
+        wanted = ((job.spec.leaf, ledger.wanted(job)) for job in out)
+        # Otherwise a wait would be explained by what jobs hold that have not started.
+        share_tree = share_tree.without((leaf, each) for leaf, each in wanted if each is not None)
+    return replace(plan, admitted=admitted, free=free, reservations=left, share_tree=share_tree)
 
 
 def _free_beside(admitted: list[int], ledger: Ledger, free: Vector) -> Vector:
@@ -177,7 +188,7 @@ def _first_of(
     """Return the plan cut after `most` launches, for policies that do not cut their passes."""
     admitted = plan.admitted[:most]
     left = _free_beside(admitted, ledger, free)
-    return replace(_with_fewer(plan, admitted, left, before), is_cut=True)
+    return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)
 
 
 def _within_groups(
@@ -201,7 +212,7 @@ def _within_groups(
         return plan
     # Other jobs may start at once in the room of the jobs left out.
     left = _free_beside(admitted, ledger, free)
-    return replace(_with_fewer(plan, admitted, left, before), is_cut=True)
+    return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)
 
 
 def _one_at_a_time(
@@ -222,7 +233,8 @@ def _one_at_a_time(
         admitted.append(job_id)
     is_cut = plan.is_cut
     if len(admitted) < len(plan.admitted):
-        plan = _with_fewer(plan, admitted, _free_beside(admitted, ledger, free), before)
+        left = _free_beside(admitted, ledger, free)
+        plan = _with_fewer(plan, admitted, left, ledger, before)
         # Other jobs may start at once in the room of the jobs left out.
         is_cut = True
     return replace(plan, blocks=blocks, is_cut=is_cut and blocks.machine is None)

@@ -20,8 +20,10 @@ import msgspec
 from drfd.common.errors import DrfdError, Refused, Unavailable, short_of_memory
 from drfd.common.units import clock_time
 from drfd.core.explain.forecast import Forecast, smaller_demand
-from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.obstacles import last_obstacle
+from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.fairness.rules import Rules
+from drfd.core.model.job import Job
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.forecasting.messages import (
     MOST_CPU_S,
@@ -36,7 +38,7 @@ from drfd.daemon.forecasting.messages import (
 )
 from drfd.linux import own_process, syscalls
 from drfd.wording.options import changed_options
-from drfd.wording.waits import unknown_start_text, wait_text
+from drfd.wording.waits import OUTSIDE, unknown_start_text, wait_text
 
 #: Niceness: the controller and the users' commands have precedence.
 _NICE = 10
@@ -136,27 +138,43 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
         waiting = future.ledger.find(question.job_id)
         # The job may have ended since the question was asked.
         start_s, certainty = (None, None) if waiting is None else future.expected_start(waiting.id)
-        yield ForecastReply(start_s=start_s, certainty=certainty)
+        unknown = _outside(future, certainty)
+        yield ForecastReply(start_s=start_s, certainty=certainty, unknown=unknown)
         if waiting is not None and question.smaller:
             smaller = smaller_demand(build, waiting)
             options = [] if smaller is None else changed_options(waiting.spec, smaller)
-            yield ForecastReply(start_s=start_s, certainty=certainty, smaller=options)
+            yield ForecastReply(
+                start_s=start_s, certainty=certainty, unknown=unknown, smaller=options
+            )
         return
     job = future.add(question.asked)
     plan = future.pass_now()
     if job.id in plan.admitted:
         yield ForecastReply(start_s=future.now.at_s, certainty=Certainty.LIMITS)
         return
-    reason = explain_wait(
-        job, future.ledger, plan, future.rules, name_of=question.names.__getitem__
-    )
+
+    def reason_of(waiting: Job) -> WaitReason | None:
+        names = question.names
+        return explain_wait(
+            waiting, future.ledger, plan, future.rules, name_of=lambda on: names.get(on, str(on))
+        )
+
+    reason = reason_of(job)
+    # Before the ledger is run ahead.
+    obstacle = None if reason is None else last_obstacle(reason, future.ledger, reason_of)
     shown = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
     yield ForecastReply(reason=shown, missing=_too_long())
     start_s, certainty = future.expected_start(job.id)
     unknown = None
-    if reason is not None and certainty is Certainty.UNKNOWN:
-        unknown = unknown_start_text(reason)
+    if obstacle is not None and certainty is Certainty.UNKNOWN:
+        unknown = unknown_start_text(*obstacle) or _outside(future, certainty)
     yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown, unknown=unknown)
+
+
+def _outside(future: Forecast, certainty: Certainty | None) -> str | None:
+    """Return why the start that was asked for is unknown, if it is for the external load."""
+    is_so = certainty is Certainty.UNKNOWN and future.is_unknown_for_external
+    return OUTSIDE if is_so else None
 
 
 def _too_long() -> ErrorMessage:

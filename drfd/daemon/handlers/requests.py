@@ -20,6 +20,7 @@ from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
+from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
@@ -439,7 +440,10 @@ class Requests:
             view["expected_start_certainty"] = found.certainty.value
         if found.certainty is Certainty.UNKNOWN:
             reason = self._lookup.reason(job)
-            unknown = None if reason is None else unknown_start_text(reason)
+            unknown = None
+            if reason is not None:
+                obstacle = last_obstacle(reason, self.engine.ledger, self._lookup.reason)
+                unknown = unknown_start_text(*obstacle) or found.unknown
             if unknown is not None:
                 view["expected_start_unknown"] = unknown
         if found.missing is not None:

@@ -25,6 +25,8 @@ from drfd.core.decisions.dependencies import (
 from drfd.core.explain.reasons import (
     AwaitedJob,
     DependenciesEnded,
+    HeldAndNever,
+    HeldBy,
     NeverStarts,
     ReasonCode,
     StartsFrom,
@@ -144,6 +146,19 @@ def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench:
             ((str(other), RequiredOutcome.ANY),),
         ),
     )
+
+
+def test_a_hold_does_not_hide_that_a_job_never_starts(bench: Bench) -> None:
+    """A release alone would help nobody."""
+    first = bench.start()
+    held = bench.submit(after(first), held=True)
+    assert reason(bench, held).code is ReasonCode.HELD
+    end(bench, first, exit_code=3)
+    never = NeverStarts(str(held), str(first), Outcome.FAILED, RequiredOutcome.OK)
+    both = HeldAndNever(never, HeldBy("alice", str(held)))
+    assert reason(bench, held) == WaitReason(ReasonCode.DEPENDENCY_NEVER, both)
+    bench.feed(st.ReleaseAsked(now(), held, ALICE))
+    assert reason(bench, held) == WaitReason(ReasonCode.DEPENDENCY_NEVER, never)
 
 
 def test_a_job_that_was_cancelled_does_not_wait_any_more(bench: Bench) -> None:

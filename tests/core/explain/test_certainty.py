@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,22 @@ def test_the_end_of_a_load_from_outside_is_unknown(bench: Bench) -> None:
     load = demand(2, 0)
     external = ExternalLoad(used=load, kept=load, until_s=now(60).at_s)
     assert look(bench, 1, 0, external=external) == NEVER_KNOWN
+
+
+@pytest.mark.parametrize("lasts_s", [60, inf])
+def test_a_forecast_knows_that_the_load_from_outside_makes_it_uncertain(
+    bench: Bench, lasts_s: float
+) -> None:
+    """Jobs behind others that wait for it had "too little known about the jobs before" them."""
+    load = demand(2, 0)
+    bench.start(of(BOB, 9, 600))
+    bench.submit(of(ALICE, 1, None))
+    for external in (None, ExternalLoad(used=load, kept=load, until_s=now(lasts_s).at_s)):
+        ledger, bounded = deepcopy(bench.ledger), RunTimes()
+        future = Forecast(ledger, bench.rules, bounded, {}, (), now(), external)
+        found = future.expected_start(2)
+        is_blamed = external is not None and found == NEVER_KNOWN
+        assert future.is_unknown_for_external is is_blamed
 
 
 @pytest.mark.parametrize(("outside", "cores_milli"), [(8, 1000), (8.7, 300)])

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
+from drfd.core.fairness.rules import Pool
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MOST_PAUSE_S, pause_s
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState, Outcome, Postponed, Retry, Whose
-from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, now, rules, schedule, spec
+from drfd.core.scheduling.scheduling_pass import start_events
+from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, demand, now, rules, schedule, spec
 
 #: The Unix time of `now(0)`.
 ZERO_S = 1_700_000_000
@@ -274,3 +276,23 @@ def test_suspended_jobs_go_on_beside_the_one_that_is_tried(bench: Bench) -> None
     found = bench.schedule(2)
     assert 1 in found
     assert len(found) == 2
+
+
+def test_a_job_that_is_left_out_while_one_launch_is_tried_holds_nothing() -> None:
+    """Its pool was said to hold what it is to get, and others to wait for the pool's limit."""
+    bench = Bench(replace(rules(2), pools={"lab": Pool(limit={"cores": 2000})}))
+    tried = bench.submit(of(BOB))
+    assert bench.schedule() == [tried]
+    short(bench, tried)
+    left_out = bench.submit(spec("root.lab", actor=ALICE))
+    two = bench.submit(spec("root.lab", actor=ALICE, asks=demand(2)))
+    plan = schedule(bench.ledger, bench.rules, at_s=30)
+    assert plan.admitted == [tried]
+    for event in start_events(bench.ledger, plan, now(30)):
+        bench.ledger.apply(event)
+    reasons = [
+        explain_wait(bench.job(job_id), bench.ledger, plan, bench.rules)
+        for job_id in (left_out, two)
+    ]
+    codes = [None if each is None else each.code for each in reasons]
+    assert codes == [ReasonCode.MACHINE_SHORT, ReasonCode.RESOURCES]

@@ -189,6 +189,17 @@ async def test_a_dry_run_during_a_drain_sees_no_start(desk: Desk) -> None:
     assert view["expected_start_unknown"] == "no job starts until drf undrain"
 
 
+async def test_a_start_that_is_unknown_for_another_job_names_it(desk: Desk) -> None:
+    """It was said that too little is known about the jobs before it."""
+    first = await desk.submit(ALICE, held=True)
+    second = await desk.submit(ALICE, after=[{"id": first}])
+    third = await desk.submit(ALICE, after=[{"id": second}])
+    view = (await desk.ask(ALICE, op="why", id=third))["job"]
+    assert view["expected_start_unknown"] == f"somebody must release job {first} first"
+    forecast = await dry(desk, after=[{"id": second}])
+    assert forecast["expected_start_unknown"] == f"somebody must release job {first} first"
+
+
 async def test_a_dry_run_on_hold_sees_no_start_before_a_release(desk: Desk) -> None:
     forecast = await dry(desk, held=True)
     assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "HELD")
