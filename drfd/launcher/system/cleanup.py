@@ -25,8 +25,9 @@ from drfd.linux.descriptors import opened
 
 Given = ParamSpec("Given")
 
-#: Seconds that a user must be without a job, so that jobs in a row cause no sweep each.
-_QUIET_S = 1.0
+#: Seconds that a user must be without a job, so that jobs in a row cause no sweep each. Scripts
+#: sleep for whole seconds: a sweep that begins then would delay the start of their next job.
+_QUIET_S = 1.5
 #: Seconds that a sweep may take.
 _SWEEP_S = 30.0
 _SYSV = "/proc/sysvipc"

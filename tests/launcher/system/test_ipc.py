@@ -64,10 +64,10 @@ def test_a_sweep_begins_a_moment_after_the_last_attempt(
     sweeps.gone((1, 1))
     assert sweeps.pause_s() is None
     sweeps.gone((2, 1))
-    assert sweeps.pause_s() == 1.0
+    assert sweeps.pause_s() == 1.5
     sweeps.run_due()
     assert background.started == []
-    clock.now_s += 1.0
+    clock.now_s += 1.5
     sweeps.run_due()
     assert (background.started, sweeps.pause_s()) == ([1000], None)
 
@@ -88,7 +88,7 @@ def test_a_job_that_starts_ends_the_sweep_first(
 ) -> None:
     sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
-    clock.now_s += 1.0
+    clock.now_s += 1.5
     sweeps.run_due()
     sweeps.begun((2, 1), 1001)
     assert background.killed == []
@@ -106,12 +106,12 @@ def test_a_sweep_that_does_not_end_is_the_only_one(
     for number in range(1, 4):
         sweeps.begun((number, 1), 1000)
         sweeps.gone((number, 1))
-        clock.now_s += 1.0
+        clock.now_s += 1.5
         sweeps.run_due()
     assert (background.started, background.killed) == ([1000], [1])
-    assert sweeps.pause_s() == 1.0
+    assert sweeps.pause_s() == 1.5
     background.end(1)
-    clock.now_s += 1.0
+    clock.now_s += 1.5
     sweeps.run_due()
     assert (background.started, sweeps.pause_s()) == ([1000, 1000], None)
 
@@ -122,7 +122,7 @@ def test_one_sweep_of_a_user_at_a_time(
     for _ in range(2):
         sweeps.begun((1, 1), 1000)
         sweeps.gone((1, 1))
-        clock.now_s += 1.0
+        clock.now_s += 1.5
         sweeps.run_due()
         background.end(len(background.started))
     assert (background.started, background.killed) == ([1000, 1000], [])
