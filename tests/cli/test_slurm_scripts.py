@@ -405,6 +405,56 @@ def test_a_signal_comes_before_the_limit(drf: Drf, daemon: CannedDaemon) -> None
     assert request["warn"] == {"signal": 10, "before_s": 60}
 
 
+@pytest.mark.parametrize(
+    ("head", "is_spared", "said"),
+    [
+        ("#!/bin/bash\n#SBATCH --signal=USR1@60", True, ""),
+        ("#!/bin/bash -e\n#SBATCH --signal=R:USR1@60", True, ""),
+        (
+            "#!/bin/bash\n#SBATCH --signal=B:USR1@60", False,
+            "drf: without effect here: B: in --signal=B:USR1@60 (all that the job runs gets the "
+            "signal)\n",
+        ),
+        (
+            "#!/bin/sh\n#SBATCH --signal=USR1@60", False,
+            "drf: without effect here: --signal=USR1 spares no shell but bash: #!/bin/bash goes "
+            "on\n",
+        ),
+        ("#!/bin/sh\n#SBATCH --signal=USR1@60\ntrap : USR1", False, ""),
+        ("#!/usr/bin/python3\n#SBATCH --signal=USR1@60", False, ""),
+    ],
+)  # fmt: skip
+def test_a_signal_is_for_what_the_script_runs(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str,
+    is_spared: bool, said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "mine"))
+    script = tmp_path / "x.sh"
+    script.write_text(f"{head}\n#SBATCH -t 10\ntrue\n")
+    request, told = asked(drf, daemon, script)
+    assert request["warn"] == {"signal": 10, "before_s": 60}
+    env = {name: request["env"].get(name) for name in ("DRF_SPARED", "DRF_BASH_ENV")}
+    mine = {"DRF_SPARED": "USR1", "DRF_BASH_ENV": str(tmp_path / "mine")}
+    assert env == (mine if is_spared else dict.fromkeys(env))
+    assert (request["env"]["BASH_ENV"] == str(tmp_path / "mine")) != is_spared
+    assert told == said
+
+
+def test_the_shell_of_a_script_outlives_the_signal(tmp_path: Path) -> None:
+    """And what it runs does not inherit that, nor what makes it so."""
+    mine = tmp_path / "mine"
+    mine.write_text("echo mine\n")
+    lines = "kill -USR1 $$; bash -c 'kill -USR1 $$; echo not'; echo $? $BASH_ENV ${DRF_SPARED-none}"
+    spare = os.path.join(os.path.dirname(NAMES), "spare.bash")
+    env = {"PATH": "/usr/bin:/bin", "BASH_ENV": spare, "DRF_SPARED": "USR1"}
+    for given, said in (("", "138 none\n"), (str(mine), f"mine\nmine\n138 {mine} none\n")):
+        done = subprocess.run(
+            ["bash", "-c", lines], env={**env, "DRF_BASH_ENV": given}, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout == said
+
+
 def test_a_job_gets_the_variables_that_are_exported(
     drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

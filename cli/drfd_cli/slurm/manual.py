@@ -33,7 +33,8 @@ _SUBMISSION = {
     "--kill-on-invalid-dep=yes cancels what can never start",
     "-b, --begin=TIME": "not before; -H, --hold: not before scontrol release",
     "--nice[=N]": "order among your own jobs; also --priority",
-    "--signal=[B:]SIGNAL[@S]": "a signal so many seconds before the limit, to the whole job",
+    "--signal=[B:]SIGNAL[@S]": "a signal so many seconds before the limit to what the script runs;"
+    " B: to its shell too",
     "--requeue": "one more attempt if the job is lost",
     "-D, --chdir=DIR": "the directory",
 }  # fmt: skip
