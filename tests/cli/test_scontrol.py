@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
     daemon.replies = {
         **dict.fromkeys(("set", "hold", "release", "suspend", "resume", "cancel"), done),
         "submit": {"id": 50}, "hello": {"user": "alice", "admin": False}, "shares": SHARES,
+        "recent": {"pools": ["lab"], "users": [], "gres": [], "recent": []},
         "status": {"jobs": [], "counts": {}, "draining": False, "after": None},
         "drain": {}, "reload": {"warnings": ["a"]},
     }  # fmt: skip
@@ -109,6 +111,13 @@ def test_the_machine_is_a_node_and_a_partition(drf: Drf, daemon: CannedDaemon) -
     result = drf("scontrol", "show", "node", "other")
     assert (result.code, result.err) == (1, f"drf: there is no node other; this is {HOST}\n")
     assert drf("scontrol", "show", "partition").out.startswith("PartitionName=main\n")
+    shown = drf("scontrol", "-o", "show", "partition").out
+    assert re.findall("PartitionName=([a-z]+) Default=([A-Z]+)", shown) == [
+        ("main", "YES"), ("lab", "NO"),
+    ]  # fmt: skip
+    assert drf("scontrol", "show", "partition", "lab").out.startswith("PartitionName=lab\n")
+    result = drf("scontrol", "show", "partition", "odd")
+    assert result.err == "drf: there is no partition odd (there are main, lab)\n"
 
 
 # -- changing ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from base64 import b64decode
 from pathlib import Path
 
@@ -13,6 +14,16 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Spawn
+from drfd.common.errors import Refused
+from drfd.core.explain.reasons import (
+    ArrayLimit,
+    Draining,
+    Evidence,
+    HeldBy,
+    ReasonCode,
+    WaitReason,
+)
+from drfd.wording.waits import wait_text
 from drfd_cli.commands import slurm_names
 from drfd_cli.slurm import fields, sbatch_options
 from drfd_cli.slurm.sbatch_options import SLURM_NAMES
@@ -25,7 +36,11 @@ HOST = os.uname().nodename.partition(".")[0]
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DRF_JOB_ID", raising=False)
-    daemon.replies = {"submit": {"id": 42}, "hello": {"user": "alice", "admin": False}}
+    daemon.replies = {
+        "submit": {"id": 42}, "hello": {"user": "alice", "admin": False},
+        "recent": {"pools": ["lab", "lab.night"], "users": ["bob"], "gres": [], "recent": []},
+        "shares": {"nodes": [{"path": "root.alice"}, {"path": "root.lab.carol"}]},
+    }  # fmt: skip
 
 
 # -- sbatch ------------------------------------------------------------------------------------
@@ -117,13 +132,13 @@ def test_squeue_lists_jobs_in_slurms_columns(
     lines = drf("squeue").out.splitlines()
     assert lines == [
         "             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)",
-        f"                42     alice    train    alice  R    1:02:03      1 {HOST}",
+        f"                42      main    train    alice  R    1:02:03      1 {HOST}",
         "                50       lab    train      bob PD       0:00      1 (Priority)",
-        "        51_[2-9%1]     alice    train    alice PD       0:00      1 (Dependency)",
-        f"              51_1     alice      a?b    alice  R    1:02:03      1 {HOST}",
+        "        51_[2-9%1]      main    train    alice PD       0:00      1 (Dependency)",
+        f"              51_1      main      a?b    alice  R    1:02:03      1 {HOST}",
     ]
     assert drf("squeue", "-h", "-u", "bob").out.splitlines() == lines[2:3]
-    assert drf("squeue", "--me", "--noheader", "-p", "alice").out.splitlines() == [
+    assert drf("squeue", "--me", "--noheader", "-p", "main").out.splitlines() == [
         lines[1], *lines[3:]
     ]  # fmt: skip
 
@@ -184,6 +199,149 @@ def test_squeue_leaves_out_unknown_jobs(drf: Drf, daemon: CannedDaemon, refuse: 
     )  # fmt: skip
 
 
+def test_squeue_shows_what_has_just_ended(
+    drf: Drf, queue: CannedDaemon, ended: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as it is asked for states of ended jobs."""
+    queue.replies["history"] = {"jobs": [ended("FAILED", 3, id=7)], "after": None}
+    monkeypatch.setattr(slurm_names.time, "time", lambda: 1_700_000_200.0)
+    assert drf("squeue", "-h", "-t", "all", "-o", "%i").out.split()[-1] == "7"
+    assert drf("squeue", "-h", "-t", "CD,F", "-o", "%i %t").out == "7 F\n"
+    assert [each["past"]["since_s"] for each in queue.asked("history")] == [1_699_999_900.0] * 2
+    for words in ([], ["-t", "PD"]):
+        assert "7" not in drf("squeue", "-h", *words, "-o", "%i").out.split()
+
+
+def test_squeue_tells_the_start_that_the_forecast_knows(drf: Drf, queue: CannedDaemon) -> None:
+    def why(request: dict[str, object]) -> dict[str, object]:
+        job = next(each for each in queue.replies["status"]["jobs"] if each["id"] == request["id"])
+        after = [{"id": 42, "label": "42", "want": "ok"}] if request["id"] == 51 else []
+        start_s = {50: 1_800_000_000.0, 51: None}[job["id"]]
+        return {"job": {**job, "expected_start_at": start_s, "after": after}, "notes": []}
+
+    queue.replies["why"] = why
+    lines = drf("squeue", "--start", "-h").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["50", "51_[2-9%1]"], "only those that wait"
+    assert [line.split()[5] for line in lines] == [fields.moment(1_800_000_000.0), "N/A"]
+    assert drf("squeue", "-h", "-t", "PD", "-o", "%i %E").out == (
+        "50 (null)\n51_[2-9%1] afterok:42(unfulfilled)\n"
+    )
+    queue.requests.clear()
+    drf("squeue")
+    assert not [each for each in queue.requests if each["op"] == "why"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["-p", "lab"], "50"), (["-p", "main"], "42 50 51_[2-9%1] 51_1"), (["-p", "night"], ""),
+        (["-A", "nolab"], ""), (["-A", "root.lab"], "50"), (["-w", "other"], ""),
+        (["-w", HOST, "-q", "normal"], "42 50 51_[2-9%1] 51_1"), (["-q", "long"], ""),
+        (["-S", "-i"], "51_1 51_[2-9%1] 50 42"), (["-S", "u,-i"], "51_1 51_[2-9%1] 42 50"),
+    ],
+)  # fmt: skip
+def test_squeue_lists_what_the_options_choose(
+    drf: Drf, queue: CannedDaemon, words: list[str], shown: str
+) -> None:
+    assert " ".join(drf("squeue", "-h", "-o", "%i", *words).out.split()) == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["squeue", "-p", "nosuch"], "there is no partition nosuch (sinfo lists them)"),
+        (["squeue", "-u", "nobody-else"], "there is no user nobody-else"),
+        (["sacct", "-u", "nobody-else"], "there is no user nobody-else"),
+        (["scancel", "-u", "nobody-else"], "there is no user nobody-else"),
+    ],
+)
+def test_names_that_nobody_has_are_refused(
+    drf: Drf, queue: CannedDaemon, words: list[str], complaint: str
+) -> None:
+    result = drf(*words)
+    assert (result.code, result.out, result.err) == (1, "", f"drf: {complaint}\n")
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (HeldBy(by="root", job="50", is_admins=True), "JobHeldAdmin"),
+        (HeldBy(by="bob", job="50"), "JobHeldUser"),
+        (ArrayLimit(array_id=51, at_once=2, running=2), "JobArrayTaskLimit"),
+        (ArrayLimit(array_id=51, at_once=2, running=1), "JobArrayTaskLimit"),
+        (Draining(by="root", since_s=0.0), f"ReqNodeNotAvail,_UnavailableNodes:{HOST}"),
+    ],
+)
+def test_squeue_has_slurms_reasons(
+    drf: Drf, queue: CannedDaemon, job: MakeJob, reason: Evidence, shown: str
+) -> None:
+    code = {HeldBy: "HELD", ArrayLimit: "LIMIT", Draining: "DRAINING"}[type(reason)]
+    text = wait_text(WaitReason(ReasonCode(code), reason), lambda at_s: "then")
+    waits = job(id=50, state="PENDING", started_at=None, reason={"code": code, "text": text})
+    queue.replies["status"]["jobs"] = [waits]
+    assert drf("squeue", "-h", "-o", "%r").out == f"{shown}\n"
+
+
+def test_squeue_repeats_itself(
+    drf: Drf, queue: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(slurm_names.time, "sleep", sleep)
+    result = drf("squeue", "-i", "5", "-h", "-o", "%i", "-u", "bob")
+    assert (result.out.split().count("50"), slept) == (2, [5, 5])
+
+
+def test_variables_stand_for_options(
+    drf: Drf, queue: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUEUE_FORMAT", "%i %u")
+    monkeypatch.setenv("SQUEUE_PARTITION", "lab")
+    assert drf("squeue", "-h").out == "50 bob\n"
+    assert (
+        drf("squeue", "-h", "-p", "main", "-o", "%u").out.split()
+        == ["alice", "bob"] + ["alice"] * 2
+    )
+    monkeypatch.setenv("SQUEUE_ODD", "1")
+    assert drf("squeue", "-h").err == "drf: without effect here: SQUEUE_ODD\n"
+    monkeypatch.setenv("SACCT_FORMAT", "user")
+    queue.replies["history"] = {"jobs": [], "after": None}
+    assert set(drf("sacct", "-n", "-a", "-X").out.split()) == {"alice", "bob"}
+
+
+def test_sbatch_reads_its_variables(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They win over the script, and the command line wins over them."""
+    Path("x.sh").write_text("#!/bin/sh\n#SBATCH -t 5 -J lines -c 2\n#DRF -m 1G\n")
+    for name, value in {"TIMELIMIT": "7", "JOB_NAME": "env", "MEM_PER_NODE": "2G"}.items():
+        monkeypatch.setenv(f"SBATCH_{name}", value)
+    monkeypatch.setenv("SBATCH_PARTITION", "night")
+    monkeypatch.setenv("SBATCH_ODD", "1")
+    daemon.replies["shares"] = {"nodes": [{"path": "root.night"}]}
+    result = drf("sbatch", "-J", "typed", "x.sh")
+    assert (result.code, result.err) == (0, "drf: without effect here: $SBATCH_ODD\n")
+    request = daemon.asked("submit")[0]
+    assert (request["time_limit_s"], request["name"], request["pool"]) == (420, "typed", "night")
+    assert request["demand"] == {"cores_milli": 2000, "memory_bytes": 2 << 30}
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "soon")
+    assert drf("sbatch", "x.sh").err == (
+        "drf: sbatch: $SBATCH_TIMELIMIT: --time=soon: is not a time of Slurm "
+        "(write 90 (minutes) or 1-12:00:00)\n"
+    )
+
+
+def test_sbatch_complains_in_its_own_words(drf: Drf, daemon: CannedDaemon) -> None:
+    result = drf("sbatch", "--signal=ODD@3", "--wrap", "true")
+    assert (result.code, daemon.requests) == (1, [])
+    assert result.err.startswith("drf: sbatch: --signal: 'ODD' is not a signal")
+
+
 # -- sacct -------------------------------------------------------------------------------------
 
 
@@ -193,12 +351,12 @@ def test_sacct_lists_ended_and_live_jobs(drf: Drf, queue: CannedDaemon, ended: M
     queue.replies["history"] = {"jobs": [past], "after": None}
     lines = drf("sacct", "-u", "alice").out.splitlines()
     assert lines[:3] == [
-        "       JobID    JobName  Partition    Account  AllocCPUS      State ExitCode ",
+        "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode ",
         "------------ ---------- ---------- ---------- ---------- ---------- -------- ",
-        "           7      train      alice root.alice          8     FAILED      3:0 ",
+        "7                 train       main root.alice          8     FAILED      3:0 ",
     ]
     assert lines[3] == (
-        "     7.batch      batch            root.alice          8     FAILED      3:0 "
+        "7.batch           batch            root.alice          8     FAILED      3:0 "
     )
     assert len(lines) == 2 + 2 + 5, "three live jobs of hers, two of which have started"
     assert len(drf("sacct", "-X", "-u", "alice").out.splitlines()) == 2 + 4
@@ -220,6 +378,60 @@ def test_the_exit_code_of_a_job_that_never_ran_is_not_0(
     past = ended("LAUNCH_FAILED", None, id=7, started_at=None)
     queue.replies["history"] = {"jobs": [past], "after": None}
     assert drf("sacct", "-n", "-P", "-o", "state,exitcode").out == "BOOT_FAIL|125:0\n"
+
+
+def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(
+    drf: Drf, queue: CannedDaemon, ended: MakeJob
+) -> None:
+    queue.replies["status"]["jobs"] = []
+    jobs = [
+        ended("CANCELLED", text="cancelled by alice", id=9, signal=15),
+        ended("CANCELLED", text="cancelled by root", id=8, started_at=None),
+        ended("TIMEOUT", id=7, signal=15),
+    ]
+    queue.replies["history"] = {"jobs": jobs, "after": None}
+    assert drf("sacct", "-n", "-P", "-o", "jobid,state,exitcode").out.splitlines() == [
+        "7|TIMEOUT|0:0", "7.batch|TIMEOUT|0:15", "8|CANCELLED by 0|0:0",
+        "9|CANCELLED by 1001|0:0", "9.batch|CANCELLED|0:15",
+    ]  # fmt: skip
+
+
+def test_sacct_leaves_unknown_columns_empty(drf: Drf, queue: CannedDaemon, ended: MakeJob) -> None:
+    used = {"memory_peak": 3 << 29, "cpu_seconds": 61.0, "read_bytes": 3 << 19}
+    queue.replies["status"]["jobs"] = []
+    queue.replies["history"] = {"jobs": [ended(id=7, used=used)], "after": None}
+    words = ("-n", "-X", "-P", "-o", "JobID,AveRSS,ConsumedEnergy,AveCPU,MaxDiskRead,reqmem")
+    result = drf("sacct", *words)
+    assert result.out == "7|1572864K||00:01:01|1.50M|16384M\n"
+    assert result.err == "drf: not known here, so empty: ConsumedEnergy\n"
+    assert drf("sacct", *words, "--units=G").out == "7|1.50G||00:01:01|1.50M|16G\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("08:05:30", "2026-11-23 08:05:30"), ("1123", "2026-11-23 00:00:00"),
+        ("11/23", "2026-11-23 00:00:00"), ("11/23/25-08:00", "2025-11-23 08:00:00"),
+        ("11.22-08:00:07", "2026-11-22 08:00:07"), ("12/24", "2025-12-24 00:00:00"),
+        ("112225", "2025-11-22 00:00:00"), ("2026-11-01T10:00:05", "2026-11-01 10:00:05"),
+        ("9:30 AM", "2026-11-23 09:30:00"), ("noon", "2026-11-22 12:00:00"),
+        ("now-90second", "2026-11-23 10:58:30"), ("now-2hours", "2026-11-23 09:00:00"),
+        ("midnight", "2026-11-23 00:00:00"), ("12:05 am", "2026-11-23 00:05:00"),
+    ],
+)  # fmt: skip
+def test_sacct_reads_slurms_times(monkeypatch: pytest.MonkeyPatch, text: str, at: str) -> None:
+    now_s = time.mktime((2026, 11, 23, 11, 0, 0, 0, 0, -1))
+    local = time.localtime
+    monkeypatch.setattr(slurm_names.time, "time", lambda: now_s)
+    monkeypatch.setattr(slurm_names.time, "localtime", lambda at_s=now_s: local(at_s))
+    found = slurm_names._moment(text)
+    assert time.strftime("%Y-%m-%d %H:%M:%S", local(found)) == at
+
+
+@pytest.mark.parametrize("text", ["13/40", "25:00:00", "11/23/26/1", "soon"])
+def test_sacct_refuses_times_that_are_none(text: str) -> None:
+    with pytest.raises(Refused, match="is not a time"):
+        slurm_names._moment(text)
 
 
 def test_sacct_looks_at_today_and_at_the_caller(drf: Drf, queue: CannedDaemon) -> None:
@@ -278,6 +490,26 @@ def test_scancel_tells_what_it_could_not_do(drf: Drf, daemon: CannedDaemon) -> N
     assert drf("scancel", "-q", "9").err == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "cancelled", "told"),
+    [
+        (["-u", "bob"], [], "job 50 (bob)"),
+        (["-n", "train"], [42], "job 50 (bob)"),
+        (["-n", "train", "-u", "alice"], [42], None),
+        (["-n", "train", "-q"], [], None),
+    ],
+)
+def test_scancel_names_the_jobs_that_are_not_the_callers(
+    drf: Drf, queue: CannedDaemon, words: list[str], cancelled: list[int], told: str | None
+) -> None:
+    queue.replies["cancel"] = {"done": cancelled, "failed": []}
+    result = drf("scancel", *words)
+    assert result.code == (0 if cancelled else 1)
+    assert result.err == ("" if told is None else f"drf: scancel: not yours to cancel: {told}\n")
+    queue.replies["hello"] = {"user": "alice", "admin": True}
+    assert drf("scancel", *words).err == ""
+
+
 def test_scancel_asks_for_each_job(
     queue: CannedDaemon, spawn: Spawn, finish: Finish, tmp_path: Path
 ) -> None:
@@ -289,8 +521,8 @@ def test_scancel_asks_for_each_job(
     assert (result.code, result.out) == (0, "")
     questions = re.findall(r"Cancel (job_id=\S+ name=\S+ partition=\S+)", result.err)
     assert questions == [
-        "job_id=42 name=train partition=alice", "job_id=50 name=train partition=lab",
-        "job_id=51_[2-9%1] name=train partition=alice", "job_id=51_1 name=a?b partition=alice",
+        "job_id=42 name=train partition=main", "job_id=50 name=train partition=lab",
+        "job_id=51_[2-9%1] name=train partition=main", "job_id=51_1 name=a?b partition=main",
     ]  # fmt: skip
     request = next(each for each in queue.requests if each["op"] == "cancel")
     waiting = [f"51_{index}" for index in range(2, 10)]
@@ -315,8 +547,28 @@ def test_sinfo_shows_one_machine(drf: Drf, queue: CannedDaemon) -> None:
     assert drf("sinfo").out.splitlines() == [
         "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST",
         f"main*        up   infinite      1    mix {HOST}",
+        f"lab          up   infinite      1    mix {HOST}",
+        f"night        up   infinite      1    mix {HOST}",
     ]
     assert drf("sinfo", "-h", "-o", "%C %G %m %T").out == "6/2/0/8 gpu:2 8192 mixed\n"
+    assert drf("sinfo", "-h", "-p", "lab,none", "-o", "%P").out == "lab\n"
+    assert (
+        drf("sinfo", "-h", "-t", "mixed,down", "-n", HOST, "-o", "%R").out == "main\nlab\nnight\n"
+    )
+    assert drf("sinfo", "-h", "-t", "idle").out == drf("sinfo", "-h", "-n", "other").out == ""
+    assert drf("sinfo", "-h", "-R").out == "", "nothing drains"
+    result = drf("sinfo", "-h", "-o", "%t|%X|%c")
+    assert (result.out, result.err) == ("mix||8\n", "drf: not known here, so empty: %X\n")
+
+
+def test_cores_that_others_use_are_not_idle(drf: Drf, queue: CannedDaemon) -> None:
+    amounts = {"memory": 8 << 30, "read": 0, "write": 0, "cores": 8.0, "gres": {}}
+    kept = {"cores": 1.0, "memory": 0}
+    queue.replies["shares"] = {
+        "capacity": amounts, "free": amounts, "nodes": [],
+        "external": {"cores": 9.0, "memory": 0, "kept": kept},
+    }  # fmt: skip
+    assert drf("sinfo", "-h", "-o", "%t %C").out == "alloc 0/0/8/8\n"
 
 
 def test_a_node_that_drains_says_why(drf: Drf, queue: CannedDaemon) -> None:
@@ -326,6 +578,11 @@ def test_a_node_that_drains_says_why(drf: Drf, queue: CannedDaemon) -> None:
         "draining": True, "drain": {"by": "root", "since": 0.0, "reason": "new disks"},
     }  # fmt: skip
     assert drf("sinfo", "-h", "-o", "%t %E").out == "drain new disks\n"
+    assert drf("sinfo", "-h", "-o", "%F %C").out == "0/0/1/1 0/0/8/8\n"
+    assert drf("sinfo", "-R", "-h").out.split() == [
+        "new", "disks", "root", fields.moment(0.0), HOST,
+    ]  # fmt: skip
+    assert drf("sinfo", "-h", "-t", "drain", "-o", "%D").out == "1\n"
 
 
 def test_squeue_tells_tasks_apart(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
@@ -337,23 +594,29 @@ def test_squeue_tells_tasks_apart(drf: Drf, daemon: CannedDaemon, job: MakeJob) 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (
-            ["squeue", "-o", "%X"],
-            f"drf squeue: there is no field %X here; there are {' '.join(fields.SIGNS)}\n",
-        ),
         (["squeue", "--bogus"], "drf squeue: there is no option --bogus here\n"),
         (["squeue", "-y"], "drf squeue: there is no option -y here\n"),
         (["squeue", "-t", "odd"], "drf squeue: there is no state odd\n"),
+        (["squeue", "-S", "^"], "drf squeue: there is no field ^ to sort by\n"),
+        (["squeue", "-i", "often"], "drf squeue: 'often' is not a number of seconds\n"),
         (
-            ["sacct", "--format=Foo", "-a"],
-            "drf sacct: there is no field Foo here; there are "
-            f"{' '.join(head for head, _, _ in fields.NAMES.values())}\n",
+            ["squeue", "--json"],
+            "drf squeue: squeue has no --json here (that is: drf status --json)\n",
+        ),
+        (
+            ["sacct", "--json"],
+            "drf sacct: sacct has no --json here (that is: drf history --json)\n",
+        ),
+        (["sacct", "-o", "JobID%x"], "drf sacct: JobID%x is not a field and its width\n"),
+        (["sacct", "--units=Q"], "drf sacct: --units=Q: there are K, M, G, T and P\n"),
+        (
+            ["sinfo", "-T"],
+            "drf sinfo: there are no reservations here (the configuration may have a [[window]])\n",
         ),
         (
             ["sbatch", "--wrap", "echo", "a b"],
             "drf sbatch: --wrap takes one line, in quotes: --wrap 'echo a b'\n",
         ),
-        (["sinfo", "-o", "%X"], "drf sinfo: there is no field %X here\n"),
         (["srun"], "drf srun: there is no command\n"),
     ],
 )

@@ -123,7 +123,7 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -
     assert {key: word for key, word in told.items() if key not in order.variables} == {
         "SLURM_JOB_ID": "3", "SLURM_JOBID": "3", "SLURM_JOB_NAME": order.name,
         "SLURM_JOB_USER": order.user, "SLURM_JOB_UID": str(order.uid),
-        "SLURM_JOB_PARTITION": order.variables["DRF_POOL"].rsplit(".", 1)[-1],
+        "SLURM_JOB_PARTITION": "main",
         "SLURM_CPUS_ON_NODE": cores, "SLURM_JOB_CPUS_PER_NODE": cores,
         "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20),
         "SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "3",

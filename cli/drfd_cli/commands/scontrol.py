@@ -18,6 +18,7 @@ from drfd_cli.options import connect
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import PARTITION, host_name
 from drfd_cli.slurm.command_line import parts, read_words, slurm_command
+from drfd_cli.slurm.lookup import partitions
 from drfd_cli.slurm.machine import read_machine
 from drfd_cli.slurm.sbatch_options import Given, Options, Translation, translate
 
@@ -201,7 +202,8 @@ def _known(text: str) -> str:
 
 
 def _show_node(names: list[str], in_a_line: bool) -> int:
-    machine = read_machine(connect())
+    client = connect()
+    machine = read_machine(client)
     unknown = [name for name in expanded(",".join(names)) if name != machine.name]
     if unknown:
         raise Refused("no-node", f"there is no node {unknown[0]}; this is {machine.name}")
@@ -212,7 +214,7 @@ def _show_node(names: list[str], in_a_line: bool) -> int:
         f"NodeAddr={machine.name} NodeHostName={machine.name}",
         f"RealMemory={machine.memory_bytes >> 20} AllocMem={used_bytes >> 20} "
         f"FreeMem={machine.free_memory_bytes >> 20}",
-        f"State={machine.long_state.upper()} Partitions={PARTITION}",
+        f"State={machine.long_state.upper()} Partitions={','.join(partitions(client))}",
         *([f"Reason={machine.reason}"] if machine.reason != "none" else []),
     ]
     _print(lines, in_a_line)
@@ -220,18 +222,22 @@ def _show_node(names: list[str], in_a_line: bool) -> int:
 
 
 def _show_partition(names: list[str], in_a_line: bool) -> int:
-    if names and names != [PARTITION]:
-        hint = "pools stand for partitions: drf shares lists them"
-        raise Refused("no-partition", f"there is no partition {names[0]}", hint=hint)
-    machine = read_machine(connect())
-    lines = [
-        f"PartitionName={PARTITION}",
-        "Default=YES MaxTime=UNLIMITED MaxNodes=1",
-        f"Nodes={machine.name}",
-        f"State={'DRAIN' if machine.state in ('drain', 'drng') else 'UP'} "
-        f"TotalCPUs={machine.cpus} TotalNodes=1",
-    ]
-    _print(lines, in_a_line)
+    client = connect()
+    known = partitions(client)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        hint = f"there are {', '.join(known)}"
+        raise Refused("no-partition", f"there is no partition {unknown[0]}", hint=hint)
+    machine = read_machine(client)
+    for name in names or known:
+        lines = [
+            f"PartitionName={name}",
+            f"Default={'YES' if name == PARTITION else 'NO'} MaxTime=UNLIMITED MaxNodes=1",
+            f"Nodes={machine.name}",
+            f"State={'DRAIN' if machine.state in ('drain', 'drng') else 'UP'} "
+            f"TotalCPUs={machine.cpus} TotalNodes=1",
+        ]
+        _print(lines, in_a_line)
     return 0
 
 

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,7 +23,7 @@ from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import connect, parse_moment
-from drfd_cli.slurm import fields
+from drfd_cli.slurm import fields, lookup
 from drfd_cli.slurm.batch_script import (
     PARTITION,
     check_begun,
@@ -42,6 +42,8 @@ from drfd_cli.slurm.sbatch_options import (
     SLURM_NAMES,
     Given,
     Translation,
+    from_environment,
+    in_slurms_words,
     parse,
     read_lines,
     translate,
@@ -72,13 +74,16 @@ def sbatch(words: list[str]) -> int:
         shown = rest[0] if rest else submit.STANDARD_INPUT
         lines = read_lines(script, shown) or {}
         own = submit.directives(script, shown, check=submit.check_options)
+    typed, (told, unknown) = options, from_environment(os.environ)
+    # The command line wins over variables, these over #DRF lines, and these over #SBATCH lines.
+    options = told | typed
     made = translate(lines | options, host_name())
+    made.unsupported += unknown
     try:
         submit.check_options(made.words)
     except click.ClickException as error:
-        raise Refused("bad-value", f"sbatch: {error.format_message()}") from None
+        raise Refused("bad-value", f"sbatch: {in_slurms_words(error.format_message())}") from None
     usual = "slurm-%A_%a.out" if "array" in lines | options else "slurm-%j.out"
-    # The command line wins over #DRF lines, and these over #SBATCH lines.
     last = translate(options, host_name()).words if own else []
     asked = ["-n", name, "-o", usual, *made.words, *own, *last]
     command = ["--wrap", options["wrap"].value] if script is None else (rest or ["-"])
@@ -213,11 +218,14 @@ _QUEUE_SHORT = {
     "u": "user", "j": "jobs", "h": "noheader", "o": "format", "t": "states", "p": "partition",
     "n": "name", "l": "long", "r": "array", "S": "sort", "a": "all", "A": "account",
     "w": "nodelist", "q": "qos", "M": "clusters", "v": "verbose", "s": "steps",
+    "i": "iterate", "O": "Format", "R": "reservation",
 }  # fmt: skip
 _QUEUE = {
     **dict.fromkeys(("user", "jobs", "job", "format", "states", "partition", "name"), True),
     **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters", "steps"), True),
+    **dict.fromkeys(("iterate", "reservation", "Format"), True),
     **dict.fromkeys(("noheader", "long", "array", "all", "me", "start", "verbose"), False),
+    **dict.fromkeys(("json", "yaml"), False),
 }
 
 
@@ -225,12 +233,40 @@ _QUEUE = {
     "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
 )
 def squeue(words: list[str]) -> int:
-    found = read_options(words, _QUEUE_SHORT, _QUEUE)
+    found = read_options(words, _QUEUE_SHORT, _QUEUE, "SQUEUE_")
+    _refuse_json(found, "squeue", "drf status --json")
+    if "iterate" not in found:
+        return _list_queue(found)
+    every_s = _seconds(found["iterate"][-1])
+    while True:
+        click.echo(time.strftime("%a %b %d %H:%M:%S %Y"))
+        _list_queue(found)
+        click.echo()
+        sys.stdout.flush()
+        time.sleep(every_s)
+
+
+def _refuse_json(found: Mapping[str, object], name: str, instead: str) -> None:
+    for option in ("json", "yaml", "Format"):
+        if option in found:
+            raise click.UsageError(f"{name} has no --{option} here (that is: {instead})")
+
+
+def _seconds(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 1:
+        raise click.UsageError(f"{text!r} is not a number of seconds")
+    return int(text)
+
+
+def _list_queue(found: Mapping[str, list[str]]) -> int:
     client = connect()
-    users = set(parts(found.get("user", [])))
+    users = set(lookup.user_names(client, parts(found.get("user", []))))
     if "me" in found:
         users.add(client.request("hello")["user"])
+    lookup.check_partitions(client, parts(found.get("partition", [])))
     states = [] if "states" not in found else _states(found["states"])
+    if "start" in found and not states:
+        states = ["PENDING", "HELD"]
     named = parts([*found.get("jobs", []), *found.get("job", [])])
     ids = parse_ids(",".join(named)) if named else []
     select: dict[str, object] = {"ids": ids, "user": None, "states": states}
@@ -244,12 +280,42 @@ def squeue(words: list[str]) -> int:
             return 1
     else:
         listed = list(_queue(client, select, tasks=tasks))
+        if "states" in found:
+            listed += _just_ended(client, select, listed)
     jobs = _wanted(listed, users, states, found)
     usual = fields.LONG if "long" in found else fields.USUAL
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
-    _print(fields.rows_by_signs, found.get("format", [usual])[-1], jobs, found, fields.SIGNS)
+    text = found.get("format", [usual])[-1]
+    if not {"%S", "%E"}.isdisjoint(fields.signs_of(text)):
+        jobs = lookup.with_starts(client, jobs)
+    order = found.get("sort", ["S" if "start" in found else ""])[-1]
+    try:
+        jobs = fields.sorted_by(order, jobs)
+    except ValueError as error:
+        raise click.UsageError(f"there is no field {error} to sort by") from None
+    _warn_of_fields(fields.unknown_signs(text))
+    for line in fields.rows_by_signs(text, jobs, heads="noheader" not in found):
+        click.echo(line)
     return 0
+
+
+def _warn_of_fields(unknown: list[str]) -> None:
+    if unknown:
+        output.say(f"not known here, so empty: {', '.join(map(output.clean, unknown))}")
+
+
+def _just_ended(
+    client: Connection, select: Mapping[str, Any], listed: list[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the jobs in the chosen states that squeue still knows and that are not listed."""
+    states = [state for state in select["states"] if state in fields.ENDED]
+    if select["states"] and not states:
+        return []
+    past = {"since_s": time.time() - _KNOWN_S, "states": states, "user": select["user"]}
+    known = {job["id"] for job in listed}
+    ended = _past(client, {key: each for key, each in past.items() if each})
+    return [job for job in ended if job["id"] not in known][::-1]
 
 
 #: Seconds that squeue knows a job after its end.
@@ -295,15 +361,14 @@ def _wanted(
     found: Mapping[str, list[str]],
 ) -> list[Mapping[str, Any]]:  # fmt: skip
     """Return the jobs of these users and in these states, or of all if there are none, with the
-    names and partitions that the options name."""
-    names, pools = set(parts(found.get("name", []))), set(parts(found.get("partition", [])))
+    names, partitions and so on that the options name."""
+    passes = lookup.filters(found)
     return [
         job
         for job in jobs
         if (not users or job["user"] in users)
         and (not states or job["state"] in states)
-        and (not names or job["name"] in names)
-        and (not pools or not pools.isdisjoint((job["pool"], fields.pool(job))))
+        and passes(job)
     ]
 
 
@@ -315,20 +380,6 @@ def _states(values: list[str]) -> list[str]:
         return fields.native_states(words)
     except ValueError as error:
         raise click.UsageError(f"there is no state {error}") from None
-
-
-def _print(
-    rows: Callable[..., list[str]], text: str, jobs: list[Any], found: Mapping[str, object],
-    known: Iterable[str],
-) -> None:  # fmt: skip
-    try:
-        lines = rows(text, jobs, heads="noheader" not in found)
-    except ValueError as error:
-        raise click.UsageError(
-            f"there is no field {error} here; there are {' '.join(known)}"
-        ) from None
-    for line in lines:
-        click.echo(line)
 
 
 _ACCOUNT_SHORT = {
@@ -343,7 +394,11 @@ _ACCOUNT = {
     **dict.fromkeys(("nodelist", "qos", "units"), True),
     **dict.fromkeys(("allusers", "noheader", "parsable", "parsable2", "allocations"), False),
     **dict.fromkeys(
-        ("brief", "long", "allclusters", "duplicates", "truncate", "helpformat"), False
+        (
+            *("brief", "long", "allclusters", "duplicates", "truncate", "helpformat"),
+            *("json", "yaml"),
+        ),
+        False,
     ),
 }
 _LONG = (
@@ -354,7 +409,11 @@ _LONG = (
 
 @slurm_command("sacct", "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
-    found = read_options(words, _ACCOUNT_SHORT, _ACCOUNT)
+    found = read_options(words, _ACCOUNT_SHORT, _ACCOUNT, "SACCT_")
+    _refuse_json(found, "sacct", "drf history --json")
+    unit = found.get("units", [""])[-1].upper()
+    if unit and unit not in "KMGTP":
+        raise click.UsageError(f"--units={unit}: there are K, M, G, T and P")
     if "helpformat" in found:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
@@ -362,7 +421,8 @@ def sacct(words: list[str]) -> int:
     words = parts(found.get("jobs", []))
     steps = [word for word in words if "." in word]
     ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
-    users = set(parts([*found.get("user", []), *found.get("uid", [])]))
+    named = parts([*found.get("user", []), *found.get("uid", [])])
+    users = set(lookup.user_names(client, named))
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
     states = [] if "state" not in found else _states(found["state"])
@@ -384,12 +444,21 @@ def sacct(words: list[str]) -> int:
     if "parsable" in found or "parsable2" in found:
         delimiter = found.get("delimiter", ["|"])[-1]
 
-    def rows(text: str, jobs: list[Any], *, heads: bool) -> list[str]:
-        ends = "parsable" in found
-        return fields.rows_by_names(text, jobs, heads=heads, delimiter=delimiter, ends=ends)
-
-    names = [head for head, _, _ in fields.NAMES.values()]
-    _print(rows, ",".join(found.get("format", [usual])), jobs, found, names)
+    text = ",".join(found.get("format", [usual]))
+    _warn_of_fields(fields.unknown_names(text))
+    try:
+        lines = fields.rows_by_names(
+            text,
+            jobs,
+            heads="noheader" not in found,
+            delimiter=delimiter,
+            ends="parsable" in found,
+            unit=unit,
+        )
+    except ValueError as error:
+        raise click.UsageError(f"{error} is not a field and its width") from None
+    for line in lines:
+        click.echo(line)
     return 0
 
 
@@ -424,13 +493,46 @@ def _past(client: Connection, past: Mapping[str, object]) -> Iterator[Mapping[st
         yield from page["jobs"]
 
 
+#: A time of the day, and a day without one or with one: `08:05:30`, `1123`, `11/23/26-08:00`.
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?: ?(?P<half>[AaPp])[Mm])?"
+_DAY = r"(?P<month>\d{1,2})(?P<sign>[/.])(?P<day>\d{1,2})(?:(?P=sign)(?P<year>\d{2}))?"
+_SHORT_DAY = _DAY.replace("{1,2}", "{2}").replace("(?P<sign>[/.])", "(?P<sign>)")
+_TIMES = [
+    re.compile(text, re.ASCII)
+    for text in (_CLOCK, *(f"{day}(?:[-T]{_CLOCK})?" for day in (_DAY, _SHORT_DAY)))
+]
+#: Times of the day that have names.
+_NAMED = {"midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00"}
+
+
 def _moment(text: str) -> float:
-    """Return the Unix time of a time of sacct."""
-    ago = re.fullmatch(r"now-(\d+)(second|minute|hour|day|week)s?", text)
+    """Return the Unix time of a past time, as sacct writes it."""
+    ago = re.fullmatch(r"now-(\d+)(second|minute|hour|day|week)?s?", text)
     if ago is not None:
-        unit, count = ago[2][0], int(ago[1])
+        unit, count = (ago[2] or "s")[0], int(ago[1])
         return parse_moment(f"{count * 7}d" if unit == "w" else f"{count}{unit}")
-    return parse_moment("today" if text == "midnight" else text)
+    word = "today" if text == "midnight" else {**_NAMED, "teatime": "16:00"}.get(text, text)
+    found = next(filter(None, (each.fullmatch(word) for each in _TIMES)), None)
+    part = {} if found is None else found.groupdict()
+    if found is None or (part.get("month") is None and part["second"] is part["half"] is None):
+        return parse_moment(word)
+    now = time.localtime()
+    number = {name: int(value) for name, value in part.items() if value and value.isdecimal()}
+    hour = number.get("hour", 0)
+    if part["half"]:
+        hour = hour % 12 + 12 * (part["half"] in "Pp")
+    year = 2000 + number["year"] if "year" in number else now.tm_year
+    day = (year, number.get("month", now.tm_mon), number.get("day", now.tm_mday))
+    clock = (hour, number.get("minute", 0), number.get("second", 0))
+    written = f"{day[0]}-{day[1]}-{day[2]} {clock[0]}:{clock[1]}:{clock[2]}"
+    try:
+        at_s = time.mktime(time.strptime(written, "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):
+        return parse_moment(text)
+    if at_s > time.time() and "month" in number and "year" not in number:
+        # Times are past ones.
+        return time.mktime(time.strptime(f"{year - 1}{written[4:]}", "%Y-%m-%d %H:%M:%S"))
+    return at_s
 
 
 # -- cancelling --------------------------------------------------------------------------------
@@ -457,13 +559,18 @@ def scancel(words: list[str]) -> int:
     client = connect()
     ids = parse_ids(",".join(rest)) if rest else []
     name = [*found.get("name", []), *found.get("jobname", [])]
-    user = client.request("hello")["user"] if "me" in found else found.get("user", [None])[-1]
+    user = client.request("hello")["user"] if "me" in found else None
+    if "user" in found and user is None:
+        user = lookup.user_names(client, found["user"][-1:])[0]
     states = [] if "state" not in found else _states(found["state"])
     if not (ids or name or user or states):
         raise click.UsageError("no job is named")
     select: dict[str, object] = {"ids": ids, "user": user, "states": states}
     if name:
         select["name"] = name[-1]
+    others = [] if ids else _jobs_of_others(client, select)
+    if others and "quiet" not in found:
+        _tell_of_others(others)
     asks = "interactive" in found
     if asks or (ids and (name or user or states)):
         # The daemon takes either ids or filters.
@@ -477,7 +584,7 @@ def scancel(words: list[str]) -> int:
             "states": [],
         }
         if not confirmed:
-            return 0
+            return 1 if others else 0
     signal = parse_signal(found["signal"][-1]) if "signal" in found else None
     if signal is None:
         reply = client.request("cancel", select=select)
@@ -486,7 +593,23 @@ def scancel(words: list[str]) -> int:
     failed = [] if "quiet" in found else reply["failed"]
     for failure in failed:
         output.say(f"scancel: {failure['error']['text']}")
-    return 1 if reply["failed"] else 0
+    return 1 if reply["failed"] or (others and not reply["done"]) else 0
+
+
+def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the jobs that are meant and that the caller may not cancel."""
+    caller = client.request("hello")
+    if caller["admin"] or select["user"] == caller["user"]:
+        return []
+    jobs = _meant(client, {**select, "ids": []})
+    return [job for job in jobs if job["user"] != caller["user"]]
+
+
+def _tell_of_others(jobs: list[Mapping[str, Any]]) -> None:
+    named = ", ".join(f"{fields.job_label(job)} ({output.clean(job['user'])})" for job in jobs[:3])
+    more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    what = f"job {named}{more}" if len(jobs) == 1 else f"jobs {named}{more}"
+    output.say(f"scancel: not yours to cancel: {what}")
 
 
 def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -518,10 +641,15 @@ def _refs(job: Mapping[str, Any]) -> list[Ref]:
 _INFO_SHORT = {
     "h": "noheader", "o": "format", "N": "Node", "s": "summarize", "l": "long", "p": "partition",
     "n": "nodes", "a": "all", "t": "states", "e": "exact", "v": "verbose", "M": "clusters",
+    "R": "list-reasons", "T": "reservation", "d": "dead", "r": "responding", "S": "sort",
+    "O": "Format", "i": "iterate",
 }  # fmt: skip
 _INFO = {
-    **dict.fromkeys(("format", "partition", "nodes", "states", "clusters"), True),
+    **dict.fromkeys(("format", "partition", "nodes", "states", "clusters", "sort"), True),
+    **dict.fromkeys(("Format", "iterate"), True),
     **dict.fromkeys(("noheader", "Node", "summarize", "long", "all", "exact", "verbose"), False),
+    **dict.fromkeys(("list-reasons", "reservation", "dead", "responding"), False),
+    **dict.fromkeys(("json", "yaml"), False),
 }
 
 
@@ -531,21 +659,24 @@ _INFO = {
     has_short_help=False,
 )
 def sinfo(words: list[str]) -> int:
-    found = read_options(words, _INFO_SHORT, _INFO)
-    machine = read_machine(connect())
-    cpus, idle, state = machine.cpus, machine.idle, machine.state
-    used = f"{cpus - idle}/{idle}/0/{cpus}"
-    values = {
-        "P": ("PARTITION", f"{PARTITION}*"), "R": ("PARTITION", PARTITION), "a": ("AVAIL", "up"),
-        "l": ("TIMELIMIT", "infinite"), "D": ("NODES", "1"), "t": ("STATE", state),
-        "T": ("STATE", machine.long_state), "N": ("NODELIST", machine.name),
-        "n": ("HOSTNAMES", machine.name), "c": ("CPUS", str(cpus)),
-        "m": ("MEMORY", str(machine.memory_bytes >> 20)), "C": ("CPUS(A/I/O/T)", used),
-        "G": ("GRES", machine.gres), "e": ("FREE_MEM", str(machine.free_memory_bytes >> 20)),
-        "A": ("NODES(A/I)", "0/1" if state == "idle" else "1/0"),
-        "F": ("NODES(A/I/O/T)", "0/1/0/1" if state == "idle" else "1/0/0/1"),
-        "E": ("REASON", machine.reason), "f": ("AVAIL_FEATURES", "(null)"), "d": ("TMP_DISK", "0"),
-    }  # fmt: skip
+    found = read_options(words, _INFO_SHORT, _INFO, "SINFO_")
+    _refuse_json(found, "sinfo", "drf shares --json")
+    if "iterate" in found:
+        raise click.UsageError("sinfo has no --iterate here (that is: watch sinfo)")
+    if "reservation" in found:
+        raise click.UsageError(
+            "there are no reservations here (the configuration may have a [[window]])"
+        )
+    client = connect()
+    machine = read_machine(client)
+    names = lookup.partitions(client)
+    if "partition" in found:
+        names = [name for name in names if name in parts(found["partition"])]
+    is_meant = machine.name in parts(found["nodes"]) if "nodes" in found else True
+    if "states" in found:
+        is_meant &= machine.is_in(parts(found["states"]))
+    is_meant &= "dead" not in found
+    is_meant &= machine.by is not None or "list-reasons" not in found
     usual = "%9P %.5a %.10l %.6D %.6t %N"
     if "Node" in found:
         usual = "%N %.6D %.9P %.6t"
@@ -553,13 +684,18 @@ def sinfo(words: list[str]) -> int:
             usual += " %.4c %.8m %G"
     elif "summarize" in found:
         usual = "%9P %.5a %.10l %.16F %N"
+    elif "list-reasons" in found:
+        usual, names = "%20E %9u %19H %N", names[:1]
     text = found.get("format", [usual])[-1]
-    unknown = [letter for letter in re.findall(r"%\.?\d*([A-Za-z])", text) if letter not in values]
-    if unknown:
-        raise click.UsageError(f"there is no field %{unknown[0]} here")
+    rows = [machine.signs(name, is_default=name == PARTITION) for name in names]
+    heads = machine.signs("", is_default=False)
+    _warn_of_fields(fields.unknown_signs(text, heads))
     if "noheader" not in found:
-        click.echo(fields.fill(text, {sign: head for sign, (head, _) in values.items()}))
-    click.echo(fields.fill(text, {sign: value for sign, (_, value) in values.items()}))
+        click.echo(fields.fill(text, {sign: head for sign, (head, _) in heads.items()}))
+    lines = [fields.fill(text, {sign: value for sign, (_, value) in row.items()}) for row in rows]
+    # Slurm puts partitions together of which nothing is shown that tells them apart.
+    for line in dict.fromkeys(lines if is_meant else []):
+        click.echo(line)
     return 0
 
 

@@ -277,7 +277,7 @@ def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
     if "#SBATCH" not in script:
         return []
     from drfd_cli.slurm.batch_script import host_name
-    from drfd_cli.slurm.sbatch_options import read_lines, translate
+    from drfd_cli.slurm.sbatch_options import in_slurms_words, read_lines, translate
 
     options = read_lines(script, name)
     if options is None:
@@ -286,9 +286,9 @@ def _of_slurm(ctx: click.Context, script: str, name: str) -> list[str]:
     try:
         check_options(made.words)
     except click.ClickException as error:
-        hint = "--ignore-sbatch leaves out these lines"
+        hint = "drf submit --ignore-sbatch leaves out these lines"
         raise Refused(
-            "bad-value", f"{name}: #SBATCH: {error.format_message()}", hint=hint
+            "bad-value", f"{name}: #SBATCH {in_slurms_words(error.format_message())}", hint=hint
         ) from None
     call_of(ctx).slurm = made
     return made.words

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Container, Mapping
 
 import click
+
+from drfd_cli import output
 
 
 def slurm_command(
@@ -78,13 +81,38 @@ def read_words(
 
 
 def read_options(
-    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool]
+    words: list[str], shorts: Mapping[str, str], longs: Mapping[str, bool], variables: str = ""
 ) -> dict[str, list[str]]:
-    """Read words that all are options and their values, as `read_words` does. Raises UsageError."""
+    """Read words that all are options and their values, as `read_words` does. Variables that begin
+    so stand for options that the words lack. Raises UsageError."""
     found, rest = read_words(words, shorts, longs)
     if rest:
         raise click.UsageError(f"{rest[0]!r} is no option")
-    return found
+    return found | options_of(variables, longs, found) if variables else found
+
+
+#: Names in variables → the options, where these are other ones.
+_OPTIONS = {"users": "user", "names": "name", "state": "states"}
+
+
+def options_of(
+    start: str, longs: Mapping[str, bool], found: Container[str]
+) -> dict[str, list[str]]:
+    """Return the options that variables such as SQUEUE_FORMAT stand for, but for those that are
+    `found` already; warn of others."""
+    left, made = [], {}
+    for variable, value in sorted(os.environ.items()):
+        name = variable.removeprefix(start).lower().replace("_", "-")
+        name = _OPTIONS.get(name, name) if name not in longs else name
+        if not variable.startswith(start):
+            continue
+        if name not in longs:
+            left.append(variable)
+        elif name not in found:
+            made[name] = [value if longs[name] else ""]
+    if left:
+        output.say(f"without effect here: {', '.join(map(output.clean, left))}")
+    return made
 
 
 def parts(values: list[str]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from drfd_cli import output
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm.batch_script import PARTITION, host_name
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
@@ -33,12 +34,18 @@ STATES = {
     "LAUNCH_FAILED": ("BOOT_FAIL", "BF"),
     "LOST": ("NODE_FAIL", "NF"),
 }
+#: The states of jobs that have ended.
+ENDED = (
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED"),
+    *("LAUNCH_FAILED", "LOST"),
+)
 #: Codes of reasons → Slurm's; others are printed as they are.
 _REASONS = {
     "RESOURCES": "Resources", "EXTERNAL_LOAD": "Resources", "FAIR_SHARE": "Priority",
+    "MACHINE_SHORT": "Resources",
     "RESERVATION": "Priority", "STARTING_SOON": "None", "DEPENDENCY": "Dependency",
     "DEPENDENCY_NEVER": "DependencyNeverSatisfied", "BEGIN_TIME": "BeginTime",
-    "HELD": "JobHeldUser", "DRAINING": "NodeDown", "LIMIT": "AssocGrpLimit",
+    "HELD": "JobHeldUser", "LIMIT": "AssocGrpLimit",
     "MAINTENANCE": "ReqNodeNotAvail,_Reserved_for_maintenance",
 }  # fmt: skip
 #: The formats of `squeue` and of `squeue -l`.
@@ -47,6 +54,10 @@ LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 #: The format of `sacct` and of `sacct -b`.
 ACCOUNT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
+#: How the reason of a task begins that waits for others of its array.
+_OF_ARRAY = re.compile(r"array \d+ runs \d+ tasks? at once")
+#: The outcome of a job that somebody has cancelled.
+_CANCELLED = re.compile(r"cancelled by (\S+)")
 _SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z])", re.ASCII)
 
 
@@ -103,7 +114,13 @@ def _task(job: View) -> str:
 def _reason(job: View) -> str:
     if job["reason"] is None:
         return "None"
-    code = str(job["reason"]["code"])
+    code, text = str(job["reason"]["code"]), str(job["reason"]["text"])
+    if code == "HELD" and "an administrator's drf release" in text:
+        return "JobHeldAdmin"
+    if code == "LIMIT" and _OF_ARRAY.match(text):
+        return "JobArrayTaskLimit"
+    if code == "DRAINING":
+        return f"ReqNodeNotAvail,_UnavailableNodes:{host_name()}"
     return _REASONS.get(code, code)
 
 
@@ -126,8 +143,15 @@ def _short_state(job: View) -> str:
 
 
 def pool(job: View) -> str:
-    """Return the last part of the job's pool, its partition."""
-    return str(job["pool"]).rsplit(".", 1)[-1]
+    """Return the job's partition: the last part of its pool, and without a pool the machine's."""
+    path = str(job["pool"])
+    return PARTITION if path == f"root.{job['user']}" else path.rsplit(".", 1)[-1]
+
+
+def _dependency(job: View) -> str:
+    """Return what the job waits for, where that was asked."""
+    awaited = [f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after", ())]
+    return ",".join(awaited) or "(null)"
 
 
 def _cpus(job: View) -> str:
@@ -185,25 +209,69 @@ SIGNS: dict[str, tuple[str, Callable[[View], str]]] = {
     "Z": ("WORK_DIR", lambda job: str(job["cwd"] or "(null)")),
     "o": ("COMMAND", _command),
     "q": ("QOS", lambda job: "normal"),
+    "E": ("DEPENDENCY", _dependency),
+    "c": ("MIN_CPUS", _cpus),
+    "d": ("MIN_TMP_DISK", lambda job: "0"),
+    "f": ("FEATURES", lambda job: "(null)"),
+    "h": ("OVER_SUBSCRIBE", lambda job: "OK"),
+    "k": ("COMMENT", lambda job: "(null)"),
+    "v": ("RESERVATION", lambda job: "(null)"),
+    "y": ("NICE", lambda job: str(-job["priority"])),
 }
 
 
 def rows_by_signs(text: str, jobs: Iterable[View], *, heads: bool) -> list[str]:
-    """Return the lines of a format of `squeue -o`. Raises ValueError for an unknown sign."""
-    for found in _SIGN.finditer(text):
-        if found[3] not in SIGNS:
-            raise ValueError(found[0])
-
+    """Return the lines of a format of `squeue -o`. Columns of unknown signs are empty."""
     signs = {found[3] for found in _SIGN.finditer(text)}
-    lines = [fill(text, {sign: SIGNS[sign][0] for sign in signs})] if heads else []
+    lines = [fill(text, {sign: SIGNS[sign][0] for sign in signs & SIGNS.keys()})] if heads else []
     return lines + [
-        fill(text, {sign: _plain(SIGNS[sign][1](job)) for sign in signs}) for job in jobs
+        fill(text, {sign: _plain(SIGNS[sign][1](job)) for sign in signs & SIGNS.keys()})
+        for job in jobs
     ]
 
 
+def signs_of(text: str) -> set[str]:
+    return {f"%{sign}" for _, _, sign in _SIGN.findall(text)}
+
+
+def unknown_signs(text: str, known: Container[str] = frozenset(SIGNS)) -> list[str]:
+    """Return the signs of a format that have no meaning here."""
+    return list(
+        dict.fromkeys(f"%{sign}" for _, _, sign in _SIGN.findall(text) if sign not in known)
+    )
+
+
+def sorted_by(text: str, jobs: Iterable[View]) -> list[View]:
+    """Return the jobs in the order of `squeue -S`, such as `-p,i`. Raises ValueError."""
+    found = list(jobs)
+    for word in reversed([word for word in text.split(",") if word]):
+        letter = word.lstrip("+-")
+        if letter not in SIGNS:
+            raise ValueError(word)
+        found.sort(key=lambda job: _order(letter, job), reverse=word.startswith("-"))
+    return found
+
+
+def _order(letter: str, job: View) -> tuple[float, str]:
+    """Return by what a column is sorted: times and numbers as such, what is missing last."""
+    numbers = {
+        "i": job["id"], "A": job["id"], "F": job["array_id"] or job["id"],
+        "S": job["started_at"] or job["expected_start_at"], "V": job["submitted_at"],
+        "Q": job["priority"], "p": job["priority"], "l": job["time_limit_s"],
+        "M": elapsed_s(job), "C": job["demand"]["cores"], "m": job["demand"]["memory"],
+        "U": job["uid"],
+    }  # fmt: skip
+    if letter in numbers:
+        number = numbers[letter]
+        return (float("inf") if number is None else float(number), "")
+    return (0.0, SIGNS[letter][1](job))
+
+
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Return a format with the values of its signs."""
-    return _SIGN.sub(lambda found: _fit(values[found[3]], found[2], right=bool(found[1])), text)
+    """Return a format with the values of its signs; those without a value are empty."""
+    return _SIGN.sub(
+        lambda found: _fit(values.get(found[3], ""), found[2], right=bool(found[1])), text
+    )
 
 
 def _plain(text: str) -> str:
@@ -218,6 +286,9 @@ def _fit(text: str, width: str, *, right: bool) -> str:
 
 
 def _code(job: View) -> str:
+    if "step" not in job and _state(job) in ("TIMEOUT", "CANCELLED"):
+        # What ended it is the signal of its step.
+        return "0:0"
     if job["exit_code"] is None and not job["signal"] and _state(job) in ("BOOT_FAIL", "NODE_FAIL"):
         return f"{output.NEVER_RAN}:0"
     return f"{job['exit_code'] or 0}:{job['signal'] or 0}"
@@ -225,7 +296,7 @@ def _code(job: View) -> str:
 
 def _used(job: View, name: str) -> Any:
     used = job.get("used")
-    return used[name] if used is not None else job["usage"][name]
+    return used.get(name) if used is not None else job["usage"][name]
 
 
 def _rss(job: View) -> str:
@@ -236,6 +307,27 @@ def _rss(job: View) -> str:
 def _cpu_time(job: View) -> str:
     seconds = _used(job, "cpu_seconds")
     return "" if seconds is None else span(seconds, whole=True)
+
+
+def _state_and_who(job: View) -> str:
+    """Return the state, and who has cancelled the job."""
+    who = _CANCELLED.match((job["outcome"] or {}).get("text", ""))
+    if "step" in job or job["state"] != "CANCELLED" or who is None:
+        return _state(job)
+    if who[1] == job["user"]:
+        return f"CANCELLED by {job['uid']}"
+    try:
+        return f"CANCELLED by {pwd.getpwnam(who[1]).pw_uid}"
+    except KeyError:
+        return _state(job)
+
+
+def _disk(name: str) -> Callable[[View], str]:
+    def shown(job: View) -> str:
+        count = _used(job, name)
+        return "" if count is None else f"{count / (1 << 20):.2f}M"
+
+    return shown
 
 
 def _tres(job: View) -> str:
@@ -254,8 +346,8 @@ def _cpu_seconds(job: View) -> float:
 
 #: Names of `sacct --format` in small letters: the head, the usual width, and what it holds.
 NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
-    "jobid": ("JobID", 12, job_label),
-    "jobidraw": ("JobIDRaw", 12, lambda job: str(job["id"])),
+    "jobid": ("JobID", -12, job_label),
+    "jobidraw": ("JobIDRaw", -12, lambda job: str(job["id"])),
     "jobname": ("JobName", 10, lambda job: str(job["name"])),
     "user": ("User", 9, lambda job: str(job["user"])),
     "uid": ("UID", 6, lambda job: str(job["uid"])),
@@ -270,7 +362,7 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
     "allocnodes": ("AllocNodes", 10, lambda job: "1"),
     "ntasks": ("NTasks", 8, lambda job: "1"),
     "nodelist": ("NodeList", 15, lambda job: host_name()),
-    "state": ("State", 10, _state),
+    "state": ("State", 10, _state_and_who),
     "exitcode": ("ExitCode", 8, _code),
     "derivedexitcode": ("DerivedExitCode", 15, _code),
     "elapsed": ("Elapsed", 10, lambda job: span(elapsed_s(job), whole=True)),
@@ -283,6 +375,10 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
     "timelimitraw": ("TimelimitRaw", 12, _minutes),
     "reqmem": ("ReqMem", 10, _memory),
     "maxrss": ("MaxRSS", 10, _rss),
+    "averss": ("AveRSS", 10, _rss),
+    "avecpu": ("AveCPU", 10, _cpu_time),
+    "maxdiskread": ("MaxDiskRead", 12, _disk("read_bytes")),
+    "maxdiskwrite": ("MaxDiskWrite", 12, _disk("written_bytes")),
     "totalcpu": ("TotalCPU", 10, _cpu_time),
     "cputime": ("CPUTime", 10, lambda job: span(_cpu_seconds(job), whole=True)),
     "cputimeraw": ("CPUTimeRAW", 10, lambda job: str(int(_cpu_seconds(job)))),
@@ -306,34 +402,59 @@ def batch_step(job: View) -> View:
     return {**job, "step": "batch"}
 
 
-def _cell(name: str, job: View) -> str:
+def unknown_names(names: str) -> list[str]:
+    """Return the names of fields that are not known here."""
+    words = [word.strip().partition("%")[0] for word in names.split(",") if word.strip()]
+    return [word for word in words if word.lower() not in (*NAMES, "all")]
+
+
+def _in_unit(name: str, job: View, unit: str) -> str | None:
+    """Return an amount of memory in kibibytes, mebibytes and so on, if the field is one."""
+    size = job["demand"]["memory"] if name == "reqmem" else _used(job, "memory_peak")
+    if name not in ("reqmem", "maxrss", "averss") or not size:
+        return None
+    return f"{size / (1 << 10 * ' KMGTP'.index(unit)):.2f}".removesuffix(".00") + unit
+
+
+def _cell(name: str, job: View, unit: str = "") -> str:
+    if name not in NAMES:
+        return ""
     if "step" in job and name in _OF_JOB:
         return ""
     if "step" in job and name in ("jobid", "jobidraw"):
         return f"{NAMES[name][2](job)}.{job['step']}"
     if "step" in job and name == "jobname":
         return str(job["step"])
+    own = _in_unit(name, job, unit) if unit else None
+    if own is not None:
+        return own
     return NAMES[name][2](job)
 
 
 def rows_by_names(
-    names: str, jobs: Sequence[View], *, heads: bool, delimiter: str | None, ends: bool
+    names: str,
+    jobs: Sequence[View],
+    *,
+    heads: bool,
+    delimiter: str | None,
+    ends: bool,
+    unit: str = "",
 ) -> list[str]:
     """Return the lines of `sacct`: in columns, or with a delimiter, also at the end if it `ends` a
-    line. `all` names all fields. Raises ValueError for an unknown name."""
+    line. `all` names all fields; columns of unknown names are empty. `unit`: that of memory."""
     columns = []
     if names.strip().lower() == "all":
         names = ",".join(NAMES)
     for word in filter(None, names.split(",")):
         name, _, width = word.strip().partition("%")
-        if name.lower() not in NAMES or (width and not width.lstrip("-").isdecimal()):
+        if width and not width.lstrip("-").isdecimal():
             raise ValueError(word)
-        head, usual, _ = NAMES[name.lower()]
+        head, usual, _ = NAMES.get(name.lower(), (name, 10, str))
         columns.append((head, int(width or usual), name.lower()))
     if delimiter is not None:
         tail = delimiter if ends else ""
         table = [[head for head, _, _ in columns]] if heads else []
-        table += [[_plain(_cell(name, job)) for _, _, name in columns] for job in jobs]
+        table += [[_plain(_cell(name, job, unit)) for _, _, name in columns] for job in jobs]
         return [delimiter.join(row) + tail for row in table]
 
     def line(cells: Iterable[tuple[str, int]]) -> str:
@@ -343,7 +464,7 @@ def rows_by_names(
     if heads:
         lines.append(line(("-" * abs(width), width) for _, width, _ in columns))
     return lines + [
-        line((_plain(_cell(name, job)), width) for _, width, name in columns) for job in jobs
+        line((_plain(_cell(name, job, unit)), width) for _, width, name in columns) for job in jobs
     ]
 
 

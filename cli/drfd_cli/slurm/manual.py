@@ -67,9 +67,11 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-j, --jobs=IDS": "these jobs",
         "-n, --name=NAMES": "jobs of these names",
         "-t, --states=STATES": "PD, R, S, ... or all",
-        "-p, --partition=NAMES": "jobs of these pools",
+        "-p, --partition=NAMES": "jobs of these pools; main: all",
+        "-A, --account=NAMES": "jobs of these pools; -w, --nodelist: on this machine",
         "-r, --array": "a line for each task",
         "-l, --long": "more columns; --start: when they may start",
+        "-S, --sort=FIELDS": "the order, such as -p,i; -i, --iterate=SECONDS: again and again",
         **_SHOWING,
     },
     "scancel": {
@@ -82,7 +84,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
     "sinfo": {
         "-N, --Node": "a line for each node; -l: with cores and memory",
-        "-s, --summarize": "in short",
+        "-s, --summarize": "in short; -R, --list-reasons: why it drains",
+        "-p, --partition=NAMES": "these partitions; -t, --states: if it is idle, mixed, drain, ...",
         **_SHOWING,
     },
     "sacct": {
@@ -94,7 +97,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-X, --allocations": "no line for the script as a step of its own",
         "-b, --brief": "fewer columns; -l, --long: more",
         "-P, --parsable2": "with | between the fields; -p: also at the end; --delimiter=SIGN",
-        "-n, --noheader": "no heading",
+        "-n, --noheader": "no heading; --units=G: memory in this unit",
         "-o, --format=NAMES": "fields as below",
     },
     "scontrol": {
@@ -146,7 +149,9 @@ def _more(name: str) -> list[str]:
         heads = ", ".join(head for head, _, _ in fields.NAMES.values())
         return [_paragraph(f"Fields, with widths such as JobName%30: {heads}.")]
     if name == "sinfo":
-        return [_paragraph("Fields: %P %R %a %l %D %t %T %N %n %c %m %C %G %e %A %F %E %f %d.")]
+        return [
+            _paragraph("Fields: %P %R %a %l %D %t %T %N %n %c %m %C %G %e %A %F %E %u %H %O %f %d.")
+        ]
     if name == "scancel":
         return [_paragraph("With ids, the other options choose among these jobs.")]
     return [_paragraph("For everything else, drf --help lists drf's own commands.")]

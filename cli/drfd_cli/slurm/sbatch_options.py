@@ -246,10 +246,52 @@ def read_lines(script: str, name: str) -> Options | None:
     return found if has_any else None
 
 
+#: Variables of sbatch, without SBATCH_, whose options have other names.
+_VARIABLES = {
+    "timelimit": "time", "mem-per-node": "mem", "array-inx": "array", "debug": "verbose",
+    "core-spec": "core-spec", "req-switch": "switches", "wait4switch": "switches",
+}  # fmt: skip
+
+
+def from_environment(env: Mapping[str, str]) -> tuple[Options, list[str]]:
+    """Return the options that variables such as SBATCH_PARTITION stand for, and in words the
+    variables that stand for none here."""
+    found: Options = {}
+    left = []
+    for variable, value in sorted(env.items()):
+        if not variable.startswith("SBATCH_"):
+            continue
+        name = variable.removeprefix("SBATCH_").lower().replace("_", "-")
+        name = _VARIABLES.get(name, name)
+        name = _ALIASES.get(name, name)
+        if name in KNOWN and name not in ("wrap", "help", "usage", "version"):
+            found[name] = Given("" if KNOWN[name] == FLAG else value, f"${variable}")
+        else:
+            left.append(f"${variable}")
+    return found, left
+
+
+#: Options of `drf submit` → those of sbatch that become them.
+_OF_SBATCH = {
+    "-c": "--cpus-per-task", "-m": "--mem", "-t": "--time", "-n": "--job-name", "-o": "--output",
+    "-e": "--error", "--warn": "--signal", "--priority": "--nice or --priority",
+    "--after": "--dependency", "-p": "--partition",
+}  # fmt: skip
+
+
+def in_slurms_words(complaint: str) -> str:
+    """Return a complaint about an option of `drf submit` as one about that of sbatch."""
+    found = re.match(r"Invalid value for '([^']+)'(?: / '[^']+')*: ", complaint)
+    if found is None:
+        return complaint
+    return f"{_OF_SBATCH.get(found[1], found[1])}: {complaint[found.end() :]}"
+
+
 def refusal(where: str, what: str, fault: str, hint: str | None = None) -> Refused:
     """Return the refusal of an option that stands there, `what` as it is written."""
-    place = f"{where}: #SBATCH " if where else "sbatch: "
-    way = hint or ("drf submit --ignore-sbatch leaves out these lines" if where else "")
+    is_line = bool(where) and not where.startswith("$")
+    place = f"{where}: #SBATCH " if is_line else f"sbatch: {where}{': ' if where else ''}"
+    way = hint or ("drf submit --ignore-sbatch leaves out these lines" if is_line else "")
     return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
 
 

@@ -33,7 +33,7 @@ def _variables(order: LaunchOrder, env: Mapping[str, str]) -> dict[str, str]:
         "SLURM_JOB_NAME": order.name,
         "SLURM_JOB_USER": order.user,
         "SLURM_JOB_UID": str(order.uid),
-        "SLURM_JOB_PARTITION": own.get("DRF_POOL", "").rsplit(".", 1)[-1],
+        "SLURM_JOB_PARTITION": _partition(own.get("DRF_POOL", ""), order.user),
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_JOB_CPUS_PER_NODE": cpus,
         "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20),
@@ -52,3 +52,8 @@ def _variables(order: LaunchOrder, env: Mapping[str, str]) -> dict[str, str]:
         for name in ("COUNT", "MIN", "MAX", "STEP"):
             found[f"SLURM_ARRAY_TASK_{name}"] = own.get(f"DRF_ARRAY_{name}", "")
     return found
+
+
+def _partition(pool: str, user: str) -> str:
+    """Return the partition that `squeue` shows: the pool's own name, `main` without a pool."""
+    return "main" if pool == f"root.{user}" else pool.rsplit(".", 1)[-1]
