@@ -541,6 +541,7 @@ def test_times_are_slurms(text: str, seconds: int | None) -> None:
     [
         (["-c4", "--mem", "2G", "-J", "a b", "x.sh"], {"cpus-per-task": "4", "mem": "2G",
                                                        "job-name": "a b"}),
+        (["--mem_bind=local", "--cluster", "a", "x.sh"], {"mem-bind": "local", "clusters": "a"}),
         (["-Hn2", "--job=x", "x.sh"], {"hold": "", "ntasks": "2", "job-name": "x"}),
         (["--nice", "--exclusive=user", "--", "x.sh"], {"nice": "", "exclusive": "user"}),
     ],

@@ -43,6 +43,7 @@ KNOWN = {
             *("ntasks-per-socket", "power", "prefer", "profile", "qos", "reservation"),
             *("sockets-per-node", "switches", "thread-spec", "threads-per-core", "time-min", "tmp"),
             *("tres-per-task", "uid", "wait-all-nodes", "wckey", "kill-on-invalid-dep"),
+            *("mcs-label", "segment", "container-id", "tres-bind", "oom-kill-step"),
         ),
         _VALUE,
     ),
@@ -205,7 +206,10 @@ def parse(
 
 
 #: Other names of options.
-_ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir"}
+_ALIASES = {
+    "tasks-per-node": "ntasks-per-node", "workdir": "chdir", "cluster": "clusters",
+    "mem_bind": "mem-bind", "cpu_bind": "cpu-bind",
+}  # fmt: skip
 
 
 def _full_name(name: str, where: str, known: Mapping[str, str]) -> str:
