@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from drfd.common.units import clock_time, show_duration, show_size
+from drfd.payload.shell_lines import line_in, name_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,15 +110,20 @@ def shorten(text: object, columns: int) -> str:
     return kept + "…"
 
 
-def named(job: JobView, columns: int) -> str:
+def named(job: JobView, columns: int, *, always: bool = False) -> str:
     """Return the name of a job, cut to so many columns, or more on a very wide screen. On a wide
-    one, if the name is only the program's, it is the command, where that is known. In a file a name
-    stays a word, for programs that split lines."""
+    one, or any if `always`, a name that is only the program's is replaced by the command, where
+    that is known. In a file a name stays a word, for programs that split lines."""
     argv, name = job["argv"], job["name"]
-    if not has_screen() or width() < _WITH_COMMANDS:
+    if not has_screen() or (width() < _WITH_COMMANDS and not always):
         return shorten(name, columns)
-    if argv and name == (argv[0].rpartition("/")[2] or "job"):
-        name = " ".join([name, *argv[1:]])
+    if argv:
+        line, program = line_in(argv), argv[0].rpartition("/")[2] or "job"
+        if line is not None and name in (name_of(argv), program):
+            # Of a line for a shell, `sh -c` would take the room.
+            name = " ".join(line.split())
+        elif name == program:
+            name = " ".join([name, *argv[1:]])
     return shorten(name, _LONG_NAME if width() >= _VERY_WIDE else columns)
 
 

@@ -15,6 +15,7 @@ from drfd.client.words import Ref
 from drfd.common.errors import Refused
 from drfd.payload.environment import not_text
 from drfd.payload.pack import output_fields
+from drfd.payload.shell_lines import name_of
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
@@ -98,7 +99,7 @@ class Submission:
             "argv": self.argv,
             "cwd": _working_directory() if self.cwd is None else os.path.abspath(self.cwd),
             "demand": demand_fields(self.cores, self.mem, self.io, self.gres),
-            "name": self.name or (None if self.script is None else Path(self.argv[0]).name),
+            "name": self.name or self._usual_name(),
             "pool": self.pool,
             "time_limit_s": self.time,
             "priority": self.priority,
@@ -123,6 +124,11 @@ class Submission:
         }
         given |= output_fields(given)
         return {key: value for key, value in given.items() if value is not None}
+
+    def _usual_name(self) -> str | None:
+        """Return the name of a script, or of a line of the shell, or None: then the daemon takes
+        the program's."""
+        return name_of(self.argv) if self.script is None else Path(self.argv[0]).name
 
     def _check(self) -> None:
         if not_text(dict.fromkeys(self.argv, "")):

@@ -255,3 +255,36 @@ def test_set_says_what_its_letter_n_means(drf: Drf) -> None:
 def test_a_word_in_place_of_a_number(drf: Drf) -> None:
     assert "'yes' is not a number" in drf("submit", "--retry", "yes", "--", "true").err
     assert "'5000' is out of range" in drf("submit", "--retry", "5000", "--", "true").err
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("source env/bin/activate && fit", "source"),
+        ("cd /tmp; [[ -f x ]] && fit", "[["),
+        ("set -euo pipefail; fit | tail", "pipefail"),
+        ("fit source", None),
+        ("[ -f x ]", None),
+    ],
+)
+def test_a_word_of_bash_in_a_line_for_another_shell_is_told(
+    place: Path, line: str, word: str | None
+) -> None:
+    (place / "bin" / "dash").write_text("")
+    (place / "bin" / "dash").chmod(0o755)
+    (place / "bin" / "sh").symlink_to("dash")
+    (place / "bin" / "bash").write_text("")
+    (place / "bin" / "bash").chmod(0o755)
+    told = (
+        f"{word} is a word of bash, and sh, which is dash here, may not know it: -- bash -c 'LINE'"
+    )
+    assert doubts(place, "sh", "-c", line) == ([] if word is None else [told])
+    assert doubts(place, "bash", "-c", line) == []
+    (place / "bin" / "sh").unlink()
+    (place / "bin" / "sh").symlink_to("bash")
+    assert doubts(place, "sh", "-c", line) == []
+
+
+def test_a_variable_before_the_command_needs_env(place: Path) -> None:
+    told = doubts(place, "FOO=1", "python3", "x")
+    assert told == ["FOO=1 sets a variable only in a shell: -- env FOO=1 python3 x"]

@@ -49,14 +49,31 @@ def test_the_latest_comes_last_and_use_stands_beside_demand(
     never["used"] = dict.fromkeys(USED)
     daemon.replies = {"hello": ME, "history": page(past(), never)}
     result = drf("history")
-    rule = "─" * 74
+    rule = "─" * 68
     assert text(result.screen) == text(f"""
- ID   NAME           STATE           ENDED          TIME   CORES        MEM
+ ID NAME               STATE         ENDED        TIME CORES      MEM
  {rule}
- 41   a-very-long…   LAUNCH_FAILED   11-14 22:15       -     -/8      -/16G
- 42   train          COMPLETED       11-14 22:15   1m30s   0.8/8   1.5G/16G
+ 41 a-very-long-name   LAUNCH_FAILED 11-14 22:15     -   -/8    -/16G
+ 42 train --epochs 3 4 COMPLETED     11-14 22:15 1m30s 0.8/8 1.5G/16G
 """)
     assert (result.code, result.err) == (0, "")
+
+
+def test_on_a_narrow_screen_lines_of_the_shell_and_exit_codes_tell_jobs_apart(
+    drf: Drf, daemon: CannedDaemon, past: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    jobs = [
+        past("FAILED", id=at, name="curl", argv=["sh", "-c", f"curl -O h/{at} && ls"], exit_code=at)
+        for at in (6, 22)
+    ]
+    daemon.replies = {"hello": ME, "history": page(*jobs, past(id=5, exit_code=None, signal=9))}
+    out = drf("history").screen
+    assert max(map(len, out.splitlines())) <= 80
+    rows = {row.split()[0]: row for row in out.splitlines()[3:]}
+    assert "curl -O h/6 " in rows["6"] and " FAILED 6 " in " ".join(rows["6"].split())
+    assert "curl -O h/22" in rows["22"] and " FAILED 22 " in " ".join(rows["22"].split())
+    assert " SIGKILL " in rows["5"]
 
 
 def test_the_time_of_a_short_job_has_tenths(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:

@@ -73,6 +73,8 @@ SHORT = [
     ["--hold", "--preemptible", "--", "true"],
     ["-n", "x y", "-p", "lab.night", "-o", "%j.out", "-e", "/tmp/%j", "--", "true"],
     ["-g", "sweep%2", "--", "true"],
+    ["--", "sh", "-c", "cd /tmp && FOO=1 ./fit --all | tail"],
+    ["-n", "own", "--", "/bin/bash", "-lc", "fit"],
     ["--group=sweep", "--", "true"],
     ["--name", "x", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
     ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],

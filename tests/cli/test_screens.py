@@ -359,6 +359,17 @@ def test_where_there_is_room_a_job_without_a_name_has_its_command(
     assert "1e-3" not in rows[1] + rows[2]
 
 
+def test_on_a_wide_screen_a_line_of_the_shell_stands_without_the_shell(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    line = ["sh", "-c", "fit a.txt\n| tail -5"]
+    jobs = [job(name="fit", argv=line), job(id=43, name="sh", argv=line), job(id=44, argv=line)]
+    daemon.replies = {"status": {"jobs": jobs, "counts": {"RUNNING": 3}, "draining": False}}
+    rows = [line for line in drf("status").screen.splitlines() if " alice " in line]
+    assert ["fit a.txt | tail -5" in row for row in rows] == [True, True, False]
+
+
 @pytest.mark.parametrize("columns", [80, 120, 240])
 def test_the_same_reason_is_told_once_for_neighbours(
     drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch, columns: int

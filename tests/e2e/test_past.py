@@ -45,7 +45,7 @@ def test_report_and_why_agree_on_what_to_ask_for(lived: Instance) -> None:
     report = json.loads(lived.drf("report", "--json").stdout)
     by_name = {row["name"]: row for row in report["rows"]}
     advice = by_name["train"]["advice"]
-    assert (by_name["train"]["jobs"], by_name["sh"]["advice"]) == (3, None)
+    assert (by_name["train"]["jobs"], by_name["exit"]["advice"]) == (3, None)
     assert report["total"]["cores"]["used"] == sum(row["cores"]["used"] for row in report["rows"])
     options = advice["options"]
     assert f"next time drf submit {' '.join(options)}" in lived.drf("report").stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 #: Jobs shown by default, and the most jobs of one reply.
 _MANY, _PAGE = 20, 1000
-#: Columns to which names are cut on screens of at least `_WIDE` columns, and on narrower ones.
-_NAME, _SHORT_NAME = 24, 12
+#: Columns to which names are cut on screens of at least `_WIDE` columns, and names and users on
+#: narrower ones.
+_NAME, _WIDER_NAME, _SHORT_USER = 24, 32, 12
 _WIDE = 110
 #: Least width of the last column, the cause of the end, which is broken into lines.
 _WHY = 16
@@ -93,12 +95,14 @@ def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object
 
 def _print_table(jobs: list[PastJobView]) -> None:
     is_wide = output.width() >= _WIDE
-    names = _NAME if is_wide else _SHORT_NAME
+    # What a narrow screen has no room for is cut from the names first.
+    names = _NAME if is_wide else _WIDER_NAME
     cells: output.Cells[PastJobView] = {
         ("ID", "right"): output.label,
-        "NAME": lambda job: output.named(job, names),
-        "USER": lambda job: output.shorten(job["user"], names),
+        "NAME": lambda job: output.named(job, names, always=True),
+        "USER": lambda job: output.shorten(job["user"], _NAME if is_wide else _SHORT_USER),
         "STATE": lambda job: job["state"],
+        "EXIT": _exit,
         "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),
         ("TIME", "right"): output.show_elapsed,
         # Each pair is used/declared.
@@ -114,8 +118,19 @@ def _print_table(jobs: list[PastJobView]) -> None:
     if not is_wide:
         has_users = len({job["user"] for job in jobs}) > 1
         cells = output.visible(cells, "IO R/W", "CAUSE", *([] if has_users else ["USER"]))
+    if is_wide or all(_exit(job) in ("-", "0") for job in jobs):
+        # The cause, or the state, has it.
+        cells = output.visible(cells, "EXIT")
     rows = output.rows_of(cells, jobs)
     output.print_rows(list(cells), rows, fixed=("ID", "STATE"), last_width=_WHY if is_wide else 0)
+
+
+def _exit(job: PastJobView) -> str:
+    """Return the exit code, or the signal that ended the job."""
+    if job["signal"] is not None:
+        known = {each.value: each.name for each in signal.Signals}
+        return known.get(job["signal"], f"signal {job['signal']}")
+    return "-" if job["exit_code"] is None else str(job["exit_code"])
 
 
 def _size(amount: int | None) -> str:

@@ -23,6 +23,8 @@ _SHELL_WORDS = frozenset(
         *("shopt", "source", "trap", "ulimit", "umask", "unset"),
     )
 )
+#: Words of bash that other shells by the name of sh do not know.
+_BASH_WORDS = frozenset(("[[", "declare", "mapfile", "pushd", "readarray", "shopt", "source"))
 _SHELL_SIGNS = frozenset("|&;<>$*`(){}\n")
 #: Most variables that are named.
 _NAMED = 6
@@ -53,7 +55,7 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
     found: list[str | None] = []
     path, script = env.get("PATH", DEFAULT_PATH), request.get("script")
     if script is None:
-        found.append(_about_command(argv, path, cwd))
+        found.append(_about_command(argv, path, cwd) or _about_line(argv, path, cwd))
     else:
         found.append(_about_interpreter(script, path, cwd))
     if request.get("attach") is None:
@@ -167,11 +169,38 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
         return _about_one_word(argv) or f"there is no file {name}, which the job is to run"
     if name and _is_in(path, name, cwd):
         return None
+    if name.partition("=")[0].isidentifier() and "=" in name and len(argv) > 1:
+        return f"{name} sets a variable only in a shell: -- env {' '.join(argv)}"
     if name in _SHELL_WORDS:
         line = " ".join(argv)
         return f"{name} is a word of the shell, not a command: -- bash -c '{line}'"
     hint = _hint(path, name, cwd)
     return _about_one_word(argv) or f"there is no command {name} in the job's PATH{hint}"
+
+
+def _about_line(argv: Sequence[str], path: str, cwd: str) -> str | None:
+    """Return a line about a word of bash in a line for sh, or None if there is none, or if sh is
+    bash here."""
+    name = argv[0].rpartition("/")[2]
+    if name not in ("sh", "dash"):
+        return None
+    from drfd.payload.shell_lines import commands, line_in
+
+    line = line_in(argv)
+    if line is None:
+        return None
+    found = [
+        word
+        for words in commands(line)
+        for at, word in enumerate(words)
+        if (word in _BASH_WORDS if at == 0 else word == "pipefail" and words[0] == "set")
+    ]
+    file = argv[0] if "/" in argv[0] else _place(path, name, cwd)
+    real = os.path.basename(os.path.realpath(file))
+    if not found or real == "bash":
+        return None
+    shell = name if real == name else f"{name}, which is {real} here,"
+    return f"{found[0]} is a word of bash, and {shell} may not know it: -- bash -c 'LINE'"
 
 
 def _about_interpreter(script: str, path: str, cwd: str) -> str | None:
@@ -204,11 +233,16 @@ def _about_one_word(argv: Sequence[str]) -> str | None:
 
 
 def _is_in(path: str, name: str, cwd: str) -> bool:
+    return bool(_place(path, name, cwd))
+
+
+def _place(path: str, name: str, cwd: str) -> str:
+    """Return the file of a command, or "" if it is not in the path."""
     for directory in path.split(":"):
         file = os.path.join(cwd, directory, name)
         if os.access(file, os.X_OK) and not os.path.isdir(file):
-            return True
-    return False
+            return file
+    return ""
 
 
 def _hint(path: str, name: str, cwd: str) -> str:
