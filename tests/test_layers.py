@@ -167,7 +167,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("slurm", "attached", "attachment", "quick_run", "relay", "waiting"),
             *("quick_request", "submitting"),
         },
-        "start": {"quick_submit", "quick_run", "main", "words"},
+        "start": {"quick_submit", "quick_run", "main", "words", "slurm"},
         "__main__": {"start"},
     },
 }

@@ -31,6 +31,10 @@ def main() -> None:
                 from drfd_cli import quick_run
 
                 quick_run.run(sys.argv[2:])
+            case ["srun"] if "DRF_JOB_ID" in os.environ:
+                from drfd_cli.slurm import step_queue
+
+                step_queue.stand_in_line(sys.argv[2:], os.environ)
             case ["_complete"]:
                 from drfd_cli.words import complete
 

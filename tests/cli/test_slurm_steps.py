@@ -73,6 +73,30 @@ def test_the_place_of_the_lists_must_be_private(tmp_path: Path) -> None:
         step_queue.private_directory(str(tmp_path))
 
 
+def test_steps_that_begin_at_once_come_one_by_one() -> None:
+    """Each takes the memory of a whole command line until it has entered."""
+    path = f"{step_queue.private_directory()}/{JOB}.1"
+    try:
+        step_queue.stand_in_line(["-n1", "true"], ENV)
+        assert step_queue._lock(path, wait=False) is None, "this one is about to enter"
+        assert step_queue.enter(path, (1, 0), (2, 100), wait=False)
+        file = step_queue._lock(path, wait=False)
+        assert file is not None, "and has entered"
+        os.close(file)
+        step_queue.stand_in_line(["-n1", "true"], ENV)
+        step_queue.leave_line()
+        file = step_queue._lock(path, wait=False)
+        assert file is not None
+        for words, env in (
+            (["--overlap", "x"], ENV), (["--jobid=8", "x"], ENV), (["x"], {"DRF_JOB_ID": JOB}),
+            (["x"], {**ENV, "DRF_STEP": f"{JOB}.1"}),
+        ):  # fmt: skip
+            step_queue.stand_in_line(words, env)
+        os.close(file)
+    finally:
+        step_queue.leave_line()
+
+
 # -- srun --------------------------------------------------------------------------------------
 
 
@@ -84,12 +108,13 @@ def test_a_step_waits_for_the_steps_before_it(
     program.write_text(f"#!{sys.executable} -P\n{LIGHT_DRF}")
     program.chmod(0o755)
     env = {**ENV, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    first = spawn("srun", "-n1", "--mem=60", "sh", "-c", "echo up > up; exec sleep 600", env=ENV)
+    script = "echo up > up; exec sleep 600"
+    first = spawn("srun", "-n1", "--mem=60", "sh", "-c", script, env=ENV, program=LIGHT_DRF)
     deadline = time.monotonic() + 60
     while not (tmp_path / "up").exists():
         assert time.monotonic() < deadline, "the first step does not start"
         time.sleep(0.01)
-    second = spawn("srun", *words, "sh", "-c", "cat up", env=env)
+    second = spawn("srun", *words, "sh", "-c", "cat up", env=env, program=LIGHT_DRF)
     assert second.stderr is not None
     said = second.stderr.readline()
     assert (

@@ -19,9 +19,8 @@ from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.sbatch_options import Given, Options, as_seconds, as_size, silent
+from drfd_cli.slurm.step_queue import WITHIN, name_of_job
 
-#: The variable that marks the processes of a step: what they start waits for no other step.
-WITHIN = "DRF_STEP"
 #: Seconds that a step has for its end after its time limit.
 _GRACE_S = 30
 #: Options that a step honours; others are named in a warning.
@@ -85,19 +84,20 @@ class Step:
         if "cpus-per-task" in self.options:
             cpus = self.options["cpus-per-task"].value
             found |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
-        return found | {WITHIN: _name_of_job(self.env)}
+        return found | {WITHIN: name_of_job(self.env)}
 
 
 def run(options: Options, command: list[str], again: Callable[[], list[str]]) -> int:
     """Run the tasks of a step within the job that calls srun, each a process of its own. `again`
     returns the command that calls srun with the same words."""
     step = Step(options, command, os.environ)
-    within = {WITHIN: _name_of_job(os.environ)}
+    within = {WITHIN: name_of_job(os.environ)}
     if os.environ.get(WITHIN) != within[WITHIN]:
         left = step.without_effect()
         if left:
             output.say(f"srun: without effect on a step: {', '.join(left)}")
     waits = _must_wait(step)
+    step_queue.leave_line()
     if step.tasks == 1 and step.limit_s is None and "label" not in options:
         _go_to(options.get("chdir"))
         _check_program(command)
@@ -126,15 +126,11 @@ def _count(name: str, text: str) -> int:
     return int(text)
 
 
-def _name_of_job(env: Mapping[str, str]) -> str:
-    return f"{env.get('DRF_JOB_ID')}.{env.get('DRF_ATTEMPT', '1')}"
-
-
 def _must_wait(step: Step) -> list[str]:
     """Take the step's part of the job's cores and memory. If other steps hold them, return the
     command that waits for them, to which the step's own is to be added; else nothing."""
     env = step.env
-    if "overlap" in step.options or env.get(WITHIN) == _name_of_job(env):
+    if "overlap" in step.options or env.get(WITHIN) == name_of_job(env):
         return []
     try:
         has = (-int(-float(env["DRF_CORES"]) // 1), int(env["DRF_MEMORY"]) >> 20)
@@ -147,7 +143,7 @@ def _must_wait(step: Step) -> list[str]:
         if asks[axis] > has[axis]:
             output.say(f"srun: the step asks for {asks[axis]} {what}; job {job} has {has[axis]}")
     try:
-        path = f"{step_queue.private_directory()}/{_name_of_job(env)}"
+        path = f"{step_queue.private_directory()}/{name_of_job(env)}"
         if step_queue.enter(path, asks, has, wait=False):
             return []
     except (step_queue.NoPlace, OSError) as error:

@@ -16,6 +16,12 @@ import stat
 import sys
 from contextlib import suppress
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The variable that marks the processes of a step: what they start waits for no other step.
+WITHIN = "DRF_STEP"
 #: Cores, and mebibytes of memory.
 Amount = tuple[int, int]
 #: Process id, start time in ticks since the boot, and what it holds.
@@ -40,10 +46,43 @@ def private_directory(above: str = "/tmp") -> str:  # noqa: S108 -- made private
     return path
 
 
+#: The file of the lock that this process has from `stand_in_line`.
+_held: int | None = None
+
+
+def stand_in_line(words: list[str], env: Mapping[str, str]) -> None:
+    """Wait until no other step of the job is about to enter, so that of many steps that begin at
+    once one alone takes the memory of a whole command line. Steps that wait for no other do not."""
+    global _held
+    alone = ("--ov", "--jobid", "--help", "--version")
+    if any(word.startswith(alone) for word in words) or "DRF_CORES" not in env:
+        return
+    name = name_of_job(env)
+    if env.get(WITHIN) == name:
+        return
+    with suppress(NoPlace, OSError):
+        _held = _lock(f"{private_directory()}/{name}", wait=True)
+
+
+def leave_line() -> None:
+    """Let the next step enter."""
+    global _held
+    if _held is not None:
+        os.close(_held)
+        _held = None
+
+
+def name_of_job(env: Mapping[str, str]) -> str:
+    return f"{env.get('DRF_JOB_ID')}.{env.get('DRF_ATTEMPT', '1')}"
+
+
 def enter(path: str, asks: Amount, has: Amount, *, wait: bool) -> bool:
     """Note in the list `path` that this process holds what it asks for, of the `has` of the job,
     once that is free. Return False if it is not free at once, and it does not `wait`."""
-    file = _lock(path, wait=wait)
+    global _held
+    file, _held = _held, None
+    if file is None:
+        file = _lock(path, wait=wait)
     if file is None:
         return False
     try:
