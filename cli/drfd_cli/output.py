@@ -449,8 +449,12 @@ def show_elapsed(job: JobView) -> str:
     if job["started_at"] is None:
         return "-"
     ran_s = (job["ended_at"] or time.time()) - job["started_at"]
+    return show_run_time(ran_s, has_ended=job["ended_at"] is not None)
+
+
+def show_run_time(ran_s: float, *, has_ended: bool) -> str:
     # Of a short job that has ended, a second is too coarse.
-    is_short = job["ended_at"] is not None and 0 <= ran_s < _SHORT_S
+    is_short = has_ended and 0 <= ran_s < _SHORT_S
     return f"{ran_s:.1f}s" if is_short else show_duration(ran_s)
 
 

@@ -110,6 +110,19 @@ class UsedView(TypedDict):
     processes_peak: int | None
 
 
+class AllRunsView(TypedDict):
+    """Sums over all runs of an ended job; what no run has shown is null."""
+
+    runs: int
+    wall_seconds: float
+    suspended_seconds: float
+    cpu_seconds: float | None
+    #: The highest of all runs.
+    memory_peak: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+
+
 #: The keys of `UsedView`, in their order.
 USED = tuple(UsedView.__annotations__)
 
@@ -255,6 +268,8 @@ class DetailedJobView(ExplainedJobView):
 
 class PastJobView(JobView):
     used: UsedView
+    #: Sent of a job that has run before its last attempt.
+    all_runs: NotRequired[AllRunsView]
 
 
 class ArrayView(SubmittedView):
@@ -445,7 +460,7 @@ class StatusReply(ServiceState, DrainPart):
 
 
 class ShowReply(TypedDict):
-    """A job or an array; `used` and `curve` are sent with a job only."""
+    """A job or an array; `used`, `all_runs` and `curve` are sent with a job only."""
 
     job: NotRequired[DetailedJobView]
     array: NotRequired[DetailedArrayView]
@@ -454,6 +469,8 @@ class ShowReply(TypedDict):
     events_omitted: int
     events_dropped: int
     used: NotRequired[UsedView | None]
+    #: Sent of an ended job that has run before its last attempt.
+    all_runs: NotRequired[AllRunsView]
     curve: NotRequired[CurveView | None]
 
 
@@ -502,6 +519,8 @@ class AccountView(TypedDict):
     """Sums over jobs: core-microseconds, byte-milliseconds, milliseconds, bytes."""
 
     jobs: int
+    #: A job that was preempted or tried again has more than one.
+    runs: int
     run_ms: int
     cores: AccountedView
     memory: AccountedView

@@ -44,7 +44,12 @@ def end_text(note: end.EndNote) -> str:
     """Return the sentence, without a full stop."""
     match note:
         case end.Ran():
-            return f"it ran for {_span(note.ran_ms)} and used {_used(note.used)}"
+            which = "its last run took" if note.is_last_of_many else "it ran for"
+            return f"{which} {_span(note.ran_ms)} and used {_used(note.used)}"
+        case end.AllRuns():
+            which = "its only run" if note.runs == 1 else f"its {note.runs} runs together"
+            cpu = "" if note.cpu_s is None else f" and used {_cpu_time(note.cpu_s)} of CPU time"
+            return f"{which} took {_span(note.ran_ms)}{cpu}"
         case end.UsedBeforeLoss():
             return f"until then it had used {_used(note.used)}"
         case end.WorkUnknown():
@@ -112,13 +117,16 @@ def end_text(note: end.EndNote) -> str:
 
 
 def _used(fact: end.ResourcesUsed) -> str:
-    cpu = show_duration(fact.cpu_s) if fact.cpu_s >= 60 else f"{fact.cpu_s:.1f}s"
     mean = ""
     if fact.mean_cores_milli is not None:
         cores = show_cores(fact.mean_cores_milli)
         mean = f" ({cores} of {show_cores(fact.cores_milli)} cores on average)"
     peak, limit = show_size(fact.memory_peak_bytes), show_size(fact.memory_bytes)
-    return f"{cpu} of CPU time{mean} and {peak} of {limit} of memory"
+    return f"{_cpu_time(fact.cpu_s)} of CPU time{mean} and {peak} of {limit} of memory"
+
+
+def _cpu_time(cpu_s: float) -> str:
+    return show_duration(cpu_s) if cpu_s >= 60 else f"{cpu_s:.1f}s"
 
 
 def _span(ran_ms: int) -> str:

@@ -76,6 +76,23 @@ def test_on_a_narrow_screen_lines_of_the_shell_and_exit_codes_tell_jobs_apart(
     assert " SIGKILL " in rows["5"]
 
 
+ALL_RUNS = {
+    "runs": 3, "wall_seconds": 3600.0, "suspended_seconds": 1800.0, "cpu_seconds": 3600.0,
+    "memory_peak": 2 << 30, "read_bytes": 1 << 30, "written_bytes": 10,
+}  # fmt: skip
+
+
+def test_a_job_that_ran_more_than_once_is_shown_with_all_its_runs(
+    drf: Drf, daemon: CannedDaemon, past: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cancelled before its last run."""
+    monkeypatch.setenv("COLUMNS", "80")
+    job = past("CANCELLED", started_at=None) | {"all_runs": ALL_RUNS, "used": dict.fromkeys(USED)}
+    daemon.replies = {"hello": ME, "history": page(job)}
+    assert drf("history").screen.splitlines()[3].split()[-3:] == ["1h00m", "2/8", "2G/16G"]
+    assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0")
+
+
 def test_the_time_of_a_short_job_has_tenths(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
     times = [0.04, 0.5, 9.94, 9.96, 59.9]
     jobs = [past(id=at, ended_at=1_700_000_010.0 + ran_s) for at, ran_s in enumerate(times, 1)]
@@ -162,7 +179,10 @@ def test_a_csv_of_nothing_has_its_first_line(drf: Drf, daemon: CannedDaemon) -> 
     daemon.replies = {"history": page()}
     out = drf("history", "-a", "--csv").out
     assert out.startswith("id,name,user,pool,state,")
-    assert out.endswith("io_stalled_seconds,processes_peak,array_id,array_index\n")
+    assert out.endswith(
+        "io_stalled_seconds,processes_peak,array_id,array_index,"
+        "runs,all_wall_seconds,all_suspended_seconds,all_cpu_seconds\n"
+    )
     assert out.count("\n") == 1
 
 

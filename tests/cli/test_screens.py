@@ -656,6 +656,20 @@ def test_show_has_what_the_kernel_counted_of_an_ended_job(
     assert not [line for line in drf("show", 42).out.splitlines() if line.startswith("held")]
 
 
+def test_show_sums_up_the_runs_of_a_job_that_had_several(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    sums = {
+        "runs": 3, "wall_seconds": 3600.0, "suspended_seconds": 0.0, "cpu_seconds": 1800.5,
+        "memory_peak": 2 << 30, "read_bytes": 0, "written_bytes": 0,
+    }  # fmt: skip
+    daemon.replies["show"] = {
+        "job": job(), "events": [], "events_omitted": 0, "events_dropped": 0, "all_runs": sums,
+    }  # fmt: skip
+    assert "in all     3 runs, 1h00m, 1800.5 s of CPU" in drf("show", 42).out.splitlines()
+    assert json.loads(drf("show", 42, "--json").out)["all_runs"] == sums
+
+
 def test_show_without_limit_start_or_cgroup(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     waiting = job(state="PENDING", reason=WHY, time_limit_s=None, started_at=None, cgroup=None)
     daemon.replies = {"show": {"job": waiting, "events": []}}

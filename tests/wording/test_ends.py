@@ -8,6 +8,7 @@ import pytest
 
 from drfd.core.explain.ended_jobs import (
     FAULT_SIGNALS,
+    AllRuns,
     DemandNotAtFault,
     EndNote,
     FaultSignal,
@@ -45,6 +46,15 @@ SENTENCES: list[tuple[EndNote, str]] = [
         "it ran for 1m30s and used 1m20s of CPU time (0.88 of 2 cores on average) "
         "and 100M of 1G of memory",
     ),
+    (
+        Ran(30_500, USED, is_last_of_many=True),
+        f"its last run took 30.5s and used {USED_TEXT}",
+    ),
+    (
+        AllRuns(3, 90_000, 71.25),
+        "its 3 runs together took 1m30s and used 1m11s of CPU time",
+    ),
+    (AllRuns(1, 25_000, None), "its only run took 25.0s"),
     (UsedBeforeLoss(USED), f"until then it had used {USED_TEXT}"),
     (WorkUnknown(), "whether its work was done only its output can tell; submit it again if not"),
     (

@@ -15,7 +15,7 @@ from drfd_cli.options import connect, past_options, past_selection, prints_resul
 from drfd_cli.output import Csv, Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import PastJobView, UsedView
+    from drfd.protocol.replies import AllRunsView, PastJobView, UsedView
 
 #: Jobs shown by default, and the most jobs of one reply.
 _MANY, _PAGE = 20, 1000
@@ -30,6 +30,8 @@ _CSV = (
     *("submitted_at", "started_at", "ended_at"),
 )
 _TASK = ("array_id", "array_index")
+#: Sums over all runs; a job that was preempted or tried again has more than one.
+_ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
 
 
 @click.command("history")
@@ -76,7 +78,7 @@ def _csv(jobs: list[PastJobView]) -> Csv:
     demand = ("cores", "memory", "read", "write")
     names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *USED]
     # Columns of later releases come last, so that no other column moves.
-    names += _TASK
+    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS)]
     return names, (
         [
             *_values(job, _CSV),
@@ -84,6 +86,8 @@ def _csv(jobs: list[PastJobView]) -> Csv:
             *_values(job["demand"], demand),
             *_values(job["used"], USED),
             *_values(job, _TASK),
+            job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None),
+            *_values(_used(job), _ALL_RUNS),
         ]
         for job in jobs
     )
@@ -104,14 +108,14 @@ def _print_table(jobs: list[PastJobView]) -> None:
         "STATE": lambda job: job["state"],
         "EXIT": _exit,
         "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),
-        ("TIME", "right"): output.show_elapsed,
+        ("TIME", "right"): _elapsed,
         # Each pair is used/declared.
-        ("CORES", "right"): lambda job: f"{_mean_cores(job['used'])}/{job['demand']['cores']:g}",
+        ("CORES", "right"): lambda job: f"{_mean_cores(_used(job))}/{job['demand']['cores']:g}",
         ("MEM", "right"): lambda job: (
-            f"{_size(job['used']['memory_peak'])}/{show_size(job['demand']['memory'])}"
+            f"{_size(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
         ),
         ("IO R/W", "right"): lambda job: (
-            f"{_size(job['used']['read_bytes'])}/{_size(job['used']['written_bytes'])}"
+            f"{_size(_used(job)['read_bytes'])}/{_size(_used(job)['written_bytes'])}"
         ),
         "CAUSE": lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
     }
@@ -133,11 +137,22 @@ def _exit(job: PastJobView) -> str:
     return "-" if job["exit_code"] is None else str(job["exit_code"])
 
 
+def _used(job: PastJobView) -> UsedView | AllRunsView:
+    """Return what the job used in all its runs."""
+    return job["all_runs"] if "all_runs" in job else job["used"]
+
+
+def _elapsed(job: PastJobView) -> str:
+    if "all_runs" not in job:
+        return output.show_elapsed(job)
+    return output.show_run_time(job["all_runs"]["wall_seconds"], has_ended=True)
+
+
 def _size(amount: int | None) -> str:
     return "-" if amount is None else show_size(amount)
 
 
-def _mean_cores(used: UsedView) -> str:
+def _mean_cores(used: UsedView | AllRunsView) -> str:
     """Return the mean number of busy cores while the job was not suspended."""
     if used["cpu_seconds"] is None or used["wall_seconds"] is None:
         return "-"

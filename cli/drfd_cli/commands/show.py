@@ -16,6 +16,7 @@ from drfd_cli.output import Result, of_each, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
+        AllRunsView,
         ConditionsView,
         CurveView,
         DetailedArrayView,
@@ -47,7 +48,8 @@ def _view(reply: ShowReply) -> Mapping[str, object]:
     shown: Mapping[str, object] = reply["array"] if "array" in reply else reply["job"]
     told: Mapping[str, object] = reply
     # "used" is known only after the job has ended, "curve" also while it runs.
-    more = {key: told[key] for key in ("used", "curve") if told.get(key) is not None}
+    kinds = ("used", "all_runs", "curve")
+    more = {key: told[key] for key in kinds if told.get(key) is not None}
     # A daemon that has not been restarted since an update sends all events.
     counts = pick(reply, _EVENT_COUNTS)
     return {**shown, "events": reply["events"], **counts, **more}
@@ -57,7 +59,7 @@ def _show(reply: ShowReply) -> None:
     lines = (
         array_lines(reply["array"])
         if "array" in reply
-        else job_lines(reply["job"], reply.get("used"), reply.get("curve"))
+        else job_lines(reply["job"], reply.get("used"), reply.get("curve"), reply.get("all_runs"))
     )
     for label, value in lines:
         output.tell(f"{label:<{_LABEL}} {output.clean(value, 1000)}")
@@ -143,7 +145,10 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
 
 
 def job_lines(
-    job: DetailedJobView, used: UsedView | None, points: CurveView | None
+    job: DetailedJobView,
+    used: UsedView | None,
+    points: CurveView | None,
+    all_runs: AllRunsView | None = None,
 ) -> list[tuple[str, str]]:
     usage = job["usage"]
     limit = job["time_limit_s"]
@@ -165,6 +170,7 @@ def job_lines(
             f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
+        *_all_runs(all_runs),
         *_curve_lines(points, job["demand"]),
         *_kernel_lines(used),
         *_conditions(job),
@@ -189,6 +195,16 @@ def _errors(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]
     """Return the line for the file of the errors, if that is not the file of the output."""
     path = shown["stderr"]
     return [] if path == shown["stdout"] else [("errors", path or "")]
+
+
+def _all_runs(sums: AllRunsView | None) -> list[tuple[str, str]]:
+    """Return the line for a job that has run before its last attempt."""
+    if sums is None:
+        return []
+    cpu_s = sums["cpu_seconds"]
+    cpu = "" if cpu_s is None else f", {cpu_s:.1f} s of CPU"
+    runs = "1 run" if sums["runs"] == 1 else f"{sums['runs']} runs"
+    return [("in all", f"{runs}, {show_duration(sums['wall_seconds'])}{cpu}")]
 
 
 def _curve_lines(points: CurveView | None, demand: ResourcesView) -> list[tuple[str, str]]:

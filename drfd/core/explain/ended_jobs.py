@@ -26,6 +26,7 @@ from enum import StrEnum
 from signal import Signals
 
 from drfd.core.decisions.outcome import more_memory, round_size
+from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import Job, Outcome, Usage
 
 # -- notes: sizes in bytes, times in milliseconds, cores in thousandths ----------------------------
@@ -45,6 +46,18 @@ class ResourcesUsed:
 class Ran:
     ran_ms: int
     used: ResourcesUsed
+    #: Whether other runs came before this one.
+    is_last_of_many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllRuns:
+    """The sums over all runs of a job that had others before its last attempt."""
+
+    runs: int
+    ran_ms: int
+    #: None if no run was measured.
+    cpu_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +178,7 @@ class LaunchFault(StrEnum):
 
 EndNote = (
     Ran
+    | AllRuns
     | UsedBeforeLoss
     | WorkUnknown
     | KilledForMemory
@@ -194,7 +208,8 @@ _KILLING_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT"})
 
 
 def end_notes(job: Job) -> list[EndNote]:
-    """Return the notes, the most important first; none for a live job."""
+    """Return the notes, the most important first; none for a live job. They are about the last
+    attempt, but for one about all runs."""
     usage = job.usage if job.usage is not None and job.usage.memory_peak_bytes else None
     found: Iterator[EndNote]
     match job.outcome:
@@ -212,7 +227,16 @@ def end_notes(job: Job) -> list[EndNote]:
             found = iter([_ran(job, usage)])
         case _:
             found = iter([])
-    return list(found)
+    return [*found, *_all_runs(job)]
+
+
+def _all_runs(job: Job) -> Iterator[EndNote]:
+    earlier = job.earlier_runs
+    if job.outcome is None or earlier is None:
+        return
+    account = earlier + (account_of_run(job) or NO_ACCOUNT)
+    cpu_s = account.cores.used / 1_000_000 if account.memory_peak_bytes else None
+    yield AllRuns(account.runs, account.run_ms, cpu_s)
 
 
 def _out_of_memory(job: Job, usage: Usage) -> Iterator[EndNote]:
@@ -274,7 +298,8 @@ def _lost(job: Job, usage: Usage | None) -> Iterator[EndNote]:
 
 
 def _ran(job: Job, usage: Usage) -> Ran:
-    return Ran(_ran_ms(job), _resources_used(job, usage))
+    is_last_of_many = job.earlier_runs is not None
+    return Ran(_ran_ms(job), _resources_used(job, usage), is_last_of_many)
 
 
 def _resources_used(job: Job, usage: Usage) -> ResourcesUsed:

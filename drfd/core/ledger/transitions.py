@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
+from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.copying import copier
 from drfd.core.model.job import Broken, Job, JobSpec, JobState, Outcome, Stop
 
@@ -182,6 +183,7 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
 
     It is eligible from now on, except that a job whose launch was postponed keeps its earlier time.
     """
+    run = account_of_run(job) if event.counts_run else None
     again = Job(
         id=job.id,
         spec=job.spec,
@@ -191,6 +193,7 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
         preempted_at=job.preempted_at,
         retries=job.retries,
         last_end=job.last_end,
+        earlier_runs=job.earlier_runs if run is None else (job.earlier_runs or NO_ACCOUNT) + run,
         array_id=job.array_id,
         array_index=job.array_index,
         postponements=job.postponements,
@@ -297,7 +300,13 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 outcome=Outcome.CANCELLED,
                 outcome_text=event.why
                 or f"cancelled by {event.by} before it "
-                + ("was tried again" if job.retries else "started"),
+                + (
+                    "was tried again"
+                    if job.retries
+                    else "started again"
+                    if job.earlier_runs
+                    else "started"
+                ),
             )
         case ev.LaunchFailed():
             return replace_in(

@@ -130,6 +130,9 @@ class Cleaned(_OfAttempt):
 class Requeued(_OfAttempt):
     """The attempt is removed, and the job waits again at its old place in the queue."""
 
+    #: Whether the attempt is added to the job's earlier runs; older versions forgot it.
+    counts_run: bool = False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendRequested(_OfJob):
@@ -167,6 +170,8 @@ class Retried(_OfAttempt):
 
     #: Unix time before which the next attempt may not start.
     not_before_s: int
+    #: As of `Requeued`.
+    counts_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
+from drfd.core.model.account import Account
 from drfd.core.model.resources import Instances, Resources
 from drfd.payload import unpack
 
@@ -404,6 +405,9 @@ class Job:
     #: Number of retries so far, and how the attempt before the present one ended.
     retries: int = 0
     last_end: str = ""
+    #: The sums of the runs before the present attempt, or None if there was none. Older
+    #: versions did not count them.
+    earlier_runs: Account | None = None
     #: The latest postponed launch, and how many there were; none of them counts as a retry.
     postponed: Postponed | None = None
     postponements: int = 0

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from drfd.core.decisions.job_requests import may_touch
-from drfd.core.explain.account import Account, AccountedAmount, Row, UsageAccounts
+from drfd.core.explain.account import Row, UsageAccounts
 from drfd.core.explain.ended_jobs import LAST, Advice, advise, is_as_asked, kind_of_job
 from drfd.core.fairness.rules import ROOT
 from drfd.core.model import stimuli as st
+from drfd.core.model.account import Account, AccountedAmount
 from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
@@ -49,9 +50,7 @@ class HistoryHandler:
     ) -> HistoryReply | ReportReply:
         if isinstance(request, msg.HistoryRequest):
             return await self._history(actor, request)
-        # A report by job has a row for each job: only the latest are read.
-        limit = request.limit if request.by == "job" else None
-        past = self._past(request.past, limit=limit)
+        past = self._past(request.past)
         return await asyncio.to_thread(self._report, request, past)
 
     async def _history(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
@@ -80,7 +79,7 @@ class HistoryHandler:
         return None if advice is None or is_as_asked(advice, job) else advice_view(advice)
 
     def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
-        accounts = UsageAccounts(request.by)
+        accounts = UsageAccounts(request.by, most_jobs=request.limit)
         accounts.take(read_ended(self.engine.journal.path, past, commands=False))
         view = report_view(accounts, limit=request.limit, least=request.least)
         if request.by in ("user", "pool"):
@@ -170,6 +169,7 @@ def account_view(account: Account) -> AccountView:
     and bytes."""
     return {
         "jobs": account.jobs,
+        "runs": account.runs,
         "run_ms": account.run_ms,
         "cores": _amount(account.cores),
         "memory": _amount(account.memory),

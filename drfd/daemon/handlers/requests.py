@@ -368,12 +368,13 @@ class Requests:
             job = self._lookup.any_job(job_id)
             used = views.used_view(job) if job.state is JobState.ENDED else None
             curve = self.curves.of_job(job)
-            return {
+            reply: ShowReply = {
                 "job": self._lookup.full_view(job, actor),
                 **events,
                 "used": used,
                 "curve": None if curve is None else views.curve_view(curve),
             }
+            return _with_all_runs(reply, job)
         assert array is not None
         view = await self._lookup.array_view(array)
         return {
@@ -385,7 +386,7 @@ class Requests:
         """Return of another user's job what lists show to everybody: no command, paths, conditions
         or events."""
         curve = self.curves.of_job(job)
-        return {
+        reply: ShowReply = {
             "job": {**self._lookup.view(job, actor), **views.NO_CONDITIONS, "cpus": None},
             "events": [],
             "events_omitted": 0,
@@ -393,6 +394,7 @@ class Requests:
             "used": views.used_view(job) if job.state is JobState.ENDED else None,
             "curve": None if curve is None else views.curve_view(curve),
         }
+        return _with_all_runs(reply, job)
 
     async def _why(self, actor: st.Actor, ref: Ref) -> WhyReply:
         """Return the job, with why it waits or how it ended, and what would change that. Of another
@@ -530,6 +532,13 @@ class Requests:
             reply = await self._batch.ask(actor, Selection(ids=list(running)), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
         return {**reply, "running": running, **self._service_state()}
+
+
+def _with_all_runs(reply: ShowReply, job: Job) -> ShowReply:
+    all_runs = views.all_runs_view(job)
+    if all_runs is not None:
+        reply["all_runs"] = all_runs
+    return reply
 
 
 def _too_many_rows() -> Refused:

@@ -13,6 +13,7 @@ from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, count_of, merged, show_spans
 from drfd.common.units import clock_time, short_clock
 from drfd.core.decisions.outcome import attempts_of, signal_name
+from drfd.core.explain.account import account_of
 from drfd.core.explain.reasons import WaitReason
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
@@ -25,6 +26,7 @@ from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.core.usage import Curve, Point
 from drfd.journal.arrays import TaskCounts
 from drfd.protocol.replies import (
+    AllRunsView,
     ArrayView,
     CodeText,
     ConditionsView,
@@ -406,9 +408,31 @@ def curve_view(curve: Curve) -> CurveView:
 
 
 def ended_job_view(job: Job, *, private: bool) -> PastJobView:
-    """Return an ended job with the recorded use of its last attempt."""
+    """Return an ended job with the recorded use of its last attempt and of all its runs."""
     shown = job_view(job, reason=None, usage=None, private=private)
-    return {**shown, "used": used_view(job)}
+    all_runs = all_runs_view(job)
+    view = cast(PastJobView, {**shown, "used": used_view(job)})
+    if all_runs is not None:
+        view["all_runs"] = all_runs
+    return view
+
+
+def all_runs_view(job: Job) -> AllRunsView | None:
+    """Return the sums over all runs of an ended job, or None if no run came before its last
+    attempt."""
+    account = account_of(job)
+    if account is None or job.earlier_runs is None or job.state is not JobState.ENDED:
+        return None
+    is_measured = bool(account.memory_peak_bytes)
+    return {
+        "runs": account.runs,
+        "wall_seconds": (account.run_ms + account.frozen_ms) / 1000,
+        "suspended_seconds": account.frozen_ms / 1000,
+        "cpu_seconds": round(account.cores.used / 1e6, 3) if is_measured else None,
+        "memory_peak": account.memory_peak_bytes if is_measured else None,
+        "read_bytes": account.read_bytes if is_measured else None,
+        "written_bytes": account.written_bytes if is_measured else None,
+    }
 
 
 def used_view(job: Job) -> UsedView:

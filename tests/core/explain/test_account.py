@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.explain.account import (
-    BY,
-    NO_AMOUNT,
-    Account,
-    AccountedAmount,
-    UsageAccounts,
-    account_of,
-)
+from drfd.core.explain.account import BY, UsageAccounts, account_of
 from drfd.core.explain.ended_jobs import LAST
+from drfd.core.model.account import NO_AMOUNT, Account, AccountedAmount, account_of_run
 from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
 from fakes import GIB, demand, spec
 
@@ -40,7 +34,9 @@ JOB = Job(
 def test_a_frozen_job_declares_its_memory_alone() -> None:
     assert account_of(JOB) == Account(
         jobs=1,
+        runs=1,
         run_ms=8000,
+        frozen_ms=2000,
         cores=AccountedAmount(16_000_000, 4_000_000),
         memory=AccountedAmount(GIB * 10_000, GIB * 2_500),
         read=AccountedAmount(800_000, 80_000),
@@ -51,6 +47,34 @@ def test_a_frozen_job_declares_its_memory_alone() -> None:
         memory_peak_bytes=GIB // 4,
         throttled_us=500,
     )
+
+
+def test_all_runs_of_a_job_count() -> None:
+    """It was preempted after ten seconds, tried again after an hour, and then done at once."""
+    later = replace(
+        JOB,
+        started_at=5000.0,
+        ended_at=5000.0,
+        suspended_s=0.0,
+        earlier_runs=account_of_run(JOB),
+        usage=Usage(cpu_s=0.25, memory_peak_bytes=GIB // 2, throttled_us=None),
+    )
+    account = account_of(later)
+    assert account is not None
+    assert (account.jobs, account.runs, account.run_ms, account.frozen_ms) == (1, 2, 8000, 2000)
+    assert account.cores == AccountedAmount(16_000_000, 4_250_000)
+    assert (account.memory_declared_bytes, account.memory_peak_bytes) == (GIB, GIB // 2)
+    assert account.throttled_unknown_jobs == 1
+    cancelled = replace(JOB, started_at=None, usage=None, earlier_runs=account_of_run(JOB))
+    assert account_of(cancelled) == account_of(JOB)
+
+
+def test_a_job_counts_once_as_out_of_memory_and_only_by_its_end() -> None:
+    out = replace(JOB, outcome=Outcome.OUT_OF_MEMORY)
+    done = account_of(replace(JOB, earlier_runs=account_of_run(out)))
+    ended = account_of(replace(out, earlier_runs=account_of_run(out)))
+    assert done is not None and ended is not None
+    assert (done.out_of_memory_jobs, ended.out_of_memory_jobs) == (0, 1)
 
 
 def test_what_nobody_has_measured_is_not_wasted() -> None:

@@ -13,10 +13,24 @@ import pytest
 from drfd.core.ledger.ledger import JobCounts, Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model import events as ev
+from drfd.core.model.account import AccountedAmount
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage
 from drfd.core.model.lifecycle import TRANSITIONS, InvalidTransition
 from drfd.core.model.resources import Axes
-from fakes import ALICE, BOB, Bench, demand, happened, ledger_at, now, spec, tables
+from drfd.core.model.stimuli import AttemptRemoved
+from fakes import (
+    ALICE,
+    BOB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    happened,
+    ledger_at,
+    now,
+    spec,
+    tables,
+)
 
 S = JobState
 KINDS = list(get_args(ev.JobEvent))
@@ -509,6 +523,26 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
     }
     started = ledger.apply(happened(ev.Admitted, at_s=10, attempt=2))
     assert started == replace(job, state=S.STARTING, attempt=2)
+
+
+def test_a_requeued_job_keeps_the_sums_of_its_earlier_runs(bench: Bench) -> None:
+    job_id = bench.start(spec(preemptible=True, asks=demand(2)))
+    for attempt, (start_s, end_s) in enumerate([(0, 25), (40, 45)], 1):
+        if attempt > 1:
+            assert bench.schedule(start_s) == [job_id]
+            bench.feed(attempt_started(job_id, attempt, start_s))
+        bench.preempt(job_id, at_s=end_s)
+        seen = Usage(cpu_s=2.0, memory_peak_bytes=7)
+        bench.feed(ended(job_id, attempt, end_s, signal=15, exit_code=None, usage=seen))
+        bench.feed(AttemptRemoved(now(end_s), job_id, attempt))
+    runs = bench.job(job_id).earlier_runs
+    assert runs is not None
+    assert (runs.jobs, runs.runs, runs.run_ms) == (0, 2, 30_000)
+    assert runs.cores == AccountedAmount(60_000_000, 4_000_000)
+    gone = copy.deepcopy(bench.ledger).apply(happened(ev.Cancelled, job_id, 50.0, by="root"))
+    assert gone is not None
+    assert gone.outcome_text == "cancelled by root before it started again"
+    assert gone.earlier_runs == runs
 
 
 def test_a_requeueing_that_becomes_an_end_keeps_its_grace_time() -> None:

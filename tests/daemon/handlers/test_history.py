@@ -9,8 +9,9 @@ import pytest
 from daemon.desk import Desk
 from drfd.common.errors import Refused
 from drfd.core.model.job import Usage
+from drfd.core.model.stimuli import AttemptRemoved, Tick
 from drfd.core.usage import Curve, Point
-from fakes import ADMIN, ALICE, BOB
+from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now
 
 
 async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
@@ -102,7 +103,7 @@ async def test_a_report_sums_up_and_says_what_to_ask_for(desk: Desk) -> None:
     assert {name: row[name] for name in reply["total"]} == reply["total"]
 
 
-async def test_rows_beyond_the_limit_are_summed_up_but_jobs_are_the_latest(desk: Desk) -> None:
+async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk: Desk) -> None:
     for actor in (ALICE, BOB, ADMIN):
         await desk.finish(await desk.submit(actor), **used())
     by_user = await desk.ask(ALICE, op="report", by="user", limit=1)
@@ -110,7 +111,60 @@ async def test_rows_beyond_the_limit_are_summed_up_but_jobs_are_the_latest(desk:
     assert (by_user["others"]["jobs"], by_user["total"]["jobs"]) == (2, 3)
     by_job = await desk.ask(ALICE, op="report", by="job", limit=2)
     assert [row["id"] for row in by_job["rows"]] == ["3", "2"]
-    assert (by_job["others"], by_job["total"]["jobs"]) == (None, 2)
+    assert (by_job["others"]["jobs"], by_job["total"]["jobs"]) == (1, 3)
+    assert by_job["total"] == by_user["total"]
+    for limit in (3, 4):
+        whole = await desk.ask(ALICE, op="report", by="job", limit=limit)
+        assert (len(whole["rows"]), whole["others"]) == (3, None)
+
+
+async def run_twice(desk: Desk, job_id: int) -> None:
+    """Three seconds of a core before a failure, and then next to nothing."""
+    usage = Usage(cpu_s=3.0, memory_peak_bytes=100 << 20)
+    await desk.finish(job_id, usage=usage, at_s=3.0, exit_code=1)
+    await desk.feed(Tick(now(60.0)))
+    instant = Usage(cpu_s=0.01, memory_peak_bytes=1 << 20)
+    await desk.feed(
+        attempt_started(job_id, 2, 60.0),
+        ended(job_id, 2, 60.0, usage=instant),
+        AttemptRemoved(now(60.0), job_id, 2),
+    )
+
+
+async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(desk: Desk) -> None:
+    job_id = await desk.submit(ALICE, retry={"times": 1})
+    await run_twice(desk, job_id)
+    runs = {
+        "runs": 2, "wall_seconds": 3.0, "suspended_seconds": 0.0, "cpu_seconds": 3.01,
+        "memory_peak": 100 << 20, "read_bytes": 0, "written_bytes": 0,
+    }  # fmt: skip
+    (row,) = (await desk.ask(ALICE, op="history"))["jobs"]
+    assert (row["all_runs"], row["used"]["cpu_seconds"], row["attempt"]) == (runs, 0.01, 2)
+    for actor in (ALICE, BOB):
+        assert (await desk.ask(actor, op="show", id=job_id))["all_runs"] == runs
+    (line,) = (await desk.ask(ALICE, op="report", by="job"))["rows"]
+    assert (line["jobs"], line["runs"], line["run_ms"]) == (1, 2, 3000)
+    assert (line["cores"]["declared"], line["cores"]["used"]) == (3_000_000, 3_010_000)
+    assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [
+        "its last run took 0.0s and used 0.0s of CPU time and 1M of 1G of memory",
+        "its 2 runs together took 3.0s and used 3.0s of CPU time",
+    ]
+
+
+async def test_a_job_that_is_cancelled_before_its_second_run_has_had_its_first(
+    desk: Desk,
+) -> None:
+    job_id = await desk.submit(ALICE, retry={"times": 1})
+    usage = Usage(cpu_s=20.0, memory_peak_bytes=100 << 20)
+    await desk.finish(job_id, at_s=25.0, usage=usage, exit_code=1)
+    await desk.ask(ALICE, op="cancel", select={"ids": [job_id]})
+    (row,) = (await desk.ask(ALICE, op="history"))["jobs"]
+    assert (row["started_at"], row["all_runs"]["wall_seconds"]) == (None, 25.0)
+    (line,) = (await desk.ask(ALICE, op="report", by="job"))["rows"]
+    assert (line["runs"], line["cores"]["used"]) == (1, 20_000_000)
+    assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [
+        "its only run took 25.0s and used 20.0s of CPU time"
+    ]
 
 
 async def test_one_job_is_evidence_for_who_says_so(desk: Desk) -> None:

@@ -1,0 +1,151 @@
+"""Sums of what runs of jobs declared and used, as exact integers, so that they add up.
+
+A run counts for the time between its start and its end. While it was frozen it counts with its
+memory, but not with the cores and rates that it had released. The declared resources of runs whose
+use is not known are summed separately, and do not count as wasted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from drfd.core.model.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class AccountedAmount:
+    """Amounts of one resource: `declared` and `used` by the jobs whose use is known, and `unknown`,
+    which the other jobs declared."""
+
+    declared: int = 0
+    used: int = 0
+    unknown: int = 0
+
+    def __add__(self, other: AccountedAmount) -> AccountedAmount:
+        return AccountedAmount(
+            self.declared + other.declared, self.used + other.used, self.unknown + other.unknown
+        )
+
+    @property
+    def wasted(self) -> int:
+        """Declared minus used; below zero if more was used than declared."""
+        return self.declared - self.used
+
+    @property
+    def efficiency(self) -> Fraction | None:
+        """Used over declared, or None if nothing was declared by jobs whose use is known."""
+        return Fraction(self.used, self.declared) if self.declared else None
+
+
+NO_AMOUNT = AccountedAmount()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    jobs: int = 0
+    #: Number of runs: a job that was preempted or tried again has more than one.
+    runs: int = 0
+    #: Run time in milliseconds, without the time frozen, and that time.
+    run_ms: int = 0
+    frozen_ms: int = 0
+    #: CPU time in core-microseconds.
+    cores: AccountedAmount = NO_AMOUNT
+    #: Peak memory times the duration of the job, in byte-milliseconds.
+    memory: AccountedAmount = NO_AMOUNT
+    #: Disk rate times run time, in bytes/s times milliseconds, of jobs that declared a rate.
+    read: AccountedAmount = NO_AMOUNT
+    write: AccountedAmount = NO_AMOUNT
+    #: Bytes read and written by all jobs, whether they declared a rate or not.
+    read_bytes: int = 0
+    written_bytes: int = 0
+    #: Largest declared memory, and largest peak, of a single job.
+    memory_declared_bytes: int = 0
+    memory_peak_bytes: int = 0
+    #: Time throttled by CPU quotas, summed over CPUs, and the number of jobs for which it is not
+    #: known.
+    throttled_us: int = 0
+    throttled_unknown_jobs: int = 0
+    out_of_memory_jobs: int = 0
+    timeout_jobs: int = 0
+    #: Countable resources by name, in milliseconds of one instance. A job has them as long as it
+    #: lasts, frozen or not, and their use is not measured.
+    gres_ms: tuple[tuple[str, int], ...] = ()
+
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            jobs=self.jobs + other.jobs,
+            runs=self.runs + other.runs,
+            run_ms=self.run_ms + other.run_ms,
+            frozen_ms=self.frozen_ms + other.frozen_ms,
+            cores=self.cores + other.cores,
+            memory=self.memory + other.memory,
+            read=self.read + other.read,
+            write=self.write + other.write,
+            read_bytes=self.read_bytes + other.read_bytes,
+            written_bytes=self.written_bytes + other.written_bytes,
+            memory_declared_bytes=max(self.memory_declared_bytes, other.memory_declared_bytes),
+            memory_peak_bytes=max(self.memory_peak_bytes, other.memory_peak_bytes),
+            throttled_us=self.throttled_us + other.throttled_us,
+            throttled_unknown_jobs=self.throttled_unknown_jobs + other.throttled_unknown_jobs,
+            out_of_memory_jobs=self.out_of_memory_jobs + other.out_of_memory_jobs,
+            timeout_jobs=self.timeout_jobs + other.timeout_jobs,
+            gres_ms=_summed(self.gres_ms, other.gres_ms),
+        )
+
+
+NO_ACCOUNT = Account()
+
+
+def account_of_run(job: Job) -> Account | None:
+    """Return the account of the job's last run, as of no job, or None if that has not come as far
+    as the job's program or is not over."""
+    if job.started_at is None or job.ended_at is None:
+        return None
+    wall_ms = max(0, round((job.ended_at - job.started_at) * 1000))
+    run_ms = max(0, wall_ms - round(job.frozen_s(job.ended_at) * 1000))
+    demand, usage = job.spec.demand, job.usage
+    read_bps, write_bps = demand.rate_sums
+    seen = usage if usage is not None and usage.memory_peak_bytes else None
+    return Account(
+        runs=1,
+        run_ms=run_ms,
+        frozen_ms=wall_ms - run_ms,
+        cores=_amount(
+            demand.cores_milli * run_ms, None if seen is None else round(seen.cpu_s * 1_000_000)
+        ),
+        memory=_amount(
+            demand.memory_bytes * wall_ms,
+            None if seen is None else seen.memory_peak_bytes * wall_ms,
+        ),
+        read=_rate(read_bps, run_ms, None if seen is None else seen.read_bytes),
+        write=_rate(write_bps, run_ms, None if seen is None else seen.written_bytes),
+        read_bytes=0 if seen is None else seen.read_bytes,
+        written_bytes=0 if seen is None else seen.written_bytes,
+        memory_declared_bytes=demand.memory_bytes,
+        memory_peak_bytes=0 if seen is None else seen.memory_peak_bytes,
+        throttled_us=0 if seen is None else seen.throttled_us or 0,
+        throttled_unknown_jobs=int(seen is None or seen.throttled_us is None),
+        gres_ms=tuple((name, count * wall_ms) for name, count in demand.gres),
+    )
+
+
+def _summed(
+    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    sums = Counter(dict(left))
+    sums.update(dict(right))
+    return tuple(sorted(sums.items()))
+
+
+def _amount(declared: int, used: int | None) -> AccountedAmount:
+    return AccountedAmount(unknown=declared) if used is None else AccountedAmount(declared, used)
+
+
+def _rate(declared_bps: int, run_ms: int, moved_bytes: int | None) -> AccountedAmount:
+    if not declared_bps:
+        return NO_AMOUNT
+    return _amount(declared_bps * run_ms, None if moved_bytes is None else moved_bytes * 1000)
