@@ -84,7 +84,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("watching", "handlers", "server"),
         },
         "main": {
-            *("config", "spawn"),
+            *("calendar", "config", "spawn"),
             *("handlers", "server", "controller"),
         },
         "__main__": {"main"},

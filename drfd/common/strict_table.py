@@ -96,7 +96,7 @@ class TomlTable(StrictTable):
 
         The caller checks them with `done`.
         """
-        values = self.take(key, read_tables, None)
+        values = self.take(key, partial(read_tables, self.at(key)), None)
         if values is None:
             return None
         return [
@@ -137,9 +137,9 @@ def read_table(place: str, value: object) -> Toml:
     return value
 
 
-def read_tables(value: object) -> list[Toml]:
+def read_tables(place: str, value: object) -> list[Toml]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise wrong(value, "a list of tables", "[[disk]]")
+        raise wrong(value, "a list of tables", f"[[{place}]], and its keys below")
     return value
 
 

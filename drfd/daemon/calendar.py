@@ -1,4 +1,4 @@
-"""The maintenance windows of the configuration, and their times as Unix times.
+"""The maintenance windows and the limits by hour of the configuration, at their Unix times.
 
 Times are read as local times of the machine. A weekly pattern is expanded for the weeks ahead; the
 daemon does that again from time to time, because the core knows no calendar.
@@ -7,44 +7,24 @@ daemon does that again from time to time, because the core knows no calendar.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable
 from drfd.common.units import clock_time, parse_duration, show_duration
+from drfd.common.week import WEEK_S, Weekly, parse_weekly
+from drfd.core.fairness.rules import NodeSettings
 from drfd.core.ledger.windows import NO_LIMIT_S, Window
+from drfd.core.model.limit_hours import LimitHours, LimitSpan, limit_steps
+from drfd.core.model.resources import Axes
 
-_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_WEEKLY = re.compile(r"([a-z]{3,9})\s+(\d\d?):(\d\d)", re.ASCII | re.IGNORECASE)
 _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _EXAMPLES = 'start = "2026-12-01 22:00" for once, or "Sat 02:00" for each week'
-_LEAST_S, _WEEK_S = 60, 7 * 86400
-
-
-@dataclass(frozen=True, slots=True)
-class Weekly:
-    """A time of the week: the day (0: Monday), hour and minute."""
-
-    day: int
-    hour: int
-    minute: int
-
-    def times_s(self, from_s: float, until_s: float) -> Iterator[float]:
-        """Yield the Unix times between the two at which a local clock shows this time."""
-        now = time.localtime(from_s)
-        day = now.tm_mday + (self.day - now.tm_wday) % 7 - 7
-        while True:
-            # Time zones change their offset: each week is asked for by itself.
-            moment = (now.tm_year, now.tm_mon, day, self.hour, self.minute, 0, 0, 0, -1)
-            at_s = time.mktime(moment)
-            if at_s >= until_s:
-                return
-            if at_s >= from_s:
-                yield at_s
-            day += 7
+_LEAST_S = 60
+#: Seconds for which limits by hour are known: before now, in case the clock is set back, and ahead.
+_PAST_S, _AHEAD_S = WEEK_S, 3 * WEEK_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +57,7 @@ def read_windows(top: TomlTable) -> tuple[WindowSettings, ...]:
                 f"{show_duration(length_s)} is shorter than a minute",
                 hint='write "30m" or "4h"; a number alone is seconds',
             )
-        if isinstance(start, Weekly) and length_s >= _WEEK_S:
+        if isinstance(start, Weekly) and length_s >= WEEK_S:
             table.fail(
                 "length",
                 f"{show_duration(length_s)} leaves no time between weekly windows",
@@ -112,6 +92,22 @@ def expand(settings: Sequence[WindowSettings], now_s: float) -> tuple[Window, ..
             if start_s + each.length_s > now_s
         ]
     return tuple(sorted(found, key=lambda each: (each.start_s, each.end_s)))
+
+
+def expand_hours(nodes: Iterable[tuple[str, NodeSettings]], axes: Axes, now_s: float) -> LimitHours:
+    """Return the limits of those of the nodes, each with its path, that have limits by hour, for
+    some weeks ahead."""
+    from_s, until_s = now_s - _PAST_S, now_s + _AHEAD_S
+    steps = {}
+    for path, node in nodes:
+        spans = [
+            LimitSpan(start_s=start_s, end_s=end_s, limit=hours.limit)
+            for hours in node.hours
+            for start_s, end_s in hours.when.spans_s(from_s, until_s)
+        ]
+        if spans:
+            steps[path] = limit_steps(node.limit, spans, axes.names, from_s=from_s, until_s=until_s)
+    return LimitHours(steps, until_s) if steps else LimitHours()
 
 
 def window_warnings(
@@ -152,20 +148,13 @@ def _read_reason(value: object) -> str:
 def _read_start(value: object) -> float | Weekly:
     # A date and time of TOML is one without quotes.
     text = str(value).strip() if isinstance(value, str | datetime) else ""
-    weekly = _WEEKLY.fullmatch(text)
+    weekly = parse_weekly(text)
     if weekly is not None:
-        day = next((n for n, name in enumerate(_DAYS) if _is_day(weekly[1], name)), None)
-        hour, minute = int(weekly[2]), int(weekly[3])
-        if day is not None and hour < 24 and minute < 60:
-            return Weekly(day, hour, minute)
-    elif len(text) > len("2026-12-01"):
+        return weekly
+    if len(text) > len("2026-12-01"):
         try:
             return datetime.fromisoformat(text).timestamp()
         except (ValueError, OverflowError, OSError):
             pass
     text = f"{value!r} is neither a date with a time nor a time of the week"
     raise Refused("config", text, hint=f"write {_EXAMPLES}")
-
-
-def _is_day(word: str, name: str) -> bool:
-    return word.lower() in (name, name[:3])

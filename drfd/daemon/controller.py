@@ -29,11 +29,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from drfd.common.errors import DrfdError, HostError
+from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
+from drfd.core.model.limit_hours import LimitHours
 from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon import spawn
-from drfd.daemon.calendar import expand
+from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
@@ -56,7 +58,7 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two passes while jobs wait and no event occurs.
 _PASS_S = 5.0
-#: Seconds between two looks for the maintenance windows of the weeks ahead.
+#: Seconds between two looks for the maintenance windows and limits by hour of the weeks ahead.
 _WINDOWS_S = 600.0
 #: Seconds between `drf shutdown` and the end, in which the client gets its reply.
 _REPLY_S = 0.2
@@ -134,6 +136,7 @@ class Daemon:
             on_failure=_end_after,
         )
         self._adopt_windows(config)
+        self._engine.adopt_limit_hours(_limit_hours(site.rules))
         self._engine.changes.listen(self._curves.job_changed)
         self._sampler = Sampler(self._engine, self._meter, self._curves)
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
@@ -227,7 +230,7 @@ class Daemon:
 
     def _reload(self) -> Site:
         config, site = self._reread()
-        self._engine.adopt(site.rules)
+        self._engine.adopt(site.rules, _limit_hours(site.rules))
         site = self._and_lost(site)
         self._requests.config, self._requests.site = config, site
         self._link.settings = _launch_settings(config, site)
@@ -296,13 +299,15 @@ class Daemon:
                 self._engine.submit(Work(Tick(clock())))
 
     async def _renew_windows(self) -> None:
-        """Find the windows of the weeks ahead again at intervals: weekly ones come into sight, and
-        the clock or the time zone may have been set."""
+        """Find the windows and the limits by hour of the weeks ahead again at intervals: weekly
+        ones come into sight, and the clock or the time zone may have been set."""
         while True:
             await asyncio.sleep(_WINDOWS_S)
             before = self._engine.windows
             self._adopt_windows(self._requests.config)
-            if self._engine.windows != before:
+            hours = _limit_hours(self._requests.site.rules)
+            self._engine.adopt_limit_hours(hours)
+            if self._engine.windows != before or hours:
                 self._engine.submit(Work(Tick(clock())))
 
     def _adopt_windows(self, config: Config) -> None:
@@ -337,6 +342,10 @@ class Daemon:
 
 def _launch_settings(config: Config, site: Site) -> LaunchSettings:
     return LaunchSettings(site.disks, config.max_pids, config.cores_by)
+
+
+def _limit_hours(rules: Rules) -> LimitHours:
+    return expand_hours(rules.nodes(), rules.axes, time.time())
 
 
 def clock() -> Now:

@@ -21,8 +21,11 @@ from typing import NoReturn
 from drfd import __version__
 from drfd.common import failpoints, journald, paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
-from drfd.common.units import exact_size, show_size
+from drfd.common.units import clock_time, exact_size, show_size
+from drfd.core.fairness.rules import nodes_of
+from drfd.core.model.resources import Axes
 from drfd.daemon import spawn
+from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.handlers.doctor import InstallContext
@@ -32,6 +35,7 @@ from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.linux import own_process, service
+from drfd.wording.waits import limit_hours_text
 
 log = logging.getLogger("drfd")
 
@@ -463,8 +467,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check_config(options: argparse.Namespace) -> None:
-    load(options.file)
+    config = load(options.file)
     print(f"{options.file} is good")
+    now_s = time.time()
+    axes = Axes(
+        gres=tuple(name for name, _ in config.gres),
+        disks=tuple(disk.name for disk in config.disks or ()),
+    )
+    hours = expand_hours(nodes_of(config.pools, config.members), axes, now_s)
+    for path, steps in sorted(hours.steps.items()):
+        print(limit_hours_text(path, steps, now_s, clock_time))
 
 
 def _install(options: argparse.Namespace) -> None:

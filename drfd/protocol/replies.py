@@ -631,12 +631,28 @@ class NodeView(TypedDict):
     pending: int
 
 
+class LimitHoursView(TypedDict):
+    """A pool or user whose limits depend on the hour. Limits are amounts by resource: cores a
+    number, bytes, bytes per second, counts. A resource that is left out has no limit."""
+
+    path: str
+    #: The limits now.
+    limit: dict[str, float]
+    #: Unix time at which they change, and the limits then; null if no change is known.
+    until: float | None
+    next: dict[str, float] | None
+    #: All of it in words.
+    text: str
+
+
 class SharesReply(DrainPart):
     capacity: ResourcesView
     free: ResourcesView
     nodes: list[NodeView]
     #: Sent only while processes outside drfd use more than is left to them.
     external: NotRequired[ExternalView | None]
+    #: Sent only where limits depend on the hour.
+    limit_hours: NotRequired[list[LimitHoursView]]
 
 
 class DiskView(TypedDict):
@@ -713,6 +729,8 @@ class DoctorReply(EnforcementView, ServiceState, DrainPart):
     #: The maintenance windows that are open or come next, of each name one; an older daemon does
     #: not send them.
     windows: NotRequired[list[WindowView]]
+    #: The pools and users whose limits depend on the hour; an older daemon does not send them.
+    limit_hours: NotRequired[list[LimitHoursView]]
 
 
 class EndStrayReply(TypedDict):

@@ -144,6 +144,7 @@ def configured(rules: Rules, path: Path) -> Rules:
     tree.read_users(top.table("users"))
     scheduling = top.table("scheduling")
     settings = read_scheduling(scheduling, read_duration_or_zero)
+    # A workload has no hours of the day: the ordinary limits count all the time.
     rules = replace(rules, pools=tree.pools, members=tree.members, **settings)
     for name in _ELSEWHERE:
         scheduling.take(name, lambda value: value, None)

@@ -17,6 +17,7 @@ from drfd.core.explain.holders import (
     Shortfall,
 )
 from drfd.core.model.job import JobState, Postponed, RequiredOutcome, Whose, show_path
+from drfd.core.model.limit_hours import Limit, LimitSteps
 from drfd.core.scheduling.certainty import Certainty
 
 #: Formats a Unix time as a clock time for people.
@@ -105,9 +106,12 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return _group_limit(fact)
         case why.BeyondLimit():
             return _beyond_limit(fact)
+        case why.LimitAtThisHour():
+            return _limit_at_this_hour(fact, show_clock)
         case why.PathLimit():
+            until = "" if fact.until_s is None else f" until {show_clock(fact.until_s)},"
             return (
-                f"{show_path(fact.path)} may hold {show_need(fact.axis, fact.limit)} "
+                f"{show_path(fact.path)} may hold {show_need(fact.axis, fact.limit)}{until} "
                 f"and holds {show_amount(fact.axis, fact.held)}; "
                 f"the job needs {show_amount(fact.axis, fact.needed)}"
             )
@@ -156,6 +160,20 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             )
 
 
+def limit_text(limit: Limit) -> str:
+    """Return the amounts that a node may hold: "2 cores, 1 gpu"."""
+    parts = [show_need(axis, most) for axis, most in limit.items()]
+    return ", ".join(parts) if parts else "no limit"
+
+
+def limit_hours_text(path: str, steps: LimitSteps, now_s: float, show_clock: ShowClock) -> str:
+    """Return the limits of a node now, until when they hold, and those after."""
+    text = f"limit of {show_path(path)}: {limit_text(steps.at(now_s))}"
+    for at_s, limit in steps.after(now_s)[:1]:
+        text += f" until {show_clock(at_s)}, then {limit_text(limit)}"
+    return text
+
+
 def unknown_start_text(reason: why.WaitReason, of: str | None = None) -> str | None:
     """Return why nobody can say when the job starts, if it is not for the end of jobs before it.
 
@@ -186,7 +204,7 @@ def unknown_start_text(reason: why.WaitReason, of: str | None = None) -> str | N
             return f"{_first(of)}nobody knows when the shortage ends"
         case why.BeyondMachine():
             return f"{job} needs more than the machine gives"
-        case why.BeyondLimit():
+        case why.BeyondLimit() | why.LimitAtThisHour(from_s=None):
             return f"{job} needs more than its limit lets it have"
         case why.ExternalUse():
             return _first(of) + OUTSIDE
@@ -245,6 +263,9 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
         case why.BeyondLimit():
             most = f"{show_path(fact.path)}: {show_amount(fact.axis, fact.limit)}"
             return WaitColumns(f"limit of {_axis_name(fact.axis)}", most)
+        case why.LimitAtThisHour():
+            most = f"{show_path(fact.path)}: {show_amount(fact.axis, fact.limit)}"
+            return WaitColumns(f"limit of {_axis_name(fact.axis)}", most, until_s=fact.from_s)
         case why.PathLimit():
             free = ResourceShortage(fact.axis, fact.needed, max(0, fact.limit - fact.held))
             name = f"limit of {_axis_name(fact.axis)}"
@@ -303,6 +324,21 @@ def _beyond_limit(fact: why.BeyondLimit) -> str:
     return (
         f"needs {show_need(fact.axis, fact.needed)}, and {show_path(fact.path)} may hold only "
         f"{show_amount(fact.axis, fact.limit)}, so it never starts{cure}"
+    )
+
+
+def _limit_at_this_hour(fact: why.LimitAtThisHour, show_clock: ShowClock) -> str:
+    until = "" if fact.until_s is None else f" until {show_clock(fact.until_s)}"
+    text = (
+        f"needs {show_need(fact.axis, fact.needed)}, and {show_path(fact.path)} may hold "
+        f"{show_amount(fact.axis, fact.limit)}{until}"
+    )
+    if fact.from_s is None:
+        return f"{text}; at no hour do all its limits let it start"
+    return (
+        text
+        if fact.from_s == fact.until_s
+        else f"{text}; it may start from {show_clock(fact.from_s)} on"
     )
 
 

@@ -795,6 +795,18 @@ def test_doctor_and_shares_show_what_is_left_to_processes_outside(
     assert json.loads(drf("shares", "--json").out)["external"] == load
 
 
+def test_doctor_and_shares_show_limits_by_hour(drf: Drf, daemon: CannedDaemon) -> None:
+    text = "limit of lab: 2 cores until 18:00, then no limit"
+    hours = [{"path": "root.lab", "limit": {"cores": 2.0}, "until": 9e9, "next": {}, "text": text}]
+    daemon.replies = {
+        "doctor": DOCTOR | {"limit_hours": hours},
+        "shares": SHARES | {"limit_hours": hours},
+    }
+    assert text in drf("doctor").out.splitlines()
+    assert drf("shares").out.splitlines()[-1] == text
+    assert json.loads(drf("shares", "--json").out)["limit_hours"] == hours
+
+
 def test_shares_show_each_of_several_disks(drf: Drf, daemon: CannedDaemon) -> None:
     disks = {"data": {"read": 1 << 30, "write": 1 << 20}, "old": {"read": 0, "write": 0}}
     split = {name: SHARES[name] | {"disks": disks} for name in ("free", "capacity")}

@@ -8,8 +8,12 @@ from datetime import datetime
 
 import pytest
 
+from drfd.common.week import parse_week_hours
+from drfd.core.fairness.rules import HourlyLimit, NodeSettings
 from drfd.core.ledger.windows import NO_LIMIT_S, Window
-from drfd.daemon.calendar import Weekly, WindowSettings, expand, window_warnings
+from drfd.core.model.limit_hours import LimitHours
+from drfd.core.model.resources import Axes
+from drfd.daemon.calendar import Weekly, WindowSettings, expand, expand_hours, window_warnings
 
 HOUR, WEEK = 3600, 7 * 86400
 
@@ -78,3 +82,42 @@ def test_a_window_that_is_over_and_jobs_that_never_start_are_warned_of() -> None
     ]
     (warning,) = window_warnings([SATURDAYS], now_s, None)
     assert "never start" in warning
+
+
+# -- limits by hour --------------------------------------------------------------------------------
+
+
+def node(*hours: tuple[str, int], own: int | None = None) -> NodeSettings:
+    return NodeSettings(
+        limit={} if own is None else {"cores": own},
+        hours=tuple(
+            HourlyLimit(when=parse_week_hours(when), limit={"cores": most}) for when, most in hours
+        ),
+    )
+
+
+def cores(hours: LimitHours, text: str) -> int | None:
+    return hours.steps["root.lab"].at(at(text)).get("cores")
+
+
+def test_limits_by_hour_are_known_for_some_weeks_at_their_local_times() -> None:
+    """2026-10-19 is a Monday; the clocks change on the next Sunday."""
+    nodes = [("root.lab", node(("Mon-Fri 08:00-18:00", 2), own=8)), ("root.other", node())]
+    hours = expand_hours(nodes, Axes(), at("2026-10-19 12:00"))
+    assert [*hours.steps] == ["root.lab"]
+    for day in ("2026-10-13", "2026-10-19", "2026-10-26", "2026-11-06"):
+        found = [cores(hours, f"{day} {clock}") for clock in ("07:59", "08:00", "17:59", "18:00")]
+        assert found == [8, 2, 2, 8], day
+    assert cores(hours, "2026-10-24 12:00") == 8, "a Saturday"
+    assert hours.until_s == at("2026-11-09 11:00"), "three weeks of 168 hours"
+
+
+def test_of_several_limits_the_tightest_counts_and_over_midnight_too() -> None:
+    lab = node(("22:00-06:00", 6), ("Fri 18:00-Mon 08:00", 4), ("Sun", 5))
+    hours = expand_hours([("root.lab", lab)], Axes(), at("2026-11-23 12:00"))
+    times = ("24 12:00", "24 23:00", "25 05:59", "25 06:00", "27 23:00", "29 12:00", "30 08:00")
+    assert [cores(hours, f"2026-11-{text}") for text in times] == [None, 6, 6, None, 4, 4, None]
+
+
+def test_without_limits_by_hour_nothing_is_known_and_nothing_wakes() -> None:
+    assert expand_hours([("root.lab", node(own=2))], Axes(), at("2026-11-23 12:00")) == LimitHours()

@@ -28,6 +28,20 @@ def test_a_good_file_is_good(tmp_path: Path, capsys: Captured) -> None:
     assert capsys.readouterr() == (f"{path} is good\n", "")
 
 
+def test_limits_by_hour_are_shown_as_they_are_now(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "drfd.toml"
+    text = "[gres]\ngpu = [0]\n[pools.lab]\nlimit = {gpu = 1}\n"
+    path.write_text(text + '[[pools.lab.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n')
+    assert check(path) == 0
+    assert capsys.readouterr().out == f"{path} is good\nlimit of lab: 0 cores, 1 gpu\n"
+    path.write_text(text + '[[pools.lab.hours]]\nwhen = "12:00-13:00"\nlimit = {cores = 2}\n')
+    assert check(path) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("limit of lab: ")
+    assert " until " in line
+    assert "2 cores, 1 gpu" in line
+
+
 def test_a_mistake_is_one_line_and_78(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "drfd.toml"
     path.write_text("[capacity]\ncors = 4\n")

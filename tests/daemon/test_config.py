@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import ConfigError
-from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings
+from drfd.common.week import parse_week_hours
+from drfd.core.fairness.rules import (
+    HourlyLimit,
+    NodeSettings,
+    Pool,
+    Preempting,
+    ReservationSettings,
+)
 from drfd.daemon.calendar import Weekly, WindowSettings
 from drfd.daemon.config import Config, Defaults, DiskConfig, HistorySettings, UserLimits, load
 
@@ -490,6 +497,69 @@ def test_a_window_may_begin_each_week(path: Path, start: str) -> None:
     text = f"[[window]]\nname = 'a'\nstart = '{start}'\nlength = '4h'\n"
     (window,) = load(written(path, text)).windows
     assert window.start == Weekly(5, 2, 5)
+
+
+def test_pools_and_users_may_have_limits_by_hour(path: Path) -> None:
+    text = """
+        [gres]
+        gpu = [0, 1]
+        [pools.gpu]
+        limit = {cores = 0}
+        users.carol.hours = [{when = "Sat,Sun", limit = {gpu = 1}}]
+        [[pools.gpu.hours]]
+        when = "Mon-Fri 08:00-18:00"
+        limit = {cores = 2, memory = "4G"}
+        [[pools.gpu.hours]]
+        when = "22:00-06:00"
+        limit = {gpu = 0}
+        [[users.dave.hours]]
+        when = "Mon"
+        limit = {memory = 0}
+        """
+    config = load(written(path, text))
+    day, nights = config.pools["gpu"].hours
+    assert config.pools["gpu"].limit == {"cores": 0}
+    assert day == HourlyLimit(
+        when=parse_week_hours("Mon-Fri 08:00-18:00"), limit={"cores": 2000, "memory": 4 << 30}
+    )
+    assert (nights.when, nights.limit) == (parse_week_hours("22:00-06:00"), {"gpu": 0})
+    (carol,) = config.members["gpu", "carol"].hours
+    assert carol.limit == {"gpu": 1}
+    assert config.members["", "dave"].hours[0].limit == {"memory": 0}
+
+
+@pytest.mark.parametrize(
+    ("hours", "message"),
+    [
+        ("[pools.gpu.hours]\nwhen = 'Mon'\n",
+         "pools.gpu.hours: {'when': 'Mon'} is not a list of tables "
+         "(write [[pools.gpu.hours]], and its keys below)"),
+        ("[[pools.gpu.hours]]\nlimit = {cores = 2}\n",
+         "pools.gpu.hours[0].when: is missing (write when = \"Mon-Fri 08:00-18:00\")"),
+        ("[[pools.gpu.hours]]\nwhen = 'Mon'\n",
+         "pools.gpu.hours[0].limit: is missing (write limit = {cores = 2}, or 0 for none at all)"),
+        ("[[pools.gpu.hours]]\nwhen = 'Mon'\nlimit = {cors = 2}\n",
+         "pools.gpu.hours[0].limit.cors: unknown key (did you mean cores?)"),
+        ("[[pools.gpu.hours]]\nwhen = 'Mon'\nlimit = {gpu = 2}\n",
+         "pools.gpu.hours[0].limit.gpu: unknown key "
+         "(known keys: cores, memory, read, write)"),
+        ("[[pools.gpu.hours]]\nwhen = 'Mon'\nlimit = {cores = -1}\n",
+         "pools.gpu.hours[0].limit.cores: '-1' is not a number of cores from 0.01 up, "
+         "in steps of 0.001 (write 4 or 0.5)"),
+        ("[[pools.gpu.hours]]\nwhen = 'Mon'\nlimit = {cores = 2}\nguarantee = {cores = 1}\n",
+         "pools.gpu.hours[0].guarantee: unknown key (known keys: limit, when)"),
+        ("[[pools.gpu.hours]]\nwhen = 'Mon'\nlimit = {cores = 2}\n"
+         "[[pools.gpu.hours]]\nwhen = 'Mon 8-18'\nlimit = {cores = 2}\n",
+         "pools.gpu.hours[1].when: 'Mon 8-18' is not a time of the week from begin to end "
+         "(write when = \"Mon-Fri 08:00-18:00\", \"22:00-06:00\" for each night, \"Sat,Sun\" for "
+         "whole days, or \"Fri 18:00-Mon 08:00\")"),
+        ("[[users.al.hours]]\nwhen = '08:00-08:00'\nlimit = {cores = 2}\n",
+         "users.al.hours[0].when: '08:00-08:00' ends when it begins (for whole days write them "
+         "alone: when = \"Sat,Sun\", or \"Mon-Sun\" for all)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_limits_by_hour_is_named(path: Path, hours: str, message: str) -> None:
+    assert complaint(path, hours) == f"FILE: {message}"
 
 
 @pytest.mark.parametrize("policy", ["drf", "fifo", "asset", "cpu", "slots"])

@@ -31,6 +31,7 @@ from drfd.core.explain.reasons import (
     HeldBy,
     KeptFor,
     LauncherAway,
+    LimitAtThisHour,
     MayNotPass,
     NeverStarts,
     NextPass,
@@ -236,6 +237,23 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "lab may hold 4 cores and holds 3; the job needs 2",
     ),
     (
+        PathLimit("root.lab", "cores", 4000, 3000, 2000, until_s=60),
+        "lab may hold 4 cores until T+60s, and holds 3; the job needs 2",
+    ),
+    (
+        LimitAtThisHour("root.lab", "cores", 2000, 0, until_s=60, from_s=60),
+        "needs 2 cores, and lab may hold 0 until T+60s",
+    ),
+    (
+        LimitAtThisHour("root.lab", "memory", 2 << 30, 1 << 30, until_s=60, from_s=90),
+        "needs 2G of memory, and lab may hold 1G until T+60s; it may start from T+90s on",
+    ),
+    (
+        LimitAtThisHour("root.lab.alice", "cores", 2000, 0, until_s=60, from_s=None),
+        "needs 2 cores, and lab/alice may hold 0 until T+60s; at no hour do all its limits let it "
+        "start",
+    ),
+    (
         PathLimit("root.lab", "memory", 4 << 30, 3 << 30, 2 << 30),
         "lab may hold 4G of memory and holds 3G; the job needs 2G",
     ),
@@ -437,6 +455,10 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (
         BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
         WaitColumns("limit of cores", "lab: 2"),
+    ),
+    (
+        LimitAtThisHour("root.lab", "cores", 2000, 0, until_s=60, from_s=90),
+        WaitColumns("limit of cores", "lab: 0", until_s=90),
     ),
     (
         PathLimit("root.lab", "cores", 4000, 3000, 2000),

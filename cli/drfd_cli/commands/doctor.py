@@ -87,6 +87,8 @@ def _show(reply: DoctorReply) -> None:
         output.tell(notice)
     for window in reply.get("windows", ()):
         output.tell(f"maintenance window {output.clean(_window(window))}")
+    for hourly in reply.get("limit_hours", ()):
+        output.tell(hourly["text"])
     for warning in reply["warnings"]:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:

@@ -25,7 +25,7 @@ _WIDE_ONLY = {"WEIGHT", "DOMINANT", "IO R/W", "GRES"}
 def command() -> Result:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
-    keys = ("capacity", "free", "nodes", "external", "drain")
+    keys = ("capacity", "free", "nodes", "external", "limit_hours", "drain")
     return Result(
         show=lambda: _show(reply),
         view=lambda: pick(reply, keys),
@@ -37,6 +37,8 @@ def _show(reply: SharesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
     _print_table(reply)
+    for hourly in reply.get("limit_hours", ()):
+        output.tell(hourly["text"])
 
 
 def _print_table(reply: SharesReply) -> None:

@@ -192,12 +192,19 @@ def _variants(
 ) -> dict[str, Rules]:  # fmt: skip
     """Return the rules to simulate, by label: "" for those without --weight, and, if that is given,
     those with its weights."""
+    from drfd.core.model.job import show_path
     from drfd.sim.machine import FROM_TRACE, configured, of_groups, weighted
 
     if pools == FROM_TRACE:
         rules = replace(rules, pools=of_groups(work.jobs))
     elif pools is not None:
         rules = configured(rules, Path(pools))
+        hourly = [show_path(path) for path, node in rules.nodes() if node.hours]
+        if hourly:
+            output.say(
+                f"limits by hour (of {', '.join(hourly)}) are not simulated: the ordinary limits "
+                "count all the time"
+            )
     if patience_s is not None:
         drain_after_s = 4 * patience_s + 86400
         patience = replace(rules.patience, patience_s=patience_s, drain_after_s=drain_after_s)

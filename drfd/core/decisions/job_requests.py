@@ -27,14 +27,24 @@ from drfd.common.indices import count_of
 from drfd.common.units import show_amount, show_cores, show_duration, show_need, show_size
 from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
 from drfd.core.decisions.outcome import is_to_retry
-from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger, spans_bytes
 from drfd.core.ledger.queue import ArrayState, Kind, kind_of
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, JobState, Outcome, UserGroup
+from drfd.core.model.job import (
+    Dependency,
+    GroupKey,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    UserGroup,
+    show_path,
+)
 from drfd.core.model.lifecycle import TRANSITIONS
+from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.resources import Axes, Resources, short_axes
 
 Ask = TypeVar("Ask", bound=st.JobAsked)
@@ -98,8 +108,10 @@ def may_touch(actor: st.Actor, spec: JobSpec) -> bool:
     return actor.is_admin or owns(actor, spec)
 
 
-def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
-    """Raise Refused for a demand that this machine can never satisfy."""
+def refuse_unfit(
+    spec: JobSpec, rules: Rules, hours: LimitHours = NO_HOURS, now_s: float = 0.0
+) -> None:
+    """Raise Refused for a demand that this machine can never satisfy, with these limits by hour."""
     there = dict(rules.capacity.gres)
     for unknown in [name for name, _ in spec.demand.gres if name not in there]:
         has = ", ".join(f"{count} {name}" for name, count in there.items())
@@ -120,16 +132,22 @@ def refuse_unfit(spec: JobSpec, rules: Rules) -> None:
             f"{show_amount(name, rules.shares.capacity[axis])} for jobs: it could never start",
             hint="not queued; ask for less",
         )
-    for path in path_up(spec.leaf):
-        limit = rules.shares.rule(path).limit or ()
-        for name, most, amount in zip(rules.axes.names, limit, asked, strict=False):
-            if most is not None and amount > most:
-                raise Refused(
-                    "above-limit",
-                    f"the job asks for {show_need(name, amount)}, and {path} may hold "
-                    f"{show_amount(name, most)} at most: it could never start",
-                    hint="not queued; ask for less",
-                )
+    found = limit_ever(rules, hours, spec.leaf, asked, now_s)
+    if found is not None:
+        raise Refused(
+            "above-limit",
+            f"the job asks for {show_need(found.axis, found.needed)}, and {found.path} may hold "
+            f"{show_amount(found.axis, found.limit)} at most: it could never start",
+            hint="not queued; ask for less",
+        )
+    paths, amounts = path_up(spec.leaf), dict(zip(rules.axes.names, asked, strict=True))
+    if hours.covers(paths) and hours.first_fit_s(paths, amounts, now_s) is None:
+        raise Refused(
+            "above-limit",
+            f"at no hour do the limits of {' and '.join(map(show_path, paths))} together let the "
+            "job start",
+            hint="not queued; ask for less, or name another pool with -p",
+        )
 
 
 def refuse_late_warning(spec: JobSpec) -> None:
@@ -150,7 +168,7 @@ def refuse_late_warning(spec: JobSpec) -> None:
 
 
 def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
-    refuse_unfit(asked.spec, rules)
+    refuse_unfit(asked.spec, rules, ledger.limit_hours, asked.now.at_s)
     refuse_late_warning(asked.spec)
     after, at_s = asked.spec.after, asked.now.at_s
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
@@ -382,7 +400,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules, new: NewKinds) -
         )
     elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
         # A job that no longer fits since a change of the configuration may still be renamed.
-        _refuse_unfit(spec, rules)
+        _refuse_unfit(spec, rules, ledger.limit_hours, at_s)
     if job.state in _WAITS:
         _refuse_many_kinds(ledger, spec, new)
     if wish.time_limit_s is not None:
@@ -422,9 +440,9 @@ def _other(before: T, after: T) -> T | None:
     return None if before == after else after
 
 
-def _refuse_unfit(spec: JobSpec, rules: Rules) -> None:
+def _refuse_unfit(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) -> None:
     try:
-        refuse_unfit(spec, rules)
+        refuse_unfit(spec, rules, hours, now_s)
     except Refused as refusal:
         gone = rules.axes.unknown_disk(spec.demand)
         remedy = f"; --io {gone}=0 takes the disk off it" if refusal.code == "no-such-disk" else ""

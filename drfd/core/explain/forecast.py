@@ -22,6 +22,7 @@ from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import begin, settle_all
 from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
@@ -29,6 +30,7 @@ from drfd.core.ledger.transitions import End
 from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.model.stimuli import Now, SubmitAsked
 from drfd.core.scheduling.backfill import Reservation
@@ -63,6 +65,8 @@ class Circumstances:
     external: ExternalLoad | None
     #: See `Ledger.windows`.
     windows: tuple[Window, ...] = ()
+    #: See `Ledger.limit_hours`.
+    limit_hours: LimitHours = NO_HOURS
 
     def future(self, jobs: Iterable[Job], arrays: Iterable[LiveArray], rules: Rules) -> Forecast:
         """Return a forecast with a ledger of its own, made from these jobs and arrays."""
@@ -75,7 +79,7 @@ class Circumstances:
             shortages=self.shortages.copy(),
             ended=lambda ids: self.ended,
         )
-        ledger.windows = self.windows
+        ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         settle_all(ledger)
         return Forecast(
             ledger, rules, self.run_times, self.past_usage, self.before, self.now, self.external
@@ -115,7 +119,7 @@ class Forecast:
     def start_s(self, wanted: int) -> float | None:
         """Return the Unix time at which the waiting job `wanted` starts or goes on.
 
-        None if it does not within `_MOST_PASSES` passes.
+        None if it does not within `_MOST_PASSES` passes, besides those at which limits change.
         """
         return self._look_ahead(wanted)[0]
 
@@ -144,7 +148,11 @@ class Forecast:
             if first_start_s(windows, length, self.now.at_s) is None:
                 # It is too long for all gaps between weekly windows.
                 return None, Certainty.UNKNOWN
-        for _ in range(_MOST_PASSES):
+        hours = self.ledger.limit_hours
+        # The limits by hour that may concern the job are known for some weeks.
+        is_hourly = waiting is not None and hours.covers(path_up(waiting.spec.leaf))
+        known_until_s = hours.until_s if is_hourly else inf
+        for _ in range(_MOST_PASSES + len(hours.times)):
             plan = self.pass_now()
             for job_id in plan.admitted:
                 if job_id == wanted:
@@ -159,7 +167,9 @@ class Forecast:
             times += [] if next_try_s is None else [next_try_s]
             window_end_s = self.ledger.window_end_s(self.now.at_s)
             times += [] if window_end_s is None else [window_end_s]
-            if not times:
+            _, limits_until_s = hours.hold_s(self.now.at_s)
+            times += [limits_until_s] if isfinite(limits_until_s) else []
+            if not times or min(times) >= known_until_s:
                 return None, Certainty.UNKNOWN
             self._wait_until(max(self.now.at_s, min(times)))
             # One pass for all jobs that end at the same time.
@@ -227,6 +237,10 @@ class Forecast:
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)
+        limits = self.ledger.limit_hours.at(at_s)
+        if limits != self.rules.limits_now:
+            self.rules = replace(self.rules, limits_now=limits)
+            self._wait_index = None
 
 
 def _ending(job: Job, at_s: float) -> Iterator[ev.Event]:

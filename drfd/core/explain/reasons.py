@@ -21,7 +21,7 @@ from drfd.core.explain.holders import (
     find_holders,
     served_first,
 )
-from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
@@ -207,6 +207,20 @@ class BeyondLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitAtThisHour:
+    """The job needs more than its leaf, or a pool above it, may hold at the present hour."""
+
+    path: str
+    axis: str
+    needed: int
+    limit: int
+    #: When the limit rises.
+    until_s: float | None
+    #: The first time at which all limits let the job start; None if there is none.
+    from_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PathLimit:
     """The limit of the job's leaf, or of a pool above it."""
 
@@ -215,6 +229,8 @@ class PathLimit:
     limit: int
     held: int
     needed: int
+    #: When the limit rises, if it depends on the hour.
+    until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +317,7 @@ Evidence = (
     | ArrayLimit
     | GroupLimit
     | BeyondLimit
+    | LimitAtThisHour
     | PathLimit
     | TooLittleFree
     | HasReservation
@@ -365,9 +382,9 @@ def explain_wait(
     beyond = short_axes(demand, rules.shares.capacity)
     if beyond:
         return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))
-    never = _beyond_limit(job, demand, rules)
-    if never is not None:
-        return WaitReason(ReasonCode.LIMIT, never)
+    beyond_limit = _beyond_limit(job, demand, ledger, rules)
+    if beyond_limit is not None:
+        return WaitReason(ReasonCode.LIMIT, beyond_limit)
     if ledger.queues.is_held_back(job):
         ahead = _window_ahead(job, ledger)
         if ahead is not None:
@@ -389,7 +406,7 @@ def explain_wait(
     leaf = job.spec.leaf
     short = short_axes(demand, last.free)
     if not short:
-        limit = _path_limit(leaf, demand, share_tree, rules)
+        limit = _path_limit(leaf, demand, ledger, share_tree, rules)
         if limit is not None:
             return WaitReason(ReasonCode.LIMIT, limit)
         kept_back = _kept_back(job, demand, ledger, last, rules)
@@ -425,7 +442,7 @@ def _too_little(
     if known is not None:
         return known
     blame = find_holders(job, demand, ledger, last, rules)
-    limit = _path_limit(leaf, demand, share_tree, rules, blame.given_back)
+    limit = _path_limit(leaf, demand, ledger, share_tree, rules, blame.given_back)
     is_fair = rules.policy == "drf"
     served = served_first(job, blame, ledger, last, rules) if is_fair else None
     if limit is not None:
@@ -451,6 +468,7 @@ def _beyond_machine(job: Job, demand: Vector, axis: int, rules: Rules) -> Beyond
 def _path_limit(
     leaf: str,
     demand: Vector,
+    ledger: Ledger,
     share_tree: ShareTree,
     rules: Rules,
     given_back: Mapping[str, Vector] = MappingProxyType({}),
@@ -463,18 +481,41 @@ def _path_limit(
             held = share_tree.held(path)[axis] if path in share_tree.used else 0
             left = held - (given_back[path][axis] if path in given_back else 0)
             if most is not None and demand[axis] and left + demand[axis] > most:
-                return PathLimit(path, rules.axes.names[axis], most, held, demand[axis])
+                name = rules.axes.names[axis]
+                until_s = _limit_rises_s(ledger, path, name)
+                return PathLimit(path, name, most, held, demand[axis], until_s)
     return None
 
 
-def _beyond_limit(job: Job, demand: Vector, rules: Rules) -> BeyondLimit | None:
+def _beyond_limit(
+    job: Job, demand: Vector, ledger: Ledger, rules: Rules
+) -> BeyondLimit | LimitAtThisHour | None:
     """Return the limit within which the job does not fit even alone, or None."""
-    for path in path_up(job.spec.leaf):
-        for axis, most in enumerate(rules.shares.rule(path).limit or ()):
-            if most is not None and demand[axis] > most:
-                name, is_pending = rules.axes.names[axis], job.state is JobState.PENDING
-                return BeyondLimit(job.label, path, name, demand[axis], most, is_pending)
+    if fits(demand, rules.shares.most(job.spec.leaf)):
+        return None
+    now_s, hours = ledger.held_back_s, ledger.limit_hours
+    ever = limit_ever(rules, hours, job.spec.leaf, demand, now_s)
+    if ever is not None:
+        is_pending = job.state is JobState.PENDING
+        return BeyondLimit(job.label, ever.path, ever.axis, ever.needed, ever.limit, is_pending)
+    paths = path_up(job.spec.leaf)
+    asked = dict(zip(rules.axes.names, demand, strict=True))
+    for path in paths:
+        for (name, needed), most in zip(
+            asked.items(), rules.shares.rule(path).limit or (), strict=False
+        ):
+            if most is not None and needed > most:
+                from_s = hours.first_fit_s(paths, asked, now_s)
+                until_s = _limit_rises_s(ledger, path, name)
+                return LimitAtThisHour(path, name, needed, most, until_s, from_s)
     return None
+
+
+def _limit_rises_s(ledger: Ledger, path: str, axis: str) -> float | None:
+    """Return when the node may hold more of the axis, or None if that does not depend on the
+    hour."""
+    steps = ledger.limit_hours.steps.get(path)
+    return None if steps is None else steps.rises_s(axis, ledger.held_back_s)
 
 
 def _array_limit(job: Job, ledger: Ledger) -> ArrayLimit | GroupLimit:
@@ -605,7 +646,7 @@ def _kept_back(
     hurt = last.delayed_reservation(alike, demand)
     if alike != job.id and hurt is not None:
         return _kept_for(hurt, ledger, last, rules, ledger.job(alike).label, own_start_s)
-    most = rules.shares.share_tree({}, [job.spec.leaf]).most(job.spec.leaf)
+    most = rules.shares.most(job.spec.leaf)
     able = ((line.first, asks) for asks, line in groups.items() if fits(asks, most))
     (_, first), _ = min(able, default=((0, job.id), demand))
     if first == last.starvation_guard and first != job.id:
@@ -675,10 +716,9 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
 
 
 def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
-    """Return the first waiting job of the leaf that fits the machine, or None."""
+    """Return the first waiting job of the leaf that fits the machine and its limits, or None."""
     groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
-    able = (
-        entries.first for demand, entries in groups.items() if fits(demand, rules.shares.capacity)
-    )
+    most = rules.shares.most(leaf)
+    able = (entries.first for demand, entries in groups.items() if fits(demand, most))
     _, job_id = min(able, default=(0, None))
     return job_id

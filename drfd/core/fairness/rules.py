@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
@@ -30,9 +30,11 @@ from drfd.common.strict_table import (
     wrong,
 )
 from drfd.common.units import parse_cores, parse_duration, parse_size
-from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.common.week import WeekHours, parse_week_hours
+from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
 from drfd.core.model.job import leaf_path
-from drfd.core.model.resources import Axes, Resources, kind_of
+from drfd.core.model.limit_hours import Limit, LimitHours
+from drfd.core.model.resources import Axes, Resources, Vector, kind_of
 
 T = TypeVar("T")
 N = TypeVar("N", bound="NodeSettings")
@@ -125,6 +127,15 @@ class Preempting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HourlyLimit:
+    """A limit that a node has at times of each week. Resources that it does not name keep the
+    node's own limit."""
+
+    when: WeekHours
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """The configuration of one node, by the names of axes. What is left out has its default."""
 
@@ -133,6 +144,18 @@ class NodeSettings:
     weights: Mapping[str, Fraction] = field(default_factory=dict)
     limit: Mapping[str, int] = field(default_factory=dict)
     guarantee: Mapping[str, int] = field(default_factory=dict)
+    #: The limits at certain hours; see `Rules.limits_now`.
+    hours: tuple[HourlyLimit, ...] = ()
+
+    def rule_within(self, limit: Limit, axes: Axes) -> NodeRule:
+        """Return the rule with this limit in place of the node's own. The guarantee counts up to
+        it."""
+        rule = replace(self, limit=limit).rule(axes)
+        if rule.limit is None or rule.guarantee is None:
+            return rule
+        pairs = zip(rule.guarantee, rule.limit, strict=True)
+        guarantee = tuple(least if most is None else min(least, most) for least, most in pairs)
+        return replace(rule, guarantee=guarantee)
 
     def rule(self, axes: Axes) -> NodeRule:
         # A setting of "read" holds for each disk that has none of its own.
@@ -157,6 +180,16 @@ class Pool(NodeSettings):
     users: frozenset[str] | None = None
 
 
+def nodes_of(
+    pools: Mapping[str, Pool], members: Mapping[tuple[str, str], NodeSettings]
+) -> Iterator[tuple[str, NodeSettings]]:
+    """Yield pools and members, named as in `Rules`, each with its path."""
+    for name, pool in pools.items():
+        yield f"{ROOT}.{name}", pool
+    for (name, user), member in members.items():
+        yield leaf_path(f"{ROOT}.{name or user}", user), member
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     axes: Axes = field(default_factory=Axes)
@@ -165,6 +198,8 @@ class Rules:
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: The settings of single users by (pool, user); the pool is "" for users in none.
     members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
+    #: The limits that nodes have now in place of their own, by path: those with limits by hour.
+    limits_now: Mapping[str, Limit] = field(default_factory=dict)
     #: The time between SIGTERM and SIGKILL, in seconds.
     grace_s: int = 10
     max_waiting_per_user: int = 200_000
@@ -194,13 +229,19 @@ class Rules:
 
     def __post_init__(self) -> None:
         vector = self.axes.vector(self.capacity)
-        rules = {f"{ROOT}.{name}": pool.rule(self.axes) for name, pool in self.pools.items()}
-        for (pool, user), claim in self.members.items():
-            above = f"{ROOT}.{pool}" if pool else f"{ROOT}.{user}"
-            rules[leaf_path(above, user)] = claim.rule(self.axes)
+        rules = {
+            path: node.rule_within(self.limits_now[path], self.axes)
+            if path in self.limits_now
+            else node.rule(self.axes)
+            for path, node in self.nodes()
+        }
         object.__setattr__(self, "shares", FairShare(vector, rules))
 
     shares: FairShare = field(init=False, compare=False)
+
+    def nodes(self) -> Iterator[tuple[str, NodeSettings]]:
+        """Yield the configured pools and users, each with its path."""
+        return nodes_of(self.pools, self.members)
 
     def also_for(self, demands: Iterable[Resources]) -> Rules:
         """Return the rules with axes also for disks and countables that jobs ask for and that
@@ -262,6 +303,32 @@ class Rules:
         return f"{ROOT}.{name}"
 
 
+@dataclass(frozen=True, slots=True)
+class LimitEver:
+    """A limit below a demand, at all hours."""
+
+    path: str
+    axis: str
+    needed: int
+    limit: int
+
+
+def limit_ever(
+    rules: Rules, hours: LimitHours, leaf: str, demand: Vector, from_s: float
+) -> LimitEver | None:
+    """Return a limit of the leaf, or of a pool above it, that is below the demand at all hours from
+    `from_s` on, or None if there is none."""
+    for path in path_up(leaf):
+        steps = hours.steps.get(path)
+        plain = rules.shares.rule(path).limit or ()
+        most = None if steps is None else steps.most(from_s)
+        for axis, (name, needed) in enumerate(zip(rules.axes.names, demand, strict=True)):
+            limit = most.get(name) if most is not None else plain[axis] if plain else None
+            if limit is not None and needed > limit:
+                return LimitEver(path, name, needed, limit)
+    return None
+
+
 #: A pool's name, one part of a path such as "root.lab".
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 
@@ -271,6 +338,15 @@ _AMOUNTS: Mapping[str, Callable[..., int]] = {
     "read": parse_size,
     "write": parse_size,
 }
+
+
+def _or_zero(read: Callable[..., int]) -> Callable[..., int]:
+    """Return a reader of amounts that takes 0, too."""
+    return lambda value: 0 if str(value) in ("0", "0.0") else read(value)
+
+
+_RATES = ("read", "write")
+_LIMITS = {name: _or_zero(read) for name, read in _AMOUNTS.items()}
 
 
 @dataclass
@@ -319,11 +395,7 @@ class PoolTables:
         return frozenset(names)
 
     def _settings(self, table: TomlTable, make: Callable[..., N]) -> N:
-        readers = dict(_AMOUNTS) | dict.fromkeys(self.gres, read_count_or_zero)
-        if len(self.disks) > 1:
-            readers |= {
-                f"{kind}:{disk}": parse_size for disk in self.disks for kind in ("read", "write")
-            }
+        readers, limits = self._readers(_AMOUNTS), self._readers(_LIMITS)
         weight = table.take("weight", _weight_or_table, Fraction(1))
         weights: dict[str, Fraction] = {}
         if isinstance(weight, dict):
@@ -332,9 +404,29 @@ class PoolTables:
         return make(
             weight=weight,
             weights=weights,
-            limit=_by_axis(table, "limit", readers),
+            limit=_by_axis(table, "limit", limits),
             guarantee=_by_axis(table, "guarantee", readers),
+            hours=tuple(_hourly_limit(each, limits) for each in table.tables("hours") or ()),
         )
+
+    def _readers(self, amounts: Mapping[str, Callable[..., int]]) -> dict[str, Callable[..., int]]:
+        readers = dict(amounts) | dict.fromkeys(self.gres, read_count_or_zero)
+        if len(self.disks) > 1:
+            readers |= {f"{kind}:{disk}": amounts[kind] for disk in self.disks for kind in _RATES}
+        return readers
+
+
+def _hourly_limit(table: TomlTable, readers: Mapping[str, Callable[..., int]]) -> HourlyLimit:
+    """Read one table [[pools.lab.hours]]."""
+    when = table.take("when", parse_week_hours, None)
+    limit = _by_axis(table, "limit", readers)
+    table.done()
+    if when is None:
+        table.fail("when", "is missing", hint='write when = "Mon-Fri 08:00-18:00"')
+    if not limit:
+        hint = "write limit = {cores = 2}, or 0 for none at all"
+        table.fail("limit", "is missing", hint=hint)
+    return HourlyLimit(when=when, limit=limit)
 
 
 def _by_axis(table: TomlTable, key: str, readers: Mapping[str, Callable[..., T]]) -> dict[str, T]:

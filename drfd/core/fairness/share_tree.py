@@ -210,6 +210,17 @@ class FairShare:
     def rule(self, path: str) -> NodeRule:
         return self.rules.get(path, PLAIN)
 
+    def most(self, leaf: str, capacity: Vector | None = None) -> Vector:
+        """Return the largest amounts that one job of the leaf could hold by the present limits, on
+        a machine with another capacity if one is given."""
+        most = self.capacity if capacity is None else capacity
+        for path in path_up(leaf):
+            limit = self.rule(path).limit
+            if limit is not None:
+                pairs = zip(most, limit, strict=True)
+                most = tuple([top if bound is None else min(top, bound) for top, bound in pairs])
+        return most
+
     def dominant_share(self, used: Vector) -> Fraction:
         return max(self._shares(used), default=ZERO)
 

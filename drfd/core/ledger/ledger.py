@@ -46,6 +46,7 @@ from drfd.core.model.job import (
     Outcome,
 )
 from drfd.core.model.lifecycle import InvalidTransition, next_state
+from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.resources import (
     Axes,
     Instance,
@@ -205,6 +206,8 @@ class Ledger:
         #: The maintenance windows in order of their begin; the owner of the ledger may replace
         #: them. They count from the next `hold_back` on.
         self.windows: tuple[Window, ...] = ()
+        #: The limits by hour of the weeks ahead; the owner of the ledger may replace them.
+        self.limit_hours: LimitHours = NO_HOURS
         self._held_back_s = 0.0
 
     @classmethod
@@ -256,7 +259,7 @@ class Ledger:
             shortages=self.shortages,
             ended=lambda ids: self.dependents.ended,
         )
-        ledger.windows = self.windows
+        ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         return ledger
 
     def demands(self) -> Iterator[Resources]:

@@ -321,8 +321,8 @@ class PassContext:
     #: Returns how certain it is that enough has ended by a time (Unix time).
     certainty: Callable[[float], Certainty] = lambda start_s: Certainty.ESTIMATED
     #: Returns the first time, from a given one on, at which a waiting job may start so that it ends
-    #: before the next maintenance window (Unix times).
-    between_windows_s: Callable[[int, float], float] = lambda job_id, start_s: start_s
+    #: before the next maintenance window, and at whose hour its limits let it (Unix times).
+    when_allowed_s: Callable[[int, float], float] = lambda job_id, start_s: start_s
 
     def end_s(self, job_id: int) -> float:
         """Return the estimated end of a waiting job if it started now."""
@@ -444,9 +444,10 @@ class Backfill:
         found = reserve(asked, availability, self.pass_context.patience)
         if found is None:
             return False
-        start_s = self.pass_context.between_windows_s(job_id, found.start_s)
+        start_s = self.pass_context.when_allowed_s(job_id, found.start_s)
         if start_s > found.start_s:
-            # All jobs that have a time limit end before the window, so nothing is kept till then.
+            # All jobs that have a time limit end before a window, so nothing is kept till then; nor
+            # till the hour at which the job's limits let it start.
             due_s = start_s if before is None else max(before.due_s, start_s)
             end_s = start_s + asked.length_s
             found = replace(found, start_s=start_s, end_s=end_s, due_s=due_s)

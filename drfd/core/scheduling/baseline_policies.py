@@ -47,6 +47,7 @@ class BaselinePass:
         tables = pass_input.wait_index.tables
         self.queues = pass_input.wait_index.open_queues()
         self.free = pass_input.free
+        self._shares = tables.shares
         self.share_tree: ShareTree = tables.shares.share_tree(tables.used, self.queues)
         #: The admitted jobs with their demands, in order.
         self.admitted: dict[int, Vector] = {}
@@ -86,11 +87,19 @@ class BaselinePass:
     def head(self, leaf: str) -> Head | None:
         """Return the first job of the leaf that the whole machine has room for, or None. A
         change of the configuration may leave larger ones in the queue."""
+        return self._first_within(leaf, self._most)
+
+    def allowed_head(self, leaf: str) -> Head | None:
+        """Return the first job of the leaf that the whole machine and the leaf's limits have room
+        for, or None. The limits may be smaller than a job for some hours."""
+        return self._first_within(leaf, self._shares.most(leaf, self._most))
+
+    def _first_within(self, leaf: str, most: Vector) -> Head | None:
         heads = self.heads(leaf)
         first = min(heads, default=None)
-        if first is None or fits(first[1], self._most):
+        if first is None or fits(first[1], most):
             return first
-        return min((head for head in heads if fits(head[1], self._most)), default=None)
+        return min((head for head in heads if fits(head[1], most)), default=None)
 
     def first_fit(self, leaf: str) -> Head | None:
         """Return the first job of the leaf for which there is room, or None."""
@@ -175,14 +184,14 @@ def easy(pass_input: PassInput) -> Plan:
 def _serve_until_blocked(baseline: BaselinePass) -> tuple[str, Head] | None:
     """Start jobs in order, and return the leaf and the job that no later one may pass, or None."""
     baseline.resume_suspended()
-    line = _line(baseline, baseline.head)
+    line = _line(baseline, baseline.allowed_head)
     while line:
         _, leaf = heappop(line)
-        head = baseline.head(leaf)
+        head = baseline.allowed_head(leaf)
         assert head is not None
         if fits(head[1], baseline.headroom(leaf)):
             baseline.admit(leaf, head)
-            _push(line, leaf, baseline.head(leaf))
+            _push(line, leaf, baseline.allowed_head(leaf))
         elif not baseline.fits_free(head[1]):
             return leaf, head
     return None

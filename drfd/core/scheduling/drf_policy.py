@@ -145,6 +145,9 @@ class _Walk:
             entry = self.backfill.pass_context.entry(before.job_id)
             if entry is None or not self.backfill.may_renew(before):
                 continue
+            if not fits(before.demand, self.share_tree.most(before.leaf)):
+                # Its limits have become smaller than the job, perhaps for some hours.
+                continue
             is_within = self.share_tree.is_within_limits(before.leaf, before.demand)
             has_room = fits(before.demand, self.free)
             may_start = self.backfill.allows(before.demand, before.job_id, self.free)

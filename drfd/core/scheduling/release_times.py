@@ -22,6 +22,7 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
 from drfd.core.ledger.windows import first_start_s
@@ -295,6 +296,9 @@ class Ends:
         return found
 
 
+#: How often the next hour at which a job's limits let it start, and the next time without a window,
+#: are looked for in turn.
+_MOST_TURNS = 20
 #: A job whose wait begins more than this many seconds in the future came before the clock was set
 #: back. It counts as waiting longest: by its own time it might not be late for years.
 _AHEAD_S = 3600.0
@@ -355,10 +359,22 @@ def make_pass_context(
         line = ends.at(now_s)
         return sorted([*others, *line]) if others else line
 
-    def between_windows_s(job_id: int, start_s: float) -> float:
-        found = first_start_s(ledger.windows, window_length_s(ledger.job(job_id)), start_s)
-        # A job that is too long for all gaps between windows is held back and reserves nothing.
-        return start_s if found is None else found
+    def when_allowed_s(job_id: int, start_s: float) -> float:
+        job = ledger.job(job_id)
+        demand = dict(zip(ledger.axes.names, ledger.wanted(job) or (), strict=False))
+        at_s = start_s
+        for _ in range(_MOST_TURNS):
+            after_s = first_start_s(ledger.windows, window_length_s(job), at_s)
+            if after_s is not None:
+                after_s = ledger.limit_hours.first_fit_s(path_up(job.spec.leaf), demand, after_s)
+            if after_s is None:
+                # A job that is too long for all gaps between windows, or larger than its limits
+                # at all hours, is held back and reserves nothing.
+                return start_s
+            if after_s == at_s:
+                break
+            at_s = after_s
+        return at_s
 
     return PassContext(
         now_s=now_s,
@@ -373,5 +389,5 @@ def make_pass_context(
         suspended=ends.suspended,
         external=external,
         certainty=certainty,
-        between_windows_s=between_windows_s,
+        when_allowed_s=when_allowed_s,
     )

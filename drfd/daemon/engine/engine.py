@@ -19,6 +19,7 @@ from typing import NoReturn, Protocol
 from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
+from drfd.common.units import show_amount
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import Settlement, is_any_due, jobs_to_notify
 from drfd.core.decisions.outcome import deadline_mono_s
@@ -27,8 +28,9 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
-from drfd.core.model.job import Dependency, Job, JobState, Outcome
+from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.lifecycle import Effect, owed, signals_owed
+from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.model.stimuli import (
     AttemptStarted,
@@ -173,7 +175,9 @@ class Engine:
     ledger: Ledger = field(init=False)
     scheduler: Scheduler = field(init=False)
     audit: AuditRecords = field(init=False)
-    #: The rules as the configuration has them, without axes that only jobs still name.
+    #: The rules as the configuration has them, and with the limits of the hour: without axes that
+    #: only jobs still name.
+    _ordinary: Rules = field(init=False)
     _configured: Rules = field(init=False)
     #: The highest attempt that the launcher has under a job's id and that is not the job's own:
     #: the job's next attempt gets a higher number.
@@ -184,6 +188,10 @@ class Engine:
     notifying_s: float = 0.0
     #: The maintenance windows; see `adopt_windows`.
     windows: tuple[Window, ...] = ()
+    #: The limits by hour; see `adopt`.
+    limit_hours: LimitHours = NO_HOURS
+    #: From when until when the limits in `rules` are those of the hour, in Unix time.
+    _limits_hold_s: tuple[float, float] = (0.0, 0.0)
     _wants_pass: bool = True
     #: The earliest time of the next pass after a long one that decided nothing: a user whose
     #: requests ask for one pass after the other must not keep all others waiting.
@@ -298,12 +306,15 @@ class Engine:
             delays.append(max(0.001, again_mono_s - now.mono_s))
         if self._retry_s is not None:
             delays.append(min(_CLOCK_S, self._retry_s - now.at_s))
+        if self.limit_hours:
+            delays.append(min(_CLOCK_S, self.limit_hours.hold_s(now.at_s)[1] - now.at_s))
         return min(delays) if delays else None
 
     def turn(self, batch: list[Work]) -> None:
         """Process all of `batch`, then make one scheduling pass if anything asks for it."""
         answers: list[tuple[Work, list[ev.Event] | DrfdError]]
         touched: dict[int, Job] = {}
+        self._follow_limit_hours()
         while True:
             try:
                 self.audit.write()
@@ -399,6 +410,7 @@ class Engine:
             now=self.clock(),
             external=self.external,
             windows=self.windows,
+            limit_hours=self.limit_hours,
         )
 
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
@@ -440,10 +452,39 @@ class Engine:
         self._wants_pass = True
         return True
 
-    def adopt(self, rules: Rules) -> None:
-        """Apply these rules from now on. If the kinds of resources have changed, the ledger is
-        rebuilt; a job with a resource that is no longer configured waits, or runs on."""
-        self._configured = rules
+    def adopt(self, rules: Rules, limit_hours: LimitHours = NO_HOURS) -> None:
+        """Apply these rules from now on, and the limits by hour of their nodes at their times. If
+        the kinds of resources have changed, the ledger is rebuilt; a job with a resource that is no
+        longer configured waits, or runs on."""
+        self._ordinary = rules
+        self.limit_hours = self.ledger.limit_hours = limit_hours
+        now_s = self.clock().at_s
+        self._limits_hold_s = limit_hours.hold_s(now_s)
+        self._put_in_force(limit_hours.at(now_s))
+
+    def adopt_limit_hours(self, limit_hours: LimitHours) -> None:
+        """Let these limits by hour count from now on, with the rules as they are configured."""
+        if limit_hours != self.limit_hours:
+            self.limit_hours = self.ledger.limit_hours = limit_hours
+            self._limits_hold_s = (0.0, 0.0)
+            self._follow_limit_hours()
+
+    def _follow_limit_hours(self) -> None:
+        """Put the limits of the present hour in force."""
+        now_s = self.clock().at_s
+        from_s, until_s = self._limits_hold_s
+        if self.limit_hours and not from_s <= now_s < until_s:
+            self._limits_hold_s = self.limit_hours.hold_s(now_s)
+            limits = self.limit_hours.at(now_s)
+            if limits != self._configured.limits_now:
+                self._put_in_force(limits)
+
+    def _put_in_force(self, limits: dict[str, Limit]) -> None:
+        """Apply the configured rules with these limits by hour."""
+        for path, limit in limits.items():
+            words = " ".join(f"{name}={show_amount(name, most)}" for name, most in limit.items())
+            log.info("event=limits path=%s %s", show_path(path), words or "none")
+        self._configured = rules = replace(self._ordinary, limits_now=limits)
         self.audit.adopted(rules)
         self.rules = rules.also_for(self.ledger.demands())
         self._wants_pass = True
@@ -649,7 +690,7 @@ class Engine:
         """Replace the ledger. Each ledger numbers ends from the start, so the progress of
         notifying dependents, which goes by these numbers, is reset too."""
         self.ledger = ledger
-        ledger.windows = self.windows
+        ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         self._settlement = Settlement()
 
     def _reload_ledger(self) -> None:

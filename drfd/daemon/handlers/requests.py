@@ -69,6 +69,7 @@ from drfd.protocol.replies import (
     ExplainedJobView,
     HelloReply,
     JobView,
+    LimitHoursView,
     Reply,
     ServiceState,
     ShowReply,
@@ -182,6 +183,9 @@ class Requests:
                 shares = views.shares_view(
                     self.engine.ledger, self.engine.rules, self.engine.external
                 )
+                hours = self._limit_hours()
+                if hours:
+                    shares["limit_hours"] = hours
                 return {**shares, **views.drain_part(self.engine.ledger)}
             case msg.DoctorRequest():
                 return self._doctor()
@@ -214,9 +218,13 @@ class Requests:
             "external": views.external_view(self.engine.external),
             "draining": self.engine.ledger.draining,
             "windows": window_views(self.engine.windows),
+            "limit_hours": self._limit_hours(),
             **views.drain_part(self.engine.ledger),
             **self._service_state(),
         }
+
+    def _limit_hours(self) -> list[LimitHoursView]:
+        return views.limit_hours_view(self.engine.limit_hours, self.engine.clock().at_s)
 
     async def _submit(
         self, actor: st.Actor, gid: int, request: msg.SubmitRequest

@@ -20,6 +20,7 @@ from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Group, Job, JobState, Outcome, Usage, output_path
+from drfd.core.model.limit_hours import Limit, LimitHours
 from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduling_pass import free_of
@@ -38,6 +39,7 @@ from drfd.protocol.replies import (
     EvidenceView,
     ExternalView,
     JobView,
+    LimitHoursView,
     NodeView,
     NowView,
     OutcomeView,
@@ -51,7 +53,7 @@ from drfd.protocol.replies import (
     UsedView,
     WaitView,
 )
-from drfd.wording.waits import attempts_text, wait_columns, wait_text
+from drfd.wording.waits import attempts_text, limit_hours_text, wait_columns, wait_text
 
 #: The most ended dependencies that the line of an event names; there may be a thousand.
 _NAMED = 10
@@ -579,6 +581,27 @@ def drain_part(ledger: Ledger) -> DrainPart:
     if stop is None:
         return {}
     return {"drain": {"by": stop.by, "since": stop.stopped_s, "reason": stop.reason}}
+
+
+def limit_hours_view(hours: LimitHours, now_s: float) -> list[LimitHoursView]:
+    """Return the limits now, and the next ones, of each node whose limits depend on the hour."""
+    found: list[LimitHoursView] = []
+    for path, steps in sorted(hours.steps.items()):
+        until_s, limit = next(iter(steps.after(now_s)), (None, None))
+        found.append(
+            {
+                "path": path,
+                "limit": _limit_view(steps.at(now_s)),
+                "until": until_s,
+                "next": None if limit is None else _limit_view(limit),
+                "text": limit_hours_text(path, steps, now_s, clock_time),
+            }
+        )
+    return found
+
+
+def _limit_view(limit: Limit) -> dict[str, float]:
+    return {name: most / 1000 if name == "cores" else most for name, most in limit.items()}
 
 
 def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = None) -> SharesReply:

@@ -94,6 +94,18 @@ def test_groups_of_the_trace_can_be_pools(drf: Drf, table: Path) -> None:
     assert list(run["users"]) == ["root.den.bob", "root.den.eve", "root.lab.ann"]
 
 
+def test_limits_by_hour_are_not_simulated_and_that_is_said(
+    drf: Drf, table: Path, tmp_path: Path
+) -> None:
+    pools = tmp_path / "drfd.toml"
+    pools.write_text('[[users.ann.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n')
+    words = ("simulate", table, *NODE, "--policy", "drf", "--json")
+    found = drf(*words, "--pools", pools)
+    said = "drf: limits by hour (of ann) are not simulated: the ordinary limits count all the time"
+    assert found.err.splitlines()[0] == said
+    assert json.loads(found.out)["runs"] == json.loads(drf(*words).out)["runs"]
+
+
 def test_synthetic_rates_are_called_so_in_every_output(
     drf: Drf, table: Path, tmp_path: Path
 ) -> None:

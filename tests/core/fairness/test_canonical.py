@@ -8,7 +8,9 @@ from fractions import Fraction
 
 import pytest
 
+from drfd.common.week import parse_week_hours
 from drfd.core.fairness.rules import (
+    HourlyLimit,
     NodeSettings,
     Pool,
     Preempting,
@@ -19,6 +21,7 @@ from drfd.core.fairness.rules import (
 from drfd.core.model.resources import Resources
 from fakes import rules
 
+NIGHTS = parse_week_hours("22:00-06:00")
 LAB = Pool(weight=Fraction(3, 2), users=frozenset({"bob", "alice"}), limit={"cores": 4000})
 
 
@@ -34,6 +37,8 @@ def test_the_order_in_which_pools_users_and_limits_were_written_does_not_matter(
     [
         {"pools": {"lab": LAB}},
         {"members": {("lab", "alice"): NodeSettings(guarantee={"cores": 2000})}},
+        {"limits_now": {"root.lab": {"cores": 2000}}},
+        {"pools": {"lab": Pool(hours=(HourlyLimit(when=NIGHTS, limit={"cores": 1000}),))}},
         {"capacity": Resources(cores_milli=1, memory_bytes=1)},
         {"policy": "fifo"},
         {"patience": ReservationSettings(patience_s=31)},
@@ -52,6 +57,7 @@ def test_the_text_can_be_read_by_other_programs() -> None:
     told = json.loads(rules_text(replace(rules(), pools={"lab": LAB})))
     assert told["pools"]["lab"] == {
         "guarantee": {},
+        "hours": [],
         "limit": {"cores": 4000},
         "users": ["alice", "bob"],
         "weight": "3/2",

@@ -25,6 +25,7 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Broken, Dependency, Job, JobState, Outcome, RequiredOutcome
 from drfd.core.model.lifecycle import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
+from drfd.core.model.limit_hours import LimitHours, LimitSteps
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.plan import PassLimits
 from drfd.core.scheduling.release_times import UNKNOWN_S, Ends, make_pass_context
@@ -179,6 +180,107 @@ def test_at_the_end_of_a_maintenance_window_what_was_held_back_starts(
     shell.turn()
     assert shell.host.take() == [Launch(1, 1)]
     assert shell.engine.due_s() is None
+
+
+#: Nothing of the pool lab starts between these seconds.
+SHUT_S = (3600, 7230)
+
+
+def by_hour(own: dict[str, int] | None = None) -> LimitHours:
+    times = tuple(now(at_s).at_s for at_s in (-9999, *SHUT_S))
+    plain = own or {}
+    return LimitHours({"root.lab": LimitSteps(times, (plain, {"cores": 0}, plain))})
+
+
+def of_lab(cores: float = 1) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec("root.lab", asks=demand(cores), time_limit_s=86400))
+
+
+def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(
+    make_shell: MakeShell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a timer alone, and the clock is looked at each minute: it may be set."""
+    caplog.set_level("INFO", logger="drfd")
+    times = [now()]
+    by = replace(rules(), pools={"lab": Pool(limit={"cores": 4000})})
+    shell = make_shell(by=by, clock=lambda: times[0])
+    shell.engine.adopt_limit_hours(by_hour({"cores": 4000}))
+    shell.turn(of_lab(3))
+    assert shell.host.take() == [Launch(1, 1)]
+    shell.turn(attempt_started(1))
+    assert shell.engine.due_s() == 60.0
+    times[0] = now(3590)
+    assert shell.engine.due_s() == 10.0
+    shell.turn()
+    assert shell.engine.rules.shares.rule("root.lab").limit == (4000, None, None, None)
+    times[0] = now(3600)
+    caplog.clear()
+    shell.turn()
+    assert caplog.messages == ["event=limits path=lab cores=0"]
+    assert shell.engine.rules.shares.rule("root.lab").limit == (0, None, None, None)
+    shell.turn(of_lab())
+    assert shell.host.take() == [], "nothing is stopped and nothing started"
+    assert states(shell) == {1: "RUNNING", 2: "PENDING"}
+    times[0] = now(7200)
+    assert shell.engine.due_s() == 30.0
+    times[0] = now(7230)
+    caplog.clear()
+    shell.turn()
+    assert shell.host.take() == [Launch(2, 1)]
+    assert caplog.messages[0] == "event=limits path=lab cores=4"
+
+
+def test_limits_follow_a_clock_that_is_set_or_leaps_and_a_restart(make_shell: MakeShell) -> None:
+    times = [now()]
+    by = replace(rules(), pools={"lab": Pool()})
+    shell = make_shell(by=by, clock=lambda: times[0])
+    shell.engine.adopt_limit_hours(by_hour())
+
+    def is_shut() -> bool:
+        shell.turn()
+        return shell.engine.rules.shares.rule("root.lab").limit is not None
+
+    found = []
+    for at_s in (0, 5000, 100, 5000, 99999, 5000):
+        times[0] = now(at_s)
+        found.append(is_shut())
+    assert found == [False, True, False, True, False, True]
+    shell.journal.close()
+    again = make_shell(by=by, clock=lambda: times[0])
+    again.engine.adopt_limit_hours(by_hour())
+    assert again.engine.rules.limits_now == {"root.lab": {"cores": 0}}
+
+
+def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell: MakeShell) -> None:
+    """Each time the rules of the hour are one record for a later audit."""
+    by = replace(rules(), pools={"lab": Pool()})
+    shell = make_shell(by=by, clock=lambda: now(5000))
+    shell.engine.adopt_limit_hours(by_hour())
+    shell.engine.started(0.0)
+    shell.turn(of_lab())
+    assert shell.host.take() == []
+    shell.engine.adopt(replace(by, grace_s=20), by_hour())
+    shell.turn()
+    assert shell.host.take() == []
+    assert shell.engine.rules.limits_now == {"root.lab": {"cores": 0}}
+    shell.engine.adopt(by)
+    shell.turn()
+    assert shell.host.take() == [Launch(1, 1)]
+    kinds = [type(event) for _, event in shell.journal.audit.events()]
+    assert kinds.count(ev.Configured) == 2
+    assert shell.engine.due_s() is None
+
+
+def test_another_ledger_and_a_forecast_have_the_limits_by_hour(make_shell: MakeShell) -> None:
+    by = replace(rules(), pools={"lab": Pool()})
+    shell = make_shell(by=by, clock=lambda: now(5000))
+    shell.engine.adopt_limit_hours(by_hour())
+    shell.engine._reload_ledger()
+    assert shell.engine.ledger.limit_hours == by_hour()
+    shell.engine.adopt(replace(by, axes=replace(by.axes, gres=("gpu",))), by_hour())
+    assert shell.engine.ledger.limit_hours == by_hour()
+    future = shell.engine.circumstances().future([], [], shell.engine.rules)
+    assert future.ledger.limit_hours == by_hour()
 
 
 def test_a_window_that_is_taken_back_holds_nothing_back_in_the_next_turn(shell: Shell) -> None:

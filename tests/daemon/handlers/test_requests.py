@@ -15,11 +15,12 @@ from daemon.desk import Desk, MakeDesk, View
 from drfd import __version__
 from drfd.common.errors import HostError, NotPermitted, Refused
 from drfd.common.units import clock_time
-from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
+from drfd.core.model.limit_hours import LimitHours, LimitSteps
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Frozen
 from drfd.daemon.config import Config, Defaults, HistorySettings
 from drfd.daemon.engine.engine import Work
@@ -1070,6 +1071,35 @@ async def test_a_maintenance_window_is_announced_a_day_before_and_while_it_is_op
     assert pending["pending"] == 1
 
 
+async def test_limits_by_hour_are_shown_with_the_next_change(desk: Desk) -> None:
+    assert "limit_hours" not in await desk.ask(BOB, op="shares")
+    plain = replace(rules(), pools={"lab": Pool(limit={"cores": 4000})})
+    times = tuple(now(at_s).at_s for at_s in (0, 3600, 7200))
+    steps = ({"cores": 1500, "memory": GIB}, {}, {"cores": 0})
+    hours = LimitHours({"root.lab": LimitSteps(times, steps)})
+    desk.requests.engine.adopt(plain, hours)
+    at = clock_time(times[1])
+    told = [
+        {
+            "path": "root.lab",
+            "limit": {"cores": 1.5, "memory": GIB},
+            "until": times[1],
+            "next": {},
+            "text": f"limit of lab: 1.5 cores, 1G of memory until {at}, then no limit",
+        }
+    ]
+    assert (await desk.ask(BOB, op="shares"))["limit_hours"] == told
+    assert (await desk.ask(BOB, op="doctor"))["limit_hours"] == told
+    await desk.submit(ALICE, 4, pool="lab")
+    (waits,) = (await desk.ask(BOB, op="status"))["jobs"]
+    text = f"needs 4 cores, and lab may hold 1.5 until {at}"
+    assert (waits["reason"]["code"], waits["reason"]["text"]) == ("LIMIT", text)
+    lasting = LimitHours({"root.lab": LimitSteps(times[:1], ({"cores": 0},))})
+    desk.requests.engine.adopt(plain, lasting)
+    (only,) = (await desk.ask(BOB, op="doctor"))["limit_hours"]
+    assert (only["until"], only["next"], only["text"]) == (None, None, "limit of lab: 0 cores")
+
+
 @pytest.mark.parametrize("op", ["cancel", "suspend"])
 async def test_what_waits_for_the_launcher_is_said_to_wait(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, op: str
@@ -1177,6 +1207,7 @@ async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> No
         "external": None,
         "gres": {},
         "windows": [],
+        "limit_hours": [],
     }
     desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
     desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}

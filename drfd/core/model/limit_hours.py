@@ -1,0 +1,145 @@
+"""Limits by hour: what nodes of the fair-share tree may hold at known times.
+
+The core knows no calendar. It is given the limits of some weeks ahead, each from a Unix time on
+until the next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from drfd.core.model.resources import kind_of
+
+#: Amounts by the name of an axis. An axis that is left out has no limit.
+Limit = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSpan:
+    """A time in which a node has this limit in place of its own. "read" and "write" are for each
+    disk that has no amount of its own."""
+
+    start_s: float
+    end_s: float
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSteps:
+    """The limits of one node: `limits[n]` from `times[n]` on. The first holds before, too."""
+
+    times: tuple[float, ...]
+    limits: tuple[Limit, ...]
+
+    def at(self, at_s: float) -> Limit:
+        return self.limits[max(0, bisect_right(self.times, at_s) - 1)]
+
+    def after(self, at_s: float) -> list[tuple[float, Limit]]:
+        """Return the later limits, each with its begin."""
+        first = bisect_right(self.times, at_s)
+        return list(zip(self.times[first:], self.limits[first:], strict=True))
+
+    def most(self, at_s: float) -> Limit:
+        """Return the largest known amount of each axis that has a limit from then on at all
+        times."""
+        limits = [self.at(at_s), *(limit for _, limit in self.after(at_s))]
+        common = set[str](limits[0]).intersection(*limits)
+        return {name: max(limit[name] for limit in limits) for name in common}
+
+    def rises_s(self, axis: str, at_s: float) -> float | None:
+        """Return when more of the axis may be held than at `at_s`, or None if that is not known."""
+        least = self.at(at_s).get(axis, inf)
+        return next((s for s, limit in self.after(at_s) if limit.get(axis, inf) > least), None)
+
+
+def limit_steps(
+    own: Limit,
+    spans: Iterable[LimitSpan],
+    axes: Sequence[str],
+    *,
+    from_s: float,
+    until_s: float,
+) -> LimitSteps:
+    """Return the limits of a node with a limit of its `own`, between two times for which all
+    `spans` are given. Where spans overlap, the least amount of each axis counts."""
+    spans = tuple(spans)
+    ends = {each.start_s for each in spans} | {each.end_s for each in spans}
+    times = [from_s, *sorted(at_s for at_s in ends if from_s < at_s < until_s)]
+    steps: list[tuple[float, Limit]] = []
+    for at_s in times:
+        open_now = [each.limit for each in spans if each.start_s <= at_s < each.end_s]
+        limit = {}
+        for axis in axes:
+            amounts = [amount for each in open_now if (amount := _of(each, axis)) is not None]
+            most = min(amounts) if amounts else _of(own, axis)
+            if most is not None:
+                limit[axis] = most
+        if not steps or limit != steps[-1][1]:
+            steps.append((at_s, limit))
+    return LimitSteps(tuple(at_s for at_s, _ in steps), tuple(limit for _, limit in steps))
+
+
+def _of(limit: Limit, axis: str) -> int | None:
+    return limit.get(axis, limit.get(kind_of(axis)))
+
+
+@dataclass(frozen=True, slots=True)
+class LimitHours:
+    """The limits of all nodes whose limits depend on the hour, by path."""
+
+    steps: Mapping[str, LimitSteps] = field(default_factory=dict)
+    #: The Unix time from which on the limits are not known.
+    until_s: float = inf
+    #: All times at which a limit changes, in order.
+    times: tuple[float, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        times = {at_s for steps in self.steps.values() for at_s in steps.times[1:]}
+        object.__setattr__(self, "times", tuple(sorted(times)))
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    def at(self, at_s: float) -> dict[str, Limit]:
+        """Return the limit of each of the nodes at a time."""
+        return {path: steps.at(at_s) for path, steps in self.steps.items()}
+
+    def hold_s(self, at_s: float) -> tuple[float, float]:
+        """Return from when until when the limits are those of `at_s`."""
+        place = bisect_right(self.times, at_s)
+        return (
+            self.times[place - 1] if place else -inf,
+            self.times[place] if place < len(self.times) else inf,
+        )
+
+    def covers(self, paths: Iterable[str]) -> bool:
+        """Return whether the limit of any of these nodes depends on the hour."""
+        return any(path in self.steps for path in paths)
+
+    def first_fit_s(
+        self, paths: Iterable[str], demand: Mapping[str, int], from_s: float
+    ) -> float | None:
+        """Return the first known time, from `from_s` on, at which the limits of all of these nodes
+        are at least the demand; None if there is none. Nodes whose limit does not depend on the
+        hour are not looked at."""
+        found = [self.steps[path] for path in paths if path in self.steps]
+        times = {from_s, *(at_s for steps in found for at_s, _ in steps.after(from_s))}
+        return next(
+            (
+                at_s
+                for at_s in sorted(times)
+                if all(lets(steps.at(at_s), demand) for steps in found)
+            ),
+            None,
+        )
+
+
+NO_HOURS = LimitHours()
+
+
+def lets(limit: Limit, demand: Mapping[str, int]) -> bool:
+    """Return whether the demand is within the limit. A demand of zero is within any."""
+    return not any(amount and amount > limit.get(axis, inf) for axis, amount in demand.items())
