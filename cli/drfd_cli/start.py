@@ -6,7 +6,11 @@ from __future__ import annotations
 import os
 import sys
 
-_SLURM_NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol")
+_SLURM_NAMES = (
+    *("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol"),
+    # Of these there is a hint.
+    *("salloc", "seff", "sprio", "sshare", "sstat"),
+)
 
 
 def main() -> None:

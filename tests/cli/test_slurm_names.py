@@ -598,6 +598,10 @@ def test_squeue_tells_tasks_apart(drf: Drf, daemon: CannedDaemon, job: MakeJob) 
         (["squeue", "-y"], "drf squeue: there is no option -y here\n"),
         (["squeue", "-t", "odd"], "drf squeue: there is no state odd\n"),
         (["squeue", "-S", "^"], "drf squeue: there is no field ^ to sort by\n"),
+        (
+            ["squeue", "-s"],
+            "drf squeue: squeue lists no steps here (sacct has one for each script)\n",
+        ),
         (["squeue", "-i", "often"], "drf squeue: 'often' is not a number of seconds\n"),
         (
             ["squeue", "--json"],
@@ -744,8 +748,13 @@ def test_the_names_lead_to_drf(
     result = drf("slurm-names", "bin")
     assert result.code == 0
     assert {each.name for each in Path("bin").iterdir()} == {
-        "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol"
+        "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol",
+        "salloc", "seff", "sprio", "sshare", "sstat",
     }  # fmt: skip
+    for name in slurm_names.HINTED:
+        done = subprocess.run([f"bin/{name}", "7"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"drf: No such command '{name}'. That is: drf ")
     done = subprocess.run(
         ["bin/squeue", "-h", "-o", "%i"], capture_output=True, text=True, timeout=60
     )

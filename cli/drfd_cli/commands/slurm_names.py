@@ -222,10 +222,10 @@ _QUEUE_SHORT = {
 }  # fmt: skip
 _QUEUE = {
     **dict.fromkeys(("user", "jobs", "job", "format", "states", "partition", "name"), True),
-    **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters", "steps"), True),
+    **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters"), True),
     **dict.fromkeys(("iterate", "reservation", "Format"), True),
     **dict.fromkeys(("noheader", "long", "array", "all", "me", "start", "verbose"), False),
-    **dict.fromkeys(("json", "yaml"), False),
+    **dict.fromkeys(("json", "yaml", "steps"), False),
 }
 
 
@@ -235,6 +235,8 @@ _QUEUE = {
 def squeue(words: list[str]) -> int:
     found = read_options(words, _QUEUE_SHORT, _QUEUE, "SQUEUE_")
     _refuse_json(found, "squeue", "drf status --json")
+    if "steps" in found:
+        raise click.UsageError("squeue lists no steps here (sacct has one for each script)")
     if "iterate" not in found:
         return _list_queue(found)
     every_s = _seconds(found["iterate"][-1])
@@ -702,18 +704,23 @@ def sinfo(words: list[str]) -> int:
 # -- the names ---------------------------------------------------------------------------------
 
 
+#: Slurm's commands in whose place there are others.
+HINTED = ("salloc", "seff", "sprio", "sshare", "sstat")
+
+
 @click.command("slurm-names")
 @click.argument("directory", metavar="DIR")
 def slurm_names(directory: str) -> int:
     """Make sbatch, srun, squeue, scancel, sinfo, sacct and scontrol in a directory, as links to
-    drf. If one of these names is there already, none is made."""
+    drf. If one of these names is there already, none is made. Links of some other names of Slurm
+    tell what to call here."""
     program = _program()
     os.makedirs(directory, exist_ok=True)
     paths = [os.path.join(directory, name) for name in SLURM_NAMES]
     for path in paths:
         if os.path.lexists(path) and os.path.realpath(path) != program:
             raise Refused("exists", f"{path} is there already", hint="choose another directory")
-    for path in paths:
+    for path in (*paths, *(os.path.join(directory, name) for name in HINTED)):
         if not os.path.lexists(path):
             os.symlink(program, path)
     output.tell(f"made {', '.join(SLURM_NAMES)} in {directory}")
