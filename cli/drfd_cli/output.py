@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -160,6 +161,29 @@ def drain_notices(reply: Mapping[str, Any]) -> list[str]:
         return [text]
     text = f"{text} (by {drain['by']} since {clock_time(drain['since'])})"
     return [clean(f"{text}: {drain['reason']}" if drain["reason"] else text, 1000)]
+
+
+def shell_line(argv: Sequence[str]) -> str:
+    """Return the command as one line that a shell reads as these words. Characters that `clean`
+    would replace are written as in $'one\\ntwo'."""
+    return " ".join(map(_shell_word, argv))
+
+
+def _shell_word(word: str) -> str:
+    if all(char.isprintable() and char not in _BIDI for char in word):
+        return shlex.quote(word)
+    return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def _escaped(char: str) -> str:
+    if char in "\\'":
+        return f"\\{char}"
+    if char.isprintable() and char not in _BIDI:
+        return char
+    # Bytes that are no text are surrogates, as in the file system's names.
+    code = ord(char)
+    number = f"x{code & 0xFF:02x}" if code < 0x80 or 0xDC80 <= code <= 0xDCFF else f"U{code:08x}"
+    return "\\" + {"\n": "n", "\t": "t", "\r": "r"}.get(char, number)
 
 
 def tell(text: object) -> None:

@@ -145,7 +145,7 @@ class Submission:
         if not_text(dict.fromkeys((word for word in texts if word), "")):
             raise Refused("bad-value", "the value of an option is not UTF-8 text")
         if self.name is not None and not 1 <= len(self.name) <= 256:
-            raise Refused("bad-value", "a name has 1 to 256 signs")
+            raise Refused("bad-value", "a name has 1 to 256 characters")
 
 
 def demand_fields(
@@ -193,7 +193,7 @@ def _argv(command: str | None, environ: Mapping[str, str]) -> list[str]:
         if not command.strip():
             raise Refused("bad-value", "--notify-command is empty")
         if len(command) > 4096:
-            raise Refused("too-long", "--notify-command has more than 4096 signs")
+            raise Refused("too-long", "--notify-command has more than 4096 characters")
         return ["sh", "-c", command]
     own = _config_directory(environ) / "drfd" / "notify"
     if own.is_file() and os.access(own, os.X_OK):

@@ -356,7 +356,7 @@ def test_each_hint_names_a_verb_or_an_option() -> None:
             "drf submit: Invalid value for '-m' / '--mem': '999999999999T' is more than there is "
             "in the world\n",
         ),
-        (["set", "--rename", "", "3"], "drf set: a name has 1 to 256 signs\n"),
+        (["set", "--rename", "", "3"], "drf set: a name has 1 to 256 characters\n"),
     ],
 )
 def test_what_is_out_of_all_bounds_is_refused_in_words(

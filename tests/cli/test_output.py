@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
 from rich.cells import cell_len
 
@@ -59,3 +62,15 @@ def test_bars_begin_below_each_other_whatever_signs_are_in_their_names() -> None
     bars = drawn.splitlines()[1:]
     assert len(bars) == len(names)
     assert len({cell_len(line[: line.index("│")]) for line in bars}) == 1
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_a_command_of_several_lines_is_one_that_a_shell_reads_as_it_was() -> None:
+    argv = ["bash", "-c", "for i in 1 2\ndo\techo 'it\\'s $i'\ndone \x1b[0m \u202e\u0085", "a b"]
+    line = output.shell_line(argv)
+    assert line == output.clean(line)
+    assert line.startswith("bash -c $'for i in 1 2\\ndo\\techo \\'it")
+    told = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], env={"LC_ALL": "C.UTF-8"}, capture_output=True
+    )
+    assert told.stdout.decode().split("\0")[:-1] == argv

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -301,7 +302,7 @@ def test_only_what_its_user_has_signed_is_signed_again(
 
 
 def test_why_has_the_whole_line_for_a_job_of_ones_own(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, tmp_path: Path
 ) -> None:
     advice = {
         "options": ["-c", "0.5", "-m", "96M", "-t", "1h"], "jobs": 3, "short_jobs": 1,
@@ -316,6 +317,11 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(
     limited = ended("LIMIT_EXCEEDED", uid=os.getuid(), output_max_bytes=1 << 30)
     daemon.replies = {"why": {"job": limited, "notes": [], "advice": None}}
     assert drf("why", 42).out.endswith("again: drf retry 42 --with '--output-max 2G'\n")
+    output = tmp_path / "drf-42.out"
+    with output.open("wb") as file:
+        file.truncate(19 << 30 >> 3)
+    limited |= {"stdout": str(output), "stderr": str(output), "output_max_bytes": 1 << 20}
+    assert drf("why", 42).out.endswith("again: drf retry 42 --with '--output-max 4G'\n")
     for other in (ended("COMPLETED", uid=os.getuid()), ended("FAILED", uid=os.getuid() + 1)):
         daemon.replies = {"why": {"job": other, "notes": [], "advice": None}}
         assert "drf retry" not in drf("why", 42).out

@@ -47,7 +47,7 @@ def command(
     administrator may lengthen. `--after ''` takes conditions away.
     `--group NAME%N` alone is for all waiting jobs of that group."""
     if rename is not None and not 1 <= len(rename) <= 256:
-        raise click.UsageError("a name has 1 to 256 signs")
+        raise click.UsageError("a name has 1 to 256 characters")
     given: dict[str, object] = {
         "demand": demand_fields(cores, mem, io, gres) or None,
         "time_limit_s": time,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -137,7 +136,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         *_group(array),
         *_conditions(array),
         ("submitted", output.show_time(submitted_at)),
-        ("command", shlex.join(array["argv"])),
+        ("command", output.shell_line(array["argv"])),
         ("directory", array["cwd"]),
         ("output", _limited(array["stdout"], array)),
         *_errors(array),
@@ -181,7 +180,7 @@ def job_lines(
     ]
     if job["argv"] is not None:
         lines += [
-            ("command", shlex.join(job["argv"])),
+            ("command", output.shell_line(job["argv"])),
             ("directory", job["cwd"] or ""),
             ("output", _limited(job["stdout"] or "", job)),
             *_errors(job),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,7 @@ from drfd_cli.options import connect, job_ids, prints_result
 from drfd_cli.output import Result, of_each, pick
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import WhyReply
+    from drfd.protocol.replies import JobView, WhyReply
 
 
 @click.command("why")
@@ -75,6 +76,19 @@ def _show(reply: WhyReply) -> None:
         output.tell(f"again: {again}")
 
 
+def _enough(most_bytes: int, job: JobView) -> int:
+    """Return a limit for the output of a job that was stopped at `most_bytes`: twice that, or as
+    often twice as it takes to be well above the size that its files have now."""
+    written_bytes = 0
+    for path in {job["stdout"], job["stderr"]}:
+        with suppress(OSError):
+            written_bytes += 0 if path is None else os.stat(path).st_size
+    wanted_bytes = 2 * most_bytes
+    while wanted_bytes < written_bytes * 5 // 4:
+        wanted_bytes *= 2
+    return wanted_bytes
+
+
 def _retry(reply: WhyReply) -> str | None:
     """Return the command that submits the caller's job again if it did not complete."""
     job, advice = reply["job"], reply.get("advice")
@@ -95,5 +109,5 @@ def _retry(reply: WhyReply) -> str | None:
                 options += [option, advised[option]]
     most = job.get("output_max_bytes")
     if most is not None and outcome["code"] == "LIMIT_EXCEEDED":
-        options += ["--output-max", exact_size(2 * most)]
+        options += ["--output-max", exact_size(_enough(most, job))]
     return retry_line(output.label(job), options)
