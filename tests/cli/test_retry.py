@@ -364,3 +364,21 @@ def test_a_group_is_tried_again_in_the_order_of_its_submission(
     answering.replies["history"] = {"jobs": [], "after": None}
     result = drf("retry", "-g", "sweep")
     assert (result.code, result.err) == (1, "drf: no job of yours in the group sweep has ended\n")
+
+
+def test_the_present_limit_of_a_group_holds(
+    drf: Drf, answering: CannedDaemon, job: MakeJob
+) -> None:
+    answering.replies["submission"] = kept("42", group="sweep%1")
+    answering.replies["hello"] = {"user": "alice", "admin": False}
+    live: list[Message] = []
+    answering.replies["status"] = {"jobs": live, "after": None}
+    groups = []
+    for more in ({}, {"group": "sweep", "group_at_once": None}, {"group_at_once": 4}):
+        live += [job(id=9, **more)] if more else []
+        assert drf("retry", 42).code == 0
+        groups.append(submitted(answering)[-1]["group"])
+    assert drf("retry", 42, "--with", "-g sweep%3").code == 0
+    assert [*groups, submitted(answering)[-1]["group"]] == [
+        *("sweep%1", "sweep%1", "sweep"), "sweep%3",
+    ]  # fmt: skip

@@ -152,7 +152,8 @@ def test_each_job_counts_for_itself_how_many_run() -> None:
     few = [bench.submit(of(1, at_once=1)) for _ in range(2)]
     assert bench.schedule() == few[:1]
     many = [bench.submit(of(1, at_once=3)) for _ in range(4)]
-    plain = bench.submit(of(1, at_once=None))
+    plain = bench.submit(of(1, at_once=9))
+    bench.feed(st.ChangeAsked(now(), plain, ALICE, st.Change(group=UserGroup("sweep"))))
     assert bench.schedule() == [*many[:2], plain]
     end(bench, few[0])
     end(bench, many[0])
@@ -212,7 +213,7 @@ def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch: pytest.Monke
         bench.submit(of(3))
     assert refused.value.code == "too-many-kinds"
     bench.submit(of(2))
-    bench.submit(of(3, at_once=None))
+    bench.submit(of(2, at_once=None))
     bench.submit(of(3, name="other"))
 
 
@@ -231,7 +232,7 @@ def test_jobs_that_cannot_start_yet_count_among_the_kinds(
     first, _ = [job_id_of(bench.feed(each)) for each in asked]
     with pytest.raises(Refused, match="different demands"):
         bench.submit(of(3))
-    other = bench.submit(of(3, at_once=None))
+    other = bench.submit(of(3, name="other"))
     change = st.ChangeAsked(now(), other, ALICE, st.Change(group=UserGroup("sweep", 2)))
     with pytest.raises(Refused, match="different demands"):
         bench.feed(change)
@@ -378,3 +379,30 @@ def _assert_that_none_waits_wrongly(bench: Bench) -> None:
         assert group is not None, f"{job} fits and waits"
         assert group.at_once is not None, f"{job} fits and waits"
         assert count[job.spec.user, group.name] >= group.at_once, f"{job} fits and waits"
+
+
+def test_a_job_that_names_no_limit_has_that_of_its_group() -> None:
+    """Of the waiting jobs, then of the running ones; another group and another user have their
+    own."""
+    bench = Bench()
+
+    def limit(job_id: int) -> int | None:
+        group = bench.ledger.jobs[job_id].spec.group
+        assert group is not None
+        return group.at_once
+
+    def fresh(**more: Any) -> int | None:
+        job_id = job_id_of(bench.feed(st.SubmitAsked(now(), of(at_once=None, **more))))
+        found = limit(job_id)
+        bench.feed(st.CancelAsked(now(), job_id, ALICE))
+        return found
+
+    assert fresh() is None
+    running = bench.start(of(at_once=1))
+    assert (fresh(), fresh(name="other")) == (1, None)
+    waiting = job_id_of(bench.feed(st.SubmitAsked(now(), of(at_once=None))))
+    assert limit(waiting) == 1
+    bench.feed(st.ChangeAsked(now(), waiting, ALICE, st.Change(group=UserGroup("sweep", 3))))
+    assert (fresh(), limit(running)) == (3, 1)
+    assert limit(job_id_of(bench.feed(st.SubmitAsked(now(), of(at_once=7))))) == 7
+    assert fresh() == 3

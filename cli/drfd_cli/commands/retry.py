@@ -177,6 +177,8 @@ class Resubmission:
         self._left: dict[str, list[list[Ref]]] = {}
         #: The new id of each job and array, and for those with it the indices of the tasks.
         self._new: dict[str, tuple[int, list[str]]] = {}
+        #: Groups, and whether live jobs of them had a limit before this call.
+        self._limited: dict[str, bool] = {}
         #: Jobs and arrays that somebody has cancelled, and what waited for them.
         self._unwanted: set[str] = set()
 
@@ -221,6 +223,7 @@ class Resubmission:
         after = self._after(label, reply)
         if after is None:
             return None
+        again |= self._group(again)
         if after:
             again["after"] = after
         if again.pop("attach", None) is not None:
@@ -288,6 +291,17 @@ class Resubmission:
             all_of = left == expanded(spans)
             return list(bad.values()) if all_of else [show_indices(left)]
         return []
+
+    def _group(self, again: Mapping[str, object]) -> dict[str, object]:
+        """Return the job's group. If jobs of it are live, their limit holds, and not that of the
+        first submission, which may have been changed since."""
+        name, _, bound = str(again.get("group", "")).partition("%")
+        if not bound or "group" in self._changes.fields:
+            return {}
+        if name not in self._limited:
+            live = in_group(self._client, name)
+            self._limited[name] = any(job.get("group_at_once") is not None for job in live)
+        return {"group": name} if self._limited[name] else {}
 
     def _after(self, label: str, reply: SubmissionReply) -> list[dict[str, object]] | None:
         """Return what the new job waits for, or None if it is left out with what somebody has

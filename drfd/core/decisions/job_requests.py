@@ -168,6 +168,7 @@ def refuse_late_warning(spec: JobSpec) -> None:
 
 
 def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
+    asked = replace(asked, spec=_in_group(ledger, asked.spec))
     refuse_unfit(asked.spec, rules, ledger.limit_hours, asked.now.at_s)
     refuse_late_warning(asked.spec)
     after, at_s = asked.spec.after, asked.now.at_s
@@ -197,6 +198,20 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
         ev.Submitted(job_id=job_id, at_s=at_s, spec=asked.spec, held=asked.held),
         *ended_before,
     ]
+
+
+def _in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
+    """Return the specification of a new job. If it names a group and no limit, it has that of the
+    group's jobs that wait, or else of those that run; of several limits the lowest."""
+    key = spec.group_key
+    state = None if key is None else ledger.groups.get(key)
+    if spec.group is None or spec.group.at_once is not None or state is None:
+        return spec
+    found = [at_once for _, _, at_once in state.waiting]
+    if not found and state.running:
+        groups = (job.spec.group for job in ledger.allocated_jobs() if job.spec.group_key == key)
+        found = [each.at_once for each in groups if each is not None and each.at_once is not None]
+    return replace(spec, group=replace(spec.group, at_once=min(found))) if found else spec
 
 
 def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
