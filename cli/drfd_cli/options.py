@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import click
 
 from drfd.client.connection import Connection, choose
 from drfd.client.words import (
     Ref,
+    is_clock,
     parse_after,
     parse_begin,
     parse_gres,
@@ -45,6 +46,7 @@ from drfd_cli.submitting.personal import Setting
 from drfd_cli.words import which_job
 
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
 
 #: The parameters of a command that together are its `Form`.
 FORM = ("as_json", "as_csv", "parsable", "no_header", "chosen")
@@ -129,19 +131,68 @@ def _id(text: str) -> Ref:
 
 
 def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
-    if not which_job.is_name(text):
-        return parse_ids(text)
     form = "write 41, 3-7 or 1,4-6"
-    return [which_job.find(connect, text, form=form, takes_latest=takes_latest)]
+    find = partial(which_job.find, connect, form=form, takes_latest=takes_latest)
+    return _each(text, parse_ids, lambda word: [find(word)])
+
+
+def _each(text: str, read: Callable[[str], list[V]], find: Callable[[str], list[V]]) -> list[V]:
+    """Read a list whose parts are ids or names. Names may hold a comma, too."""
+    parts = text.split(",")
+    if not any(map(which_job.is_name, parts)):
+        return read(text)
+    if len(parts) == 1:
+        return find(text)
+    try:
+        found: list[V] = []
+        for part in parts:
+            # The whole text is wrong if a part is empty.
+            found += find(part) if which_job.is_name(part) else read(part if part.strip() else text)
+        return found
+    except Refused as error:
+        if error.code != "no-such-job" or not which_job.is_name(text):
+            raise
+        try:
+            return find(text)
+        except Refused:
+            raise error from None
+
+
+#: Slurm's words for what --after waits for.
+_SLURM_AFTER = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
 
 
 def _after(text: str) -> list[tuple[Ref, str]]:
-    if not which_job.is_name(text):
-        return parse_after(text)
-    name, _, how = text.rpartition(":")
-    if how not in ("ok", "any", "fail"):
-        name, how = text, "ok"
-    return [(which_job.find(connect, name, form="write 5, 5:any or 5:fail"), how)]
+    parts = [part.strip().split(":") for part in text.split(",")]
+    if any(words[0] in _SLURM_AFTER and len(words) > 1 for words in parts):
+        # As in Slurm, a kind holds for the ids behind it.
+        text = ",".join(
+            f"{job_id}:{_SLURM_AFTER[kind]}" if kind in _SLURM_AFTER else ":".join([kind, *ids])
+            for kind, *ids in parts
+            for job_id in (ids if kind in _SLURM_AFTER else ids[:1] or [""])
+        )
+
+    def find(word: str) -> list[tuple[Ref, str]]:
+        name, _, how = word.strip().rpartition(":")
+        if how not in ("ok", "any", "fail"):
+            name, how = word, "ok"
+        return [(which_job.find(connect, name, form="write 5, 5:any or 5:fail"), how)]
+
+    return _each(text, parse_after, find)
+
+
+def parse_start(text: str) -> int:
+    """Read the value of --begin, and tell a person at a terminal if a time of the day is
+    tomorrow's."""
+    begin_s = parse_begin(text)
+    if is_clock(text) and time.localtime(begin_s).tm_yday != time.localtime().tm_yday:
+        output.remark(f"begin: {text.strip()} is tomorrow, {output.show_time(begin_s)}")
+    return begin_s
+
+
+def parse_new_start(text: str) -> int:
+    """Read the value of --begin of `drf set`, where an empty text takes the condition away."""
+    return parse_start(text) if text.strip() else 0
 
 
 IDS = QuantityParam("IDS", _ids)
@@ -206,7 +257,7 @@ def job_ids(*, required: bool, only_read: bool = False) -> Callable[[F], F]:
     """Add the argument for ids and ranges of ids (`3-7,9`): one tuple of ids without duplicates.
 
     If it is `required` and missing, the caller's latest job is taken, if a person asks. If the jobs
-    are `only_read` about, a name means the latest job of that name.
+    themselves stay as they are (`only_read`), a name means the latest job of that name.
     """
     return click.argument(
         "ids", metavar="IDS...", nargs=-1, required=False, type=_READ_IDS if only_read else IDS,
@@ -344,7 +395,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("--mail-user", "--mail-type"), "--notify end,fail"),
     **dict.fromkeys(("--dependency", "-d"), "--after ID"),
     **dict.fromkeys(("--delay", "-D"), "--begin now+1h"),
-    **dict.fromkeys(("--stashed", "-s"), "--hold"),
+    **dict.fromkeys(("--stashed", "-s", "-H"), "--hold"),
     **dict.fromkeys(("--chdir", "--workdir", "--working-directory", "--cwd", "-C"), _CD),
     "-a": "--array 0-99",
     "--nice": "--priority -N",
@@ -363,20 +414,26 @@ _ELSEWHERE = {
 }
 
 
-class GroupedHelp(click.Command):
-    """A command whose help lists the options for demand and start conditions under headings, and
-    which knows the options that other programs have in their place."""
+class KnowingOthers(click.Command):
+    """A command that knows the options that other programs have in place of its own."""
+
+    #: Options of other programs, and what does the same here.
+    elsewhere: ClassVar[Mapping[str, str]] = _ELSEWHERE
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            known = _ELSEWHERE.get(error.option_name, "")
+            known = self.elsewhere.get(error.option_name, "")
             ours = {name for param in self.params for name in param.opts}
             if known.partition(" ")[0] not in (*ours, "--", "cd"):
                 raise
             text = f"No such option {error.option_name}; here it is: {known}"
             raise click.UsageError(text, ctx) from None
+
+
+class GroupedHelp(KnowingOthers):
+    """A command whose help lists the options for demand and start conditions under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*_GROUPS, "Options")}
@@ -486,8 +543,12 @@ after_option = click.option(
     help="After jobs have ended :ok (default), :any, :fail.",
 )  # fmt: skip
 begin_option = click.option(
-    "--begin", type=QuantityParam("TIME", parse_begin),
-    help="Not before 18:00, now+2h, 2026-11-21T08:00, …",
+    "--begin", type=QuantityParam("TIME", parse_start),
+    help="Not before 18:00, 6pm, now+2h, 2026-11-21T08:00, …",
+)  # fmt: skip
+new_begin_option = click.option(
+    "--begin", type=QuantityParam("TIME", parse_new_start),
+    help="Not before 18:00, now+2h, …; '' for now.",
 )  # fmt: skip
 
 

@@ -39,7 +39,13 @@ _OUTCOMES = {
 
 _CLOCK = r"(\d{1,2}):(\d\d)(?::(\d\d))?"
 _MOMENT = re.compile(rf"(?:(\d{{4}}-\d\d-\d\d|today|tomorrow)(?:[T ]|$))?(?:{_CLOCK})?", re.ASCII)
-_HINT = "write 18:00, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
+_HINT = "write 18:00, 6pm, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
+#: A time from now on: `now+2h`, `now + 1 minute`, `+10s`.
+_FROM_NOW = re.compile(r"(?:now\s*)?\+\s*(.+)")
+#: A duration with a unit, which without a sign is one from now on, too: `10 min`, `1h30m`.
+_SPAN = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+")
+#: A time of the day by a clock of twelve hours.
+_TWELVE = re.compile(r"\b(0?[1-9]|1[0-2])(:[0-5][0-9])?\s*([ap])\.?m\b\.?")
 
 #: A job or an array, or a task as `42_7`.
 Ref = int | str
@@ -111,14 +117,20 @@ def parse_after(text: str) -> list[tuple[Ref, str]]:
 
 
 def parse_begin(text: str, now_s: float | None = None) -> int:
-    """Return the Unix time of "18:00" (the next one), "tomorrow", "2026-11-21T08:00" or "now+2h",
-    and 0 for "now". `now_s` is the present time, for tests."""
+    """Return the Unix time of "18:00" or "6pm" (the next one), "tomorrow", "2026-11-21T08:00",
+    "now+2h", "+2h" or "10 min" (from now on), and 0 for "now". `now_s` is the present time, for
+    tests."""
     now_s = time.time() if now_s is None else now_s
     word = text.strip()
-    if word == "now":
+    low = word.lower()
+    if low == "now":
         return 0
-    if word.startswith("now+"):
-        return int(now_s) + parse_duration(word.removeprefix("now+"), what="begin")
+    if from_now := _FROM_NOW.fullmatch(low):
+        return int(now_s) + parse_duration(from_now[1], what="begin")
+    if _TWELVE.search(low):
+        word = _TWELVE.sub(_of_twelve, low)
+    elif _SPAN.fullmatch(low):
+        return int(now_s) + parse_duration(low, what="begin")
     found = _MOMENT.fullmatch(word)
     if found is None or not word:
         raise Refused("bad-value", f"begin: {text!r} is not a time", hint=_HINT)
@@ -130,6 +142,16 @@ def parse_begin(text: str, now_s: float | None = None) -> int:
     if moment_s <= now_s:
         raise Refused("bad-value", f"begin: {text!r} is over already", hint=_HINT)
     return moment_s
+
+
+def is_clock(text: str) -> bool:
+    """Return whether a text for `parse_begin` is a time of the day alone."""
+    return re.fullmatch(_CLOCK, _TWELVE.sub(_of_twelve, text.strip().lower()), re.ASCII) is not None
+
+
+def _of_twelve(found: re.Match[str]) -> str:
+    hour = int(found[1]) % 12 + (12 if found[3] == "p" else 0)
+    return f"{hour}{found[2] or ':00'}"
 
 
 def parse_outcomes(text: str) -> list[str]:

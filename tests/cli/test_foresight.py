@@ -11,6 +11,7 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import Drf
+from drfd_cli.options import parse_start
 from drfd_cli.quick_request import amount_of
 from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
 
@@ -288,3 +289,42 @@ def test_a_word_of_bash_in_a_line_for_another_shell_is_told(
 def test_a_variable_before_the_command_needs_env(place: Path) -> None:
     told = doubts(place, "FOO=1", "python3", "x")
     assert told == ["FOO=1 sets a variable only in a shell: -- env FOO=1 python3 x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (("set", "-J", "fit", "4"), "--rename NAME"),
+        (("set", "--job-name", "fit", "4"), "--rename NAME"),
+        (("submit", "-J", "fit", "--", "true"), "-n NAME"),
+        (("submit", "-H", "--", "true"), "--hold"),
+    ],
+)
+def test_options_of_slurm_are_named_in_the_words_of_the_verb(
+    drf: Drf, words: tuple[str, ...], cure: str
+) -> None:
+    result = drf(*words)
+    assert (result.code, f"; here it is: {cure}" in result.err) == (2, True)
+
+
+def test_a_begin_time_is_taken_away_by_an_empty_one(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies["set"] = {"done": [4], "failed": []}
+    assert drf("set", "--begin", "", "4").code == 0
+    assert daemon.requests[-1]["begin_s"] == 0
+    assert drf("submit", "--begin", "", "--", "true").code == 2
+
+
+def test_a_person_is_told_that_a_time_is_tomorrows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("drfd_cli.options.parse_begin", lambda text: 1_700_000_000)
+    parse_start("07:00")
+    parse_start(" 7 am ")
+    assert [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "drf: begin: 07:00 is tomorrow",
+        "drf: begin: 7 am is tomorrow",
+    ]
+    for word in ("now+2h", "tomorrow 07:00", "10 min", "2026-11-21T08:00"):
+        parse_start(word)
+    assert capsys.readouterr().err == ""

@@ -382,3 +382,23 @@ def test_the_present_limit_of_a_group_holds(
     assert [*groups, submitted(answering)[-1]["group"]] == [
         *("sweep%1", "sweep%1", "sweep"), "sweep%3",
     ]  # fmt: skip
+
+
+def test_the_new_command_can_be_a_line_of_the_shell(drf: Drf, answering: CannedDaemon) -> None:
+    assert drf("retry", 42, "--with", "-m 2G --wrap 'a && b'").err == ""
+    assert submitted(answering)[-1]["argv"] == ["sh", "-c", "a && b"]
+    assert drf("retry", 42, "--with", "-- echo a && echo b").err == (
+        "drf: && is an argument of echo, since no shell reads the command; "
+        "--with \"--wrap 'CMD && CMD'\" runs it by one\n"
+    )
+    for words in ("--wrap ''", "--wrap a -- b"):
+        assert drf("retry", 42, "--with", words).code == 2
+
+
+def test_of_a_name_the_latest_job_is_retried(drf: Drf, answering: CannedDaemon) -> None:
+    """After one retry two jobs have it."""
+    jobs = [{"id": each, "name": "fit", "state": "FAILED", "live": False} for each in (43, 42)]
+    answering.replies["recent"] = {"recent": jobs, "pools": [], "users": [], "gres": []}
+    result = drf("retry", "fit")
+    assert result.out == "submitted job 50, which is 43 again\n"
+    assert result.err == "drf: job 43 (the latest of 2 named fit)\n"

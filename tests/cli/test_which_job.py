@@ -65,6 +65,19 @@ def test_names_are_taken_where_several_ids_are(drf: Drf, knowing: CannedDaemon) 
     assert asked(knowing, "wait")["ids"] == [42, 3, 4, 5, 43]
     drf("cancel", "train")
     assert asked(knowing, "cancel")["select"]["ids"] == [42]
+    drf("hold", "train,7-8,@-1,4_[2-3]")
+    assert asked(knowing, "hold")["select"]["ids"] == [42, 7, 8, 43, "4_2", "4_3"]
+
+
+def test_a_name_may_hold_a_comma(
+    drf: Drf, knowing: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(JOBS[1], "name", "a,b")
+    assert drf("hold", "a,b").code == 0
+    assert asked(knowing, "hold")["select"]["ids"] == [42]
+    refused = drf("cancel", "a,c").err
+    assert "'a' is not a job id, nor the name of a job of yours" in refused
+    assert "'train,,5' is not a job id" in drf("cancel", "train,,5").err
 
 
 @pytest.mark.parametrize(
@@ -73,6 +86,19 @@ def test_names_are_taken_where_several_ids_are(drf: Drf, knowing: CannedDaemon) 
         ("train", [{"id": 42, "want": "ok"}]),
         ("@-1:any", [{"id": 43, "want": "any"}]),
         ("5,6:fail", [{"id": 5, "want": "ok"}, {"id": 6, "want": "fail"}]),
+        (
+            "train:any,5_2:fail,@-1",
+            [{"id": 42, "want": "any"}, {"id": "5_2", "want": "fail"}, {"id": 43, "want": "ok"}],
+        ),
+        (
+            "afterok:5:train,afternotok:6,afterany:7_1",
+            [
+                {"id": 5, "want": "ok"},
+                {"id": 42, "want": "ok"},
+                {"id": 6, "want": "fail"},
+                {"id": "7_1", "want": "any"},
+            ],
+        ),
     ],
 )
 def test_conditions_take_them_too(
@@ -98,7 +124,7 @@ def test_conditions_take_them_too(
 def test_what_means_no_one_job_is_refused(
     drf: Drf, knowing: CannedDaemon, word: str, complaint: str
 ) -> None:
-    result = drf("retry", word)
+    result = drf("hold", word)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert complaint in result.err
     assert {each["op"] for each in knowing.requests} <= {"recent"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The outcome of a job that `--failed` leaves out.
 _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
+#: Words that mean something only to a shell.
+_SHELL_SIGNS = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
 #: Jobs of a group that ended last, among which tasks are looked for that were cancelled together.
 _LAST = 10_000
 #: Fields of the request by parameters with other names.
@@ -47,9 +49,11 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
     try:
         words = [word for text in texts for word in shlex.split(text)]
         options, sign, argv = _split(words)
-        changes = read_changes(options)
+        changes = read_changes(options, takes_wrap=True)
         if sign and not argv:
             raise click.UsageError("there is no command behind --")
+        if sign and "argv" in changes.fields:
+            raise click.UsageError("--wrap has a command in its line; leave out the other")
         return replace(changes, fields={**changes.fields, "argv": argv}) if sign else changes
     except ValueError as error:
         raise click.BadParameter(f"{error}: {' '.join(texts)}") from None
@@ -66,7 +70,7 @@ def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
 
 
 @click.command("retry")
-@job_ids(required=True)
+@job_ids(required=True, only_read=True)
 @group_option("Your ended jobs of this group (submit --group).")
 @click.option("--failed", is_flag=True, help="Only what did not complete; of an array, such tasks.")
 @click.option(
@@ -89,6 +93,7 @@ def command(
     waits for the new one. With --failed, what has a retry already, or was cancelled by hand, is
     left out.
     """
+    _warn_of_signs(changes.fields.get("argv", ()))
     client = connect()
     if group is not None:
         ids += tuple(_ended_in(client, group, failed=failed))
@@ -104,6 +109,16 @@ def command(
                       "failed": [{"code": each.code, "text": each.text} for each in refused]},
         finish=lambda: _finish(refused),
     )  # fmt: skip
+
+
+def _warn_of_signs(argv: Sequence[str]) -> None:
+    """Tell of words of the new command that are meant for a shell, which does not read it."""
+    sign = next((word for word in argv[1:] if word in _SHELL_SIGNS), None)
+    if sign is not None:
+        output.say(
+            f"{sign} is an argument of {output.clean(argv[0])}, since no shell reads the command; "
+            f"--with \"--wrap 'CMD {sign} CMD'\" runs it by one"
+        )
 
 
 def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
@@ -427,8 +442,9 @@ def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def read_changes(words: list[str]) -> Changes:
-    """Return the changes that options of `drf submit` make. Raises ClickException."""
+def read_changes(words: list[str], *, takes_wrap: bool = False) -> Changes:
+    """Return the changes that options of `drf submit` make; of --wrap another command, if that is
+    taken. Raises ClickException."""
     from drfd_cli.commands.submit import command as submit
     from drfd_cli.commands.submit import context_of
 
@@ -440,6 +456,9 @@ def read_changes(words: list[str]) -> Changes:
     }
     del given["command"]
     export = given.pop("export", ())
+    wrap = given.pop("wrap", None) if takes_wrap else None
+    if wrap is not None and not wrap.strip():
+        raise click.UsageError("--wrap is empty")
     for param in submit.params:
         if param.name in given and param.name not in {each.name for each in fields(Submission)}:
             raise click.UsageError(f"{param.opts[-1]} is no property of a job")
@@ -452,7 +471,8 @@ def read_changes(words: list[str]) -> Changes:
     names = {_FIELDS.get(name, name) for name in given}
     # As in a first submission: the errors go to the file of the output.
     names |= {"stderr"} if "stdout" in names else set()
-    return Changes({name: whole[name] for name in names}, export)
+    changed = {name: whole[name] for name in names}
+    return Changes(changed if wrap is None else {**changed, "argv": ["sh", "-c", wrap]}, export)
 
 
 def retry_line(label: str, options: Iterable[str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import click
 
@@ -17,14 +18,23 @@ from drfd_cli.options import (
     MEMORY,
     PRIORITY,
     RATES,
+    KnowingOthers,
     after_option,
-    begin_option,
     filters_in,
+    new_begin_option,
 )
 from drfd_cli.output import Result
 
 
-@click.command("set")
+class _SetCommand(KnowingOthers):
+    #: Names select jobs here, and do not change them.
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **KnowingOthers.elsewhere,
+        **dict.fromkeys(("-J", "--job-name", "--label", "-L", "-l"), "--rename NAME"),
+    }
+
+
+@click.command("set", cls=_SetCommand)
 @selecting_by("-g", "--in-group")
 @click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
@@ -36,7 +46,7 @@ from drfd_cli.output import Result
 @click.option("--rename", metavar="NAME", help="Another name for lists.")
 @click.option("--group", "into", type=GROUP, help="Another group of yours; '' for none.")
 @after_option
-@begin_option
+@new_begin_option
 def command(
     cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...],
     time: int | None, pool: str | None, priority: int | None, rename: str | None,
