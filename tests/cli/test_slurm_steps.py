@@ -178,3 +178,36 @@ def test_a_step_is_ended_at_its_time_limit(capsys: pytest.CaptureFixture[str]) -
     assert not step._await(tasks, 0)
     assert [task.returncode for task in tasks] == [-15, -15]
     assert "srun: the step is ended at its time limit" in capsys.readouterr().err
+
+
+# -- threads of a task -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "threads"),
+    [
+        ({"ntasks": "4"}, {}, {"OMP_NUM_THREADS": "1", "JULIA_NUM_THREADS": "1"}),
+        ({"ntasks": "1"}, {}, {"OMP_NUM_THREADS": "1", "JULIA_NUM_THREADS": "1"}),
+        ({}, {"SLURM_NTASKS": "4"}, {"OMP_NUM_THREADS": "1", "JULIA_NUM_THREADS": "1"}),
+        (
+            {"ntasks": "2"}, {"SLURM_CPUS_PER_TASK": "2", "OMP_NUM_THREADS": "3"},
+            {"JULIA_NUM_THREADS": "2"},
+        ),
+        ({}, {}, {}),
+        ({"ntasks": "2", "cpus-per-task": "2"}, {}, {"OMP_NUM_THREADS": "2"}),
+    ],
+)  # fmt: skip
+def test_a_task_has_as_many_threads_as_cores_unless_the_user_says_otherwise(
+    options: dict[str, str], more: dict[str, str], threads: dict[str, str]
+) -> None:
+    """drfd sets the counts for all cores of the job, which are right for a task that has them."""
+    usual = {"SLURM_CPUS_ON_NODE": "4", "OMP_NUM_THREADS": "4", "JULIA_NUM_THREADS": "4"}
+    given = {name: Given(value) for name, value in options.items()}
+    found = step.Step(given, ["x"], {**ENV, **usual, **more}).variables()
+    assert {name: each for name, each in found.items() if "THREADS" in name} == threads
+
+
+def test_a_step_may_be_sent_to_this_machine() -> None:
+    options = {"nodelist": Given(step.host_name()), "nodes": Given("1")}
+    assert step.Step(options, ["x"], ENV).without_effect() == []
+    assert step.Step({"nodelist": Given("n7")}, ["x"], ENV).without_effect() == ["--nodelist=n7"]

@@ -15,6 +15,7 @@ from threading import Lock, Thread
 from typing import NoReturn
 
 from drfd.common.errors import Refused
+from drfd.payload.environment import thread_defaults
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
@@ -73,7 +74,10 @@ class Step:
         written = [
             f"--{name}={given.value}" if given.value else f"--{name}"
             for name, given in self.options.items()
-            if name not in _KNOWN and not silent(name)
+            if name not in _KNOWN
+            and not silent(name)
+            # Scripts send steps to the machines of the job, of which this is the only one.
+            and (name, given.value) != ("nodelist", host_name())
         ]
         export = self.options.get("export", Given("ALL")).value
         return written + ([f"--export={export}"] if export.upper() != "ALL" else [])
@@ -84,7 +88,20 @@ class Step:
         if "cpus-per-task" in self.options:
             cpus = self.options["cpus-per-task"].value
             found |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
+        elif self.tasks > 1 or "ntasks" in self.options:
+            found |= self._threads()
         return found | {WITHIN: name_of_job(self.env)}
+
+    def _threads(self) -> dict[str, str]:
+        """Return thread counts for a task, in place of those for all cores of the job, which drfd
+        has set; another value is the user's own."""
+        all_cores = self.env.get("SLURM_CPUS_ON_NODE")
+        usual, after = thread_defaults(self.cores // self.tasks)
+        return {
+            name: count
+            for name, count in (usual | after).items()
+            if self.env.get(name) == all_cores and all_cores is not None
+        }
 
 
 def run(options: Options, command: list[str], again: Callable[[], list[str]]) -> int:
