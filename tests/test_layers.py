@@ -66,7 +66,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "calendar": set(),
         "config": {"calendar"},
         "users": {"config"},
-        "engine": {"config", "users"},
+        "engine": {"calendar", "config", "users"},
         "forecasting": {"engine"},
         "monitoring": {"config", "engine"},
         "launcher_link": {"engine", "monitoring"},

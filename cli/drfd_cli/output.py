@@ -667,6 +667,8 @@ NODE_COLUMNS: Columns[NodeView] = {
     **_fields(*_AMOUNTS, of="usage"),
     **_fields("running", "pending"),
     "gres": lambda node: _counts(node["usage"]["gres"]),
+    "quota_used_hours": lambda node: node["quota"]["used_hours"] if "quota" in node else None,
+    "quota_share_hours": lambda node: node["quota"]["share_hours"] if "quota" in node else None,
 }
 
 

@@ -218,6 +218,11 @@ def exact_duration(seconds: int) -> str:
     return f"{seconds}s"
 
 
+def show_share_hours(hours: float) -> str:
+    """Return dominant-share-hours in four digits: "40", "2.517"."""
+    return f"{hours:.4g}" if hours < 1000 else f"{hours:.0f}"
+
+
 def clock_time(at_s: float) -> str:
     """Return a time of day, with seconds if it is near, and with the date if it is not today."""
     then, now = time.localtime(at_s), time.localtime()

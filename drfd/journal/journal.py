@@ -465,8 +465,9 @@ class Journal:
     def ended_since(self, at_s: float) -> Iterator[Job]:
         """Yield the jobs that ended after the Unix time `at_s`, oldest first."""
         query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"
-        for (data,) in self._db.execute(query, (at_s,)):
-            yield self._records.job(data)
+        with self._db.reported("read"):
+            for (data,) in self._db.execute(query, (at_s,)):
+                yield self._records.job(data)
 
 
 class Audit:

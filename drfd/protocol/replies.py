@@ -616,6 +616,18 @@ class UsageReply(TypedDict):
     demand: ResourcesView | None
 
 
+class QuotaView(TypedDict):
+    """How much of its quota of the week a pool or user has used."""
+
+    #: In dominant-share-hours.
+    used_hours: float
+    share_hours: float
+    #: "last" or "wait": what its jobs do when the quota is used up.
+    then: str
+    #: The end of the week, in Unix time.
+    restored_at: float
+
+
 class NodeView(TypedDict):
     """A pool or a user in the fair-share tree."""
 
@@ -629,6 +641,8 @@ class NodeView(TypedDict):
     satisfaction: float
     running: int
     pending: int
+    #: Only of a node that has a quota.
+    quota: NotRequired[QuotaView]
 
 
 class LimitHoursView(TypedDict):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drfd.common.units import show_amount, show_duration, show_need
+from drfd.common.units import show_amount, show_duration, show_need, show_share_hours
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain import reasons as why
 from drfd.core.explain.holders import (
@@ -77,6 +77,8 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return _draining(fact, show_clock)
         case why.WindowAhead():
             return _window_ahead(fact, show_clock)
+        case why.OutOfQuota():
+            return _out_of_quota(fact, show_clock)
         case why.LauncherAway():
             return "the launcher is away; jobs start again when it is back"
         case why.NextPass():
@@ -208,7 +210,13 @@ def unknown_start_text(reason: why.WaitReason, of: str | None = None) -> str | N
             return f"{job} needs more than its limit lets it have"
         case why.ExternalUse():
             return _first(of) + OUTSIDE
-        case why.TooLittleFree() | ServedFirst() | ReservedFirst() | why.HasReservation() as fact:
+        case (
+            why.TooLittleFree()
+            | ServedFirst()
+            | ReservedFirst()
+            | why.HasReservation()
+            | why.OutOfQuota() as fact
+        ):
             is_outside = any(each.kept for each in fact.shortfalls)
             return _first(of) + OUTSIDE if is_outside else None
         case _:
@@ -235,6 +243,11 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
         case why.WindowAhead():
             what = "never starts" if fact.from_s is None else f"end of {fact.name}"
             return WaitColumns(what, "maintenance window", until_s=fact.from_s)
+        case why.OutOfQuota():
+            name, by = "quota of the week", show_path(fact.use.path)
+            if fact.use.waits:
+                return WaitColumns(name, by, until_s=fact.use.restored_s)
+            return WaitColumns(name, by, fact.shortfalls[0].shortage)
         case why.LauncherAway():
             return WaitColumns("launcher")
         case why.NextPass() | why.DependenciesEnded():
@@ -363,6 +376,15 @@ def _window_ahead(fact: why.WindowAhead, show_clock: ShowClock) -> str:
         f"it might not end before {window} ({begin} to {end}{about}): {limit}; it starts from "
         f"{later} on, or {cure}"
     )
+
+
+def _out_of_quota(fact: why.OutOfQuota, show_clock: ShowClock) -> str:
+    use, until = fact.use, show_clock(fact.use.restored_s)
+    used = f"{show_share_hours(use.used_hours)} of its {show_share_hours(use.quota_hours)}"
+    text = f"{show_path(use.path)} has used {used} dominant-share-hours of this week"
+    if use.waits:
+        return f"{text}; its jobs wait until {until}, when the next week begins"
+    return f"{_shortfalls(fact.shortfalls, show_clock)}; {text} and is served last until {until}"
 
 
 def _group_limit(fact: why.GroupLimit) -> str:

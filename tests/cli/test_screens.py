@@ -449,7 +449,7 @@ def test_a_column_that_is_not_there_is_named(drf: Drf, daemon: CannedDaemon) -> 
     assert result.err == (
         "drf shares: Invalid value for '--columns': there is no column 'colour'; there are "
         "path, entitlement, dominant_share, dominant_resource, satisfaction, cores, memory, "
-        "read, write, running, pending, gres\n"
+        "read, write, running, pending, gres, quota_used_hours, quota_share_hours\n"
     )
 
 
@@ -463,8 +463,8 @@ def test_no_jobs_are_a_header_alone(drf: Drf, daemon: CannedDaemon) -> None:
 def test_shares_for_programs(drf: Drf, daemon: CannedDaemon) -> None:
     daemon.replies = {"shares": SHARES}
     assert drf("shares", "--parsable", "--no-header").out == (
-        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\n"
-        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\n"
+        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\t\t\n"
+        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\t\t\n"
     )
 
 

@@ -13,7 +13,14 @@ from drfd.core.fairness.rules import HourlyLimit, NodeSettings
 from drfd.core.ledger.windows import NO_LIMIT_S, Window
 from drfd.core.model.limit_hours import LimitHours
 from drfd.core.model.resources import Axes
-from drfd.daemon.calendar import Weekly, WindowSettings, expand, expand_hours, window_warnings
+from drfd.daemon.calendar import (
+    Weekly,
+    WindowSettings,
+    expand,
+    expand_hours,
+    weeks,
+    window_warnings,
+)
 
 HOUR, WEEK = 3600, 7 * 86400
 
@@ -30,6 +37,17 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def at(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
+
+
+def test_weeks_begin_on_mondays_by_the_local_clock() -> None:
+    """The one in which the clocks are set back is an hour longer."""
+    found = weeks(at("2026-10-25 23:59:59"))
+    assert found[:3] == (at("2026-10-19 00:00"), at("2026-10-26 00:00"), at("2026-11-02 00:00"))
+    assert found[1] - found[0] == 7 * 24 * HOUR + HOUR
+    assert found[2] - found[1] == 7 * 24 * HOUR
+    assert len(found) == 9
+    assert weeks(at("2026-10-26 00:00"))[0] == at("2026-10-26 00:00")
+    assert weeks(at("2026-12-31 12:00"))[1] == at("2027-01-04 00:00")
 
 
 SATURDAYS = WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=4 * HOUR)

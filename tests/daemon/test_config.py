@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from drfd.core.fairness.rules import (
     Preempting,
     ReservationSettings,
 )
+from drfd.core.fairness.share_tree import WeekQuota
 from drfd.daemon.calendar import Weekly, WindowSettings
 from drfd.daemon.config import Config, Defaults, DiskConfig, HistorySettings, UserLimits, load
+from fakes import rules as usual_rules
 
 EVERYTHING = """
     [capacity]
@@ -480,6 +483,49 @@ def test_a_number_of_instances_is_refused_with_the_line_to_write(path: Path) -> 
     assert complaint(path, "[pools.lab]\nlimit = 3\n") == (
         "FILE: pools.lab.limit: 3 is not a table (write [pools.lab.limit], and its keys below)"
     )
+
+
+def test_quotas_of_pools_and_users_are_read(path: Path) -> None:
+    text = """
+    [pools.lab]
+    quota = {share_hours = 40}
+    [pools.lab.users.alice.quota]
+    share_hours = 2.5
+    then = "wait"
+    [users.dave]
+    quota = {share_hours = 1, then = "last"}
+    """
+    config = load(written(path, text))
+    assert config.pools["lab"].quota == WeekQuota(share_hours=Fraction(40), waits=False)
+    assert config.members["lab", "alice"].quota == WeekQuota(share_hours=Fraction(5, 2), waits=True)
+    assert config.members["", "dave"].quota == WeekQuota(share_hours=Fraction(1), waits=False)
+    rules = replace(usual_rules(), pools=config.pools, members=config.members)
+    assert rules.shares.rule("root.lab").quota == config.pools["lab"].quota
+    assert rules.shares.rule("root.dave").quota == config.members["", "dave"].quota
+    assert rules.shares.rule("root.lab.bob").quota is None
+
+
+_A_QUOTA = 'write quota = {share_hours = 40, then = "wait"}'
+
+
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [
+        ("40", f": 40 is not a table with the share-hours of a week ({_A_QUOTA})"),
+        ("{then = 'wait'}", f".share_hours: is missing ({_A_QUOTA})"),
+        ("{share_hours = 0}",
+         ".share_hours: 0 is not a number of dominant-share-hours above 0 (write 40 or 2.5)"),
+        ("{share_hours = '40h'}",
+         ".share_hours: '40h' is not a number of dominant-share-hours above 0 (write 40 or 2.5)"),
+        ("{share_hours = 4, then = 'stop'}",
+         ".then: 'stop' is not known (write \"last\" or \"wait\")"),
+        ("{share_hours = 4, than = 'wait'}", ".than: unknown key (did you mean then?)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_quota_is_refused_with_its_place_and_a_cure(
+    path: Path, quota: str, said: str
+) -> None:
+    assert complaint(path, f"[pools.lab]\nquota = {quota}\n") == f"FILE: pools.lab.quota{said}"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from drfd.core.explain.reasons import (
     MayNotPass,
     NeverStarts,
     NextPass,
+    OutOfQuota,
     PathLimit,
     ReasonCode,
     SlotsTaken,
@@ -44,6 +45,7 @@ from drfd.core.explain.reasons import (
     WaitsFor,
     WindowAhead,
 )
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, Whose
 from drfd.core.scheduling.certainty import Certainty
 from drfd.wording.waits import (
@@ -61,6 +63,9 @@ POSTPONED = Postponed(
 )
 #: A job of three hours before a window of two.
 AHEAD = WindowAhead("upgrade", "new kernel", 60, 7260, False, 10800, 7260)
+#: The pool lab has used its 40 hours up; its jobs wait, or come last.
+FULL = OutOfQuota(QuotaUse("root.lab", 41.256, 40.0, True, 7260))
+LAST = OutOfQuota(QuotaUse("root.lab.bob", 1200.4, 2.5, False, 7260), (Shortfall(CORES),))
 RUNNING, STARTING, PENDING = JobState.RUNNING, JobState.STARTING, JobState.PENDING
 
 
@@ -375,6 +380,16 @@ SENTENCES: list[tuple[Evidence, str]] = [
     ),
     # Maintenance windows.
     (
+        FULL,
+        "lab has used 41.26 of its 40 dominant-share-hours of this week; its jobs wait until "
+        "T+7260s, when the next week begins",
+    ),
+    (
+        LAST,
+        "needs 8 cores, 3 free; lab/bob has used 1200 of its 2.5 dominant-share-hours of this "
+        "week and is served last until T+7260s",
+    ),
+    (
         AHEAD,
         "it might not end before the maintenance window upgrade (T+60s to T+7260s: new kernel): "
         "its time limit is 3h00m; it starts from T+7260s on, or drf set -t TIME gives it a "
@@ -424,6 +439,8 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (HeldBy("root", "4_7", is_suspended=True), WaitColumns("resume", "root")),
     (GroupLimit("alice", "sweep", 2, 2), WaitColumns("group sweep", "2 at once")),
     (Draining("root", 5.0), WaitColumns("undrain", "root")),
+    (FULL, WaitColumns("quota of the week", "lab", until_s=7260)),
+    (LAST, WaitColumns("quota of the week", "lab/bob", CORES)),
     (AHEAD, WaitColumns("end of upgrade", "maintenance window", until_s=7260)),
     (replace(AHEAD, from_s=None), WaitColumns("never starts", "maintenance window")),
     (LauncherAway(), WaitColumns("launcher")),

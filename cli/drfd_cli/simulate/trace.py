@@ -205,6 +205,8 @@ def _variants(
                 f"limits by hour (of {', '.join(hourly)}) are not simulated: the ordinary limits "
                 "count all the time"
             )
+        if any(each.quota for each in (*rules.pools.values(), *rules.members.values())):
+            output.say(f"quotas of the week in {pools} are not simulated: a trace has no calendar")
     if patience_s is not None:
         drain_after_s = 4 * patience_s + 86400
         patience = replace(rules.patience, patience_s=patience_s, drain_after_s=drain_after_s)

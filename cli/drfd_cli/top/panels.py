@@ -22,7 +22,7 @@ from rich.style import Style
 
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
-from drfd_cli.commands.shares import weight_words
+from drfd_cli.commands.shares import quota_words, weight_words
 from drfd_cli.output import clean, code_line, show_gres, show_io
 from drfd_cli.top.paint import (
     HUES,
@@ -570,6 +570,13 @@ def tree_table(
         level = row["satisfaction"]
         return theme["warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"]
 
+    has_quotas = any("quota" in row for row in rows)
+
+    def quota_style(row: TreeRow) -> Style:
+        quota = row.get("quota")
+        is_used_up = quota is not None and quota["used_hours"] >= quota["share_hours"]
+        return theme["warm"] if is_used_up else plain
+
     all_columns = [
         words_column("", 1, swatch, owner),
         words_column(
@@ -580,7 +587,8 @@ def tree_table(
         words_column("ENTITLED", 8, lambda row: _percent(row["entitlement"]), is_right=True),
         PanelColumn("0", _LEAST_BAR, bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
         words_column("SHARE", 5, lambda row: _percent(row["dominant_share"]), is_right=True),
-        words_column("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim, rank=1),
+        words_column("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim,
+                     rank=2 if has_quotas else 1),
         words_column(
             "SATISFIED", 9,
             lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
@@ -595,6 +603,10 @@ def tree_table(
             lambda row: plain if row["pending"] else dim, is_right=True,
         ),
     ]  # fmt: skip
+    if has_quotas:
+        all_columns.append(
+            words_column("QUOTA", 12, quota_words, quota_style, is_right=True, rank=1)
+        )
     by = "" if order == "share" else f" by {order}"
     shown = _laid_out(all_columns, columns)
     return PanelTable(f"SHARES{by}", shown, rows, "nobody has jobs")

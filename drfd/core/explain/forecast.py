@@ -23,6 +23,7 @@ from drfd.core.decisions.dependencies import begin, settle_all
 from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
+from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
@@ -67,6 +68,8 @@ class Circumstances:
     windows: tuple[Window, ...] = ()
     #: See `Ledger.limit_hours`.
     limit_hours: LimitHours = NO_HOURS
+    #: See `Scheduler.week_use`.
+    week_use: WeekUse | None = None
 
     def future(self, jobs: Iterable[Job], arrays: Iterable[LiveArray], rules: Rules) -> Forecast:
         """Return a forecast with a ledger of its own, made from these jobs and arrays."""
@@ -81,8 +84,16 @@ class Circumstances:
         )
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         settle_all(ledger)
+        week_use = None if self.week_use is None else self.week_use.copy()
         return Forecast(
-            ledger, rules, self.run_times, self.past_usage, self.before, self.now, self.external
+            ledger,
+            rules,
+            self.run_times,
+            self.past_usage,
+            self.before,
+            self.now,
+            self.external,
+            week_use=week_use,
         )
 
 
@@ -101,6 +112,8 @@ class Forecast:
     external: ExternalLoad | None = None
     #: Whether a start was not known because nobody knows when the external load ends.
     is_unknown_for_external: bool = False
+    #: The use of this week, or None where no node has a quota; it belongs to the forecast.
+    week_use: WeekUse | None = None
     #: Waiting jobs and expected ends, kept from pass to pass: rebuilding them for each of hundreds
     #: of passes would take nearly all the time of a forecast.
     _wait_index: WaitIndex | None = None
@@ -169,6 +182,8 @@ class Forecast:
             times += [] if window_end_s is None else [window_end_s]
             _, limits_until_s = hours.hold_s(self.now.at_s)
             times += [limits_until_s] if isfinite(limits_until_s) else []
+            if self.week_use is not None and self.used_up():
+                times.append(self.week_use.week_end_s)
             if not times or min(times) >= known_until_s:
                 return None, Certainty.UNKNOWN
             self._wait_until(max(self.now.at_s, min(times)))
@@ -203,7 +218,13 @@ class Forecast:
             before=self.before,
             external=self.external,
         )
-        plan = schedule(self.ledger, self.rules, self._updated_wait_index(), pass_context)
+        plan = schedule(
+            self.ledger,
+            self.rules,
+            self._updated_wait_index(),
+            pass_context,
+            used_up=self.used_up(),
+        )
         self.before = plan.reservations
         for event in start_events(self.ledger, plan, self.now):
             self.ledger.apply(event)
@@ -211,6 +232,10 @@ class Forecast:
                 self.ledger.apply(event.launched(self.now.mono_s))
             self._note(self.ledger.job(event.job_id))
         return plan
+
+    def used_up(self) -> Mapping[str, QuotaUse]:
+        """Return the nodes that have used up their quota of the week by now."""
+        return {} if self.week_use is None else self.week_use.used_up(self.now.at_s)
 
     def _updated_wait_index(self) -> WaitIndex:
         if self._wait_index is None:
@@ -224,15 +249,18 @@ class Forecast:
             self._wait_index.touch(job.spec.leaf, ())
         if self._ends is not None:
             self._ends.note(job.id)
+        if self.week_use is not None:
+            self.week_use.note(job, self.now.at_s)
 
     def _end(self, job_id: int) -> None:
         if job_id == _EXTERNAL:
             self.external = None
             return
         job = self.ledger.jobs[job_id]
+        ended = job
         for event in _ending(job, self.now.at_s):
-            self.ledger.apply(event)
-        self._note(job)
+            ended = self.ledger.apply(event) or ended
+        self._note(ended)
         settle_all(self.ledger)
 
     def _wait_until(self, at_s: float) -> None:

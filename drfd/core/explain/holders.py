@@ -293,6 +293,7 @@ def _after(
     if key not in notes:
         used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
         notes[key] = rules.shares.share_tree(used, ledger.queues)
+        notes[key].last = share_tree.last
     found: ShareTree = notes[key]
     left = [each for each in blame.jobs if each.spec.leaf not in gone]
     return found, Levels(found, _given_back(left, ledger))

@@ -57,7 +57,13 @@ def _before(evidence: why.Evidence, ledger: Ledger) -> Iterator[tuple[str, Job]]
         if job is not None:
             yield label, job
     match evidence:
-        case why.TooLittleFree() | ServedFirst() | ReservedFirst() | why.HasReservation():
+        case (
+            why.TooLittleFree()
+            | ServedFirst()
+            | ReservedFirst()
+            | why.HasReservation()
+            | why.OutOfQuota()
+        ):
             holders = [each for one in evidence.shortfalls for each in one.holders]
         case _:
             return

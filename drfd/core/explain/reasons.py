@@ -23,6 +23,7 @@ from drfd.core.explain.holders import (
 )
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
+from drfd.core.fairness.week_quotas import QuotaUse, waits_for_week
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
@@ -46,6 +47,7 @@ class ReasonCode(StrEnum):
     HELD = "HELD"
     DRAINING = "DRAINING"
     MAINTENANCE = "MAINTENANCE"
+    QUOTA = "QUOTA"
     EXTERNAL_LOAD = "EXTERNAL_LOAD"
     MACHINE_SHORT = "MACHINE_SHORT"
     STARTING_SOON = "STARTING_SOON"
@@ -92,6 +94,15 @@ class WindowAhead:
     limit_s: int | None
     #: From when on it may start; None if it is longer than all gaps between weekly windows.
     from_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfQuota:
+    """The job's leaf, or a pool above it, has used up its quota of this week."""
+
+    use: QuotaUse
+    #: Of a job that is only served last: what it is short of.
+    shortfalls: tuple[Shortfall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +316,7 @@ Evidence = (
     HeldBy
     | Draining
     | WindowAhead
+    | OutOfQuota
     | LauncherAway
     | NextPass
     | NeverStarts
@@ -348,11 +360,13 @@ def explain_wait(
     *,
     can_launch: bool = True,
     name_of: Callable[[int], str] = str,
+    used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> WaitReason | None:
     """Return the reason, or None for a job that does not wait.
 
     `last` is the latest pass, or None before the first one. `can_launch` tells whether the launcher
-    is connected. `name_of` returns the label of a job that has left the ledger.
+    is connected. `name_of` returns the label of a job that has left the ledger. `used_up` are the
+    nodes that have used up their quota of the week by now.
     """
     if job.state is JobState.HELD and job.broken is not None:
         both = HeldAndNever(_never_starts(job, ledger, name_of), _held(job))
@@ -385,6 +399,9 @@ def explain_wait(
     beyond_limit = _beyond_limit(job, demand, ledger, rules)
     if beyond_limit is not None:
         return WaitReason(ReasonCode.LIMIT, beyond_limit)
+    out_of_quota = waits_for_week(job.spec.leaf, used_up)
+    if out_of_quota is not None:
+        return WaitReason(ReasonCode.QUOTA, OutOfQuota(out_of_quota))
     if ledger.queues.is_held_back(job):
         ahead = _window_ahead(job, ledger)
         if ahead is not None:
@@ -416,6 +433,10 @@ def explain_wait(
     if _is_external(demand, last, rules):
         return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
     reason = _too_little(job, demand, share_tree, ledger, last, rules)
+    behind = [used_up[path] for path in path_up(leaf) if path in share_tree.last & used_up.keys()]
+    fact = reason.evidence
+    if behind and isinstance(fact, TooLittleFree | ServedFirst | ReservedFirst):
+        return WaitReason(ReasonCode.QUOTA, OutOfQuota(behind[0], fact.shortfalls))
     own = last.reservation_of(job.id)
     if own is not None and isinstance(reason.evidence, TooLittleFree | ServedFirst | ReservedFirst):
         shortfalls = reason.evidence.shortfalls

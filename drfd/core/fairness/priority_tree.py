@@ -80,7 +80,7 @@ class Levels:
         return any(
             node.entitlement.level(plus(self._used_of(node.path), demand))
             <= node.factor * node.entitlement.unit
-            for node in map(nodes.__getitem__, path_up(leaf))
+            for node in map(nodes.__getitem__, self._share_tree.promising(leaf))
         )
 
     def has_less(self, other: str, leaf: str) -> bool:
@@ -108,9 +108,10 @@ class Levels:
         depth = 0
         while len(roads) > 1:
             # A node is as satisfied as the least satisfied of itself and of those below it.
-            keys: dict[str, tuple[Fraction, bool, int]] = {}
+            keys: dict[str, tuple[bool, Fraction, bool, int]] = {}
             for leaf, road in roads.items():
-                key = min(map(self._level, road[depth:])), leaf != favoured, heads[leaf]
+                is_last = road[depth] in self._share_tree.last
+                key = is_last, min(map(self._level, road[depth:])), leaf != favoured, heads[leaf]
                 keys[road[depth]] = min(keys.get(road[depth], key), key)
             first = min(keys, key=keys.__getitem__)
             roads = {leaf: road for leaf, road in roads.items() if road[depth] == first}
@@ -126,6 +127,8 @@ class Levels:
         return self._known[path]
 
 
+#: Is added to the integer part of the level of nodes that are served last among their siblings.
+_LAST = 1 << 256
 #: The decayed usage of a node that has none (see `DecayedUsage`).
 NEVER = float("-inf")
 
@@ -133,7 +136,9 @@ NEVER = float("-inf")
 class SiblingKey(NamedTuple):
     """The key by which a node is compared with its siblings, field by field."""
 
-    #: The integer part of the level, which makes most comparisons of fractions unnecessary.
+    #: The integer part of the level, which makes most comparisons of fractions unnecessary. Of a
+    #: node that is served last (`ShareTree.last`), it is more than any level, so that the node
+    #: keeps no promise.
     rough: int
     level: Level
     past_usage: float
@@ -326,6 +331,8 @@ class PriorityTree:
             level, head = min(level, over(node.total * least.level, node.weight)), least.head
         assert head is not None
         rough = level if isinstance(level, int) else level.numerator // level.denominator
+        if path in self._share_tree.last:
+            rough += _LAST
         return SiblingKey(rough, level, self._past_usage.get(path, NEVER), head, path)
 
 

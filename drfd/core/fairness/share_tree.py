@@ -39,6 +39,17 @@ from drfd.core.model.resources import Vector, fits, minus, plus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeekQuota:
+    """How much a node may use in a week; see `core.fairness.week_quotas`."""
+
+    #: Dominant-share-hours.
+    share_hours: Fraction
+    #: Whether the jobs of a node that has used them wait for the next week. Otherwise they are
+    #: served after those of its siblings that have not.
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRule:
     """The configuration of one node. A tuple has one entry per axis."""
 
@@ -48,6 +59,7 @@ class NodeRule:
     limit: tuple[int | None, ...] | None = None
     #: The amounts that the node is promised while it is active.
     guarantee: Vector | None = None
+    quota: WeekQuota | None = None
 
 
 PLAIN = NodeRule()
@@ -293,6 +305,9 @@ class ShareTree:
         self._promised: dict[str, tuple[int, Level]] = {}
         self._division = Division(shares.claims)
         self._is_divided = True
+        #: Nodes that are served after their siblings, because they have used up their quota and one
+        #: of the siblings has not and waits.
+        self.last: frozenset[str] = frozenset()
 
     def enter(self, leaf: str) -> None:
         """Let the leaf compete."""
@@ -392,8 +407,17 @@ class ShareTree:
 
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:
         """Return whether the leaf, or a pool that it is in, would still hold no more than it is
-        promised with `demand` more."""
-        return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
+        promised with `demand` more. Nothing is promised to leaves that are served last."""
+        return any(self.keeps_promise_of(path, demand) for path in self.promising(leaf))
+
+    def promising(self, leaf: str) -> tuple[str, ...]:
+        """Return the leaf and the nodes above it, whose promises count for the leaf's jobs; none if
+        the leaf is served last."""
+        return () if self.is_last(leaf) else path_up(leaf)
+
+    def is_last(self, leaf: str) -> bool:
+        """Return whether the leaf, or a pool that it is in, is served after its siblings."""
+        return bool(self.last) and not self.last.isdisjoint(path_up(leaf))
 
     def whole_level(self, demand: Vector) -> Level:
         """Return the largest part that the demand is of any resource of the machine."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import lcm
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -49,6 +49,8 @@ class BaselinePass:
         self.free = pass_input.free
         self._shares = tables.shares
         self.share_tree: ShareTree = tables.shares.share_tree(tables.used, self.queues)
+        #: The nodes that have used up their quota, which come after the others.
+        self.share_tree.last = pass_input.wait_index.beyond
         #: The admitted jobs with their demands, in order.
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
@@ -186,30 +188,35 @@ def _serve_until_blocked(baseline: BaselinePass) -> tuple[str, Head] | None:
     baseline.resume_suspended()
     line = _line(baseline, baseline.allowed_head)
     while line:
-        _, leaf = heappop(line)
+        *_, leaf = heappop(line)
         head = baseline.allowed_head(leaf)
         assert head is not None
         if fits(head[1], baseline.headroom(leaf)):
             baseline.admit(leaf, head)
-            _push(line, leaf, baseline.allowed_head(leaf))
+            _push(baseline, line, leaf, baseline.allowed_head(leaf))
         elif not baseline.fits_free(head[1]):
             return leaf, head
     return None
 
 
-def _line(baseline: BaselinePass, choose: Choose) -> list[tuple[int, str]]:
-    line = [(head[0][1], leaf) for leaf in baseline.queues if (head := choose(leaf)) is not None]
-    heapify(line)
+#: (whether the leaf comes after the others, its next job, the leaf)
+_Turn = tuple[bool, int, str]
+
+
+def _line(baseline: BaselinePass, choose: Choose) -> list[_Turn]:
+    line: list[_Turn] = []
+    for leaf in baseline.queues:
+        _push(baseline, line, leaf, choose(leaf))
     return line
 
 
-def _push(line: list[tuple[int, str]], leaf: str, head: Head | None) -> None:
+def _push(baseline: BaselinePass, line: list[_Turn], leaf: str, head: Head | None) -> None:
     if head is not None:
-        heappush(line, (head[0][1], leaf))
+        heappush(line, (baseline.share_tree.is_last(leaf), head[0][1], leaf))
 
 
 def _order(baseline: BaselinePass) -> list[str]:
-    return [leaf for _, leaf in sorted(_line(baseline, baseline.head))]
+    return [leaf for *_, leaf in sorted(_line(baseline, baseline.head))]
 
 
 def _backfill(baseline: BaselinePass, backfill: Backfill) -> None:
@@ -228,7 +235,7 @@ def _backfill(baseline: BaselinePass, backfill: Backfill) -> None:
 
     line = _line(baseline, choose)
     while line:
-        job_id, leaf = heappop(line)
+        _, job_id, leaf = heappop(line)
         head = choose(leaf)
         # There is less room than when the leaf was pushed: another of its jobs may be next.
         if head is not None and head[0][1] == job_id:
@@ -236,7 +243,7 @@ def _backfill(baseline: BaselinePass, backfill: Backfill) -> None:
             baseline.reasons[job_id] = StartReason.BACKFILL
             backfill.admit(head[1], job_id)
             head = choose(leaf)
-        _push(line, leaf, head)
+        _push(baseline, line, leaf, head)
 
 
 #: (0 for a needy queue or 1, then the quotients to compare); a quotient is (0, value), or (1, 0) if
@@ -270,6 +277,7 @@ Key = Callable[[str], Any]
 
 
 class _SiblingKey(NamedTuple):
+    is_last: bool
     key: Any
     past_usage: float
     #: The next job.
@@ -331,7 +339,8 @@ class TreeOrder:
             siblings.drop(path)
         else:
             past_usage = self._past_usage.get(path, NEVER)
-            siblings.put(_SiblingKey(self._key(path), past_usage, job_id, path))
+            is_last = path in self._baseline.share_tree.last
+            siblings.put(_SiblingKey(is_last, self._key(path), past_usage, job_id, path))
 
 
 def algorithm1(pass_input: PassInput) -> Plan:

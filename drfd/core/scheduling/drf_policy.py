@@ -29,7 +29,7 @@ from math import inf
 
 from drfd.core.fairness.entitlement import Level
 from drfd.core.fairness.priority_tree import PriorityTree, ServingOrder, SiblingKey
-from drfd.core.fairness.share_tree import TOP, path_up
+from drfd.core.fairness.share_tree import TOP
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
 from drfd.core.model.resources import Vector, fits, minus
@@ -78,6 +78,7 @@ class StarvationGuard:
                 and not self._backfill.is_reserved(job_id)
                 # A reservation does not help a job that a limit of its pool holds back.
                 and self._wait_index.share_tree.is_within_limits(leaf, demand)
+                and not self._wait_index.share_tree.is_last(leaf)
             ):
                 return job_id
         return None
@@ -147,6 +148,9 @@ class _Walk:
                 continue
             if not fits(before.demand, self.share_tree.most(before.leaf)):
                 # Its limits have become smaller than the job, perhaps for some hours.
+                continue
+            if self.share_tree.is_last(before.leaf) and not before.is_forced:
+                # Nothing is kept from leaves that come first.
                 continue
             is_within = self.share_tree.is_within_limits(before.leaf, before.demand)
             has_room = fits(before.demand, self.free)
@@ -223,6 +227,10 @@ class _Walk:
                     is not None
                 }
             self._considered, self._is_sifted = self._open, True
+            if promise_only:
+                for path in self.share_tree.last:
+                    for priority_tree in self._open.values():
+                        self._set_aside(priority_tree, path)
         self._examined += len(self._open)
         if self._has_moved:
             self._apart.recheck(self.free)
@@ -340,8 +348,10 @@ class _Walk:
         if (
             self.backfill is not None
             and self.backfill.may_reserve(job_id)
-            # A reservation does not help a job that a limit of its pool holds back.
+            # A reservation does not help a job that a limit of its pool holds back, and none is
+            # made while leaves wait that come first.
             and self.share_tree.is_within_limits(leaf, demand)
+            and not self.share_tree.is_last(leaf)
             and not (fits(demand, self.free) and self.backfill.allows(demand, job_id, self.free))
         ):
             self._reserve(leaf, demand, job_id)
@@ -484,7 +494,7 @@ class DemandSearch:
         if share_tree.keeps_promise(leaf, any_item.demand):
             return any_item
         found: Item | None = None
-        for path in path_up(leaf):
+        for path in share_tree.promising(leaf):
             promised = share_tree.promised_headroom(path)
             if min(promised) >= 0:
                 within = tuple([min(pair) for pair in zip(headroom, promised, strict=True)])

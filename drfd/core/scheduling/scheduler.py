@@ -12,6 +12,7 @@ from math import inf
 
 from drfd.core.fairness.priority_tree import DecayedUsage, ShortJobs
 from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, Outcome, leaf_path
@@ -65,6 +66,8 @@ class Scheduler:
         self._short_jobs = ShortJobs()
         #: The load of processes outside drfd; it is given what is measured.
         self.external_load = ExternalLoadEstimator()
+        #: The use of this week; None where no node has a quota. Its owner tells it of events.
+        self.week_use: WeekUse | None = None
         self._wait_index: WaitIndex | None = None
         self._ends: Ends | None = None
         #: The pools in which users may have jobs: those of the configuration, and those that were
@@ -96,6 +99,10 @@ class Scheduler:
         """Return the decayed usage of each node (see `core.fairness.priority_tree`)."""
         return self._history.past_usage
 
+    def used_up(self, now_s: float) -> Mapping[str, QuotaUse]:
+        """Return the nodes that have used up their quota of the week at that Unix time."""
+        return {} if self.week_use is None else self.week_use.used_up(now_s)
+
     @property
     def is_cut(self) -> bool:
         """Return whether more jobs may be able to start than the latest pass considered."""
@@ -122,7 +129,9 @@ class Scheduler:
         wait_index = self._updated_wait_index(ledger, rules)
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf, ())
-        self.last_plan = schedule(ledger, rules, wait_index, pass_context, self.limits)
+        self.last_plan = schedule(
+            ledger, rules, wait_index, pass_context, self.limits, self.used_up(now.at_s)
+        )
         yield from start_events(ledger, self.last_plan, now)
         if not self.is_cut:
             yield from self._preempt(ledger, rules, now, external)
@@ -157,7 +166,9 @@ class Scheduler:
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
         self._searched_mono_s = now.mono_s
-        due = self._starvation.update(ledger, last.share_tree, rules.shares, how, now.mono_s)
+        due = self._starvation.update(
+            ledger, last.share_tree, rules.shares, how, now.mono_s, self.used_up(now.at_s)
+        )
         is_awaited = any(each.is_forced for each in last.reservations)
         if not due and not is_awaited:
             return

@@ -3,15 +3,18 @@
 `schedule` is the only way into a pass: the daemon, the simulator and the forecast call it. It hands
 what is free, and the index of waiting jobs, to the configured policy (`POLICIES`), and then applies
 what no policy knows: shortages, draining, the limits on launches and of users' groups, and the
-memory of drfd's own processes. It changes no table; `start_events` turns its plan into events.
+memory of drfd's own processes. Of leaves that wait for the next week's quota no policy learns. A
+pass changes no table; `start_events` turns its plan into events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model import events as ev
@@ -59,9 +62,11 @@ def schedule(
     wait_index: WaitIndex,
     pass_context: PassContext,
     limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+    used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> Plan:
     """Return the plan of one pass. `wait_index` (see `build_wait_index`) is kept from pass to pass
-    and must have been told of every change since the last one."""
+    and must have been told of every change since the last one. `used_up` are the nodes that have
+    used up their quota of the week."""
     free = free_of(ledger, rules, pass_context.external)
     blocks = ledger.launch_blocks(pass_context.now_s) if ledger.shortages else None
     if ledger.draining or (blocks is not None and blocks.blocks_all):
@@ -69,7 +74,9 @@ def schedule(
         before = pass_context.before
         return Plan(admitted=[], free=free, order=[], reservations=before, blocks=blocks)
     shut = frozenset[str]() if blocks is None else blocks.blocked_leaves(ledger.queues)
+    shut |= leaves_out_of_quota(ledger.queues, used_up)
     wait_index.shut(shut)
+    wait_index.put_last(frozenset(used_up))
     if shut:
         before = tuple([each for each in pass_context.before if each.leaf not in shut])
         pass_context = replace(pass_context, before=before)

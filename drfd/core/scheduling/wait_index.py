@@ -228,6 +228,8 @@ class WaitIndex:
         self._touched: dict[str, set[Vector] | None] = dict.fromkeys([*queues, *used, *recent])
         #: Leaves whose jobs may not be looked at.
         self._shut: frozenset[str] = frozenset()
+        #: Nodes that have used up their quota; see `put_last`.
+        self.beyond: frozenset[str] = frozenset()
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
         self._places: dict[str, _Place] = {}
@@ -267,6 +269,10 @@ class WaitIndex:
             self._unread.add(leaf)
         self._shut = leaves
 
+    def put_last(self, paths: frozenset[str]) -> None:
+        """Serve these nodes, and no others, after their siblings that wait and are not in here."""
+        self.beyond = paths
+
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
         for leaf, demands in queues.changed.items():
@@ -301,8 +307,27 @@ class WaitIndex:
                 for demand_group in self.demand_groups.values():
                     demand_group.note(leaf)
                 self._lift_late(leaf)
+        if self.beyond or self.share_tree.last:
+            self._find_last()
         if pass_context is not None and pass_context.patience.reserves:
             self._date(pass_context)
+
+    def _find_last(self) -> None:
+        """Find the nodes that are served last: those of `beyond` of which a sibling comes first."""
+        last = frozenset([path for path in self.beyond if self._has_rival(path)])
+        moved, self.share_tree.last = last ^ self.share_tree.last, last
+        for path in moved:
+            for demand_group in self.demand_groups.values():
+                demand_group.note(path)
+            self._lift_late(path)
+
+    def _has_rival(self, path: str) -> bool:
+        node = self.share_tree.nodes.get(path)
+        siblings = {} if node is None or node.above is None else node.above.below
+        return any(each not in self.beyond and self._waits(siblings[each]) for each in siblings)
+
+    def _waits(self, node: ShareNode) -> bool:
+        return node.path in self.first or any(map(self._waits, node.below.values()))
 
     def head(self, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that the pass has not admitted, or None."""

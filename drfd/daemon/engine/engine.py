@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import NoReturn, Protocol
 
 from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
@@ -25,6 +26,14 @@ from drfd.core.decisions.dependencies import Settlement, is_any_due, jobs_to_not
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.week_quotas import (
+    QuotaUse,
+    WeekUse,
+    is_plain,
+    plain_stretch,
+    quotas_of,
+    stretches,
+)
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
@@ -48,6 +57,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassLimits
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
+from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.journal_upkeep import AuditRecords
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.journal.journal import Journal
@@ -193,6 +203,8 @@ class Engine:
     #: From when until when the limits in `rules` are those of the hour, in Unix time.
     _limits_hold_s: tuple[float, float] = (0.0, 0.0)
     _wants_pass: bool = True
+    #: Whether `Scheduler.week_use` is complete, if there is one.
+    _is_week_counted: bool = False
     #: The earliest time of the next pass after a long one that decided nothing: a user whose
     #: requests ask for one pass after the other must not keep all others waiting.
     _pass_due_mono_s: float = 0.0
@@ -208,8 +220,8 @@ class Engine:
     _leftovers_due_mono_s: float = 0.0
     #: When the host last became ready, on the monotonic clock.
     _ready_since_mono_s: float = 0.0
-    #: When launches that were put off are tried again, or a maintenance window is over, in Unix
-    #: time.
+    #: When launches that were put off are tried again, a maintenance window is over, or quotas are
+    #: restored, in Unix time.
     _retry_s: float | None = None
     #: Log lines of this turn, and those of durable turns, which are written in the next round of
     #: the loop: clients get their answers first.
@@ -231,6 +243,7 @@ class Engine:
         now, span_s = self.clock(), _REMEMBERED_HALF_LIVES * self.rules.half_life_s
         self.scheduler.remember(self.journal.ended_since(now.at_s - span_s), self.rules, now)
         self._restore_promises()
+        self._count_week()
 
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the running loop."""
@@ -349,6 +362,11 @@ class Engine:
     ) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
         """Make the part of a turn that can be rolled back."""
         self.notifying_s = 0.0
+        week_use = self.scheduler.week_use
+        if week_use is not None and week_use.is_outdated(self.clock().at_s):
+            self._drop_week()
+        if not self._is_week_counted:
+            self._count_week()
         begin_mono_s = self.clock().mono_s
         goes_on = begin_mono_s >= self._leftovers_due_mono_s
         try:
@@ -411,7 +429,17 @@ class Engine:
             external=self.external,
             windows=self.windows,
             limit_hours=self.limit_hours,
+            week_use=self.scheduler.week_use,
         )
+
+    def used_up(self) -> Mapping[str, QuotaUse]:
+        """Return the nodes that have used up their quota of the week by now."""
+        return self.scheduler.used_up(self.clock().at_s)
+
+    def quota_use(self) -> Mapping[str, QuotaUse]:
+        """Return how much each node with a quota has used of it this week."""
+        week_use = self.scheduler.week_use
+        return {} if week_use is None else week_use.all_use(self.clock().at_s)
 
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
         """Return the outcomes of those of the jobs and arrays that are no longer in the ledger."""
@@ -492,6 +520,27 @@ class Engine:
             self._use_ledger(self.ledger.with_axes(self.rules.axes))
             self.scheduler.forget_axes()
             self.scheduler.restore(self._promises, self.ledger, self.clock().at_s)
+        week_use = self.scheduler.week_use
+        if week_use is None or not week_use.counts_for(self.rules.shares, self.rules.axes):
+            self._drop_week()
+
+    def _drop_week(self) -> None:
+        """Have what jobs have used this week counted again at the begin of the next turn."""
+        self.scheduler.week_use, self._is_week_counted = None, False
+
+    def _count_week(self) -> None:
+        """Count from the journal what jobs have used this week, if a node has a quota."""
+        self._is_week_counted = True
+        if not quotas_of(self.rules.shares):
+            return
+        now_s = self.clock().at_s
+        use = WeekUse(self.rules.shares, self.rules.axes, weeks(now_s), now_s)
+        for job in chain(self.ledger.jobs.values(), self.journal.ended_since(use.week_begin_s)):
+            if is_plain(job):
+                use.count(job, plain_stretch(job))
+            else:
+                use.count(job, stretches(self.journal.events(job.id)))
+        self.scheduler.week_use = use
 
     def adopt_windows(self, windows: tuple[Window, ...]) -> None:
         """Let these maintenance windows count from now on."""
@@ -636,6 +685,9 @@ class Engine:
         retries = [self.ledger.window_end_s(now_s) if self.windows else None]
         if self.ledger.shortages:
             retries.append(self.ledger.shortages.next_s(now_s))
+        week_use = self.scheduler.week_use
+        if week_use is not None and week_use.used_up(now_s):
+            retries.append(week_use.week_end_s)
         self._retry_s = min([each for each in retries if each is not None], default=None)
 
     def _restore_promises(self) -> None:
@@ -666,6 +718,8 @@ class Engine:
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job)
+            if self.scheduler.week_use is not None:
+                self.scheduler.week_use.note(job, event.at_s)
             touched[job.id] = job
             self._store_curve(event, job)
             self._log_entries.append((job, type(event).__name__))
@@ -699,6 +753,7 @@ class Engine:
         self._use_ledger(self.journal.load(self.rules.axes))
         self.scheduler.forget_derived_state()
         self._restore_promises()
+        self._drop_week()
         self._log_entries.clear()
         self._wants_pass = True
 

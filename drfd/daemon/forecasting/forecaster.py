@@ -152,11 +152,17 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
     if job.id in plan.admitted:
         yield ForecastReply(start_s=future.now.at_s, certainty=Certainty.LIMITS)
         return
+    used_up = future.used_up()
 
     def reason_of(waiting: Job) -> WaitReason | None:
         names = question.names
         return explain_wait(
-            waiting, future.ledger, plan, future.rules, name_of=lambda on: names.get(on, str(on))
+            waiting,
+            future.ledger,
+            plan,
+            future.rules,
+            name_of=lambda on: names.get(on, str(on)),
+            used_up=used_up,
         )
 
     reason = reason_of(job)

@@ -93,6 +93,7 @@ _DEMAND_REASONS = {
     ReasonCode.LIMIT,
     ReasonCode.EXTERNAL_LOAD,
     ReasonCode.MAINTENANCE,
+    ReasonCode.QUOTA,
 }
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
@@ -181,7 +182,10 @@ class Requests:
                     return await self._waiting_rows.answer(request)
             case msg.SharesRequest():
                 shares = views.shares_view(
-                    self.engine.ledger, self.engine.rules, self.engine.external
+                    self.engine.ledger,
+                    self.engine.rules,
+                    self.engine.external,
+                    self.engine.quota_use(),
                 )
                 hours = self._limit_hours()
                 if hours:

@@ -314,6 +314,7 @@ class Lookup:
             self.engine.rules,
             can_launch=self.engine.host.is_ready(),
             name_of=self.name_of,
+            used_up=self.engine.used_up(),
         )
 
     def view(self, job: Job, actor: st.Actor) -> JobView:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from signal import SIGTERM
+from types import MappingProxyType
 from typing import Literal, TypeVar, cast
 
 import msgspec
@@ -17,6 +18,7 @@ from drfd.core.explain.account import account_of
 from drfd.core.explain.reasons import WaitReason
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Group, Job, JobState, Outcome, Usage, output_path
@@ -604,8 +606,14 @@ def _limit_view(limit: Limit) -> dict[str, float]:
     return {name: most / 1000 if name == "cores" else most for name, most in limit.items()}
 
 
-def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = None) -> SharesReply:
-    """Return every active node of the tree and every configured pool, in order of their paths."""
+def shares_view(
+    ledger: Ledger,
+    rules: Rules,
+    external: ExternalLoad | None = None,
+    quota_use: Mapping[str, QuotaUse] = MappingProxyType({}),
+) -> SharesReply:
+    """Return every active node of the tree, every configured pool, and every node with a quota, in
+    order of their paths. `quota_use` is the use of this week."""
     free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
@@ -618,14 +626,20 @@ def shares_view(ledger: Ledger, rules: Rules, external: ExternalLoad | None = No
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending
     nodes = {path: _node_view(path, tree, rules, counts[path]) for path in tree.used}
-    for name in rules.pools:
-        path = f"{ROOT}.{name}"
+    for path in (*(f"{ROOT}.{name}" for name in rules.pools), *quota_use):
         if path not in nodes:
             # An idle pool is shown as it would be with its first job.
             tree.enter(path)
             tree.redivide()
             nodes[path] = _node_view(path, tree, rules, (0, 0))
             tree.leave(path)
+    for path, use in quota_use.items():
+        nodes[path]["quota"] = {
+            "used_hours": round(use.used_hours, 6),
+            "share_hours": use.quota_hours,
+            "then": "wait" if use.waits else "last",
+            "restored_at": use.restored_s,
+        }
     view: SharesReply = {
         "capacity": resources_view(rules.capacity),
         "free": resources_view(rules.axes.resources(_not_negative(free))),

@@ -94,7 +94,7 @@ class Overview:
         ledger, external = engine.ledger, engine.external
         running = [self._running(job) for job in islice(self._holders(), MOST_RUNNING)]
         pending = self._pending()
-        shares = shares_view(ledger, engine.rules, external)
+        shares = shares_view(ledger, engine.rules, external, engine.quota_use())
         used = self._used()
         view: CommonSnapshot = {
             "at": engine.clock().at_s,

@@ -106,6 +106,15 @@ def test_limits_by_hour_are_not_simulated_and_that_is_said(
     assert json.loads(found.out)["runs"] == json.loads(drf(*words).out)["runs"]
 
 
+def test_it_is_said_that_quotas_are_not_simulated(drf: Drf, table: Path, tmp_path: Path) -> None:
+    pools = tmp_path / "drfd.toml"
+    words = ("simulate", table, *NODE, "--policy", "drf", "--pools", pools)
+    pools.write_text("[users.ann]\nweight = 2\n")
+    assert "quota" not in drf(*words).err
+    pools.write_text("[users.ann]\nquota = {share_hours = 1}\n")
+    assert f"quotas of the week in {pools} are not simulated" in drf(*words).err
+
+
 def test_synthetic_rates_are_called_so_in_every_output(
     drf: Drf, table: Path, tmp_path: Path
 ) -> None:

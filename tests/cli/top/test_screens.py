@@ -395,6 +395,17 @@ def test_without_anybody_the_scale_of_shares_is_whole() -> None:
     assert "nobody has jobs" in filtered
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_quotas_of_the_week_have_a_column_where_somebody_has_one(columns: int) -> None:
+    three = three_jobs()
+    assert "QUOTA" not in text(screen(at(three, State()), Size(columns, 40), PLAIN))
+    quota = {"used_hours": 12.5, "share_hours": 40.0, "then": "last", "restored_at": AT_S + 60}
+    nodes = [{**three["nodes"][0], "quota": quota}, *three["nodes"][1:]]
+    shown = text(screen(at({**three, "nodes": nodes}, State()), Size(columns, 40), PLAIN))
+    assert re.search(r"SATISFIED +RUN +WAIT +QUOTA", shown)
+    assert re.search(r"carol .* 12\.5/40 h", shown)
+
+
 def test_use_that_is_ignored_is_not_left_blank() -> None:
     shown = text(screen(at(snapshot(external_off=True), State()), Size(80, 24), PLAIN))
     assert re.search(r" cores .* ignored +0% ", shown)

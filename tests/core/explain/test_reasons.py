@@ -634,6 +634,7 @@ def test_the_codes_are_the_documented_closed_list() -> None:
         "HELD",
         "DRAINING",
         "MAINTENANCE",
+        "QUOTA",
         "EXTERNAL_LOAD",
         "MACHINE_SHORT",
         "STARTING_SOON",

@@ -59,6 +59,7 @@ def test_the_text_can_be_read_by_other_programs() -> None:
         "guarantee": {},
         "hours": [],
         "limit": {"cores": 4000},
+        "quota": None,
         "users": ["alice", "bob"],
         "weight": "3/2",
         "weights": {},

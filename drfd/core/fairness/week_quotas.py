@@ -1,0 +1,296 @@
+"""Quotas of a week: how many dominant-share-hours nodes have used, and who has used them up.
+
+A dominant-share-hour is an hour of a job whose largest share of any resource is the whole of it, or
+two hours of one that has half of it. A job counts from its start to its end, without the times in
+which it was frozen, and by the capacity that the machine has now.
+
+Each node with a quota has running sums, so neither an event nor a question costs more than the
+nodes that it concerns. Sums are of integers, and so they are the same in whichever order jobs are
+counted: shares in billionths, times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, inf
+
+from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job
+from drfd.core.model.resources import Axes
+
+#: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
+_WHOLE = 10**9
+_HOUR = _WHOLE * 3_600_000
+#: Seconds by which the clock may go back before everything is counted again.
+_BACK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """How much of its quota a node has used."""
+
+    path: str
+    #: In dominant-share-hours.
+    used_hours: float
+    quota_hours: float
+    #: Whether its jobs wait when it has used up the quota; otherwise they are served last.
+    waits: bool
+    #: The end of the week, in Unix time.
+    restored_s: float
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.used_hours >= self.quota_hours
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time, in Unix time, in which a job ran; of one that runs now, `end_s` is None."""
+
+    start_s: float
+    end_s: float | None
+
+
+def stretches(events: Iterable[ev.Event]) -> Iterator[Stretch]:
+    """Yield the times in which a job ran, in all its attempts, from its events."""
+    start_s: float | None = None
+    for event in events:
+        match event:
+            case ev.Launched() | ev.Resumed():
+                start_s = event.at_s
+            case ev.LaunchPostponed():
+                # It has not started after all.
+                start_s = None
+            case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
+                if start_s is not None:
+                    yield Stretch(start_s, event.at_s)
+                start_s = None
+            case _:
+                pass
+    if start_s is not None:
+        yield Stretch(start_s, None)
+
+
+def is_plain(job: Job) -> bool:
+    """Return whether the job's record alone says when it ran: in one attempt, without a break. A
+    job that is queued again has forgotten when it ran."""
+    return job.attempt == 0 or (
+        job.attempt == 1 and job.started_at is not None and not job.suspensions
+    )
+
+
+def plain_stretch(job: Job) -> Iterator[Stretch]:
+    """Yield the time in which a plain job ran, if it has started."""
+    if job.started_at is not None:
+        yield Stretch(job.started_at, job.ended_at)
+
+
+def _runs(job: Job) -> bool:
+    return (
+        job.is_allocated
+        and job.started_at is not None
+        and job.ended_at is None
+        and job.suspended_at is None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A job that counts now: its leaf, its share in billionths, and since when."""
+
+    leaf: str
+    share: int
+    since_ms: int
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The use of a node: at a time t, in milliseconds, `banked + rate * t - offset`."""
+
+    #: Of stretches that are over.
+    banked: int = 0
+    #: Of jobs that run: the sum of their shares, and of their shares times the begins.
+    rate: int = 0
+    offset: int = 0
+
+    def at(self, now_ms: int) -> int:
+        return max(0, self.banked + self.rate * now_ms - self.offset)
+
+    def reaches_ms(self, amount: int) -> float:
+        """Return when the use reaches the amount; infinity if it never does as things are."""
+        lacking = amount - self.banked + self.offset
+        if self.rate:
+            return ceil(Fraction(lacking, self.rate))
+        return inf if lacking > 0 else -inf
+
+
+class WeekUse:
+    """What the jobs of each node with a quota have used since the week began."""
+
+    def __init__(self, shares: FairShare, axes: Axes, weeks: Sequence[float], now_s: float) -> None:
+        """`weeks` are the begins of weeks in Unix time, in order: of the present one, and of others
+        before and after it. Jobs are counted by `count` and `note`."""
+        self._shares, self._axes = shares, axes
+        self._quotas = quotas_of(shares)
+        self._weeks_ms = [_ms(each) for each in weeks]
+        self._week_at = bisect_right(self._weeks_ms, _ms(now_s)) - 1
+        self._latest_s = now_s
+        self._sums = {path: _Sum() for path in self._quotas}
+        self._running: dict[int, _Running] = {}
+        self._amounts = {
+            path: ceil(quota.share_hours * _HOUR) for path, quota in self._quotas.items()
+        }
+        #: When each node has used up its quota, in milliseconds.
+        self._reached_ms: dict[str, float] = dict.fromkeys(self._quotas, inf)
+
+    def copy(self) -> WeekUse:
+        """Return a copy that can be run ahead."""
+        other = copy(self)
+        other._sums = {path: replace(each) for path, each in self._sums.items()}
+        other._running, other._reached_ms = dict(self._running), dict(self._reached_ms)
+        return other
+
+    @property
+    def week_begin_s(self) -> float:
+        return self._weeks_ms[self._week_at] / 1000
+
+    @property
+    def week_end_s(self) -> float:
+        """The Unix time at which all quotas are restored."""
+        return self._weeks_ms[self._week_at + 1] / 1000
+
+    def is_outdated(self, now_s: float) -> bool:
+        """Return whether everything must be counted again for that Unix time, because the clock was
+        set back, or no later week is known."""
+        return now_s < self._latest_s - _BACK_S or _ms(now_s) >= self._weeks_ms[-2]
+
+    def counts_for(self, shares: FairShare, axes: Axes) -> bool:
+        """Return whether the use is counted as these rules say, for the same quotas."""
+        is_same_machine = (shares.capacity, axes) == (self._shares.capacity, self._axes)
+        return is_same_machine and quotas_of(shares) == self._quotas
+
+    def count(self, job: Job, found: Iterable[Stretch]) -> None:
+        """Add the times in which a job ran. Its last one may last: then its `note` ends it."""
+        paths = self._paths(job.spec.leaf)
+        if not paths:
+            return
+        share = self._share(job)
+        for each in found:
+            if each.end_s is not None:
+                self._bank(paths, share, _ms(each.start_s), _ms(each.end_s))
+            elif _runs(job):
+                # After the clock was set back, the start may be in the future.
+                self._open(job, share, min(each.start_s, self._latest_s))
+
+    def note(self, job: Job, at_s: float) -> None:
+        """Take account of an event at that Unix time that has changed the job."""
+        self._roll(at_s)
+        known = self._running.get(job.id)
+        runs = _runs(job) and bool(self._paths(job.spec.leaf))
+        if known is None:
+            if runs:
+                self._open(job, self._share(job), at_s)
+            return
+        share = self._share(job)
+        if runs and known.leaf == job.spec.leaf and known.share == share:
+            return
+        self._close(job.id, at_s if job.started_at is not None or not job.is_allocated else None)
+        if runs:
+            self._open(job, share, at_s)
+
+    def all_use(self, now_s: float) -> dict[str, QuotaUse]:
+        """Return the use of each node with a quota at that Unix time."""
+        self._roll(now_s)
+        return {path: self._use(path, now_s) for path in self._quotas}
+
+    def used_up(self, now_s: float) -> dict[str, QuotaUse]:
+        """Return the use of the nodes that have used up their quota at that Unix time."""
+        self._roll(now_s)
+        now_ms = _ms(now_s)
+        over = [path for path, reached_ms in self._reached_ms.items() if reached_ms <= now_ms]
+        return {path: self._use(path, now_s) for path in over}
+
+    def _use(self, path: str, now_s: float) -> QuotaUse:
+        quota, used = self._quotas[path], self._sums[path].at(_ms(now_s))
+        return QuotaUse(path, used / _HOUR, float(quota.share_hours), quota.waits, self.week_end_s)
+
+    def _roll(self, now_s: float) -> None:
+        """Begin the week of that time, if it comes after the present one."""
+        self._latest_s = max(self._latest_s, now_s)
+        at = bisect_right(self._weeks_ms, _ms(now_s)) - 1
+        if at <= self._week_at:
+            return
+        self._week_at = min(at, len(self._weeks_ms) - 2)
+        begin_ms = self._weeks_ms[self._week_at]
+        self._sums = {path: _Sum() for path in self._quotas}
+        for job_id, each in self._running.items():
+            self._running[job_id] = replace(each, since_ms=max(begin_ms, each.since_ms))
+            self._add_running(self._running[job_id], 1)
+        for path in self._quotas:
+            self._foresee(path)
+
+    def _open(self, job: Job, share: int, since_s: float) -> None:
+        since_ms = max(_ms(since_s), self._weeks_ms[self._week_at])
+        self._running[job.id] = each = _Running(job.spec.leaf, share, since_ms)
+        self._add_running(each, 1)
+
+    def _close(self, job_id: int, end_s: float | None) -> None:
+        """End a stretch. With None, it does not count."""
+        each = self._running.pop(job_id)
+        self._add_running(each, -1)
+        if end_s is not None:
+            self._bank(self._paths(each.leaf), each.share, each.since_ms, _ms(end_s))
+
+    def _add_running(self, each: _Running, sign: int) -> None:
+        for path in self._paths(each.leaf):
+            total = self._sums[path]
+            total.rate += sign * each.share
+            total.offset += sign * each.share * each.since_ms
+            self._foresee(path)
+
+    def _bank(self, paths: Sequence[str], share: int, start_ms: int, end_ms: int) -> None:
+        """Add what of the stretch is in the present week."""
+        begin_ms, over_ms = self._weeks_ms[self._week_at : self._week_at + 2]
+        length_ms = min(end_ms, over_ms) - max(start_ms, begin_ms)
+        if length_ms > 0:
+            for path in paths:
+                self._sums[path].banked += share * length_ms
+                self._foresee(path)
+
+    def _foresee(self, path: str) -> None:
+        self._reached_ms[path] = self._sums[path].reaches_ms(self._amounts[path])
+
+    def _paths(self, leaf: str) -> list[str]:
+        """Return the nodes with a quota that a job of the leaf counts for."""
+        return [path for path in path_up(leaf) if path in self._quotas]
+
+    def _share(self, job: Job) -> int:
+        share = self._shares.rounded_dominant_share(self._axes.vector(job.spec.demand))
+        return round(share * _WHOLE)
+
+
+def leaves_out_of_quota(leaves: Iterable[str], used_up: Mapping[str, QuotaUse]) -> frozenset[str]:
+    """Return those of the leaves whose jobs wait for the next week."""
+    if not any(each.waits for each in used_up.values()):
+        return frozenset()
+    return frozenset([leaf for leaf in leaves if waits_for_week(leaf, used_up) is not None])
+
+
+def waits_for_week(leaf: str, used_up: Mapping[str, QuotaUse]) -> QuotaUse | None:
+    """Return the quota for which the jobs of the leaf wait, or None."""
+    found = (used_up[path] for path in path_up(leaf) if path in used_up)
+    return next((each for each in found if each.waits), None)
+
+
+def quotas_of(shares: FairShare) -> Mapping[str, WeekQuota]:
+    """Return the quotas by path."""
+    return {path: rule.quota for path, rule in shares.rules.items() if rule.quota is not None}
+
+
+def _ms(at_s: float) -> int:
+    return round(at_s * 1000)
