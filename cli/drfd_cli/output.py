@@ -511,7 +511,7 @@ def local_time(at_s: float, *, days: int = 0, hour: int = 0, minute: int = 0) ->
 #: The assumptions on which an expected start rests, by its certainty.
 ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
 _RESTS_ON = {
-    "limits": "when jobs before it reach their time limits, if nobody submits anything before",
+    "limits": "even if jobs before it run to their time limits, if nobody submits anything before",
     "estimated": "estimated from few earlier jobs, if nobody submits anything before",
 }
 

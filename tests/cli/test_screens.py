@@ -1238,7 +1238,7 @@ def test_of_an_end_that_is_private_the_code_stands_alone(
         (
             60.0,
             "limits",
-            "when jobs before it reach their time limits, if nobody submits anything before",
+            "even if jobs before it run to their time limits, if nobody submits anything before",
         ),
         (60.0, "estimated", "estimated from few earlier jobs, if nobody submits anything before"),
         (60.0, None, "if running jobs end as estimated and nobody submits anything before"),
