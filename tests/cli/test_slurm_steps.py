@@ -207,6 +207,28 @@ def test_a_task_has_as_many_threads_as_cores_unless_the_user_says_otherwise(
     assert {name: each for name, each in found.items() if "THREADS" in name} == threads
 
 
+@pytest.mark.parametrize(
+    ("options", "more", "lists"),
+    [
+        ({"ntasks": "4", "gpus-per-task": "1"}, {}, ["2", "3", "5", "7"]),
+        ({"ntasks": "2", "gpus-per-task": "a100:2"}, {}, ["2,3", "5,7"]),
+        ({}, {"SLURM_NTASKS": "2", "SLURM_GPUS_PER_TASK": "2"}, ["2,3", "5,7"]),
+        ({"ntasks": "4"}, {"SLURM_NTASKS_PER_GPU": "2"}, ["2", "2", "3", "3"]),
+        ({"ntasks": "4"}, {}, [None] * 4),
+        ({"ntasks": "5", "gpus-per-task": "1"}, {}, [None] * 5),
+        ({"ntasks": "1", "gpus-per-task": "1"}, {}, [None]),
+    ],
+)  # fmt: skip
+def test_each_task_sees_its_own_gpus(
+    options: dict[str, str], more: dict[str, str], lists: list[str | None]
+) -> None:
+    given = {name: Given(value) for name, value in options.items()}
+    made = step.Step(given, ["x"], {**ENV, "CUDA_VISIBLE_DEVICES": "2,3,5,7", **more})
+    told = [made.devices(number) for number in range(made.tasks)]
+    assert told == [{} if each is None else {"CUDA_VISIBLE_DEVICES": each} for each in lists]
+    assert made.without_effect() == []
+
+
 def test_a_step_may_be_sent_to_this_machine() -> None:
     options = {"nodelist": Given(step.host_name()), "nodes": Given("1")}
     assert step.Step(options, ["x"], ENV).without_effect() == []

@@ -98,7 +98,7 @@ _DELAY = re.compile(r"now\+(\d+)\s*(second|minute|hour|day|week)?s?", re.ASCII)
 _TOLD = {
     "account": "SLURM_JOB_ACCOUNT", "qos": "SLURM_JOB_QOS", "gpus": "SLURM_GPUS",
     "gpus-per-node": "SLURM_GPUS_PER_NODE", "gpus-per-task": "SLURM_GPUS_PER_TASK",
-    "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
+    "cpus-per-gpu": "SLURM_CPUS_PER_GPU", "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
 }  # fmt: skip
 #: Options that ask for memory.
 _MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))

@@ -15,7 +15,7 @@ from threading import Lock, Thread
 from typing import NoReturn
 
 from drfd.common.errors import Refused
-from drfd.payload.environment import thread_defaults
+from drfd.payload.environment import DEVICE_LISTS, thread_defaults
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
@@ -29,7 +29,7 @@ _KNOWN = frozenset(
     (
         *("ntasks", "ntasks-per-node", "cpus-per-task", "mem", "mem-per-cpu", "label", "output"),
         *("error", "input", "open-mode", "chdir", "time", "overlap", "exclusive", "exact", "jobid"),
-        *("job-name", "pty", "unbuffered", "mpi", "quiet", "export"),
+        *("job-name", "pty", "unbuffered", "mpi", "quiet", "export", "gpus-per-task"),
     )
 )
 
@@ -91,6 +91,28 @@ class Step:
         elif self.tasks > 1 or "ntasks" in self.options:
             found |= self._threads()
         return found | {WITHIN: name_of_job(self.env)}
+
+    def devices(self, number: int) -> dict[str, str]:
+        """Return the lists of the GPUs of one of several tasks, if the job or the step asks for
+        GPUs by tasks, or for tasks by GPUs, and there are enough of them."""
+        asked = self.options.get("gpus-per-task", Given(self.env.get("SLURM_GPUS_PER_TASK", "")))
+        per_task, per_gpu = asked.value.rpartition(":")[2], self.env.get("SLURM_NTASKS_PER_GPU", "")
+        if self.tasks == 1 or not (per_task or per_gpu).isdecimal():
+            return {}
+
+        def span(task: int) -> tuple[int, int]:
+            if per_task:
+                return task * int(per_task), (task + 1) * int(per_task)
+            gpu = task // max(1, int(per_gpu))
+            return gpu, gpu + 1
+
+        first, end = span(number)
+        lists = {name: self.env.get(name, "").split(",") for name in DEVICE_LISTS}
+        return {
+            name: ",".join(devices[first:end])
+            for name, devices in lists.items()
+            if first < end and span(self.tasks - 1)[1] <= len(devices) and devices != [""]
+        }
 
     def _threads(self) -> dict[str, str]:
         """Return thread counts for a task, in place of those for all cores of the job, which drfd
@@ -259,7 +281,8 @@ def _run_tasks(step: Step) -> int:
     files = [_files(step, number) for number in range(step.tasks)]
     tasks = []
     for number, own in enumerate(files):
-        env = {**os.environ, **step.variables(), "SLURM_PROCID": str(number)}
+        env = {**os.environ, **step.variables(), **step.devices(number)}
+        env["SLURM_PROCID"] = str(number)
         tasks.append(
             subprocess.Popen(
                 [program, *step.command[1:]],
