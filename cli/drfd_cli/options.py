@@ -654,7 +654,7 @@ past_options = all_of(
     click.option("-u", "--user", help="Jobs of this user."),
     click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
     state_option("Jobs that ended so."),
-    click.option("--name", help="Jobs of this name."),
+    click.option("--name", help="Jobs of this name, or like `train-*`."),
     click.option("-g", "--group", help="Jobs of this group (submit --group)."),
     click.option("-p", "--pool", help="Jobs of this pool and those below it."),
     click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from drfd.common.patterns import is_like
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Array, Job, Words
 from drfd.core.usage import Curve
@@ -157,6 +158,8 @@ class PastFilter:
     user: str | None = None
     states: tuple[str, ...] = ()
     name: str | None = None
+    #: A name or a pattern of the shell, such as `train-*`.
+    name_like: str | None = None
     #: The name of a group that users make of their own jobs.
     group: str | None = None
     #: Path of a pool, "root.lab": selects its jobs and those of pools below it.
@@ -173,7 +176,7 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
     """Return the statement and its values.
 
     It has only the conditions that were given: one that allows any value would keep SQLite from
-    using its indexes.
+    using its indexes. A pattern of names needs a connection that `read_ended` has prepared.
     """
     words = ["live = 0"]
     values: dict[str, object] = {}
@@ -181,7 +184,8 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
         (_IS_ONE_OF, "ids", json.dumps(past.ids)),
         ("user = :user", "user", past.user),
         (_state_word(past.states), "states", _state_value(past.states)),
-        ("json_extract(cast(data as text), '$.spec.name') = :name", "name", past.name),
+        (f"{_NAME} = :name", "name", past.name),
+        (f"is_like({_NAME}, :pattern)", "pattern", past.name_like),
         ("json_extract(cast(data as text), '$.spec.group.name') = :group", "group", past.group),
         (_IN_POOL, "pool", past.pool),
         ("ended_at >= :since", "since", past.since_s),
@@ -206,6 +210,7 @@ def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterat
     Without `commands`, long command lines are left out.
     """
     with open_snapshot(path) as db:
+        db.create_function("is_like", 2, is_like, deterministic=True)
         read = Records(finder(db)) if commands else without_words
         for (data,) in db.execute(*query(past)):
             yield read.job(data)
@@ -246,6 +251,7 @@ def finder(db: sqlite3.Connection) -> Callable[[int], Words]:
 _IS_ONE_OF = (
     "(id in (select value from json_each(:ids)) or array_id in (select value from json_each(:ids)))"
 )
+_NAME = "json_extract(cast(data as text), '$.spec.name')"
 _IN_POOL = (
     "(json_extract(cast(data as text), '$.spec.pool') = :pool"
     " or substr(json_extract(cast(data as text), '$.spec.pool'), 1, length(:pool) + 1)"

@@ -401,6 +401,8 @@ class SubmissionReply(TypedDict):
     submission: dict[str, object]
     #: The conditions of the start: fields of that request, for a live job or one with dependencies.
     conditions: NotRequired[dict[str, object]]
+    #: Who else than its user holds it.
+    held_by: NotRequired[str]
     #: Whether other live jobs wait for its end.
     awaited: NotRequired[bool]
     #: The field `again` of a request that submits it again.

@@ -88,6 +88,7 @@ class HistoryFilter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
     user: Name | None = None
     states: States = frozenset()
+    #: A name or a pattern of the shell, such as `train-*`.
     name: Name | None = None
     #: The name of a group that users make of their own jobs.
     group: Name | None = None

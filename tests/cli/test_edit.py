@@ -158,6 +158,20 @@ def test_a_held_job_stays_held(edit: Edit, waiting: CannedDaemon, refuse: Refuse
     assert told(waiting)[0]["held"] is True
 
 
+def test_a_job_that_an_administrator_holds_is_not_replaced_by_one_that_is_not(
+    edit: Edit, waiting: CannedDaemon, tmp_path: Path
+) -> None:
+    reply = dict(waiting.replies["submission"])  # type: ignore[arg-type]
+    waiting.replies["submission"] = {
+        **reply, "state": "HELD", "conditions": {**CONDITIONS, "held": True}, "held_by": "root",
+    }  # fmt: skip
+    result = edit(f"s/a b/c d/; w {tmp_path / 'seen'}")
+    assert (result.code, told(waiting)) == (1, [])
+    assert result.err.startswith("drf: job 42 is held by root, and a new job in its place would")
+    assert "# root holds this job, so its command stays" in (tmp_path / "seen").read_text()
+    assert edit("s/my job/yours/").out == "changed job 42\n"
+
+
 def test_one_that_has_started_meanwhile_is_left_alone(edit: Edit, waiting: CannedDaemon) -> None:
     error = {"kind": "Refused", "code": "x", "text": "job 42 is RUNNING", "hint": ""}
     waiting.replies["hold"] = {"done": [], "failed": [{"id": 42, "error": error}]}

@@ -35,6 +35,10 @@ _AWAITED = """\
 # Other jobs wait for this one, so it keeps its id: its command stays as it is, and of its options
 # only demand, time limit, name, pool, group and priority can be changed.
 """
+_HELD = """\
+# {by} holds this job, so its command stays as it is, and of its options only demand, time limit,
+# name, pool, group and priority can be changed.
+"""
 _MARK = "#DRF "
 #: Fields that can be changed while the job keeps its id.
 _IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority", "group"}
@@ -155,6 +159,8 @@ def _written(reply: SubmissionReply) -> str:
     lines = "".join(f"{_MARK}{shlex.join(each)}\n" for each in words)
     about = _SCRIPT if "script" in fields else ""
     about += _AWAITED if reply.get("awaited") else ""
+    if "held_by" in reply:
+        about += _HELD.format(by=output.clean(reply["held_by"]))
     kept = _kept(fields, reply.get("conditions", {}))
     if kept:
         about += f"# It keeps {', '.join(kept)} (drf set changes --after and --begin).\n"
@@ -282,6 +288,14 @@ def _replace(
             f"other jobs wait for job {label}, so it must keep its id and its command; it stays as"
             " it is",
             hint="drf set changes its demand; drf set --after '' frees the jobs that wait for it",
+        )
+    if "held_by" in reply:
+        by = output.clean(reply["held_by"])
+        raise Refused(
+            "held-by-admin",
+            f"job {label} is held by {by}, and a new job in its place would not be; it stays as it"
+            " is",
+            hint=f"drf set changes its demand; {by} can release it",
         )
     kept = {name: value for name, value in reply["submission"].items() if name not in gone}
     fields = {**changes.applied({**kept, "demand": kept.get("demand", {})}), "argv": argv}

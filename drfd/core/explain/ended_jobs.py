@@ -9,8 +9,9 @@ little more is better than being killed.
 
     memory  120 % of the peak; 150 % of the limit for a job that ran out of memory; 120 % of the
             memory without page cache if page cache filled it up to the limit
-    cores   CPU time over run time, rounded up to the next half; 150 % of the cores for a job that
-            was throttled in more than a quarter of its quota periods
+    cores   CPU time over run time, rounded up to the next half, but no more than was declared;
+            150 % of the cores for a job that was throttled in more than a quarter of its quota
+            periods
     time    150 % of the longest run time; twice the limit for a job that reached it
     disks   only if a rate was declared: 120 % of the highest rate seen, or the declared rate of a
             job that came near it
@@ -453,12 +454,18 @@ def _memory(job: Job) -> int:
 def _cores(job: Job) -> int:
     usage, declared = _used(job), job.spec.demand.cores_milli
     mean = round(usage.cpu_s * 1_000_000) // max(1, _ran_ms(job))
-    # A job cannot exceed its quota for long.
-    needed = min(mean * (100 - _NOISE_PERCENT) // 100, max(declared, 500))
+    needed = mean * (100 - _NOISE_PERCENT) // 100
     periods, held_back = usage.quota_periods, usage.throttled_periods
     if periods and held_back is not None and periods >= 10 and held_back * 4 > periods:
-        needed = max(needed, declared * 3 // 2)
-    return max(500, -(-needed // 500) * 500)
+        # A job cannot exceed its quota for long.
+        return _halves(max(min(needed, declared), declared * 3 // 2))
+    # Its quota has not held it back, so that it needs no more.
+    return min(_halves(needed), declared)
+
+
+def _halves(cores_milli: int) -> int:
+    """Round up to halves of a core, of which there is at least one."""
+    return max(500, -(-cores_milli // 500) * 500)
 
 
 def _time_s(job: Job) -> int:

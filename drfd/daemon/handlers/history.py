@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from drfd.common.patterns import is_pattern
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.account import Row, UsageAccounts
 from drfd.core.explain.ended_jobs import LAST, Advice, advise, is_as_asked, kind_of_job
@@ -96,11 +97,13 @@ class HistoryHandler:
         limit: int | None = None,
     ) -> PastFilter:
         pool = asked.pool
+        is_like_others = asked.name is not None and is_pattern(asked.name)
         return PastFilter(
             ids=tuple(map(self.lookup.id_of, asked.ids)),
             user=asked.user,
             states=tuple(sorted(asked.states)),
-            name=asked.name,
+            name=None if is_like_others else asked.name,
+            name_like=asked.name if is_like_others else None,
             group=asked.group,
             pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
             since_s=asked.since_s,

@@ -85,6 +85,8 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
             "begin_s": spec.begin_s or 0,
             "held": job.state is JobState.HELD,
         }
+    if job.state is JobState.HELD and job.held_by not in (None, spec.user):
+        reply["held_by"] = job.held_by
     if is_live:
         reply["awaited"] = bool(engine.ledger.dependents.get(job_id))
     return reply

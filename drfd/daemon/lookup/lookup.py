@@ -6,12 +6,10 @@ A client may name a hundred thousand ids; they are looked up with pauses for oth
 from __future__ import annotations
 
 import asyncio
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import translate
-from functools import lru_cache, partial
+from functools import partial
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.common.patterns import is_like
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
@@ -423,7 +422,7 @@ def passes(job: Job, select: Selection) -> bool:
     """Return whether the job passes all filters of the selection, apart from `ids`."""
     return (
         (select.user is None or job.spec.user == select.user)
-        and (select.name is None or _is_like(job.spec.name, select.name))
+        and (select.name is None or is_like(job.spec.name, select.name))
         and (select.group is None or _is_in(job, select.group))
         and (not select.states or job.shown_state in select.states)
     )
@@ -431,15 +430,3 @@ def passes(job: Job, select: Selection) -> bool:
 
 def _is_in(job: Job, group: str) -> bool:
     return job.spec.group is not None and job.spec.group.name == group
-
-
-def _is_like(name: str, pattern: str) -> bool:
-    # A job's name may look like a pattern, such as "[red]".
-    return name == pattern or _compiled(pattern).match(name) is not None
-
-
-@lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern as fnmatch.fnmatchcase does. Its own cache of 32,768 patterns is not used:
-    users could fill it with 250 MB of long ones."""
-    return re.compile(translate(pattern))

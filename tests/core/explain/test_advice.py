@@ -96,6 +96,16 @@ def test_who_was_stopped_half_way_or_never_seen_is_no_evidence(strange: Job) -> 
     assert one(strange, job(), strange) == one(job())
 
 
+@pytest.mark.parametrize("throttled", [0, 20])
+def test_nobody_is_told_to_ask_for_more_cores_who_was_not_held_back(throttled: int) -> None:
+    """A tenth of a core, of which a fiftieth was used."""
+    idle = job(cores=0.1, cpu_s=2.0, quota_periods=100, throttled_periods=throttled)
+    assert one(idle).cores_milli == 100
+    busy = job(cores=0.7, cpu_s=69.0, quota_periods=100, throttled_periods=throttled)
+    assert one(busy).cores_milli == 700
+    assert one(job(cores=0.1, quota_periods=100, throttled_periods=90)).cores_milli == 500
+
+
 # -- jobs that had too little -----------------------------------------------------------------
 
 

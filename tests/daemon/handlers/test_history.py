@@ -47,12 +47,24 @@ async def test_what_is_asked_for_is_what_comes(desk: Desk) -> None:
     await desk.finish(await desk.submit(BOB), exit_code=1)
     assert await history(desk, ALICE, past={"user": "alice"}) == [1]
     assert await history(desk, ALICE, past={"name": "train"}) == [1]
+    assert await history(desk, ALICE, past={"name": "tra*"}) == [1]
+    assert await history(desk, ALICE, past={"name": "[!a-s]rai?"}) == [1]
+    assert await history(desk, ALICE, past={"name": "*", "user": "bob"}) == [2]
+    assert await history(desk, ALICE, past={"name": "tra"}) == []
+    report = await desk.ask(ALICE, op="report", past={"name": "tra*"})
+    assert [row["name"] for row in report["rows"]] == ["train"]
     assert await history(desk, ALICE, past={"states": ["FAILED"]}) == [2]
     assert await history(desk, ALICE, past={"ids": [2, 9]}) == [2]
     # With or without the root's name.
     assert await history(desk, ALICE, past={"pool": "bob"}) == [2]
     assert await history(desk, ALICE, past={"pool": "root.bob"}) == [2]
     assert await history(desk, ALICE, past={"since_s": 1e11}) == []
+
+
+async def test_a_name_that_looks_like_a_pattern_is_found_by_itself(desk: Desk) -> None:
+    await desk.finish(await desk.submit(ALICE, name="[red]"))
+    await desk.finish(await desk.submit(ALICE, name="e"))
+    assert await history(desk, ALICE, past={"name": "[red]"}) == [2, 1]
 
 
 async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(desk: Desk) -> None:

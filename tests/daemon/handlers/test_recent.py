@@ -70,6 +70,13 @@ async def test_tasks_share_the_submission_of_their_array(desk: Desk) -> None:
     assert (await desk.ask(ALICE, op="submission", id=array))["live"] is False
 
 
+async def test_who_else_holds_a_job_is_told_with_its_submission(desk: Desk) -> None:
+    job_id = await desk.submit(ALICE, held=True)
+    assert "held_by" not in await desk.ask(ALICE, op="submission", id=job_id)
+    await desk.ask(ADMIN, op="hold", select={"ids": [job_id]})
+    assert (await desk.ask(ALICE, op="submission", id=job_id))["held_by"] == "root"
+
+
 async def test_what_is_not_kept_any_more_is_said(desk: Desk) -> None:
     job_id = await desk.submit(ALICE)
     await desk.finish(job_id)

@@ -13,6 +13,7 @@ import pytest
 
 from daemon.desk import Desk, MakeDesk, View
 from drfd import __version__
+from drfd.common import patterns
 from drfd.common.errors import HostError, NotPermitted, Refused
 from drfd.common.units import clock_time
 from drfd.core.fairness.rules import Pool, ReservationSettings
@@ -27,7 +28,6 @@ from drfd.daemon.engine.engine import Work
 from drfd.daemon.handlers import requests as requests_module
 from drfd.daemon.handlers.doctor import private_view
 from drfd.daemon.launcher_link.messages import LaunchSettings
-from drfd.daemon.lookup import lookup as lookup_module
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import (
@@ -814,7 +814,7 @@ async def test_patterns_of_names_are_not_kept(desk: Desk) -> None:
         assert reply["jobs"] == []
     assert len((await desk.ask(ALICE, op="status", select={"name": "t*[n]"}))["jobs"]) == 1
     assert fnmatch._compile_pattern.cache_info().currsize == kept  # type: ignore[attr-defined]
-    assert lookup_module._compiled.cache_info().maxsize == 64
+    assert patterns.compiled.cache_info().maxsize == 64
 
 
 async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
