@@ -48,8 +48,13 @@ class RunTimes:
 
     def guess_s(self, user: str) -> float:
         """Return the estimated run time of the user's jobs without a time limit."""
+        likely_s = self._likely_s(user)
+        return UNKNOWN_S if likely_s is None else max(LEAST_S, likely_s)
+
+    def _likely_s(self, user: str) -> float | None:
+        """Return the estimate without a least one, or None for a user without ended jobs."""
         last = self._last.get(user)
-        return max(LEAST_S, 2 * sum(last) / len(last)) if last else UNKNOWN_S
+        return 2 * sum(last) / len(last) if last else None
 
     def length_s(self, spec: JobSpec) -> float:
         """Return the estimated run time of a job that has not started. It is the same for all
@@ -60,14 +65,17 @@ class RunTimes:
     def expected_end(self, job: Job, now_s: float) -> ExpectedEnd:
         """Return the end of a job that holds resources, for people. Other than `end_s` it does not
         move while nothing happens: a job that has outlived its estimate, or whose user has none, is
-        expected at its time limit."""
+        expected at its time limit. The least estimate, which only spares reservations a surprise,
+        counts when the job has outlived a shorter one: a line of jobs of seconds would seem to take
+        minutes."""
         started_s = job.started_at if job.started_at is not None else now_s
         started_s += job.frozen_s(now_s)
         limit_s = job.spec.time_limit_s
-        if job.spec.user in self._last:
-            guess_s = self.guess_s(job.spec.user)
-            if started_s + guess_s > now_s and (limit_s is None or guess_s < limit_s):
-                return ExpectedEnd(started_s + guess_s, Certainty.ESTIMATED)
+        likely_s = self._likely_s(job.spec.user)
+        if likely_s is not None:
+            for guess_s in (likely_s, max(LEAST_S, likely_s)):
+                if started_s + guess_s > now_s and (limit_s is None or guess_s < limit_s):
+                    return ExpectedEnd(started_s + guess_s, Certainty.ESTIMATED)
         if limit_s is None:
             return ExpectedEnd(inf, Certainty.UNKNOWN)
         return ExpectedEnd(max(now_s, started_s + limit_s), Certainty.LIMITS)

@@ -69,6 +69,20 @@ def test_a_job_that_outlives_its_estimate_is_expected_at_its_limit(bench: Bench)
     assert look(bench, 2, 301, ran("bob", 100, 200)) == at(6000, Certainty.LIMITS)
 
 
+def test_a_line_of_short_jobs_is_expected_to_take_seconds_and_not_minutes(bench: Bench) -> None:
+    """With a minute for each job at least, starts in six seconds were told to be minutes away."""
+    bench.start(of(BOB, 9, 6000))
+    for _ in range(3):
+        bench.submit(of(BOB, 9, 6000))
+    run_times = ran("bob", 6, 1)
+    starts = [look(bench, job_id, 3, run_times) for job_id in (2, 3, 4)]
+    assert starts == [at(7 * place, Certainty.ESTIMATED) for place in (1, 2, 3)]
+    # It has outlived the estimate: then it may take a minute, and then its limit.
+    assert look(bench, 2, 8, run_times) == look(bench, 2, 59, run_times)
+    assert look(bench, 2, 8, run_times) == at(60, Certainty.ESTIMATED)
+    assert look(bench, 2, 61, run_times) == at(6000, Certainty.LIMITS)
+
+
 @pytest.mark.parametrize("run_times", [RunTimes(), ran("bob", 10)])
 def test_without_a_limit_and_an_estimate_it_is_unknown(bench: Bench, run_times: RunTimes) -> None:
     bench.start(of(BOB, 9, None))
