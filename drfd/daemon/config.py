@@ -39,8 +39,10 @@ from drfd.common.units import (
     parse_memory,
     parse_size,
     show_cores,
+    show_duration,
     show_size,
 )
+from drfd.common.week import WEEK_S
 from drfd.core.fairness.rules import (
     NodeSettings,
     Pool,
@@ -50,6 +52,7 @@ from drfd.core.fairness.rules import (
     Rules,
     read_scheduling,
 )
+from drfd.core.model.job import show_path
 from drfd.core.model.resources import Axes, Instances, Resources
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
@@ -462,6 +465,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         *_warn_of_overcommitment(capacity, machine, config),
         *_warn_of_shared_devices(disks),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),
+        *_warn_of_short_history(rules, config.history.keep_s),
     )
     return Site(rules, disks, defaults, warnings)
 
@@ -497,6 +501,16 @@ def _warn_of_shared_devices(disks: Sequence[Disk]) -> Iterator[str]:
                     f"disks {other.name} and {disk.name} are on one device ({device}): "
                     "what they promise adds up"
                 )
+
+
+def _warn_of_short_history(rules: Rules, keep_s: int | None) -> Iterator[str]:
+    """Yield a warning if jobs are removed before the quotas of their week are restored."""
+    quotas = [show_path(path) for path, node in rules.nodes() if node.quota is not None]
+    if quotas and keep_s is not None and keep_s < WEEK_S:
+        yield (
+            f"{', '.join(quotas)}: a quota counts the jobs of a week, and history.keep removes "
+            f"them after {show_duration(keep_s)}: after a restart some do not count"
+        )
 
 
 def _outside(capacity: Resources, machine: Machine) -> Resources:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import ConfigError
-from drfd.core.fairness.rules import Pool, Preempting, Rules
+from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, Rules
+from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.resources import Axes, Resources
-from drfd.daemon.config import Config, DiskConfig, UserLimits, survey
+from drfd.daemon.config import Config, DiskConfig, HistorySettings, UserLimits, survey
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, locate
 from drfd.host.measurements import Machine
 from fakes import GIB
@@ -169,6 +170,21 @@ def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
 def test_more_than_the_machine_has_cannot_be_pinned(tmp_path: Path) -> None:
     (said,) = survey(Config(cores_milli=16000, cores_by="pin"), MACHINE, tmp_path).warnings
     assert said.endswith(", nor CPUs of their own once those are given out")
+
+
+def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path: Path) -> None:
+    quota = WeekQuota(share_hours=Fraction(40))
+    config = Config(
+        pools={"lab": Pool(quota=quota), "free": Pool()},
+        members={("lab", "ann"): NodeSettings(quota=quota)},
+    )
+    assert survey(config, MACHINE, tmp_path).warnings == ()
+    short = replace(config, history=HistorySettings(keep_s=86400))
+    assert survey(short, MACHINE, tmp_path).warnings == (
+        "lab, lab/ann: a quota counts the jobs of a week, and history.keep removes them after "
+        "1d00h: after a restart some do not count",
+    )
+    assert survey(replace(short, pools={}, members={}), MACHINE, tmp_path).warnings == ()
 
 
 def test_exactly_what_the_machine_has_needs_no_warning(tmp_path: Path) -> None:
