@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,13 +28,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Path(f"/tmp/drf-steps-{os.getuid()}/{JOB}.1").unlink(missing_ok=True)
 
 
+def enters(path: str, asks: tuple[int, int], has: tuple[int, int]) -> bool:
+    return step_queue.enter(path, asks, has, wait=False) is not None
+
+
 # -- the list of who holds what ----------------------------------------------------------------
 
 
 def test_a_step_enters_while_cores_and_memory_last(tmp_path: Path) -> None:
     path, has = str(tmp_path / "list"), (3, 100)
     asks = [(1, 50), (1, 60), (1, 50), (1, 1), (1, 0), (1, 0)]
-    entered = [step_queue.enter(path, each, has, wait=False) for each in asks]
+    entered = [enters(path, each, has) for each in asks]
     assert entered == [True, False, True, False, True, False]
 
 
@@ -43,21 +48,31 @@ def test_what_an_ended_process_held_is_free(tmp_path: Path) -> None:
     gone.wait()
     own = f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n"
     path.write_text(f"{gone.pid} 12345 1 0\n{os.getpid()} 1 1 0\nnonsense\n{own}")
-    assert step_queue.enter(str(path), (1, 0), (2, 0), wait=False)
+    assert enters(str(path), (1, 0), (2, 0))
     assert path.read_text() == own * 2
-    assert not step_queue.enter(str(path), (1, 0), (2, 0), wait=False)
+    assert not enters(str(path), (1, 0), (2, 0))
+
+
+def test_each_step_has_gpus_of_its_own(tmp_path: Path) -> None:
+    path, names = str(tmp_path / "list"), ["0", "2", "GPU-5"]
+    given = [
+        step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=count, of_gpus=names)
+        for count in (1, 0, 1, 2, 1, 1)
+    ]
+    assert given == [["0"], [], ["2"], None, ["GPU-5"], None]
+    assert step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=1, of_gpus=[]) == []
 
 
 def test_a_step_that_is_too_large_waits_for_all_others(tmp_path: Path) -> None:
     path = str(tmp_path / "list")
-    assert step_queue.enter(path, (9, 0), (2, 0), wait=False)
-    assert not step_queue.enter(path, (1, 0), (2, 0), wait=False)
+    assert enters(path, (9, 0), (2, 0))
+    assert not enters(path, (1, 0), (2, 0))
 
 
 def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path: Path) -> None:
     (tmp_path / "1.1").write_text("1 1 1 0\n")
     (tmp_path / "2.1").write_text(f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n")
-    assert step_queue.enter(str(tmp_path / "3.1"), (1, 0), (1, 0), wait=False)
+    assert enters(str(tmp_path / "3.1"), (1, 0), (1, 0))
     assert {each.name for each in tmp_path.iterdir()} == {"2.1", "3.1"}
 
 
@@ -79,7 +94,7 @@ def test_steps_that_begin_at_once_come_one_by_one() -> None:
     try:
         step_queue.stand_in_line(["-n1", "true"], ENV)
         assert step_queue._lock(path, wait=False) is None, "this one is about to enter"
-        assert step_queue.enter(path, (1, 0), (2, 100), wait=False)
+        assert enters(path, (1, 0), (2, 100))
         file = step_queue._lock(path, wait=False)
         assert file is not None, "and has entered"
         os.close(file)
@@ -135,7 +150,7 @@ def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
     assert result.out == f"{JOB}.1\n"
     # This very process holds the core.
     path = f"{step_queue.private_directory()}/{JOB}.1"
-    assert step_queue.enter(path, (1, 0), (1, 100), wait=False)
+    assert enters(path, (1, 0), (1, 100))
     assert finish(spawn("srun", "-n1", "--overlap", "echo", "1", env=env)).out == "1\n"
     within = {**env, "DRF_STEP": f"{JOB}.1"}
     assert finish(spawn("srun", "-n1", "echo", "2", env=within)).out == "2\n"
@@ -158,6 +173,42 @@ def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path
     assert (result.code, result.err) == (
         1, "drf: srun: --output=no/such: No such file or directory\n"
     )  # fmt: skip
+
+
+def test_a_step_sees_the_gpus_that_it_asks_for(spawn: Spawn, finish: Finish) -> None:
+    env = {**ENV, "DRF_GRES_GPU": "4,7", "CUDA_VISIBLE_DEVICES": "4,7"}
+    show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    for words, shown in (
+        (["-n1", "--gres=gpu:1"], ["4"]), (["-n1"], ["4,7"]), (["-n1", "-G", "2"], ["4,7"]),
+        (["-n2", "--gpus-per-task=1"], ["4", "7"]), (["-n2", "--gpus=2"], ["4,7"] * 2),
+    ):  # fmt: skip
+        result = finish(spawn("srun", *words, *show, env=env))
+        assert (sorted(result.out.split()), result.err) == (shown, "")
+    result = finish(spawn("srun", "-n1", *show, env={**env, "SLURM_GPUS_PER_TASK": "1"}))
+    assert result.out == "4\n", "as the job asks for one for each task"
+    result = finish(spawn("srun", "-n1", "--gpus=3", "--gres=fpga:1", *show, env=env))
+    assert (result.out, result.err.splitlines()) == (
+        "4,7\n",
+        [
+            "drf: srun: without effect on a step: --gres=fpga",
+            f"drf: srun: the step asks for 3 GPUs; job {JOB} has 2",
+        ],
+    )
+
+
+def test_the_warning_of_a_job_ends_no_step(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:
+    """The signal goes to all processes of the job, and its tasks know what to do."""
+    script = "trap 'echo saved; exit 3' USR1; : > up$SLURM_PROCID; while :; do sleep 0.02; done"
+    step = spawn("srun", "-n2", "sh", "-c", script, env=ENV, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not all((tmp_path / f"up{each}").exists() for each in (0, 1)):
+        assert time.monotonic() < deadline, "the tasks do not start"
+        time.sleep(0.01)
+    step.send_signal(signal.SIGUSR1)
+    for task in Path(f"/proc/{step.pid}/task/{step.pid}/children").read_text().split():
+        os.kill(int(task), signal.SIGUSR1)
+    result = finish(step)
+    assert (result.code, result.out) == (3, "saved\n" * 2)
 
 
 def test_what_a_step_leaves_out_is_named(spawn: Spawn, finish: Finish) -> None:

@@ -61,6 +61,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         **_SUBMISSION,
         "-l, --label": "the number of its task before each line",
         "--jobid=ID": "inside this running job",
+        "--overlap": "within a job: without waiting for what its other steps hold",
     },
     "squeue": {
         "-u, --user=NAMES": "of these users; --me: your own",

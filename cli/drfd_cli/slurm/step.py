@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from threading import Lock, Thread
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ from drfd.payload.environment import DEVICE_LISTS, thread_defaults
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
-from drfd_cli.slurm.sbatch_options import Given, Options, as_seconds, as_size, silent
+from drfd_cli.slurm.sbatch_options import Given, Options, as_seconds, as_size, silent, translate
 from drfd_cli.slurm.step_queue import WITHIN, name_of_job
 
 #: Seconds that a step has for its end after its time limit.
@@ -29,9 +30,14 @@ _KNOWN = frozenset(
     (
         *("ntasks", "ntasks-per-node", "cpus-per-task", "mem", "mem-per-cpu", "label", "output"),
         *("error", "input", "open-mode", "chdir", "time", "overlap", "exclusive", "exact", "jobid"),
-        *("job-name", "pty", "unbuffered", "mpi", "quiet", "export", "gpus-per-task"),
+        *("gres", "gpus", "gpus-per-node", "gpus-per-task"),
+        *("job-name", "pty", "unbuffered", "mpi", "quiet", "export"),
     )
 )
+
+
+#: Options that ask for countable resources.
+_COUNTED = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 
 @dataclass(slots=True)
@@ -45,8 +51,11 @@ class Step:
     cores: int = field(init=False)
     #: Mebibytes; 0 where none are asked for, or all of the job's, which steps share.
     memory: int = field(init=False)
+    #: 0 for all of the job's, which steps share.
+    gpus: int = field(init=False)
     #: None for no limit of its own.
     limit_s: int | None = field(init=False)
+    _uncounted: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -67,7 +76,19 @@ class Step:
             self.memory = as_size(options["mem"], "mem") >> 20
         elif "mem-per-cpu" in options:
             self.memory = (as_size(options["mem-per-cpu"], "mem-per-cpu") >> 20) * self.cores
+        counts = self._counts()
+        self.gpus = counts.pop("gpu", 0)
+        self._uncounted = list(counts)
         self.limit_s = as_seconds(options["time"]) if "time" in options else None
+
+    def _counts(self) -> dict[str, int]:
+        """Return how many of each countable resource the step asks for."""
+        asked = {name: self.options[name] for name in _COUNTED if name in self.options}
+        if not asked and "SLURM_GPUS_PER_TASK" in self.env:
+            asked["gpus-per-task"] = Given(self.env["SLURM_GPUS_PER_TASK"])
+        words = translate({**asked, "ntasks": Given(str(self.tasks))}, host_name()).words
+        pairs = [word.split("=") for option, word in pairwise(words) if option == "--gres"]
+        return {name: int(count) for name, count in pairs}
 
     def without_effect(self) -> list[str]:
         """Return the options that change nothing, as they are written."""
@@ -80,6 +101,7 @@ class Step:
             and (name, given.value) != ("nodelist", host_name())
         ]
         export = self.options.get("export", Given("ALL")).value
+        written += [f"--gres={name}" for name in self._uncounted]
         return written + ([f"--export={export}"] if export.upper() != "ALL" else [])
 
     def variables(self) -> dict[str, str]:
@@ -166,8 +188,8 @@ def _count(name: str, text: str) -> int:
 
 
 def _must_wait(step: Step) -> list[str]:
-    """Take the step's part of the job's cores and memory. If other steps hold them, return the
-    command that waits for them, to which the step's own is to be added; else nothing."""
+    """Take the step's part of what the job has. If other steps hold it, return the command that
+    waits for it, to which the step's own is to be added; else nothing."""
     env = step.env
     if "overlap" in step.options or env.get(WITHIN) == name_of_job(env):
         return []
@@ -181,17 +203,23 @@ def _must_wait(step: Step) -> list[str]:
     for axis, what in ((0, "cores"), (1, "MiB of memory")):
         if asks[axis] > has[axis]:
             output.say(f"srun: the step asks for {asks[axis]} {what}; job {job} has {has[axis]}")
+    names = list(filter(None, env.get("DRF_GRES_GPU", "").split(",")))
+    if step.gpus > len(names):
+        output.say(f"srun: the step asks for {step.gpus} GPUs; job {job} has {len(names)}")
     try:
         path = f"{step_queue.private_directory()}/{name_of_job(env)}"
-        if step_queue.enter(path, asks, has, wait=False):
+        gpus = step_queue.enter(path, asks, has, wait=False, gpus=step.gpus, of_gpus=names)
+        if gpus is not None:
+            os.environ.update(step_queue.variables_of(gpus))
             return []
     except (step_queue.NoPlace, OSError) as error:
         output.say(f"srun: the steps of job {job} do not wait for each other: {error}")
         return []
-    held = "cores" if not step.memory else "cores or memory"
+    kinds = ["cores", *(["memory"] if step.memory else []), *(["GPUs"] if step.gpus else [])]
+    held = " or ".join(kinds)
     output.say(f"srun: waiting for {held} of job {job} that other steps hold")
     program = [sys.executable, "-I", "-S", step_queue.__file__]
-    return [*program, path, *map(str, (*asks, *has))]
+    return [*program, path, *map(str, (*asks, *has, step.gpus)), ",".join(names)]
 
 
 def _check_program(command: list[str]) -> None:
@@ -298,6 +326,7 @@ def _run_tasks(step: Step) -> int:
             task.terminate()
 
     signal.signal(signal.SIGTERM, end)
+    step_queue.heed_no_warning()
     threads = _relay(tasks, [own.stdout for own in files]) if label else []
     ended = _await(tasks, step.limit_s)
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Steps of one job that wait for each other: who holds how much of the job's cores and memory.
+"""Steps of one job that wait for each other: who holds what of the job's cores, memory and GPUs.
 
 A file for each job lists the processes that hold something. What a process has held is free once
 it has ended, however it ends; a process keeps what it holds when it executes another program.
@@ -12,20 +12,21 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import stat
 import sys
 from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: The variable that marks the processes of a step: what they start waits for no other step.
 WITHIN = "DRF_STEP"
 #: Cores, and mebibytes of memory.
 Amount = tuple[int, int]
-#: Process id, start time in ticks since the boot, and what it holds.
-_Holder = tuple[int, int, Amount]
+#: Process id, start time in ticks since the boot, what it holds, and the names of its GPUs.
+_Holder = tuple[int, int, Amount, list[str]]
 
 
 class NoPlace(Exception):
@@ -76,30 +77,41 @@ def name_of_job(env: Mapping[str, str]) -> str:
     return f"{env.get('DRF_JOB_ID')}.{env.get('DRF_ATTEMPT', '1')}"
 
 
-def enter(path: str, asks: Amount, has: Amount, *, wait: bool) -> bool:
+def enter(
+    path: str, asks: Amount, has: Amount, *, wait: bool, gpus: int = 0, of_gpus: Sequence[str] = ()
+) -> list[str] | None:
     """Note in the list `path` that this process holds what it asks for, of the `has` of the job,
-    once that is free. Return False if it is not free at once, and it does not `wait`."""
+    and so many of its GPUs, once that is free. Return the names of these, or None if something is
+    not free at once and it does not `wait`."""
     global _held
     file, _held = _held, None
     if file is None:
         file = _lock(path, wait=wait)
     if file is None:
-        return False
+        return None
     try:
         while True:
             holders = _read(file)
-            if all(
+            taken = {name for each in holders for name in each[3]}
+            names = [name for name in of_gpus if name not in taken][:gpus]
+            if len(names) >= min(gpus, len(of_gpus)) and all(
                 sum(each[2][axis] for each in holders) + asks[axis] <= max(has[axis], asks[axis])
                 for axis in (0, 1)
             ):
-                own = (os.getpid(), started_at(os.getpid()) or 0, asks)
+                own = (os.getpid(), started_at(os.getpid()) or 0, asks, names)
                 _write(file, [*holders, own])
-                return True
+                return names
             if not wait:
-                return False
+                return None
             _await_end(holders)
     finally:
         os.close(file)
+
+
+def variables_of(names: Sequence[str]) -> dict[str, str]:
+    """Return the variables that show a step these GPUs alone; nothing for a step without."""
+    shown = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
+    return dict.fromkeys(shown, ",".join(names)) if names else {}
 
 
 def _lock(path: str, *, wait: bool) -> int | None:
@@ -139,18 +151,22 @@ def _tidy(directory: str, kept: str) -> None:
 def _read(file: int) -> list[_Holder]:
     """Return the processes of the list that live."""
     holders = []
-    for line in os.pread(file, 1 << 20, 0).decode("ascii", "replace").splitlines():
+    for line in os.pread(file, 1 << 20, 0).decode("utf-8", "replace").splitlines():
         with suppress(ValueError):
-            pid, start, cores, memory = map(int, line.split())
+            words = line.split(" ")
+            pid, start, cores, memory = map(int, words[:4])
             if started_at(pid) == start:
-                holders.append((pid, start, (cores, memory)))
+                holders.append((pid, start, (cores, memory), words[4:]))
     return holders
 
 
 def _write(file: int, holders: list[_Holder]) -> None:
-    text = "".join(f"{pid} {start} {held[0]} {held[1]}\n" for pid, start, held in holders)
-    os.pwrite(file, text.encode(), 0)
-    os.ftruncate(file, len(text))
+    lines = [
+        " ".join([*map(str, (pid, start, *held)), *gpus]) for pid, start, held, gpus in holders
+    ]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    os.pwrite(file, data, 0)
+    os.ftruncate(file, len(data))
 
 
 def started_at(pid: int) -> int | None:
@@ -168,7 +184,7 @@ def _await_end(holders: list[_Holder]) -> None:
     poll = select.poll()
     files = []
     try:
-        for pid, _, _ in holders:
+        for pid, *_ in holders:
             with suppress(OSError):
                 files.append(os.pidfd_open(pid))
                 poll.register(files[-1], select.POLLIN)
@@ -179,14 +195,25 @@ def _await_end(holders: list[_Holder]) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Wait as the words say, `PATH CORES MEMORY CORES-OF-JOB MEMORY-OF-JOB COMMAND...`, and become
-    the command."""
-    path, numbers, command = words[0], [int(word) for word in words[1:5]], words[5:]
-    enter(path, (numbers[0], numbers[1]), (numbers[2], numbers[3]), wait=True)
+    """Wait as the words say, `PATH CORES MEMORY CORES-OF-JOB MEMORY-OF-JOB GPUS GPUS-OF-JOB
+    COMMAND...`, and become the command."""
+    heed_no_warning()
+    path, numbers, command = words[0], [int(word) for word in words[1:6]], words[7:]
+    asks, has = (numbers[0], numbers[1]), (numbers[2], numbers[3])
+    names = list(filter(None, words[6].split(",")))
+    gpus = enter(path, asks, has, wait=True, gpus=numbers[4], of_gpus=names)
+    os.environ.update(variables_of(gpus or []))
     try:
         os.execvp(command[0], command)
     except OSError as error:
         sys.exit(f"srun: cannot run {command[0]}: {error.strerror}")
+
+
+def heed_no_warning() -> None:
+    """Leave the signals that warn a job of its time limit to its tasks. A program that is executed
+    has them as ever."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)
 
 
 if __name__ == "__main__":
