@@ -98,12 +98,22 @@ def _whole(text: str, least: int, most: int) -> int:
     raise Refused("bad-value", f"number: {text[:40]!r} is {fault}", hint=hint)
 
 
+def _is_silenced(context: click.Context | None) -> bool:
+    """Return whether --no-warnings is given, also beside the options of a script."""
+    while context is not None:
+        if context.params.get("no_warnings"):
+            return True
+        context = context.parent
+    return False
+
+
 def _limit(text: str) -> int:
     if is_endless(text):
         return 0
     seconds, unclear = parse_duration(text), doubt(text)
-    if unclear is not None:
-        output.remark(f"time: {unclear}")
+    if unclear is not None and not _is_silenced(click.get_current_context(silent=True)):
+        # A bare number is a mistake in scripts, too: in Slurm it means minutes.
+        output.remark(f"time: {unclear}", also_in_scripts=text.strip().isdecimal())
     return seconds
 
 
@@ -534,7 +544,13 @@ demand_options = all_of(
     click.option("-p", "--pool", help="The pool that pays for it."),
     click.option("--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."),
     click.option("--export", multiple=True, metavar="NAME", help="Keep a secret variable too."),
-    click.option("--no-warnings", is_flag=True, help="Do not say what may go wrong."),
+    click.option(
+        # Eager, because it silences what is said of the values of others.
+        "--no-warnings",
+        is_flag=True,
+        is_eager=True,
+        help="Do not say what may go wrong.",
+    ),
 )
 
 after_option = click.option(

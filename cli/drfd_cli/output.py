@@ -202,9 +202,9 @@ def show_line(text: str) -> None:
 
 
 @cache
-def remark(text: str) -> None:
-    """Print a message that only a person at a terminal needs, once."""
-    if sys.stderr.isatty():
+def remark(text: str, *, also_in_scripts: bool = False) -> None:
+    """Print a message once, and unless it is `also_in_scripts`, only for a person at a terminal."""
+    if also_in_scripts or sys.stderr.isatty():
         say(text)
 
 
@@ -579,6 +579,27 @@ def advice_line(advice: AdviceView) -> str:
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def are_together() -> bool:
+    """Return whether what is printed on standard output and on standard error is read as one text:
+    on a terminal, or in one log."""
+    try:
+        return is_terminal() or os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+
+
+def confirm(question: str, *, default: bool = False) -> bool:
+    """Ask on stderr until the answer is yes or no; an empty one is `default`. Raises click.Abort at
+    the end of the input."""
+    words = {"y": True, "yes": True, "n": False, "no": False, "": default}
+    while True:
+        text = f"{question} [{'Y/n' if default else 'y/N'}]"
+        answer = click.prompt(text, default="", show_default=False, err=True).strip().lower()
+        if answer in words:
+            return words[answer]
+        say(f"{clean(answer, 40)!r} is neither y (yes) nor n (no)")
 
 
 #: The value of `--color`.

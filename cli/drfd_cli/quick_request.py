@@ -44,6 +44,8 @@ _LEAST_MEMORY = 1 << 20
 #: Seconds that each exchange with the daemon may take.
 _ANSWER_S = 120
 _LONGEST_NAME = 256
+#: Begins what is said of a time without a unit, among the values that `read` returns.
+_TIME_DOUBT = "time: "
 
 
 def read_all(
@@ -71,8 +73,8 @@ def read_all(
 def read(
     args: list[str], texts: Mapping[str, str], flags: Mapping[str, str], *, is_dashed: bool
 ) -> tuple[dict[str, object], list[str]] | None:
-    """Return the fields of a request, and the values of the `flags` that were given, or None if the
-    arguments need the complete program.
+    """Return the fields of a request, and the values of the `flags` that were given, with what is
+    to be said of times without a unit; or None if the arguments need the complete program.
 
     `texts`: options with a value → the field that each sets. `is_dashed`: the command must stand
     after `--`.
@@ -100,6 +102,8 @@ def read(
         elif option in (*_CORES, *_MEMORY, *_TIME):
             if not _read_amount(option, value, demand, fields):
                 return None
+            if option in _TIME and value.isdecimal():
+                given.append(f"{_TIME_DOUBT}{value} is {int(value)} seconds ({value}m: minutes)")
         else:
             return None
     return None
@@ -140,7 +144,7 @@ def _read_amount(
 
 def _is_doubtful(time: str) -> bool:
     """Return whether the complete program tells somebody at a terminal how it reads this time."""
-    is_unclear = time.replace(":", "").isdecimal()
+    is_unclear = ":" in time and time.replace(":", "").isdecimal()
     return is_unclear and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -198,10 +202,12 @@ def surroundings(name: object) -> dict[str, object] | None:
     return {"cwd": cwd, "umask": umask, "env": env}
 
 
-def doubts_to_print(fields: Mapping[str, Any]) -> list[str] | None:
+def doubts_to_print(fields: Mapping[str, Any], given: Iterable[str]) -> list[str] | None:
     """Return the lines that the user should read about this request, or None if the complete
-    program must print them: it makes other text harmless for a terminal."""
-    found = doubts_about(fields, os.environ.keys())
+    program must print them: it makes other text harmless for a terminal. `given` are the values
+    that `read` returns."""
+    found = [text for text in given if text.startswith(_TIME_DOUBT)]
+    found += doubts_about(fields, os.environ.keys())
     return found if all(text.isascii() and text.isprintable() for text in found) else None
 
 

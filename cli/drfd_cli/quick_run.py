@@ -49,7 +49,7 @@ def run(args: list[str]) -> None:
     if around is None or not is_sign(escape) or not _shows_all_text():
         return
     fields |= around
-    doubts = [] if NO_WARNINGS in given else doubts_to_print({**fields, "attach": ""})
+    doubts = [] if NO_WARNINGS in given else doubts_to_print({**fields, "attach": ""}, given)
     if doubts is None:
         return
     try:

@@ -52,7 +52,7 @@ def submit(args: list[str], key: str) -> bool:
         return False
     marks = {field: True for field in (_HOLD, _PREEMPTIBLE) if field in given}
     request = {"key": key, **fields, **marks, **around}
-    doubts = [] if NO_WARNINGS in given else doubts_to_print(request)
+    doubts = [] if NO_WARNINGS in given else doubts_to_print(request, given)
     if doubts is None:
         return False
     reply = _ask(request)

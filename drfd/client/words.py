@@ -17,6 +17,8 @@ from drfd.common.units import parse_duration
 #: The most jobs that the daemon accepts in one request.
 _MOST_IDS = 100_000
 _MOST_ID = 1 << 53
+#: The most jobs that one job waits for with a range of ids.
+_MOST_AFTER = 10_000
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 #: `42_7`: the task with index 7 of array 42.
 _TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
@@ -24,7 +26,7 @@ _TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
 _TASKS = re.compile(r"([0-9]{1,15})_\[([^\[\]]+)\]")
 #: A comma outside brackets.
 _COMMA = re.compile(r",(?![^\[]*\])")
-_AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?::(ok|any|fail))?")
+_AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?:-([0-9]{1,16}))?(?::(ok|any|fail))?")
 _GRES = re.compile(r"([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?", re.ASCII)
 _MOST_GRES = 1 << 20
 _OUTCOMES = {
@@ -106,13 +108,23 @@ def _too_many(text: str) -> Refused:
 
 
 def parse_after(text: str) -> list[tuple[Ref, str]]:
-    """Return (id, want) for each part of "5", "5:any" or "5,7:fail"; an empty text has none."""
+    """Return (id, want) for each part of "5", "5:any", "5-9" or "5,7-9:fail"; an empty text has
+    none."""
     found: list[tuple[Ref, str]] = []
     for part in text.split(",") if text.strip() else ():
         match = _AFTER.fullmatch(part.strip())
         if match is None or match[1] == "0":
-            raise _bad("after", part, "not ID or ID:HOW", "write 5, 5:any or 5:fail")
-        found.append((parse_id(match[1]), match[2] or "ok"))
+            raise _bad("after", part, "not ID or ID:HOW", "write 5, 5-9, 5:any or 5:fail")
+        first, last, how = parse_id(match[1]), match[2], match[3] or "ok"
+        if last is None:
+            found.append((first, how))
+            continue
+        if not isinstance(first, int) or not first <= int(last) <= _MOST_ID:
+            raise _bad("after", part, "not a range of job ids", "write the lower id first: 5-9")
+        if len(found) + int(last) - first >= _MOST_AFTER:
+            hint = "wait for an array, or for a job that waits for the others"
+            raise _bad("after", part, f"more than {_MOST_AFTER} jobs", hint)
+        found += ((job_id, how) for job_id in range(first, int(last) + 1))
     return found
 
 

@@ -42,3 +42,22 @@ def test_jobs_of_other_users_are_asked_about(
     cancelled = any(request["op"] == "cancel" for request in daemon.requests)
     assert cancelled == (question is None)
     assert question is None or question in result.err
+
+
+@pytest.mark.parametrize(("typed", "is_done"), [("x\nyes\n", True), ("maybe\nn\n", False)])
+def test_an_answer_that_is_none_is_told_with_the_cure(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch,
+    typed: str, is_done: bool,
+) -> None:  # fmt: skip
+    jobs = [job(id=number) for number in range(1, 8)]
+    daemon.replies = {
+        "hello": {"user": "alice", "admin": False},
+        "status": {"jobs": jobs, "counts": {}, "draining": False, "gres": [], "after": None},
+        "cancel": {"done": [each["id"] for each in jobs], "failed": []},
+    }
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    result = drf("cancel", "--name", "x*")
+    assert any(request["op"] == "cancel" for request in daemon.requests) is is_done
+    word = typed.partition("\n")[0]
+    assert f"drf: {word!r} is neither y (yes) nor n (no)\n" in result.err
+    assert "Error" not in result.err

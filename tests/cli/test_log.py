@@ -147,8 +147,9 @@ def test_the_last_lines_alone(
     spawn: Spawn, output: Path, data: bytes, lines: int, shown: bytes
 ) -> None:
     output.write_bytes(data)
-    out, err = spawn("log", "-n", lines, "42").communicate(timeout=60)
-    assert (out, err) == (shown, b"")
+    for option in ("-n", "--tail"):
+        out, err = spawn("log", option, lines, "42").communicate(timeout=60)
+        assert (out, err) == (shown, b"")
 
 
 # -- of several jobs ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import textwrap
 import time
 from typing import Any, cast
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from canned import CannedDaemon, MakeJob
-from cli.drf import Drf
+from cli.drf import Drf, Finish, Spawn
 from drfd.protocol.replies import USED
 from drfd_cli.commands import status
 from drfd_cli.output import show_when, start_line, why_line
@@ -724,6 +725,18 @@ def test_why_says_when_a_job_starts_or_goes_on_where_that_is_in_sight(
     )
 
 
+def test_why_says_what_to_do_below_what_was_asked_for(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    waiting = job(state="PENDING", reason={"code": "RESOURCES", "text": "no room"})
+    waiting |= {"expected_start_at": None, "expected_start_certainty": "unknown"}
+    note = "drf set -c 2 42 lets it start now"
+    daemon.replies = {"why": {"job": waiting, "notes": [note]}}
+    lines = drf("why", 42).out.splitlines()
+    assert lines[-2].startswith("when it starts is unknown")
+    assert lines[-1] == note
+
+
 def test_why_says_why_nobody_can_say_when_it_starts(
     drf: Drf, daemon: CannedDaemon, job: MakeJob
 ) -> None:
@@ -859,6 +872,14 @@ def test_wait_prints_each_end_and_returns_the_jobs_own_code(
     line = "job 42 FAILED: exit code 3\n"
     assert (result.code, result.out, result.err) == (3, line, f"drf: {line}")
     assert daemon.requests == [{"op": "wait", "ids": [42], "any": False, "timeout_s": None}]
+
+
+def test_wait_says_each_end_once_in_a_log_of_both_streams(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, ended: MakeJob
+) -> None:
+    daemon.replies = {"wait": {"done": True, "ended": [ended("FAILED", 3)]}}
+    result = finish(spawn("wait", 42, stderr=subprocess.STDOUT))
+    assert (result.code, result.out) == (3, "job 42 FAILED: exit code 3\n")
 
 
 def test_wait_asks_for_each_job_once_with_its_options(drf: Drf, daemon: CannedDaemon) -> None:
@@ -1019,7 +1040,7 @@ def test_set_asks_for_what_was_named_and_nothing_else(drf: Drf, daemon: CannedDa
     result = drf("set", *words, "--rename", "new", "--after", "", "--begin", "now", "3")
     assert (result.code, result.out) == (0, "changed job 3\n")
     select = daemon.requests[0]["select"]
-    assert daemon.requests == [
+    assert daemon.requests[:1] == [
         {
             "op": "set", "select": select, "demand": {"cores_milli": 2000, "memory_bytes": 1 << 30},
             "time_limit_s": 0, "pool": "lab", "priority": 7, "name": "new", "after": [],
@@ -1027,6 +1048,40 @@ def test_set_asks_for_what_was_named_and_nothing_else(drf: Drf, daemon: CannedDa
         }
     ]  # fmt: skip
     assert select["ids"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "events", "told"),
+    [
+        ({"time_limit_s": 7200}, [], "drf: job 42 ends by {} now\n"),
+        ({"time_limit_s": 60}, [], "drf: job 42 has run longer than that, and is stopped now\n"),
+        ({"time_limit_s": None}, [], "drf: job 42 runs without a time limit now\n"),
+        # The time for which it was suspended does not count, and is not known here.
+        ({"time_limit_s": 7200}, ["Suspended"], ""),
+        ({"state": "PENDING", "started_at": None}, [], ""),
+    ],
+)
+def test_set_says_when_a_running_job_ends_by_its_new_limit(
+    drf: Drf,
+    daemon: CannedDaemon,
+    job: MakeJob,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    events: list[str],
+    told: str,
+) -> None:
+    began_s = 1_700_000_000
+    monkeypatch.setattr(time, "time", lambda: began_s + 1800.0)
+    told = told.format(show_when(began_s + 7200))
+    found = job(**({"started_at": float(began_s)} | changes))
+    shown = {"job": found, "events": [{"at": 1.0, "event": each, "text": ""} for each in events]}
+    daemon.replies = {"set": {"done": [42], "failed": []}, "show": shown}
+    result = drf("set", "-t", "2h", "42")
+    assert (result.code, result.out, result.err) == (0, "changed job 42\n", told)
+    daemon.requests.clear()
+    drf("set", "-t", "2h", "--json", "42")
+    drf("set", "-c", "2", "42")
+    assert [each["op"] for each in daemon.requests] == ["set", "set"]
 
 
 def test_jobs_are_chosen_by_their_group(drf: Drf, daemon: CannedDaemon) -> None:

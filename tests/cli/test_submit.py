@@ -186,7 +186,7 @@ def test_slurms_word_for_a_dependency_that_is_never_met(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--after", "7x"], "'7x' is not ID or ID:HOW (write 5, 5:any or 5:fail)"),
+        (["--after", "7x"], "'7x' is not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
         (["--after", "5:good"], "'5:good' is not ID or ID:HOW"),
         (["--after", "0"], "'0' is not ID"),
         (["--if-never", "maybe"], "'maybe' is neither keep nor cancel"),
@@ -219,7 +219,7 @@ def test_long_options_are_the_same(submitted: Submitted) -> None:
     ("words", "changes"),
     [
         (["-t", "unlimited"], {"time_limit_s": 0}),
-        (["-t", "90"], {"time_limit_s": 90}),
+        (["-t", "90s"], {"time_limit_s": 90}),
         (["--io", "10M"], {"demand": {"read_bps": 10 << 20, "write_bps": 10 << 20}}),
         (["--io", "0/5M"], {"demand": {"read_bps": 0, "write_bps": 5 << 20}}),
         (
@@ -465,7 +465,7 @@ def test_a_variable_that_is_not_text_is_left_out_and_said(
         ("90m", ""),
     ],
 )
-def test_a_time_that_could_mean_something_else_is_told_on_a_terminal(
+def test_a_time_that_could_mean_something_else_is_told(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path, time: str, said: str
 ) -> None:
     daemon.replies = {"submit": {"id": 7}}
@@ -483,7 +483,10 @@ def test_a_time_that_could_mean_something_else_is_told_on_a_terminal(
             os.close(controller)
             os.close(terminal)
         assert found.decode().strip() == said
-        assert finish(spawn("submit", "-q", *words)).err == ""
+        # In scripts, too, where a bare number meant minutes to Slurm.
+        elsewhere = said + "\n" if time.isdecimal() else ""
+        assert finish(spawn("submit", "-q", *words)).err == elsewhere
+        assert finish(spawn("submit", "-q", "--no-warnings", *words)).err == ""
 
 
 def test_an_argument_that_is_not_text_is_refused(

@@ -1,13 +1,14 @@
-"""Moments as people write them, in the time zone of whoever types them."""
+"""Moments and ids as people write them, moments in the time zone of whoever types them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from drfd.client.words import parse_begin
+from drfd.client.words import parse_after, parse_begin
 from drfd.common.errors import Refused
 
 
@@ -90,3 +91,31 @@ def test_what_is_no_moment_to_come_is_refused_in_one_line(zone: str, word: str) 
         parse_begin(word, local(NOON))
     assert str(refused.value).count("\n") == 0
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("5-7", [(5, "ok"), (6, "ok"), (7, "ok")]),
+        ("5-5:any", [(5, "any")]),
+        ("1_2:fail, 8-9:any", [("1_2", "fail"), (8, "any"), (9, "any")]),
+    ],
+)
+def test_a_job_may_wait_for_a_range_of_ids(text: str, wanted: list[tuple[Any, str]]) -> None:
+    assert parse_after(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("7-5", "not a range of job ids (write the lower id first: 5-9)"),
+        ("1_2-5", "not a range of job ids"),
+        ("5-", "not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
+        ("0-3", "not ID or ID:HOW"),
+        ("1-10001", "more than 10000 jobs (wait for an array"),
+    ],
+)
+def test_a_range_that_cannot_be_is_refused_with_the_cure(text: str, complaint: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        parse_after(text)
+    assert complaint in str(refusal.value)

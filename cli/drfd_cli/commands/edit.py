@@ -258,7 +258,7 @@ def _edited(text: str, label: str) -> _Text | None:
                 if not sys.stdin.isatty():
                     raise Refused(error.code, f"{error.text}; job {label} stays as it is") from None
                 output.say(str(error))
-                if not click.confirm("edit again?", default=True, err=True):
+                if not output.confirm("edit again?", default=True):
                     raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
-from drfd.common.errors import BY_KIND, NotPermitted, Refused
+from drfd.common.errors import BY_KIND, DrfdError, NotPermitted, Refused
 from drfd.common.indices import joined, show_spans
 from drfd_cli import output
 from drfd_cli.options import (
@@ -26,7 +27,7 @@ from drfd_cli.output import Result, pick
 from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchReply, BatchVerb, Failure
+    from drfd.protocol.replies import BatchReply, BatchVerb, Failure, ShowReply
 
 #: On a terminal, more jobs than this need a confirmation; so do jobs of other users, if they were
 #: not named by their ids.
@@ -87,21 +88,27 @@ def act(
             )
         if not yes:
             # An empty variable, as in `drf cancel $IDS`, must not do it.
-            click.confirm(f"{verb} job {found}?", abort=True, err=True)
+            _confirm(f"{verb} job {found}?")
         select["ids"], is_filtered = [found], False
     if not yes and sys.stdin.isatty():
         count, others = (len(select["ids"]), 0) if select["ids"] else _count(client, select)
         if count > _MANY or others:
             of_others = f", {others} of other users" if others else ""
             jobs = "job" if count == 1 else "jobs"
-            click.confirm(f"{verb} {count} {jobs}{of_others}?", abort=True, err=True)
+            _confirm(f"{verb} {count} {jobs}{of_others}?")
     reply = client.request(verb, select=select, **(asked or {}))
     return Result(
-        show=lambda: _show(reply, done_word),
+        show=lambda: _show_set(client, reply, done_word, asked or {}),
         # The daemon sends notices only if a part of the request has to wait.
         view=lambda: {**pick(reply, ("done", "failed")), **output.standing(reply)},
         finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),
     )
+
+
+def _confirm(question: str) -> None:
+    """Raise click.Abort unless the answer is yes."""
+    if not output.confirm(question):
+        raise click.Abort
 
 
 def _show(reply: BatchReply, done_word: str) -> None:
@@ -112,6 +119,40 @@ def _show(reply: BatchReply, done_word: str) -> None:
         output.tell(f"{done_word} job {label}{but}")
     if not labels and not reply["failed"]:
         output.say("no jobs")
+
+
+def _show_set(
+    client: Connection, reply: BatchReply, done_word: str, asked: Mapping[str, object]
+) -> None:
+    """Print what was done, and after a change of the time limit when running jobs end."""
+    _show(reply, done_word)
+    refs = reply.get("labels") or reply["done"]
+    if "time_limit_s" not in asked or len(refs) > _FEW:
+        return
+    for ref in refs:
+        try:
+            found = client.request("show", id=ref)
+        except DrfdError:
+            # The change is made; the job may have ended since.
+            return
+        line = _end_line(found) if "job" in found else None
+        if line is not None:
+            output.say(line)
+
+
+def _end_line(reply: ShowReply) -> str | None:
+    """Return when a running job reaches its time limit, or None if that is not known here: the time
+    in which a job was suspended does not count."""
+    job, label = reply["job"], output.label(reply["job"])
+    started_s, limit_s = job["started_at"], job["time_limit_s"]
+    was_frozen = any(event["event"] == "Suspended" for event in reply["events"])
+    if job["state"] != "RUNNING" or started_s is None or was_frozen:
+        return None
+    if limit_s is None:
+        return f"job {label} runs without a time limit now"
+    if started_s + limit_s <= time.time():
+        return f"job {label} has run longer than that, and is stopped now"
+    return f"job {label} ends by {output.show_when(started_s + limit_s)} now"
 
 
 def _finish(reply: BatchReply, done_word: str, *, is_filtered: bool) -> int:

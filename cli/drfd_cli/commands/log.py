@@ -46,7 +46,12 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
 @click.option("--err", is_flag=True, help="Their errors, where they have a file of their own.")
 @click.option(
-    "-n", "--lines", metavar="LINES", type=click.IntRange(0), help="Begin with the last LINES only."
+    "-n",
+    "--lines",
+    "--tail",
+    metavar="LINES",
+    type=click.IntRange(0),
+    help="Begin with the last LINES only.",
 )
 @colour_option
 def command(

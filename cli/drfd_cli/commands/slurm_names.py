@@ -630,7 +630,7 @@ def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, A
 def _is_confirmed(job: Mapping[str, Any]) -> bool:
     name = output.clean(job["name"])
     question = f"Cancel job_id={fields.job_label(job)} name={name} partition={fields.pool(job)}"
-    return click.confirm(question, err=True)
+    return output.confirm(question)
 
 
 def _refs(job: Mapping[str, Any]) -> list[Ref]:

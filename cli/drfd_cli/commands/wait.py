@@ -63,7 +63,6 @@ def command(ids: tuple[Ref, ...], any_one: bool, group: str | None, timeout: int
         ids = (*ids, *(job["array_id"] or job["id"] for job in live))
     wanted = list(dict.fromkeys(ids))
     reply = wait_for(client, wanted, any_one=any_one, timeout_s=timeout)
-    # On a terminal the lines of stdout and stderr are seen together.
     told: list[bool] = []
     return Result(
         show=lambda: told.append(_show(reply)),
@@ -103,11 +102,11 @@ def _view(reply: WaitReply) -> Mapping[str, object]:
 
 
 def _show(reply: WaitReply) -> bool:
-    """Print a line for each job that has ended. Returns whether a person sees them at once."""
+    """Print a line for each job that has ended. Returns whether who reads stderr reads it, too."""
     for job in reply["ended"]:
         kind = "array" if "array_tasks" in job else "job"
         output.tell(f"{kind} {output.label(job)} {output.clean(output.why_line(job), 1000)}")
-    return output.is_terminal()
+    return output.are_together()
 
 
 def _finish(

@@ -58,8 +58,6 @@ def _show(reply: WhyReply) -> None:
     attempts = job.get("attempts", "")
     if attempts and attempts not in line:
         output.tell(attempts)
-    for note in notes:
-        output.tell(output.clean(note, 1000))
     start = output.start_line(
         job["expected_start_at"],
         job.get("expected_start_certainty"),
@@ -69,6 +67,9 @@ def _show(reply: WhyReply) -> None:
         output.tell(start)
     if "no_estimate" in reply:
         output.tell(f"nobody can say when it starts: {output.clean(reply['no_estimate']['text'])}")
+    # What to do about it comes last.
+    for note in notes:
+        output.tell(output.clean(note, 1000))
     if advice is not None:
         output.tell(f"next time: {output.advice_line(advice)}")
     again = _retry(reply)
