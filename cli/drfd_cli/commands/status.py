@@ -186,9 +186,9 @@ def _print(
         # The first page is printed before the others are requested.
         later = (output.rows_of(cells, page["jobs"]) for page in pages)
         output.print_pages(columns, chain([rows], later))
-    click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
         say(f"of the ended jobs only the last {_RECENT} are listed; drf history -n 0 lists all")
+    click.echo(" ".join(f"{count} {state}" for state, count in sorted(counts.items())))
 
 
 def _place(job: JobView) -> tuple[int, float]:

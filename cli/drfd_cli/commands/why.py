@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.words import Ref
-from drfd.common.units import exact_size
+from drfd.common.units import exact_size, show_size
 from drfd_cli import output
 from drfd_cli.commands.retry import retry_line
 from drfd_cli.options import connect, job_ids, prints_result
@@ -18,6 +18,10 @@ from drfd_cli.output import Result, of_each, pick
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, WhyReply
+
+#: A disk is full if less than one part in so many is free, and a file takes much of it if it takes
+#: more than one part in so many.
+_FULL, _MUCH = 100, 10
 
 
 @click.command("why")
@@ -68,7 +72,7 @@ def _show(reply: WhyReply) -> None:
     if "no_estimate" in reply:
         output.tell(f"nobody can say when it starts: {output.clean(reply['no_estimate']['text'])}")
     # What to do about it comes last.
-    for note in notes:
+    for note in [*notes, *_full_disk(job)]:
         output.tell(output.clean(note, 1000))
     if advice is not None:
         output.tell(f"next time: {output.advice_line(advice)}")
@@ -88,6 +92,26 @@ def _enough(most_bytes: int, job: JobView) -> int:
     while wanted_bytes < written_bytes * 5 // 4:
         wanted_bytes *= 2
     return wanted_bytes
+
+
+def _full_disk(job: JobView) -> Iterator[str]:
+    """Yield a note if the disk of the caller's failed job is full now, and its output takes much of
+    it: then the job can hardly have written that there was no more room."""
+    path, outcome = job["stdout"], job["outcome"]
+    if outcome is None or outcome["code"] != "FAILED" or path is None or job["uid"] != os.getuid():
+        return
+    try:
+        file, disk = os.stat(path), os.statvfs(path)
+    except OSError:
+        return
+    free_bytes, disk_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    # The blocks that a file has: a file with holes is larger than what it takes.
+    taken_bytes = file.st_blocks * 512
+    if free_bytes * _FULL < disk_bytes < taken_bytes * _MUCH:
+        yield (
+            f"the disk of its output is full now ({show_size(free_bytes)} of "
+            f"{show_size(disk_bytes)} free), and {path} takes {show_size(taken_bytes)} of it"
+        )
 
 
 def _retry(reply: WhyReply) -> str | None:
