@@ -114,6 +114,7 @@ REPORTS: list[Message] = [
     {"report": "missing", **_ONE},
     {"report": "removed", **_ONE, "notice": "told"},
     {"report": "removed", **_ONE},
+    {"report": "told", **_ONE, "notice": "told"},
     {"report": "stuck", **_ONE},
     {"report": "listed", "known": [[5, 1], [6, 2]]},
 ]
