@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -21,6 +21,7 @@ from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.decide import leftovers, missing_attempts
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
@@ -420,15 +421,16 @@ class World:
         wait_index: WaitIndex,
         pass_context: PassContext,
         limits: PassLimits,
+        used_up: Mapping[str, QuotaUse],
     ) -> Plan:
         """One of the engine's; now and then a second time over a line-up of its own."""
         self.counts["passes"] += 1
         fresh = None
         if self.counts["passes"] % 2:
             afresh = build_wait_index(ledger, rules, wait_index.past_usage, wait_index._recent)
-            fresh = schedule(ledger, rules, afresh, pass_context, limits)
+            fresh = schedule(ledger, rules, afresh, pass_context, limits, used_up)
             order = list(fresh.order)
-        kept = schedule(ledger, rules, wait_index, pass_context, limits)
+        kept = schedule(ledger, rules, wait_index, pass_context, limits, used_up)
         if fresh is not None:
             for what in ("admitted", "free", "reservations"):
                 had, would = getattr(kept, what), getattr(fresh, what)
@@ -447,7 +449,9 @@ class World:
 
 @contextmanager
 def passes_by(
-    make: Callable[[Ledger, Rules, WaitIndex, PassContext, PassLimits], Plan],
+    make: Callable[
+        [Ledger, Rules, WaitIndex, PassContext, PassLimits, Mapping[str, QuotaUse]], Plan
+    ],
 ) -> Iterator[None]:
     """Scheduling passes are made so."""
     real = scheduling.schedule
