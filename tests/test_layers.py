@@ -64,7 +64,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd.daemon": {
         "calendar": set(),
-        "config": {"calendar"},
+        "pool_warnings": set(),
+        "config": {"calendar", "pool_warnings"},
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
         "forecasting": {"engine"},
@@ -84,7 +85,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("watching", "handlers", "server"),
         },
         "main": {
-            *("calendar", "config", "spawn"),
+            *("calendar", "pool_warnings", "config", "spawn"),
             *("handlers", "server", "controller"),
         },
         "__main__": {"main"},

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -628,7 +629,7 @@ def start_own(socket_path: Path) -> None:
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 _CLOCK = r"([01]?\d|2[0-3]):([0-5]\d)"
 #: A duration before now. It needs a unit: "90" alone is ambiguous.
-_AGO = r"(\d+(\.\d+)?[smhd])+"
+_AGO = r"((?:\d+(?:\.\d+)?\s*[a-z]+\s*)+?)(?:\s*ago)?"
 
 
 def parse_moment(text: str, now_s: float | None = None) -> float:
@@ -649,8 +650,10 @@ def parse_moment(text: str, now_s: float | None = None) -> float:
         today = local_time(now_s, hour=hour, minute=minute)
         # Times are past ones: at noon, 23:00 is yesterday's.
         return today if today <= now_s else local_time(now_s, days=-1, hour=hour, minute=minute)
-    if re.fullmatch(_AGO, low, re.ASCII):
-        return max(0.0, now_s - parse_duration(low))
+    ago = re.fullmatch(_AGO, low, re.ASCII)
+    if ago is not None:
+        with suppress(Refused):
+            return max(0.0, now_s - parse_duration(ago[1]))
     for form in _DATES:
         try:
             return max(0.0, time.mktime(time.strptime(word, form)))

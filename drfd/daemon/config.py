@@ -56,6 +56,7 @@ from drfd.core.model.job import show_path
 from drfd.core.model.resources import Axes, Instances, Resources
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
+from drfd.daemon.pool_warnings import bound_warnings
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
 from drfd.host.measurements import Machine, default_kept, default_reserve
 from drfd.launcher.protocol import CORES_MODES, PIN, QUOTA
@@ -344,9 +345,20 @@ def _limits(table: TomlTable) -> UserLimits:
 def _history(table: TomlTable) -> HistorySettings:
     plain = HistorySettings()
     return HistorySettings(
-        keep_s=table.take("keep", read_time, plain.keep_s),
+        keep_s=table.take("keep", _read_keep, plain.keep_s),
         max_bytes=table.take("max_size", read_size_or_zero, plain.max_bytes),
     )
+
+
+def _read_keep(value: str | int) -> int | None:
+    """Read a time with its unit. A bare number counts seconds elsewhere, and would empty the
+    history of somebody who thinks of days."""
+    if str(value).strip().isdecimal():
+        raise Refused(
+            "config", f"{value!r} has no unit",
+            hint=f'write keep = "{value}d" for days, or "{value}s" for seconds',
+        )  # fmt: skip
+    return read_time(value)
 
 
 def _preempting(table: TomlTable, policy: str) -> Preempting | None:
@@ -464,6 +476,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     warnings = (
         *_warn_of_overcommitment(capacity, machine, config),
         *_warn_of_shared_devices(disks),
+        *bound_warnings(rules),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),
         *_warn_of_short_history(rules, config.history.keep_s),
     )

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from drfd.common.errors import DrfdError, HostError
-from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
 from drfd.core.model.limit_hours import LimitHours
@@ -241,8 +241,8 @@ class Daemon:
         return site
 
     def _and_lost(self, site: Site) -> Site:
-        """Return the site with a warning for each disk or resource that jobs name and that the
-        configuration no longer has."""
+        """Return the site with a warning for each disk, resource or pool that jobs name and that
+        the configuration no longer has."""
         lost = tuple(
             f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
             "(drf why says so for each), those that run keep their limits"
@@ -252,6 +252,12 @@ class Daemon:
             f"jobs name the resource {name}, which is not configured: those that wait for it wait "
             "on (drf why says so for each), those that run keep what they have"
             for name in self._engine.rules.lost_gres
+        )
+        lost += tuple(
+            f"jobs are in the pool {pool.removeprefix(f'{ROOT}.')}, which is not configured: those "
+            "that wait or run stay in it, with weight 1 and without limit and guarantee "
+            "(drf set -p POOL moves those that wait)"
+            for pool in self._engine.lost_pools()
         )
         return replace(site, warnings=(*site.warnings, *lost))
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,7 @@ from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.handlers.doctor import InstallContext
+from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
 from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
@@ -42,6 +44,8 @@ log = logging.getLogger("drfd")
 #: Seconds that a launcher with a wrong configuration waits before it ends.
 _WRONG_PAUSE_S = 5.0
 #: Directory where logind has a file for each user that lingers.
+#: Seconds that the user directory has to say which users of the configuration there are.
+_DIRECTORY_S = 1.0
 _LINGER = Path("/var/lib/systemd/linger")
 
 
@@ -104,7 +108,10 @@ def serve(options: argparse.Namespace) -> None:
     def reread() -> tuple[Config, Site]:
         fresh = _read_config(config_file, must_exist=options.config is not None)
         found = survey(fresh, read_machine(), places.state)
-        late = tuple(_late_changes(config, fresh))
+        late = (
+            *_late_changes(config, fresh),
+            *user_warnings(fresh.pools, fresh.members, _DIRECTORY_S),
+        )
         return fresh, replace(found, warnings=(*found.warnings, *late))
 
     surroundings = Surroundings(
@@ -469,6 +476,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _check_config(options: argparse.Namespace) -> None:
     config = load(options.file)
     print(f"{options.file} is good")
+    warnings = user_warnings(config.pools, config.members, _DIRECTORY_S)
+    # A file for another machine may ask for more than this one has.
+    with suppress(DrfdError):
+        warnings += survey(config, read_machine(), paths.SYSTEM_STATE).warnings
+    for text in warnings:
+        print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()
     axes = Axes(
         gres=tuple(name for name, _ in config.gres),

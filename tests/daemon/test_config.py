@@ -372,6 +372,8 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
         ("scheduling.reservation_depth", "1.5"),
         ("scheduling.reservation_depth", '"2"'),
         ("enforcement.cores", '"pinned"'),
+        ("history.keep", '"3"'),
+        ("history.keep", "3"),
         ("enforcement.cores", "4"),
         ("enforcement.grace", '"-1s"'),
         ("enforcement.grace", "true"),

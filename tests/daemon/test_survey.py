@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,21 @@ def test_without_configuration_it_is_the_machine_less_a_reserve(tmp_path: Path) 
     assert (disk.name, disk.path, disk.is_guess) == ("state", str(tmp_path), True)
     assert disk.devices == location.devices
     assert (disk.filesystem, disk.why_none) == (location.filesystem, location.why_none)
+
+
+def test_guarantees_below_a_pool_are_compared_with_what_that_may_hold(tmp_path: Path) -> None:
+    def warnings(**bounds: Any) -> tuple[str, ...]:
+        lab = Pool(users=frozenset({"ann", "bob"}), **bounds)
+        half = NodeSettings(guarantee={"cores": 3000})
+        members = {("lab", "ann"): half, ("lab", "bob"): half}
+        return survey(Config(pools={"lab": lab}, members=members), MACHINE, tmp_path).warnings
+
+    assert warnings() == ()
+    assert warnings(limit={"memory": GIB}) == ()
+    assert warnings(limit={"cores": 4000}) == (
+        "the guarantees below pools.lab add up to 6 cores, but the limit of pools.lab is 4 cores: "
+        "not all of them can be kept at once",
+    )
 
 
 def test_what_is_configured_counts(tmp_path: Path) -> None:

@@ -264,8 +264,12 @@ class Ledger:
 
     def demands(self) -> Iterator[Resources]:
         """Yield the demand of each live job, and of each live array for its tasks."""
-        yield from (job.spec.demand for job in self.jobs.values())
-        yield from (array.spec.demand for array, *_ in self.arrays.live())
+        yield from (spec.demand for spec in self.specs())
+
+    def specs(self) -> Iterator[JobSpec]:
+        """Yield the specification of each live job, and of each live array for its tasks."""
+        yield from (job.spec for job in self.jobs.values())
+        yield from (array.spec for array, *_ in self.arrays.live())
 
     @property
     def draining(self) -> bool:

@@ -25,7 +25,7 @@ from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import Settlement, is_any_due, jobs_to_notify
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Circumstances
-from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
     WeekUse,
@@ -541,6 +541,17 @@ class Engine:
             else:
                 use.count(job, stretches(self.journal.events(job.id)))
         self.scheduler.week_use = use
+
+    def lost_pools(self) -> list[str]:
+        """Return the paths of the pools that live jobs are in and that are not configured."""
+        return sorted(
+            {
+                spec.pool
+                for spec in self.ledger.specs()
+                if spec.pool != f"{ROOT}.{spec.user}"
+                and spec.pool.removeprefix(f"{ROOT}.") not in self.rules.pools
+            }
+        )
 
     def adopt_windows(self, windows: tuple[Window, ...]) -> None:
         """Let these maintenance windows count from now on."""

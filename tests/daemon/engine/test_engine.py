@@ -271,6 +271,16 @@ def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell: MakeShell)
     assert shell.engine.due_s() is None
 
 
+def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell: MakeShell) -> None:
+    by = replace(rules(), pools={"lab": Pool(), "lab.night": Pool()})
+    shell = make_shell(by=by)
+    shell.turn(of_lab(), st.SubmitAsked(now(), spec()))
+    assert shell.engine.lost_pools() == []
+    shell.engine.adopt(rules())
+    assert shell.engine.lost_pools() == ["root.lab"]
+    shell.host.take()
+
+
 def test_another_ledger_and_a_forecast_have_the_limits_by_hour(make_shell: MakeShell) -> None:
     by = replace(rules(), pools={"lab": Pool()})
     shell = make_shell(by=by, clock=lambda: now(5000))
