@@ -307,3 +307,17 @@ def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
     path.chmod(0)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "cannot read" in done.stderr
+
+
+def test_a_configured_directory_is_made(home: Path, request_of: Any, drf: Drf) -> None:
+    """One that depends on the job, or on where it is submitted, is left to its submitter."""
+    more = '[preset.x]\noutput = "~/%x/"\n[preset.y]\noutput = "~/b%%/o"\nerror = "other/"\n'
+    write(home, f'output = "~/made/deep/"\n{more}')
+    assert request_of("--", "true")["stdout"] == f"{home}/made/deep/drf-%j.out"
+    assert (home / "made" / "deep").is_dir()
+    assert request_of("--preset", "x", "--", "true")["stdout"] == f"{home}/%x/drf-%j.out"
+    assert "there is no directory other" in drf("submit", "--preset", "y", "--", "true").err
+    assert sorted(each.name for each in home.iterdir()) == [".config", "b%", "made", "work"]
+    (home / "made" / "deep").rmdir()
+    (home / "made" / "deep").write_text("")
+    assert f"there is no directory {home}/made/deep" in drf("submit", "--", "true").err
