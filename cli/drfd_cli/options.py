@@ -108,7 +108,8 @@ def _is_silenced(context: click.Context | None) -> bool:
     return False
 
 
-def _limit(text: str) -> int:
+def parse_limit(text: str) -> int:
+    """Read a time limit: seconds, or 0 for none."""
     if is_endless(text):
         return 0
     seconds, unclear = parse_duration(text), doubt(text)
@@ -126,7 +127,7 @@ GRES = QuantityParam("NAME[=N]", parse_gres)
 DURATION = QuantityParam("TIME", parse_duration)
 ARRAY = QuantityParam("INDICES", _checked_array)
 GROUP = QuantityParam("NAME[%N]", _checked_group)
-LIMIT = QuantityParam("TIME", _limit)
+LIMIT = QuantityParam("TIME", parse_limit)
 
 PRIORITY = QuantityParam("N", lambda text: _whole(text, -1_000_000, 1_000_000))
 TIMES = QuantityParam("N", lambda text: _whole(text, 0, 1000))

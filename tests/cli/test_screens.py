@@ -1076,12 +1076,13 @@ def test_set_says_when_a_running_job_ends_by_its_new_limit(
     found = job(**({"started_at": float(began_s)} | changes))
     shown = {"job": found, "events": [{"at": 1.0, "event": each, "text": ""} for each in events]}
     daemon.replies = {"set": {"done": [42], "failed": []}, "show": shown}
+    daemon.replies["status"] = {"jobs": [], "after": None}
     result = drf("set", "-t", "2h", "42")
     assert (result.code, result.out, result.err) == (0, "changed job 42\n", told)
     daemon.requests.clear()
     drf("set", "-t", "2h", "--json", "42")
     drf("set", "-c", "2", "42")
-    assert [each["op"] for each in daemon.requests] == ["set", "set"]
+    assert [each["op"] for each in daemon.requests] == ["status", "set", "set"]
 
 
 def test_jobs_are_chosen_by_their_group(drf: Drf, daemon: CannedDaemon) -> None:

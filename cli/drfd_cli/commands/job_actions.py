@@ -68,9 +68,11 @@ def act(
     *,
     yes: bool,
     asked: Mapping[str, object] | None = None,
+    refine: Callable[[Connection, Mapping[str, object]], Mapping[str, object]] | None = None,
     **chosen: Any,
 ) -> Result:
-    """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result."""
+    """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result.
+    `refine` returns more of these for a selection, or raises to keep it from being changed."""
     ids_or_filters(chosen)
     client = connect()
     is_filtered = not chosen["ids"]
@@ -96,9 +98,10 @@ def act(
             of_others = f", {others} of other users" if others else ""
             jobs = "job" if count == 1 else "jobs"
             _confirm(f"{verb} {count} {jobs}{of_others}?")
-    reply = client.request(verb, select=select, **(asked or {}))
+    asked = {**(asked or {}), **({} if refine is None else refine(client, select))}
+    reply = client.request(verb, select=select, **asked)
     return Result(
-        show=lambda: _show_set(client, reply, done_word, asked or {}),
+        show=lambda: _show_set(client, reply, done_word, asked),
         # The daemon sends notices only if a part of the request has to wait.
         view=lambda: {**pick(reply, ("done", "failed")), **output.standing(reply)},
         finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),

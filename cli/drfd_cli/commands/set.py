@@ -2,28 +2,127 @@
 
 from __future__ import annotations
 
+import sys
+import time as clock
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from drfd.client.connection import Connection
 from drfd.client.submission import Rates, demand_fields, dependencies
+from drfd.common.errors import Refused
+from drfd.common.units import parse_duration, show_duration
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
 from drfd_cli.options import (
     CORES,
     GRES,
     GROUP,
-    LIMIT,
     MEMORY,
     PRIORITY,
     RATES,
     KnowingOthers,
+    QuantityParam,
     after_option,
     filters_in,
     new_begin_option,
+    parse_limit,
 )
 from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import JobView
+
+#: A running job that would be stopped within so many seconds is asked about.
+_SOON_S = 60
+#: Such jobs that are named one by one.
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _More:
+    """A change of a time limit."""
+
+    #: Negative for less time.
+    seconds: int
+    text: str
+
+
+def _parse_limit(text: str) -> int | _More:
+    word = text.strip()
+    if word[:1] not in ("+", "-"):
+        return parse_limit(text)
+    seconds = parse_duration(word[1:])
+    return _More(-seconds if word[0] == "-" else seconds, word)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewLimit:
+    """Finds the limit to set, and asks about running jobs that it would stop at once."""
+
+    wish: int | _More
+    yes: bool
+
+    def __call__(self, client: Connection, select: Mapping[str, object]) -> dict[str, object]:
+        if self.wish == 0:
+            # No limit stops nothing.
+            return {}
+        jobs = [
+            job
+            for page in client.pages("status", select=select)
+            for job in page["jobs"]
+            # The command line of a job is null for users who may not change the job.
+            if job["state"] in output.LIVE and job["argv"] is not None
+        ]
+        limit_s = self._limit_s(jobs)
+        # The wall time of a suspended job stands still.
+        self._ask_about_soon([job for job in jobs if job["state"] == "RUNNING"], limit_s)
+        return {"time_limit_s": limit_s}
+
+    def _limit_s(self, jobs: list[JobView]) -> int:
+        if isinstance(self.wish, int):
+            return self.wish
+        limits = {job["time_limit_s"] or 0 for job in jobs}
+        if not limits:
+            raise Refused("no-such-job", f"no live job of yours to give {self.wish.text}")
+        if 0 in limits:
+            label = next(output.label(job) for job in jobs if not job["time_limit_s"])
+            raise Refused("no-limit", f"job {label} has no time limit; -t {self.wish.text} "
+                          "changes one that is there")  # fmt: skip
+        if len(limits) > 1:
+            shown = ", ".join(show_duration(each) for each in sorted(limits)[:_NAMED])
+            raise Refused("bad-value", f"these jobs have different time limits ({shown})",
+                          hint=f"choose jobs with one, or give a time without {self.wish.text[0]}"
+                          )  # fmt: skip
+        (before,) = limits
+        if before + self.wish.seconds < 1:
+            raise Refused(
+                "bad-value", f"nothing would be left of {show_duration(before)}; nothing changed"
+            )
+        return before + self.wish.seconds
+
+    def _ask_about_soon(self, jobs: list[JobView], limit_s: int) -> None:
+        now_s = clock.time()
+        soon = [job for job in jobs if (job["started_at"] or 0.0) + limit_s < now_s + _SOON_S]
+        if not soon:
+            return
+        labels = ", ".join(output.label(job) for job in soon[:_NAMED])
+        more = f" and {len(soon) - _NAMED} more" if len(soon) > _NAMED else ""
+        longest_s = max(now_s - (job["started_at"] or now_s) for job in soon)
+        job, have = ("jobs", "have") if len(soon) > 1 else ("job", "has")
+        upto = "up to " if len(soon) > 1 else ""
+        fact = (
+            f"{job} {labels}{more} {have} run for {upto}{show_duration(max(1, int(longest_s)))}: "
+            f"a limit of {show_duration(limit_s)}"
+        )
+        if self.yes or not sys.stdin.isatty():
+            output.say(f"{fact} stops {'them' if len(soon) > 1 else 'it'} within a minute")
+        elif not output.confirm(
+            f"{fact} would stop {'them' if len(soon) > 1 else 'it'} within a minute; set it?"
+        ):
+            raise click.Abort
 
 
 class _SetCommand(KnowingOthers):
@@ -31,6 +130,7 @@ class _SetCommand(KnowingOthers):
     elsewhere: ClassVar[Mapping[str, str]] = {
         **KnowingOthers.elsewhere,
         **dict.fromkeys(("-J", "--job-name", "--label", "-L", "-l"), "--rename NAME"),
+        "--array": "--group NAME%N lets fewer tasks of an array run at once; its own %N stays",
     }
 
 
@@ -40,7 +140,10 @@ class _SetCommand(KnowingOthers):
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
 @click.option("--io", type=RATES, multiple=True, help="Disk bandwidth per second, of each disk.")
 @click.option("--gres", type=GRES, multiple=True, help="What is counted here; gpu=0 is none.")
-@click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited.")
+@click.option(
+    "-t", "--time", type=QuantityParam("TIME", _parse_limit),
+    help="Wall time: 90s, 12h, unlimited; +10m, -10m.",
+)  # fmt: skip
 @click.option("-p", "--pool", help="The pool that pays for it.")
 @click.option("--priority", type=PRIORITY, help="Order among the jobs of your leaf.")
 @click.option("--rename", metavar="NAME", help="Another name for lists.")
@@ -49,7 +152,7 @@ class _SetCommand(KnowingOthers):
 @new_begin_option
 def command(
     cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...],
-    time: int | None, pool: str | None, priority: int | None, rename: str | None,
+    time: int | _More | None, pool: str | None, priority: int | None, rename: str | None,
     into: str | None,
     after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,
 ) -> Result:  # fmt: skip
@@ -84,4 +187,5 @@ def command(
     if into and list(asked) == ["group"] and not chosen["ids"] and not filters_in(chosen):
         # The limit belongs to each job that names it, and running jobs keep theirs.
         chosen.update(group=into.partition("%")[0], states=output.WAITING)
-    return act("set", "changed", asked=asked, **chosen)
+    refine = None if time is None else _NewLimit(time, chosen["yes"])
+    return act("set", "changed", asked=asked, refine=refine, **chosen)
