@@ -203,10 +203,16 @@ def test_what_was_retried_or_cancelled_by_hand_has_not_failed(
     result = drf("retry", "--failed", "5-8")
     assert (result.code, result.out) == (0, "submitted job 50, which is 8 again\n")
     assert result.err.splitlines() == [
+        "drf: job 7 waited for job 6, and is left out with it",
         "drf: job 5 has been retried: job 9 (PENDING)",
         "drf: job 6 was cancelled by hand; drf retry 6 takes it all the same",
-        "drf: job 7 waited for job 6, and is left out with it",
     ]
+    for label in map(str, range(10, 20)):
+        replies[label] = {**replies["5"], "label": label}
+    assert drf("retry", "--failed", "10-19").err == (
+        "drf: 10 jobs have been retried already; the last: job 19 has been retried: "
+        "job 9 (PENDING)\n"
+    )
     assert drf("retry", 5, 6).code == 0
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The outcome of a job that `--failed` leaves out.
 _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
+#: More jobs than this that are left out for one reason are counted, not named.
+_FEW = 5
 #: Words that mean something only to a shell.
 _SHELL_SIGNS = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
 #: Jobs of a group that ended last, among which tasks are looked for that were cancelled together.
@@ -192,6 +194,9 @@ class Resubmission:
         self._left: dict[str, list[list[Ref]]] = {}
         #: The new id of each job and array, and for those with it the indices of the tasks.
         self._new: dict[str, tuple[int, list[str]]] = {}
+        #: Lines about jobs that are left out.
+        self._retried: list[str] = []
+        self._cancelled: list[str] = []
         #: Groups, and whether live jobs of them had a limit before this call.
         self._limited: dict[str, bool] = {}
         #: Jobs and arrays that somebody has cancelled, and what waited for them.
@@ -203,6 +208,16 @@ class Resubmission:
             self._left.setdefault(str(refs[0]).partition("_")[0], []).append(refs)
         while self._left:
             self._submit_all(next(iter(self._left)))
+        for lines, what in (
+            (self._retried, "jobs have been retried already"),
+            (self._cancelled, "jobs were cancelled by hand"),
+        ):
+            if len(lines) > _FEW:
+                self._say(f"{len(lines)} {what}; the last: {lines[-1]}")
+            else:
+                for line in lines:
+                    self._say(line)
+            lines.clear()
 
     def _submit_all(self, key: str) -> None:
         for refs in self._left.pop(key):
@@ -271,10 +286,12 @@ class Resubmission:
         if reply["state"] == _COMPLETED:
             self._say(f"job {label} has completed")
         elif repeats:
-            self._say(f"job {label} has been retried: {_state_of(repeats[0])}")
+            self._retried.append(f"job {label} has been retried: {_state_of(repeats[0])}")
         elif reply["state"] == _CANCELLED and reply.get("cancelled_by_hand"):
             self._unwanted.add(label)
-            self._say(f"job {label} was cancelled by hand; drf retry {label} takes it all the same")
+            self._cancelled.append(
+                f"job {label} was cancelled by hand; drf retry {label} takes it all the same"
+            )
         else:
             return [str(reply["submission"].get("array", ""))]
         return []
