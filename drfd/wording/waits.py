@@ -116,6 +116,7 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
                 f"{show_path(fact.path)} may hold {show_need(fact.axis, fact.limit)}{until} "
                 f"and holds {show_amount(fact.axis, fact.held)}; "
                 f"the job needs {show_amount(fact.axis, fact.needed)}"
+                f"{_holders(fact.holders, fact.more, fact.axis, show_clock)}"
             )
         case why.TooLittleFree():
             return _shortfalls(fact.shortfalls, show_clock)
@@ -499,13 +500,17 @@ def _shortfalls(shortfalls: tuple[Shortfall, ...], show_clock: ShowClock) -> str
 
 def _shortfall(fact: Shortfall, show_clock: ShowClock) -> str:
     axis = fact.shortage.axis
-    parts = [_shortage(fact.shortage)]
-    parts += [_holder(each, axis, show_clock) for each in fact.holders]
-    if fact.more:
-        parts.append(f"{fact.more} more job{'' if fact.more == 1 else 's'} the rest")
+    text = _shortage(fact.shortage) + _holders(fact.holders, fact.more, axis, show_clock)
     if fact.kept:
-        parts.append(f"{show_amount(axis, fact.kept)} is kept for processes outside jobs")
-    return "; ".join(parts)
+        text += f"; {show_amount(axis, fact.kept)} is kept for processes outside jobs"
+    return text
+
+
+def _holders(holders: tuple[Holder, ...], more: int, axis: str, show_clock: ShowClock) -> str:
+    parts = [_holder(each, axis, show_clock) for each in holders]
+    if more:
+        parts.append(f"{more} more job{'' if more == 1 else 's'} the rest")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _holder(fact: Holder, axis: str, show_clock: ShowClock) -> str:

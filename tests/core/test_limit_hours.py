@@ -329,7 +329,10 @@ def test_a_limit_that_others_have_reached_says_until_when_it_holds(bench: HourBe
     bench.start(asks(3), at_s=HOUR)
     job_id = bench.submit(asks(2), at_s=HOUR)
     expected = PathLimit(LAB, "cores", 4000, 3000, 2000, T(2 * HOUR))
-    assert bench.why(job_id, HOUR) == WaitReason(ReasonCode.LIMIT, expected)
+    reason = bench.why(job_id, HOUR)
+    assert reason is not None and isinstance(reason.evidence, PathLimit)
+    assert [each.job for each in reason.evidence.holders] == ["1"]
+    assert replace(reason.evidence, holders=()) == expected
 
 
 def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench: HourBench) -> None:

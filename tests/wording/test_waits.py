@@ -246,6 +246,19 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "lab may hold 4 cores until T+60s, and holds 3; the job needs 2",
     ),
     (
+        PathLimit(
+            "root.lab",
+            "cores",
+            4000,
+            3000,
+            2000,
+            holders=(Holder("7", "bob", 3000, 90),),
+            more=2,
+        ),
+        "lab may hold 4 cores and holds 3; the job needs 2; job 7 (bob) holds 3 until T+90s at the "
+        "latest; 2 more jobs the rest",
+    ),
+    (
         LimitAtThisHour("root.lab", "cores", 2000, 0, until_s=60, from_s=60),
         "needs 2 cores, and lab may hold 0 until T+60s",
     ),

@@ -19,10 +19,10 @@ from typing import Any
 
 from drfd.core.fairness.priority_tree import Levels
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import ShareTree, path_up
+from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.job import Job
+from drfd.core.model.job import Job, JobState
 from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.backfill import Backfill, InOrder
 from drfd.core.scheduling.kept_free import kept
@@ -133,6 +133,24 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
     return Blame(tuple(shortfalls), jobs, demand, free, _given_back(jobs, ledger))
 
 
+def find_limit_holders(
+    job: Job, path: str, axis: int, lacking: int, ledger: Ledger, last: Plan
+) -> tuple[tuple[Holder, ...], int]:
+    """Return who holds what keeps the node at its limit, and the number of those not named: jobs of
+    the node that hold so much of the resource together that the job would fit within the limit."""
+    # A listing explains many jobs that are alike. A suspended job holds something itself.
+    notes = last.notes if job.state is JobState.PENDING else {}
+    key = "limit", path, axis, lacking, job.spec.user, ledger.allocations.version
+    if key not in notes:
+        found = list(_enough(job, axis, lacking, ledger, last, path))
+        notes[key] = (
+            tuple(_holder(held_by, amount, job) for held_by, amount in found[:_NAMED]),
+            max(0, len(found) - _NAMED),
+        )
+    known: tuple[tuple[Holder, ...], int] = notes[key]
+    return known
+
+
 def _given_back(jobs: Iterable[Job], ledger: Ledger) -> dict[str, Vector]:
     """Return what each node no longer holds when these jobs have ended."""
     given_back: dict[str, Vector] = {}
@@ -147,16 +165,19 @@ def _given_back(jobs: Iterable[Job], ledger: Ledger) -> dict[str, Vector]:
 _Part = tuple[Job, int]
 
 
-def _enough(job: Job, axis: int, lacking: int, ledger: Ledger, last: Plan) -> Iterator[_Part]:
-    """Yield the jobs that are named as holders of the resource, with the amounts that they hold.
-    A suspended job does not wait for what it has kept itself."""
+def _enough(
+    job: Job, axis: int, lacking: int, ledger: Ledger, last: Plan, path: str = TOP
+) -> Iterator[_Part]:
+    """Yield the jobs below a node that are named as holders of the resource, with the amounts that
+    they hold. A suspended job does not wait for what it has kept itself."""
     by_end = _by_end(axis, ledger, last)
     own = by_end.get(job.spec.user, [])
     others = by_end[None]
-    for parts in (
+    for every in (
         (part for part in own if part[0].id != job.id),
         (part for part in others if part[0].spec.user != job.spec.user),
     ):
+        parts = (part for part in every if path == TOP or path in path_up(part[0].spec.leaf))
         found: list[_Part] = []
         for part in parts:
             if lacking <= 0:

@@ -14,11 +14,13 @@ from types import MappingProxyType
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
 from drfd.core.explain.holders import (
+    Holder,
     ReservedFirst,
     ResourceShortage,
     ServedFirst,
     Shortfall,
     find_holders,
+    find_limit_holders,
     served_first,
 )
 from drfd.core.fairness.rules import Rules, limit_ever
@@ -242,6 +244,9 @@ class PathLimit:
     needed: int
     #: When the limit rises, if it depends on the hour.
     until_s: float | None = None
+    #: Jobs whose part would be enough for the job, and the number of those not named.
+    holders: tuple[Holder, ...] = ()
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +428,7 @@ def explain_wait(
     leaf = job.spec.leaf
     short = short_axes(demand, last.free)
     if not short:
-        limit = _path_limit(leaf, demand, ledger, share_tree, rules)
+        limit = _path_limit(job, demand, ledger, share_tree, last, rules)
         if limit is not None:
             return WaitReason(ReasonCode.LIMIT, limit)
         kept_back = _kept_back(job, demand, ledger, last, rules)
@@ -463,7 +468,7 @@ def _too_little(
     if known is not None:
         return known
     blame = find_holders(job, demand, ledger, last, rules)
-    limit = _path_limit(leaf, demand, ledger, share_tree, rules, blame.given_back)
+    limit = _path_limit(job, demand, ledger, share_tree, last, rules, blame.given_back)
     is_fair = rules.policy == "drf"
     served = served_first(job, blame, ledger, last, rules) if is_fair else None
     if limit is not None:
@@ -487,16 +492,17 @@ def _beyond_machine(job: Job, demand: Vector, axis: int, rules: Rules) -> Beyond
 
 
 def _path_limit(
-    leaf: str,
+    job: Job,
     demand: Vector,
     ledger: Ledger,
     share_tree: ShareTree,
+    last: Plan,
     rules: Rules,
     given_back: Mapping[str, Vector] = MappingProxyType({}),
 ) -> PathLimit | None:
     """Return the limit of the leaf, or of a pool above it, that delays the job, or None. It must
     delay the job even when the nodes have given back `given_back`."""
-    for path in path_up(leaf):
+    for path in path_up(job.spec.leaf):
         limit = rules.shares.rule(path).limit
         for axis, most in enumerate(limit or ()):
             held = share_tree.held(path)[axis] if path in share_tree.used else 0
@@ -504,7 +510,9 @@ def _path_limit(
             if most is not None and demand[axis] and left + demand[axis] > most:
                 name = rules.axes.names[axis]
                 until_s = _limit_rises_s(ledger, path, name)
-                return PathLimit(path, name, most, held, demand[axis], until_s)
+                lacking = held + demand[axis] - most
+                holders, more = find_limit_holders(job, path, axis, lacking, ledger, last)
+                return PathLimit(path, name, most, held, demand[axis], until_s, holders, more)
     return None
 
 

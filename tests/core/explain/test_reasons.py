@@ -439,7 +439,8 @@ def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench: Bench) 
     bench.start(spec("root.lab", asks=demand(3)))
     bench.start(of(BOB, 6))
     bench.submit(spec("root.lab", actor=CAROL, asks=demand(2)))
-    limit = PathLimit("root.lab", "cores", 4000, 3000, 2000)
+    who = holder("1", "alice", 3000, 3600)
+    limit = PathLimit("root.lab", "cores", 4000, 3000, 2000, holders=(who,))
     assert why(bench, 3) == WaitReason(ReasonCode.LIMIT, limit)
 
 
@@ -501,7 +502,26 @@ def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_
     bench.rules = replace(bench.rules, pools={"lab": Pool(limit=limit)})
     bench.start(spec("root.lab", asks=demand(3, 3)))
     bench.submit(spec("root.lab", actor=BOB, asks=demand(2, 2)))
-    assert why(bench, 2) == WaitReason(ReasonCode.LIMIT, evidence)
+    who = holder("1", "alice", evidence.held, 3600)
+    assert why(bench, 2) == WaitReason(ReasonCode.LIMIT, replace(evidence, holders=(who,)))
+
+
+def test_of_a_limit_the_jobs_within_it_are_named_ones_own_first(bench: Bench) -> None:
+    """Carol's job holds cores too, but none of the pool's."""
+    bench.rules = replace(bench.rules, pools={"lab": Pool(limit={"cores": 5000})})
+    bench.start(of(CAROL, 1))
+    bench.start(spec("root.lab", actor=BOB, asks=demand(3)))
+    bench.start(spec("root.lab", actor=ALICE, asks=demand(1)))
+    bench.start(spec("root.lab", actor=BOB, asks=demand(1)))
+    bench.submit(spec("root.lab", actor=ALICE, asks=demand(2)))
+    reason = why(bench, 5)
+    assert reason is not None and isinstance(reason.evidence, PathLimit)
+    own = holder("3", "alice", 1000, 3600, is_own=True)
+    assert reason.evidence.holders == (own, holder("2", "bob", 3000, 3600))
+    bench.submit(spec("root.lab", actor=CAROL, asks=demand(2)))
+    reason = why(bench, 6)
+    assert reason is not None and isinstance(reason.evidence, PathLimit)
+    assert reason.evidence.holders == (holder("2", "bob", 3000, 3600),)
 
 
 def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench: Bench) -> None:

@@ -326,6 +326,11 @@ def check(oracle: Oracle, job: Job, reason: WaitReason) -> None:
             assert code is ReasonCode.LIMIT
             assert fact.path == job.spec.pool == "root.lab"
             assert oracle.is_over_limit(job)
+            for each in fact.holders:
+                held_by = oracle.jobs[int(each.job)]
+                assert held_by.spec.pool == fact.path
+                assert each.is_own is (held_by.spec.user == job.spec.user)
+                assert each.amount > 0
         case why.ExternalUse():
             assert code is ReasonCode.EXTERNAL_LOAD
             beside = tuple(a + b for a, b in zip(free, oracle.kept, strict=True))
