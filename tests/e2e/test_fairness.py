@@ -99,7 +99,9 @@ def test_limits_and_nested_pools_hold_on_a_real_daemon(
     instance.wait_state(first, "RUNNING")
     reason = instance.show(second)["reason"]
     assert reason["code"] == "LIMIT"
-    assert reason["text"] == "lab may hold 6 cores and holds 4; the job needs 3"
+    who = f"job {first}, also of {getpass.getuser()}, holds 4"
+    text = f"lab may hold 6 cores and holds 4; the job needs 3; {who}"
+    assert reason["text"].partition(" until ")[0] == text
     too_big = instance.drf("submit", "-p", "lab", "-c", "7", "--", "true", check=False)
     assert too_big.returncode == 1
     assert "lab may hold 6 at most" in too_big.stderr
