@@ -46,7 +46,7 @@ from drfd.daemon.handlers.doctor import (
 from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.inside import run_inside
 from drfd.daemon.handlers.recent import find_recent
-from drfd.daemon.handlers.resubmission import find_submission, repeat_note
+from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import SubmitTerms, spec_for
 from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.link import Link
@@ -240,6 +240,8 @@ class Requests:
         if not request.dry_run:
             self.reserves.refuse_submission(actor)
             self._refuse_unfinished(actor)
+        if request.again is not None:
+            refuse_others_job(self.engine, self._lookup, actor, request.again.of)
         spec = spec_for(
             self._lookup.with_ids(request),
             actor,

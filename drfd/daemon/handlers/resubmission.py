@@ -92,6 +92,20 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
     return reply
 
 
+def refuse_others_job(engine: Engine, lookup: Lookup, actor: st.Actor, of: int) -> None:
+    """Raise Refused for a submission that says it repeats another user's job, or one that is still
+    to come: that job's user would be told of it as a retry, and made to wait for it. A job that is
+    not known any more is nobody's."""
+    array = lookup.any_array(of)
+    found = lookup.known(of) if array is None else array
+    if found is None and of >= engine.ledger.next_id:
+        raise Refused("no-such-job", f"there is no job {of} to submit again")
+    if found is not None and not owns(actor, found.spec):
+        raise NotPermitted(
+            "not-yours", f"job {of} belongs to {found.spec.user}, who alone may submit it again"
+        )
+
+
 def _repeats(engine: Engine, lookup: Lookup, job: Job, parent: Array | None) -> list[RepeatView]:
     """Return what repeats a job, a task of `parent`, or the whole of it, the latest first."""
     job_id = job.id if parent is None else parent.id

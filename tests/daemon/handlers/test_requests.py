@@ -117,6 +117,21 @@ async def test_jobs_of_root_are_refused_where_they_are_not_taken(make_desk: Make
     assert await refusal(desk.submit(ADMIN)) == (NotPermitted, "root")
 
 
+@pytest.mark.parametrize("array", [None, "0-3"])
+async def test_nobody_repeats_another_users_job(desk: Desk, array: str | None) -> None:
+    """Its user's retries would wait for the stranger's job, and leave out what seems repeated."""
+    fields: View = {} if array is None else {"array": array}
+    job_id = await desk.submit(ALICE, held=True, **fields)
+    assert await refusal(desk.submit(BOB, again={"of": job_id})) == (NotPermitted, "not-yours")
+    own = await desk.submit(ALICE, held=True, again={"of": job_id}, **fields)
+    reply = await desk.ask(ALICE, op="submission", id=job_id)
+    assert [each["label"] for each in reply["repeats"]] == [str(own)]
+
+
+async def test_nobody_repeats_a_job_that_is_still_to_come(desk: Desk) -> None:
+    assert await refusal(desk.submit(BOB, again={"of": 2})) == (Refused, "no-such-job")
+
+
 async def test_a_thousand_submissions_share_few_commits(make_desk: MakeDesk) -> None:
     """One user's flood leaves the others' latency bounded: a commit costs milliseconds."""
     commits = []
