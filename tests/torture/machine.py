@@ -21,6 +21,7 @@ from drfd.core.model.lifecycle import (
     Freeze,
     Kill,
     Launch,
+    NotifyNever,
     RemoveAttempt,
     SendSignals,
     Terminate,
@@ -126,6 +127,8 @@ class Machine:
                 self._launch(key, job)
             case RemoveAttempt():
                 self._remove(key)
+            case NotifyNever():
+                self._tell(st.NeverNotified(self.time.now(), effect.job_id, "told"))
             case SendSignals():
                 if attempt is not None and attempt.is_alive and attempt.has_run:
                     claim(effect.count >= attempt.signals, "", key)
