@@ -493,8 +493,20 @@ class AdviceView(TypedDict):
     of_last: int
 
 
+class TasksView(TypedDict):
+    """How the tasks of an array are, as in `ArrayView`."""
+
+    id: int
+    tasks: int
+    counts: dict[str, int]
+    indices: dict[str, str]
+
+
 class WhyReply(TypedDict):
+    #: Of an array, one task that tells most.
     job: ExplainedJobView
+    #: Sent to the owner of an array.
+    array: NotRequired[TasksView]
     notes: list[str]
     advice: AdviceView | None
     no_estimate: NotRequired[CodeText]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,24 @@ def test_a_task_is_asked_for_and_told_by_array_and_index(
     daemon.replies = {verb: {"job": waits, "events": []}}
     assert "42_7" in drf(verb, "42_7").out.splitlines()[0]
     assert daemon.asked(verb)[0]["id"] == "42_7"
+
+
+def test_why_of_an_array_counts_its_tasks_before_it_tells_of_one(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
+    bad = ended("FAILED", id=43, array_id=42, array_index=1, uid=os.getuid())
+    tasks = {
+        "id": 42, "tasks": 6, "counts": {"COMPLETED": 1, "FAILED": 3, "CANCELLED": 2},
+        "indices": {"FAILED": "1-3", "CANCELLED": "5-6"},
+    }  # fmt: skip
+    daemon.replies = {"why": {"job": bad, "notes": [], "advice": None, "array": tasks}}
+    lines = drf("why", 42).out.splitlines()
+    assert lines[0] == "array 42 of 6 tasks: 2 CANCELLED (5-6), 1 COMPLETED, 3 FAILED (1-3)"
+    assert lines[1].startswith("job 42_1 is FAILED")
+    assert lines[-1] == "again: drf retry 42 --failed"
+    assert json.loads(drf("why", 42, "--json").out)["array"] == tasks
+    tasks["counts"]["FAILED"], tasks["indices"]["FAILED"] = 1, "1"  # type: ignore[index]
+    assert drf("why", 42).out.splitlines()[-1] == "again: drf retry 42_1"
 
 
 @pytest.mark.parametrize("word", ["42_", "_7", "42_7_1", "42_x", "0x10", "42_-1"])

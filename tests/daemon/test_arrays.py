@@ -285,6 +285,19 @@ async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk
     assert (why["array_index"], why["outcome"]["code"]) == (0, "CANCELLED")
 
 
+async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk: Desk) -> None:
+    await submit(desk, "1-4")
+    for job_id, code in ((2, 3), (3, 0), (4, 3)):
+        await end(desk, job_id, exit_code=code)
+    reply = await desk.ask(ALICE, op="why", id=1)
+    assert reply["array"] == {
+        "id": 1, "tasks": 4, "indices": {"FAILED": "1,3"},
+        "counts": {"FAILED": 2, "COMPLETED": 1, "STARTING": 1},
+    }  # fmt: skip
+    assert "array" not in await desk.ask(BOB, op="why", id=1)
+    assert "array" not in await desk.ask(ALICE, op="why", id="1_2")
+
+
 async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Desk) -> None:
     await submit(desk, "0-2")
     for job_id in (2, 3, 4):

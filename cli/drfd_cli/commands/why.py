@@ -17,11 +17,13 @@ from drfd_cli.options import connect, job_ids, prints_result
 from drfd_cli.output import Result, of_each, pick
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import JobView, WhyReply
+    from drfd.protocol.replies import JobView, TasksView, WhyReply
 
 #: A disk is full if less than one part in so many is free, and a file takes much of it if it takes
 #: more than one part in so many.
 _FULL, _MUCH = 100, 10
+#: Columns to which a list of indices is cut.
+_INDICES = 60
 
 
 @click.command("why")
@@ -42,11 +44,15 @@ def _view(reply: WhyReply) -> Mapping[str, object]:
         shown["retry"] = again
     if "no_estimate" in reply:
         shown["no_estimate"] = reply["no_estimate"]
+    if "array" in reply:
+        shown["array"] = reply["array"]
     return shown
 
 
 def _show(reply: WhyReply) -> None:
     job, notes, advice = reply["job"], reply.get("notes", []), reply.get("advice")
+    if "array" in reply:
+        output.tell(_tasks(reply["array"]))
     verb = f"is {job['state']}"
     if job["reason"] is not None:
         verb, line = "waits", output.why_line(job)
@@ -79,6 +85,15 @@ def _show(reply: WhyReply) -> None:
     again = _retry(reply)
     if again is not None:
         output.tell(f"again: {again}")
+
+
+def _tasks(array: TasksView) -> str:
+    """Return how many tasks of an array are in each state, and which of them did not complete."""
+    parts = []
+    for state, count in sorted(array["counts"].items()):
+        which = array["indices"].get(state, "")
+        parts.append(f"{count} {state}{f' ({output.shorten(which, _INDICES)})' * bool(which)}")
+    return f"array {array['id']} of {array['tasks']} tasks: {', '.join(parts)}"
 
 
 def _enough(most_bytes: int, job: JobView) -> int:
@@ -135,4 +150,8 @@ def _retry(reply: WhyReply) -> str | None:
     most = job.get("output_max_bytes")
     if most is not None and outcome["code"] == "LIMIT_EXCEEDED":
         options += ["--output-max", exact_size(_enough(most, job))]
+    if "array" in reply:
+        counts, bad = reply["array"]["counts"], reply["array"]["indices"]
+        if sum(counts.get(state, 0) for state in bad if state != "CANCELLED") > 1:
+            return retry_line(f"{reply['array']['id']} --failed", options)
     return retry_line(output.label(job), options)

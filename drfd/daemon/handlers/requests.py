@@ -61,6 +61,7 @@ from drfd.journal.history import read_story
 from drfd.journal.records import Payload
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
+    ArrayView,
     BatchReply,
     CodeText,
     DoctorReply,
@@ -415,7 +416,11 @@ class Requests:
         user's job only the reason and the expected start are shown."""
         job_id = self._lookup.id_of(ref)
         array = self._lookup.any_array(job_id)
+        tasks: ArrayView | None = None
         if array is not None:
+            if may_touch(actor, array.spec):
+                tasks = await self._lookup.array_view(array)
+            # A task may have ended meanwhile.
             job_id = self._lookup.representative_task(array).id
         job = self._lookup.any_job(job_id)
         is_own = may_touch(actor, job.spec)
@@ -424,6 +429,13 @@ class Requests:
             conditions = views.conditions_view(job, self._lookup.name_of)
         view: ExplainedJobView = {**self._lookup.view(job, actor), **conditions}
         reply: WhyReply = {"job": view, "notes": [], "advice": None}
+        if tasks is not None:
+            reply["array"] = {
+                "id": tasks["id"],
+                "tasks": tasks["tasks"],
+                "counts": tasks["counts"],
+                "indices": tasks["indices"],
+            }
         if job.state is JobState.ENDED and not is_own:
             return reply
         if job.state is JobState.ENDED:
