@@ -20,8 +20,8 @@ from math import ceil, inf
 
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job
-from drfd.core.model.resources import Axes
+from drfd.core.model.job import Job, leaf_path
+from drfd.core.model.resources import Axes, Resources
 
 #: A dominant share of 1, and a dominant-share-hour, in the units of the sums.
 _WHOLE = 10**9
@@ -54,13 +54,24 @@ class Stretch:
 
     start_s: float
     end_s: float | None
+    #: In which pool and with which demand, if they may be others than the job has now: who queues
+    #: a job again may move it.
+    pool: str | None = None
+    demand: Resources | None = None
 
 
 def stretches(events: Iterable[ev.Event]) -> Iterator[Stretch]:
     """Yield the times in which a job ran, in all its attempts, from its events."""
     start_s: float | None = None
+    pool: str | None = None
+    demand: Resources | None = None
     for event in events:
         match event:
+            case ev.Submitted() | ev.ArraySubmitted() | ev.Changed():
+                pool, demand = event.spec.pool, event.spec.demand
+            case ev.Altered():
+                pool = pool if event.pool is None else event.pool
+                demand = demand if event.demand is None else event.demand
             case ev.Launched() | ev.Resumed():
                 start_s = event.at_s
             case ev.LaunchPostponed():
@@ -68,12 +79,12 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[Stretch]:
                 start_s = None
             case ev.Suspended() | ev.Exited() | ev.LaunchFailed():
                 if start_s is not None:
-                    yield Stretch(start_s, event.at_s)
+                    yield Stretch(start_s, event.at_s, pool, demand)
                 start_s = None
             case _:
                 pass
     if start_s is not None:
-        yield Stretch(start_s, None)
+        yield Stretch(start_s, None, pool, demand)
 
 
 def is_plain(job: Job) -> bool:
@@ -176,15 +187,16 @@ class WeekUse:
 
     def count(self, job: Job, found: Iterable[Stretch]) -> None:
         """Add the times in which a job ran. Its last one may last: then its `note` ends it."""
-        paths = self._paths(job.spec.leaf)
-        if not paths:
-            return
-        share = self._share(job)
         for each in found:
+            leaf = job.spec.leaf if each.pool is None else leaf_path(each.pool, job.spec.user)
+            paths = self._paths(leaf)
+            if not paths:
+                continue
+            share = self._share(job.spec.demand if each.demand is None else each.demand)
+            # After the clock was set back, both times may be in the future.
             if each.end_s is not None:
-                self._bank(paths, share, _ms(each.start_s), _ms(each.end_s))
+                self._bank(paths, share, _ms(each.start_s), _ms(min(each.end_s, self._latest_s)))
             elif _runs(job):
-                # After the clock was set back, the start may be in the future.
                 self._open(job, share, min(each.start_s, self._latest_s))
 
     def note(self, job: Job, at_s: float) -> None:
@@ -194,9 +206,9 @@ class WeekUse:
         runs = _runs(job) and bool(self._paths(job.spec.leaf))
         if known is None:
             if runs:
-                self._open(job, self._share(job), at_s)
+                self._open(job, self._share(job.spec.demand), at_s)
             return
-        share = self._share(job)
+        share = self._share(job.spec.demand)
         if runs and known.leaf == job.spec.leaf and known.share == share:
             return
         self._close(job.id, at_s if job.started_at is not None or not job.is_allocated else None)
@@ -269,8 +281,8 @@ class WeekUse:
         """Return the nodes with a quota that a job of the leaf counts for."""
         return [path for path in path_up(leaf) if path in self._quotas]
 
-    def _share(self, job: Job) -> int:
-        share = self._shares.rounded_dominant_share(self._axes.vector(job.spec.demand))
+    def _share(self, demand: Resources) -> int:
+        share = self._shares.rounded_dominant_share(self._axes.vector(demand))
         return round(share * _WHOLE)
 
 

@@ -179,6 +179,39 @@ def test_attempts_and_breaks_are_counted_by_the_next_daemon(
     assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
 
 
+def test_a_job_that_is_moved_before_it_runs_again_has_used_the_quota_of_its_pool_of_then(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    shell = make_shell(by=with_quota(30), clock=clock)
+    asked = asks(clock)
+    shell.turn(replace(asked, spec=replace(asked.spec, retry=Retry(1, (Outcome.FAILED,)))))
+    shell.turn(started(clock, 1))
+    clock.at_s += 2 * HOUR
+    shell.host.take()
+    shell.host.ready = False
+    shell.turn(replace(ends(clock, 1), exit_code=1), st.AttemptRemoved(clock(), 1, 1))
+    moves = st.Change(pool="root.free", cores_milli=1000)
+    shell.turn(st.ChangeAsked(clock(), 1, ALICE, change=moves))
+    assert shell.engine.ledger.job(1).spec.pool == "root.free"
+    assert used_hours(shell) == 2
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2
+    shell.host.take()
+
+
+def test_a_job_that_ended_in_the_future_counts_until_now(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    shell = make_shell(by=with_quota(30), clock=clock)
+    shell.turn(asks(clock))
+    shell.turn(started(clock, 1))
+    clock.at_s += 10 * HOUR
+    shell.turn(ends(clock, 1), st.AttemptRemoved(clock(), 1, 1))
+    clock.at_s -= 9 * HOUR
+    shell.turn(st.Tick(clock()))
+    assert used_hours(shell) == 1, "the clock was wrong by 9 hours"
+    shell.host.take()
+
+
 def test_a_quota_that_comes_with_a_reload_counts_from_the_begin_of_the_week(
     make_shell: MakeShell, clock: Clock
 ) -> None:
