@@ -258,12 +258,12 @@ def _reboot(world: World, random: Random) -> None:
     if world.engine is not None:
         world.kill_controller(3.0)
     world.booted_s = world.seconds + 1.0 - random.choice([5.0, 500.0])
-    world.skew_s += random.choice([0.0, -30.0, 100.0])
+    world.set_clock(random.choice([0.0, -30.0, 100.0]))
     world.later(2.0, lambda: _launcher_is_back(world))
 
 
 def _clock_jumps(world: World, random: Random) -> None:
-    world.skew_s += random.choice([-3600.0, -5.0, 5.0, 3600.0])
+    world.set_clock(random.choice([-3600.0, -5.0, 5.0, 3600.0]))
 
 
 def _late_sample(world: World, random: Random) -> None:

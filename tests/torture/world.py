@@ -21,6 +21,7 @@ from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.decide import leftovers, missing_attempts
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
@@ -32,6 +33,7 @@ from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule
 from drfd.core.scheduling.wait_index import WaitIndex
+from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
 from torture.books import Amounts, Books, Turn, amounts
@@ -118,6 +120,8 @@ class World:
     #: How far Unix time has been set from where it should be; when the machine was started.
     skew_s: float = 0.0
     booted_s: float = -1000.0
+    #: Whether the clock was ever set back.
+    was_set_back: bool = False
     books: Books = field(default_factory=Books)
     engine: Engine | None = None
     journal: Witness | None = None
@@ -139,6 +143,11 @@ class World:
 
     def __post_init__(self) -> None:
         self.rules = self.first = first_rules(self.seed)
+        # In some runs a new week begins soon.
+        ahead_s = Random(f"{self.seed} week").choice([None, 5.0, 60.0])
+        if ahead_s is not None:
+            begin_s = self.now().at_s
+            self.skew_s = weeks(begin_s)[1] - ahead_s - begin_s
         self.machine = Machine(self.seed, self, self._heard, self._listed)
         self.start_controller()
 
@@ -153,6 +162,10 @@ class World:
         return st.Now(
             at_s=1_700_000_000 + self.seconds + self.skew_s, mono_s=self.seconds - self.booted_s
         )
+
+    def set_clock(self, by_s: float) -> None:
+        self.skew_s += by_s
+        self.was_set_back |= by_s < 0
 
     def later(self, delay_s: float, what: Callable[[], None]) -> None:
         self._number += 1
@@ -431,6 +444,11 @@ class World:
             fresh = schedule(ledger, rules, afresh, pass_context, limits, used_up)
             order = list(fresh.order)
         kept = schedule(ledger, rules, wait_index, pass_context, limits, used_up)
+        self.counts["passes with quotas"] += bool(used_up)
+        for job_id in kept.admitted:
+            leaf = ledger.job(job_id).spec.leaf
+            is_over = any(path in used_up and used_up[path].waits for path in path_up(leaf))
+            claim(not is_over, "a job starts without quota", job_id, leaf)
         if fresh is not None:
             for what in ("admitted", "free", "reservations"):
                 had, would = getattr(kept, what), getattr(fresh, what)
@@ -440,7 +458,7 @@ class World:
             claim(had == order, "what is kept gives another order", had, order)
         is_plain = not rules.patience.reserves and not wait_index._recent and not self.kept()
         is_plain = is_plain and kept.blocks is None and not ledger.draining
-        is_plain = is_plain and rules.policy == "drf" and not kept.reservations
+        is_plain = is_plain and rules.policy == "drf" and not kept.reservations and not used_up
         if is_plain and kept.admitted and not pass_context.before:
             self.counts["choices"] += 1
             look_at_choices(kept, ledger, rules, wait_index.past_usage)
