@@ -48,6 +48,10 @@ DECIDING = ("journal.before-commit", "journal.after-commit")
 ASKING = ("server.before-reply",)
 #: A command is run inside the job, and ends with it.
 INSIDE = ("inside.before-fork", "inside.after-fork", *failpoints.SESSION)
+NOTIFYING = (
+    *("notice.before-fork", "notice.after-fork", "launch.before-limits"),
+    *("notifier.before-mark", "notifier.after-mark", "notifier.before-record"),
+)
 #: What is being done → the failpoints that are reached from its first act to the job's end.
 REACHED: dict[str, tuple[str, ...]] = {
     "submit": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
@@ -63,8 +67,7 @@ REACHED: dict[str, tuple[str, ...]] = {
     "clean": (
         *(*DECIDING, *ASKING, *ORDERING, *ENDING),
         # The command's cgroup is made anew.
-        *("notice.before-fork", "notice.after-fork", "launch.before-limits"),
-        *("notifier.before-mark", "notifier.after-mark", "notifier.before-record"),
+        *NOTIFYING,
     ),
     "reload": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
     "restart": (
@@ -73,6 +76,12 @@ REACHED: dict[str, tuple[str, ...]] = {
     ),
     "tell": (*DECIDING, *ASKING, *ORDERING, *ENDING, "engine.some-untold"),
     "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE),
+    # A job is submitted that can never start; it is cancelled when its owner has been notified.
+    "never": (
+        *(*DECIDING, *ASKING, *ORDERING, *NOTIFYING),
+        *("remove.before-kill", "remove.before-rmdir"),
+        *("remove.before-unlink", "remove.after-unlink"),
+    ),
 }
 #: In these the books know that the job runs before the point is armed.
 KNOWN_TO_RUN = ("run", "stop", "clean", "restart", "tell", "inside")
@@ -176,6 +185,8 @@ class Play:
     name: str
     phase: str
     job_id: int | None = None
+    #: A job that has failed.
+    failed: int = 0
     #: Jobs that wait for it.
     crowd: list[int] = field(default_factory=list)
     #: Whether a command can be run inside it: it has a cgroup.
@@ -201,8 +212,12 @@ class Play:
                 once_more(self.victim, "release", self.job_id, lambda state: state == "PENDING")
             case "stop":
                 self.job_id = self._submit(f"{mark} sleep 1000")
+            case "never":
+                self.failed = self.victim.submit_job(f"{self.name}-failed", "exit 3")
+                self.victim.await_state(self.failed, "FAILED")
+                self.script = "exit 3"
             case "clean":
-                tell = {"on": ["end"], "argv": ["sh", "-c", f"echo x >> told-{self.name}"]}
+                tell = {"on": ["end"], "argv": self._tell}
                 self.job_id = self._submit(f"{mark}{wait} exit 3", notify=tell)
             case _:
                 self.job_id = self._submit(f"{trap}{mark}{wait} exit 3")
@@ -222,6 +237,10 @@ class Play:
         victim, job_id = self.victim, self.job_id
         if self.phase == "submit":
             self.job_id = self._submit(self.script)
+            return
+        if self.phase == "never":
+            after, tell = [{"id": self.failed}], {"on": ["end"], "argv": self._tell}
+            self.job_id = self._submit(self.script, after=after, notify=tell, if_never="cancel")
             return
         assert job_id is not None
         match self.phase:
@@ -295,6 +314,9 @@ class Play:
     def check(self, cell: Cell | None) -> None:
         """The job's end is the true one, and it ran once."""
         assert self.job_id is not None
+        if self.phase == "never":
+            self._check_never(cell)
+            return
         reply = self.victim.ask("show", id=self.job_id)
         job, events = reply["job"], [event["event"] for event in reply["events"]]
         said = (cell, reply, self.victim.tail())
@@ -316,6 +338,23 @@ class Play:
             assert self.lines("told") == 1, said
         if cell is None and self.phase == "run":
             assert self.lines("signalled") == 1, said
+
+    @property
+    def _tell(self) -> list[str]:
+        return ["sh", "-c", f"echo x >> told-{self.name}"]
+
+    def _check_never(self, cell: Cell | None) -> None:
+        """The owner was notified once at most, and the job cancelled after that."""
+        reply = self.victim.ask("show", id=self.job_id)
+        events = {event["event"]: event["text"] for event in reply["events"]}
+        said = (cell, reply, self.victim.tail())
+        assert len(reply["events"]) == 4, said
+        assert [*events] == ["Submitted", "DependencySettled", "OwnerNotified", "Cancelled"], said
+        is_told = events["OwnerNotified"] == "notification told"
+        # With its launcher the command may be cut short, at its end as well as before its begin.
+        assert self.lines("told") <= 1, said
+        assert self.lines("told") == 1 or not is_told, said
+        assert is_told or cell is not None, said
 
     def _check_crowd(self) -> None:
         """Each has been told of the end, once, and never starts."""
