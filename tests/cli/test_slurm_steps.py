@@ -24,7 +24,10 @@ ENV = {"DRF_JOB_ID": JOB, "DRF_ATTEMPT": "1", "DRF_CORES": "2", "DRF_MEMORY": st
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    before = {each: signal.getsignal(each) for each in (signal.SIGUSR1, signal.SIGUSR2)}
     yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
     Path(f"/tmp/drf-steps-{os.getuid()}/{JOB}.1").unlink(missing_ok=True)
 
 
@@ -76,7 +79,10 @@ def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path: Path) -> Non
     assert {each.name for each in tmp_path.iterdir()} == {"2.1", "3.1"}
 
 
-def test_the_place_of_the_lists_must_be_private(tmp_path: Path) -> None:
+def test_the_place_of_the_lists_must_be_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
     path = Path(step_queue.private_directory(str(tmp_path)))
     assert path.stat().st_mode & 0o777 == 0o700
     path.chmod(0o777)
@@ -86,6 +92,36 @@ def test_the_place_of_the_lists_must_be_private(tmp_path: Path) -> None:
     path.symlink_to(tmp_path)
     with pytest.raises(step_queue.NoPlace, match="belongs to somebody else"):
         step_queue.private_directory(str(tmp_path))
+
+
+def test_nobody_keeps_another_users_steps_from_waiting_by_taking_the_name_of_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, shared = tmp_path / "home", tmp_path / "shared"
+    home.mkdir()
+    shared.mkdir()
+    (shared / f"drf-steps-{os.getuid()}").write_text("mine")
+    monkeypatch.setenv("HOME", str(home))
+    path = Path(step_queue.private_directory(str(shared)))
+    assert (path.parent, path.stat().st_mode & 0o777) == (home, 0o700)
+    assert step_queue.private_directory(str(shared)) == str(path)
+
+
+def test_a_step_that_waits_goes_on_where_the_disk_is_full() -> None:
+    # Nothing can be written there.
+    words = ["/dev/full", "1", "0", "1", "0", "0", "", "echo", "on"]
+    program = [sys.executable, "-I", "-S", step_queue.__file__]
+    result = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "on\n")
+    assert result.stderr.endswith("/dev/full: No space left on device\n")
+
+
+def test_a_step_in_the_line_outlives_the_warning_of_its_job() -> None:
+    step_queue.stand_in_line(["true"], ENV)
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        step_queue.leave_line()
 
 
 def test_steps_that_begin_at_once_come_one_by_one() -> None:
@@ -154,6 +190,12 @@ def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
     assert finish(spawn("srun", "-n1", "--overlap", "echo", "1", env=env)).out == "1\n"
     within = {**env, "DRF_STEP": f"{JOB}.1"}
     assert finish(spawn("srun", "-n1", "echo", "2", env=within)).out == "2\n"
+
+
+def test_a_number_in_a_file_s_name_has_ten_digits_at_most() -> None:
+    for width, shown in (("", "7"), ("3", "007"), ("9999", "0000000007"), ("9" * 9, None)):
+        text = f"a-%{width}j"
+        assert step._path(text, {"DRF_JOB_ID": "7"}, 0) == (f"a-{shown}" if shown else text)
 
 
 def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:

@@ -278,8 +278,9 @@ def _path(text: str, env: Mapping[str, str], number: int) -> str:
         "A": env.get("SLURM_ARRAY_JOB_ID", job), "a": env.get("SLURM_ARRAY_TASK_ID", "0"),
     }  # fmt: skip
     return re.sub(
-        r"%(\d*)([%A-Za-z])",
-        lambda found: signs.get(found[2], found[0]).zfill(int(found[1] or 0)),
+        r"%(\d{0,4})([%A-Za-z])",
+        # Slurm pads to ten digits at most.
+        lambda found: signs.get(found[2], found[0]).zfill(min(10, int(found[1] or 0))),
         text,
     )
 

@@ -34,8 +34,21 @@ class NoPlace(Exception):
 
 
 def private_directory(above: str = "/tmp") -> str:  # noqa: S108 -- made private, or refused
-    """Return the directory of the lists, which is made. Raises NoPlace."""
-    path = f"{above}/drf-steps-{os.getuid()}"
+    """Return the directory of the lists, which is made. Anybody may take its name in /tmp, so that
+    there is another place below the home directory. Raises NoPlace."""
+    try:
+        return _made_private(f"{above}/drf-steps-{os.getuid()}")
+    except NoPlace:
+        home = os.environ.get("HOME", "")
+        if not home.startswith("/"):
+            raise
+        with suppress(NoPlace):
+            # Machines may share it, and have jobs of the same number.
+            return _made_private(f"{home}/.drf-steps-{os.uname().nodename}")
+        raise
+
+
+def _made_private(path: str) -> str:
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -61,6 +74,7 @@ def stand_in_line(words: list[str], env: Mapping[str, str]) -> None:
     name = name_of_job(env)
     if env.get(WITHIN) == name:
         return
+    heed_no_warning()
     with suppress(NoPlace, OSError):
         _held = _lock(f"{private_directory()}/{name}", wait=True)
 
@@ -201,8 +215,13 @@ def main(words: list[str]) -> None:
     path, numbers, command = words[0], [int(word) for word in words[1:6]], words[7:]
     asks, has = (numbers[0], numbers[1]), (numbers[2], numbers[3])
     names = list(filter(None, words[6].split(",")))
-    gpus = enter(path, asks, has, wait=True, gpus=numbers[4], of_gpus=names)
-    os.environ.update(variables_of(gpus or []))
+    try:
+        gpus = enter(path, asks, has, wait=True, gpus=numbers[4], of_gpus=names)
+        os.environ.update(variables_of(gpus or []))
+    except OSError as error:
+        print(
+            f"srun: the step waits no longer for others: {path}: {error.strerror}", file=sys.stderr
+        )
     try:
         os.execvp(command[0], command)
     except OSError as error:
