@@ -47,10 +47,12 @@ def commands(line: str) -> Iterator[list[str]]:
     `then`."""
     for part in line.translate(_SEPARATORS).split("\n"):
         words = part.split()
-        while words and (words[0] in _PREFIXES or sets_variable(words[0])):
-            del words[0]
-        if words:
-            yield words
+        # Not one by one: a stranger's line may have a million of them.
+        first = 0
+        while first < len(words) and (words[first] in _PREFIXES or sets_variable(words[first])):
+            first += 1
+        if first < len(words):
+            yield words[first:]
 
 
 def sets_variable(word: str) -> bool:

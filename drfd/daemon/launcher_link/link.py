@@ -341,11 +341,13 @@ class LauncherConnection:
         the next notification of this owner."""
         if isinstance(report, RemovedReport):
             self._forget(key)
-        if not isinstance(report, ToldReport) or key in self._link.strays:
+        if not isinstance(report, ToldReport):
             return
-        # The file tells the next launcher of the notification, until the journal does.
         told = NeverNotified(self._engine.clock(), key[0], report.notice)
-        self._submit(told, partial(self._send_attempt, RemoveAttempt(*key)))
+        # The file tells the next launcher of the notification, until the journal does. Another
+        # journal's stays, and the owner's next job must not wait for it.
+        is_stray = key in self._link.strays
+        self._submit(told, None if is_stray else partial(self._send_attempt, RemoveAttempt(*key)))
         while (job_id := self._never.next_after(key[0])) is not None:
             jobs = jobs_to_notify(self._engine.ledger, job_id)
             if jobs:

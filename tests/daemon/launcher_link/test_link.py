@@ -24,6 +24,7 @@ from drfd.core.model.job import (
     JobState,
     Notify,
     Outcome,
+    Owner,
     Retry,
     Words,
 )
@@ -923,6 +924,21 @@ async def test_one_notification_of_each_user_is_on_its_way(bench: OpenBench) -> 
         await b.report(about("removed", 1, UNSTARTED))
         assert [type(each) for each in b.engine.journal.events(1)][-1] is OwnerNotified
         assert (b.taken(), b.job(1).state, b.job(1).owes_notice) == ([], "PENDING", False)
+
+
+async def test_a_file_of_another_journal_stops_no_other_notification(bench: OpenBench) -> None:
+    async with bench(present=False) as b:
+        b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
+        live_through(b.engine, _never(2))
+        b.launcher.hello = {**HELLO, "unstarted_notices": True}
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        b.taken()
+        b.link.strays = {(1, UNSTARTED): Owner(uid=1)}
+        await b.report(about("told", 1, UNSTARTED, notice="not told: it is another user's"))
+        assert [(each["cmd"], each["id"]) for each in b.taken()] == [("notify", 2)]
+        assert not b.job(1).owes_notice
 
 
 async def test_a_new_controller_asks_again_what_was_not_recorded(bench: OpenBench) -> None:
