@@ -350,10 +350,13 @@ def _history(table: TomlTable) -> HistorySettings:
     )
 
 
+_DAY_S = 86400
+
+
 def _read_keep(value: str | int) -> int | None:
-    """Read a time with its unit. A bare number counts seconds elsewhere, and would empty the
-    history of somebody who thinks of days."""
-    if str(value).strip().isdecimal():
+    """Read a time. A bare number counts seconds, as elsewhere; one of less than a day was meant
+    otherwise, and would empty the history."""
+    if str(value).strip().isdecimal() and int(value) < _DAY_S:
         raise Refused(
             "config", f"{value!r} has no unit",
             hint=f'write keep = "{value}d" for days, or "{value}s" for seconds',

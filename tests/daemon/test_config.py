@@ -320,6 +320,11 @@ def test_a_mistake_in_the_tree_names_its_place(path: Path, text: str, said: str)
 # -- wrong values ------------------------------------------------------------------------------
 
 
+def test_history_may_be_kept_for_a_number_of_seconds_as_before(path: Path) -> None:
+    path.write_text("[history]\nkeep = 2592000\n")
+    assert load(path).history.keep_s == 2592000
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
