@@ -7,10 +7,11 @@ nothing that its user has not submitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.indices import show_spans
+from drfd.common.indices import MAX_INDEX, Span, show_spans
 from drfd.core.decisions.dependencies import is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
@@ -31,6 +32,9 @@ from drfd.protocol.requests import Ref
 
 #: The most repeats of a job that a reply names, the latest ones.
 _MOST_REPEATS = 100
+#: How much work one request may cause by looking for repeats of repeats: a job is 1, an array 1
+#: more for so many tasks, and for so many ranges of indices.
+_MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 #: How the outcome begins of a job that a rule has cancelled (`core.decisions.dependencies`).
 _BY_RULE = "cancelled, because"
 
@@ -76,7 +80,8 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
         reply["again"]["indices"] = list(parent.told_indices)
     reply["repeats"] = _repeats(engine, lookup, job, parent)
     if spec.after:
-        reply["waited_for"] = [_awaited(engine, lookup, each) for each in spec.after]
+        search = RepeatSearch(engine, lookup)
+        reply["waited_for"] = [_awaited(engine, lookup, each, search) for each in spec.after]
     if job.outcome is Outcome.CANCELLED or array is not None:
         reply["cancelled_by_hand"] = not job.outcome_text.startswith(_BY_RULE)
     if is_live or spec.after:
@@ -135,7 +140,9 @@ def _repeat(engine: Engine, lookup: Lookup, repeat_id: int, index: int | None) -
     return {"label": job.label, "state": job.shown_state, "live": job.state is not JobState.ENDED}
 
 
-def _awaited(engine: Engine, lookup: Lookup, dependency: Dependency) -> AwaitedView:
+def _awaited(
+    engine: Engine, lookup: Lookup, dependency: Dependency, search: RepeatSearch
+) -> AwaitedView:
     """Return how a job that another waited for has ended, or what repeats it."""
     job_id = dependency.job_id
     is_live = engine.ledger.find_common(job_id) is not None
@@ -145,7 +152,7 @@ def _awaited(engine: Engine, lookup: Lookup, dependency: Dependency) -> AwaitedV
         "state": outcome or "", "live": is_live,
         "met": None if is_live else outcome is None or is_met(dependency.want, outcome),
     }  # fmt: skip
-    last = None if view["met"] else last_repeat(engine, lookup, job_id)
+    last = None if view["met"] else search.last(job_id)
     if last is not None:
         outcome = engine.journal.outcome(last)
         view["met"] = None if outcome is None else is_met(dependency.want, outcome)
@@ -160,7 +167,7 @@ def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> Iterator[str]:
     for; nothing if nothing repeats it."""
     assert job.broken is not None
     on = job.broken.job_id
-    last = last_repeat(engine, lookup, on)
+    last = RepeatSearch(engine, lookup).last(on)
     if last is None:
         return
     words = []
@@ -175,41 +182,67 @@ def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> Iterator[str]:
     )
 
 
-def last_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | None:
-    """Return what has been submitted last in place of a job, a task or an array, and in place of
-    that in turn; None if nothing has. Of an array it repeats every task that did not complete."""
-    last = None
-    for _ in range(_MOST_REPEATS):
-        following = _next_repeat(engine, lookup, job_id if last is None else last)
-        if following is None:
-            break
-        last = following
-    return last
+class RepeatSearch:
+    """Looks for what has been submitted in place of jobs, for one request. It gives up when that
+    takes long: meanwhile nobody else gets an answer."""
 
+    def __init__(self, engine: Engine, lookup: Lookup) -> None:
+        self._engine, self._lookup = engine, lookup
+        self._work_left = _MOST_WORK
 
-def _next_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | None:
-    array = lookup.any_array(job_id)
-    if array is None:
-        job = lookup.known(job_id)
-        if job is None or job.array_id is None:
-            return next(iter(engine.journal.repeats_of(job_id, limit=1)), None)
-        for each in engine.journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
+    def last(self, job_id: int) -> int | None:
+        """Return what has been submitted last in place of a job, a task or an array, and in place
+        of that in turn; None if nothing has. Of an array it repeats every task that did not
+        complete."""
+        last = None
+        for _ in range(_MOST_REPEATS):
+            following = self._next(job_id if last is None else last)
+            if following is None:
+                break
+            last = following
+        return last
+
+    def _next(self, job_id: int) -> int | None:
+        journal, lookup = self._engine.journal, self._lookup
+        array = None if self._work_left <= 0 else lookup.any_array(job_id)
+        size = 0 if array is None else array.size // _TASKS + len(array.spans) // _RANGES
+        self._work_left -= 1 + size
+        if self._work_left < 0:
+            return None
+        if array is None:
+            job = lookup.known(job_id)
+            if job is None or job.array_id is None:
+                return next(iter(journal.repeats_of(job_id, limit=1)), None)
+            for each in journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
+                self._work_left -= 1
+                repeat = lookup.any_array(each)
+                task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
+                if task_id is not None:
+                    return task_id
+            return None
+        for each in journal.repeats_of(job_id, limit=1):
             repeat = lookup.any_array(each)
-            task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
-            if task_id is not None:
-                return task_id
+            bad = journal.arrays.roll(array).bad.values()
+            left = [*(ids for some in bad for ids in some), *array.cancelled]
+            if repeat is not None and _has_all(repeat, array.spans_of(*left)):
+                return each
         return None
-    for each in engine.journal.repeats_of(job_id, limit=1):
-        repeat = lookup.any_array(each)
-        bad = engine.journal.arrays.roll(array).bad.values()
-        left = [*(ids for some in bad for ids in some), *array.cancelled]
-        if repeat is not None and all(
-            repeat.id_of(index) is not None
-            for first, last, step in array.spans_of(*left)
-            for index in range(first, last + 1, step)
-        ):
-            return each
-    return None
+
+
+def _has_all(array: Array, spans: Iterable[Span]) -> bool:
+    """Return whether an array has a task for each of these indices."""
+    for first, last, step in spans:
+        while first <= last:
+            at = bisect_right(array.spans, (first, MAX_INDEX, MAX_INDEX)) - 1
+            begin, end, every = array.spans[at] if at >= 0 else (0, -1, 1)
+            if first > end or (first - begin) % every:
+                return False
+            # The spans of an array do not overlap, so the next one has nothing up to `end`.
+            count = (min(last, end) - first) // step
+            if count and step % every:
+                return False
+            first += (count + 1) * step
+    return True
 
 
 def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
