@@ -203,7 +203,8 @@ def never_notice_for(job: Job, launch: LaunchOrder, job_id: int, label: str) -> 
     }
     if job.id == job.array_id:
         # About all tasks that are left: none of them has an index of its own here.
-        del variables["DRF_ARRAY_INDEX"]
+        for name in ("DRF_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"):
+            variables.pop(name, None)
     limits = replace(
         launch.limits,
         cores_milli=min(launch.limits.cores_milli, _UNSTARTED_CORES_MILLI),

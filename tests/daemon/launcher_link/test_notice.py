@@ -29,6 +29,7 @@ from drfd.daemon.launcher_link.messages import (
     payload_for,
     stimulus_for,
 )
+from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import QUOTA, notify_message, read_order
 from drfd.payload.unpack import decode
@@ -159,6 +160,8 @@ def test_its_command_gets_little_because_nothing_is_allocated_to_it() -> None:
 def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole() -> None:
     array = Array(common=replace(NEVER, array_id=7), spans=((0, 9, 1),), at_once=None)
     order = order_for(array.common, JOURNAL, LaunchSettings((), 64, QUOTA), array)
+    order = with_slurm_variables(order, {"DRF_SLURM": "1"})
     told = never_notice_for(array.common, order, 8, "3")
     assert (told.id, told.variables["DRF_JOB_ID"], told.variables["DRF_ARRAY_ID"]) == (8, "7", "7")
-    assert "DRF_ARRAY_INDEX" not in told.variables
+    assert told.variables["SLURM_ARRAY_JOB_ID"] == "7"
+    assert not {"DRF_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"} & told.variables.keys()
