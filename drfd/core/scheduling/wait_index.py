@@ -314,17 +314,26 @@ class WaitIndex:
 
     def _find_last(self) -> None:
         """Find the nodes that are served last: those of `beyond` of which a sibling comes first."""
-        last = frozenset([path for path in self.beyond if self._has_rival(path)])
+        rivals: dict[str, bool] = {}
+        last = frozenset([path for path in self.beyond if self._has_rival(path, rivals)])
         moved, self.share_tree.last = last ^ self.share_tree.last, last
         for path in moved:
             for demand_group in self.demand_groups.values():
                 demand_group.note(path)
             self._lift_late(path)
 
-    def _has_rival(self, path: str) -> bool:
+    def _has_rival(self, path: str, known: dict[str, bool]) -> bool:
+        """Return whether a sibling comes first; `known` keeps that by the node above them."""
         node = self.share_tree.nodes.get(path)
-        siblings = {} if node is None or node.above is None else node.above.below
-        return any(each not in self.beyond and self._waits(siblings[each]) for each in siblings)
+        if node is None or node.above is None:
+            return False
+        above = node.above
+        if above.path not in known:
+            known[above.path] = any(
+                each not in self.beyond and self._waits(below)
+                for each, below in above.below.items()
+            )
+        return known[above.path]
 
     def _waits(self, node: ShareNode) -> bool:
         return node.path in self.first or any(map(self._waits, node.below.values()))
