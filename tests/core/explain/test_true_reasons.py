@@ -20,6 +20,8 @@ from drfd.core.explain import reasons as why
 from drfd.core.explain.holders import ReservedFirst, ServedFirst, Shortfall
 from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
 from drfd.core.model.resources import Axes, Resources, Vector
@@ -40,6 +42,8 @@ LEAVES = (
     ("root.lab", "alice"), ("root.lab", "bob"), ("root.alice", "alice"), ("root.bob", "bob"),
     ("root.carol", "carol"), ("root.dave", "dave"),
 )  # fmt: skip
+NODES = ("root.lab", "root.lab.alice", "root.lab.bob", "root.alice", "root.carol")
+Used = dict[str, QuotaUse]
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Situation:
     reserves: bool
     is_draining: bool
     at_s: float
+    #: The nodes that have used up their quota, and whether their jobs wait for the next week.
+    used_up: dict[str, bool]
 
 
 @some.composite
@@ -103,6 +109,7 @@ def situations(draw: some.DrawFn) -> Situation:
         draw(some.booleans()),
         draw(some.sampled_from([False] * 9 + [True])),
         draw(some.sampled_from([10.0, 100.0, 5000.0])),
+        draw(some.just({}) | some.dictionaries(some.sampled_from(NODES), some.booleans())),
     )
 
 
@@ -148,13 +155,18 @@ class Made:
     last: Plan
     external: ExternalLoad | None
     at_s: float
+    used_up: Used
 
     def pass_again(self, bench: Bench) -> Plan:
-        return a_pass(bench, self.at_s, self.external, ())
+        return a_pass(bench, self.at_s, self.external, (), self.used_up)
 
 
 def a_pass(
-    bench: Bench, at_s: float, external: ExternalLoad | None, before: tuple[Any, ...]
+    bench: Bench,
+    at_s: float,
+    external: ExternalLoad | None,
+    before: tuple[Any, ...],
+    used_up: Used,
 ) -> Plan:
     context = make_pass_context(
         Ends(bench.ledger, RunTimes()),
@@ -164,15 +176,19 @@ def a_pass(
         external=external,
     )
     wait_index = build_wait_index(bench.ledger, bench.rules, {}, {})
-    return scheduling_pass.schedule(bench.ledger, bench.rules, wait_index, context)
+    return scheduling_pass.schedule(bench.ledger, bench.rules, wait_index, context, used_up=used_up)
 
 
 def start_all(
-    bench: Bench, at_s: float, external: ExternalLoad | None = None, before: Any = ()
+    bench: Bench,
+    at_s: float,
+    external: ExternalLoad | None = None,
+    before: Any = (),
+    used_up: Used = {},  # noqa: B006  # not changed
 ) -> Plan:
     """Passes until nothing starts any more; returns the last one."""
     while True:
-        plan = a_pass(bench, at_s, external, before)
+        plan = a_pass(bench, at_s, external, before, used_up)
         for event in start_events(bench.ledger, plan, now(at_s)):
             bench.befall(event)
             if bench.job(event.job_id).state is JobState.STARTING:
@@ -214,8 +230,12 @@ def make(situation: Situation) -> Made:
         external = ExternalLoad(used=kept, kept=kept, until_s=now(situation.at_s + 60).at_s)
     if situation.is_draining:
         bench.feed(st.DrainAsked(now(3), True, ADMIN))
-    last = start_all(bench, situation.at_s, external)
-    return Made(bench, last, external, situation.at_s)
+    used_up = {
+        path: QuotaUse(path, 2.0, 1.0, waits, now(9999).at_s)
+        for path, waits in situation.used_up.items()
+    }
+    last = start_all(bench, situation.at_s, external, used_up=used_up)
+    return Made(bench, last, external, situation.at_s, used_up)
 
 
 # -- the oracle ------------------------------------------------------------------------------------
@@ -277,6 +297,24 @@ class Oracle:
         wants = self.wants(job)[0]
         return bool(wants) and held + wants > pool.limit["cores"]
 
+    def waits_for_week(self, job: Job) -> str | None:
+        """Which node keeps it waiting for the next week."""
+        used_up = self.made.used_up
+        paths = path_up(job.spec.leaf)
+        return next((path for path in paths if path in used_up and used_up[path].waits), None)
+
+    def waits_beside(self, path: str) -> bool:
+        """Whether a job waits of a sibling that has quota left."""
+        above = path.rpartition(".")[0]
+        used_up = self.made.used_up
+        for job in self.jobs.values():
+            if not self.is_ready(job) or self.waits_for_week(job) is not None:
+                continue
+            siblings = [p for p in path_up(job.spec.leaf) if p.rpartition(".")[0] == above]
+            if any(each != path and each not in used_up for each in siblings):
+                return True
+        return False
+
     def owner(self, label: str) -> Job:
         return self.jobs[int(label)]
 
@@ -302,7 +340,13 @@ class Oracle:
         for job in list(bench.ledger.jobs.values()):
             if job.spec.leaf in leaves and job.state is JobState.PENDING:
                 bench.feed(st.CancelAsked(now(self.made.at_s), job.id, ADMIN))
-        plan = a_pass(bench, self.made.at_s, self.made.external, self.made.last.reservations)
+        plan = a_pass(
+            bench,
+            self.made.at_s,
+            self.made.external,
+            self.made.last.reservations,
+            self.made.used_up,
+        )
         return set(plan.admitted)
 
 
@@ -350,6 +394,17 @@ def check(oracle: Oracle, job: Job, reason: WaitReason) -> None:
             assert named is None or not oracle.is_over_limit(job, named)
             if named is not None and isinstance(fact, why.TooLittleFree):
                 check_nobody_else_is_to_blame(oracle, job, named)
+        case why.OutOfQuota():
+            assert code is ReasonCode.QUOTA
+            assert fact.use in oracle.made.used_up.values()
+            assert fact.use.path in path_up(job.spec.leaf)
+            if fact.use.waits:
+                assert not fact.shortfalls
+            else:
+                assert oracle.waits_beside(fact.use.path), "it is last, and nobody comes first"
+                named = check_shortfalls(oracle, job, fact.shortfalls)
+                if named is not None and job.state is JobState.PENDING:
+                    assert oracle.waits_for_week(job) is None
         case ServedFirst():
             assert code is ReasonCode.FAIR_SHARE
             named = check_shortfalls(oracle, job, fact.shortfalls)
@@ -489,7 +544,7 @@ def check_nobody_else_is_to_blame(oracle: Oracle, job: Job, named: set[int]) -> 
 def every_reason(made: Made) -> dict[int, WaitReason | None]:
     bench = made.bench
     return {
-        job.id: explain_wait(job, bench.ledger, made.last, bench.rules)
+        job.id: explain_wait(job, bench.ledger, made.last, bench.rules, used_up=made.used_up)
         for job in bench.ledger.jobs.values()
     }
 
@@ -506,3 +561,6 @@ def test_every_reason_is_true(situation: Situation) -> None:
         assert (reason is not None) is (job.state in waiting)
         if reason is not None:
             check(oracle, job, reason)
+            if oracle.waits_for_week(job) is not None and oracle.is_ready(job):
+                told = (ReasonCode.QUOTA, ReasonCode.LIMIT, ReasonCode.DRAINING)
+                assert reason.code in told, "it does not start before the next week"
