@@ -29,7 +29,7 @@ _COMMA = re.compile(r",(?![^\[]*\])")
 _AFTER = re.compile(r"([0-9]{1,16}|[0-9]{1,15}_[0-9]{1,10})(?:-([0-9]{1,16}))?(?::(ok|any|fail))?")
 _GRES = re.compile(r"([a-zA-Z][\w-]{0,63})(?:=([0-9]{1,16}))?", re.ASCII)
 _MOST_GRES = 1 << 20
-_OUTCOMES = {
+OUTCOMES = {
     "fail": "FAILED",
     "launch": "LAUNCH_FAILED",
     "lost": "LOST",
@@ -170,9 +170,9 @@ def parse_outcomes(text: str) -> list[str]:
     """Return the outcomes of "fail,timeout"."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
-        if word not in _OUTCOMES:
-            raise _bad("retry-on", word, "unknown", f"choose from {', '.join(_OUTCOMES)}")
-    return [_OUTCOMES[word] for word in words]
+        if word not in OUTCOMES:
+            raise _bad("retry-on", word, "unknown", f"choose from {', '.join(OUTCOMES)}")
+    return [OUTCOMES[word] for word in words]
 
 
 #: What to do with a job that can never start: drfd's words, and Slurm's for --kill-on-invalid-dep.

@@ -127,6 +127,26 @@ def test_with_another_command_it_is_submitted_anew(edit: Edit, waiting: CannedDa
     assert submit == {"op": "submit", **expected}
 
 
+@pytest.mark.parametrize("script", [None, "#!/bin/sh\n"])
+def test_an_ended_job_is_submitted_again_with_the_changes(
+    edit: Edit, waiting: CannedDaemon, tmp_path: Path, script: str | None
+) -> None:
+    fields = FIELDS if script is None else {**FIELDS, "script": script}
+    waiting.replies["submission"] = {
+        "label": "42", "state": "FAILED", "live": False, "submission": fields, "proof": None,
+        "again": {"of": 42},
+    }  # fmt: skip
+    result = edit(f"w {tmp_path / 'seen'}")
+    assert (tmp_path / "seen").read_text().startswith("# Job 42 has ended.")
+    assert (told(waiting), "drf retry does that" in result.err) == ([], True)
+    result = edit("s/a b/c d/; s/-m 1G/-m 4G/; /retry/d")
+    assert result.out == "submitted job 50, which is 42 with these changes\n"
+    expected = {**fields, "argv": ["sh", "-c", 'echo "c d"'], "again": {"of": 42},
+                "demand": {**FIELDS["demand"], "memory_bytes": 4 << 30}}  # fmt: skip
+    del expected["retry"]
+    assert told(waiting) == [{"op": "submit", **expected}]
+
+
 def test_lines_within_quotes_are_the_commands_own(edit: Edit, waiting: CannedDaemon) -> None:
     """Comments, empty lines and lines of options in a text of several lines were left out of the
     new command, or taken for options of the job."""
@@ -217,7 +237,7 @@ def test_what_cannot_be_read_changes_nothing(
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        ({"state": "RUNNING"}, "job 42 is RUNNING; only a waiting job can be edited"),
+        ({"state": "RUNNING"}, "job 42 is RUNNING; only a job that waits or has ended can be"),
         ({"submission": {**FIELDS, "array": "0-3"}}, "42 is of an array"),
         ({"submission": {**FIELDS, "attach": "/x"}}, "job 42 is attached to a terminal"),
     ],
@@ -257,4 +277,5 @@ def test_what_cannot_be_changed_here_is_said_before_the_change(
     [kept] = [line for line in head.splitlines() if "--after" in line]
     assert kept.startswith("# It keeps --after 3:any, --begin 2023-11-1")
     assert "--notify end, --notify-command " in kept
+    assert "--retry-on timeout" in kept
     assert all(line.startswith("# ") for line in head.splitlines())

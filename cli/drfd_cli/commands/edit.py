@@ -1,9 +1,11 @@
-"""drf edit: change the command and the options of a waiting job in the user's editor."""
+"""drf edit: change the command and the options of a waiting job in the user's editor, or of an
+ended one, which is submitted again with them."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.words import Ref
+from drfd.client.words import OUTCOMES, Ref
 from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import exact_duration, exact_size, show_cores
 from drfd_cli import output
-from drfd_cli.commands.retry import Changes, read_changes
+from drfd_cli.commands.retry import Changes, read_changes, submit_again
 from drfd_cli.options import connect, job_id
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 _HEAD = """\
 # Job {label} waits. Change its options and its command, save, and leave the editor.
 # If nothing is changed, nothing is done. The options are those of drf submit.
+"""
+_ENDED_HEAD = """\
+# Job {label} has ended. Change its options and its command, save, and leave the editor: it is
+# submitted again. If nothing is changed, nothing is done. The options are those of drf submit.
 """
 _SCRIPT = "# The text of the script stays as it was submitted.\n"
 _AWAITED = """\
@@ -59,7 +65,8 @@ def command(job_id: Ref) -> None:
 
     Demand, time limit, name, pool, group and priority change in place. With another command or
     other options the job is submitted anew, with its environment, conditions and script, and the
-    old one is cancelled: it gets a new id and goes behind your other jobs.
+    old one is cancelled: it gets a new id and goes behind your other jobs. A job that has ended is
+    submitted again, as by drf retry.
     """
     client = connect()
     reply = client.submission(job_id)
@@ -68,7 +75,8 @@ def command(job_id: Ref) -> None:
     before = _read(text)
     found = _edited(text, reply["label"])
     if found is None or found == before:
-        output.say(f"nothing was changed; job {reply['label']} stays as it is")
+        then = "stays as it is" if reply["live"] else "is not submitted; drf retry does that"
+        output.say(f"nothing was changed; job {reply['label']} {then}")
         return
     changed = {
         name: value
@@ -78,6 +86,10 @@ def command(job_id: Ref) -> None:
     if "demand" in changed or "demand" not in found.changes.fields:
         changed["demand"] = _demand(before.changes.fields["demand"], found.changes.fields)
     gone = set(before.changes.fields) - set(found.changes.fields)
+    if not reply["live"]:
+        export, words = found.changes.export, tuple(found.argv)
+        _retry(client, job_id, Changes(changed, export, frozenset(gone), words))
+        return
     if gone == {"group"} and found.argv == before.argv and set(changed) <= _IN_PLACE:
         gone, changed["group"] = set(), ""
     if found.argv == before.argv and not gone and not found.changes.export and (
@@ -108,18 +120,19 @@ def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
 
 
 def _refuse_unfit(reply: SubmissionReply) -> None:
-    """Raise Refused for what is not one waiting job."""
+    """Raise Refused for what is not one job that waits or has ended."""
     label, fields = reply["label"], reply["submission"]
     if "array" in fields:
         raise Refused(
             "not-editable", f"{label} is of an array, whose command cannot be changed",
-            hint=f"drf set changes its demand; or drf cancel {label}, and submit it anew",
+            hint=f"drf set changes its demand; or drf cancel {label}, and submit it anew"
+            if reply["live"] else f"drf retry {label} --with OPTIONS submits it again",
         )  # fmt: skip
-    if reply["state"] not in output.WAITING:
+    if reply["live"] and reply["state"] not in output.WAITING:
         raise Refused(
-            "not-waiting", f"job {label} is {reply['state']}; only a waiting job can be edited",
-            hint="" if reply["live"] else f"drf retry {label} --with OPTIONS submits it again",
-        )  # fmt: skip
+            "not-waiting",
+            f"job {label} is {reply['state']}; only a job that waits or has ended can be edited",
+        )
     if "attach" in fields:
         raise Refused("not-editable", f"job {label} is attached to a terminal (drf run)")
 
@@ -164,7 +177,8 @@ def _written(reply: SubmissionReply) -> str:
     kept = _kept(fields, reply.get("conditions", {}))
     if kept:
         about += f"# It keeps {', '.join(kept)} (drf set changes --after and --begin).\n"
-    return f"{_HEAD.format(label=reply['label'])}{about}{lines}\n{shlex.join(fields['argv'])}\n"
+    head = (_HEAD if reply["live"] else _ENDED_HEAD).format(label=reply["label"])
+    return f"{head}{about}{lines}\n{shlex.join(fields['argv'])}\n"
 
 
 def _kept(fields: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]:
@@ -179,6 +193,14 @@ def _kept(fields: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]
     if conditions.get("begin_s"):
         begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(conditions["begin_s"]))
         found.append(f"--begin {begin}")
+    if fields.get("retry", {}).get("on"):
+        words = [word for word, outcome in OUTCOMES.items() if outcome in fields["retry"]["on"]]
+        found.append(f"--retry-on {','.join(words)}")
+    if "warn" in fields:
+        name = signal.Signals(fields["warn"]["signal"]).name.removeprefix("SIG")
+        found.append(f"--warn {name}@{fields['warn']['before_s']}s")
+    if fields.get("if_never") == "cancel":
+        found.append("--if-never cancel")
     notify = fields.get("notify")
     if notify is not None:
         found.append(f"--notify {','.join(notify['on'])}")
@@ -269,6 +291,13 @@ def _set(client: Connection, ref: Ref, changed: Mapping[str, Any]) -> None:
     reply = client.request("set", select={"ids": [ref]}, **changed)
     _raise_failure(reply)
     output.tell(f"changed job {ref}")
+
+
+def _retry(client: Connection, ref: Ref, changes: Changes) -> None:
+    """Submit an ended job again with the changes. Raises Refused."""
+    again = submit_again(client, [ref], changes, say=output.say)
+    if again is not None:
+        output.tell(f"submitted job {again.reply['id']}, which is {again.of} with these changes")
 
 
 def _raise_failure(reply: Any) -> None:

@@ -425,10 +425,18 @@ class Changes:
     fields: Mapping[str, Any]
     #: Names of secret variables to take from the present environment.
     export: tuple[str, ...] = ()
+    #: Fields of the submission that are taken away.
+    gone: frozenset[str] = frozenset()
+    #: Other words of the command; the text of a script stays, unlike with "argv" among `fields`.
+    words: tuple[str, ...] = ()
 
     def applied(self, submission: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a submission with the changes. Raises Refused."""
         found = {**submission, **self.fields}
+        for name in self.gone:
+            found.pop(name, None)
+        if self.words:
+            found["argv"] = list(self.words)
         if "array" in self.fields and "again" in found:
             # Its tasks are others.
             found["again"] = {"of": found["again"]["of"]}

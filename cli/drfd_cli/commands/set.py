@@ -172,6 +172,8 @@ def command(
         "group": into,
     }
     asked = {key: value for key, value in given.items() if value is not None}
+    if pool == "":
+        raise click.UsageError("-p '' names no pool; drf shares lists the pools")
     if "%" in (chosen.get("group") or ""):
         raise click.UsageError(
             f"-g selects the jobs of a group; write --group {chosen['group']} for the limit"
