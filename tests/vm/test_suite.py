@@ -71,6 +71,7 @@ SLICE = [
     Cell("tell", "engine.some-untold", "controller"),
     Cell("inside", "inside.before-enter", "itself"),
     Cell("inside", "inside.after-enter", "launcher"),
+    Cell("never", "notifier.after-mark", "launcher"),
 ]
 _CELL = "tests/torture/test_crash_matrix.py::test_every_promise_holds_when"
 #: For alice, who has no cgroups, and for root.
