@@ -64,7 +64,7 @@ def shell(place: Place, chosen: Chosen) -> Iterator[Figure]:
     with drained(place):
         for _ in range(chosen.runs):
             bare.append(loop(" ".join(_BARE), max(1, count // 5)))
-            rates.append(loop(f"{_DRF} submit -q -- true", count))
+            rates.append(loop(f"{_DRF} submit -q --no-warnings -- true", count))
     rate = statistics.median(rates)
     yield Figure(
         what=f"{count} × drf submit -- true", value=rate, unit="/s",
