@@ -14,6 +14,7 @@ import os
 import stat
 import sys
 import time
+from abc import ABC, abstractmethod
 
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
@@ -96,7 +97,7 @@ def relay_of(terminal: Terminal, escape: str, master: int | None = None) -> PtyR
     return PtyRelay(terminal, escape.encode() if escape != "none" else None, master)
 
 
-class Attendance:
+class Attendance(ABC):
     """Stays with a submitted job until it ends: relays its terminal and forwards signals."""
 
     def __init__(
@@ -144,16 +145,17 @@ class Attendance:
                 if self._line is not None:
                     self._line.refresh()
 
+    @abstractmethod
     def _sources(self) -> list[int]:
         """Return the descriptors that are readable when there is somebody to `_serve`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _serve(self) -> None:
-        raise NotImplementedError
+        """Serve whoever is there."""
 
+    @abstractmethod
     def _detach(self, relay: PtyRelay) -> None:
         """Leave the job, which goes on, and exit."""
-        raise NotImplementedError
 
     def _relay_bytes(self, relay: PtyRelay, ready: set[int]) -> None:
         if relay.is_open and not relay.terminal.is_raw:

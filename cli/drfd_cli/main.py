@@ -80,7 +80,9 @@ EXAMPLES = {
     for verb, (_, words) in verbs.items()
 }
 #: Slurm's names, which the help puts on one line.
-_HIDDEN = (*("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol", "slurm-names"),)
+_HIDDEN = (
+    "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol", "slurm-names",
+)  # fmt: skip
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
     **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),

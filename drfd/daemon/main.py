@@ -43,9 +43,9 @@ log = logging.getLogger("drfd")
 
 #: Seconds that a launcher with a wrong configuration waits before it ends.
 _WRONG_PAUSE_S = 5.0
-#: Directory where logind has a file for each user that lingers.
 #: Seconds that the user directory has to say which users of the configuration there are.
 _DIRECTORY_S = 1.0
+#: Directory where logind has a file for each user that lingers.
 _LINGER = Path("/var/lib/systemd/linger")
 
 

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 from drfd.common.units import show_need
-from drfd.core.fairness.rules import ROOT, NodeSettings, Pool, Rules
+from drfd.core.fairness.rules import ROOT, NodeSettings, Pool, Rules, nodes_of
 from drfd.core.fairness.share_tree import parent_of
-from drfd.core.model.job import leaf_path
 
 #: The most names in one sentence.
 _MOST_NAMES = 5
@@ -26,7 +25,8 @@ def bound_warnings(rules: Rules) -> Iterator[str]:
     """Yield a sentence for each guarantee that cannot be kept: above the node's own limit, or more
     than there is together with those of its siblings."""
     sums: dict[str, list[int]] = {}
-    for path, where in _places(rules.pools, rules.members):
+    places = _places(rules.pools, rules.members)
+    for path, where in places.items():
         rule = rules.shares.rule(path)
         if rule.guarantee is None:
             continue
@@ -39,7 +39,6 @@ def bound_warnings(rules: Rules) -> Iterator[str]:
                 )
         before = sums.get(parent_of(path), [0] * len(rule.guarantee))
         sums[parent_of(path)] = [a + b for a, b in zip(before, rule.guarantee, strict=True)]
-    places = dict(_places(rules.pools, rules.members))
     capacity = rules.axes.vector(rules.capacity)
     for path, promised_in_all in sums.items():
         limit = rules.shares.rule(path).limit or (None,) * len(capacity)
@@ -84,13 +83,14 @@ def user_warnings(
 
 def _places(
     pools: Mapping[str, Pool], members: Mapping[tuple[str, str], NodeSettings]
-) -> Iterator[tuple[str, str]]:
-    """Yield the path of each node, and where it stands in the configuration."""
-    for name in pools:
-        yield f"{ROOT}.{name}", f"pools.{_toml(name)}"
-    for name, user in members:
-        where = f"pools.{_toml(name)}.users.{user}" if name else f"users.{user}"
-        yield leaf_path(f"{ROOT}.{name or user}", user), where
+) -> dict[str, str]:
+    """Return where each node stands in the configuration, by its path."""
+    places = [f"pools.{_toml(name)}" for name in pools]
+    places += [
+        f"pools.{_toml(name)}.users.{user}" if name else f"users.{user}" for name, user in members
+    ]
+    paths = (path for path, _ in nodes_of(pools, members))
+    return dict(zip(paths, places, strict=True))
 
 
 def _toml(name: str) -> str:

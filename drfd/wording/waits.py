@@ -16,7 +16,14 @@ from drfd.core.explain.holders import (
     ServedFirst,
     Shortfall,
 )
-from drfd.core.model.job import JobState, Postponed, RequiredOutcome, Whose, show_path
+from drfd.core.model.job import (
+    JobState,
+    Postponed,
+    RequiredOutcome,
+    Whose,
+    after_word,
+    show_path,
+)
 from drfd.core.model.limit_hours import Limit, LimitSteps
 from drfd.core.scheduling.certainty import Certainty
 
@@ -418,9 +425,7 @@ def attempts_text(fact: Attempts | None) -> str:
 
 def _never_starts(fact: why.NeverStarts) -> str:
     wish = "fail" if fact.required is RequiredOutcome.FAIL else "end well"
-    left = ",".join(
-        name if want is RequiredOutcome.OK else f"{name}:{want.value}" for name, want in fact.others
-    )
+    left = ",".join(after_word(name, want) for name, want in fact.others)
     return (
         f"job {fact.on} ended {fact.outcome} and was to {wish}, so this one never starts; "
         f"drf cancel {fact.job}, or drf set --after {left or repr('')} {fact.job}"

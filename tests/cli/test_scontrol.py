@@ -75,7 +75,7 @@ def test_this_machine_is_the_list_outside_a_job(
 def test_a_job_is_shown_in_slurms_words(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     Path("train.sh").touch()
     shown = job(
-        cwd=os.getcwd(), argv=["train.sh", "a b"], stdout="/work/o", stderr="/work/e", retry=None,
+        cwd=os.getcwd(), argv=["train.sh", "a b"], stdout="/data/o", stderr="/data/e", retry=None,
         after=[{"id": 41, "label": "41", "want": "ok"}],
     )  # fmt: skip
     daemon.replies["show"] = {"job": shown, "events": []}
@@ -88,7 +88,7 @@ def test_a_job_is_shown_in_slurms_words(drf: Drf, daemon: CannedDaemon, job: Mak
     assert {key: found[key] for key in ("JobState", "Dependency", "TimeLimit", "NumCPUs")} == {
         "JobState": "RUNNING", "Dependency": "afterok:41", "TimeLimit": "01:00:00", "NumCPUs": "8",
     }  # fmt: skip
-    assert (found["WorkDir"], found["StdOut"], found["NodeList"]) == (os.getcwd(), "/work/o", HOST)
+    assert (found["WorkDir"], found["StdOut"], found["NodeList"]) == (os.getcwd(), "/data/o", HOST)
     for words in (("-o", "show", "job", "42"), ("show", "jobid=42", "-o")):
         one = drf("scontrol", *words).out
         assert one.count("\n") == 1 and one.split() == out.split()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from drfd.client.connection import Connection
-from drfd.common.errors import BY_KIND, DrfdError, NotPermitted, Refused
+from drfd.common.errors import BY_KIND, NotPermitted, Refused
 from drfd.common.indices import joined, show_spans
 from drfd_cli import output
 from drfd_cli.options import (
@@ -27,7 +26,7 @@ from drfd_cli.output import Result, pick
 from drfd_cli.words import which_job
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchReply, BatchVerb, Failure, ShowReply
+    from drfd.protocol.replies import BatchReply, BatchVerb, Failure
 
 #: On a terminal, more jobs than this need a confirmation; so do jobs of other users, if they were
 #: not named by their ids.
@@ -69,10 +68,12 @@ def act(
     yes: bool,
     asked: Mapping[str, object] | None = None,
     refine: Callable[[Connection, Mapping[str, object]], Mapping[str, object]] | None = None,
+    tell: Callable[[Connection, Sequence[int | str]], None] | None = None,
     **chosen: Any,
 ) -> Result:
     """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result.
-    `refine` returns more of these for a selection, or raises to keep it from being changed."""
+    `refine` returns more of these for a selection, or raises to keep it from being changed. `tell`
+    prints more of the jobs for which it was done."""
     ids_or_filters(chosen)
     client = connect()
     is_filtered = not chosen["ids"]
@@ -101,7 +102,7 @@ def act(
     asked = {**(asked or {}), **({} if refine is None else refine(client, select))}
     reply = client.request(verb, select=select, **asked)
     return Result(
-        show=lambda: _show_set(client, reply, done_word, asked),
+        show=lambda: _show(client, reply, done_word, tell),
         # The daemon sends notices only if a part of the request has to wait.
         view=lambda: {**pick(reply, ("done", "failed")), **output.standing(reply)},
         finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),
@@ -114,7 +115,12 @@ def _confirm(question: str) -> None:
         raise click.Abort
 
 
-def _show(reply: BatchReply, done_word: str) -> None:
+def _show(
+    client: Connection,
+    reply: BatchReply,
+    done_word: str,
+    tell: Callable[[Connection, Sequence[int | str]], None] | None,
+) -> None:
     labels: list[Any] = reply.get("labels") or reply["done"]
     kept = reply.get("kept", {})
     for label in _summed(labels):
@@ -122,40 +128,8 @@ def _show(reply: BatchReply, done_word: str) -> None:
         output.tell(f"{done_word} job {label}{but}")
     if not labels and not reply["failed"]:
         output.say("no jobs")
-
-
-def _show_set(
-    client: Connection, reply: BatchReply, done_word: str, asked: Mapping[str, object]
-) -> None:
-    """Print what was done, and after a change of the time limit when running jobs end."""
-    _show(reply, done_word)
-    refs = reply.get("labels") or reply["done"]
-    if "time_limit_s" not in asked or len(refs) > _FEW:
-        return
-    for ref in refs:
-        try:
-            found = client.request("show", id=ref)
-        except DrfdError:
-            # The change is made; the job may have ended since.
-            return
-        line = _end_line(found) if "job" in found else None
-        if line is not None:
-            output.say(line)
-
-
-def _end_line(reply: ShowReply) -> str | None:
-    """Return when a running job reaches its time limit, or None if that is not known here: the time
-    in which a job was suspended does not count."""
-    job, label = reply["job"], output.label(reply["job"])
-    started_s, limit_s = job["started_at"], job["time_limit_s"]
-    was_frozen = any(event["event"] == "Suspended" for event in reply["events"])
-    if job["state"] != "RUNNING" or started_s is None or was_frozen:
-        return None
-    if limit_s is None:
-        return f"job {label} runs without a time limit now"
-    if started_s + limit_s <= time.time():
-        return f"job {label} has run longer than that, and is stopped now"
-    return f"job {label} ends by {output.show_when(started_s + limit_s)} now"
+    if tell is not None:
+        tell(client, labels)
 
 
 def _finish(reply: BatchReply, done_word: str, *, is_filtered: bool) -> int:

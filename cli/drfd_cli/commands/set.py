@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time as clock
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.client.submission import Rates, demand_fields, dependencies
-from drfd.common.errors import Refused
+from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import parse_duration, show_duration
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
@@ -33,7 +33,7 @@ from drfd_cli.options import (
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import JobView
+    from drfd.protocol.replies import JobView, ShowReply
 
 #: A running job that would be stopped within so many seconds is asked about.
 _SOON_S = 60
@@ -125,6 +125,34 @@ class _NewLimit:
             raise click.Abort
 
 
+def _tell_ends(client: Connection, refs: Sequence[int | str]) -> None:
+    """Print when running jobs end, unless they are many."""
+    for ref in refs if len(refs) <= _NAMED else ():
+        try:
+            found = client.request("show", id=ref)
+        except DrfdError:
+            # The change is made; the job may have ended since.
+            return
+        line = _end_line(found) if "job" in found else None
+        if line is not None:
+            output.say(line)
+
+
+def _end_line(reply: ShowReply) -> str | None:
+    """Return when a running job reaches its time limit, or None if that is not known here: the time
+    in which a job was suspended does not count."""
+    job, label = reply["job"], output.label(reply["job"])
+    started_s, limit_s = job["started_at"], job["time_limit_s"]
+    was_frozen = any(event["event"] == "Suspended" for event in reply["events"])
+    if job["state"] != "RUNNING" or started_s is None or was_frozen:
+        return None
+    if limit_s is None:
+        return f"job {label} runs without a time limit now"
+    if started_s + limit_s <= clock.time():
+        return f"job {label} has run longer than that, and is stopped now"
+    return f"job {label} ends by {output.show_when(started_s + limit_s)} now"
+
+
 class _SetCommand(KnowingOthers):
     #: Names select jobs here, and do not change them.
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -190,4 +218,5 @@ def command(
         # The limit belongs to each job that names it, and running jobs keep theirs.
         chosen.update(group=into.partition("%")[0], states=output.WAITING)
     refine = None if time is None else _NewLimit(time, chosen["yes"])
-    return act("set", "changed", asked=asked, refine=refine, **chosen)
+    tell = None if time is None else _tell_ends
+    return act("set", "changed", asked=asked, refine=refine, tell=tell, **chosen)

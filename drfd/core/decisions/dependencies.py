@@ -76,8 +76,17 @@ def never_text(broken: Broken, label: str, *, is_cancelled: bool) -> str:
     """Return in a sentence why a job can never start; `label` names the job that it waited for."""
     ended = f"job {label} ended {broken.outcome}"
     if is_cancelled:
-        return f"cancelled, because {ended} and it could never start (--if-never cancel)"
+        return f"{_BY_RULE_TEXT}{ended} and it could never start (--if-never cancel)"
     return f"it can never start, because {ended}"
+
+
+#: The begin of the outcome's text of a job that was cancelled because it could never start.
+_BY_RULE_TEXT = "cancelled, because "
+
+
+def is_cancelled_by_rule(job: Job) -> bool:
+    """Return whether a cancelled job was cancelled because it could never start, by nobody."""
+    return job.outcome_text.startswith(_BY_RULE_TEXT)
 
 
 def jobs_to_notify(ledger: Ledger, job_id: int) -> list[Job]:
@@ -400,8 +409,8 @@ class Settlement:
                 event = _settled_for(ledger, job)
                 yield event
                 left -= 1 + len(job.awaits) // _DEPENDENCIES
-                # With a notification, the job is cancelled after it: `never_notified`.
-                if job.spec.cancel_if_never and not job.spec.notifies_never:
+                # Others are cancelled by `never_notified`.
+                if job.spec.is_cancelled_at_once:
                     for cancelled in cancelled_for(ledger, event):
                         yield cancelled
                         left -= 1

@@ -89,12 +89,6 @@ def _together(array_state: ArrayState, event: ev.Event) -> ev.Event:
     return replace(event, job_id=array_state.array.id)
 
 
-def _is_cancelled_at_once(spec: JobSpec) -> bool:
-    """Return whether a job is cancelled in the turn in which it is known that it never starts: its
-    owner need not be notified before."""
-    return spec.cancel_if_never and not spec.notifies_never
-
-
 def owns(actor: st.Actor, spec: JobSpec) -> bool:
     """Return whether a job is the user's own.
 
@@ -140,8 +134,11 @@ def refuse_unfit(
             f"{show_amount(found.axis, found.limit)} at most: it could never start",
             hint="not queued; ask for less",
         )
-    paths, amounts = path_up(spec.leaf), dict(zip(rules.axes.names, asked, strict=True))
-    if hours.covers(paths) and hours.first_fit_s(paths, amounts, now_s) is None:
+    paths = path_up(spec.leaf)
+    if not hours.covers(paths):
+        return
+    amounts = dict(zip(rules.axes.names, asked, strict=True))
+    if hours.first_fit_s(paths, amounts, now_s) is None:
         raise Refused(
             "above-limit",
             f"at no hour do the limits of {' and '.join(map(show_path, paths))} together let the "
@@ -168,7 +165,8 @@ def refuse_late_warning(spec: JobSpec) -> None:
 
 
 def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
-    asked = replace(asked, spec=_in_group(ledger, asked.spec))
+    spec = _in_group(ledger, asked.spec)
+    asked = asked if spec is asked.spec else replace(asked, spec=spec)
     refuse_unfit(asked.spec, rules, ledger.limit_hours, asked.now.at_s)
     refuse_late_warning(asked.spec)
     after, at_s = asked.spec.after, asked.now.at_s
@@ -180,7 +178,7 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     ended_before = settle_ended(
         *(job_id, after, asked.ended, at_s),
         ledger=ledger,
-        cancels=_is_cancelled_at_once(asked.spec),
+        cancels=asked.spec.is_cancelled_at_once,
     )
     if asked.spans:
         return [
@@ -445,7 +443,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules, new: NewKinds) -
         *settle_ended(
             *(job.id, wish.after or (), asked.ended, at_s),
             ledger=ledger,
-            cancels=_is_cancelled_at_once(spec),
+            cancels=spec.is_cancelled_at_once,
         ),
     ]
 

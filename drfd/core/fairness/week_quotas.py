@@ -43,10 +43,6 @@ class QuotaUse:
     #: The end of the week, in Unix time.
     restored_s: float
 
-    @property
-    def is_used_up(self) -> bool:
-        return self.used_hours >= self.quota_hours
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:

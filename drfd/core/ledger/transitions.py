@@ -178,6 +178,13 @@ def _with_spec(job: Job, spec: JobSpec, sets_after: bool, sets_begin: bool, at_s
     return eligible(job, at_s) if sets_after or sets_begin else job
 
 
+def _next_step(job: Job) -> str:
+    """Say what a waiting job has not done yet."""
+    if job.retries:
+        return "was tried again"
+    return "started again" if job.earlier_runs else "started"
+
+
 def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
     """Return the job without the state of its last attempt, waiting again.
 
@@ -298,15 +305,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 state=state,
                 ended_at=event.at_s,
                 outcome=Outcome.CANCELLED,
-                outcome_text=event.why
-                or f"cancelled by {event.by} before it "
-                + (
-                    "was tried again"
-                    if job.retries
-                    else "started again"
-                    if job.earlier_runs
-                    else "started"
-                ),
+                outcome_text=event.why or f"cancelled by {event.by} before it {_next_step(job)}",
             )
         case ev.LaunchFailed():
             return replace_in(

@@ -144,6 +144,11 @@ class Dependency:
     want: RequiredOutcome = RequiredOutcome.OK
 
 
+def after_word(label: str, want: RequiredOutcome) -> str:
+    """Return a dependency as `--after` takes it: "42", "42:any"."""
+    return label if want is RequiredOutcome.OK else f"{label}:{want.value}"
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Run the job again, at most `times` times, after an attempt with one of these outcomes."""
@@ -262,6 +267,12 @@ class JobSpec:
     def notifies_never(self) -> bool:
         """Whether the owner wants to be notified when the job can never start."""
         return self.notify is not None and self.notify.wants(Outcome.CANCELLED)
+
+    @property
+    def is_cancelled_at_once(self) -> bool:
+        """Whether it is cancelled in the turn in which it is known that it never starts. With a
+        notification, it is cancelled after that."""
+        return self.cancel_if_never and not self.notifies_never
 
     @property
     def stored_bytes(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
-from drfd.core.decisions.dependencies import is_met
+from drfd.core.decisions.dependencies import is_cancelled_by_rule, is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
@@ -22,7 +22,7 @@ from drfd.core.model.job import (
     JobSpec,
     JobState,
     Outcome,
-    RequiredOutcome,
+    after_word,
 )
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
@@ -35,8 +35,6 @@ _MOST_REPEATS = 100
 #: How much work one request may cause by looking for repeats of repeats: a job is 1, an array 1
 #: more for so many tasks, and for so many ranges of indices.
 _MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
-#: How the outcome begins of a job that a rule has cancelled (`core.decisions.dependencies`).
-_BY_RULE = "cancelled, because"
 
 
 def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -> SubmissionReply:
@@ -83,7 +81,7 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
         search = RepeatSearch(engine, lookup)
         reply["waited_for"] = [_awaited(engine, lookup, each, search) for each in spec.after]
     if job.outcome is Outcome.CANCELLED or array is not None:
-        reply["cancelled_by_hand"] = not job.outcome_text.startswith(_BY_RULE)
+        reply["cancelled_by_hand"] = not is_cancelled_by_rule(job)
     if is_live or spec.after:
         reply["conditions"] = {
             "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
@@ -174,7 +172,7 @@ def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> Iterator[str]:
     for each in job.spec.after:
         if each.job_id == on or each in job.awaits:
             label = lookup.name_of(last if each.job_id == on else each.job_id)
-            words.append(label if each.want is RequiredOutcome.OK else f"{label}:{each.want}")
+            words.append(after_word(label, each.want))
     mine = job.id if job.array_id is None else job.array_id
     yield (
         f"job {lookup.name_of(on)} has been retried as job {lookup.name_of(last)}: "
