@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.child import run_notice
@@ -202,7 +202,7 @@ def _make_place(confinement: Confinement, key: Key, order: LaunchOrder) -> None:
     """Make the attempt's cgroup if there is none: usually it has gone with the job's last process.
     It gets no CPUs of its own, because only the launcher knows which are free."""
     if confinement.cgroup_path(key) is None or key not in confinement.leftovers():
-        confinement.create(key, replace(order.limits, cores_by=QUOTA))
+        confinement.create(key, replace(order.limits, cores_by=QUOTA), Devices())
 
 
 def _wait(pid: int) -> int | None:

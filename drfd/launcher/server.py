@@ -24,7 +24,7 @@ from drfd.core.model.job import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
-from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
@@ -526,7 +526,7 @@ class Launcher:
         attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
-            self.confinement.create(key, order.limits)
+            self.confinement.create(key, order.limits, Devices())
             self._spaces.make(key, created.get("space"))
             self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")

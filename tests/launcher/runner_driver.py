@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import Entrance, LimitFailed
+from drfd.launcher.confinement.interface import Devices, Entrance, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, read_order
 from drfd.launcher.runner import attempt_process, privileges
@@ -149,7 +149,7 @@ def start(request: dict) -> int:
         "space": request["space"],
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
-    confinement.create((order.id, order.attempt), order.limits)
+    confinement.create((order.id, order.attempt), order.limits, Devices())
     attempt_fd = attempt_files.create(directory, (order.id, order.attempt), created)
     os.close(directory)
     pid = request["runner"]

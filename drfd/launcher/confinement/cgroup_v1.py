@@ -26,8 +26,10 @@ from drfd.launcher.confinement.cgroup_files import (
 )
 from drfd.launcher.confinement.cores import PERIOD_US, Cores, Cpusets, Pins, open_v1
 from drfd.launcher.confinement.interface import (
+    NOT_HIDDEN,
     WRITTEN,
     Counted,
+    Devices,
     Entrance,
     LimitFailed,
     reach_before_limits,
@@ -100,7 +102,12 @@ class CgroupV1:
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         pass
 
-    def create(self, key: Key, limits: AttemptLimits) -> None:
+    def hiding(self) -> tuple[str, str]:
+        return NOT_HIDDEN, "this version of drfd hides no devices on this kind of machine"
+
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+        if devices.hidden:
+            raise LimitFailed(self.hiding()[1])
         try:
             for directory in self._directories(key):
                 # mkdir fails on an existing directory: stale limits and peaks must not be reused.

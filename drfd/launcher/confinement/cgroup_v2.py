@@ -23,7 +23,9 @@ from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets,
 from drfd.launcher.confinement.interface import (
     FORKED,
     MOVED,
+    NOT_HIDDEN,
     Counted,
+    Devices,
     Entrance,
     JobGroupGone,
     LimitFailed,
@@ -100,7 +102,12 @@ class CgroupV2:
         if "cpu" not in self._controllers:
             self._affinity.adopt(key, attempt)
 
-    def create(self, key: Key, limits: AttemptLimits) -> None:
+    def hiding(self) -> tuple[str, str]:
+        return NOT_HIDDEN, "this version of drfd hides no devices on this kind of machine"
+
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+        if devices.hidden:
+            raise LimitFailed(self.hiding()[1])
         if "cpu" not in self._controllers:
             self._affinity.choose(key, limits)
         try:

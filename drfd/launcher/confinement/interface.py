@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from drfd.common.failpoints import reach
+from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.system.files import put
@@ -24,8 +25,23 @@ Counted = dict[str, int]
 ENTRIES = FORKED, WRITTEN, MOVED, NONE = "forked", "written", "moved", "none"
 
 
+#: How device nodes are hidden: by a BPF program on the job's cgroup (v2), by its cgroup of the
+#: devices controller (v1), or not at all.
+HIDINGS = BY_BPF, BY_CONTROLLER, NOT_HIDDEN = "bpf", "devices", "none"
+
+
 class LimitFailed(Exception):
     """A limit could not be applied, so the job must not start; the text names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What an attempt was given of the machine's devices, as far as its limits depend on it."""
+
+    #: Device nodes that no process of the attempt may open or make, nor one of root's.
+    hidden: frozenset[DeviceNode] = frozenset()
+    #: NUMA nodes of its devices, which its CPUs should be of.
+    numa_nodes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +117,13 @@ class Confinement(Protocol):
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         """Take over an attempt of an earlier launcher; called for each at the start."""
 
-    def create(self, key: Key, limits: AttemptLimits) -> None:
-        """Make the attempt's cgroup with limits, read back. Raises LimitFailed, JobGroupGone."""
+    def hiding(self) -> tuple[str, str]:
+        """Return how device nodes are hidden from jobs: one of HIDINGS, and what that means or why
+        it cannot be had, in a sentence for the administrator."""
+
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+        """Make the attempt's cgroup with limits, read back. Raises JobGroupGone, and LimitFailed,
+        also if a device is to be hidden and cannot be."""
 
     def fork(self, key: Key) -> int:
         """Fork a process that is to `enter` the attempt's cgroup, and is in it already where the

@@ -17,7 +17,14 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
-from drfd.launcher.confinement.interface import NONE, Counted, Entrance
+from drfd.launcher.confinement.interface import (
+    NONE,
+    NOT_HIDDEN,
+    Counted,
+    Devices,
+    Entrance,
+    LimitFailed,
+)
 from drfd.launcher.confinement.processes import is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits
 from drfd.launcher.system import process
@@ -73,7 +80,12 @@ class Unconfined:
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         self._affinity.adopt(key, attempt)
 
-    def create(self, key: Key, limits: AttemptLimits) -> None:
+    def hiding(self) -> tuple[str, str]:
+        return NOT_HIDDEN, f"devices cannot be hidden from jobs: {self._why}"
+
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
+        if devices.hidden:
+            raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)
 
     def entry(self) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from cgroupspy.controllers import Controller
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v1, cores, processes
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
-from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.confinement.interface import Devices, LimitFailed
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits, DiskLimit
 from drfd.launcher.system.files import Plain
 from launcher.rig import WAIT_S, Start
@@ -190,7 +190,7 @@ def test_a_machine_that_forbids_it_is_an_error_of_the_machine(kernel: Kernel) ->
 
 
 def test_closing_leaves_what_is_in_use(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     place.close()
     assert directories(kernel) == ALL
     place.remove(KEY)
@@ -219,7 +219,7 @@ def test_without_blkio_it_does_not_claim_to_limit_disks(kernel: Kernel) -> None:
 
 
 def test_all_limits_are_in_the_kernels_files(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     assert directories(kernel) == ALL
     limit = str(64 << 20)
     assert values(
@@ -249,13 +249,13 @@ def test_cores_become_a_quota_that_the_kernel_takes(
     kernel: Kernel, place: CgroupV1, cores_milli: int, quota: str, shares: str
 ) -> None:
     """It takes no quota below a millisecond, and no shares below 2."""
-    place.create(KEY, AttemptLimits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1))
+    place.create(KEY, AttemptLimits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1), Devices())
     found = values(kernel, "cpu.cfs_quota_us", "cpu.shares")
     assert found == {"cpu.cfs_quota_us": quota, "cpu.shares": shares}
 
 
 def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=5 * PAGE + 1, pids=1))
+    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=5 * PAGE + 1, pids=1), Devices())
     assert values(kernel, "memory.limit_in_bytes") == {"memory.limit_in_bytes": str(5 * PAGE)}
 
 
@@ -263,7 +263,7 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(
     kernel: Kernel, place: CgroupV1, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(FRESH["memory"], "memory.memsw.limit_in_bytes")
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     assert file(kernel, "memory.limit_in_bytes").read_text() == f"{64 << 20}\n"
     assert not file(kernel, "memory.memsw.limit_in_bytes").exists()
 
@@ -271,7 +271,9 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(
 def test_each_direction_of_a_disk_is_limited_as_declared(kernel: Kernel, place: CgroupV1) -> None:
     """cgroupspy 0.2.3 has a blank at the end of the name of the write throttle."""
     disks = (DiskLimit(device="8:0", read_bps=1_000_000, write_bps=2_000_000),)
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    place.create(
+        KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks), Devices()
+    )
     names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
     assert values(kernel, *names) == {names[0]: "8:0 1000000", names[1]: "8:0 2000000"}
     assert [os.path.basename(path) for path, _ in kernel.writes[-2:]] == list(names)
@@ -279,7 +281,9 @@ def test_each_direction_of_a_disk_is_limited_as_declared(kernel: Kernel, place: 
 
 def test_a_direction_that_is_not_declared_is_not_limited(kernel: Kernel, place: CgroupV1) -> None:
     disks = (DiskLimit(device="8:0", read_bps=0, write_bps=2_000_000),)
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    place.create(
+        KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks), Devices()
+    )
     names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
     assert values(kernel, *names) == {names[0]: "", names[1]: "8:0 2000000"}
 
@@ -289,7 +293,9 @@ def test_every_disk_is_limited(kernel: Kernel, place: CgroupV1) -> None:
     disks = tuple(
         DiskLimit(device=device, read_bps=1000, write_bps=2000) for device in ("8:0", "8:16")
     )
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    place.create(
+        KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks), Devices()
+    )
     found = file(kernel, "blkio.throttle.read_bps_device").read_text().splitlines()
     assert sorted(found) == ["8:0 1000", "8:16 1000"]
     found = file(kernel, "blkio.throttle.write_bps_device").read_text().splitlines()
@@ -301,7 +307,9 @@ def test_a_disk_limit_without_blkio_does_not_start_the_job(kernel: Kernel) -> No
     place = CgroupV1(kernel.mounts(), "drfd/test")
     disks = (DiskLimit(device="8:0", read_bps=1, write_bps=0),)
     with pytest.raises(LimitFailed, match="blkio"):
-        place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+        place.create(
+            KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks), Devices()
+        )
     assert place.leftovers() == []
 
 
@@ -330,7 +338,9 @@ def test_a_limit_that_reads_otherwise_is_no_limit(
     kernel.insists[name] = reads
     with pytest.raises(LimitFailed) as raised:
         place.create(
-            KEY, AttemptLimits(cores_milli=1500, memory_bytes=64 << 20, pids=100, disks=DISK)
+            KEY,
+            AttemptLimits(cores_milli=1500, memory_bytes=64 << 20, pids=100, disks=DISK),
+            Devices(),
         )
     assert name.split(".")[0] in str(raised.value)
     assert directories(kernel) == []
@@ -350,7 +360,9 @@ def test_a_limit_that_the_kernel_refuses_is_named(
     kernel.fails[name] = errno.EINVAL
     with pytest.raises(LimitFailed) as raised:
         place.create(
-            KEY, AttemptLimits(cores_milli=1500, memory_bytes=64 << 20, pids=100, disks=DISK)
+            KEY,
+            AttemptLimits(cores_milli=1500, memory_bytes=64 << 20, pids=100, disks=DISK),
+            Devices(),
         )
     assert str(raised.value) == f"{file(kernel, name)}: Invalid argument"
     assert directories(kernel) == []
@@ -361,15 +373,15 @@ def test_a_period_that_is_not_the_usual_one_is_set_and_read_back(
 ) -> None:
     monkeypatch.setitem(FRESH["cpu"], "cpu.cfs_period_us", "50000")
     for attempt in (1, 2):
-        place.create((1, attempt), LIMITS)
+        place.create((1, attempt), LIMITS, Devices())
         assert file(kernel, "cpu.cfs_period_us", key=(1, attempt)).read_text() == "100000\n"
     kernel.insists["cpu.cfs_period_us"] = "60000"
     with pytest.raises(LimitFailed, match=r"cpu\.cfs_period_us was set to 100000 and reads"):
-        place.create(KEY, LIMITS)
+        place.create(KEY, LIMITS, Devices())
     del kernel.insists["cpu.cfs_period_us"]
     kernel.fails["cpu.cfs_period_us"] = errno.EINVAL
     with pytest.raises(LimitFailed) as raised:
-        place.create(KEY, LIMITS)
+        place.create(KEY, LIMITS, Devices())
     assert str(raised.value) == f"{file(kernel, 'cpu.cfs_period_us')}: Invalid argument"
 
 
@@ -383,7 +395,7 @@ def test_what_every_new_cgroup_has_already_is_not_set_again(
     monkeypatch.setattr(cores, "usable_cpus", lambda: frozenset(range(4)))
     place = CgroupV1(kernel.mounts(), "drfd/test")
     for attempt in (1, 2):
-        place.create((1, attempt), LIMITS)
+        place.create((1, attempt), LIMITS, Devices())
         mine = [os.path.basename(path) for path, _ in kernel.writes if f"job-1-{attempt}" in path]
         assert mine == [
             *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
@@ -397,27 +409,27 @@ def test_a_cgroup_that_cannot_be_made_leaves_no_others(
 ) -> None:
     kernel.fails[hierarchy] = errno.EACCES
     with pytest.raises(LimitFailed, match="Permission denied"):
-        place.create(KEY, LIMITS)
+        place.create(KEY, LIMITS, Devices())
     assert directories(kernel) == []
 
 
 def test_a_kernel_that_is_full_of_cgroups_is_explained(kernel: Kernel, place: CgroupV1) -> None:
     kernel.fails["memory"] = errno.ENOSPC
     with pytest.raises(LimitFailed, match="no room for another cgroup"):
-        place.create(KEY, LIMITS)
+        place.create(KEY, LIMITS, Devices())
 
 
 def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel, place: CgroupV1) -> None:
     """Its limits and peaks would be an earlier run's, and its processes."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     procs(kernel, "memory").write_text("1\n")
     with pytest.raises(LimitFailed, match="File exists"):
-        place.create(KEY, AttemptLimits(cores_milli=9000, memory_bytes=PAGE, pids=1))
+        place.create(KEY, AttemptLimits(cores_milli=9000, memory_bytes=PAGE, pids=1), Devices())
     assert file(kernel, "memory.limit_in_bytes").read_text() == f"{64 << 20}\n"
 
 
 def test_a_process_enters_every_hierarchy_once(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     place.enter(KEY, LIMITS, 0)
     found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/tasks")}
     assert found == dict.fromkeys(kernel.hierarchies, "0")
@@ -425,7 +437,7 @@ def test_a_process_enters_every_hierarchy_once(kernel: Kernel, place: CgroupV1) 
 
 def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV1) -> None:
     """The job's own process finds that out, and its submitter is to read it."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     tasks = file(kernel, "pids.x").with_name("tasks")
     tasks.unlink()
     tasks.mkdir()
@@ -441,7 +453,7 @@ def limits(cores_milli: int, by: str) -> AttemptLimits:
 
 
 def test_with_weights_there_is_no_quota(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, limits(3000, WEIGHT))
+    place.create(KEY, limits(3000, WEIGHT), Devices())
     found = values(kernel, "cpu.cfs_quota_us", "cpu.shares")
     assert found == {"cpu.cfs_quota_us": "-1", "cpu.shares": "3072"}
 
@@ -452,8 +464,8 @@ def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
     """The kernel takes no more than 2^18, which is 256 times the usual weight of one core."""
     monkeypatch.setattr(kernel, "cpu_count", lambda: 1024, raising=False)
     place = CgroupV1(kernel.mounts(), "drfd/test")
-    place.create((1, 1), limits(1_024_000, WEIGHT))
-    place.create((2, 1), limits(256_000, WEIGHT))
+    place.create((1, 1), limits(1_024_000, WEIGHT), Devices())
+    place.create((2, 1), limits(256_000, WEIGHT), Devices())
     shares = [file(kernel, "cpu.shares", key=key).read_text() for key in ((1, 1), (2, 1))]
     assert shares == ["262144\n", "65536\n"]
 
@@ -461,7 +473,7 @@ def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
 def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
     kernel: Kernel, place: CgroupV1
 ) -> None:
-    place.create(KEY, limits(2000, PIN))
+    place.create(KEY, limits(2000, PIN), Devices())
     assert values(kernel, "cpu.cfs_quota_us") == {"cpu.cfs_quota_us": "200000"}
     assert place.cores()[PIN] == f"enforced: {NO_PIN}: no cpuset controller is mounted"
     assert place.cores()[QUOTA] == place.controls()["cores"] == "enforced"
@@ -473,7 +485,7 @@ def test_cpusets_that_we_cannot_have_are_done_without(kernel: Kernel) -> None:
     place = CgroupV1(kernel.mounts(), "drfd/test")
     assert place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
     assert "cpuset" not in place.mounts()
-    place.create(KEY, limits(2000, PIN))
+    place.create(KEY, limits(2000, PIN), Devices())
     assert [name for name in directories(kernel) if "job" in name] == ALL
 
 
@@ -498,8 +510,8 @@ def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(
     kernel: Kernel, pinning: CgroupV1
 ) -> None:
     assert NO_PIN not in pinning.cores()[PIN]
-    pinning.create((1, 1), limits(500, PIN))
-    pinning.create((2, 1), limits(3000, PIN))
+    pinning.create((1, 1), limits(500, PIN), Devices())
+    pinning.create((2, 1), limits(3000, PIN), Devices())
     assert (cpuset(kernel, (1, 1)), quota(kernel, (1, 1))) == (("3", "0", "0"), "50000")
     assert (cpuset(kernel, (2, 1)), quota(kernel, (2, 1))) == (("0-2", "0", "1"), "-1")
     assert pinning.remove((2, 1))
@@ -510,22 +522,22 @@ def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(
 def test_jobs_of_every_mode_have_a_cpuset_or_could_not_make_room(
     kernel: Kernel, pinning: CgroupV1, by: str
 ) -> None:
-    pinning.create((1, 1), limits(2000, by))
+    pinning.create((1, 1), limits(2000, by), Devices())
     assert cpuset(kernel, (1, 1)) == ("0-3", "0", "0")
-    pinning.create((2, 1), limits(2000, PIN))
+    pinning.create((2, 1), limits(2000, PIN), Devices())
     assert cpuset(kernel, (1, 1)) == ("2-3", "0", "0")
 
 
 def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(
     kernel: Kernel, pinning: CgroupV1
 ) -> None:
-    pinning.create((1, 1), limits(1000, QUOTA))
+    pinning.create((1, 1), limits(1000, QUOTA), Devices())
     kernel.fails["cpuset.memory_migrate"] = errno.EACCES
     with pytest.raises(LimitFailed, match=r"cpuset\.memory_migrate: Permission denied"):
-        pinning.create((2, 1), limits(2000, PIN))
+        pinning.create((2, 1), limits(2000, PIN), Devices())
     del kernel.fails["cpuset.memory_migrate"]
     assert pinning.leftovers() == [(1, 1)]
-    pinning.create((3, 1), limits(3000, PIN))
+    pinning.create((3, 1), limits(3000, PIN), Devices())
     assert cpuset(kernel, (1, 1)) == ("3", "0", "0")
 
 
@@ -540,13 +552,13 @@ def wake(place: CgroupV1, how: str) -> None:
 def test_whatever_wakes_a_pinned_job_it_gets_cpus_first(
     kernel: Kernel, pinning: CgroupV1, how: str
 ) -> None:
-    pinning.create((1, 1), limits(2000, PIN))
+    pinning.create((1, 1), limits(2000, PIN), Devices())
     assert pinning.freeze((1, 1), None)
-    pinning.create((2, 1), limits(3000, PIN))
+    pinning.create((2, 1), limits(3000, PIN), Devices())
     assert cpuset(kernel, (2, 1))[0] == "0,2-3"
     pinning.remove((2, 1))
-    pinning.create((2, 2), limits(1000, PIN))
-    pinning.create((2, 3), limits(1000, PIN))
+    pinning.create((2, 2), limits(1000, PIN), Devices())
+    pinning.create((2, 3), limits(1000, PIN), Devices())
     wake(pinning, how)
     assert cpuset(kernel, (1, 1)) == ("0-1", "0", "1")
     assert states(kernel)[-1] == "THAWED"
@@ -557,18 +569,18 @@ def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(
     kernel: Kernel, pinning: CgroupV1, how: str
 ) -> None:
     """The sum of what is given out stays what it is."""
-    pinning.create((1, 1), limits(2000, PIN))
+    pinning.create((1, 1), limits(2000, PIN), Devices())
     pinning.freeze((1, 1), None)
-    pinning.create((2, 1), limits(3000, PIN))
+    pinning.create((2, 1), limits(3000, PIN), Devices())
     wake(pinning, how)
     assert (cpuset(kernel, (1, 1)), quota(kernel, (1, 1))) == (("1", "0", "0"), "200000")
 
 
 def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel: Kernel, pinning: CgroupV1) -> None:
-    pinning.create((1, 1), limits(2000, PIN))
+    pinning.create((1, 1), limits(2000, PIN), Devices())
     kernel.insists["freezer.state"] = "FREEZING"
     assert not pinning.freeze((1, 1), None)
-    pinning.create((2, 1), limits(2000, PIN))
+    pinning.create((2, 1), limits(2000, PIN), Devices())
     assert cpuset(kernel, (2, 1))[0] == "2-3"
 
 
@@ -576,12 +588,12 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
     kernel: Kernel, pinning: CgroupV1
 ) -> None:
     for number in (1, 2):
-        pinning.create((number, 1), limits(2000, PIN))
+        pinning.create((number, 1), limits(2000, PIN), Devices())
     pinning.freeze((1, 1), None)
     again = CgroupV1(kernel.mounts(), "drfd/test")
-    again.create((3, 1), limits(500, PIN))
+    again.create((3, 1), limits(500, PIN), Devices())
     assert cpuset(kernel, (3, 1))[0] == "0-1"
-    again.create((4, 1), limits(1000, PIN))
+    again.create((4, 1), limits(1000, PIN), Devices())
     assert cpuset(kernel, (4, 1))[0] == "0"
     again.remove((3, 1))
     again.remove((4, 1))
@@ -593,7 +605,7 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
 
 
 def test_news_of_oom_kills_are_ordered(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     event_fd = place.oom_descriptor(KEY)
     assert event_fd is not None
     try:
@@ -624,7 +636,7 @@ def test_news_of_oom_kills_are_ordered(kernel: Kernel, place: CgroupV1) -> None:
 def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(
     kernel: Kernel, place: CgroupV1, kills: int, peak: int, found: tuple[bool, bool]
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     control = f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n"
     file(kernel, "memory.oom_control").write_text(control)
     file(kernel, "memory.max_usage_in_bytes").write_text(f"{peak}\n")
@@ -632,7 +644,7 @@ def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(
 
 
 def test_an_old_kernel_that_counts_no_kills_reports_none(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     file(kernel, "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 1\n")
     assert place.oom_kills(KEY) == (False, False)
 
@@ -651,7 +663,7 @@ def states(kernel: Kernel) -> list[str]:
 def test_processes_are_signalled_while_they_cannot_fork(
     kernel: Kernel, place: CgroupV1, start: Start
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     gone = start("true")
     gone.wait(WAIT_S)
     jobs = [start("sleep", "60") for _ in range(2)]
@@ -666,7 +678,7 @@ def test_a_freezer_that_takes_long_does_not_stop_the_signal(
     kernel: Kernel, place: CgroupV1, start: Start
 ) -> None:
     """A process in uninterruptible sleep delays it."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     job = start("sleep", "60")
     procs(kernel, "freezer").write_text(f"{job.pid}\n")
     kernel.insists["freezer.state"] = "FREEZING"
@@ -681,14 +693,14 @@ def test_a_cgroup_is_frozen_when_the_kernel_says_that_all_of_it_is(
 ) -> None:
     """FREEZING: a process in uninterruptible sleep delays it; it goes on in the background, and
     nobody is kept waiting for it."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.insists["freezer.state"] = reads
     assert place.freeze(KEY, None) is is_frozen
     assert states(kernel) == ["FROZEN"]
 
 
 def test_a_frozen_cgroup_is_thawed(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     place.freeze(KEY, None)
     place.thaw(KEY, None)
     assert values(kernel, "freezer.state") == {"freezer.state": "THAWED"}
@@ -700,7 +712,7 @@ def test_a_frozen_cgroup_is_thawed(kernel: Kernel, place: CgroupV1) -> None:
 def test_a_frozen_cgroup_is_thawed_by_a_signal_or_nobody_could_take_it(
     kernel: Kernel, place: CgroupV1, start: Start, number: int
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     job = start("sleep", "60")
     procs(kernel, "freezer").write_text(f"{job.pid}\n")
     place.freeze(KEY, None)
@@ -715,7 +727,7 @@ def test_a_frozen_cgroup_is_thawed_by_a_signal_or_nobody_could_take_it(
 def test_killing_is_done_when_the_cgroup_is_empty(
     kernel: Kernel, place: CgroupV1, start: Start
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     job = start("sh", "-c", "trap '' TERM; exec sleep 60")
     procs(kernel, "freezer").write_text(f"{job.pid}\n")
     attempt = Attempt(created={"boot_id": "x"})
@@ -726,7 +738,7 @@ def test_killing_is_done_when_the_cgroup_is_empty(
 
 
 def test_an_empty_cgroup_is_not_even_frozen(kernel: Kernel, place: CgroupV1) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     assert place.kill_pass(KEY, None)
     assert states(kernel) == []
 
@@ -745,7 +757,7 @@ def test_a_cgroup_that_is_gone_is_not_frozen_and_needs_no_thawing(place: CgroupV
 def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(
     kernel: Kernel, place: CgroupV1
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     procs(kernel, "memory").write_text("1\n")
     assert not place.remove(KEY)
     assert "memory/drfd/test/job-41-2" in directories(kernel)
@@ -760,7 +772,7 @@ def test_an_attempt_is_left_over_while_any_hierarchy_has_it(
     kernel: Kernel, place: CgroupV1
 ) -> None:
     for key in ((10, 1), (9, 2)):
-        place.create(key, LIMITS)
+        place.create(key, LIMITS, Devices())
     kernel.rmdir(str(file(kernel, "memory.x", key=(9, 2)).parent))
     assert place.leftovers() == [(9, 2), (10, 1)]
 
@@ -773,7 +785,7 @@ def test_an_attempt_is_left_over_while_any_hierarchy_has_it(
     ],
 )
 def test_directories_of_others_are_left_alone(kernel: Kernel, place: CgroupV1, name: str) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     (kernel.root / "memory/drfd/test" / name).mkdir()
     assert place.leftovers() == [KEY]
 

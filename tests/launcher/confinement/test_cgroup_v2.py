@@ -18,7 +18,7 @@ from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
-from drfd.launcher.confinement.interface import Entrance, JobGroupGone, LimitFailed
+from drfd.launcher.confinement.interface import Devices, Entrance, JobGroupGone, LimitFailed
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, UNIFIED, WEIGHT, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
@@ -243,7 +243,7 @@ def test_a_kernel_that_records_no_peaks_is_said_to(kernel: Kernel, place: Cgroup
 
 
 def test_all_limits_are_in_the_kernels_files(kernel: Kernel, place: CgroupV2) -> None:
-    place.create(KEY, WITH_DISK)
+    place.create(KEY, WITH_DISK, Devices())
     assert kernel.names() == ["job-41-2"]
     assert kernel.values() == {
         "cpu.max": "150000 100000",
@@ -265,7 +265,7 @@ def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
     kernel: Kernel, place: CgroupV2, cores_milli: int, quota: str, weight: str
 ) -> None:
     """It takes no quota below a millisecond, and weights from 1 to 10000."""
-    place.create(KEY, AttemptLimits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1))
+    place.create(KEY, AttemptLimits(cores_milli=cores_milli, memory_bytes=PAGE, pids=1), Devices())
     found = kernel.values()
     assert (found["cpu.max"], found["cpu.weight"]) == (f"{quota} 100000", weight)
 
@@ -284,7 +284,7 @@ def cores(kernel: Kernel, key: tuple[int, int]) -> tuple[str, str, str]:
 
 
 def test_with_weights_there_is_no_quota(kernel: Kernel, place: CgroupV2) -> None:
-    place.create(KEY, limits(3000, WEIGHT))
+    place.create(KEY, limits(3000, WEIGHT), Devices())
     found = kernel.values()
     assert (found["cpu.max"], found["cpu.weight"]) == ("max 100000", "300")
 
@@ -296,7 +296,7 @@ def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
     monkeypatch.setattr(kernel, "cpu_count", lambda: 400, raising=False)
     place = open_place()
     for number, cores_milli in ((1, 400_000), (2, 100_000)):
-        place.create((number, 1), limits(cores_milli, WEIGHT))
+        place.create((number, 1), limits(cores_milli, WEIGHT), Devices())
     weights = [kernel.file("cpu.weight", (number, 1)).read_text() for number in (1, 2)]
     assert weights == ["10000\n", "2500\n"]
 
@@ -305,7 +305,7 @@ def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
     kernel: Kernel, open_place: Open
 ) -> None:
     place = open_place(ALL - {"cpuset"})
-    place.create(KEY, limits(2000, PIN))
+    place.create(KEY, limits(2000, PIN), Devices())
     assert kernel.values()["cpu.max"] == "200000 100000"
     why = f"the cpuset controller is not given to us in /{GROUP}"
     assert place.cores()[PIN] == f"enforced: {NO_PIN}: {why}"
@@ -317,7 +317,7 @@ def test_without_the_cpu_controller_nothing_is_pinned_in_the_kernel(
 ) -> None:
     """Parts of a core need a quota."""
     place = open_place(ALL - {"cpu"})
-    place.create(KEY, limits(2000, PIN))
+    place.create(KEY, limits(2000, PIN), Devices())
     assert kernel.written("cpuset.cpus") == []
     assert all("measured" in said or "not controlled" in said for said in place.cores().values())
 
@@ -326,9 +326,9 @@ def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(
     kernel: Kernel, place: CgroupV2
 ) -> None:
     assert NO_PIN not in place.cores()[PIN]
-    place.create((1, 1), limits(500, PIN))
+    place.create((1, 1), limits(500, PIN), Devices())
     assert cores(kernel, (1, 1)) == ("", "", "50000")
-    place.create((2, 1), limits(3000, PIN))
+    place.create((2, 1), limits(3000, PIN), Devices())
     assert cores(kernel, (1, 1)) == ("3", "", "50000")
     assert cores(kernel, (2, 1)) == ("0-2", "0", "max")
     assert place.remove((2, 1))
@@ -337,8 +337,8 @@ def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(
 
 @pytest.mark.parametrize("by", [QUOTA, WEIGHT])
 def test_jobs_of_every_mode_make_room(kernel: Kernel, place: CgroupV2, by: str) -> None:
-    place.create((1, 1), limits(2000, by))
-    place.create((2, 1), limits(2000, PIN))
+    place.create((1, 1), limits(2000, by), Devices())
+    place.create((2, 1), limits(2000, PIN), Devices())
     assert cores(kernel, (1, 1))[:2] == ("2-3", "")
 
 
@@ -348,10 +348,10 @@ def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(
 ) -> None:
     kernel.fails[name] = errno.EACCES
     with pytest.raises(LimitFailed, match=f"{name}: Permission denied"):
-        place.create(KEY, limits(2000, PIN))
+        place.create(KEY, limits(2000, PIN), Devices())
     assert kernel.names() == []
     del kernel.fails[name]
-    place.create(KEY, limits(4000, PIN))
+    place.create(KEY, limits(4000, PIN), Devices())
     assert cores(kernel, KEY) == ("0-3", "0", "max")
 
 
@@ -366,9 +366,9 @@ def wake(place: CgroupV2, how: str) -> None:
 def test_whatever_wakes_a_pinned_job_it_gets_cpus_first(
     kernel: Kernel, place: CgroupV2, how: str
 ) -> None:
-    place.create((1, 1), limits(2000, PIN))
+    place.create((1, 1), limits(2000, PIN), Devices())
     assert place.freeze((1, 1), None)
-    place.create((2, 1), limits(3000, PIN))
+    place.create((2, 1), limits(3000, PIN), Devices())
     place.remove((2, 1))
     wake(place, how)
     assert cores(kernel, (1, 1)) == ("0-1", "0", "max")
@@ -380,9 +380,9 @@ def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(
     kernel: Kernel, place: CgroupV2, how: str
 ) -> None:
     """The sum of what is given out stays what it is."""
-    place.create((1, 1), limits(2000, PIN))
+    place.create((1, 1), limits(2000, PIN), Devices())
     place.freeze((1, 1), None)
-    place.create((2, 1), limits(3000, PIN))
+    place.create((2, 1), limits(3000, PIN), Devices())
     assert cores(kernel, (2, 1))[0] == "0,2-3"
     wake(place, how)
     assert cores(kernel, (1, 1)) == ("1", "", "200000")
@@ -392,10 +392,10 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
     kernel: Kernel, place: CgroupV2, open_place: Open
 ) -> None:
     for number in (1, 2):
-        place.create((number, 1), limits(2000, PIN))
+        place.create((number, 1), limits(2000, PIN), Devices())
     place.freeze((1, 1), None)
     again = open_place()
-    again.create((3, 1), limits(1000, PIN))
+    again.create((3, 1), limits(1000, PIN), Devices())
     assert cores(kernel, (3, 1))[0] == "0"
     again.remove((3, 1))
     again.thaw((1, 1), None)
@@ -403,7 +403,7 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
 
 
 def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel, place: CgroupV2) -> None:
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=5 * PAGE + 1, pids=1))
+    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=5 * PAGE + 1, pids=1), Devices())
     assert kernel.values()["memory.max"] == str(5 * PAGE)
 
 
@@ -411,14 +411,16 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(
     kernel: Kernel, place: CgroupV2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(FRESH["memory"], "memory.swap.max")
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     assert kernel.file("memory.max").read_text() == f"{64 << 20}\n"
     assert not kernel.file("memory.swap.max").exists()
 
 
 def test_a_direction_that_is_not_declared_is_not_limited(kernel: Kernel, place: CgroupV2) -> None:
     disks = (DiskLimit(device="8:0", read_bps=0, write_bps=2_000_000),)
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    place.create(
+        KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks), Devices()
+    )
     assert kernel.values()["io.max"] == "8:0 rbps=max wbps=2000000 riops=max wiops=max"
 
 
@@ -427,7 +429,9 @@ def test_every_disk_is_limited(kernel: Kernel, place: CgroupV2) -> None:
     disks = tuple(
         DiskLimit(device=device, read_bps=1000, write_bps=0) for device in ("8:0", "259:1")
     )
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks))
+    place.create(
+        KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1, disks=disks), Devices()
+    )
     assert kernel.written("io.max") == ["8:0 rbps=1000", "259:1 rbps=1000"]
     assert [line.split()[:2] for line in kernel.values()["io.max"].splitlines()] == [
         ["8:0", "rbps=1000"],
@@ -439,7 +443,7 @@ def test_without_cpu_and_io_the_rest_is_limited_all_the_same(
     kernel: Kernel, open_place: Open
 ) -> None:
     """As `controls` says: these two are measured then."""
-    open_place(frozenset({"memory", "pids"})).create(KEY, WITH_DISK)
+    open_place(frozenset({"memory", "pids"})).create(KEY, WITH_DISK, Devices())
     assert kernel.file("memory.max").read_text() == f"{64 << 20}\n"
     assert kernel.file("pids.max").read_text() == "100\n"
     assert not kernel.file("cpu.max").exists()
@@ -470,7 +474,7 @@ def test_a_limit_that_reads_otherwise_is_no_limit(
     """The job does not start, and nothing of its cgroup stays."""
     kernel.insists[name] = reads
     with pytest.raises(LimitFailed) as raised:
-        place.create(KEY, WITH_DISK)
+        place.create(KEY, WITH_DISK, Devices())
     assert str(kernel.file(name)) in str(raised.value)
     assert kernel.names() == []
 
@@ -488,7 +492,7 @@ def test_a_limit_that_the_kernel_refuses_is_named(
     """A partition in io.max, for one, is no device to it."""
     kernel.fails[name] = errno.ENODEV
     with pytest.raises(LimitFailed) as raised:
-        place.create(KEY, WITH_DISK)
+        place.create(KEY, WITH_DISK, Devices())
     assert str(raised.value) == f"{kernel.file(name)}: No such device"
     assert kernel.names() == []
 
@@ -500,7 +504,7 @@ def test_a_limit_without_a_file_keeps_the_job_from_starting(
     """Somebody has taken a controller away."""
     monkeypatch.delitem(FRESH[name.split(".")[0]], name)
     with pytest.raises(LimitFailed) as raised:
-        place.create(KEY, WITH_DISK)
+        place.create(KEY, WITH_DISK, Devices())
     assert str(raised.value) == f"{kernel.file(name)}: the kernel offers no such file here"
     assert kernel.names() == []
 
@@ -508,22 +512,22 @@ def test_a_limit_without_a_file_keeps_the_job_from_starting(
 def test_a_kernel_that_is_full_of_cgroups_is_explained(kernel: Kernel, place: CgroupV2) -> None:
     kernel.fails["mkdir"] = errno.ENOSPC
     with pytest.raises(LimitFailed, match="job-41-2: the kernel has no room for another cgroup"):
-        place.create(KEY, LIMITS)
+        place.create(KEY, LIMITS, Devices())
 
 
 def test_a_parent_that_has_vanished_is_no_fault_of_the_job(kernel: Kernel, place: CgroupV2) -> None:
     """Its unit was stopped: the launcher has to make a new place."""
     kernel.rmdir(str(kernel.parent))
     with pytest.raises(JobGroupGone, match=GROUP):
-        place.create(KEY, LIMITS)
+        place.create(KEY, LIMITS, Devices())
     assert place.leftovers() == []
 
 
 def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel, place: CgroupV2) -> None:
     """Its limits and peaks would be an earlier run's, and its processes."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     with pytest.raises(LimitFailed, match="job-41-2: File exists"):
-        place.create(KEY, AttemptLimits(cores_milli=9000, memory_bytes=PAGE, pids=1))
+        place.create(KEY, AttemptLimits(cores_milli=9000, memory_bytes=PAGE, pids=1), Devices())
     assert kernel.values()["memory.max"] == str(64 << 20)
 
 
@@ -532,7 +536,7 @@ def test_a_process_enters_and_only_then_is_kept_on_its_cpus(
 ) -> None:
     before = os.sched_getaffinity(0)
     place = open_place(frozenset({"memory", "pids"}))
-    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1))
+    place.create(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1), Devices())
     try:
         place.enter(KEY, AttemptLimits(cores_milli=1000, memory_bytes=PAGE, pids=1), 0)
         assert len(os.sched_getaffinity(0)) == 1
@@ -543,7 +547,7 @@ def test_a_process_enters_and_only_then_is_kept_on_its_cpus(
 
 def test_with_a_quota_a_process_keeps_all_cpus(kernel: Kernel, place: CgroupV2) -> None:
     before = os.sched_getaffinity(0)
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     place.enter(KEY, LIMITS, 0)
     assert kernel.file("cgroup.procs").read_text() == "0"
     assert os.sched_getaffinity(0) == before
@@ -555,7 +559,7 @@ def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
 ) -> None:
     monkeypatch.setattr(syscalls, "why_no_fork_into", lambda: why)
     place = open_place(frozenset({"memory", "pids", "cpu"}))
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     procs = kernel.file("cgroup.procs")
     inside, outside = Entrance(cgroup=str(procs.parent)), Entrance(files=(str(procs),))
     assert place.entrance(KEY, LIMITS, 0) == (inside if why is None else outside)
@@ -564,7 +568,7 @@ def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
 
 def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, place: CgroupV2) -> None:
     """The job's own process finds that out, and its submitter is to read it."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     procs = kernel.file("cgroup.procs")
     procs.unlink()
     procs.mkdir()
@@ -586,7 +590,7 @@ def refusing(
     monkeypatch.setattr(cgroup_v2.syscalls, "fork_into", refused)
     monkeypatch.setattr(cgroup_v2.syscalls, "fork", lambda: 4242)
     place = open_place(frozenset({"memory", "pids"}))
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     return place
 
 
@@ -607,7 +611,7 @@ def test_a_cgroup_that_no_process_can_be_forked_into_is_named(refusing: CgroupV2
 
 
 def test_the_kernel_kills_all_so_there_is_nothing_to_listen_for(place: CgroupV2) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     assert place.oom_descriptor(KEY) is None
 
 
@@ -641,7 +645,7 @@ def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(
     everywhere: tuple[int, int],
     found: tuple[bool, bool],
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.file("memory.events.local").write_text(memory_events(*own))
     kernel.file("memory.events").write_text(memory_events(*everywhere))
     assert place.oom_kills(KEY) == found
@@ -651,7 +655,7 @@ def test_a_kernel_without_events_of_its_own_is_read_as_a_whole(
     kernel: Kernel, place: CgroupV2
 ) -> None:
     """memory.events.local came with 5.2."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.file("memory.events.local").unlink()
     kernel.file("memory.events").write_text(memory_events(1, 1))
     assert place.oom_kills(KEY) == (True, True)
@@ -663,7 +667,7 @@ def test_a_kernel_without_events_of_its_own_is_read_as_a_whole(
 def test_systemds_killer_leaves_a_mark_and_not_the_limits(
     kernel: Kernel, place: CgroupV2, mark: bytes, found: bool
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.xattrs["user.oomd_ooms"] = mark
     assert place.oom_kills(KEY) == (found, False)
 
@@ -679,7 +683,7 @@ def test_processes_are_signalled_while_they_cannot_fork(
     kernel: Kernel, place: CgroupV2, start: Start
 ) -> None:
     """Those in cgroups further in too; then all go on, also if they were frozen before."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.mkdir(str(kernel.file("inner")))
     gone = start("true")
     gone.wait(WAIT_S)
@@ -695,7 +699,7 @@ def test_a_freeze_that_takes_long_does_not_stop_the_signal(
     kernel: Kernel, place: CgroupV2, start: Start
 ) -> None:
     """A process in uninterruptible sleep delays it."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     job = start("sleep", "60")
     inhabit(kernel, job.pid)
     kernel.insists["cgroup.freeze"] = "0"
@@ -705,7 +709,7 @@ def test_a_freeze_that_takes_long_does_not_stop_the_signal(
 
 
 def test_frozen_is_what_the_kernel_calls_so(kernel: Kernel, place: CgroupV2) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     assert place.freeze(KEY, None)
     assert kernel.file("cgroup.freeze").read_text() == "1\n"
     place.thaw(KEY, None)
@@ -716,7 +720,7 @@ def test_threads_in_a_cgroup_of_their_own_are_signalled_with_their_process(
     kernel: Kernel, place: CgroupV2, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel refuses to list them there."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.mkdir(str(kernel.file("threads")))
     job = start("sleep", "60")
     inhabit(kernel, job.pid)
@@ -735,7 +739,7 @@ def test_threads_in_a_cgroup_of_their_own_are_signalled_with_their_process(
 
 
 def test_the_kernel_kills_all_at_once(kernel: Kernel, place: CgroupV2) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     inhabit(kernel, os.getpid())
     assert not place.kill_pass(KEY, Attempt(created={"boot_id": "x"})), "the plain file lists it"
     assert kernel.written("cgroup.kill") == ["1"]
@@ -751,7 +755,7 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     """systemd moves processes for their user. That of another process with the runner's number,
     which was a runner once, is nobody of ours; nor is that of our runner, once it has another
     attempt."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     job = "trap 'echo x >>told' TERM; sleep 60 & echo $! >a; wait; wait"
     runner = start("sh", "-c", 'sh -c "$0" & wait', job, cwd=tmp_path)
     sleeper = pid_in(tmp_path / "a")
@@ -778,7 +782,7 @@ def test_older_kernels_are_frozen_and_each_process_is_killed(
     kernel: Kernel, place: CgroupV2, start: Start
 ) -> None:
     """cgroup.kill came with 5.14."""
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     kernel.file("cgroup.kill").unlink()
     job = start("sh", "-c", "trap '' TERM; exec sleep 60")
     inhabit(kernel, job.pid)
@@ -798,7 +802,7 @@ def test_a_cgroup_that_is_gone_needs_no_killing(place: CgroupV2) -> None:
 def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
     kernel: Kernel, place: CgroupV2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
 
     def vanish(*words: object) -> str:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
@@ -811,7 +815,7 @@ def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
 def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(
     kernel: Kernel, place: CgroupV2
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     inhabit(kernel, 1)
     assert not place.remove(KEY)
     assert place.leftovers() == [KEY]
@@ -822,7 +826,7 @@ def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(
 
 
 def test_cgroups_that_a_job_has_made_in_its_own_go_with_it(kernel: Kernel, place: CgroupV2) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     for inner in ("a", "a/b", "a/b/c", "d"):
         kernel.mkdir(str(kernel.file(inner)))
     inhabit(kernel, 1, inner="a/b/")
@@ -834,7 +838,7 @@ def test_cgroups_that_a_job_has_made_in_its_own_go_with_it(kernel: Kernel, place
 
 def test_attempts_that_are_left_over_are_listed_in_order(kernel: Kernel, place: CgroupV2) -> None:
     for key in ((10, 1), (9, 2)):
-        place.create(key, LIMITS)
+        place.create(key, LIMITS, Devices())
     for name in ("job-x-1", "other", "job-1-2.scope", "job-1"):
         kernel.mkdir(str(kernel.parent / name))
     assert place.leftovers() == [(9, 2), (10, 1)]
@@ -843,7 +847,7 @@ def test_attempts_that_are_left_over_are_listed_in_order(kernel: Kernel, place: 
 def test_closing_leaves_what_is_in_use(
     kernel: Kernel, place: CgroupV2, released: list[str]
 ) -> None:
-    place.create(KEY, LIMITS)
+    place.create(KEY, LIMITS, Devices())
     place.close()
     assert (kernel.names(), released) == (["job-41-2"], [])
     place.remove(KEY)

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.confinement.interface import Devices, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.system import process
@@ -84,11 +86,17 @@ def test_of_each_way_to_give_cores_it_says_what_is_left_of_it(place: Unconfined)
 
 
 def test_there_is_no_cgroup_to_look_into_or_to_remove(place: Unconfined) -> None:
-    place.create(KEY, limits())
+    place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
     assert (place.oom_descriptor(KEY), place.oom_kills(KEY)) == (None, (False, False))
     assert (place.remove(KEY), place.leftovers()) == (True, [])
     place.close()
+
+
+def test_a_job_that_must_not_see_a_device_does_not_start(place: Unconfined) -> None:
+    assert place.hiding() == ("none", "devices cannot be hidden from jobs: cgroups are off")
+    with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
+        place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
 
 
 # -- entering -------------------------------------------------------------------------------
@@ -97,12 +105,13 @@ ENTER = """
 import json, os, resource
 from drfd.launcher.system.process import Relative
 from drfd.launcher.protocol import AttemptLimits
+from drfd.launcher.confinement.interface import Devices
 from drfd.launcher.confinement.unconfined import Unconfined
 place, found = Unconfined("x"), []
 everything = os.sched_getaffinity(0)
 for cores_milli in json.loads(sys.argv[1]):
     limits = AttemptLimits(cores_milli=cores_milli, memory_bytes=1, pids=100)
-    place.create((1, 1), limits)
+    place.create((1, 1), limits, Devices())
     os.sched_setaffinity(0, everything)
     place.enter((1, 1), limits, os.getuid())
     found.append(sorted(os.sched_getaffinity(0)))
