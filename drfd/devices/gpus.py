@@ -1,0 +1,98 @@
+"""The GPUs of this machine: all of them, the ones that are meant by names, and the same ones again.
+
+Numbers count the GPUs by vendor (NVIDIA, AMD, Intel) and PCI address, from 0, and hold as long as
+the hardware does. The minor numbers of device nodes do not: they change when a driver is loaded
+again or MIG is configured anew. Whoever needs nodes looks the GPUs up again each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from drfd.common.errors import HostError
+from drfd.devices import amd, intel, nvidia
+from drfd.devices.gpu import Gpu, GpuLost
+
+__all__ = ["PLACES", "Gpu", "GpuLost", "automatic", "find_gpus", "gpus_named", "look_again"]
+
+#: What is looked at, for people.
+PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm")
+
+
+def find_gpus(root: Path = Path("/"), *, with_links: bool = True) -> tuple[Gpu, ...]:
+    """Return all GPUs of the machine whose /proc and /sys are below `root`, in the order of their
+    numbers. A GPU that MIG divides is replaced by its slices.
+
+    A GPU that cannot be used is among them with its `fault`, so that it does not change the numbers
+    of others. Links are the dearest to read and may be left out. Raises HostError if a driver's
+    list of GPUs is there and cannot be read.
+    """
+    above = str(root).rstrip("/")
+    try:
+        found = nvidia.find(above) + amd.find(above, with_links=with_links)
+        elsewhere = {each.pci for instances in found for each in instances}
+        found += intel.find(above, elsewhere)
+    except OSError as error:
+        raise HostError("gpus", f"cannot read {error.filename}: {error.strerror}") from None
+    by_address = {instances[0].pci: str(place) for place, instances in enumerate(found)}
+    return tuple(
+        replace(
+            each,
+            name=f"{place}{each.name}",
+            links=frozenset(by_address[pci] for pci in each.links),
+        )
+        for place, instances in enumerate(found)
+        for each in instances
+    )
+
+
+def automatic(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs that `gpu = "auto"` means: the usable ones, without integrated ones."""
+    return tuple(gpu for gpu in gpus if not gpu.is_integrated and not gpu.fault)
+
+
+def gpus_named(names: Iterable[str], gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs of these names: numbers, names of slices, or UUIDs. Raises GpuLost for one
+    that is not there or cannot be used."""
+    known = {name: gpu for gpu in gpus for name in (gpu.uuid, gpu.name) if name is not None}
+    found = []
+    for name in names:
+        if name not in known:
+            slices = [gpu.name for gpu in gpus if gpu.name.startswith(f"{name}:")]
+            divided = f"it is divided by MIG: name its slices {', '.join(slices)}"
+            raise GpuLost(name, divided if slices else "there is no such GPU on this machine")
+        if known[name].fault:
+            raise GpuLost(name, known[name].fault)
+        found.append(known[name])
+    return tuple(found)
+
+
+def look_again(known: Iterable[Gpu], root: Path = Path("/")) -> tuple[Gpu, ...]:
+    """Return the same GPUs as they are now: each has its name of before, and the nodes of now.
+
+    One that has gone, or that another has replaced, has a `fault` and its nodes of before, which
+    may be those of another GPU by now. Raises HostError as `find_gpus` does.
+    """
+    now = {_identity(gpu): gpu for gpu in find_gpus(root, with_links=False)}
+    return tuple(_as_now(gpu, now) for gpu in known)
+
+
+def _identity(gpu: Gpu) -> tuple[str, str]:
+    """Return the PCI address, and the ids of a slice, which outlast a driver."""
+    return gpu.pci, gpu.name.partition(":")[2]
+
+
+def _as_now(before: Gpu, now: dict[tuple[str, str], Gpu]) -> Gpu:
+    same = now.get(_identity(before))
+    if same is None:
+        is_divided_otherwise = any(pci == before.pci for pci, _ in now)
+        what = "MIG divides it otherwise now" if is_divided_otherwise else "it is no longer there"
+        return replace(before, fault=f"{what} ({before.vendor}, PCI address {before.pci})")
+    if before.uuid and same.uuid and before.uuid != same.uuid:
+        return replace(before, fault=f"there is another GPU at {before.pci} now: {same.uuid}")
+    if same.fault:
+        return replace(before, fault=same.fault)
+    # A driver that has just been loaded does not say the UUID before the GPU has been used.
+    return replace(same, name=before.name, links=before.links, uuid=same.uuid or before.uuid)

@@ -1,0 +1,65 @@
+"""GPUs of Intel, from the graphics devices in /sys: render nodes whose driver is i915 or xe.
+
+Intel's runtimes use a GPU through its render node alone, and know no UUID that the kernel has too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import replace
+
+from drfd.devices.gpu import INTEL, Gpu, GpuFault, faulty
+from drfd.devices.kernel_files import entries, graphics_nodes, numa_node, read_text
+
+_DRIVERS = ("i915", "xe")
+
+
+def find(root: str, elsewhere: Collection[str]) -> list[tuple[Gpu, ...]]:
+    """Return each GPU of the machine whose files are below `root`, by PCI address, each alone in a
+    tuple. `elsewhere` are the PCI addresses of other vendors' GPUs, which need not be looked at.
+    Raises OSError if the list of graphics devices cannot be read."""
+    above = f"{root}/sys/class/drm"
+    names = [name for name in entries(above) if name.startswith("renderD")]
+    addresses = {_address(f"{above}/{name}") for name in names} - {""} - set(elsewhere)
+    found: list[tuple[Gpu, ...]] = []
+    for address in sorted(addresses, key=lambda address: (len(address), address)):
+        device = f"{root}/sys/bus/pci/devices/{address}"
+        driver = _driver(device)
+        if driver not in _DRIVERS:
+            continue
+        # Intel's integrated GPUs are at 00:02 (Linux, drivers/gpu/drm/i915: "IGD at 00:02.0").
+        gpu = Gpu(
+            name="",
+            vendor=INTEL,
+            pci=address,
+            numa_node=numa_node(device),
+            is_integrated=address.startswith("0000:00:"),
+            rank=len(found),
+        )
+        try:
+            kind = read_text(f"{device}/device").strip().removeprefix("0x")
+            gpu = replace(gpu, model=f"Intel 8086:{kind}", nodes=graphics_nodes(device))
+        except (OSError, GpuFault) as error:
+            gpu = faulty(gpu, error)
+        found.append((gpu,))
+    return found
+
+
+def _address(path: str) -> str:
+    """Return the PCI address that a link in /sys/class/drm leads through, or "" if it leads to a
+    device that is not on a PCI bus."""
+    try:
+        parts = os.readlink(path).split("/")
+    except OSError:
+        return ""
+    is_pci = len(parts) >= 3 and parts[-2] == "drm" and parts[-3].count(":") == 2
+    return parts[-3] if is_pci else ""
+
+
+def _driver(device: str) -> str:
+    """Return the name of the device's driver, or "" if it has none or has gone."""
+    try:
+        return os.path.basename(os.readlink(f"{device}/driver"))
+    except OSError:
+        return ""

@@ -1,0 +1,67 @@
+"""Small files of /proc and /sys: read quickly, because a launch waits for them."""
+
+from __future__ import annotations
+
+import os
+
+from drfd.devices.gpu import GpuFault
+from drfd.devices.nodes import CHARACTER, DeviceNode
+
+#: More than any of these files has: the properties of a KFD node are about 1 KiB.
+_MOST_BYTES = 1 << 16
+
+
+def read_text(path: str) -> str:
+    """Return the content of a file of the kernel. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(fd, _MOST_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(fd)
+
+
+def entries(path: str) -> list[str]:
+    """Return the names in a directory, or none if it is not there. Raises OSError if it is there
+    and cannot be read."""
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def number(text: str) -> int | None:
+    """Return the decimal number that the text is, or None if it is none."""
+    word = text.strip()
+    return int(word) if word.isascii() and word.isdigit() else None
+
+
+def numa_node(device: str) -> int | None:
+    """Return the memory node of the PCI device in this directory of sysfs, or None if the kernel
+    does not know one."""
+    try:
+        return number(read_text(f"{device}/numa_node"))
+    except OSError:
+        return None
+
+
+def graphics_nodes(device: str) -> frozenset[DeviceNode]:
+    """Return the card nodes and render nodes of the PCI device in this directory of sysfs: none
+    where its driver offers no graphics. Raises OSError and GpuFault."""
+    above = f"{device}/drm"
+    return frozenset(
+        _node_in(f"{above}/{name}/dev")
+        for name in entries(above)
+        if name.startswith(("card", "renderD"))
+    )
+
+
+def _node_in(path: str) -> DeviceNode:
+    """Return the character device that a file of sysfs names as MAJOR:MINOR."""
+    major, _, minor = read_text(path).partition(":")
+    numbers = number(major), number(minor)
+    if numbers[0] is None or numbers[1] is None:
+        raise GpuFault(f"{path} names no device")
+    return DeviceNode(CHARACTER, numbers[0], numbers[1])

@@ -1,0 +1,133 @@
+"""GPUs of NVIDIA, from the files of its driver in /proc. NVML is not needed.
+
+`/proc/driver/nvidia/gpus/ADDRESS/information` (kernel-open/nvidia/nv-procfs.c of NVIDIA's open GPU
+kernel modules) has the model, the UUID and the minor number of a GPU. The file is empty if the
+driver does not reach the GPU any more. The UUID consists of question marks until the driver has set
+the GPU up, which the first program that uses it causes.
+
+A slice of a GPU that MIG divides is used through the nodes of its GPU instance and of its compute
+instance, besides that of the GPU. `/proc/driver/nvidia/capabilities/gpuMINOR/mig/giG/ciC/access`
+exists for each slice that there is, and has the minor number of its node (NVIDIA Multi-Instance GPU
+User Guide, "Device Nodes and Capabilities").
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drfd.devices.gpu import NVIDIA, Gpu, GpuFault, faulty
+from drfd.devices.kernel_files import entries, graphics_nodes, numa_node, number, read_text
+from drfd.devices.nodes import CHARACTER, DeviceNode
+
+#: Names of the driver's major number in /proc/devices: of drivers from 550 on, and of older ones.
+_DRIVER_NAMES = ("nvidia", "nvidia-frontend")
+_CAPABILITIES = "nvidia-caps"
+#: The driver's major number where /proc/devices does not name it: the driver takes this one and no
+#: other (nv-chardev-numbers.h of the same modules).
+_MAJOR = 195
+#: The highest minor number of a GPU (same file). Nodes that all GPUs share are above it.
+_LAST_MINOR = 247
+
+
+def find(root: str) -> list[tuple[Gpu, ...]]:
+    """Return each GPU of the machine whose files are below `root`, by PCI address: itself, or its
+    slices where MIG divides it. Names are the ids of slices (":3:0"), or "". Raises OSError if the
+    driver's directory cannot be read."""
+    above = f"{root}/proc/driver/nvidia/gpus"
+    addresses = sorted(entries(above), key=lambda address: (len(address), address))
+    if not addresses:
+        return []
+    majors = _majors(root)
+    found: list[tuple[Gpu, ...]] = []
+    for address in addresses:
+        gpu = Gpu(name="", vendor=NVIDIA, pci=address.lower(), rank=len(found))
+        try:
+            instances = _instances(root, gpu, f"{above}/{address}/information", majors)
+        except (OSError, GpuFault) as error:
+            instances = (faulty(gpu, error),)
+        if instances:
+            found.append(instances)
+    return found
+
+
+def _majors(root: str) -> dict[str, int]:
+    """Return the major numbers of character devices by driver, or none if nothing can be read."""
+    try:
+        text = read_text(f"{root}/proc/devices")
+    except OSError:
+        return {}
+    found = {}
+    for line in text.partition("Block devices")[0].splitlines():
+        major, _, name = line.strip().partition(" ")
+        if major.isdigit():
+            found[name] = int(major)
+    return found
+
+
+def _instances(root: str, gpu: Gpu, path: str, majors: dict[str, int]) -> tuple[Gpu, ...]:
+    """Return the GPU or its slices, or nothing if the administrator has told the driver to leave it
+    alone. Raises OSError and GpuFault if it cannot be used."""
+    pairs = (line.partition(":") for line in read_text(path).splitlines())
+    said = {name: value.strip() for name, _, value in pairs}
+    if not said:
+        raise GpuFault(f"{path} is empty: the driver does not reach the GPU")
+    if said.get("GPU Excluded") == "Yes":
+        return ()
+    minor = number(said.get("Device Minor", ""))
+    if minor is None or minor > _LAST_MINOR:
+        raise GpuFault(f"{path} names no device minor of a GPU")
+    device = f"{root}/sys/bus/pci/devices/{gpu.pci}"
+    major = next((majors[name] for name in _DRIVER_NAMES if name in majors), _MAJOR)
+    uuid = said.get("GPU UUID", "?")
+    whole = replace(
+        gpu,
+        model=said.get("Model", ""),
+        uuid=None if "?" in uuid else uuid,
+        numa_node=numa_node(device),
+        nodes=graphics_nodes(device) | {DeviceNode(CHARACTER, major, minor)},
+    )
+    return tuple(_slices(root, whole, minor, majors)) or (whole,)
+
+
+def _slices(root: str, whole: Gpu, minor: int, majors: dict[str, int]) -> list[Gpu]:
+    """Return the slices of a GPU by their ids, or none where MIG does not divide it. Raises OSError
+    if that cannot be seen, and GpuFault if it is divided into nothing that a program can use."""
+    above = f"{root}/proc/driver/nvidia/capabilities/gpu{minor}/mig"
+    gpu_ids = _ids(above, "gi")
+    found = []
+    for gpu_id in gpu_ids:
+        instance = f"{above}/gi{gpu_id}"
+        for compute_id in _ids(instance, "ci"):
+            gpu = replace(
+                whole,
+                name=f":{gpu_id}:{compute_id}",
+                uuid=whole.uuid and f"MIG-{whole.uuid}/{gpu_id}/{compute_id}",
+            )
+            files = (f"{instance}/access", f"{instance}/ci{compute_id}/access")
+            try:
+                own = {_capability(path, majors) for path in files}
+            except (OSError, GpuFault) as error:
+                found.append(faulty(gpu, error))
+            else:
+                found.append(replace(gpu, nodes=whole.nodes | own))
+    if gpu_ids and not found:
+        raise GpuFault(f"{above} has GPU instances, but no compute instance")
+    return found
+
+
+def _ids(above: str, prefix: str) -> list[int]:
+    """Return the ids of the instances that have a directory here, in order."""
+    ids = (number(name.removeprefix(prefix)) for name in entries(above) if name.startswith(prefix))
+    return sorted(each for each in ids if each is not None)
+
+
+def _capability(path: str, majors: dict[str, int]) -> DeviceNode:
+    """Return the node that gives the right which this file of the driver stands for. Raises OSError
+    and GpuFault."""
+    for line in read_text(path).splitlines():
+        name, _, value = line.partition(":")
+        if name == "DeviceFileMinor" and (minor := number(value)) is not None:
+            if _CAPABILITIES not in majors:
+                raise GpuFault(f"/proc/devices does not name {_CAPABILITIES}")
+            return DeviceNode(CHARACTER, majors[_CAPABILITIES], minor)
+    raise GpuFault(f"{path} names no DeviceFileMinor")

@@ -1,0 +1,44 @@
+"""Recorded machines with GPUs: their /proc and /sys as directories of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MACHINES = Path(__file__).parent / "data" / "gpus"
+
+
+def names() -> list[str]:
+    """Return the names of all machines."""
+    return sorted(path.stem for path in MACHINES.glob("*.txt"))
+
+
+def unfold(machine: str, root: Path) -> Path:
+    """Make the files of a machine below `root`, in the form that data/gpus/README.md describes, and
+    return `root`."""
+    contents: dict[Path, list[str]] = {}
+    lines: list[str] = []
+    for line in (MACHINES / f"{machine}.txt").read_text().splitlines():
+        if line.startswith("\t"):
+            lines.append(line[1:])
+        elif not line.startswith("#"):
+            lines = _make(line, root, contents)
+    for path, text in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{each}\n" for each in text))
+    return root
+
+
+def _make(line: str, root: Path, contents: dict[Path, list[str]]) -> list[str]:
+    """Make what a line stands for, and return the list for lines that follow it."""
+    name, is_link, target = line.partition(" -> ")
+    name, is_short, text = name.partition(" = ")
+    path = root / name
+    if is_link:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+    elif name.endswith("/"):
+        path.mkdir(parents=True)
+    else:
+        contents[path] = [text] if is_short else []
+        return contents[path]
+    return []
