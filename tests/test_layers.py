@@ -105,9 +105,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
         },
+        "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices", "sessions"),
+            *("signatures", "signalling", "notices", "sessions", "gpu_meter"),
         },
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
@@ -180,6 +181,7 @@ PACKAGES = {
     "psutil": {"host"},
     "cgroupspy": {"launcher"},
     "hatchling": {"launcher"},
+    "pynvml": {"launcher"},
     "sqlite3": {"journal"},
     "msgspec": {"protocol", "journal", "daemon"},
     "click": {"cli"},

@@ -37,6 +37,8 @@ NOTIFY = "notify"
 TOLD = "told"
 #: Run a command of the owner's inside a running attempt (`drf exec`).
 EXEC = "exec"
+#: Measure the use of GPUs, or stop doing so; and the report of it.
+MEASURE_GPUS, GPUS = "measure-gpus", "gpus"
 
 #: The highest number of a job or of an attempt.
 MAX_ORDINAL = UNSTARTED
@@ -282,7 +284,16 @@ class ListCommand:
     """The order to report all attempts."""
 
 
-Command = PayloadCommand | ExecCommand | AttemptCommand | SignalCommand | ListCommand
+@dataclass(frozen=True, slots=True)
+class MeasureGpusCommand:
+    """The order to measure the use of GPUs and report it, or to stop doing so."""
+
+    on: bool
+
+
+Command = (
+    PayloadCommand | ExecCommand | AttemptCommand | SignalCommand | ListCommand | MeasureGpusCommand
+)
 
 
 def read_command(message: Message) -> Command:
@@ -298,6 +309,8 @@ def read_command(message: Message) -> Command:
         return SignalCommand(*read_signals(message))
     if name == LIST:
         return ListCommand()
+    if name == MEASURE_GPUS:
+        return MeasureGpusCommand(**_read_fields("command", _body(message), {"on": _flag}))
     raise BadMessage(f"unknown command {name!r}")
 
 

@@ -26,6 +26,7 @@ from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
+from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
@@ -35,6 +36,7 @@ from drfd.launcher.protocol import (
     ExecCommand,
     Inside,
     ListCommand,
+    MeasureGpusCommand,
     Message,
     PayloadCommand,
     SignalCommand,
@@ -231,9 +233,14 @@ class Launcher:
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
+        self._gpu_meters = GpuMeters(background, self._selector, self.port.send)
         #: Parts with work that is due at some time.
-        self._timed: list[Freezing | Signalling | IpcSweeps | SignatureChecks | KeyService]
-        self._timed = [self._freezing, self._signalling, self._sweeps, self._checks]
+        self._timed: list[
+            Freezing | Signalling | IpcSweeps | SignatureChecks | KeyService | GpuMeters
+        ]
+        self._timed = [
+            *(self._freezing, self._signalling, self._sweeps, self._checks, self._gpu_meters)
+        ]
         if self.keys is not None and self.key_listener is not None:
             self._timed.append(KeyService(self.key_listener, self.keys, background))
         self._about_one: dict[str, Callable[[Key], None]] = {
@@ -313,6 +320,8 @@ class Launcher:
     def _hello(self) -> Message:
         self._checks.cancel_all()
         self._told_start.clear()
+        # A controller of an older version does not know these reports.
+        self._gpu_meters.turn(False)
         return {
             "report": "hello",
             "kind": self.confinement.kind,
@@ -329,6 +338,7 @@ class Launcher:
             "allowed_uids": sorted(self.policy.allowed_uids),
             "output_max": True,
             "unstarted_notices": True,
+            "measures_gpus": True,
         }
 
     def _handle(self, message: Message, payload_fd: int) -> None:
@@ -355,6 +365,8 @@ class Launcher:
                 self._signalling.add(key, count, signals)
             case ListCommand():
                 self._list()
+            case MeasureGpusCommand(on):
+                self._gpu_meters.turn(on)
 
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 # -- prctl(2) ---------------------------------------------------------------------------------
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_SET_SECCOMP, _PR_GET_SECUREBITS = 22, 27
 _PR_SET_TIMERSLACK, _PR_SET_CHILD_SUBREAPER = 29, 36
 _PR_SET_NO_NEW_PRIVS = 38
@@ -300,6 +300,12 @@ def set_dumpable(dumpable: bool) -> None:
 def set_no_new_privileges() -> None:
     """Make set-user-id bits and file capabilities without effect, here and in all descendants."""
     _checked(_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def keep_capabilities() -> None:
+    """Have this thread keep its permitted capabilities at its next changes of uid; exec undoes
+    it."""
+    _checked(_prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
 
 
 def securebits() -> int:

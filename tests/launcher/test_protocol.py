@@ -23,6 +23,7 @@ from drfd.launcher.protocol import (
     Inside,
     LaunchOrder,
     ListCommand,
+    MeasureGpusCommand,
     Message,
     PayloadCommand,
     SignalCommand,
@@ -357,11 +358,20 @@ def test_a_signal_with_anything_wrong_is_refused(changes: dict[str, object]) -> 
     [
         ({"cmd": "kill", "id": 3, "attempt": 2}, AttemptCommand("kill", (3, 2))),
         ({"cmd": "list"}, ListCommand()),
+        ({"cmd": "measure-gpus", "on": True}, MeasureGpusCommand(True)),
         (signal_message((3, 2), 7, (10, 12)), SignalCommand((3, 2), 7, (10, 12))),
     ],
 )
 def test_a_command_is_read_as_one_value(message: Message, command: Command) -> None:
     assert read_command(message) == command
+
+
+@pytest.mark.parametrize("fields", [{}, {"on": 1}, {"on": None}, {"on": True, "more": 1}], ids=str)
+def test_an_order_to_measure_gpus_with_anything_wrong_is_refused(
+    fields: dict[str, object],
+) -> None:
+    with pytest.raises(BadMessage):
+        read_command({"cmd": "measure-gpus", **fields})
 
 
 def test_an_order_is_read_with_its_command() -> None:

@@ -1,0 +1,77 @@
+"""The process that measures the GPUs of one kind of driver, without root's rights.
+
+    python -m drfd.launcher.gpu_meter nvidia|drm
+
+It writes a line every PERIOD_S seconds to standard output, and ends with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from drfd.launcher.gpu_meter.drm import DrmGpus
+from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
+from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode
+from drfd.linux import syscalls
+from drfd.linux.own_process import be_killed_first
+
+#: The uid and gid of "nobody" on every Linux.
+_NOBODY = 65534
+#: To read the fdinfo of all users' processes (proc_pid_fdinfo(5)); capabilities(7) has the number.
+_CAP_SYS_PTRACE = 1 << 19
+
+
+def main(kind: str) -> None:
+    parent = os.getppid()
+    try:
+        # The package is loaded with the rights that drfd's own modules were loaded with: others
+        # may be unable to read the place where both are installed.
+        gpus = NvidiaGpus() if kind == NVIDIA else DrmGpus()
+        with suppress(OSError):
+            be_killed_first()
+        _give_up_rights(keep=_CAP_SYS_PTRACE if kind == DRM else 0)
+        # A change of uid has taken the signal away (prctl(2)).
+        syscalls.set_parent_death_signal(signal.SIGKILL)
+        if os.getppid() != parent:
+            return
+        gpus.open()
+        while True:
+            _write(encode(gpus.read()))
+            time.sleep(PERIOD_S)
+    except Unmeasured as error:
+        _write(encode(why=str(error)))
+    except Exception as error:
+        # Whatever a driver's library does: the launcher starts this process again.
+        _write(encode(why=f"{type(error).__name__}: {error}"))
+        raise SystemExit(1) from None
+
+
+def _write(line: bytes) -> None:
+    while line:
+        line = line[os.write(sys.stdout.fileno(), line) :]
+
+
+def _give_up_rights(keep: int) -> None:
+    """Become nobody, with no capability but `keep`, and with no way to gain any. Raises OSError.
+
+    An ordinary user's process keeps its uid, which is that of all jobs there."""
+    if os.getuid() == 0:
+        if keep:
+            syscalls.keep_capabilities()
+        os.setgroups([])
+        os.setresgid(*(_NOBODY,) * 3)
+        os.setresuid(*(_NOBODY,) * 3)
+        kept = syscalls.capabilities().permitted & keep
+        syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
+    syscalls.set_no_new_privileges()
+    syscalls.set_dumpable(False)
+    if 0 in (*os.getresuid(), *os.getresgid()) or syscalls.capabilities().permitted & ~keep:
+        raise PermissionError("root's rights were not given up")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,269 @@
+"""AMD's and Intel's GPUs, measured through sysfs and the files of their users.
+
+Of AMD's GPUs sysfs has the memory in use and the utilisation (Documentation/gpu/amdgpu, "GPU
+Thermal Controls" and "GPU Power/Thermal"), and KFD the memory of each process that computes
+(drivers/gpu/drm/amd/amdkfd/kfd_process.c, `vram_<gpu id>`). Everything else is in the fdinfo of the
+processes' open nodes (Documentation/gpu/drm-usage-stats.rst): for Intel also the memory in use, as
+the sum of what processes have.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading
+
+_AMD, _INTEL = "0x1002", "0x8086"
+#: Units of drm-usage-stats.rst; a number without one is in bytes.
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
+#: Regions of memory that lie on the GPU: of amdgpu, xe and i915.
+_ON_GPU = ("vram", "local")
+#: All processes are searched for open nodes in one of so many readings; between, only those that
+#: had one.
+_SEARCH_EVERY = 5
+
+
+@dataclass(slots=True)
+class _Use:
+    """Use of one GPU by one process."""
+
+    memory: int | None = None
+    #: Engine → nanoseconds or cycles that it was busy, and the cycles that passed, or None.
+    engines: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+
+
+def is_present(root: Path = Path("/")) -> bool:
+    return any(_gpus(root))
+
+
+def _gpus(root: Path) -> dict[str, tuple[str, Path]]:
+    """Return PCI address → vendor and sysfs directory of each GPU with a render node."""
+    found: dict[str, tuple[str, Path]] = {}
+    for node in sorted(root.glob("sys/class/drm/renderD*")):
+        device = node / "device"
+        vendor = _text(device / "vendor")
+        for line in _text(device / "uevent").splitlines():
+            if line.startswith("PCI_SLOT_NAME=") and vendor in (_AMD, _INTEL):
+                found[line.partition("=")[2]] = vendor, device
+    return found
+
+
+class DrmGpus:
+    """The GPUs below `root`, which is the machine itself except in tests."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._turn = 0
+        self._holders: set[int] = set()
+        #: (address, pid) → the last use, and when it was read on the monotonic clock.
+        self._before: dict[tuple[str, int], tuple[_Use, int]] = {}
+
+    def open(self) -> None:
+        """There is nothing to prepare."""
+
+    def read(self) -> list[GpuReading]:
+        gpus = _gpus(self._root)
+        uses, is_whole = self._uses()
+        self._add_kfd(uses, gpus)
+        busy = self._busy(uses)
+        return [
+            self._reading(pci, vendor, device, uses, busy, is_whole)
+            for pci, (vendor, device) in gpus.items()
+        ]
+
+    def _reading(
+        self,
+        pci: str,
+        vendor: str,
+        device: Path,
+        uses: dict[tuple[str, int], _Use],
+        busy: dict[tuple[str, int], int | None],
+        is_whole: bool,
+    ) -> GpuReading:
+        own = [(pid, use) for (where, pid), use in sorted(uses.items()) if where == pci]
+        processes: list[ProcessReading] = [
+            process_reading(pid, use.memory, busy[pci, pid]) for pid, use in own
+        ]
+        used = _number(device / "mem_info_vram_used")
+        known = [use.memory for _, use in own]
+        if vendor == _INTEL and is_whole and None not in known:
+            used = sum(each or 0 for each in known)
+        unique = _text(device / "unique_id")
+        return {
+            "pci": pci,
+            "uuid": f"GPU-{unique}" if unique else None,
+            "slice": None,
+            "memory_used": used,
+            "memory_total": _number(device / "mem_info_vram_total"),
+            "utilisation": _number(device / "gpu_busy_percent"),
+            "is_lost": False,
+            "processes": processes if is_whole or processes else None,
+        }
+
+    def _uses(self) -> tuple[dict[tuple[str, int], _Use], bool]:
+        """Return what the fdinfo of all processes says, and whether all could be read."""
+        everyone = [int(name) for name in os.listdir(self._root / "proc") if name.isdecimal()]
+        searches = self._turn % _SEARCH_EVERY == 0
+        self._turn += 1
+        uses: dict[tuple[str, int], _Use] = {}
+        if searches:
+            self._holders.clear()
+            self._is_whole = True
+        for pid in everyone if searches else sorted(self._holders.intersection(everyone)):
+            try:
+                found = _fdinfo_uses(self._root / f"proc/{pid}/fdinfo")
+            except PermissionError:
+                self._is_whole = False
+                continue
+            except OSError:
+                continue
+            if found:
+                self._holders.add(pid)
+            uses |= {(pci, pid): use for pci, use in found.items()}
+        return uses, self._is_whole
+
+    def _add_kfd(
+        self, uses: dict[tuple[str, int], _Use], gpus: dict[str, tuple[str, Path]]
+    ) -> None:
+        """Add the memory of processes that compute on AMD's GPUs, as KFD counts it, for those of
+        which fdinfo tells none."""
+        ids = _kfd_ids(self._root)
+        for process in self._root.glob("sys/class/kfd/kfd/proc/*"):
+            if not process.name.isdecimal():
+                continue
+            for gpu_id, pci in ids.items():
+                memory = _number(process / f"vram_{gpu_id}")
+                if pci not in gpus or not memory:
+                    continue
+                use = uses.setdefault((pci, int(process.name)), _Use())
+                use.memory = max(use.memory or 0, memory)
+
+    def _busy(self, uses: dict[tuple[str, int], _Use]) -> dict[tuple[str, int], int | None]:
+        """Return the utilisation of each use since the last reading, or None if it is not known."""
+        now_ns = time.monotonic_ns()
+        before, self._before = self._before, {key: (use, now_ns) for key, use in uses.items()}
+        found: dict[tuple[str, int], int | None] = {}
+        for key, use in uses.items():
+            last = before.get(key)
+            found[key] = None if last is None else _utilisation(last[0], use, now_ns - last[1])
+        return found
+
+
+def _utilisation(before: _Use, after: _Use, span_ns: int) -> int | None:
+    """Return the per cent of the time that the busiest engine worked for a process."""
+    shares = []
+    for engine, (busy, total) in after.engines.items():
+        if engine not in before.engines:
+            continue
+        old_busy, old_total = before.engines[engine]
+        span = span_ns if total is None or old_total is None else total - old_total
+        if span > 0:
+            shares.append(min(100, max(0, round(100 * (busy - old_busy) / span))))
+    return max(shares, default=None)
+
+
+def _fdinfo_uses(directory: Path) -> dict[str, _Use]:
+    """Return PCI address → use by one process. Raises OSError if its files cannot be read.
+
+    Descriptors that were duplicated are one client, which counts once."""
+    found: dict[str, _Use] = {}
+    clients: set[tuple[str, str]] = set()
+    for name in os.listdir(directory):
+        try:
+            text = (directory / name).read_text(errors="replace")
+        except PermissionError:
+            raise
+        except OSError:
+            continue
+        if "drm-driver:" not in text:
+            continue
+        facts = dict(_facts(text))
+        pci = facts.get("drm-pdev")
+        client = facts.get("drm-client-id")
+        if pci is None or client is None or (pci, client) in clients:
+            continue
+        clients.add((pci, client))
+        _add(found.setdefault(pci, _Use()), facts)
+    return found
+
+
+def _facts(text: str) -> list[tuple[str, str]]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def _add(use: _Use, facts: dict[str, str]) -> None:
+    memory = _on_gpu(facts)
+    if memory is not None:
+        use.memory = (use.memory or 0) + memory
+    for name, value in facts.items():
+        for prefix, total_prefix in (
+            ("drm-engine-", None),
+            ("drm-cycles-", "drm-total-cycles-"),
+        ):
+            if not name.startswith(prefix) or name.startswith("drm-engine-capacity-"):
+                continue
+            engine = name.removeprefix("drm-")
+            total = None
+            if total_prefix is not None:
+                word = facts.get(total_prefix + name.removeprefix(prefix))
+                total = None if word is None else _amount(word)
+                if total is None:
+                    continue
+            busy = _amount(value)
+            if busy is not None:
+                use.engines[engine] = use.engines.get(engine, (0, None))[0] + busy, total
+
+
+def _on_gpu(facts: dict[str, str]) -> int | None:
+    """Return the bytes that a client has on the GPU, or None if its driver does not tell.
+
+    Where a driver writes both, `drm-memory-` is the old name of `drm-resident-`."""
+    for prefix in ("drm-resident-", "drm-memory-", "drm-total-"):
+        amounts = [
+            _amount(value)
+            for name, value in facts.items()
+            if name.startswith(prefix) and name.removeprefix(prefix).startswith(_ON_GPU)
+        ]
+        if amounts:
+            return sum(each or 0 for each in amounts)
+    return None
+
+
+def _amount(value: str) -> int | None:
+    """Return a number, in bytes if it has a unit of memory, else as it is."""
+    words = value.split()
+    if not words or not words[0].isdecimal():
+        return None
+    return int(words[0]) * _UNITS.get(words[1] if len(words) > 1 else "", 1)
+
+
+def _kfd_ids(root: Path) -> dict[str, str]:
+    """Return KFD's number of each GPU → PCI address."""
+    found: dict[str, str] = {}
+    for node in root.glob("sys/class/kfd/kfd/topology/nodes/*"):
+        gpu_id = _text(node / "gpu_id")
+        words = (line.split() for line in _text(node / "properties").splitlines())
+        facts = {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
+        where = facts.get("location_id")
+        if gpu_id in ("", "0") or where is None:
+            continue
+        domain = facts.get("domain", 0)
+        # PCI_DEVID of include/linux/pci.h: bus, then five bits of device, three of function.
+        found[gpu_id] = f"{domain:04x}:{where >> 8 & 255:02x}:{where >> 3 & 31:02x}.{where & 7}"
+    return found
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,105 @@
+"""The line that a process that measures writes, and the facts about the users of a GPU in it.
+
+A line is a JSON object of this shape:
+
+    gpus   the GPUs, and the MIG slices in place of a GPU that is divided; each with
+             pci, uuid            the address as in /sys/bus/pci/devices, and the driver's name
+             slice                "GI:CI" of a MIG slice
+             memory_used, memory_total   bytes
+             utilisation          per cent of the time
+             is_lost              whether the driver says that it does not answer
+             processes            each with pid, uid, cgroups (paths), memory, utilisation
+    why    a sentence: why nothing is measured
+
+A value is null where the driver does not tell it. `processes` is null where they are not known, so
+that an empty list always says that nobody uses the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import TypedDict
+
+#: Kinds of drivers: NVIDIA's own, and those of the kernel's DRM (AMD and Intel).
+NVIDIA, DRM = "nvidia", "drm"
+#: Seconds between two lines.
+PERIOD_S = 2.0
+#: Largest number of bytes of a line; one that is longer leaves out the processes.
+MAX_LINE_BYTES = 256 << 10
+#: The first pid namespace of a machine (PROC_PID_INIT_INO, include/linux/proc_ns.h): drivers count
+#: pids there, which in any other namespace name other processes.
+_FIRST_PIDS = "pid:[4026531836]"
+
+
+class ProcessReading(TypedDict):
+    pid: int
+    uid: int | None
+    cgroups: list[str]
+    memory: int | None
+    utilisation: int | None
+
+
+class GpuReading(TypedDict):
+    pci: str
+    uuid: str | None
+    slice: str | None
+    memory_used: int | None
+    memory_total: int | None
+    utilisation: int | None
+    is_lost: bool
+    processes: list[ProcessReading] | None
+
+
+class Unmeasured(Exception):
+    """Nothing can be measured; the message says why, in a sentence."""
+
+
+def names_processes() -> bool:
+    """Return whether a pid that a driver names is that of the same process here."""
+    return os.readlink("/proc/self/ns/pid") == _FIRST_PIDS
+
+
+def process_reading(pid: int, memory: int | None, utilisation: int | None) -> ProcessReading:
+    return {
+        "pid": pid,
+        "uid": _uid(pid),
+        "cgroups": _cgroups(pid),
+        "memory": memory,
+        "utilisation": utilisation,
+    }
+
+
+def _uid(pid: int) -> int | None:
+    """Return the real uid of a process, or None if it is gone or hidden."""
+    for line in _lines(f"/proc/{pid}/status"):
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
+def _cgroups(pid: int) -> list[str]:
+    """Return the different paths of a process in the hierarchies of cgroups."""
+    return sorted({line.split(":", 2)[2] for line in _lines(f"/proc/{pid}/cgroup") if ":/" in line})
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def encode(gpus: Iterable[GpuReading] = (), why: str | None = None) -> bytes:
+    """Return the line, with its end."""
+    found = list(gpus)
+    line = _encode(found, why)
+    if len(line) > MAX_LINE_BYTES:
+        line = _encode([{**gpu, "processes": None} for gpu in found], why)
+    return line
+
+
+def _encode(gpus: list[GpuReading], why: str | None) -> bytes:
+    return json.dumps({"gpus": gpus, "why": why}, separators=(",", ":")).encode() + b"\n"
