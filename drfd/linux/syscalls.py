@@ -12,6 +12,7 @@ import ctypes
 import errno
 import functools
 import os
+import resource
 import signal
 import struct
 from collections.abc import Callable, Mapping
@@ -76,6 +77,19 @@ _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _STATX_BASIC_STATS = 0x1000, 0x4000, 0x7FF
 _STATX = struct.Struct("=28xH2xQQ88xII")
 _STATX_BYTES = 256
 
+# -- bpf(2) -----------------------------------------------------------------------------------
+
+_BPF_PROG_LOAD, _BPF_PROG_ATTACH, _BPF_OBJ_GET_INFO_BY_FD, _BPF_PROG_QUERY = 5, 8, 15, 16
+_BPF_PROG_TYPE_CGROUP_DEVICE, _BPF_CGROUP_DEVICE = 15, 6
+#: Flag of an attached program: those of cgroups further in are run, too, and each may refuse.
+BPF_F_ALLOW_MULTI = 2
+#: Bytes of `union bpf_attr` that are passed: more than any kernel knows, because newer kernels
+#: write fields of a query behind those that are used here.
+_BPF_ATTR_BYTES = 256
+#: Programs that one cgroup can have for one purpose (BPF_CGROUP_MAX_PROGS in the kernel).
+_BPF_MOST_PROGRAMS = 64
+_BPF_LOG_BYTES = 1 << 16
+
 #: Call → its number for each architecture; those that share include/uapi/asm-generic/unistd.h
 #: have one column.
 _GENERIC = ("aarch64", "riscv64", "loongarch64")
@@ -89,6 +103,7 @@ _NUMBERS: dict[str, dict[str, int]] = {
     "landlock_add_rule": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 445),
     "landlock_restrict_self": dict.fromkeys(("x86_64", "ppc64le", "s390x", *_GENERIC), 446),
     "statx": {"x86_64": 332, "ppc64le": 383, "s390x": 379} | dict.fromkeys(_GENERIC, 291),
+    "bpf": {"x86_64": 321, "ppc64le": 361, "s390x": 351} | dict.fromkeys(_GENERIC, 280),
     "capget": {"x86_64": 125, "ppc64le": 183, "s390x": 184} | dict.fromkeys(_GENERIC, 90),
     "capset": {"x86_64": 126, "ppc64le": 184, "s390x": 185} | dict.fromkeys(_GENERIC, 91),
 }
@@ -161,6 +176,7 @@ _landlock_add = _numbered("landlock_add_rule", _int, _int, _pointer, _uint)
 _landlock_restrict = _numbered("landlock_restrict_self", _int, _uint)
 _ioprio_set = _numbered("ioprio_set", _int, _int, _int)
 _statx = _numbered("statx", _int, _text, _int, _uint, _pointer)
+_bpf = _numbered("bpf", _int, _pointer, _uint)
 _capget = _numbered("capget", _pointer, _pointer)
 _capset = _numbered("capset", _pointer, _pointer)
 
@@ -406,6 +422,110 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     """Mount `source` at `target` (mount(2)). Empty arguments are passed as NULL."""
     given = (os.fsencode(text) if text else None for text in (source, target, kind))
     _checked(_mount(*given, flags, os.fsencode(options) if options else None), "mount")
+
+
+# -- BPF programs on cgroups (bpf(2)) -----------------------------------------------------------
+
+
+class AttachedPrograms(NamedTuple):
+    """The programs on a cgroup itself, without those of its ancestors."""
+
+    #: Flags with which they were attached.
+    flags: int
+    #: Their numbers, in the order in which they run.
+    ids: tuple[int, ...]
+
+
+def load_device_program(instructions: bytes) -> int:
+    """Load a program that decides which devices a cgroup's processes may use, and return its
+    descriptor, which is closed at exec. The kernel keeps the program while it is attached.
+
+    `instructions` is an array of struct bpf_insn. Raises OSError: EPERM without CAP_BPF and
+    CAP_NET_ADMIN, and EINVAL or EACCES, with the kernel's log, if the verifier refuses it.
+    """
+    try:
+        return _load_device_program(instructions, log_bytes=0)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EACCES):
+            return _load_device_program(instructions, log_bytes=_BPF_LOG_BYTES)
+        if error.errno != errno.EPERM:
+            raise
+        # Before Linux 5.11 programs count as locked memory, of which even root has little.
+        before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        wanted = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, wanted)
+        except (OSError, ValueError):
+            raise error from None
+    try:
+        return _load_device_program(instructions, log_bytes=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
+
+
+def _load_device_program(instructions: bytes, *, log_bytes: int) -> int:
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    license_name = ctypes.create_string_buffer(b"MIT")
+    log = ctypes.create_string_buffer(max(1, log_bytes))
+    attributes = struct.pack(
+        "=IIQQIIQII16s",
+        _BPF_PROG_TYPE_CGROUP_DEVICE,
+        len(instructions) // 8,
+        ctypes.addressof(code),
+        ctypes.addressof(license_name),
+        1 if log_bytes else 0,
+        log_bytes,
+        ctypes.addressof(log) if log_bytes else 0,
+        0,
+        0,
+        b"drfd_devices",
+    )
+    try:
+        return _bpf_call(_BPF_PROG_LOAD, attributes)[0]
+    except OSError as error:
+        said = "; ".join(log.value.decode(errors="replace").split("\n")).strip("; ")
+        if not said:
+            raise
+        text = f"{error.strerror}: the kernel's verifier says: {said}"
+        raise OSError(error.errno, text, error.filename) from None
+
+
+def device_program_id(program_fd: int) -> int:
+    """Return the number that the kernel has given to a loaded program. Raises OSError."""
+    # struct bpf_prog_info begins with the type and the number.
+    found = ctypes.create_string_buffer(8)
+    attributes = struct.pack("=IIQ", program_fd, len(found), ctypes.addressof(found))
+    _bpf_call(_BPF_OBJ_GET_INFO_BY_FD, attributes)
+    return int(struct.unpack("=II", found.raw)[1])
+
+
+def attach_device_program(cgroup_fd: int, program_fd: int) -> None:
+    """Make a loaded program decide, besides those of the ancestors, about the devices of the cgroup
+    of version 2 whose directory is open as `cgroup_fd`. It does so until the cgroup is gone.
+
+    Raises OSError: EPERM without CAP_BPF and CAP_NET_ADMIN, and below a cgroup whose program admits
+    no other.
+    """
+    values = (cgroup_fd, program_fd, _BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI)
+    _bpf_call(_BPF_PROG_ATTACH, struct.pack("=IIII", *values))
+
+
+def device_programs(cgroup_fd: int) -> AttachedPrograms:
+    """Return the programs that decide about devices on a cgroup of version 2. Raises OSError: EPERM
+    without CAP_NET_ADMIN, EINVAL if the kernel has no such programs."""
+    ids = (ctypes.c_uint32 * _BPF_MOST_PROGRAMS)()
+    where = ctypes.addressof(ids)
+    values = (cgroup_fd, _BPF_CGROUP_DEVICE, 0, 0, where, _BPF_MOST_PROGRAMS)
+    _, found = _bpf_call(_BPF_PROG_QUERY, struct.pack("=IIIIQI", *values))
+    flags, _, count = struct.unpack_from("=IQI", found, 12)
+    return AttachedPrograms(flags, tuple(ids[:count]))
+
+
+def _bpf_call(command: int, attributes: bytes) -> tuple[int, bytes]:
+    """Return the result, and the attributes as the kernel has left them."""
+    passed = ctypes.create_string_buffer(attributes, _BPF_ATTR_BYTES)
+    result = _checked(_bpf(command, passed, _BPF_ATTR_BYTES), "bpf")
+    return result, passed.raw
 
 
 # -- the user directory (getpwuid_r(3), getgrgid_r(3)) -----------------------------------------

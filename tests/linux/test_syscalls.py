@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -283,3 +285,67 @@ for kind, remove in (
     print(errno_of(remove, number), errno_of(remove, number))
 """
     assert run(code).split() == ["done", "EINVAL"] * 3
+
+
+# -- BPF programs on cgroups ----------------------------------------------------------------
+
+
+@as_root
+def test_a_program_that_the_verifier_refuses_is_an_error_with_its_log() -> None:
+    with pytest.raises(OSError, match="the kernel's verifier says: ") as raised:
+        syscalls.load_device_program(b"\xb7" + bytes(7))
+    assert (raised.value.errno in (errno.EINVAL, errno.EACCES), raised.value.filename) == (
+        True,
+        "bpf",
+    )
+    assert "\n" not in str(raised.value)
+
+
+@as_root
+def test_a_loaded_program_has_a_number_and_is_closed_at_exec() -> None:
+    # It returns 1.
+    program = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
+    fds = [syscalls.load_device_program(program) for _ in range(2)]
+    numbers = [syscalls.device_program_id(fd) for fd in fds]
+    assert len({0, *numbers}) == 3
+    assert [os.get_inheritable(fd) for fd in fds] == [False, False]
+    for fd in fds:
+        os.close(fd)
+
+
+def test_where_programs_count_as_locked_memory_the_limit_is_raised_for_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before Linux 5.11 the kernel said EPERM for that."""
+    limits = [(1 << 16, 1 << 16)]
+    seen: list[tuple[int, int]] = []
+
+    def load(instructions: bytes, *, log_bytes: int) -> int:
+        seen.append(limits[-1])
+        if limits[-1][0] == 1 << 16:
+            raise PermissionError(errno.EPERM, "x", "bpf")
+        return 7
+
+    monkeypatch.setattr(syscalls, "_load_device_program", load)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda what, wanted: limits.append(wanted))
+    assert syscalls.load_device_program(b"") == 7
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert seen == [(1 << 16, 1 << 16), unlimited]
+    assert limits == [(1 << 16, 1 << 16), unlimited, (1 << 16, 1 << 16)]
+
+
+def test_without_the_right_to_programs_the_kernels_own_error_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(instructions: bytes, *, log_bytes: int) -> int:
+        raise PermissionError(errno.EPERM, "x", "bpf")
+
+    def keep(what: int, wanted: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(syscalls, "_load_device_program", load)
+    monkeypatch.setattr(resource, "setrlimit", keep)
+    with pytest.raises(PermissionError) as raised:
+        syscalls.load_device_program(b"")
+    assert (raised.value.errno, raised.value.filename) == (errno.EPERM, "bpf")

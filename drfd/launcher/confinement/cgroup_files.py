@@ -31,7 +31,7 @@ from drfd.launcher.system.files import Plain, get_record
 
 def layout(mountinfo: str) -> str:
     """Return "unified" (version 2 alone), "legacy" (version 1 alone), "hybrid", or "none"."""
-    kinds = {kind for kind, _, _ in _mounts(mountinfo)}
+    kinds = {kind for kind, *_ in _mounts(mountinfo)}
     if kinds == {"cgroup", "cgroup2"}:
         return "hybrid"
     return {"cgroup": "legacy", "cgroup2": "unified"}[kinds.pop()] if kinds else "none"
@@ -42,7 +42,7 @@ def find_mounts(mountinfo: str, wanted: Collection[str]) -> dict[str, str]:
     (proc_pid_mountinfo(5))."""
     return {
         controller: place
-        for kind, place, options in _mounts(mountinfo)
+        for kind, place, _, options in _mounts(mountinfo)
         if kind == "cgroup"
         for controller in options
         if controller in wanted
@@ -52,8 +52,24 @@ def find_mounts(mountinfo: str, wanted: Collection[str]) -> dict[str, str]:
 def find_unified(mountinfo: str) -> str | None:
     """Return the mount point of the v2 hierarchy, or None if there is none. Later mounts of it,
     such as a container runtime's, are ignored."""
-    places = [place for kind, place, _ in _mounts(mountinfo) if kind == "cgroup2"]
+    places = [place for kind, place, *_ in _mounts(mountinfo) if kind == "cgroup2"]
     return places[0] if places else None
+
+
+def find_own(mountinfo: str, memberships: str, controller: str) -> str | None:
+    """Return the directory of the caller's own cgroup of a controller on version 1, or None if the
+    controller is not mounted or that cgroup is not visible below its mount point. `memberships` is
+    the text of /proc/self/cgroup."""
+    lines = (line.split(":", 2) for line in memberships.splitlines())
+    own = next((path for _, names, path in lines if controller in names.split(",")), None)
+    found = None
+    for kind, place, root, options in _mounts(mountinfo):
+        # A container may see only a part of the hierarchy, and its membership from the whole's top.
+        top = root.rstrip("/")
+        if kind == "cgroup" and controller in options and own is not None:
+            is_visible = f"{own}/".startswith(f"{top}/")
+            found = f"{place}{own[len(top) :]}".rstrip("/") if is_visible else None
+    return found
 
 
 def ancestors(mount: str, group: str) -> list[str]:
@@ -76,15 +92,16 @@ def limit_processes(cgroup: str, most: int) -> None:
     Path(cgroup, "pids.max").write_text(str(most))
 
 
-def _mounts(mountinfo: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (file system, mount point, options of the hierarchy) for each cgroup mount."""
+def _mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Yield (file system, mount point, cgroup that is mounted there, options of the hierarchy) for
+    each cgroup mount."""
     # Users can mount, too, and name their directories freely, except for the escaped characters.
     for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
         places, kinds = before.split(" "), after.split(" ", 2)
         # A line in another form is no cgroup mount.
         if len(places) > 4 and len(kinds) == 3 and kinds[0] in ("cgroup", "cgroup2"):
-            yield kinds[0], _unescape(places[4]), kinds[2].split(",")
+            yield kinds[0], _unescape(places[4]), _unescape(places[3]), kinds[2].split(",")
 
 
 def _unescape(path: str) -> str:

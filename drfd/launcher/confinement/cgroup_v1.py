@@ -25,8 +25,8 @@ from drfd.launcher.confinement.cgroup_files import (
     verify,
 )
 from drfd.launcher.confinement.cores import PERIOD_US, Cores, Cpusets, Pins, open_v1
+from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
-    NOT_HIDDEN,
     WRITTEN,
     Counted,
     Devices,
@@ -53,13 +53,14 @@ class CgroupV1:
     kind = "cgroup-v1"
     keeps_runners = True
 
-    def __init__(self, mounts: dict[str, str], group: str) -> None:
+    def __init__(self, mounts: dict[str, str], group: str, devices: HiddenByController) -> None:
         """`mounts` maps each controller to its mount point. `group` is the launcher's directory
         below each mount point, made if missing. Raises OSError if it cannot be made."""
         self._group = group
         self._mounts = dict(mounts)
         for mount in self._hierarchies():
             Path(mount, group).mkdir(parents=True, exist_ok=True)
+        self._devices = devices
         self._cores = Cores(self._open_pins(), self._set_quota)
         #: cpu.shares per core of a job. The kernel accepts at most 2^18 for a cgroup.
         self._shares = min(_USUAL_SHARES, (1 << 18) // (os.cpu_count() or 1))
@@ -100,14 +101,12 @@ class CgroupV1:
         return f"{self._group}/{cgroup_name(key)}"
 
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
-        pass
+        self._devices.adopt(key, self._members(key).pids)
 
     def hiding(self) -> tuple[str, str]:
-        return NOT_HIDDEN, "this version of drfd hides no devices on this kind of machine"
+        return self._devices.hiding()
 
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
-        if devices.hidden:
-            raise LimitFailed(self.hiding()[1])
         try:
             for directory in self._directories(key):
                 # mkdir fails on an existing directory: stale limits and peaks must not be reused.
@@ -118,6 +117,8 @@ class CgroupV1:
             self._limit_pids(key, limits.pids)
             for disk in limits.disks:
                 self._limit_disk(key, disk)
+            if devices.hidden:
+                self._devices.hide(key, devices.hidden)
         except (OSError, LimitFailed) as error:
             self.remove(key)
             if isinstance(error, OSError):
@@ -140,7 +141,8 @@ class CgroupV1:
         # cgroup_procs_write_start).
         memory = self._directory("memory", key)
         # The last one counts what is opened for the others.
-        directories = (*(one for one in self._directories(key) if one != memory), memory)
+        others = (one for one in self._directories(key) if one != memory)
+        directories = (*others, *self._devices.entrance(key), memory)
         return Entrance(files=tuple(f"{directory}/tasks" for directory in directories))
 
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
@@ -191,9 +193,10 @@ class CgroupV1:
         return not members.is_populated()
 
     def remove(self, key: Key) -> bool:
-        for directory in self._directories(key):
+        for directory in (*self._directories(key), *self._devices.directories(key)):
             if not remove_all(directory):
                 return False
+        self._devices.gone(key)
         self._cores.gone(key)
         return True
 
@@ -201,15 +204,15 @@ class CgroupV1:
         names = {
             name for mount in self._hierarchies() for name in os.listdir(f"{mount}/{self._group}")
         }
-        return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+        keys = {key for name in names if (key := cgroup_key(name)) is not None}
+        return sorted(keys.union(self._devices.leftovers()))
 
     def close(self) -> None:
         for mount in self._hierarchies():
-            try:
+            with suppress(OSError):
+                # It fails if jobs still run in it, or if it is gone.
                 os.rmdir(f"{mount}/{self._group}")
-            except OSError:
-                # Jobs still run in it, or it is gone.
-                continue
+        self._devices.close()
 
     def _open_pins(self) -> Pins | str:
         """Return the pins, or the reason why pinning is not available."""

@@ -20,10 +20,10 @@ from drfd.launcher.confinement.cgroup_files import (
     limit_processes,
 )
 from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets, Pins
+from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
     FORKED,
     MOVED,
-    NOT_HIDDEN,
     Counted,
     Devices,
     Entrance,
@@ -62,6 +62,7 @@ class CgroupV2:
         self._forked_into: Key | None = None
         #: Without the cpu controller, affinities are kept in memory (`cores.Affinity`).
         self.keeps_runners = "cpu" in controllers
+        self._devices = HiddenByBpf(mount, group)
         self._cores = Cores(self._open_pins(), self._set_quota)
         #: cpu.weight per core of a job. The kernel accepts at most 10000 for a cgroup.
         self._weight = max(1, min(100, 10_000 // (os.cpu_count() or 1)))
@@ -103,11 +104,9 @@ class CgroupV2:
             self._affinity.adopt(key, attempt)
 
     def hiding(self) -> tuple[str, str]:
-        return NOT_HIDDEN, "this version of drfd hides no devices on this kind of machine"
+        return self._devices.hiding()
 
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
-        if devices.hidden:
-            raise LimitFailed(self.hiding()[1])
         if "cpu" not in self._controllers:
             self._affinity.choose(key, limits)
         try:
@@ -125,6 +124,8 @@ class CgroupV2:
         reach_before_limits()
         try:
             self._limit(key, limits)
+            if devices.hidden:
+                self._devices.hide(self._directory(key), devices.hidden)
         except (LimitFailed, OSError):
             self.remove(key)
             raise

@@ -26,9 +26,10 @@ from drfd.launcher.confinement import cgroup_v1, cgroup_v2
 from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified, layout
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import OPTIONAL, REQUIRED, CgroupV2
+from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.system.files import VANISHED
+from drfd.launcher.system.files import VANISHED, get
 from drfd.linux.service import has_systemd
 
 #: Option that `move_to_users_manager` adds when it starts this program again.
@@ -118,8 +119,12 @@ def _on_v1(mountinfo: str, group: str) -> CgroupV1:
     missing = [name for name in cgroup_v1.REQUIRED if name not in mounts]
     if missing:
         raise NoJobGroup(f"no cgroup v1 controller {', '.join(missing)} is mounted")
+    shared = find_mounts(mountinfo, ("devices",)).get("devices", "")
+    devices = HiddenByController(
+        mountinfo, get("/proc/self/cgroup"), group, shared if shared in mounts.values() else ""
+    )
     try:
-        return CgroupV1(mounts, group)
+        return CgroupV1(mounts, group, devices)
     except OSError as error:
         who = "root" if os.getuid() == 0 else f"uid {os.getuid()}"
         raise NoJobGroup(f"cannot make cgroups as {who}: {error.strerror}") from None

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
+from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v1, cores, processes
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
+from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import Devices, LimitFailed
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits, DiskLimit
 from drfd.launcher.system.files import Plain
@@ -145,9 +147,13 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return kernel
 
 
+def open_place(kernel: Kernel) -> CgroupV1:
+    return CgroupV1(kernel.mounts(), "drfd/test", HiddenByController("", "", "drfd/test", ""))
+
+
 @pytest.fixture
 def place(kernel: Kernel) -> CgroupV1:
-    return CgroupV1(kernel.mounts(), "drfd/test")
+    return open_place(kernel)
 
 
 def file(kernel: Kernel, name: str, *, key: tuple[int, int] = KEY) -> Path:
@@ -178,7 +184,7 @@ ALL = [f"{hierarchy}/drfd/test/job-41-2" for hierarchy in HIERARCHIES]
 
 def test_our_group_is_made_once_in_each_hierarchy(kernel: Kernel) -> None:
     for _ in range(2):
-        CgroupV1(kernel.mounts(), "drfd/test")
+        open_place(kernel)
     groups = [str(path.relative_to(kernel.root)) for path in kernel.root.glob("*/*/*")]
     assert sorted(groups) == [f"{name}/drfd/test" for name in HIERARCHIES]
 
@@ -186,7 +192,7 @@ def test_our_group_is_made_once_in_each_hierarchy(kernel: Kernel) -> None:
 def test_a_machine_that_forbids_it_is_an_error_of_the_machine(kernel: Kernel) -> None:
     (kernel.root / "pids/drfd").write_text("in the way")
     with pytest.raises(OSError, match="drfd"):
-        CgroupV1(kernel.mounts(), "drfd/test")
+        open_place(kernel)
 
 
 def test_closing_leaves_what_is_in_use(kernel: Kernel, place: CgroupV1) -> None:
@@ -211,7 +217,7 @@ def test_it_says_what_it_enforces(kernel: Kernel, place: CgroupV1) -> None:
 
 def test_without_blkio_it_does_not_claim_to_limit_disks(kernel: Kernel) -> None:
     del kernel.hierarchies["blkio"]
-    controls = CgroupV1(kernel.mounts(), "drfd/test").controls()
+    controls = open_place(kernel).controls()
     assert [controls[name].split(":")[0] for name in ("read", "write")] == ["not controlled"] * 2
 
 
@@ -304,7 +310,7 @@ def test_every_disk_is_limited(kernel: Kernel, place: CgroupV1) -> None:
 
 def test_a_disk_limit_without_blkio_does_not_start_the_job(kernel: Kernel) -> None:
     del kernel.hierarchies["blkio"]
-    place = CgroupV1(kernel.mounts(), "drfd/test")
+    place = open_place(kernel)
     disks = (DiskLimit(device="8:0", read_bps=1, write_bps=0),)
     with pytest.raises(LimitFailed, match="blkio"):
         place.create(
@@ -344,6 +350,29 @@ def test_a_limit_that_reads_otherwise_is_no_limit(
         )
     assert name.split(".")[0] in str(raised.value)
     assert directories(kernel) == []
+
+
+def test_a_device_that_cannot_be_hidden_keeps_the_job_from_starting(
+    kernel: Kernel, place: CgroupV1
+) -> None:
+    assert place.hiding()[0] == "none"
+    with pytest.raises(LimitFailed, match="hidden from jobs: drfd sees no devices controller"):
+        place.create(KEY, LIMITS, Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
+    assert directories(kernel) == []
+
+
+def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel: Kernel) -> None:
+    """A process can be in one cgroup of a hierarchy only, wherever the launcher itself is."""
+    line = f"36 32 0:31 / {kernel.root}/freezer rw - cgroup cgroup rw,freezer,devices\n"
+    shared = str(kernel.root / "freezer")
+    devices = HiddenByController(line, "3:freezer,devices:/system.slice\n", "drfd/test", shared)
+    assert devices.parent == f"{shared}/drfd/test"
+    place = CgroupV1(kernel.mounts(), "drfd/test", devices)
+    place.create(KEY, LIMITS, Devices())
+    assert [file for file in place.entrance(KEY, LIMITS, 0).files if "freezer" in file] == [
+        f"{shared}/drfd/test/job-41-2/tasks"
+    ]
+    assert (place.leftovers(), place.remove(KEY), directories(kernel)) == ([KEY], True, [])
 
 
 @pytest.mark.parametrize(
@@ -393,7 +422,7 @@ def test_what_every_new_cgroup_has_already_is_not_set_again(
     for name, text in (("cpuset.cpus", "0-3"), ("cpuset.mems", "0"), ("memory.swappiness", "0")):
         monkeypatch.setitem(FRESH[name.split(".")[0]], name, text)
     monkeypatch.setattr(cores, "usable_cpus", lambda: frozenset(range(4)))
-    place = CgroupV1(kernel.mounts(), "drfd/test")
+    place = open_place(kernel)
     for attempt in (1, 2):
         place.create((1, attempt), LIMITS, Devices())
         mine = [os.path.basename(path) for path, _ in kernel.writes if f"job-1-{attempt}" in path]
@@ -463,7 +492,7 @@ def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
 ) -> None:
     """The kernel takes no more than 2^18, which is 256 times the usual weight of one core."""
     monkeypatch.setattr(kernel, "cpu_count", lambda: 1024, raising=False)
-    place = CgroupV1(kernel.mounts(), "drfd/test")
+    place = open_place(kernel)
     place.create((1, 1), limits(1_024_000, WEIGHT), Devices())
     place.create((2, 1), limits(256_000, WEIGHT), Devices())
     shares = [file(kernel, "cpu.shares", key=key).read_text() for key in ((1, 1), (2, 1))]
@@ -482,7 +511,7 @@ def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
 def test_cpusets_that_we_cannot_have_are_done_without(kernel: Kernel) -> None:
     kernel.add_cpusets()
     kernel.fails["cpuset.cpus"] = errno.EACCES
-    place = CgroupV1(kernel.mounts(), "drfd/test")
+    place = open_place(kernel)
     assert place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
     assert "cpuset" not in place.mounts()
     place.create(KEY, limits(2000, PIN), Devices())
@@ -493,7 +522,7 @@ def test_cpusets_that_we_cannot_have_are_done_without(kernel: Kernel) -> None:
 def pinning(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> CgroupV1:
     monkeypatch.setattr(cores, "usable_cpus", lambda: frozenset(range(4)))
     kernel.add_cpusets()
-    return CgroupV1(kernel.mounts(), "drfd/test")
+    return open_place(kernel)
 
 
 def cpuset(kernel: Kernel, key: tuple[int, int]) -> tuple[str, str, str]:
@@ -590,7 +619,7 @@ def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(
     for number in (1, 2):
         pinning.create((number, 1), limits(2000, PIN), Devices())
     pinning.freeze((1, 1), None)
-    again = CgroupV1(kernel.mounts(), "drfd/test")
+    again = open_place(kernel)
     again.create((3, 1), limits(500, PIN), Devices())
     assert cpuset(kernel, (3, 1))[0] == "0-1"
     again.create((4, 1), limits(1000, PIN), Devices())

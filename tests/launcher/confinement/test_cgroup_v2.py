@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
+from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
@@ -506,6 +507,16 @@ def test_a_limit_without_a_file_keeps_the_job_from_starting(
     with pytest.raises(LimitFailed) as raised:
         place.create(KEY, WITH_DISK, Devices())
     assert str(raised.value) == f"{kernel.file(name)}: the kernel offers no such file here"
+    assert kernel.names() == []
+
+
+def test_a_device_that_cannot_be_hidden_keeps_the_job_from_starting(
+    kernel: Kernel, place: CgroupV2
+) -> None:
+    """A plain directory can have no device program, just as a cgroup of some containers."""
+    assert place.hiding()[0] == "none"
+    with pytest.raises(LimitFailed, match="devices cannot be hidden from jobs: "):
+        place.create(KEY, LIMITS, Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
     assert kernel.names() == []
 
 

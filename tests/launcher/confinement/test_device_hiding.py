@@ -1,0 +1,472 @@
+"""Device nodes hidden from cgroups: by the kernel where this machine has it and we are root, and
+what is said where it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.devices.nodes import DeviceNode
+from drfd.launcher.confinement import device_hiding
+from drfd.launcher.confinement.cgroup_files import find_own, find_unified
+from drfd.launcher.confinement.cgroup_v2 import CgroupV2
+from drfd.launcher.confinement.device_hiding import HiddenByBpf, HiddenByController
+from drfd.launcher.confinement.device_program import device_program
+from drfd.launcher.confinement.interface import Devices, LimitFailed
+from drfd.launcher.protocol import AttemptLimits
+from drfd.linux import syscalls
+from drfd.linux.syscalls import BPF_F_ALLOW_MULTI, AttachedPrograms
+
+MOUNTINFO = Path("/proc/self/mountinfo").read_text()
+MEMBERSHIPS = Path("/proc/self/cgroup").read_text()
+LIMITS = AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=16)
+KEY, OTHER_KEY = (41, 2), (42, 1)
+NULL, ZERO, FULL = (DeviceNode("c", 1, minor) for minor in (3, 5, 7))
+#: Nobody has these; only their numbers matter.
+GPUS = [DeviceNode("c", 195, minor) for minor in range(100)]
+BPF_F_ALLOW_OVERRIDE = 1
+
+
+def outcome(path: str, file: Path) -> str:
+    """What becomes of an open in a process that has entered a cgroup by this file."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            file.write_text("0")
+            os.close(os.open(path, os.O_RDONLY))
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or 255)
+        finally:
+            os._exit(254)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return errno.errorcode.get(code, f"exit {code}") if code else "ok"
+
+
+# -- version 2 ------------------------------------------------------------------------------
+
+UNIFIED = find_unified(MOUNTINFO)
+has_bpf = pytest.mark.skipif(
+    os.getuid() != 0 or UNIFIED is None, reason="not root, or no cgroup v2 is mounted"
+)
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A cgroup in which those of jobs can be, which needs no controllers."""
+    assert UNIFIED is not None
+    made = Path(UNIFIED, f"drfd-test-hiding-{os.getpid()}")
+    made.mkdir()
+    yield made
+    for directory in [*made.glob("*/*/"), *made.glob("*/"), made]:
+        directory.rmdir()
+
+
+@pytest.fixture
+def by_bpf(group: Path) -> HiddenByBpf:
+    return HiddenByBpf(str(group.parent), group.name)
+
+
+def make_job(group: Path, name: str = "job-41-2") -> Path:
+    directory = group / name
+    directory.mkdir()
+    return directory
+
+
+def attach(
+    directory: Path, flags: int, hidden: DeviceNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attach a program of somebody else's, with flags of theirs."""
+    program_fd = syscalls.load_device_program(device_program([hidden]))
+    cgroup_fd = os.open(directory, os.O_RDONLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(syscalls, "BPF_F_ALLOW_MULTI", flags)
+        syscalls.attach_device_program(cgroup_fd, program_fd)
+    os.close(program_fd)
+    os.close(cgroup_fd)
+
+
+@has_bpf
+def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
+    group: Path, by_bpf: HiddenByBpf
+) -> None:
+    hidden, other = make_job(group), make_job(group, "job-42-1")
+    by_bpf.hide(str(hidden), frozenset({ZERO, FULL}))
+    paths = ("/dev/null", "/dev/zero", "/dev/full")
+    assert [outcome(path, hidden / "cgroup.procs") for path in paths] == ["ok", "EPERM", "EPERM"]
+    assert [outcome(path, other / "cgroup.procs") for path in paths] == ["ok", "ok", "ok"]
+    inner = make_job(hidden, "a-container")
+    assert outcome("/dev/zero", inner / "cgroup.procs") == "EPERM"
+    assert outcome("/dev/null", inner / "cgroup.procs") == "ok"
+
+
+@has_bpf
+def test_hiding_is_proved_once_and_leaves_nothing(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how, said = by_bpf.hiding()
+    assert (how, "hidden" in said) == ("bpf", True)
+    monkeypatch.setattr(device_hiding, "_prove", None)
+    assert by_bpf.hiding() == (how, said)
+    assert [path.name for path in group.iterdir() if path.is_dir()] == []
+
+
+@has_bpf
+def test_what_a_killed_launcher_has_left_of_the_proof_is_no_obstacle(
+    group: Path, by_bpf: HiddenByBpf
+) -> None:
+    make_job(group, "device-proof")
+    assert by_bpf.hiding()[0] == "bpf"
+    assert not (group / "device-proof").exists()
+
+
+@has_bpf
+def test_jobs_that_hide_the_same_share_a_program_and_only_so_many_are_kept(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_hiding, "_MOST_PROGRAMS", 3)
+    by_bpf.hiding()
+    before = len(os.listdir("/proc/self/fd"))
+    numbers = []
+    for count, gpu in enumerate([*GPUS[:5], *GPUS[:1], *GPUS[:1]]):
+        directory = make_job(group, f"job-{count}-1")
+        by_bpf.hide(str(directory), frozenset({gpu}))
+        fd = os.open(directory, os.O_RDONLY)
+        found = syscalls.device_programs(fd)
+        os.close(fd)
+        assert (found.flags, len(found.ids)) == (BPF_F_ALLOW_MULTI, 1)
+        numbers += found.ids
+    assert len(set(numbers[:5])) == 5
+    assert numbers[5] not in numbers[:5], "its program was the oldest, and is loaded again"
+    assert numbers[6] == numbers[5]
+    # The one of the proof made room, too.
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    held = [fd for fd, _ in by_bpf._programs.values()]
+    assert [os.get_inheritable(fd) for fd in held] == [False] * 3
+    for fd in held:
+        os.close(fd)
+
+
+@has_bpf
+def test_a_process_that_was_forked_loads_programs_of_its_own(
+    group: Path, by_bpf: HiddenByBpf
+) -> None:
+    """It has closed the descriptors of the launcher, whose numbers may be taken."""
+    first, second = make_job(group), make_job(group, "job-42-1")
+    by_bpf.hide(str(first), frozenset({FULL}))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.closerange(3, 1000)
+            by_bpf.hide(str(second), frozenset({FULL}))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert outcome("/dev/full", second / "cgroup.procs") == "EPERM"
+
+
+@has_bpf
+def test_devices_stay_hidden_when_the_process_that_hid_them_is_gone(
+    group: Path, by_bpf: HiddenByBpf, tmp_path: Path
+) -> None:
+    """Also from root, who cannot make another node of the same number either."""
+    job = make_job(group)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            by_bpf.hide(str(job), frozenset({ZERO}))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert outcome("/dev/zero", job / "cgroup.procs") == "EPERM"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            (job / "cgroup.procs").write_text("0")
+            os.mknod(tmp_path / "full", 0o600 | stat.S_IFCHR, os.makedev(1, 7))
+            os.mknod(tmp_path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+        except PermissionError:
+            os._exit(3)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+@has_bpf
+def test_an_attempt_begins_with_its_devices_hidden(
+    group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that has version 2 without the controllers that limit jobs."""
+    monkeypatch.setattr(CgroupV2, "_limit", lambda *words: None)
+    place = CgroupV2(str(group.parent), group.name, frozenset({"cpu"}), lambda: None)
+    place.create(KEY, LIMITS, Devices(hidden=frozenset({FULL})))
+    place.create(OTHER_KEY, LIMITS, Devices())
+    codes = []
+    for key in (KEY, OTHER_KEY):
+        pid = place.fork(key)
+        if pid == 0:
+            try:
+                place.enter(key, LIMITS, 0)
+                os.close(os.open("/dev/full", os.O_RDONLY))
+                os._exit(0)
+            except OSError as error:
+                os._exit(error.errno or 255)
+            finally:
+                os._exit(255)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    fd = os.open(group / "job-42-1", os.O_RDONLY)
+    assert (codes, syscalls.device_programs(fd)) == ([errno.EPERM, 0], (0, ()))
+    os.close(fd)
+    assert [place.remove(key) for key in (KEY, OTHER_KEY)] == [True, True]
+
+
+@has_bpf
+def test_nobodys_refusal_is_lifted(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program with BPF_F_ALLOW_OVERRIDE the kernel would not ask any more."""
+    attach(group, BPF_F_ALLOW_OVERRIDE, ZERO, monkeypatch)
+    how, said = by_bpf.hiding()
+    assert how == "none"
+    assert f"{group} has a device program that was attached without BPF_F_ALLOW_MULTI" in said
+    job = make_job(group)
+    with pytest.raises(LimitFailed, match="attached without BPF_F_ALLOW_MULTI"):
+        by_bpf.hide(str(job), frozenset({FULL}))
+    assert outcome("/dev/zero", job / "cgroup.procs") == "EPERM"
+
+
+@has_bpf
+def test_below_a_program_that_admits_no_other_it_is_said_that_nothing_can_be_hidden(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(group, 0, ZERO, monkeypatch)
+    how, said = by_bpf.hiding()
+    assert (how, "without BPF_F_ALLOW_MULTI" in said) == ("none", True)
+
+
+@has_bpf
+def test_what_others_refuse_and_what_they_refuse_later_holds_too(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd's programs do, which come again with each daemon-reload."""
+    attach(group, BPF_F_ALLOW_MULTI, ZERO, monkeypatch)
+    job = make_job(group)
+    by_bpf.hide(str(job), frozenset({FULL}))
+    paths = ("/dev/null", "/dev/zero", "/dev/full")
+    assert [outcome(path, job / "cgroup.procs") for path in paths] == ["ok", "EPERM", "EPERM"]
+    attach(group, BPF_F_ALLOW_MULTI, NULL, monkeypatch)
+    assert [outcome(path, job / "cgroup.procs") for path in paths] == ["EPERM"] * 3
+
+
+@has_bpf
+def test_a_program_that_the_kernel_does_not_report_fails_the_launch(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_bpf.hiding()
+    job = make_job(group)
+    monkeypatch.setattr(syscalls, "device_programs", lambda fd: AttachedPrograms(2, ()))
+    with pytest.raises(LimitFailed, match=r"job-41-2: the device program \d+ was attached"):
+        by_bpf.hide(str(job), frozenset({FULL}))
+
+
+@has_bpf
+def test_a_device_that_could_still_be_opened_is_found_out(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = device_program([])
+    monkeypatch.setattr(device_hiding, "device_program", lambda hidden: nothing)
+    how, said = by_bpf.hiding()
+    assert how == "none"
+    assert "/dev/full was hidden in " in said
+    assert said.endswith(" and could still be opened there")
+    with pytest.raises(LimitFailed, match="could still be opened"):
+        by_bpf.hide(str(make_job(group)), frozenset({FULL}))
+
+
+@has_bpf
+def test_a_shortage_during_the_proof_is_not_the_last_word(
+    by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(instructions: bytes) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "bpf")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(syscalls, "load_device_program", fail)
+        assert by_bpf.hiding() == (
+            "none",
+            "devices cannot be hidden from jobs: "
+            "a device program cannot be loaded: bpf: Cannot allocate memory",
+        )
+        with pytest.raises(LimitFailed) as raised:
+            by_bpf.hide("no-matter", frozenset({FULL}))
+        # By its cause the job is postponed.
+        assert isinstance(raised.value.__cause__, OSError)
+    assert by_bpf.hiding()[0] == "bpf"
+
+
+def test_without_the_right_to_programs_it_is_said_whose_right_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*values: object) -> AttachedPrograms:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), "bpf")
+
+    monkeypatch.setattr(syscalls, "device_programs", refuse)
+    (tmp_path / "jobs").mkdir()
+    how, said = HiddenByBpf(str(tmp_path), "jobs").hiding()
+    assert how == "none"
+    assert "need root's rights (CAP_BPF and CAP_NET_ADMIN)" in said
+
+
+# -- version 1 ------------------------------------------------------------------------------
+
+OWN = find_own(MOUNTINFO, MEMBERSHIPS, "devices")
+has_devices = pytest.mark.skipif(
+    os.getuid() != 0 or OWN is None, reason="not root, or no devices controller of cgroup v1"
+)
+
+
+@pytest.fixture
+def by_controller() -> Iterator[HiddenByController]:
+    place = HiddenByController(MOUNTINFO, MEMBERSHIPS, f"drfd-test-hiding-{os.getpid()}", "")
+    yield place
+    assert place.parent is not None
+    parent = Path(place.parent)
+    for directory in [*parent.glob("*/"), *([parent] if parent.exists() else [])]:
+        directory.rmdir()
+
+
+@has_devices
+def test_on_version_1_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
+    by_controller: HiddenByController,
+) -> None:
+    by_controller.hide(KEY, {ZERO, FULL})
+    (directory,) = by_controller.entrance(KEY)
+    tasks = Path(directory, "tasks")
+    paths = ("/dev/null", "/dev/zero", "/dev/full")
+    assert [outcome(path, tasks) for path in paths] == ["ok", "EPERM", "EPERM"]
+    assert [outcome(path, Path(OWN or "", "tasks")) for path in paths] == ["ok", "ok", "ok"]
+    assert by_controller.leftovers() == [KEY]
+
+
+@has_devices
+def test_on_version_1_an_attempt_that_hides_nothing_has_no_directory(
+    by_controller: HiddenByController,
+) -> None:
+    by_controller.hide(KEY, {FULL})
+    assert by_controller.entrance(OTHER_KEY) == []
+    assert [Path(one).exists() for one in by_controller.directories(OTHER_KEY)] == [False]
+
+
+@has_devices
+def test_on_version_1_hiding_is_proved_and_leaves_nothing(
+    by_controller: HiddenByController,
+) -> None:
+    how, said = by_controller.hiding()
+    assert (how, "hidden" in said) == ("devices", True)
+    parent = Path(by_controller.parent or "")
+    assert [path.name for path in parent.iterdir() if path.is_dir()] == []
+    by_controller.close()
+    assert not parent.exists()
+
+
+@has_devices
+def test_a_launcher_in_another_cgroup_finds_where_the_last_one_has_hidden_devices(
+    by_controller: HiddenByController,
+) -> None:
+    """A command that the user runs inside the job must not see them either."""
+    by_controller.hide(KEY, {FULL})
+    (directory,) = by_controller.entrance(KEY)
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Path(directory, "tasks").write_text("0")
+            os.close(writes)
+            os.read(reads, 1)
+        finally:
+            os._exit(0)
+    while (
+        f"devices:{directory.removeprefix(OWN or '')}\n"
+        not in Path(f"/proc/{pid}/cgroup").read_text()
+    ):
+        os.sched_yield()
+    moved = MEMBERSHIPS.replace(":devices:/", ":devices:/elsewhere/")
+    later = HiddenByController(MOUNTINFO, moved, "drfd-test-hiding", "")
+    later.adopt(KEY, lambda: [pid])
+    later.adopt(OTHER_KEY, lambda: [pid])
+    assert (later.entrance(KEY), later.leftovers()) == ([directory], [KEY])
+    assert later.entrance(OTHER_KEY) == []
+    later.gone(KEY)
+    assert later.leftovers() == []
+    os.close(writes)
+    os.waitpid(pid, 0)
+
+
+def make_denying(directory: Path, listed: str) -> None:
+    directory.mkdir(parents=True)
+    (directory / "devices.deny").touch()
+    (directory / "devices.list").write_text(listed)
+
+
+@pytest.mark.parametrize("line", ["c 1:7 r", "c 1:* rwm", "c *:* m", "a *:7 rw"])
+def test_a_wildcard_of_the_surrounding_cgroup_that_still_allows_the_device_fails_the_launch(
+    tmp_path: Path, line: str
+) -> None:
+    """The kernel takes back equal permissions alone."""
+    make_denying(tmp_path / "job", f"b 1:7 rwm\n{line}\n")
+    with pytest.raises(LimitFailed) as raised:
+        device_hiding._deny(str(tmp_path / "job"), {FULL})
+    assert str(raised.value) == (
+        f"{tmp_path}/job/devices.list still has {line!r}, which allows c 1:7: "
+        "the surrounding cgroup allows it with a wildcard"
+    )
+
+
+def test_where_only_other_devices_are_allowed_the_refusal_holds(tmp_path: Path) -> None:
+    make_denying(tmp_path / "job", "b 1:7 rwm\nc 1:3 rwm\nc 5:* rwm\n")
+    device_hiding._deny(str(tmp_path / "job"), {FULL})
+    assert (tmp_path / "job/devices.deny").read_text() == "c 1:7 rwm"
+
+
+def test_a_machine_without_the_devices_controller_is_told_so() -> None:
+    place = HiddenByController("", "", "drfd/test", "")
+    sentence = "devices cannot be hidden from jobs: drfd sees no devices controller of cgroup v1"
+    assert place.hiding() == ("none", sentence)
+    with pytest.raises(LimitFailed, match="no devices controller"):
+        place.hide(KEY, {FULL})
+    assert (place.directories(KEY), place.entrance(KEY), place.leftovers()) == ([], [], [])
+    place.close()
+
+
+MOUNT = "36 32 0:31 {root} /cg/devices rw - cgroup cgroup rw,devices\n"
+
+
+@pytest.mark.parametrize(
+    ("root", "own", "found"),
+    [
+        ("/", "/", "/cg/devices"),
+        ("/", "/system.slice/drfd.service", "/cg/devices/system.slice/drfd.service"),
+        ("/docker/1", "/docker/1", "/cg/devices"),
+        ("/docker/1", "/docker/1/inner", "/cg/devices/inner"),
+        ("/docker/1", "/docker/12", None),
+        ("/..", "/", None),
+    ],
+)
+def test_our_own_cgroup_is_found_below_what_is_mounted(
+    root: str, own: str, found: str | None
+) -> None:
+    memberships = f"9:memory:/other\n3:devices:{own}\n0::/\n"
+    assert find_own(MOUNT.format(root=root), memberships, "devices") == found
+
+
+def test_what_another_process_has_mounted_or_joined_is_not_ours() -> None:
+    assert find_own("", "3:devices:/\n", "devices") is None
+    assert find_own(MOUNT.format(root="/"), "3:memory:/\n", "devices") is None
