@@ -226,6 +226,9 @@ def test_a_step_sees_the_gpus_that_it_asks_for(spawn: Spawn, finish: Finish) -> 
     ):  # fmt: skip
         result = finish(spawn("srun", *words, *show, env=env))
         assert (sorted(result.out.split()), result.err) == (shown, "")
+    named = {**env, "CUDA_VISIBLE_DEVICES": "GPU-5c,GPU-9a"}
+    result = finish(spawn("srun", "-n2", "--gpus-per-task=1", *show, env=named))
+    assert sorted(result.out.split()) == ["GPU-5c", "GPU-9a"]
     result = finish(spawn("srun", "-n1", *show, env={**env, "SLURM_GPUS_PER_TASK": "1"}))
     assert result.out == "4\n", "as the job asks for one for each task"
     result = finish(spawn("srun", "-n1", "--gpus=3", "--gres=fpga:1", *show, env=env))

@@ -210,7 +210,7 @@ def _must_wait(step: Step) -> list[str]:
         path = f"{step_queue.private_directory()}/{name_of_job(env)}"
         gpus = step_queue.enter(path, asks, has, wait=False, gpus=step.gpus, of_gpus=names)
         if gpus is not None:
-            os.environ.update(step_queue.variables_of(gpus))
+            os.environ.update(step_queue.variables_of(gpus, env))
             return []
     except (step_queue.NoPlace, OSError) as error:
         output.say(f"srun: the steps of job {job} do not wait for each other: {error}")

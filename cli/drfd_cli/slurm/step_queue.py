@@ -122,10 +122,18 @@ def enter(
         os.close(file)
 
 
-def variables_of(names: Sequence[str]) -> dict[str, str]:
-    """Return the variables that show a step these GPUs alone; nothing for a step without."""
-    shown = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
-    return dict.fromkeys(shown, ",".join(names)) if names else {}
+def variables_of(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that show a step these GPUs alone, of those that the job is shown by
+    `env`, which may name them otherwise; nothing for a step without."""
+    if not names:
+        return {}
+    of_job = env.get("DRF_GRES_GPU", "").split(",")
+    shown = {"SLURM_STEP_GPUS": ",".join(names)}
+    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        told = env.get(variable, "").split(",")
+        called = dict(zip(of_job, told, strict=True)) if len(told) == len(of_job) else {}
+        shown[variable] = ",".join(called.get(name, name) for name in names)
+    return shown
 
 
 def _lock(path: str, *, wait: bool) -> int | None:
@@ -217,7 +225,7 @@ def main(words: list[str]) -> None:
     names = list(filter(None, words[6].split(",")))
     try:
         gpus = enter(path, asks, has, wait=True, gpus=numbers[4], of_gpus=names)
-        os.environ.update(variables_of(gpus or []))
+        os.environ.update(variables_of(gpus or [], os.environ))
     except OSError as error:
         print(
             f"srun: the step waits no longer for others: {path}: {error.strerror}", file=sys.stderr
