@@ -64,6 +64,9 @@ class TomlTable(StrictTable):
     def names(self) -> list[str]:
         return list(self._values)
 
+    def is_table(self, key: str) -> bool:
+        return isinstance(self._values.get(key), dict)
+
     def take(self, key: str, read: Callable[..., T], default: Any, *, old: str = "") -> Any:
         """Return the value of a key, or the default if it is not there. Raises ConfigError if
         `read` refuses the value.

@@ -1,21 +1,18 @@
 """The configuration: read strictly from its files, and applied to this machine.
 
 Every error message names the place in the file and the way out. An unknown key is an error, so a
-misspelt limit is never ignored. The table [gres] lists countable resources, such as GPUs, each with
-the names of its instances. `survey` makes from configuration and machine the rules for the core and
-the disks that are limited.
+misspelt limit is never ignored. `survey` makes from configuration and machine the rules for the
+core and the disks that are limited.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from drfd.common.errors import ConfigError, Refused
@@ -31,7 +28,6 @@ from drfd.common.strict_table import (
     read_path,
     read_size_or_zero,
     read_time,
-    wrong,
 )
 from drfd.common.units import (
     parse_cores,
@@ -53,57 +49,21 @@ from drfd.core.fairness.rules import (
     read_scheduling,
 )
 from drfd.core.model.job import show_path
-from drfd.core.model.resources import Axes, Instances, Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
+from drfd.daemon.countable import (
+    Countables,
+    gpu_warnings,
+    instances_of,
+    read_gpus,
+    read_gres,
+)
 from drfd.daemon.pool_warnings import bound_warnings
+from drfd.devices.gpus import Gpu
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
 from drfd.host.measurements import Machine, default_kept, default_reserve
 from drfd.launcher.protocol import CORES_MODES, PIN, QUOTA
-
-#: Name of a countable resource, in small letters: in capitals it is part of a variable's name.
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-#: The most instances that a hint writes out.
-_MOST_WRITTEN = 16
-#: Name of an instance: a number, or as a driver writes it (GPU-…/1/0). A comma separates instances.
-_INSTANCE = re.compile(r"[\w.:/+-]{1,128}", re.ASCII)
-
-
-def read_gres(table: TomlTable) -> Instances:
-    """Return the countable resources by name, each with its instances in the order of the file,
-    which is the order of allocation."""
-    found = []
-    for name in sorted(table.names()):
-        if not _NAME.fullmatch(name):
-            hint = "use small letters, digits and _, beginning with a letter"
-            table.fail(repr(name), "is not a name for a resource", hint=hint)
-        if name in Axes().names:
-            table.fail(name, "is a resource already", hint="choose another name")
-        instances = table.take(name, partial(_read_instances, name), None)
-        twice = {each for each in instances if instances.count(each) > 1}
-        if twice:
-            table.fail(name, f"{min(twice)!r} is in the list twice")
-        found.append((name, instances))
-    return tuple(found)
-
-
-def _read_instances(name: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_WRITTEN:
-        numbers = ", ".join(map(str, range(value)))
-        raise Refused(
-            "config", f"{value} is a number, and each instance has a number or name of its own",
-            hint=f"write {name} = [{numbers}]",
-        )  # fmt: skip
-    if not isinstance(value, list):
-        raise wrong(value, "a list of numbers or names", "[0, 1]")
-    return tuple(map(_read_instance, value))
-
-
-def _read_instance(value: object) -> str:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if not is_number and not (isinstance(value, str) and _INSTANCE.fullmatch(value)):
-        raise wrong(value, "a number from 0 up, nor a name of letters, digits and .:/+-_", "0")
-    return str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +132,8 @@ class Config:
     reserve_memory_bytes: int | None = None
     #: None for the disk of the state directory with guessed rates.
     disks: tuple[DiskConfig, ...] | None = None
-    #: Countable resources by name.
-    gres: Instances = ()
+    #: Countable resources, sorted by name.
+    countables: Countables = ()
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: Settings of single users, by (pool, user).
@@ -251,8 +211,8 @@ def parse(tree: Toml, source: str) -> Config:
     daemon = top.table("daemon")
     scheduling = top.table("scheduling")
     disks = _disks(top)
-    gres = read_gres(top.table("gres"))
-    nodes = PoolTables([disk.name for disk in disks or ()], [name for name, _ in gres])
+    countables = read_gres(top.table("gres"))
+    nodes = PoolTables([disk.name for disk in disks or ()], [each.name for each in countables])
     nodes.read_pools(top.table("pools"))
     nodes.read_users(top.table("users"))
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
@@ -261,7 +221,7 @@ def parse(tree: Toml, source: str) -> Config:
         memory_bytes=capacity.take("memory", parse_size, None),
         reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
         disks=disks,
-        gres=gres,
+        countables=countables,
         defaults=_defaults(top.table("defaults")),
         pools=nodes.pools,
         members=nodes.members,
@@ -423,6 +383,9 @@ class Site:
     defaults: Defaults
     #: Sentences for the administrator about doubtful settings.
     warnings: tuple[str, ...]
+    countables: Countables = ()
+    #: GPUs of the machine, if GPUs are given out.
+    gpus: tuple[Gpu, ...] = ()
 
 
 def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
@@ -432,6 +395,8 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     reserve = config.reserve_memory_bytes
     if reserve is None:
         reserve = 0 if config.memory_bytes else default_reserve(machine.memory_bytes)
+    gpus = read_gpus(config.countables)
+    instances = instances_of(config.countables, gpus)
     memory = (config.memory_bytes or machine.memory_bytes) - reserve
     if memory <= 0:
         raise ConfigError(
@@ -447,13 +412,13 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
         disks=tuple((disk.name, disk.read_bps, disk.write_bps) for disk in disks)
         if len(disks) > 1
         else (),
-        gres=tuple((name, len(instances)) for name, instances in config.gres if instances),
+        gres=tuple((name, len(each)) for name, each in instances if each),
     )
     rules = Rules(
         axes=Axes(
-            gres=tuple(name for name, _ in config.gres),
+            gres=tuple(name for name, _ in instances),
             disks=tuple(disk.name for disk in disks),
-            instances=config.gres,
+            instances=instances,
         ),
         capacity=capacity,
         pools=config.pools,
@@ -479,11 +444,12 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
     warnings = (
         *_warn_of_overcommitment(capacity, machine, config),
         *_warn_of_shared_devices(disks),
+        *gpu_warnings(config.countables, gpus),
         *bound_warnings(rules),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),
         *_warn_of_short_history(rules, config.history.keep_s),
     )
-    return Site(rules, disks, defaults, warnings)
+    return Site(rules, disks, defaults, warnings, config.countables, gpus)
 
 
 def _located_disks(config: Config, state_dir: Path) -> tuple[Disk, ...]:

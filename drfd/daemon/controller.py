@@ -37,6 +37,7 @@ from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, Site
+from drfd.daemon.countable import names_with_nodes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.handlers.doctor import InstallContext
@@ -347,7 +348,9 @@ class Daemon:
 
 
 def _launch_settings(config: Config, site: Site) -> LaunchSettings:
-    return LaunchSettings(site.disks, config.max_pids, config.cores_by)
+    return LaunchSettings(
+        site.disks, config.max_pids, config.cores_by, names_with_nodes(site.countables)
+    )
 
 
 def _limit_hours(rules: Rules) -> LimitHours:

@@ -29,6 +29,7 @@ from drfd.daemon import spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
+from drfd.daemon.countable import device_settings
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
@@ -317,6 +318,7 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
     for key, is_same in (
         ("daemon.system_users", before.system_users == now.system_users),
         ("enforcement.no_new_privs", before.no_new_privs == now.no_new_privs),
+        ("gres", device_settings(before.countables) == device_settings(now.countables)),
     ):
         if not is_same:
             yield f"{key} has changed: that takes a restart of drfd and its launcher"
@@ -484,7 +486,7 @@ def _check_config(options: argparse.Namespace) -> None:
         print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()
     axes = Axes(
-        gres=tuple(name for name, _ in config.gres),
+        gres=tuple(each.name for each in config.countables),
         disks=tuple(disk.name for disk in config.disks or ()),
     )
     hours = expand_hours(nodes_of(config.pools, config.members), axes, now_s)

@@ -24,9 +24,10 @@ from pathlib import Path
 
 from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.config import Config
+from drfd.daemon.countable import device_settings
 from drfd.daemon.launcher_link.messages import payload_for
 from drfd.journal.journal import waiting_jobs
-from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME
+from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME, DeviceSettings
 from drfd.payload.signature import KEY_SOCKET_NAME, digest_of
 
 log = logging.getLogger("drfd")
@@ -187,6 +188,9 @@ def launcher_command(
         command.append("--keep-ipc")
     if config.no_new_privs:
         command.append("--no-new-privs")
+    settings = device_settings(config.countables)
+    if settings != DeviceSettings():
+        command += ["--devices", settings.encode()]
     if failpoints is not None:
         command += ["--failpoints", str(failpoints)]
     return command

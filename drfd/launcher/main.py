@@ -19,10 +19,16 @@ from typing import NoReturn
 from drfd.common import failpoints, journald
 from drfd.launcher.attempt_files import read_jobs_stop
 from drfd.launcher.confinement import bounds, detect
-from drfd.launcher.confinement.interface import Confinement, JobGroupGone
+from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, JobGroupGone
 from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.device_table import DeviceTable
 from drfd.launcher.port import Policy, Port
-from drfd.launcher.protocol import SOCKET_NAME
+from drfd.launcher.protocol import (
+    SOCKET_NAME,
+    BadMessage,
+    DeviceSettings,
+    read_device_settings,
+)
 from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.forked import Forked
@@ -75,6 +81,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no-new-privs", action="store_true", help="jobs gain no rights by set-uid programs")
     add("--processes-total", type=int, metavar="N", help="of all jobs together; less by the kernel")
     add("--processes-per-user", type=int, metavar="N", help="half of the total")
+    add("--devices", metavar="JSON", default="", help="nodes of devices that jobs are given")
     add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
     add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
     add(detect.MOVED, action="store_true", help=argparse.SUPPRESS)
@@ -163,6 +170,7 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
         key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
+        devices=_devices(options.devices, confinement),
         starter=_starter(options),
         space_home=options.private_tmp if options.private_tmp != "" else str(state / SPACES),
         usual_space_home=str(state / SPACES),
@@ -173,6 +181,14 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
     # A collection writes to every object, so memory shared with the runners would be copied.
     gc.freeze()
     launcher.serve()
+
+
+def _devices(text: str, confinement: Confinement) -> DeviceTable:
+    try:
+        settings = read_device_settings(text) if text else DeviceSettings()
+    except BadMessage:
+        sys.exit(f"drfd-launcher: --devices: {text!r} is not what drfd writes")
+    return DeviceTable(settings, can_hide=confinement.hiding()[0] != NOT_HIDDEN)
 
 
 def _starter(options: argparse.Namespace) -> JobStarter:

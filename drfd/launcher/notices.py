@@ -18,6 +18,7 @@ from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
+from drfd.launcher.device_table import DeviceTable
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.child import run_notice
@@ -41,6 +42,7 @@ class Notices:
     #: Functions to watch a process until it is gone, and to ask whether it is being watched.
     watch: Callable[[Key, int], None]
     is_watched: Callable[[Key], bool]
+    devices: DeviceTable = field(default_factory=DeviceTable)
     #: Largest number of commands that run at the same time; one user has half of them.
     most: int = 256
     _wanted: dict[Key, Assignment] = field(default_factory=dict)
@@ -88,7 +90,9 @@ class Notices:
             return False
         reach("notice.before-fork")
         try:
-            pid = _start_notifier(assignment, self.confinement, attempt, self.attempts_fd)
+            # A notification needs no device that is given out to jobs.
+            devices = self.devices.hide_all(order.grants)
+            pid = _start_notifier(assignment, self.confinement, devices, attempt, self.attempts_fd)
         except OSError as error:
             self._results[key] = f"not told: {error.strerror}"
             return False
@@ -120,7 +124,11 @@ class Notices:
 
 
 def _start_notifier(
-    assignment: Assignment, confinement: Confinement, attempt: Attempt, attempts_fd: int
+    assignment: Assignment,
+    confinement: Confinement,
+    devices: Devices,
+    attempt: Attempt,
+    attempts_fd: int,
 ) -> int:
     order = assignment.order
     launcher = os.getpid()
@@ -143,7 +151,7 @@ def _start_notifier(
             process.outlive_parent()
         reach("notifier.after-mark")
         try:
-            text = _notify(assignment, confinement, attempt)
+            text = _notify(assignment, confinement, devices, attempt)
         except BaseException as error:
             text = f"failed: {error!r}"
         reach("notifier.before-record")
@@ -152,7 +160,9 @@ def _start_notifier(
         os._exit(0)
 
 
-def _notify(assignment: Assignment, confinement: Confinement, attempt: Attempt) -> str:
+def _notify(
+    assignment: Assignment, confinement: Confinement, devices: Devices, attempt: Attempt
+) -> str:
     """Run the command until it ends, and return the result as a text."""
     gc.disable()
     order = assignment.order
@@ -164,7 +174,7 @@ def _notify(assignment: Assignment, confinement: Confinement, attempt: Attempt) 
     inheritance.take_policy()
     syscalls.become_subreaper()
     try:
-        _make_place(confinement, key, order)
+        _make_place(confinement, key, order, devices)
     except (LimitFailed, OSError) as error:
         return f"failed: {error}"
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
@@ -198,11 +208,11 @@ def _notify(assignment: Assignment, confinement: Confinement, attempt: Attempt) 
     return "told" if code == 0 else f"failed: exit code {code}"
 
 
-def _make_place(confinement: Confinement, key: Key, order: LaunchOrder) -> None:
+def _make_place(confinement: Confinement, key: Key, order: LaunchOrder, devices: Devices) -> None:
     """Make the attempt's cgroup if there is none: usually it has gone with the job's last process.
     It gets no CPUs of its own, because only the launcher knows which are free."""
     if confinement.cgroup_path(key) is None or key not in confinement.leftovers():
-        confinement.create(key, replace(order.limits, cores_by=QUOTA), Devices())
+        confinement.create(key, replace(order.limits, cores_by=QUOTA), devices)
 
 
 def _wait(pid: int) -> int | None:

@@ -11,8 +11,8 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from signal import NSIG
 from typing import Any
 
@@ -50,6 +50,8 @@ _MOST_SIGNALS = 64
 #: Largest number of characters in a job's name, of variables in an order, and of characters in a
 #: variable's value.
 MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
+#: Largest number of instances in a list, and of countable resources with device nodes.
+_MAX_INSTANCES, _MAX_GRANTS = 1024, 64
 #: Commands that come with the descriptor of a sealed payload.
 WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
 #: Largest number of bytes of a command that is to run inside a job.
@@ -100,6 +102,17 @@ class AttemptLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What an attempt is given of a countable resource that may have device nodes. The launcher
+    alone knows which nodes an instance has."""
+
+    name: str
+    #: The instances that are the attempt's, and all others that are given out to jobs.
+    given: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
     """Everything that root's processes must know to run one attempt: numbers and short texts. Texts
     of the user come separately, as a descriptor of a sealed file that only the job's own process
@@ -133,6 +146,8 @@ class LaunchOrder:
     empties_output: bool = True
     #: How much the attempt may write to its output files; 0 is no limit.
     output_max_bytes: int = 0
+    #: Of each countable resource that may have device nodes.
+    grants: tuple[Grant, ...] = ()
 
     @property
     def owner(self) -> Owner:
@@ -168,6 +183,30 @@ class Inside:
     command: bytes
     #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
     proof: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """What the configuration says of devices. Not in orders: the launcher, which is root, does not
+    take from the controller which device node an instance has."""
+
+    #: Resource → paths of the nodes of each of its instances, which are numbered from 0.
+    paths: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    #: Whether GPUs that are given out to no job are hidden, too.
+    hides_all_gpus: bool = False
+
+    def encode(self) -> str:
+        """Return the settings as the launcher takes them on its command line."""
+        return _encode({"paths": self.paths, "hides_all_gpus": self.hides_all_gpus})
+
+
+def read_device_settings(text: str) -> DeviceSettings:
+    """Read what `DeviceSettings.encode` has written. Raises BadMessage."""
+    found = decode(text.encode())
+    try:
+        return DeviceSettings(found["paths"], found["hides_all_gpus"])
+    except KeyError as error:
+        raise BadMessage(f"no {error}") from None
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -211,10 +250,14 @@ def _fields(order: LaunchOrder) -> Message:
     fields = _shallow(order) | {"limits": limits}
     if not order.output_max_bytes:
         del fields["output_max_bytes"]
+    if order.grants:
+        fields["grants"] = [_shallow(grant) for grant in order.grants]
+    else:
+        del fields["grants"]
     return fields
 
 
-def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit) -> Message:
+def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit | Grant) -> Message:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
@@ -240,9 +283,17 @@ def checked_order(message: Message) -> LaunchOrder:
     """Read the order in a message that this program has written itself, without checks."""
     limits = message["limits"]
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
+    grants = tuple(
+        Grant(name=each["name"], given=tuple(each["given"]), others=tuple(each["others"]))
+        for each in message.get("grants", ())
+    )
     return LaunchOrder(
         **_body(message)
-        | {"hidden": tuple(message["hidden"]), "limits": AttemptLimits(**limits | {"disks": disks})}
+        | {
+            "hidden": tuple(message["hidden"]),
+            "limits": AttemptLimits(**limits | {"disks": disks}),
+            "grants": grants,
+        }
     )
 
 
@@ -458,6 +509,18 @@ def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
     return tuple(DiskLimit(**_read_fields(what, disk, _DISK)) for disk in value)
 
 
+def _instances(what: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_INSTANCES:
+        raise BadMessage(f"{what} is not a list of {_MAX_INSTANCES} instances at most")
+    return tuple(_name(what, each) for each in value)
+
+
+def _grants(what: str, value: object) -> tuple[Grant, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_GRANTS:
+        raise BadMessage(f"{what} is not a list of {_MAX_GRANTS} resources at most")
+    return tuple(Grant(**_read_fields(what, each, _GRANT)) for each in value)
+
+
 def _signals(what: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(each) is not int for each in value):
         raise BadMessage(f"{what} is not a list of numbers")
@@ -469,6 +532,7 @@ def _signals(what: str, value: object) -> tuple[int, ...]:
 
 
 _DISK = {"device": _device, "read_bps": _number, "write_bps": _number}
+_GRANT = {"name": _name, "given": _instances, "others": _instances}
 _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
     "id": _ordinal,
     "attempt": _ordinal,
@@ -508,4 +572,4 @@ _ORDER: dict[str, Callable[[str, Any], Any]] = {
 }
 #: Fields that an order has only if they limit something: a launcher of before them understands all
 #: other orders.
-_LIMITING: dict[str, Callable[[str, Any], Any]] = {"output_max_bytes": _number}
+_LIMITING: dict[str, Callable[[str, Any], Any]] = {"output_max_bytes": _number, "grants": _grants}

@@ -26,6 +26,7 @@ from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
+from drfd.launcher.device_table import DevicesFailed, DeviceTable
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
@@ -186,6 +187,8 @@ class Launcher:
     space_home: str | None = None
     #: The default of `space_home`, which may hold spaces of an earlier configuration.
     usual_space_home: str | None = None
+    #: Which nodes the devices have that are given out to jobs.
+    devices: DeviceTable = field(default_factory=DeviceTable)
     #: How jobs' processes are begun.
     starter: JobStarter = field(default_factory=choose)
     #: Whether a user's IPC objects are removed after the user's last job.
@@ -221,7 +224,7 @@ class Launcher:
         self._signalling = Signalling(self.confinement, self.attempts_fd)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
-            most=self.bounds.notifiers,
+            self.devices, most=self.bounds.notifiers,
         )  # fmt: skip
         self._sessions = Sessions(
             self.confinement, self._selector, capabilities, self._tell_inside,
@@ -328,6 +331,8 @@ class Launcher:
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
             "entry": self._entry(),
+            "hiding": (self.devices.can_hide, self.confinement.hiding()[1]),
+            "lost_devices": self.devices.problems(),
             "mounts": self.confinement.mounts(),
             "warnings": self.warnings,
             "private_tmp": self._spaces.home,
@@ -457,7 +462,7 @@ class Launcher:
             return _OTHER_PAYLOAD
         refusal = self.policy.refusal(order.uid) or self._sessions.refusal(order.uid)
         if refusal is None:
-            self._sessions.start(assignment, inside, attempt)
+            self._sessions.start(self.devices.told(assignment), inside, attempt)
         return refusal
 
     def _tell_inside(self, key: Key, number: int, problem: str | None) -> None:
@@ -525,20 +530,23 @@ class Launcher:
         )
         reach("launch.before-attempt-file")
         try:
-            self._start(key, assignment, created)
-        except (LimitFailed, OSError, MemoryError) as error:
+            found = self.devices.look_up(order.grants)
+            self._start(key, found.told(assignment), created, found.devices)
+        except (DevicesFailed, LimitFailed, OSError, MemoryError) as error:
             self._take_back(key, error)
             return False
         reach("launch.after-fork")
         return False
 
-    def _start(self, key: Key, assignment: Assignment, created: attempt_files.Record) -> None:
+    def _start(
+        self, key: Key, assignment: Assignment, created: attempt_files.Record, devices: Devices
+    ) -> None:
         order = assignment.order
         self._known.add(key)
         attempt_fd = attempt_files.create(self.attempts_fd, key, created)
         try:
             reach("launch.before-cgroup")
-            self.confinement.create(key, order.limits, Devices())
+            self.confinement.create(key, order.limits, devices)
             self._spaces.make(key, created.get("space"))
             self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")

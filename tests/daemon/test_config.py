@@ -22,6 +22,13 @@ from drfd.core.fairness.rules import (
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.daemon.calendar import Weekly, WindowSettings
 from drfd.daemon.config import Config, Defaults, DiskConfig, HistorySettings, UserLimits, load
+from drfd.daemon.countable import (
+    CountableResource,
+    device_settings,
+    instances_of,
+    names_with_nodes,
+)
+from drfd.launcher.protocol import DeviceSettings
 from fakes import rules as usual_rules
 
 EVERYTHING = """
@@ -184,7 +191,7 @@ def test_every_documented_key_is_read(path: Path) -> None:
         ),
         patience=ReservationSettings(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
-        gres=(("gpu", ("0", "1")),),
+        countables=(CountableResource(name="gpu", instances=("0", "1")),),
     )
 
 
@@ -468,6 +475,23 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("[gres]\ngpu = [0, 1, '0']\n", "gres.gpu"),
         ("[gres]\nGPU = [0]\n", "gres.'GPU'"),
         ("[gres]\n'a-b' = [0]\n", "gres.'a-b'"),
+        ("[gres]\nfpga = 'auto'\n", "gres.fpga"),
+        ("[gres.fpga]\n", "gres.fpga.devices"),
+        ("[gres.gpu]\n", "gres.gpu.instances"),
+        ("[gres.gpu]\ninstances = 2\n", "gres.gpu.instances"),
+        ("[gres.gpu]\ninstances = [0, 0]\n", "gres.gpu.instances"),
+        ("[gres.gpu]\ninstances = 'all'\n", "gres.gpu.instances"),
+        ("[gres.gpu]\ninstances = 'auto'\nhide = 'none'\n", "gres.gpu.hide"),
+        ("[gres.fpga]\ninstances = [0]\nhide = 'all'\n", "gres.fpga.hide"),
+        ("[gres.gpu]\ndevices = ['/dev/a']\nhide = 'all'\n", "gres.gpu.hide"),
+        ("[gres.fpga]\ndevices = []\n", "gres.fpga.devices"),
+        ("[gres.fpga]\ndevices = '/dev/a'\n", "gres.fpga.devices"),
+        ("[gres.fpga]\ndevices = ['a']\n", "gres.fpga.devices"),
+        ("[gres.fpga]\ndevices = [[]]\n", "gres.fpga.devices"),
+        ("[gres.fpga]\ndevices = ['/dev/a', ['/dev/b', '/dev/a']]\n", "gres.fpga.devices"),
+        ("[gres.fpga]\ndevices = ['/dev/a']\ninstances = [0]\n", "gres.fpga.instances"),
+        ("[gres.fpga]\ndevice = ['/dev/a']\n", "gres.fpga.devices"),
+        ("[gres.fpga]\ndevices = ['/dev/a']\nhid = 1\n", "gres.fpga.hid"),
         ("[gres]\ncores = [0]\n", "gres.cores"),
         ("[pools.lab]\nlimit = {gpu = 1}\n", "pools.lab.limit.gpu"),
         ("[gres]\ngpu = [0]\n[pools.lab]\nlimit = {gpu = -1}\n", "pools.lab.limit.gpu"),
@@ -695,11 +719,33 @@ def test_a_directory_is_an_error(path: Path) -> None:
 
 def test_instances_are_numbers_or_names_in_their_order(path: Path) -> None:
     text = "[gres]\ntape = ['right', 'left']\ngpu = [1, 0, 'GPU-5c9a', 'MIG-GPU-5c/1/0']\nno = []\n"
-    assert load(written(path, text)).gres == (
+    assert instances_of(load(written(path, text)).countables, ()) == (
         ("gpu", ("1", "0", "GPU-5c9a", "MIG-GPU-5c/1/0")),
         ("no", ()),
         ("tape", ("right", "left")),
     )
+
+
+def test_a_resource_may_have_device_nodes(path: Path) -> None:
+    text = """
+    [gres]
+    gpu = "auto"
+    [gres.fpga]
+    devices = ["/dev/xdma0", ["/dev/xdma1", "/dev/xdma1_h2c"]]
+    """
+    countables = load(written(path, text)).countables
+    fpga = (("/dev/xdma0",), ("/dev/xdma1", "/dev/xdma1_h2c"))
+    assert countables == (
+        CountableResource(name="fpga", instances=("0", "1"), devices=fpga),
+        CountableResource(name="gpu", is_auto=True),
+    )
+    assert names_with_nodes(countables) == {"fpga", "gpu"}
+    assert device_settings(countables) == DeviceSettings({"fpga": fpga})
+    text = "[gres.gpu]\ninstances = [1]\nhide = 'all'\n[gres.license]\ninstances = ['a']\n"
+    countables = load(written(path, text)).countables
+    assert instances_of(countables, ()) == (("gpu", ("1",)), ("license", ("a",)))
+    assert names_with_nodes(countables) == {"gpu"}
+    assert device_settings(countables) == DeviceSettings(hides_all_gpus=True)
 
 
 def test_pools_and_users_have_amounts_of_what_is_counted(path: Path) -> None:
@@ -730,7 +776,8 @@ def test_a_drop_in_may_name_what_the_main_file_counts_and_count_more(path: Path)
         "[gres]\ntape = [0]\n[pools.lab]\nlimit = {gpu = 1, tape = 1}\n",
     )
     config = load(path)
-    assert config.gres == (("gpu", ("0", "1")), ("tape", ("0",)))
+    found = instances_of(config.countables, ())
+    assert found == (("gpu", ("0", "1")), ("tape", ("0",)))
     assert config.pools["lab"].limit == {"gpu": 1, "tape": 1}
 
 

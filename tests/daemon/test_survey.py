@@ -13,7 +13,10 @@ from drfd.common.errors import ConfigError
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, Rules
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.resources import Axes, Resources
+from drfd.daemon import countable
 from drfd.daemon.config import Config, DiskConfig, HistorySettings, UserLimits, survey
+from drfd.daemon.countable import CountableResource
+from drfd.devices.gpus import Gpu
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, locate
 from drfd.host.measurements import Machine
 from fakes import GIB
@@ -161,11 +164,54 @@ def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config
 
 def test_what_is_counted_is_capacity_with_an_axis_each(tmp_path: Path) -> None:
     gres = (("fpga", ()), ("gpu", ("0", "1", "GPU-5c")))
-    rules = survey(Config(disks=(DISK,), gres=gres), MACHINE, tmp_path).rules
+    countables = tuple(CountableResource(name=name, instances=each) for name, each in gres)
+    rules = survey(Config(disks=(DISK,), countables=countables), MACHINE, tmp_path).rules
     assert rules.axes.names == ("cores", "memory", "read", "write", "fpga", "gpu")
     assert rules.axes.instances == gres
     assert rules.capacity.gres == (("gpu", 3),)
     assert rules.shares.capacity[4:] == (0, 3)
+
+
+def gpu(number: int, **fields: Any) -> Gpu:
+    plain = {"vendor": "nvidia", "model": "X", "uuid": f"GPU-{number}c", "numa_node": None}
+    return Gpu(name=str(number), pci=f"0000:0{number}:00.0", nodes=frozenset(), **plain | fields)
+
+
+def test_all_gpus_are_given_out_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = (gpu(0), gpu(1, fault="it is lost"), gpu(2), gpu(3, is_integrated=True))
+    monkeypatch.setattr(countable, "find_gpus", lambda: gpus)
+    every = CountableResource(name="gpu", is_auto=True)
+    site = survey(Config(disks=(DISK,), countables=(every,)), MACHINE, tmp_path)
+    assert site.rules.axes.instances == (("gpu", ("0", "2")),)
+    assert site.rules.capacity.gres == (("gpu", 2),)
+    assert (site.gpus, site.warnings) == (gpus, ("gres.gpu: GPU 1: it is lost",))
+    listed = replace(every, is_auto=False, instances=("0", "GPU-1c", "5"))
+    assert survey(Config(disks=(DISK,), countables=(listed,)), MACHINE, tmp_path).warnings == (
+        "gres.gpu: GPU 1: it is lost",
+        "gres.gpu: the machine has no GPU 5, so no job that is given it starts; drfd gpus lists "
+        "those it has",
+    )
+    # Nobody looks for GPUs where none are given out.
+    monkeypatch.setattr(countable, "find_gpus", None)
+    named = (CountableResource(name="gpu", instances=("0",), devices=(("/dev/a",),)),)
+    assert survey(Config(disks=(DISK,), countables=named), MACHINE, tmp_path).gpus == ()
+
+
+def test_where_there_is_no_gpu_numbers_are_taken_and_auto_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(countable, "find_gpus", tuple)
+    for each, warnings in (
+        (CountableResource(name="gpu", instances=("0",)), ()),
+        (
+            CountableResource(name="gpu", is_auto=True),
+            ("gres.gpu: 'auto' finds no GPU here; drfd gpus says what was looked at",),
+        ),
+    ):
+        site = survey(Config(disks=(DISK,), countables=(each,)), MACHINE, tmp_path)
+        assert site.warnings == warnings
 
 
 def test_the_policy_and_its_slots_go_to_the_core(tmp_path: Path) -> None:

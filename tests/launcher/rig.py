@@ -29,6 +29,7 @@ from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
     AttemptLimits,
+    Grant,
     LaunchOrder,
     Message,
     decode,
@@ -93,6 +94,7 @@ class Asked:
     tells_start: bool = False
     empties_output: bool = True
     output_max_bytes: int = 0
+    grants: tuple[Grant, ...] = ()
     umask: int = 0o022
     cwd: str
     argv: tuple[str, ...]

@@ -20,6 +20,7 @@ from drfd.launcher.protocol import (
     Command,
     DiskLimit,
     ExecCommand,
+    Grant,
     Inside,
     LaunchOrder,
     ListCommand,
@@ -27,6 +28,7 @@ from drfd.launcher.protocol import (
     Message,
     PayloadCommand,
     SignalCommand,
+    checked_order,
     decode,
     encode,
     exec_message,
@@ -104,6 +106,29 @@ def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
     assert "output_max_bytes" not in launch_message(order)
     limited = replace(order, output_max_bytes=5)
     assert read_order(decode(encode(launch_message(limited)))) == limited
+    assert "grants" not in launch_message(order)
+    granted = replace(order, grants=(Grant(name="gpu", given=("0",), others=("1", "2")),))
+    assert read_order(decode(encode(launch_message(granted)))) == granted
+    assert checked_order(launch_message(granted)) == granted
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [
+        None,
+        {"name": "gpu"},
+        [{"name": "gpu", "given": []}],
+        [{"name": "gpu", "given": [], "others": [], "nodes": ["c 1:3"]}],
+        [{"name": 5, "given": [], "others": []}],
+        [{"name": "gpu", "given": "0", "others": []}],
+        [{"name": "gpu", "given": [0], "others": []}],
+        [{"name": "gpu", "given": ["0" * 257], "others": []}],
+        [{"name": "gpu", "given": [], "others": ["0"] * 1025}],
+        [{"name": "gpu", "given": [], "others": []}] * 65,
+    ],
+)
+def test_devices_are_named_and_not_numbered(grants: object) -> None:
+    refused(launch_message(FULL) | {"grants": grants})
 
 
 def test_a_message_is_one_line() -> None:

@@ -80,8 +80,8 @@ def kinds(reports: list[Message]) -> list[str]:
 def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
     hello = controller.hello
     what = {"report", "kind", "controls", "cores", "mounts", "warnings"}
-    what |= {"min_uid", "allowed_uids", "output_max", "unstarted_notices"}
-    what.add("measures_gpus")
+    what |= {"min_uid", "allowed_uids", "output_max", "unstarted_notices", "hiding"}
+    what |= {"lost_devices", "measures_gpus"}
     assert set(hello) == {*what, "entry", "exec", "private_tmp", "removes_ipc", "processes"}
     assert 0 < hello["processes"]["per_user"] <= hello["processes"]["total"]
     assert all(isinstance(text, str) for text in hello["warnings"])

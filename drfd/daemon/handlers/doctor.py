@@ -14,6 +14,7 @@ from drfd.common.paths import PRIVATE_PLACES
 from drfd.common.units import clock_time, show_duration
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
+from drfd.daemon.countable import GPU
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.monitoring.reserves import Reserves
@@ -107,6 +108,10 @@ _DIRECTIONS = ("read", "write")
 _GIVEN_OUT = (
     "not controlled: each job is told which are its own, and the kernel keeps it from no others"
 )
+_NO_GPU = (
+    "not controlled: drfd gpus finds none here; each job is told which are its own, and the kernel "
+    "keeps it from no others"
+)
 
 
 def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
@@ -132,7 +137,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
             **link.hello.get("controls", {}),
             **cores_control(link.hello, link.settings.cores_by),
             **_summary(controls),
-            **{name: _GIVEN_OUT for name, _ in site.rules.axes.instances},
+            **countable_controls(site, link.hello),
         },
         "private": private_view(link.hello),
         "entry": entry_view(link.hello),
@@ -140,7 +145,11 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
         "gres": {name: list(each) for name, each in site.rules.axes.instances},
         "disks": disks,
         "capacity": resources_view(site.rules.capacity),
-        "warnings": [*site.warnings, *link.hello.get("warnings", [])],
+        "warnings": [
+            *site.warnings,
+            *link.hello.get("warnings", []),
+            *link.hello.get("lost_devices", []),
+        ],
         "stuck_jobs": sorted(job_id for job_id, _ in link.stuck),
         "strays": [
             {
@@ -154,6 +163,22 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
         ],
         "launcher": "connected" if link.is_ready() else "away",
     }
+
+
+def countable_controls(site: Site, hello: Message) -> dict[str, str]:
+    """Return how the instances of each countable resource are kept from jobs without them."""
+    by_name = {each.name: each for each in site.countables}
+    found = {}
+    for name, _ in site.rules.axes.instances:
+        resource = by_name.get(name)
+        if resource is None or not (resource.devices or name == GPU):
+            found[name] = _GIVEN_OUT
+        elif not resource.devices and not site.gpus:
+            found[name] = _NO_GPU
+        elif "hiding" in hello:
+            can_hide, text = hello["hiding"]
+            found[name] = f"{'enforced' if can_hide else 'not controlled'}: {text}"
+    return found
 
 
 def entry_view(hello: Message) -> EntryView | None:

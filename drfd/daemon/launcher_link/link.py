@@ -405,10 +405,13 @@ class LauncherConnection:
             engine.journal.id,
             self._link.settings,
             None if job.array_id is None else engine.ledger.arrays[job.array_id].array,
-            gres=[name for name, _ in engine.rules.axes.instances],
+            countables=engine.rules.axes.instances,
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
         )
+        if "hiding" not in self._link.hello:
+            # A launcher of an older version, which drops the connection at an order with them.
+            order = dataclasses.replace(order, grants=())
         return with_slurm_variables(order, payload.env), payload
 
     def _send_attempt(self, effect: Effect) -> None:

@@ -11,7 +11,9 @@ The variables that name a job's instances of countable resources (GRES):
     CUDA_DEVICE_ORDER      PCI_BUS_ID, so that numbers mean what nvidia-smi shows and what they mean
                            to other jobs: CUDA by itself counts the fastest device first
 
-They inform and do not enforce: a program that ignores them can use any device.
+The launcher alone knows which devices the instances are: it hides those of others where the kernel
+can do that, and names GPUs as it finds them on the machine (`launcher.device_table`), which
+overrides the lists above. Where it finds none, the lists inform and do not enforce.
 
 Where GPUs are given out, a job that asked for none is shown none: -1 is no device to both CUDA and
 HIP, while an empty HIP_VISIBLE_DEVICES counts as unset. ROCR_VISIBLE_DEVICES and
@@ -21,7 +23,7 @@ both meant for the whole machine would leave nothing (AMD, "GPU isolation techni
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -49,7 +51,15 @@ from drfd.core.model.job import (
 from drfd.core.model.resources import Instances, Resources
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import QUOTA, AttemptLimits, DiskLimit, LaunchOrder, Message, decode
+from drfd.launcher.protocol import (
+    QUOTA,
+    AttemptLimits,
+    DiskLimit,
+    Grant,
+    LaunchOrder,
+    Message,
+    decode,
+)
 from drfd.payload.environment import (
     BELOW_DEVICE_LISTS,
     DEVICE_LISTS,
@@ -94,6 +104,8 @@ class LaunchSettings:
     max_pids: int
     #: One of `launcher.protocol.CORES_MODES`.
     cores_by: str
+    #: Countable resources whose instances may have device nodes.
+    with_nodes: frozenset[str] = frozenset()
 
 
 def order_for(
@@ -101,19 +113,20 @@ def order_for(
     journal_id: str,
     settings: LaunchSettings,
     array: Array | None = None,
-    gres: Collection[str] = (),
+    countables: Instances = (),
     proof: str | None = None,
     beside: Iterable[Job] = (),
 ) -> LaunchOrder:
     """Return the order to launch the job's present attempt.
 
-    `array` is the array that the job is a task of, `gres` names the countable resources that this
-    machine gives out, `proof` is the user's signature of the submission, and `beside` are the jobs
-    that run now, whose outputs must not be emptied.
+    `array` is the array that the job is a task of, `countables` are the instances that this machine
+    gives out, `proof` is the user's signature of the submission, and `beside` are the jobs that run
+    now, whose outputs must not be emptied.
     """
     spec, demand = job.spec, job.spec.demand
+    beside = tuple(beside)
     # Instances that the job has been given stay its own when the configuration changes.
-    named = {*gres, *(name for name, _ in job.instances)}
+    named = {name for name, _ in (*countables, *job.instances)}
     limits = AttemptLimits(
         cores_milli=demand.cores_milli,
         memory_bytes=demand.memory_bytes,
@@ -149,7 +162,25 @@ def order_for(
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
+        grants=tuple(_grants(job, countables, beside, settings.with_nodes)),
     )
+
+
+def _grants(
+    job: Job, countables: Instances, beside: Iterable[Job], with_nodes: frozenset[str]
+) -> Iterator[Grant]:
+    """Yield what a job is given of each resource with device nodes, and what others may have: also
+    what is not in the configuration any more, and stays with jobs that run."""
+    if not with_nodes:
+        return
+    listed = dict(countables)
+    held = [(name, each) for other in beside for name, some in other.instances for each in some]
+    for name in sorted(with_nodes):
+        mine = dict(job.instances).get(name, ())
+        others = (*listed.get(name, ()), *(each for kind, each in held if kind == name))
+        if mine or others:
+            foreign = dict.fromkeys(each for each in others if each not in mine)
+            yield Grant(name=name, given=mine, others=tuple(foreign))
 
 
 def payload_for(spec: JobSpec, payload: Payload) -> bytes:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drfd.daemon.handlers.doctor import InstallContext, cures, disk_control, private_view
+from drfd.daemon.config import Config, survey
+from drfd.daemon.countable import CountableResource
+from drfd.daemon.handlers.doctor import (
+    InstallContext,
+    countable_controls,
+    cures,
+    disk_control,
+    private_view,
+)
+from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
+from drfd.host.measurements import Machine
 
 DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",), filesystem="ext4")
 
@@ -143,3 +154,26 @@ def test_who_wants_pins_and_has_none_is_told_where_cpusets_come_from() -> None:
     assert cure.startswith("CPUs of their own") and "mount -t cgroup -o cpuset" in cure
     (cure,) = look(SERVICE, lacks_pins=True)
     assert "Delegate=cpu cpuset io memory pids" in cure
+
+
+def test_a_resource_is_controlled_as_far_as_its_devices_are_known_and_can_be_hidden(
+    tmp_path: Path,
+) -> None:
+    countables = (
+        CountableResource(name="fpga", instances=("0",), devices=(("/dev/a",),)),
+        CountableResource(name="gpu", instances=("0",)),
+        CountableResource(name="license", instances=("a",)),
+    )
+    machine = Machine(cores_milli=1000, memory_bytes=1 << 34)
+    site = survey(Config(countables=countables), machine, tmp_path)
+    told = {name: text.partition(":")[0] for name, text in countable_controls(site, {}).items()}
+    assert told == {"gpu": "not controlled", "license": "not controlled"}
+    hidden = countable_controls(site, {"hiding": [True, "so"]})
+    assert hidden["fpga"] == "enforced: so"
+    assert "drfd gpus finds none here" in hidden["gpu"]
+    assert countable_controls(site, {"hiding": [False, "why"]})["fpga"] == "not controlled: why"
+    gpu = Gpu(
+        name="0", vendor="amd", model="", uuid=None, pci="", numa_node=None, nodes=frozenset()
+    )
+    there = replace(site, gpus=(gpu,))
+    assert countable_controls(there, {"hiding": [True, "so"]})["gpu"] == "enforced: so"

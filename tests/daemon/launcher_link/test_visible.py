@@ -16,7 +16,9 @@ from drfd.daemon.launcher_link.messages import (
     payload_for,
 )
 from drfd.journal.records import Payload
-from drfd.launcher.protocol import LaunchOrder
+from drfd.launcher.protocol import Grant, LaunchOrder, checked_order, launch_message, read_order
+from drfd.launcher.protocol import decode as decode_line
+from drfd.launcher.protocol import encode as encode_line
 from drfd.launcher.runner.identity import environment
 from drfd.payload.unpack import decode
 from fakes import of_gpus
@@ -39,7 +41,8 @@ FOREIGN = {
 
 def order(instances: Instances, *gres: str) -> LaunchOrder:
     job = replace(JOB, instances=instances)
-    return order_for(job, JOURNAL, LaunchSettings((), 64, "quota"), gres=gres)
+    there = tuple((name, ()) for name in gres)
+    return order_for(job, JOURNAL, LaunchSettings((), 64, "quota"), countables=there)
 
 
 def seen(order: LaunchOrder) -> dict[str, str]:
@@ -79,6 +82,21 @@ def test_where_no_gpus_are_given_out_the_submitters_words_of_them_stay(
 
 def test_a_job_is_told_what_it_has_also_when_it_is_not_configured_any_more() -> None:
     assert seen(order((("gpu", ("1",)),)))["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_the_launcher_is_told_what_others_may_have_too() -> None:
+    """Also what was taken out of the configuration while a job has it."""
+    running = replace(JOB, id=8, instances=(("gpu", ("7", "0")), ("tape", ("left",))))
+    job = replace(JOB, instances=(("gpu", ("1",)), ("tape", ("right",))))
+    there: Instances = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
+    settings = LaunchSettings((), 64, "quota", frozenset({"gpu", "fpga"}))
+    made = order_for(job, JOURNAL, settings, countables=there, beside=iter([running, job]))
+    assert made.grants == (Grant(name="gpu", given=("1",), others=("0", "2", "7")),)
+    without = replace(JOB, instances=())
+    made = order_for(without, JOURNAL, settings, countables=there)
+    assert made.grants == (Grant(name="gpu", given=(), others=("0", "1", "2")),)
+    assert checked_order(launch_message(made)) == made
+    assert read_order(decode_line(encode_line(launch_message(made)))) == made
 
 
 def test_names_of_instances_are_told_as_they_are_written() -> None:

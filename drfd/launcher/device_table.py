@@ -1,0 +1,194 @@
+"""Which device nodes the instances of a countable resource have, and which a job must not open.
+
+The controller says by name which instances a job is given. What a name stands for is known here
+alone: GPUs are looked up at each launch, because the numbers of their nodes change when a driver is
+loaded again or a GPU is divided anew; nodes that the configuration names are looked up then, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from drfd.common.errors import HostError
+from drfd.devices.gpus import Gpu, find_gpus, gpus_named
+from drfd.devices.nodes import DeviceNode, node_at, show_node
+from drfd.devices.variables import variables_for
+from drfd.launcher.confinement.interface import Devices
+from drfd.launcher.protocol import Assignment, DeviceSettings, Grant
+
+#: The countable resource whose instances are the GPUs of the machine.
+GPU = "gpu"
+#: Where the kernel says of a device node on which NUMA node its device is.
+_DEVICES = {"c": "/sys/dev/char", "b": "/sys/dev/block"}
+
+
+class DevicesFailed(Exception):
+    """A device cannot be given to a job, or hidden from it; the text names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a job's instances are on this machine."""
+
+    devices: Devices = field(default_factory=Devices)
+    #: Variables that name its GPUs to the programs of their makers; they override all others.
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def told(self, assignment: Assignment) -> Assignment:
+        """Return the assignment with these variables."""
+        if not self.variables:
+            return assignment
+        order = assignment.order
+        variables = {**order.variables, **self.variables}
+        return replace(assignment, order=replace(order, variables=variables))
+
+
+def _find_gpus() -> Sequence[Gpu]:
+    return find_gpus(with_links=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTable:
+    #: What the configuration says of devices.
+    settings: DeviceSettings = field(default_factory=DeviceSettings)
+    #: Whether this machine can hide device nodes (`Confinement.hiding`).
+    can_hide: bool = False
+    find: Callable[[], Sequence[Gpu]] = _find_gpus
+
+    def look_up(self, grants: Sequence[Grant]) -> Found:
+        """Return what these instances are now. Raises DevicesFailed if a device that the job was
+        given is not there, or one that it was not given cannot be told from it."""
+        own: set[DeviceNode] = set()
+        foreign: set[DeviceNode] = set()
+        numa_nodes: set[int] = set()
+        variables: dict[str, str] = {}
+        for grant in grants:
+            if grant.name in self.settings.paths:
+                given, others = self._named(grant)
+                numa_nodes.update(_numa_nodes(given))
+            elif grant.name == GPU:
+                mine, rest, left = self._gpus(grant)
+                given, others = _nodes(mine), _nodes(rest)
+                numa_nodes.update(gpu.numa_node for gpu in mine if gpu.numa_node is not None)
+                if mine or rest:
+                    variables = variables_for(
+                        mine, [*mine, *left, *([] if self.can_hide else rest)]
+                    )
+            else:
+                continue
+            own |= given
+            foreign |= others
+        hidden = frozenset(foreign - own) if self.can_hide else frozenset[DeviceNode]()
+        return Found(Devices(hidden, frozenset(numa_nodes)), variables)
+
+    def hide_all(self, grants: Sequence[Grant]) -> Devices:
+        """Return what hides all these instances, as far as they are there, from a command that is
+        given none."""
+        hidden: set[DeviceNode] = set()
+        for grant in grants:
+            nobodys = Grant(name=grant.name, given=(), others=(*grant.given, *grant.others))
+            with suppress(DevicesFailed):
+                hidden |= self.look_up([nobodys]).devices.hidden
+        return Devices(frozenset(hidden))
+
+    def told(self, assignment: Assignment) -> Assignment:
+        """Return an assignment with the variables that name its GPUs as the machine has them now,
+        or as it is if that cannot be said."""
+        try:
+            return self.look_up(assignment.order.grants).told(assignment)
+        except DevicesFailed:
+            return assignment
+
+    def problems(self) -> list[str]:
+        """Return a sentence for each device of the configuration that is not there."""
+        found = []
+        for name, instances in self.settings.paths.items():
+            for number, paths in enumerate(instances):
+                for path in paths:
+                    try:
+                        node_at(path)
+                    except (OSError, ValueError) as error:
+                        found.append(
+                            f"{name} {number}: {_why(path, error)}: no job can be given it"
+                        )
+        return found
+
+    def _named(self, grant: Grant) -> tuple[set[DeviceNode], set[DeviceNode]]:
+        """Return the nodes of the job's instances and of the others, of a resource whose nodes the
+        configuration names."""
+        instances = {
+            str(number): paths for number, paths in enumerate(self.settings.paths[grant.name])
+        }
+        for name in (*grant.given, *grant.others):
+            if name not in instances:
+                raise DevicesFailed(
+                    f"the launcher knows no {grant.name} {name}: the configuration has changed; an "
+                    "administrator restarts drfd-launcher"
+                )
+        owners: dict[DeviceNode, str] = {}
+        given: set[DeviceNode] = set()
+        for name, paths in instances.items():
+            for path in paths:
+                try:
+                    node = node_at(path)
+                except (OSError, ValueError) as error:
+                    if name in grant.given:
+                        raise DevicesFailed(f"{grant.name} {name}: {_why(path, error)}") from None
+                    # Nobody can open what is not there.
+                    continue
+                other = owners.setdefault(node, name)
+                if other != name:
+                    raise DevicesFailed(
+                        f"{grant.name} {other} and {name} are one device ({show_node(node)}), "
+                        "which cannot be given to one job and hidden from another"
+                    )
+                if name in grant.given:
+                    given.add(node)
+        listed = {*grant.given, *grant.others}
+        return given, {node for node, name in owners.items() if name in listed} - given
+
+    def _gpus(self, grant: Grant) -> tuple[list[Gpu], list[Gpu], list[Gpu]]:
+        """Return the GPUs of the job, those that are hidden from it, and those that are given out
+        to nobody and stay visible. All are empty where no GPU is known, so that the numbers may
+        stand for something else."""
+        try:
+            found = self.find()
+            if not found:
+                return [], [], []
+            mine = list(gpus_named(grant.given, found))
+        except HostError as error:
+            raise DevicesFailed(str(error)) from None
+        rest: list[Gpu] = []
+        left: list[Gpu] = []
+        for gpu in found:
+            is_listed = not {gpu.name, gpu.uuid}.isdisjoint(grant.others)
+            if gpu not in mine:
+                (rest if is_listed or self.settings.hides_all_gpus else left).append(gpu)
+        return mine, rest, left
+
+
+def _nodes(gpus: Iterable[Gpu]) -> set[DeviceNode]:
+    return {node for gpu in gpus for node in gpu.nodes}
+
+
+def _numa_nodes(nodes: Iterable[DeviceNode]) -> set[int]:
+    found = set()
+    for node in nodes:
+        try:
+            place = Path(_DEVICES[node.kind], f"{node.major}:{node.minor}", "device/numa_node")
+            number = int(place.read_text())
+        except (OSError, ValueError):
+            continue
+        if number >= 0:
+            found.add(number)
+    return found
+
+
+def _why(path: str, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"{path}: {os.strerror(error.errno or 0)}"
+    return str(error)

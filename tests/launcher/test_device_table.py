@@ -1,0 +1,149 @@
+"""Which nodes a job must not open, and what it is told of its GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from drfd.devices.gpus import Gpu
+from drfd.devices.nodes import DeviceNode, node_at
+from drfd.launcher.device_table import DevicesFailed, DeviceTable
+from drfd.launcher.protocol import DeviceSettings, Grant
+
+#: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
+GPU_MAJOR, DRM_MAJOR, CAP_MAJOR = 195, 226, 238
+
+
+def gpu(number: int, **fields: object) -> Gpu:
+    nodes = {DeviceNode("c", GPU_MAJOR, number), DeviceNode("c", DRM_MAJOR, 128 + number)}
+    whole: dict[str, object] = {
+        "name": str(number), "vendor": "nvidia", "model": "X", "uuid": f"GPU-{number}" * 4,
+        "pci": f"0000:0{number}:00.0", "numa_node": number % 2, "nodes": frozenset(nodes),
+    }  # fmt: skip
+    return Gpu(**whole | fields)  # type: ignore[arg-type]
+
+
+def part(number: int, instance: int) -> Gpu:
+    """A slice of the GPU, whose own node all its slices need."""
+    nodes = gpu(number).nodes | {DeviceNode("c", CAP_MAJOR, 30 + instance)}
+    uuid = f"MIG-GPU-{number}/{instance}/0"
+    return gpu(number, name=f"{number}:{instance}:0", uuid=uuid, nodes=nodes)
+
+
+def table(gpus: Sequence[Gpu] = (), *, can_hide: bool = True, **settings: object) -> DeviceTable:
+    return DeviceTable(
+        DeviceSettings(**settings),  # type: ignore[arg-type]
+        can_hide=can_hide,
+        find=lambda: tuple(gpus),
+    )
+
+
+def of(given: str = "", others: str = "", name: str = "gpu") -> list[Grant]:
+    return [Grant(name=name, given=tuple(given.split()), others=tuple(others.split()))]
+
+
+def test_a_job_does_not_open_the_gpus_of_others() -> None:
+    found = table([gpu(0), gpu(1), gpu(2)]).look_up(of("1", "0 2"))
+    assert found.devices.hidden == gpu(0).nodes | gpu(2).nodes
+    assert found.devices.numa_nodes == {1}
+    assert found.variables["CUDA_VISIBLE_DEVICES"] == gpu(1).uuid
+
+
+def test_a_job_without_gpu_opens_none_that_is_given_out() -> None:
+    found = table([gpu(0), gpu(1), gpu(2)]).look_up(of("", "0 1"))
+    assert found.devices.hidden == gpu(0).nodes | gpu(1).nodes
+    assert found.variables["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_a_gpu_that_is_not_listed_is_hidden_only_if_the_administrator_says_so() -> None:
+    gpus = [gpu(0), gpu(1), gpu(2)]
+    assert not table(gpus).look_up(of("0 1")).devices.hidden
+    hidden = table(gpus, hides_all_gpus=True).look_up(of("0 1")).devices.hidden
+    assert hidden == gpu(2).nodes
+
+
+def test_gpus_are_known_by_uuid_too() -> None:
+    uuids = [gpu(0).uuid, gpu(1).uuid]
+    found = table([gpu(0), gpu(1)]).look_up(of(str(uuids[0]), str(uuids[1])))
+    assert found.devices.hidden == gpu(1).nodes
+
+
+def test_a_slice_keeps_the_node_that_it_shares() -> None:
+    gpus = [part(0, 1), part(0, 2), gpu(1)]
+    hidden = table(gpus).look_up(of("0:1:0", "0:2:0 1")).devices.hidden
+    assert hidden == {DeviceNode("c", CAP_MAJOR, 32)} | gpu(1).nodes
+    hidden = table(gpus).look_up(of("1", "0:1:0 0:2:0")).devices.hidden
+    assert hidden == part(0, 1).nodes | part(0, 2).nodes
+
+
+def test_where_nothing_can_be_hidden_variables_still_tell() -> None:
+    found = table([gpu(0), gpu(1)], can_hide=False).look_up(of("1", "0"))
+    assert not found.devices.hidden
+    assert found.variables["CUDA_VISIBLE_DEVICES"] == gpu(1).uuid
+
+
+def test_numbers_may_stand_for_something_else_where_there_is_no_gpu() -> None:
+    found = table().look_up([*of("1", "0"), *of("a", "b", name="license")])
+    assert (found.devices.hidden, dict(found.variables)) == (frozenset(), {})
+
+
+@pytest.mark.parametrize("gone", [[gpu(0)], [gpu(0), gpu(1, fault="it is lost")]])
+def test_a_job_does_not_start_on_a_gpu_that_has_gone(gone: list[Gpu]) -> None:
+    with pytest.raises(DevicesFailed, match="GPU 1: "):
+        table(gone).look_up(of("1", "0"))
+    # Other jobs go on, and the nodes that are still there are hidden from them.
+    found = table(gone).look_up(of("0", "1"))
+    assert found.devices.hidden == (gone[1].nodes if len(gone) > 1 else set())
+
+
+def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
+    first, second = tmp_path / "a0", tmp_path / "a1"
+    first.symlink_to("/dev/null")
+    second.symlink_to("/dev/zero")
+    devices = table(paths={"fpga": [[str(first)], [str(second)]]})
+    zero, null = node_at("/dev/zero"), node_at("/dev/null")
+    assert devices.look_up(of("0", "1", name="fpga")).devices.hidden == {zero}
+    assert devices.look_up(of("", "0 1", name="fpga")).devices.hidden == {null, zero}
+    second.unlink()
+    assert devices.problems() == [f"fpga 1: {second}: {os.strerror(2)}: no job can be given it"]
+    assert not devices.look_up(of("0", "1", name="fpga")).devices.hidden
+    with pytest.raises(DevicesFailed, match=r"fpga 1: .*a1: No such file"):
+        devices.look_up(of("1", "0", name="fpga"))
+    second.symlink_to("/dev/full")
+    assert devices.look_up(of("0", "1", name="fpga")).devices.hidden == {node_at("/dev/full")}
+
+
+def test_an_instance_may_have_several_nodes() -> None:
+    devices = table(paths={"fpga": [["/dev/null", "/dev/zero"], ["/dev/full"]]})
+    hidden = devices.look_up(of("1", "0", name="fpga")).devices.hidden
+    assert hidden == {node_at("/dev/null"), node_at("/dev/zero")}
+
+
+def test_what_is_no_device_is_given_to_nobody(tmp_path: Path) -> None:
+    devices = table(paths={"fpga": [[str(tmp_path)]]})
+    with pytest.raises(DevicesFailed, match="is no device node"):
+        devices.look_up(of("0", name="fpga"))
+
+
+def test_two_instances_of_one_device_cannot_be_kept_apart(tmp_path: Path) -> None:
+    link = tmp_path / "null"
+    link.symlink_to("/dev/null")
+    devices = table(paths={"fpga": [["/dev/null"], [str(link)]]})
+    with pytest.raises(DevicesFailed, match=r"fpga 0 and 1 are one device \(c 1:3\)"):
+        devices.look_up(of("0", "1", name="fpga"))
+
+
+@pytest.mark.parametrize(("given", "others"), [("2", "0 1"), ("0", "1 2")])
+def test_no_job_starts_while_the_launcher_knows_other_devices(given: str, others: str) -> None:
+    devices = table(paths={"fpga": [["/dev/null"], ["/dev/zero"]]})
+    with pytest.raises(DevicesFailed, match=r"knows no fpga 2.*restarts drfd-launcher"):
+        devices.look_up(of(given, others, name="fpga"))
+
+
+def test_a_notification_opens_nothing_that_is_given_out() -> None:
+    devices = table([gpu(0), gpu(1)], paths={"fpga": [["/dev/null"]]})
+    grants = [*of("0", "1"), *of("0", name="fpga"), *of("7", name="gpu")]
+    assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
