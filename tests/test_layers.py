@@ -66,6 +66,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "calendar": set(),
         "countable": set(),
         "pool_warnings": set(),
+        "gpu_report": set(),
         "config": {"calendar", "countable", "pool_warnings"},
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
@@ -86,7 +87,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("watching", "handlers", "server"),
         },
         "main": {
-            *("calendar", "countable", "pool_warnings", "config", "spawn"),
+            *("calendar", "countable", "pool_warnings", "gpu_report", "config", "spawn"),
             *("handlers", "server", "controller"),
         },
         "__main__": {"main"},

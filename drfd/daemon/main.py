@@ -25,7 +25,7 @@ from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
 from drfd.common.units import clock_time, exact_size, show_size
 from drfd.core.fairness.rules import nodes_of
 from drfd.core.model.resources import Axes
-from drfd.daemon import spawn
+from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
@@ -33,6 +33,8 @@ from drfd.daemon.countable import device_settings
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
+from drfd.devices.displays import other_displays
+from drfd.devices.gpus import PLACES, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
@@ -287,6 +289,25 @@ def _say(text: str) -> None:
     print(f"drfd: {text}", file=sys.stderr, flush=True)
 
 
+def list_gpus(options: argparse.Namespace) -> None:
+    """Print the GPUs of this machine, and the lines of the configuration that give them out. Raises
+    Refused if there is none, unless JSON is asked for."""
+    gpus = find_gpus()
+    if options.json:
+        print(json.dumps({"gpus": [gpu_report.view(gpu) for gpu in gpus]}))
+        return
+    for text in gpu_report.notes(other_displays({gpu.pci for gpu in gpus})):
+        _say(text)
+    if not gpus:
+        raise Refused("no-gpu", "no GPU found", hint=f"looked at {', '.join(PLACES)}")
+    print(gpu_report.table(gpus))
+    lines = gpu_report.configuration(gpus)
+    if lines:
+        print(lines)
+    else:
+        _say('none of them is for gpu = "auto"; those without a fault may be listed by number')
+
+
 def compact_journal(options: argparse.Namespace) -> str:
     """Shorten the journal of a daemon that does not run, and return a line about that. Raises
     HostError if it runs, or there is no journal."""
@@ -465,6 +486,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     disks.add_argument("--json", action="store_true", help="print JSON for programs")
 
+    gpus = commands.add_parser(
+        "gpus",
+        help="list the GPUs of this machine with their device nodes, "
+        "and print the lines for the configuration",
+    )
+    gpus.add_argument("--json", action="store_true", help="print JSON for programs")
+
     shorten = commands.add_parser(
         "compact", help="make the journal of a stopped daemon as short as it can be"
     )
@@ -527,6 +555,7 @@ _COMMANDS = {
     "launcher": become_launcher,
     "calibrate": calibrate,
     "check-config": _check_config,
+    "gpus": list_gpus,
     "compact": lambda options: print(compact_journal(options)),
     "install": _install,
     "uninstall": _uninstall,

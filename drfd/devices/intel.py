@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from drfd.devices.gpu import INTEL, Gpu, GpuFault, faulty
-from drfd.devices.kernel_files import entries, graphics_nodes, numa_node, read_text
+from drfd.devices.kernel_files import driver, entries, graphics_nodes, numa_node, read_text
 
 _DRIVERS = ("i915", "xe")
 
@@ -25,8 +25,7 @@ def find(root: str, elsewhere: Collection[str]) -> list[tuple[Gpu, ...]]:
     found: list[tuple[Gpu, ...]] = []
     for address in sorted(addresses, key=lambda address: (len(address), address)):
         device = f"{root}/sys/bus/pci/devices/{address}"
-        driver = _driver(device)
-        if driver not in _DRIVERS:
+        if driver(device) not in _DRIVERS:
             continue
         # Intel's integrated GPUs are at 00:02 (Linux, drivers/gpu/drm/i915: "IGD at 00:02.0").
         gpu = Gpu(
@@ -55,11 +54,3 @@ def _address(path: str) -> str:
         return ""
     is_pci = len(parts) >= 3 and parts[-2] == "drm" and parts[-3].count(":") == 2
     return parts[-3] if is_pci else ""
-
-
-def _driver(device: str) -> str:
-    """Return the name of the device's driver, or "" if it has none or has gone."""
-    try:
-        return os.path.basename(os.readlink(f"{device}/driver"))
-    except OSError:
-        return ""

@@ -47,6 +47,15 @@ def numa_node(device: str) -> int | None:
         return None
 
 
+def driver(device: str) -> str:
+    """Return the name of the driver of the PCI device in this directory of sysfs, or "" if it has
+    none or has gone."""
+    try:
+        return os.path.basename(os.readlink(f"{device}/driver"))
+    except OSError:
+        return ""
+
+
 def graphics_nodes(device: str) -> frozenset[DeviceNode]:
     """Return the card nodes and render nodes of the PCI device in this directory of sysfs: none
     where its driver offers no graphics. Raises OSError and GpuFault."""

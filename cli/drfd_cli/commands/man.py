@@ -41,6 +41,7 @@ _SYNOPSIS = {
         "drfd check-config FILE",
         "drfd compact [--state DIR]",
         "drfd calibrate [--config FILE] [--disk NAME] [--path DIR] [--json]",
+        "drfd gpus [--json]",
         "drfd install [--prefix DIR] [--root DIR] [--dry-run]",
         "drfd uninstall [--kill-jobs] [--purge] [--root DIR] [--dry-run]",
     ],
