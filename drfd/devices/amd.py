@@ -15,6 +15,8 @@ from drfd.devices.kernel_files import entries, graphics_nodes, numa_node, number
 from drfd.devices.nodes import CHARACTER, DeviceNode
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
+#: The PCI address of a node that does not say what it is, before its number.
+UNPLACED = "unknown, node"
 #: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
 _GRAPHICS_MAJOR = 226
 #: The type of a link by XGMI (drivers/gpu/drm/amd/amdkfd/kfd_crat.h), and the weight of one that
@@ -38,7 +40,7 @@ def find(root: str, *, with_links: bool) -> list[tuple[Gpu, ...]]:
     ids = sorted(node for node in map(number, entries(above)) if node is not None)
     by_node: dict[int, Gpu] = {}
     for node in ids:
-        gpu = Gpu(name="", vendor=AMD, pci=f"unknown, node {node}", rank=len(by_node))
+        gpu = Gpu(name="", vendor=AMD, pci=f"{UNPLACED} {node}", rank=len(by_node))
         try:
             found = _read(root, gpu, f"{above}/{node}")
         except (OSError, GpuFault) as error:

@@ -1,8 +1,8 @@
-"""The GPUs of this machine: all of them, the ones that are meant by names, and the same ones again.
+"""The GPUs of this machine: all of them, and those that are meant by names.
 
 Numbers count the GPUs by vendor (NVIDIA, AMD, Intel) and PCI address, from 0, and hold as long as
 the hardware does. The minor numbers of device nodes do not: they change when a driver is loaded
-again or MIG is configured anew. Whoever needs nodes looks the GPUs up again each time.
+again or MIG is configured anew. Whoever needs nodes looks the GPUs up again each time (`roster`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drfd.common.errors import HostError
 from drfd.devices import amd, intel, nvidia
 from drfd.devices.gpu import Gpu, GpuLost
 
-__all__ = ["PLACES", "Gpu", "GpuLost", "automatic", "find_gpus", "gpus_named", "look_again"]
+__all__ = ["PLACES", "Gpu", "GpuLost", "automatic", "find_gpus", "gpus_named"]
 
 #: What is looked at, for people.
 PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm")
@@ -67,32 +67,3 @@ def gpus_named(names: Iterable[str], gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
             raise GpuLost(name, known[name].fault)
         found.append(known[name])
     return tuple(found)
-
-
-def look_again(known: Iterable[Gpu], root: Path = Path("/")) -> tuple[Gpu, ...]:
-    """Return the same GPUs as they are now: each has its name of before, and the nodes of now.
-
-    One that has gone, or that another has replaced, has a `fault` and its nodes of before, which
-    may be those of another GPU by now. Raises HostError as `find_gpus` does.
-    """
-    now = {_identity(gpu): gpu for gpu in find_gpus(root, with_links=False)}
-    return tuple(_as_now(gpu, now) for gpu in known)
-
-
-def _identity(gpu: Gpu) -> tuple[str, str]:
-    """Return the PCI address, and the ids of a slice, which outlast a driver."""
-    return gpu.pci, gpu.name.partition(":")[2]
-
-
-def _as_now(before: Gpu, now: dict[tuple[str, str], Gpu]) -> Gpu:
-    same = now.get(_identity(before))
-    if same is None:
-        is_divided_otherwise = any(pci == before.pci for pci, _ in now)
-        what = "MIG divides it otherwise now" if is_divided_otherwise else "it is no longer there"
-        return replace(before, fault=f"{what} ({before.vendor}, PCI address {before.pci})")
-    if before.uuid and same.uuid and before.uuid != same.uuid:
-        return replace(before, fault=f"there is another GPU at {before.pci} now: {same.uuid}")
-    if same.fault:
-        return replace(before, fault=same.fault)
-    # A driver that has just been loaded does not say the UUID before the GPU has been used.
-    return replace(same, name=before.name, links=before.links, uuid=same.uuid or before.uuid)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drfd.common.errors import HostError
-from drfd.devices.gpus import Gpu, find_gpus, gpus_named
+from drfd.devices.gpus import Gpu, gpus_named
 from drfd.devices.nodes import DeviceNode, node_at, show_node
+from drfd.devices.roster import Roster
 from drfd.devices.variables import variables_for
 from drfd.launcher.confinement.interface import Devices
 from drfd.launcher.protocol import Assignment, DeviceSettings, Grant
@@ -47,8 +48,8 @@ class Found:
         return replace(assignment, order=replace(order, variables=variables))
 
 
-def _find_gpus() -> Sequence[Gpu]:
-    return find_gpus(with_links=False)
+def _memory() -> Callable[[], Sequence[Gpu]]:
+    return Roster().look_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class DeviceTable:
     settings: DeviceSettings = field(default_factory=DeviceSettings)
     #: Whether this machine can hide device nodes (`Confinement.hiding`).
     can_hide: bool = False
-    find: Callable[[], Sequence[Gpu]] = _find_gpus
+    #: Looks up the GPUs of the machine, and remembers their numbers.
+    find: Callable[[], Sequence[Gpu]] = field(default_factory=_memory)
 
     def look_up(self, grants: Sequence[Grant]) -> Found:
         """Return what these instances are now. Raises DevicesFailed if a device that the job was

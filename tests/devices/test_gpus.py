@@ -1,9 +1,7 @@
-"""Which GPUs are found on recorded machines, and what becomes of them later."""
+"""Which GPUs are found on recorded machines."""
 
 from __future__ import annotations
 
-import shutil
-import timeit
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from drfd.devices.gpus import (
     automatic,
     find_gpus,
     gpus_named,
-    look_again,
 )
 from drfd.devices.nodes import show_node
 from tests.gpu_machines import names, unfold
@@ -202,71 +199,3 @@ def test_names_are_numbers_or_uuids(tmp_path: Path) -> None:
         gpus_named(["0"], found)
     with pytest.raises(GpuLost, match="GPU 7: there is no such GPU on this machine"):
         gpus_named(["7"], found)
-
-
-# Later
-
-
-def test_a_reloaded_driver_gives_out_other_minors(tmp_path: Path) -> None:
-    before = find_gpus(unfold("two-nvidia-desktop", tmp_path))
-    for address, minor, uuid in (("06", 1, "GPU-????????"), ("07", 0, None)):
-        path = tmp_path / f"proc/driver/nvidia/gpus/0000:{address}:00.0/information"
-        text = path.read_text().replace(
-            f"Device Minor: \t {1 - minor}", f"Device Minor: \t {minor}"
-        )
-        path.write_text(text.replace("GPU-c7b57be0", uuid) if uuid else text)
-    now = look_again(before, tmp_path)
-    assert [nodes(gpu) for gpu in now] == ["195:1 226:1 226:128", "195:0 226:129 226:2"]
-    assert [gpu.uuid for gpu in now] == [gpu.uuid for gpu in before], "it is known from before"
-    assert [gpu.fault for gpu in now] == ["", ""]
-
-
-def test_a_gpu_that_has_gone_does_not_lend_its_number_to_the_next(tmp_path: Path) -> None:
-    before = find_gpus(unfold("two-nvidia-desktop", tmp_path))
-    shutil.rmtree(tmp_path / "proc/driver/nvidia/gpus/0000:06:00.0")
-    assert [gpu.name for gpu in find_gpus(tmp_path)] == ["0"]
-    gone, stays = look_again(before, tmp_path)
-    assert (gone.name, gone.nodes) == ("0", before[0].nodes)
-    assert gone.fault == "it is no longer there (nvidia, PCI address 0000:06:00.0)"
-    assert (stays.name, nodes(stays), stays.fault) == ("1", "195:1 226:129 226:2", "")
-    with pytest.raises(GpuLost, match="GPU 0: it is no longer there"):
-        gpus_named(["0"], (gone, stays))
-
-
-def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(tmp_path: Path) -> None:
-    before = find_gpus(unfold("two-nvidia-desktop", tmp_path))
-    (tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0/information").write_text("")
-    fallen = look_again(before, tmp_path)[1]
-    assert "is empty" in fallen.fault
-    assert fallen.nodes == before[1].nodes
-
-
-def test_another_gpu_in_the_same_slot_is_not_the_same(tmp_path: Path) -> None:
-    before = find_gpus(unfold("two-nvidia-desktop", tmp_path))
-    path = tmp_path / "proc/driver/nvidia/gpus/0000:06:00.0/information"
-    path.write_text(path.read_text().replace("GPU-c7b57be0", "GPU-00000000"))
-    assert look_again(before, tmp_path)[0].fault == (
-        "there is another GPU at 0000:06:00.0 now: GPU-00000000-94ff-d352-a59b-d0ee00aeed43"
-    )
-
-
-def test_slices_of_before_are_lost_when_mig_is_configured_anew(tmp_path: Path) -> None:
-    before = find_gpus(unfold("mig-on-one-of-two", tmp_path))
-    shutil.rmtree(tmp_path / "proc/driver/nvidia/capabilities/gpu1/mig/gi3")
-    lost = "MIG divides it otherwise now (nvidia, PCI address 0000:31:00.0)"
-    assert [gpu.fault for gpu in look_again(before, tmp_path)] == ["", "", lost, ""]
-    shutil.rmtree(tmp_path / "proc/driver/nvidia/capabilities/gpu1")
-    assert [gpu.fault for gpu in look_again(before, tmp_path)] == [lost, lost, lost, ""]
-
-
-def test_names_and_links_stay_as_they_were(tmp_path: Path) -> None:
-    """Links are not read again: only placement wants them."""
-    before = find_gpus(unfold("two-amd-linked", tmp_path))
-    assert look_again(before, tmp_path) == before
-
-
-def test_each_launch_can_look_all_gpus_up_again(tmp_path: Path) -> None:
-    """40 µs a GPU on an idle machine; the bound is for one that does everything at once."""
-    before = find_gpus(unfold("eight-nvidia-two-memory-nodes", tmp_path))
-    best_s = min(timeit.repeat(lambda: look_again(before, tmp_path), number=10, repeat=5)) / 10
-    assert best_s / len(before) < 0.002

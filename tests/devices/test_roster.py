@@ -1,0 +1,163 @@
+"""GPUs that are looked up again: what changes in them, and what does not."""
+
+from __future__ import annotations
+
+import shutil
+import timeit
+from pathlib import Path
+
+import pytest
+
+from drfd.devices.gpus import Gpu, GpuLost, gpus_named
+from drfd.devices.nodes import show_node
+from drfd.devices.roster import Roster
+from tests.gpu_machines import unfold
+
+NVIDIA = "proc/driver/nvidia"
+
+
+def nodes(gpu: Gpu) -> str:
+    return " ".join(sorted(show_node(node).removeprefix("c ") for node in gpu.nodes))
+
+
+def faults(gpus: tuple[Gpu, ...]) -> dict[str, str]:
+    return {gpu.name: gpu.fault for gpu in gpus}
+
+
+def change(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> Path:
+    return unfold("two-nvidia-desktop", tmp_path)
+
+
+@pytest.fixture
+def divided(tmp_path: Path) -> Path:
+    return unfold("mig-on-one-of-two", tmp_path)
+
+
+def test_a_reloaded_driver_gives_out_other_minors(desktop: Path) -> None:
+    roster = Roster(desktop)
+    before = roster.look_up()
+    first, second = (desktop / f"{NVIDIA}/gpus/0000:{bus}:00.0/information" for bus in ("06", "07"))
+    change(first, "Device Minor: \t 0", "Device Minor: \t 1")
+    change(second, "Device Minor: \t 1", "Device Minor: \t 0")
+    change(first, "GPU-c7b57be0", "GPU-????????")
+    now = roster.look_up()
+    assert [nodes(gpu) for gpu in now] == ["195:1 226:1 226:128", "195:0 226:129 226:2"]
+    assert [gpu.uuid for gpu in now] == [gpu.uuid for gpu in before], "it is known from before"
+    assert faults(now) == {"0": "", "1": ""}
+
+
+def test_a_gpu_that_has_gone_does_not_leave_its_number_to_the_next(desktop: Path) -> None:
+    """The next may be in use by another job under its own number."""
+    roster = Roster(desktop)
+    before = roster.look_up()
+    shutil.rmtree(desktop / f"{NVIDIA}/gpus/0000:06:00.0")
+    gone, stays = roster.look_up()
+    assert (gone.name, gone.nodes) == ("0", before[0].nodes)
+    assert gone.fault == "it is no longer there (nvidia, PCI address 0000:06:00.0)"
+    assert (stays.name, nodes(stays), stays.fault) == ("1", "195:1 226:129 226:2", "")
+    with pytest.raises(GpuLost, match="GPU 0: it is no longer there"):
+        gpus_named(["0"], (gone, stays))
+
+
+def test_gpus_are_known_while_their_driver_is_not_loaded(desktop: Path) -> None:
+    """Else a job that starts meanwhile could open all of them afterwards."""
+    roster = Roster(desktop)
+    before = roster.look_up()
+    (desktop / NVIDIA).rename(desktop / "away")
+    meanwhile = roster.look_up()
+    assert [gpu.nodes for gpu in meanwhile] == [gpu.nodes for gpu in before]
+    assert all(gpu.fault for gpu in meanwhile)
+    (desktop / "away").rename(desktop / NVIDIA)
+    assert roster.look_up() == before
+
+
+def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(desktop: Path) -> None:
+    roster = Roster(desktop)
+    before = roster.look_up()
+    (desktop / f"{NVIDIA}/gpus/0000:07:00.0/information").write_text("")
+    fallen = roster.look_up()[1]
+    assert "is empty" in fallen.fault
+    assert fallen.nodes == before[1].nodes
+
+
+def test_another_gpu_in_the_same_slot_is_not_the_same(desktop: Path) -> None:
+    roster = Roster(desktop)
+    roster.look_up()
+    path = desktop / f"{NVIDIA}/gpus/0000:06:00.0/information"
+    change(path, "GPU-c7b57be0", "GPU-00000000")
+    assert faults(roster.look_up()) == {
+        "0": "there is another GPU at 0000:06:00.0 now: GPU-00000000-94ff-d352-a59b-d0ee00aeed43",
+        "1": "",
+    }
+
+
+def test_a_gpu_that_was_never_seen_is_numbered_as_a_new_start_would(desktop: Path) -> None:
+    late = desktop / f"{NVIDIA}/gpus/0000:06:00.0"
+    late.rename(desktop / "late")
+    roster = Roster(desktop)
+    assert [(gpu.name, gpu.pci) for gpu in roster.look_up()] == [("0", "0000:07:00.0")]
+    (desktop / "late").rename(late)
+    assert [(gpu.name, gpu.pci) for gpu in roster.look_up()] == [
+        ("0", "0000:06:00.0"),
+        ("1", "0000:07:00.0"),
+    ]
+
+
+def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided: Path) -> None:
+    roster = Roster(divided)
+    roster.look_up()
+    above = divided / f"{NVIDIA}/capabilities/gpu1/mig"
+    (above / "gi3").rename(above / "gi2")
+    lost = "MIG divides it otherwise now (nvidia, PCI address 0000:31:00.0)"
+    assert faults(roster.look_up()) == {
+        "0:1:0": "",
+        "0:1:1": "",
+        "0:3:0": lost,
+        "1": "",
+        "0:2:0": "",
+    }
+    shutil.rmtree(above)
+    assert faults(roster.look_up()) == {
+        **dict.fromkeys(("0:1:0", "0:1:1", "0:3:0", "0:2:0"), lost),
+        "0": "",
+        "1": "",
+    }
+
+
+def test_slices_have_the_number_of_their_gpu_after_the_first_has_gone(divided: Path) -> None:
+    """Of the two GPUs, only the second is left, and MIG divides it now."""
+    roster = Roster(divided)
+    roster.look_up()
+    shutil.rmtree(divided / f"{NVIDIA}/gpus/0000:31:00.0")
+    (divided / f"{NVIDIA}/capabilities/gpu1").rename(divided / f"{NVIDIA}/capabilities/gpu1-gone")
+    instance = divided / f"{NVIDIA}/capabilities/gpu0/mig/gi0/ci0"
+    instance.mkdir(parents=True)
+    (instance / "access").write_text("DeviceFileMinor: 4\n")
+    (instance.parent / "access").write_text("DeviceFileMinor: 3\n")
+    assert {name for name, fault in faults(roster.look_up()).items() if not fault} == {"1:0:0"}
+
+
+def test_a_gpu_that_cannot_be_placed_does_not_change_numbers(tmp_path: Path) -> None:
+    """KFD's files can be unreadable for a moment while a GPU is reset."""
+    root = unfold("two-amd-linked", tmp_path)
+    roster = Roster(root)
+    roster.look_up()
+    (root / "sys/class/kfd/kfd/topology/nodes/3/properties").unlink()
+    assert faults(roster.look_up()) == {
+        "0": "it is no longer there (amd, PCI address 0000:43:00.0)",
+        "1": "",
+    }
+
+
+def test_each_launch_can_look_all_gpus_up_again(tmp_path: Path) -> None:
+    """40 µs a GPU on an idle machine; the bound is for one that does everything at once."""
+    roster = Roster(unfold("eight-nvidia-two-memory-nodes", tmp_path))
+    best_s = min(timeit.repeat(roster.look_up, number=10, repeat=5)) / 10
+    assert best_s / 8 < 0.002
