@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from drfd.client.client import Client
 from drfd.common.errors import DrfdError
 from instance import BIN
-from tests.bench import pieces, starts
+from tests.bench import devices, pieces, starts
 from tests.bench.figures import Chosen, Figure, drained, end_well, late
 from tests.bench.place import CORES, Place
 
@@ -151,6 +151,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "room": Benchmark(starts.room),
     "deep": Benchmark(starts.deep),
     "pieces": Benchmark(pieces.pieces, lambda: Place(2)),
+    "devices": Benchmark(devices.devices),
 }
 
 
