@@ -19,6 +19,8 @@ class Kernel:
     def __init__(self) -> None:
         mountinfo = Path("/proc/self/mountinfo").read_text()
         self.v1 = find_mounts(mountinfo, cgroup_v1.USED)
+        #: Where jobs have cgroups only if a device is hidden from them.
+        self.devices = find_mounts(mountinfo, ["devices"]).values()
         self.v2 = find_unified(mountinfo)
         if self.v2 is not None:
             there = Path(self.v2, "cgroup.controllers").read_text().split()
@@ -50,7 +52,7 @@ class Kernel:
 
     def groups(self, name: str) -> list[Path]:
         """Where jobs of the instance with this group may have their cgroups."""
-        tops = [Path(mount, name) for mount in dict.fromkeys(self.v1.values())]
+        tops = [Path(mount, name) for mount in dict.fromkeys([*self.v1.values(), *self.devices])]
         if self.v2 is not None:
             tops += [Path(place, "jobs") for place in self._scopes(name)]
             tops.append(Path(self.v2, name))

@@ -190,7 +190,7 @@ class HiddenByController:
 
     def close(self) -> None:
         """Remove the directory of all jobs, unless it is in use."""
-        if self.parent is not None:
+        if self.parent is not None and not self._shares:
             with suppress(OSError):
                 os.rmdir(self.parent)
 
@@ -205,11 +205,15 @@ class HiddenByController:
             raise LimitFailed("drfd sees no devices controller of cgroup v1")
         os.makedirs(self.parent, exist_ok=True)
         directory = f"{self.parent}/{_PROOF}"
-        _prove(
-            directory,
-            hide=lambda nodes: _deny(directory, nodes),
-            begin=lambda: _fork_and_enter(f"{directory}/tasks"),
-        )
+        try:
+            _prove(
+                directory,
+                hide=lambda nodes: _deny(directory, nodes),
+                begin=lambda: _fork_and_enter(f"{directory}/tasks"),
+            )
+        finally:
+            # Most machines need it for nothing else.
+            self.close()
 
 
 class _Proof:
@@ -217,33 +221,35 @@ class _Proof:
 
     def __init__(self, how: str, sentence: str, prove: Callable[[], None]) -> None:
         self._found: tuple[str, str] | None = None
-        #: What has made the last attempt fail, if it will not last.
-        self._shortage: OSError | None = None
-        self._proved = (how, f"device nodes that a job was not given are hidden: {sentence}")
+        self._how = how
+        self._proved = f"device nodes that a job was not given are hidden: {sentence}"
         self._prove = prove
 
     def result(self) -> tuple[str, str]:
-        if self._found is not None:
-            return self._found
-        self._shortage = None
-        found = self._proved
+        """Return what `Confinement.hiding` does. During a shortage that is what should hold: the
+        proof is made before anything is hidden."""
         try:
-            self._prove()
-        except (LimitFailed, OSError, RuntimeError) as error:
-            why = _explain(error) if isinstance(error, OSError) else str(error)
-            found = (NOT_HIDDEN, f"devices cannot be hidden from jobs: {why}")
-            cause = error if isinstance(error, OSError) else error.__cause__
-            if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-                self._shortage = cause
-                return found
-        self._found = found
-        return found
+            self.require()
+        except LimitFailed as error:
+            return self._found or (self._how, f"{self._proved}; not proved yet: {error}")
+        return self._how, self._proved
 
     def require(self) -> None:
-        """Raise LimitFailed unless hiding works here."""
-        how, why = self.result()
+        """Raise LimitFailed unless hiding works here; by an OSError if the machine is short of what
+        the proof needs."""
+        if self._found is None:
+            try:
+                self._prove()
+                self._found = self._how, self._proved
+            except (LimitFailed, OSError, RuntimeError) as error:
+                why = _explain(error) if isinstance(error, OSError) else str(error)
+                cause = error if isinstance(error, OSError) else error.__cause__
+                if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+                    raise LimitFailed(why) from cause
+                self._found = NOT_HIDDEN, f"devices cannot be hidden from jobs: {why}"
+        how, why = self._found
         if how == NOT_HIDDEN:
-            raise LimitFailed(why) from self._shortage
+            raise LimitFailed(why)
 
 
 def _prove(
