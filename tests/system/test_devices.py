@@ -21,8 +21,10 @@ from typing import Any
 
 import pytest
 
+from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 from launcher.rig import WAIT_S
+from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 
@@ -226,13 +228,14 @@ class Job:
 def mounts() -> str:
     """By the names in /proc/self/cgroup, where a job can make a cgroup in its own."""
     kernel = Kernel()
-    found = {"": [kernel.v2]} if kernel.v2 is not None else {"devices": ["/sys/fs/cgroup/devices"]}
-    return json.dumps(found)
+    return json.dumps(
+        {"": [kernel.v2]} if kernel.v2 is not None else {"devices": [*kernel.devices]}
+    )
 
 
 def places(group: str) -> list[Path]:
     """Where the cgroups of jobs may be, that of the devices controller included."""
-    return [*Kernel().groups(group), Path("/sys/fs/cgroup/devices", group)]
+    return Kernel().groups(group)
 
 
 @pytest.fixture
@@ -282,7 +285,7 @@ def test_a_job_from_which_nothing_is_hidden_can_open_everything(
     job = begin(NOBODY)
     job.say("hide nothing")
     assert job.ask() == dict.fromkeys(MINORS, OPEN)
-    assert not Path("/sys/fs/cgroup/devices", group, "job-1-1").exists()
+    assert [top for top in Kernel().devices if Path(top, group, "job-1-1").exists()] == []
 
 
 def test_a_node_of_the_same_number_cannot_be_made(begin: Callable[[int], Job], nodes: Path) -> None:
@@ -322,3 +325,83 @@ def test_devices_stay_hidden_over_suspension_and_resumption(begin: Callable[[int
     job.say("thaw")
     assert job.answer() == HIDES
     assert job.ask() == HIDES
+
+
+# -- with all of drfd -------------------------------------------------------------------------
+
+#: Tries each node that has a name in the arguments, and again when there is a file `gate`.
+TRY = """
+try_all() {
+    for node in "$@"; do
+        if (exec 3< "$node") 2> /dev/null; then can=ok; else can=no; fi
+        echo "${node##*/} $can"
+    done
+}
+try_all "$@"
+while ! [ -e gate ]; do sleep 0.1; done
+try_all "$@"
+"""
+
+
+FREE, *LISTED = MINORS
+
+
+@pytest.fixture
+def granting(lend: Callable[[str], Instance], nodes: Path) -> Instance:
+    """A daemon that gives out two of the nodes. The other one is /dev/null, which all jobs need."""
+    listed = json.dumps([str(nodes / name) for name in LISTED])
+    instance = lend(f"{CONFIG}\n[gres.fpga]\ndevices = {listed}\n")
+    how = json.loads(instance.drf("doctor", "--json").stdout)["controls"]["fpga"]
+    if not how.startswith("enforced: "):
+        pytest.skip(how)
+    return instance
+
+
+def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_dies(
+    granting: Instance, nodes: Path, users: Accounts
+) -> None:
+    work = granting.work
+    os.chmod(work, 0o777)
+    uid = users[0].pw_uid
+    jobs = []
+    # One each, and then none; root's job has the second one.
+    for number, (count, user) in enumerate([(1, uid), (1, 0), (0, uid)]):
+        words = ("-m", "64M", *(("--gres", f"fpga={count}") if count else ()))
+        words += ("-o", f"out{number}", "-e", "err", "--", "sh", "-c", TRY, "sh")
+        words += tuple(str(nodes / name) for name in MINORS)
+        job_id = granting.submit(*words, user=user, cwd=work, env={"HOME": "/"})
+        granting.wait_state(job_id, "RUNNING")
+        jobs.append(job_id)
+    reach = [("ok", "no"), ("no", "ok"), ("no", "no")]
+    expected = [{FREE: "ok", **dict(zip(LISTED, each, strict=True))} for each in reach]
+
+    def found(number: int) -> list[dict[str, str]]:
+        lines = [line.split() for line in (work / f"out{number}").read_text().splitlines()]
+        return [dict(lines[at : at + 3]) for at in range(0, len(lines), 3)]
+
+    for number, nodes_of in enumerate(expected):
+        wait_for("the first try", lambda number=number: len(found(number)[0]) == 3)
+        assert found(number) == [nodes_of]
+    launcher = granting.launcher_pid()
+    os.kill(launcher, signal.SIGKILL)
+    granting.kill()
+    granting.start()
+    codes = [
+        granting.drf(
+            *("exec", jobs[2], "--", "sh", "-c", f"exec 3< {nodes / name}"),
+            user=uid,
+            cwd="/",
+            check=False,
+            env={"HOME": "/"},
+        ).returncode
+        for name in MINORS
+    ]
+    assert [code == 0 for code in codes] == [True, False, False]
+    granting.drf("suspend", jobs[0])
+    granting.wait_state(jobs[0], "SUSPENDED")
+    (work / "gate").touch()
+    granting.drf("resume", jobs[0])
+    for number, nodes_of in enumerate(expected):
+        assert granting.wait_end(jobs[number])["state"] == "COMPLETED"
+        assert found(number) == [nodes_of] * 2
+    assert granting.cgroups() == []
