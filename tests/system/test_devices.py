@@ -405,3 +405,18 @@ def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_d
         assert granting.wait_end(jobs[number])["state"] == "COMPLETED"
         assert found(number) == [nodes_of] * 2
     assert granting.cgroups() == []
+
+
+def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, nodes: Path) -> None:
+    first, second = LISTED
+    (nodes / second).unlink()
+    words = ("-m", "64M", "-c", "1", "--gres", "fpga")
+    holder = granting.submit(*words, "--", "sh", "-c", f"exec 3< {nodes / first}; sleep 1000")
+    granting.wait_state(holder, "RUNNING")
+    gone = granting.wait_end(granting.submit(*words, "--", "true"))
+    assert gone["state"] == "LAUNCH_FAILED"
+    why = " ".join(granting.drf("why", gone["id"]).stdout.split())
+    assert f"fpga 1: {nodes / second}: No such file or directory" in why
+    assert granting.show(holder)["state"] == "RUNNING"
+    granting.kill_launcher()
+    assert f"warning: fpga 1: {nodes / second}: " in granting.drf("doctor").stdout
