@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from drfd.linux.service import has_systemd
 from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 from launcher.rig import WAIT_S
@@ -324,6 +325,19 @@ def test_devices_stay_hidden_over_suspension_and_resumption(begin: Callable[[int
     job.order("try")
     job.say("thaw")
     assert job.answer() == HIDES
+    assert job.ask() == HIDES
+
+
+@pytest.mark.skipif(
+    Kernel().v2 is None or not has_systemd(), reason="no systemd with cgroup v2 here"
+)
+def test_a_reload_of_systemd_changes_nothing_for_a_job_that_runs(
+    begin: Callable[[int], Job],
+) -> None:
+    """It attaches the device programs of its units again, from which containers lose their GPUs."""
+    job = begin(NOBODY)
+    job.say("hide")
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
     assert job.ask() == HIDES
 
 
