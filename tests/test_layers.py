@@ -71,10 +71,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
         "forecasting": {"engine"},
-        "monitoring": {"config", "engine"},
-        "launcher_link": {"engine", "monitoring"},
+        "monitoring": {"config", "countable", "engine"},
+        "launcher_link": {"countable", "engine", "monitoring"},
         "spawn": {"config", "countable", "launcher_link"},
-        "lookup": {"engine", "monitoring", "users"},
+        "lookup": {"countable", "engine", "monitoring", "users"},
         "watching": {"engine", "monitoring", "users", "lookup"},
         "handlers": {
             *("config", "countable", "users", "engine", "forecasting", "monitoring"),

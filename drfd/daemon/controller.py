@@ -170,6 +170,7 @@ class Daemon:
             Lookup(self._engine, self._meter),
             self._curves,
             self._requests.notices,
+            self._link.gpu_use.gpus,
         )
         self._snapshots = SnapshotFeed(overview)
         self._server = Server(
@@ -235,6 +236,7 @@ class Daemon:
         site = self._and_lost(site)
         self._requests.config, self._requests.site = config, site
         self._link.settings = _launch_settings(config, site)
+        self._link.measure_gpus()
         self._adopt_windows(config)
         self._engine.want_pass()
         self._engine.submit(Work(Tick(clock())))

@@ -300,6 +300,14 @@ def sample_processes(runner_pid: int, mono_s: float) -> Sample:
     )
 
 
+def ancestors(pid: int) -> list[int]:
+    """Return the parent of a process, its parent and so on, or none if the process is gone."""
+    try:
+        return [each.pid for each in psutil.Process(pid).parents()]
+    except (psutil.Error, OSError):
+        return []
+
+
 def usage_between(before: Sample | None, after: Sample, peak_bytes: int) -> Usage:
     """Return the usage for people: rates between two samples, the rest from the last."""
     cores_milli = 0

@@ -54,6 +54,9 @@ class NowView(TypedDict):
     read: int | None
     write: int | None
     memory_peak: int | None
+    #: Bytes on all GPUs, and utilisation in per cent of one; sent where they are measured.
+    gpu_memory: NotRequired[int | None]
+    gpu_utilisation: NotRequired[int | None]
 
 
 class SumView(TypedDict):
@@ -63,6 +66,33 @@ class SumView(TypedDict):
     memory: float | None
     read: float | None
     write: float | None
+
+
+class GpuView(TypedDict):
+    """Present use of a GPU or a MIG slice; null where it is not known."""
+
+    #: As the configuration names it.
+    name: str | None
+    pci: str
+    uuid: str | None
+    memory_used: int | None
+    memory_total: int | None
+    #: What jobs have of the memory in use, and what is no job's.
+    memory_jobs: int | None
+    memory_outside: int | None
+    #: Per cent of the time.
+    utilisation: int | None
+    #: Whether its driver says that it does not answer.
+    is_lost: bool
+    #: The jobs that use it, and the users of processes outside drfd that do; null where the driver
+    #: does not tell its processes.
+    jobs: list[int] | None
+    outside_uids: list[int] | None
+
+
+class GpusPart(TypedDict):
+    #: The GPUs whose use is measured; sent where there are some.
+    gpus: NotRequired[list[GpuView]]
 
 
 class CurveView(TypedDict):
@@ -75,7 +105,18 @@ class CurveView(TypedDict):
     write: list[int | None]
 
 
-class UsageView(TypedDict):
+class GpuUsageView(TypedDict):
+    """Use of GPUs by a job that asks for some or is seen on one; null where it is not measured."""
+
+    #: Bytes on all GPUs together, at present and at most.
+    gpu_memory: NotRequired[int | None]
+    gpu_memory_peak: NotRequired[int | None]
+    #: Per cent of one GPU, at present and on average.
+    gpu_utilisation: NotRequired[int | None]
+    gpu_utilisation_mean: NotRequired[int | None]
+
+
+class UsageView(GpuUsageView):
     """Use of a job so far; zero where it is not known."""
 
     cores: float
@@ -108,6 +149,8 @@ class UsedView(TypedDict):
     oom_kills: int | None
     io_stalled_seconds: float | None
     processes_peak: int | None
+    gpu_memory_peak: int | None
+    gpu_utilisation_mean: int | None
 
 
 class AllRunsView(TypedDict):
@@ -451,7 +494,7 @@ class DryRunReply(TypedDict):
     no_estimate: NotRequired[CodeText]
 
 
-class StatusReply(ServiceState, DrainPart):
+class StatusReply(ServiceState, DrainPart, GpusPart):
     jobs: list[JobView]
     counts: dict[str, int]
     draining: bool
@@ -810,7 +853,7 @@ class SnapshotNode(NodeView):
     used: SumView
 
 
-class CommonSnapshot(DrainPart):
+class CommonSnapshot(DrainPart, GpusPart):
     """The part of a snapshot that is the same for all users."""
 
     at: float

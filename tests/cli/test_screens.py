@@ -508,6 +508,43 @@ def test_a_job_is_shown_with_its_gpus(drf: Drf, daemon: CannedDaemon, job: MakeJ
     assert "gpu        0,GPU-5c" in lines
 
 
+_GPU_USE = {
+    "gpu_memory": 3 << 30, "gpu_memory_peak": 5 << 30, "gpu_utilisation": 180,
+    "gpu_utilisation_mean": 90,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpus", "use", "shown"),
+    [
+        (2, _GPU_USE, "3G of memory, 5G peak memory, 180% busy, 90% on average"),
+        (0, _GPU_USE, "3G of memory, 5G peak memory, 180% busy, 90% on average"),
+        (2, _GPU_USE | {"gpu_memory": None, "gpu_utilisation": None},
+         "5G peak memory, 90% on average"),
+        (2, dict.fromkeys(_GPU_USE), "not measured"),
+        (2, {}, "not measured"),
+        (0, {}, None),
+    ],
+)  # fmt: skip
+def test_a_job_is_shown_with_its_use_of_gpus(
+    drf: Drf,
+    daemon: CannedDaemon,
+    job: MakeJob,
+    gpus: int,
+    use: dict[str, int],
+    shown: str | None,
+) -> None:
+    """An older daemon sends nothing of it. A job may use one that it has not been given, where the
+    kernel does not keep it from that."""
+    plain = job()
+    asks = with_gpus(plain["demand"], gpus) if gpus else plain["demand"]
+    daemon.replies = {
+        "show": {"job": plain | {"demand": asks, "usage": plain["usage"] | use}, "events": []}
+    }
+    lines = [line for line in drf("show", 42).out.splitlines() if line.startswith("GPU use")]
+    assert lines == ([] if shown is None else [f"GPU use    {shown}"])
+
+
 def test_shares_have_a_column_for_what_is_counted(drf: Drf, daemon: CannedDaemon) -> None:
     alice, lab = SHARES["nodes"]
     shares = {

@@ -29,6 +29,8 @@ _CSV = (
     *("id", "name", "user", "pool", "state", "exit_code", "signal", "attempt"),
     *("submitted_at", "started_at", "ended_at"),
 )
+#: Of the use of GPUs.
+_GPU = ("gpu_memory_peak", "gpu_utilisation_mean")
 _TASK = ("array_id", "array_index")
 #: Sums over all runs; a job that was preempted or tried again has more than one.
 _ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
@@ -76,18 +78,21 @@ def _csv(jobs: list[PastJobView]) -> Csv:
     from drfd.protocol.replies import USED
 
     demand = ("cores", "memory", "read", "write")
-    names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *USED]
+    used = [name for name in USED if name not in _GPU]
+    names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *used]
     # Columns of later releases come last, so that no other column moves.
-    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS)]
+    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS), *_GPU]
     return names, (
         [
             *_values(job, _CSV),
             job["time_limit_s"],
             *_values(job["demand"], demand),
-            *_values(job["used"], USED),
+            *_values(job["used"], used),
             *_values(job, _TASK),
             job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None),
             *_values(_used(job), _ALL_RUNS),
+            # An older daemon does not send them.
+            *(job["used"].get(name) for name in _GPU),
         ]
         for job in jobs
     )
@@ -114,6 +119,7 @@ def _print_table(jobs: list[PastJobView]) -> None:
         ("MEM", "right"): lambda job: (
             f"{_size(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
         ),
+        ("GPU MEM", "right"): lambda job: _size(job["used"].get("gpu_memory_peak")),
         ("IO R/W", "right"): lambda job: (
             f"{_size(_used(job)['read_bytes'])}/{_size(_used(job)['written_bytes'])}"
         ),
@@ -122,6 +128,8 @@ def _print_table(jobs: list[PastJobView]) -> None:
     if not is_wide:
         has_users = len({job["user"] for job in jobs}) > 1
         cells = output.visible(cells, "IO R/W", "CAUSE", *([] if has_users else ["USER"]))
+    if not any(job["used"].get("gpu_memory_peak") for job in jobs):
+        cells = output.visible(cells, "GPU MEM")
     if is_wide or all(_exit(job) in ("-", "0") for job in jobs):
         # The cause, or the state, has it.
         cells = output.visible(cells, "EXIT")

@@ -169,6 +169,7 @@ def job_lines(
             f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
+        *_gpu_lines(job),
         *_all_runs(all_runs),
         *_curve_lines(points, job["demand"]),
         *_kernel_lines(used),
@@ -188,6 +189,22 @@ def job_lines(
     else:
         lines.append(("not shown", "its command, files, conditions and events, but to its owner"))
     return lines
+
+
+def _gpu_lines(job: DetailedJobView) -> list[tuple[str, str]]:
+    """Return the line for a job that was given GPUs, or that has memory on one."""
+    usage = job["usage"]
+    peak, mean = usage.get("gpu_memory_peak"), usage.get("gpu_utilisation_mean")
+    if not job["demand"]["gres"].get("gpu") and not peak:
+        return []
+    if peak is None and mean is None:
+        return [("GPU use", "not measured")] if job["started_at"] is not None else []
+    memory, busy = usage.get("gpu_memory"), usage.get("gpu_utilisation")
+    words = [f"{show_size(memory)} of memory"] if memory is not None else []
+    words += [f"{show_size(peak)} peak memory"] if peak is not None else []
+    words += [f"{busy}% busy"] if busy is not None else []
+    words += [f"{mean}% on average"] if mean is not None else []
+    return [("GPU use", ", ".join(words))]
 
 
 def _errors(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]:

@@ -331,6 +331,13 @@ class Usage:
     #: Time in which at least one of its processes waited for a disk, in microseconds.
     io_stalled_us: int | None = None
     processes_peak: int | None = None
+    #: Memory on all GPUs together, at present and the highest sample.
+    gpu_memory_bytes: int | None = None
+    gpu_memory_peak_bytes: int | None = None
+    #: Utilisation in per cent of one GPU (200 for two busy ones), at present and the mean of all
+    #: samples.
+    gpu_percent: int | None = None
+    gpu_mean_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from drfd.daemon.config import Site
 from drfd.daemon.countable import GPU
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup.views import resources_view
+from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, Message
@@ -105,6 +106,8 @@ def _cpuset(enforcement: str | None) -> str:
 
 _PLACES = f"{', '.join(PRIVATE_PLACES[:-1])} and {PRIVATE_PLACES[-1]}"
 _DIRECTIONS = ("read", "write")
+#: Label of what is measured of GPUs.
+_GPU_USE = "gpu use"
 _GIVEN_OUT = (
     "not controlled: each job is told which are its own, and the kernel keeps it from no others"
 )
@@ -138,6 +141,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
             **cores_control(link.hello, link.settings.cores_by),
             **_summary(controls),
             **countable_controls(site, link.hello),
+            **gpu_use_control(site, link),
         },
         "private": private_view(link.hello),
         "entry": entry_view(link.hello),
@@ -179,6 +183,33 @@ def countable_controls(site: Site, hello: Message) -> dict[str, str]:
             can_hide, text = hello["hiding"]
             found[name] = f"{'enforced' if can_hide else 'not controlled'}: {text}"
     return found
+
+
+def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
+    """Return what is measured of GPUs; empty if the configuration has none, or while the launcher
+    is away."""
+    if all(name != GPU for name, _ in site.rules.axes.instances) or not link.hello:
+        return {}
+    if not link.hello.get("measures_gpus"):
+        return {_GPU_USE: "not measured: drfd-launcher is of an older version"}
+    gpus = link.gpu_use.gpus()
+    parts = [f"not measured: {why}" for _, why in sorted(link.gpu_use.why.items())]
+    if gpus:
+        parts.insert(0, f"measured on {len(gpus)} of them{_missing_figures(gpus)}")
+    return {_GPU_USE: "; ".join(parts) or "not measured: no GPU has been read yet"}
+
+
+def _missing_figures(gpus: Sequence[MeasuredGpu]) -> str:
+    """Return which figures some GPUs lack, or ""."""
+    readings = [gpu.reading for gpu in gpus]
+    counts = {
+        "lost": sum(each.is_lost for each in readings),
+        "without memory": sum(each.memory_used is None for each in readings),
+        "without utilisation": sum(each.utilisation is None for each in readings),
+        "without processes": sum(each.processes is None for each in readings),
+    }
+    found = [f"{count} {what}" for what, count in counts.items() if count]
+    return f": {', '.join(found)}" if found else ""
 
 
 def entry_view(hello: Message) -> EntryView | None:

@@ -337,6 +337,7 @@ class Requests:
             "draining": ledger.draining,
             **views.drain_part(ledger),
             "gres": list(ledger.axes.gres),
+            **views.gpus_part(self.link.gpu_use.gpus()),
             "after": after,
             **self._service_state(),
         }

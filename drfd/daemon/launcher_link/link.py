@@ -50,11 +50,13 @@ from drfd.core.model.stimuli import (
     Stimulus,
     Tick,
 )
+from drfd.daemon.countable import GPU
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     EndedReport,
     ExecReport,
+    GpusReport,
     HelloReport,
     LaunchSettings,
     ListedReport,
@@ -72,6 +74,7 @@ from drfd.daemon.launcher_link.messages import (
     stimulus_for,
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
+from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import Meter
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
@@ -120,6 +123,7 @@ class Link:
     def __init__(self, *, socket_path: Path, settings: LaunchSettings, meter: Meter) -> None:
         self.settings = settings
         self.meter = meter
+        self.gpu_use = GpuUse(meter)
         self._socket_path = socket_path
         self._connection: LauncherConnection | None = None
         #: Since when no launcher has taken orders, on the monotonic clock, or None if one does.
@@ -170,6 +174,11 @@ class Link:
         if self._connection is None or not self._connection.is_ready:
             raise launcher_away()
         return await self._connection.run_inside(job, command, proof)
+
+    def measure_gpus(self) -> None:
+        """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
+        if self._connection is not None:
+            self._connection.measure_gpus()
 
     async def run(self, engine: Engine) -> None:
         """Connect, exchange orders and reports, and connect again. Never returns."""
@@ -286,6 +295,12 @@ class LauncherConnection:
         """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
         self._relist = None
         self.send({"cmd": protocol.LIST})
+
+    def measure_gpus(self) -> None:
+        """Have the launcher measure GPUs, if the configuration has them and it can do so."""
+        if self._link.hello.get("measures_gpus"):
+            is_on = bool(dict(self._engine.rules.axes.instances).get(GPU))
+            self.send({"cmd": protocol.MEASURE_GPUS, "on": is_on})
 
     def perform(self, effect: Effect, job: Job) -> None:
         """Send the order for an effect, or report at once why it cannot be carried out."""
@@ -425,6 +440,9 @@ class LauncherConnection:
             case HelloReport():
                 self._link.hello = report.facts
                 self._meter.configure(report.mounts, judges_io=report.measures_io)
+                self.measure_gpus()
+            case GpusReport():
+                self._link.gpu_use.take(report.driver, report.line, self._engine.ledger.jobs)
             case ListedReport():
                 self._reconcile(report.owners)
             case ExecReport():

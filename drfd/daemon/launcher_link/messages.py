@@ -400,6 +400,14 @@ class ToldReport(_AttemptReport, tag="told", frozen=True, kw_only=True):
     notice: str
 
 
+class GpusReport(Struct, tag_field="report", tag="gpus", frozen=True, kw_only=True):
+    """A line of the process that measures the GPUs of one driver. It has no rights, so the launcher
+    passes it on as it is."""
+
+    driver: str
+    line: str
+
+
 AttemptReport = (
     StartedReport
     | LaunchAbortedReport
@@ -410,12 +418,11 @@ AttemptReport = (
     | RemovedReport
     | ToldReport
 )
-Report = HelloReport | ListedReport | StuckReport | ExecReport | AttemptReport
+Report = HelloReport | ListedReport | StuckReport | ExecReport | GpusReport | AttemptReport
 
 
-_decode_attempt_report = msgspec.json.Decoder[StuckReport | ExecReport | AttemptReport](
-    StuckReport | ExecReport | AttemptReport
-).decode
+_Tagged = StuckReport | ExecReport | GpusReport | AttemptReport
+_decode_tagged = msgspec.json.Decoder[_Tagged](_Tagged).decode
 
 
 def read_report(line: bytes) -> Report:
@@ -423,7 +430,7 @@ def read_report(line: bytes) -> Report:
     be understood."""
     try:
         # Nearly all reports are of these kinds, which are read in one step.
-        report: Report = _decode_attempt_report(line)
+        report: Report = _decode_tagged(line)
         return report
     except (msgspec.DecodeError, UnicodeDecodeError):
         return decode_report(decode(line))
@@ -444,7 +451,8 @@ def decode_report(message: Message) -> Report:
                 }
             )
     try:
-        return msgspec.convert(message, StuckReport | ExecReport | AttemptReport)
+        report: Report = msgspec.convert(message, _Tagged)
+        return report
     except msgspec.ValidationError as error:
         text = f"the launcher's report {message['report']!r} cannot be understood: {error}"
         raise HostError("launcher", text) from None
@@ -495,6 +503,8 @@ def _final_usage(report: EndedReport, measured: Usage | None) -> Usage:
         measured,
         cores_milli=0,
         memory_bytes=0,
+        gpu_memory_bytes=None,
+        gpu_percent=None,
         # The runner's peak counts pages that the cgroup does not, so it is the second choice.
         memory_peak_bytes=peak or report.peak_bytes,
         read_bytes=max(measured.read_bytes, report.read_bytes),

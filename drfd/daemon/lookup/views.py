@@ -27,6 +27,9 @@ from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.core.usage import Curve, Point
+from drfd.daemon.countable import GPU
+from drfd.daemon.monitoring.gpu_use import MeasuredGpu
+from drfd.daemon.monitoring.meter import GpuShare
 from drfd.journal.arrays import TaskCounts
 from drfd.protocol.replies import (
     AllRunsView,
@@ -40,6 +43,9 @@ from drfd.protocol.replies import (
     EventView,
     EvidenceView,
     ExternalView,
+    GpusPart,
+    GpuUsageView,
+    GpuView,
     JobView,
     LimitHoursView,
     NodeView,
@@ -83,7 +89,7 @@ def resources_view(amount: Resources) -> ResourcesView:
     return view
 
 
-def usage_view(usage: Usage | None) -> UsageView:
+def usage_view(usage: Usage | None, job: Job | None = None) -> UsageView:
     usage = usage or Usage()
     return {
         "cores": usage.cores_milli / 1000,
@@ -92,7 +98,46 @@ def usage_view(usage: Usage | None) -> UsageView:
         "read_bytes": usage.read_bytes,
         "written_bytes": usage.written_bytes,
         "cpu_seconds": round(usage.cpu_s, 3),
+        **_gpu_usage(usage, job),
     }
+
+
+def _gpu_usage(usage: Usage, job: Job | None) -> GpuUsageView:
+    """Return the use of GPUs of a job that asks for some or is seen on one, else nothing."""
+    has_some = job is not None and dict(job.spec.demand.gres).get(GPU)
+    if not has_some and not usage.gpu_memory_peak_bytes:
+        return {}
+    return {
+        "gpu_memory": usage.gpu_memory_bytes,
+        "gpu_memory_peak": usage.gpu_memory_peak_bytes,
+        "gpu_utilisation": usage.gpu_percent,
+        "gpu_utilisation_mean": usage.gpu_mean_percent,
+    }
+
+
+def gpu_view(gpu: MeasuredGpu) -> GpuView:
+    reading, users = gpu.reading, gpu.users
+    jobs = None if users is None else sorted(key[0] for key in users if key is not None)
+    uids = {each.uid for each in gpu.outside} - {None}
+    return {
+        "name": reading.name,
+        "pci": reading.pci,
+        "uuid": reading.uuid,
+        "memory_used": reading.memory_used,
+        "memory_total": reading.memory_total,
+        "memory_jobs": gpu.jobs_memory,
+        "memory_outside": gpu.outside_memory,
+        "utilisation": reading.utilisation,
+        "is_lost": reading.is_lost,
+        "jobs": jobs,
+        "outside_uids": None if users is None else sorted(uid for uid in uids if uid is not None),
+    }
+
+
+def gpus_part(gpus: Iterable[MeasuredGpu]) -> GpusPart:
+    """Return the measured GPUs, as a part of a reply."""
+    found = [gpu_view(each) for each in gpus]
+    return {"gpus": found} if found else {}
 
 
 def job_view(
@@ -139,7 +184,7 @@ def job_view(
         "exit_code": job.exit_code,
         "signal": job.signal,
         "outcome": outcome,
-        "usage": usage_view(job.usage or usage),
+        "usage": usage_view(job.usage or usage, job),
         "cwd": job.spec.cwd if private else None,
         "argv": list(job.spec.argv) if private else None,
         "stdout": stdout if private else None,
@@ -310,6 +355,7 @@ def row_view(
     expected_start_s: float | None = None,
     now: Point | None = None,
     peak_bytes: int | None = None,
+    gpus: GpuShare | None = None,
 ) -> SnapshotRow:
     """Return a row of a snapshot: a job, or tasks of an array that are all alike.
 
@@ -340,7 +386,7 @@ def row_view(
         "outcome": job.outcome.value if ended and job.outcome is not None else None,
         "exit_code": job.exit_code,
         "signal": job.signal,
-        "now": None if now is None else now_view(now, job, peak_bytes),
+        "now": None if now is None else now_view(now, job, peak_bytes, gpus),
     }
     if spec.group is not None:
         view["group"] = spec.group.name
@@ -354,19 +400,27 @@ def group_label(group: Group) -> str:
     return f"{group.array.id}_[{show_spans(group.array.spans_of(*shown))}{more}]"
 
 
-def now_view(now: Point, job: Job | None = None, peak_bytes: int | None = None) -> NowView:
+def now_view(
+    now: Point,
+    job: Job | None = None,
+    peak_bytes: int | None = None,
+    gpus: GpuShare | None = None,
+) -> NowView:
     """Return the present use; null where it is not known."""
     cores = now.cores_milli
     if job is not None and job.suspended_at is not None:
         # A suspended job is not sampled.
         cores = 0
-    return {
+    view: NowView = {
         "cores": None if cores is None else cores / 1000,
         "memory": now.memory_bytes,
         "read": now.read_bps,
         "write": now.write_bps,
         "memory_peak": peak_bytes,
     }
+    if gpus is not None:
+        view["gpu_memory"], view["gpu_utilisation"] = gpus.memory_bytes, gpus.percent
+    return view
 
 
 class Sums:
@@ -467,6 +521,8 @@ def used_view(job: Job) -> UsedView:
         "oom_kills": usage.oom_kills,
         "io_stalled_seconds": _seconds(usage.io_stalled_us),
         "processes_peak": usage.processes_peak,
+        "gpu_memory_peak": usage.gpu_memory_peak_bytes,
+        "gpu_utilisation_mean": usage.gpu_mean_percent,
     }
 
 

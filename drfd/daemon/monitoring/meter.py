@@ -37,6 +37,8 @@ log = logging.getLogger("drfd")
 PERIOD_S = 2.0
 #: Least seconds between two samples for a meaningful rate.
 _LEAST_SPAN_S = 1.0
+#: Seconds after which a reading of GPUs no longer tells the present use.
+GPUS_STALE_S = 10.0
 #: Points of a saved curve, at most: of an ended job, and of a running one.
 ENDED_POINTS, RUNNING_POINTS = 32, 128
 #: Points that a curve needs to be saved at its job's end: there may be many very short jobs.
@@ -48,6 +50,15 @@ _DROP_USER_MS = 3600_000
 #: Milliseconds between two saves of a running job's curve, and curves saved at a time.
 _SAVE_MS = 300_000
 _SAVED_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """Use of all GPUs by one attempt; None where it is not known."""
+
+    memory_bytes: int | None
+    #: In per cent of one GPU.
+    percent: int | None
 
 
 @dataclass
@@ -70,6 +81,22 @@ class _Watched:
     #: The highest rates between two samples, per second.
     read_peak_bps: int | None = None
     write_peak_bps: int | None = None
+    #: The latest use of GPUs that was read, and when, on the monotonic clock.
+    gpus: GpuShare | None = None
+    gpus_at_s: float = 0.0
+    gpu_memory_peak: int | None = None
+    #: Utilisation in the readings: sum, and number of readings.
+    gpu_percent_sum: int = 0
+    gpu_percent_count: int = 0
+
+    def note_gpus(self, share: GpuShare, mono_s: float) -> None:
+        """Add a reading of the attempt's use of GPUs."""
+        self.gpus, self.gpus_at_s = share, mono_s
+        if share.memory_bytes is not None:
+            self.gpu_memory_peak = max(self.gpu_memory_peak or 0, share.memory_bytes)
+        if share.percent is not None:
+            self.gpu_percent_sum += share.percent
+            self.gpu_percent_count += 1
 
     def add(self, sample: Sample, peak_bytes: int | None) -> None:
         """Add a sample. `peak_bytes` is the peak by the kernel, or None for the highest sample."""
@@ -197,6 +224,7 @@ class Meter:
             return None
         usage = measurements.usage_between(*pair, watched.peak_bytes)
         count = watched.memory_count
+        gpus = self.gpus(job)
         return replace(
             usage,
             memory_mean_bytes=watched.memory_sum // count if count else None,
@@ -206,7 +234,32 @@ class Meter:
             write_peak_bps=watched.write_peak_bps,
             # The last samples of a suspended job are from before its suspension.
             cores_milli=usage.cores_milli if job.suspended_at is None else 0,
+            gpu_memory_bytes=None if gpus is None else gpus.memory_bytes,
+            gpu_percent=None if gpus is None else gpus.percent,
+            gpu_memory_peak_bytes=watched.gpu_memory_peak,
+            gpu_mean_percent=(
+                watched.gpu_percent_sum // watched.gpu_percent_count
+                if watched.gpu_percent_count
+                else None
+            ),
         )
+
+    def watched_attempts(self) -> Iterable[tuple[AttemptKey, str | None, int]]:
+        """Return each attempt with its cgroup, or None, and the pid of its runner."""
+        return [(key, each.cgroup, each.runner_pid) for key, each in self._watched.items()]
+
+    def note_gpus(self, key: AttemptKey, share: GpuShare, mono_s: float) -> None:
+        """Add a reading of an attempt's use of GPUs."""
+        watched = self._watched.get(key)
+        if watched is not None:
+            watched.note_gpus(share, mono_s)
+
+    def gpus(self, job: Job) -> GpuShare | None:
+        """Return the attempt's present use of GPUs, or None if it is not measured."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None or watched.gpus is None:
+            return None
+        return watched.gpus if self.mono() - watched.gpus_at_s <= GPUS_STALE_S else None
 
     def latest(self, job: Job) -> tuple[Sample | None, Sample] | None:
         """Return the last two samples, or None before the first."""

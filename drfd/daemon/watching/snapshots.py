@@ -29,11 +29,13 @@ from drfd.daemon.lookup.views import (
     Sums,
     drain_part,
     external_view,
+    gpus_part,
     now_view,
     row_view,
     shares_view,
     wait_view,
 )
+from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
 from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow, WaitView
@@ -68,6 +70,8 @@ class Overview:
     curves: Curves
     #: Returns the problems of the service as a whole.
     notices: Callable[[], list[CodeText]] = list
+    #: Returns the GPUs whose use is measured.
+    gpus: Callable[[], list[MeasuredGpu]] = list
     #: Rows of the jobs that ended last, or None if they must be read again.
     _ended: list[SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
@@ -107,6 +111,7 @@ class Overview:
             "external": external_view(external),
             "external_off": engine.rules.beside is None,
             "pressure": read_pressure(),
+            **gpus_part(self.gpus()),
             "nodes": [
                 {**node, "used": used.get(node["path"], Sums()).view} for node in shares["nodes"]
             ],
@@ -165,6 +170,7 @@ class Overview:
             reason=wait_view(self.lookup.reason(job)) if waits else None,
             now=self.curves.last(job),
             peak_bytes=self.curves.meter.peak_bytes(job),
+            gpus=self.curves.meter.gpus(job),
         )
 
     def _used(self) -> dict[str, Sums]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
-from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode
+from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode, named
 from drfd.linux import syscalls
 from drfd.linux.own_process import be_killed_first
 
@@ -40,7 +40,7 @@ def main(kind: str) -> None:
             return
         gpus.open()
         while True:
-            _write(encode(gpus.read()))
+            _write(encode(named(gpus.read())))
             time.sleep(PERIOD_S)
     except Unmeasured as error:
         _write(encode(why=str(error)))

@@ -3,7 +3,8 @@
 A line is a JSON object of this shape:
 
     gpus   the GPUs, and the MIG slices in place of a GPU that is divided; each with
-             pci, uuid            the address as in /sys/bus/pci/devices, and the driver's name
+             name                 as `devices.gpus` numbers them
+             pci, uuid            the address as in /sys/bus/pci/devices, and the lasting name
              slice                "GI:CI" of a MIG slice
              memory_used, memory_total   bytes
              utilisation          per cent of the time
@@ -20,7 +21,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import NotRequired, TypedDict
+
+from drfd.common.errors import HostError
+from drfd.devices.gpus import find_gpus
 
 #: Kinds of drivers: NVIDIA's own, and those of the kernel's DRM (AMD and Intel).
 NVIDIA, DRM = "nvidia", "drm"
@@ -42,6 +46,7 @@ class ProcessReading(TypedDict):
 
 
 class GpuReading(TypedDict):
+    name: NotRequired[str | None]
     pci: str
     uuid: str | None
     slice: str | None
@@ -90,6 +95,23 @@ def _lines(path: str) -> list[str]:
             return file.read().splitlines()
     except OSError:
         return []
+
+
+def named(readings: list[GpuReading]) -> list[GpuReading]:
+    """Return the readings with the names and UUIDs by which the configuration may call the GPUs.
+    They are looked up each time, because slices come and go."""
+    try:
+        gpus = find_gpus(with_links=False)
+    except HostError:
+        gpus = ()
+    known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
+    found: list[GpuReading] = []
+    for each in readings:
+        gpu = known.get((each["pci"], each["slice"] or ""))
+        uuid = None if gpu is None else gpu.uuid
+        name = None if gpu is None else gpu.name
+        found.append({**each, "name": name, "uuid": uuid or each["uuid"]})
+    return found
 
 
 def encode(gpus: Iterable[GpuReading] = (), why: str | None = None) -> bytes:

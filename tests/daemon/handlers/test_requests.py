@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -817,6 +818,35 @@ async def test_doctor_says_that_gpus_are_not_controlled(make_desk: MakeDesk) -> 
     reply = await desk.ask(BOB, op="doctor")
     assert reply["gres"] == {"gpu": ["0", "1"]}
     assert reply["controls"]["gpu"].startswith("not controlled: ")
+
+
+async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None:
+    desk = make_desk(by=with_gpus(2))
+
+    async def said() -> str | None:
+        return (await desk.ask(BOB, op="doctor"))["controls"].get("gpu use")
+
+    link = desk.requests.link
+    assert await said() is None
+    link.hello = {"kind": "none", "controls": {}}
+    assert await said() == "not measured: drfd-launcher is of an older version"
+    link.hello["measures_gpus"] = True
+    assert await said() == "not measured: no GPU has been read yet"
+    gpu = {
+        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,
+        "memory_total": 9, "utilisation": None, "is_lost": False, "processes": [],
+    }  # fmt: skip
+    lost = gpu | {"is_lost": True, "memory_used": None, "processes": None}
+    link.gpu_use.take("nvidia", json.dumps({"gpus": [gpu, lost], "why": None}), {})
+    figures = "1 lost, 1 without memory, 2 without utilisation, 1 without processes"
+    assert await said() == f"measured on 2 of them: {figures}"
+    link.gpu_use.take("nvidia", json.dumps({"gpus": [], "why": "no driver"}), {})
+    assert await said() == "not measured: no driver"
+    gpus = [gpu | {"utilisation": 50}]
+    link.gpu_use.take("nvidia", json.dumps({"gpus": gpus, "why": None}), {})
+    assert await said() == "measured on 1 of them"
+    (shown,) = (await desk.ask(BOB, op="status"))["gpus"]
+    assert (shown["uuid"], shown["memory_used"], shown["memory_outside"]) == ("GPU-a", 8, 8)
 
 
 async def test_patterns_of_names_are_not_kept(desk: Desk) -> None:

@@ -34,14 +34,14 @@ from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
-from drfd.daemon.monitoring.meter import Meter
+from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.port import Policy
 from drfd.linux.unix_sockets import at_socket
-from fakes import ALICE, demand, now, rules, spec
+from fakes import ALICE, demand, now, rules, spec, with_gpus
 
 Message = dict[str, Any]
 HELLO = {
@@ -967,3 +967,54 @@ async def test_a_launcher_of_before_such_notifications_gets_no_order_for_one(
         await b.quiet()
         assert b.taken() == [LIST]
         assert b.job(1).shown_state == ("CANCELLED" if cancels else "PENDING")
+
+
+# -- the use of GPUs --------------------------------------------------------------------------
+
+_MEASURE = {"cmd": "measure-gpus", "on": True}
+
+
+async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBench) -> None:
+    """A launcher of before does not know the order. A reload may bring GPUs, and take them away."""
+    async with bench(present=False) as b:
+        b.launcher.hello = {**HELLO, "measures_gpus": True}
+        b.engine.adopt(with_gpus(0, 1))
+        await b.launcher.start()
+        await b.ready()
+        await b.quiet()
+        assert b.taken() == [LIST, _MEASURE]
+        b.engine.adopt(with_gpus())
+        b.link.measure_gpus()
+        await b.quiet()
+        assert b.taken() == [{**_MEASURE, "on": False}]
+
+
+async def test_a_launcher_that_cannot_measure_gpus_gets_no_order_to(bench: OpenBench) -> None:
+    async with bench(present=False) as b:
+        b.engine.adopt(with_gpus(0, 1))
+        await b.launcher.start()
+        await b.ready()
+        b.link.measure_gpus()
+        await b.quiet()
+        assert b.taken() == [LIST]
+
+
+async def test_a_line_about_gpus_is_the_present_use_of_the_jobs_in_it(bench: OpenBench) -> None:
+    async with bench() as b:
+        await b.ready()
+        await b.ask(asks())
+        await b.report(up(1, cgroup="drfd/1.1"))
+        job = b.job(1)
+        assert b.meter.gpus(job) is None
+        user = {"pid": 9, "uid": 7, "cgroups": ["/drfd/1.1"], "memory": 5, "utilisation": 3}
+        gpu = {
+            "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,
+            "memory_total": 9, "utilisation": 50, "is_lost": False, "processes": [user],
+        }  # fmt: skip
+        line = json.dumps({"gpus": [gpu], "why": None})
+        await b.report({"report": "gpus", "driver": "nvidia", "line": line})
+        assert b.meter.gpus(job) == GpuShare(5, 3)
+        # Nonsense of a process without rights costs no connection.
+        await b.report({"report": "gpus", "driver": "nvidia", "line": "nonsense"})
+        assert b.meter.gpus(job) == GpuShare(5, 3)
+        assert b.launcher.connections == 1

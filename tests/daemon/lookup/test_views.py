@@ -488,6 +488,7 @@ def test_what_was_counted_is_shown_and_what_was_not_is_null() -> None:
         "read_bytes": 1, "written_bytes": 0, "read_peak": None, "write_peak": None,
         "quota_periods": None, "throttled_periods": None, "throttled_seconds": 1.5,
         "limit_hits": 0, "oom_kills": None, "io_stalled_seconds": None, "processes_peak": None,
+        "gpu_memory_peak": None, "gpu_utilisation_mean": None,
     }  # fmt: skip
 
 

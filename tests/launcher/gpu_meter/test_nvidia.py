@@ -59,7 +59,7 @@ def line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def gpu(**changes: Any) -> dict[str, Any]:
     usual = {
-        "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 400,
+        "name": None, "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 400,
         "memory_total": 1000, "utilisation": 35, "is_lost": False, "processes": [],
     }  # fmt: skip
     assert changes.keys() <= usual.keys()

@@ -1,0 +1,194 @@
+"""The use of each GPU, and by which jobs: the latest lines of the launcher's measuring processes.
+
+`launcher.gpu_meter.reading` describes a line. A process belongs to a job by its cgroup, or, where
+jobs have none, by the runner that it descends from. Everything here was said by a process without
+rights, about processes that may be gone: it is shown and compared, and never acted on alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.model.job import Job
+from drfd.daemon.countable import GPU
+from drfd.daemon.monitoring.meter import GPUS_STALE_S, GpuShare, Meter
+from drfd.host import measurements
+
+log = logging.getLogger("drfd")
+
+
+class GpuProcess(Struct, frozen=True):
+    """A process that uses a GPU."""
+
+    pid: int
+    uid: int | None
+    cgroups: list[str]
+    memory: int | None
+    utilisation: int | None
+
+
+class GpuReading(Struct, frozen=True):
+    """A GPU, or a MIG slice in place of one that is divided."""
+
+    #: As in the configuration; None if discovery does not know it.
+    name: str | None
+    pci: str
+    uuid: str | None
+    slice: str | None
+    memory_used: int | None
+    memory_total: int | None
+    utilisation: int | None
+    is_lost: bool
+    #: None if they are not known.
+    processes: list[GpuProcess] | None
+
+
+class _Line(Struct, frozen=True):
+    gpus: list[GpuReading]
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGpu:
+    """A GPU with its users."""
+
+    reading: GpuReading
+    #: Attempts that use it, and None for the processes outside drfd → those processes. None if its
+    #: processes are not known.
+    users: Mapping[AttemptKey | None, list[GpuProcess]] | None
+
+    @property
+    def jobs_memory(self) -> int | None:
+        """Bytes that jobs have on it, or None if they are not known."""
+        if self.users is None:
+            return None
+        shares = [self.share(key).memory_bytes for key in self.users if key is not None]
+        return None if None in shares else sum(each or 0 for each in shares)
+
+    @property
+    def outside_memory(self) -> int | None:
+        """Bytes in use that are no job's, or None if they are not known."""
+        used, jobs = self.reading.memory_used, self.jobs_memory
+        return None if used is None or jobs is None else max(0, used - jobs)
+
+    @property
+    def outside(self) -> list[GpuProcess]:
+        """The processes of no job that use it, as far as they are known."""
+        return [] if self.users is None else self.users.get(None, [])
+
+    def share(self, key: AttemptKey) -> GpuShare:
+        """Return the use by one attempt."""
+        if self.users is None:
+            return GpuShare(None, None)
+        own = self.users.get(key)
+        if own is None:
+            return GpuShare(0, 0)
+        # Of a slice, and of some drivers, only the whole is known.
+        is_alone = len(self.users) == 1
+        memory = _sum([each.memory for each in own])
+        if memory is None and is_alone:
+            memory = self.reading.memory_used
+        percent = _sum([each.utilisation for each in own])
+        if percent is None and is_alone:
+            percent = self.reading.utilisation
+        return GpuShare(memory, None if percent is None else min(100, percent))
+
+
+def _sum(amounts: list[int | None]) -> int | None:
+    return None if None in amounts else sum(each or 0 for each in amounts)
+
+
+class GpuUse:
+    """The latest readings of all drivers."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        #: Driver → when it was read, on the monotonic clock, and its GPUs.
+        self._latest: dict[str, tuple[float, list[MeasuredGpu]]] = {}
+        #: Driver → why nothing is measured, in a sentence.
+        self.why: dict[str, str] = {}
+        self._has_logged = False
+
+    def take(self, driver: str, line: str, jobs: Mapping[int, Job]) -> None:
+        """Take a line, and note the use of each attempt that is watched."""
+        try:
+            found = msgspec.json.decode(line, type=_Line)
+        except msgspec.MsgspecError as error:
+            if not self._has_logged:
+                log.error("event=gpus-not-understood driver=%s error=%s", driver, error)
+            self._has_logged = True
+            return
+        self.why.pop(driver, None)
+        if found.why is not None:
+            self.why[driver] = found.why
+        now_s = self._meter.mono()
+        owners = _Owners(self._meter)
+        self._latest[driver] = now_s, [_measured(each, owners) for each in found.gpus]
+        gpus = self.gpus()
+        if not gpus:
+            return
+        for key, _, _ in owners.attempts:
+            job = jobs.get(key[0])
+            if job is not None:
+                self._meter.note_gpus(key, _share(job, key, gpus), now_s)
+
+    def gpus(self) -> list[MeasuredGpu]:
+        """Return the GPUs whose present use is known, in the order of their addresses."""
+        if not self._latest:
+            return []
+        oldest_s = self._meter.mono() - GPUS_STALE_S
+        found = [each for at_s, gpus in self._latest.values() if at_s >= oldest_s for each in gpus]
+        return sorted(found, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
+
+
+def _measured(reading: GpuReading, owners: _Owners) -> MeasuredGpu:
+    if reading.processes is None:
+        return MeasuredGpu(reading, None)
+    users: dict[AttemptKey | None, list[GpuProcess]] = {}
+    for each in reading.processes:
+        users.setdefault(owners.owner_of(each), []).append(each)
+    return MeasuredGpu(reading, users)
+
+
+def _share(job: Job, key: AttemptKey, gpus: list[MeasuredGpu]) -> GpuShare:
+    """Return the attempt's use of all GPUs together, None where it is not known on one that it may
+    use."""
+    own = set(dict(job.instances).get(GPU, ()))
+    shares = []
+    for gpu in gpus:
+        names = {gpu.reading.name, gpu.reading.uuid} - {None}
+        if gpu.users is None and (not own or (names and not own & names)):
+            continue
+        shares.append(gpu.share(key))
+    return GpuShare(
+        _sum([each.memory_bytes for each in shares]), _sum([each.percent for each in shares])
+    )
+
+
+class _Owners:
+    """Which attempt a process belongs to."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.attempts = list(meter.watched_attempts())
+        self._by_cgroup = {f"/{cgroup}": key for key, cgroup, _ in self.attempts if cgroup}
+        self._by_runner = {pid: key for key, cgroup, pid in self.attempts if not cgroup}
+
+    def owner_of(self, process: GpuProcess) -> AttemptKey | None:
+        for path in process.cgroups:
+            # A container in the job has a cgroup below the job's.
+            parts = path.split("/")
+            for count in range(2, len(parts) + 1):
+                key = self._by_cgroup.get("/".join(parts[:count]))
+                if key is not None:
+                    return key
+        if self._by_runner:
+            for pid in measurements.ancestors(process.pid):
+                if pid in self._by_runner:
+                    return self._by_runner[pid]
+        return None

@@ -1,0 +1,63 @@
+"""The line of a process that measures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.devices.gpu import Gpu
+from drfd.launcher.gpu_meter import reading
+from drfd.launcher.gpu_meter.reading import (
+    MAX_LINE_BYTES,
+    GpuReading,
+    encode,
+    named,
+    process_reading,
+)
+
+
+def gpu(**changes: Any) -> GpuReading:
+    usual: GpuReading = {
+        "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 1,
+        "memory_total": 2, "utilisation": 3, "is_lost": False, "processes": [],
+    }  # fmt: skip
+    return {**usual, **changes}  # type: ignore[typeddict-item]
+
+
+def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML calls a slice otherwise than the kernel's files do, by which GPUs are given out."""
+    found = (
+        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a"),
+        Gpu(name="1:3:0", vendor="nvidia", pci="0000:02:00.0", uuid="MIG-GPU-b/3/0"),
+        Gpu(name="2", vendor="amd", pci="0000:03:00.0"),
+    )
+    monkeypatch.setattr(reading, "find_gpus", lambda with_links: found)
+    readings = [
+        gpu(),
+        gpu(pci="0000:02:00.0", uuid="MIG-x", slice="3:0"),
+        gpu(pci="0000:02:00.0", uuid="MIG-y", slice="4:0"),
+        gpu(pci="0000:03:00.0", uuid="GPU-0123"),
+    ]
+    assert [(each["name"], each["uuid"]) for each in named(readings)] == [
+        ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
+    ]  # fmt: skip
+
+
+def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(with_links: bool) -> tuple[Gpu, ...]:
+        raise HostError("gpus", "cannot read")
+
+    monkeypatch.setattr(reading, "find_gpus", fail)
+    assert named([gpu()]) == [gpu(name=None)]
+
+
+def test_a_line_that_would_be_too_long_leaves_out_the_processes() -> None:
+    many = [process_reading(999999999, 1, 1)] * 10_000
+    line = encode([gpu(processes=many), gpu(processes=[])])
+    assert len(line) <= MAX_LINE_BYTES
+    assert json.loads(line)["gpus"] == [gpu(processes=None)] * 2
