@@ -21,17 +21,21 @@ __all__ = ["PLACES", "Gpu", "GpuLost", "automatic", "find_gpus", "gpus_named"]
 PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm")
 
 
-def find_gpus(root: Path = Path("/"), *, with_links: bool = True) -> tuple[Gpu, ...]:
+def find_gpus(
+    root: Path = Path("/"), *, with_links: bool = True, memory: nvidia.Memory | None = None
+) -> tuple[Gpu, ...]:
     """Return all GPUs of the machine whose /proc and /sys are below `root`, in the order of their
     numbers. A GPU that MIG divides is replaced by its slices.
 
     A GPU that cannot be used is among them with its `fault`, so that it does not change the numbers
-    of others. Links are the dearest to read and may be left out. Raises HostError if a driver's
-    list of GPUs is there and cannot be read.
+    of others. Links are the dearest to read and may be left out. With one `memory` for all calls,
+    NVIDIA's driver is asked once alone; otherwise it has some seconds to answer each time. Raises
+    HostError if a driver's list of GPUs is there and cannot be read.
     """
     above = str(root).rstrip("/")
     try:
-        found = nvidia.find(above) + amd.find(above, with_links=with_links)
+        found = nvidia.find(above, {} if memory is None else memory)
+        found += amd.find(above, with_links=with_links)
         elsewhere = {each.pci for instances in found for each in instances}
         found += intel.find(above, elsewhere)
     except OSError as error:

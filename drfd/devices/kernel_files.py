@@ -56,6 +56,14 @@ def driver(device: str) -> str:
         return ""
 
 
+def link_inode(path: str) -> int:
+    """Return the number of the inode of a symbolic link, or 0 if there is none."""
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return 0
+
+
 def graphics_nodes(device: str) -> frozenset[DeviceNode]:
     """Return the card nodes and render nodes of the PCI device in this directory of sysfs: none
     where its driver offers no graphics. Raises OSError and GpuFault."""

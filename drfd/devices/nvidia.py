@@ -3,7 +3,9 @@
 `/proc/driver/nvidia/gpus/ADDRESS/information` (kernel-open/nvidia/nv-procfs.c of NVIDIA's open GPU
 kernel modules) has the model, the UUID and the minor number of a GPU. The file is empty if the
 driver does not reach the GPU any more. The UUID consists of question marks until the driver has set
-the GPU up, which the first program that uses it causes.
+the GPU up, which the first program that uses it causes. A reader may have to wait for ever
+(`driver_files`), so the file is read again only when the GPU has been bound to its driver anew: the
+numbers do not change otherwise.
 
 A slice of a GPU that MIG divides is used through the nodes of its GPU instance and of its compute
 instance, besides that of the GPU. `/proc/driver/nvidia/capabilities/gpuMINOR/mig/giG/ciC/access`
@@ -13,10 +15,19 @@ User Guide, "Device Nodes and Capabilities").
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import NVIDIA, Gpu, GpuFault, faulty
-from drfd.devices.kernel_files import entries, graphics_nodes, numa_node, number, read_text
+from drfd.devices.kernel_files import (
+    entries,
+    graphics_nodes,
+    link_inode,
+    numa_node,
+    number,
+    read_text,
+)
 from drfd.devices.nodes import CHARACTER, DeviceNode
 
 #: Names of the driver's major number in /proc/devices: of drivers from 550 on, and of older ones.
@@ -29,20 +40,33 @@ _MAJOR = 195
 _LAST_MINOR = 247
 
 
-def find(root: str) -> list[tuple[Gpu, ...]]:
+#: For each information file: the link to the GPU's driver by its inode, and the file's content.
+Memory = dict[str, tuple[int, str]]
+
+
+def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
     """Return each GPU of the machine whose files are below `root`, by PCI address: itself, or its
-    slices where MIG divides it. Names are the ids of slices (":3:0"), or "". Raises OSError if the
-    driver's directory cannot be read."""
+    slices where MIG divides it. Names are the ids of slices (":3:0"), or "". `memory` is what an
+    earlier call has read, and is brought up to date. Raises OSError if the driver's directory
+    cannot be read."""
     above = f"{root}/proc/driver/nvidia/gpus"
     addresses = sorted(entries(above), key=lambda address: (len(address), address))
     if not addresses:
         return []
     majors = _majors(root)
+    devices = {
+        f"{above}/{address}/information": f"{root}/sys/bus/pci/devices/{address.lower()}"
+        for address in addresses
+    }
+    texts = _read(devices, memory)
     found: list[tuple[Gpu, ...]] = []
-    for address in addresses:
-        gpu = Gpu(name="", vendor=NVIDIA, pci=address.lower(), rank=len(found))
+    for path, device in devices.items():
+        gpu = Gpu(name="", vendor=NVIDIA, pci=device.rpartition("/")[2], rank=len(found))
         try:
-            instances = _instances(root, gpu, f"{above}/{address}/information", majors)
+            text = texts[path]
+            if not isinstance(text, str):
+                raise text
+            instances = _instances(root, gpu, path, text, majors)
         except (OSError, GpuFault) as error:
             instances = (faulty(gpu, error),)
         if instances:
@@ -64,10 +88,29 @@ def _majors(root: str) -> dict[str, int]:
     return found
 
 
-def _instances(root: str, gpu: Gpu, path: str, majors: dict[str, int]) -> tuple[Gpu, ...]:
+def _read(devices: Mapping[str, str], memory: Memory) -> dict[str, str | OSError | GpuFault]:
+    """Return the content of the information file of each device, or why it cannot be had: from
+    memory if it is complete and the device is still bound to the same driver."""
+    # The inode of a link in sysfs is a number that is not given out again for very long (kernfs).
+    bindings = {path: link_inode(f"{device}/driver") for path, device in devices.items()}
+    found: dict[str, str | OSError | GpuFault] = {
+        path: memory[path][1]
+        for path, inode in bindings.items()
+        if inode and memory.get(path, (0, ""))[0] == inode
+    }
+    found |= read_each([path for path in devices if path not in found])
+    for path, text in found.items():
+        if isinstance(text, str) and text and "GPU-?" not in text:
+            memory[path] = bindings[path], text
+    return found
+
+
+def _instances(
+    root: str, gpu: Gpu, path: str, text: str, majors: dict[str, int]
+) -> tuple[Gpu, ...]:
     """Return the GPU or its slices, or nothing if the administrator has told the driver to leave it
     alone. Raises OSError and GpuFault if it cannot be used."""
-    pairs = (line.partition(":") for line in read_text(path).splitlines())
+    pairs = (line.partition(":") for line in text.splitlines())
     said = {name: value.strip() for name, _, value in pairs}
     if not said:
         raise GpuFault(f"{path} is empty: the driver does not reach the GPU")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from drfd.devices.amd import UNPLACED
 from drfd.devices.gpus import Gpu, find_gpus
+from drfd.devices.nvidia import Memory
 
 #: PCI address, and the ids of a slice, which outlast a driver.
 _Identity = tuple[str, str]
@@ -24,6 +25,7 @@ class Roster:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._known: tuple[Gpu, ...] = ()
+        self._memory: Memory = {}
 
     def look_up(self) -> tuple[Gpu, ...]:
         """Return all GPUs as they are now, without links, and those that have gone.
@@ -32,7 +34,7 @@ class Roster:
         nodes of before. All are numbered anew when a GPU is there that has never been seen. Raises
         HostError as `find_gpus` does.
         """
-        found = find_gpus(self._root, with_links=False)
+        found = find_gpus(self._root, with_links=False, memory=self._memory)
         numbers = {gpu.pci: gpu.name.partition(":")[0] for gpu in self._known}
         now = {_identity(gpu): gpu for gpu in found if not gpu.pci.startswith(UNPLACED)}
         if any(pci not in numbers for pci, _ in now):

@@ -30,6 +30,15 @@ def change(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
+def bind_anew(root: Path, bus: str) -> None:
+    """Do to the tree what a driver that is loaded again does to sysfs."""
+    link = root / f"sys/bus/pci/devices/0000:{bus}:00.0/driver"
+    new = link.with_name("new")
+    new.symlink_to(link.readlink())
+    # The old inode is in use until the new one has its own.
+    new.replace(link)
+
+
 @pytest.fixture
 def desktop(tmp_path: Path) -> Path:
     return unfold("two-nvidia-desktop", tmp_path)
@@ -47,6 +56,9 @@ def test_a_reloaded_driver_gives_out_other_minors(desktop: Path) -> None:
     change(first, "Device Minor: \t 0", "Device Minor: \t 1")
     change(second, "Device Minor: \t 1", "Device Minor: \t 0")
     change(first, "GPU-c7b57be0", "GPU-????????")
+    assert roster.look_up() == before, "files are not read again before the driver is"
+    for bus in ("06", "07"):
+        bind_anew(desktop, bus)
     now = roster.look_up()
     assert [nodes(gpu) for gpu in now] == ["195:1 226:1 226:128", "195:0 226:129 226:2"]
     assert [gpu.uuid for gpu in now] == [gpu.uuid for gpu in before], "it is known from before"
@@ -82,6 +94,7 @@ def test_a_gpu_that_falls_off_the_bus_keeps_the_nodes_to_hide(desktop: Path) -> 
     roster = Roster(desktop)
     before = roster.look_up()
     (desktop / f"{NVIDIA}/gpus/0000:07:00.0/information").write_text("")
+    bind_anew(desktop, "07")
     fallen = roster.look_up()[1]
     assert "is empty" in fallen.fault
     assert fallen.nodes == before[1].nodes
@@ -92,6 +105,7 @@ def test_another_gpu_in_the_same_slot_is_not_the_same(desktop: Path) -> None:
     roster.look_up()
     path = desktop / f"{NVIDIA}/gpus/0000:06:00.0/information"
     change(path, "GPU-c7b57be0", "GPU-00000000")
+    bind_anew(desktop, "06")
     assert faults(roster.look_up()) == {
         "0": "there is another GPU at 0000:06:00.0 now: GPU-00000000-94ff-d352-a59b-d0ee00aeed43",
         "1": "",
@@ -154,6 +168,15 @@ def test_a_gpu_that_cannot_be_placed_does_not_change_numbers(tmp_path: Path) -> 
         "0": "it is no longer there (amd, PCI address 0000:43:00.0)",
         "1": "",
     }
+
+
+def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path: Path) -> None:
+    root = unfold("fallen-off-the-bus", tmp_path)
+    roster = Roster(root)
+    assert roster.look_up()[0].uuid is None
+    path = root / f"{NVIDIA}/gpus/0000:1a:00.0/information"
+    change(path, "GPU-????????-????-????-????-????????????", "GPU-5d49bdf4")
+    assert roster.look_up()[0].uuid == "GPU-5d49bdf4"
 
 
 def test_each_launch_can_look_all_gpus_up_again(tmp_path: Path) -> None:

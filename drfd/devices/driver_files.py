@@ -1,0 +1,89 @@
+"""Files whose content a driver asks its device for: read in another process, which may hang.
+
+NVIDIA's driver takes its own locks for that, and may wake the GPU. When a GPU does not answer, a
+reader can wait for minutes or for ever, and cannot even be killed
+(https://github.com/NVIDIA/open-gpu-kernel-modules/issues/968).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from drfd.devices.gpu import GpuFault
+
+#: Seconds until a driver counts as one that does not answer. To wake a GPU takes one or two.
+_PATIENCE_S = 5.0
+#: Prints one line for each file: its path, its content, and the number of the error if it has none.
+_READER = """
+import json, sys
+for path in sys.argv[1:]:
+    text, number = "", 0
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError as error:
+        number = error.errno
+    print(json.dumps([path, text, number]), flush=True)
+"""
+
+
+class _Left:
+    """The reader that has not answered in time, and is left alone until it does."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+
+def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
+    """Return the content of each file, or why it cannot be had. Takes some seconds at most, and no
+    time while an earlier reader still waits for the driver."""
+    faults = {path: GpuFault(f"{path}: the driver does not answer") for path in paths}
+    found: dict[str, str | OSError | GpuFault] = {**faults}
+    if not paths or _is_stuck():
+        return found
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _READER, *paths],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    said, is_over = _read_until(process, time.monotonic() + _PATIENCE_S)
+    if is_over:
+        process.wait()
+    else:
+        process.kill()
+        _Left.process = process
+    for line in said.splitlines():
+        # The last line may be a part of one.
+        with suppress(ValueError):
+            path, text, number = json.loads(line)
+            found[path] = OSError(number, os.strerror(number), path) if number else text
+    return found
+
+
+def _is_stuck() -> bool:
+    if _Left.process is not None and _Left.process.poll() is not None:
+        _Left.process = None
+    return _Left.process is not None
+
+
+def _read_until(process: subprocess.Popen[bytes], until_mono_s: float) -> tuple[bytes, bool]:
+    """Return what the process has printed by then, and whether that was all."""
+    assert process.stdout is not None
+    said = b""
+    with process.stdout as out:
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        while (left_s := until_mono_s - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000):
+                piece = os.read(out.fileno(), 1 << 16)
+                if not piece:
+                    return said, True
+                said += piece
+    return said, False
