@@ -81,6 +81,35 @@ def snapshot(**changes: Any) -> Row:
     }  # fmt: skip
 
 
+def gpu(name: str | None, **changes: Any) -> Row:
+    """An idle GPU, unless changed."""
+    return {
+        "name": name, "pci": "0000:41:00.0", "uuid": "GPU-5c", "memory_used": 0,
+        "memory_total": 24 * GIB, "memory_jobs": 0, "memory_outside": 0, "utilisation": 0,
+        "is_lost": False, "jobs": [], "outside_uids": [], **changes,
+    }  # fmt: skip
+
+
+def with_gpus() -> Row:
+    """GPUs used by one job, by a job and others, by others alone, of a vendor that tells little,
+    lost, and slices; and the jobs."""
+    shown = three_jobs()
+    shown["running"][0]["now"] |= {"gpu_memory": 3 * GIB, "gpu_utilisation": None}
+    shown["running"][1]["now"] |= {"gpu_memory": 38 * GIB, "gpu_utilisation": 180}
+    shown["gpus"] = [
+        gpu("0", memory_used=20 * GIB, memory_jobs=20 * GIB, utilisation=97, jobs=[41]),
+        gpu("1", memory_used=22 * GIB, memory_jobs=18 * GIB, memory_outside=4 * GIB,
+            utilisation=83, jobs=[41], outside_uids=[1007]),
+        gpu("2", memory_used=6 * GIB, memory_outside=6 * GIB, utilisation=12),
+        gpu("3:13:0", memory_used=3 * GIB, memory_total=5 * GIB, utilisation=None, jobs=[40]),
+        gpu("4", memory_used=None, memory_total=None, memory_jobs=None, memory_outside=None,
+            utilisation=None, is_lost=True, jobs=None, outside_uids=None),
+        gpu(None, pci="0000:c1:00.0", memory_used=1 * GIB, memory_total=None, memory_jobs=None,
+            memory_outside=None, utilisation=None, jobs=None, outside_uids=None),
+    ]  # fmt: skip
+    return shown
+
+
 def three_jobs() -> Row:
     """Two users of a lab and one alone; a job near its limit, one that waits, one that ended."""
     running = [

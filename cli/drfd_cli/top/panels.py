@@ -42,7 +42,7 @@ from drfd_cli.top.paint import (
 from drfd_cli.top.state import Axis, State, TopPanel, leaf_of, leaves, left_s
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import SnapshotNode, SnapshotRow, SnapshotView
+    from drfd.protocol.replies import GpuView, SnapshotNode, SnapshotRow, SnapshotView
     from drfd_cli.top.state import TreeRow
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -128,8 +128,10 @@ def header(
     *,
     now_s: float,
     trouble: str,
+    most_gpus: int,
 ) -> list[Line]:
-    """Return the lines about the machine. `trouble` says why the figures are outdated."""
+    """Return the lines about the machine. `trouble` says why the figures are outdated, and there
+    are at most `most_gpus` lines about single GPUs."""
     right = _ALLOC_COLUMN + _USED_COLUMN + _EXTERNAL_COLUMN + _PRESSURE_COLUMN + 4
     room = max(8, columns - _RESOURCE_NAME - 3 - right)
     lines = [first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)]
@@ -151,7 +153,66 @@ def header(
         hot = theme["hot" if pressure is not None and pressure >= _HIGH_PRESSURE else "plain"]
         cells = _cells(figures, theme["plain"], hot=hot)
         lines.append([Segment(f" {label} ", theme["title"]), *stack, Segment(" "), *cells])
-    return lines
+    return [*lines, *_gpu_lines(snapshot, marks, theme, columns, room, most_gpus)]
+
+
+def _gpu_lines(
+    snapshot: SnapshotView,
+    marks: dict[str, LeafMark],
+    theme: Theme,
+    columns: int,
+    room: int,
+    most: int,
+) -> Iterator[Line]:
+    """Yield a line for each GPU whose use is measured, with its memory as a bar of `room` columns,
+    and one that counts those for which there is no line."""
+    gpus = snapshot.get("gpus", ())
+    first = gpus if len(gpus) <= most else gpus[: max(0, most - 1)]
+    leaf_by_id = {row["id"]: leaf_of(row) for row in snapshot["running"]}
+    for gpu in first:
+        used, total = gpu["memory_used"], gpu["memory_total"]
+        # Where the driver does not tell its processes, nobody knows whose it is.
+        outside = gpu["memory_outside"] or 0
+        own = (used or 0) - outside
+        own_columns, outside_columns = 0, 0
+        if total:
+            own_columns = min(room, round(part_of(own, total) * room))
+            outside_columns = min(room - own_columns, round(part_of(outside, total) * room))
+        users = {leaf_by_id.get(job_id, "") for job_id in gpu["jobs"] or ()}
+        mark = marks.get(users.pop()) if len(users) == 1 else None
+        chars = _USED * own_columns
+        if mark is not None and own_columns and not theme.has_colour:
+            chars = mark.letter + chars[1:]
+        stack = [
+            Segment(chars, theme["plain"] if mark is None else mark.style),
+            Segment(_FREE * (room - own_columns - outside_columns), theme["free"]),
+            Segment(_EXTERNAL * outside_columns, theme["outside"]),
+        ]
+        busy = "" if gpu["utilisation"] is None else f"{gpu['utilisation']}%"
+        figures = (
+            f"{_size_or_dash(used)}/{_size_or_dash(total)}",
+            "lost" if gpu["is_lost"] else busy,
+            show_size(outside) if outside else "",
+            "",
+        )
+        cells = _cells(figures, theme["alarm" if gpu["is_lost"] else "plain"], hot=theme["plain"])
+        label = fit(_gpu_label(gpu), _RESOURCE_NAME)
+        yield [Segment(f" {label} ", theme["title"]), *stack, Segment(" "), *cells]
+    if most and len(gpus) > len(first):
+        left = f" … and {len(gpus) - len(first)} more GPUs"
+        yield [Segment(fit(left, columns), theme["dim"])]
+
+
+def _gpu_label(gpu: GpuView) -> str:
+    """Return the number of a GPU, or its address if discovery does not know it."""
+    name = gpu["name"]
+    if name is None:
+        return clean(gpu["pci"].removeprefix("0000:"))
+    return clean(f"gpu {name}" if len(name) <= _RESOURCE_NAME - 4 else name)
+
+
+def _size_or_dash(amount: int | None) -> str:
+    return "-" if amount is None else show_size(amount)
 
 
 def parts_of_capacity(snapshot: SnapshotView) -> tuple[dict[str, float], dict[str, float]]:
@@ -618,7 +679,7 @@ def _percent(part: float) -> str:
 
 
 #: Least columns of a screen with rates of disks, with codes of reasons, and with pools.
-_WITH_RATES, _WITH_CODES, _WITH_POOLS = 112, 140, 150
+_WITH_GPUS, _WITH_RATES, _WITH_CODES, _WITH_POOLS = 100, 112, 140, 150
 #: Least columns of a panel with the whole reasons of waiting jobs in place of their evidence.
 _WITH_WHY = 150
 #: Least columns of a screen with all digits of cores.
@@ -710,6 +771,8 @@ def running_table(
             _gauge("READ", gauge + 11, "read", gauge, theme, "warm"),
             _gauge("WRITE", gauge + 11, "write", gauge, theme, "warm"),
         ]
+    if columns >= _WITH_GPUS and any(map(_gpu_words, rows)):
+        shown.append(words_column("GPU", 10, lambda row: _gpu_words(row) or "-", is_right=True))
     shown.append(
         words_column(
             "TIME", 13, lambda row: _spent(row, at_s),
@@ -717,6 +780,18 @@ def running_table(
         )
     )  # fmt: skip
     return PanelTable(title, _beside(title, _laid_out(shown, columns)), rows, "nothing runs")
+
+
+def _gpu_words(row: SnapshotRow) -> str:
+    """Return a job's memory on GPUs and its utilisation of them, or "" if it is on none or that is
+    not measured."""
+    now = row["now"]
+    if now is None:
+        return ""
+    memory, busy = now.get("gpu_memory"), now.get("gpu_utilisation")
+    words = [show_size(memory)] if isinstance(memory, int) and (memory or busy) else []
+    words += [f"{busy}%"] if busy is not None and (memory or busy) else []
+    return " ".join(words)
 
 
 def waiting_table(

@@ -268,7 +268,11 @@ def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     if scene.state.page is not Page.MAIN and size.rows < _ROOMY:
         return [first_line(snapshot, theme, columns, now_s=now_s, trouble=scene.trouble)]
     marks = leaf_marks(snapshot["nodes"], theme)
-    return header(snapshot, marks, theme, columns, now_s=now_s, trouble=scene.trouble)
+    # The lists below keep most of the screen.
+    most = max(0, size.rows - LEAST_ROWS) // 4
+    return header(
+        snapshot, marks, theme, columns, now_s=now_s, trouble=scene.trouble, most_gpus=most
+    )
 
 
 def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
@@ -282,7 +286,10 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     """Return the main page as it is printed: as many lines as needed, without the line of keys."""
     columns = max(LEAST_COLUMNS, columns)
     marks = leaf_marks(scene.snapshot["nodes"], theme)
-    lines = header(scene.snapshot, marks, theme, columns, now_s=scene.now_s, trouble="")
+    lines = header(
+        scene.snapshot, marks, theme, columns, now_s=scene.now_s, trouble="",
+        most_gpus=len(scene.snapshot.get("gpus", ())),
+    )  # fmt: skip
     listed = scene.lists()
     for table in _tables(scene, listed, columns, columns, theme).values():
         height = min(table.height, _MOST_PRINTED + 1)

@@ -32,6 +32,7 @@ from canned_snapshots import (
     snapshot,
     three_jobs,
     waits,
+    with_gpus,
 )
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
@@ -56,6 +57,7 @@ PLAIN, COLOURED = Theme(has_colour=False), Theme(has_colour=True)
 SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "nothing": snapshot,
     "three": three_jobs,
+    "gpus": with_gpus,
     "5000-of-60": lambda: many(60, 5000),
     "5000-of-1": lambda: many(1, 5000),
     "hostile": hostile,
