@@ -21,7 +21,7 @@ CONTROLLER = (
 LAUNCHER = (
     "serve.before-adoption",
     *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
-    *("launch.before-fork", "launch.after-fork", "report.before-send"),
+    *("launch.before-devices", "launch.before-fork", "launch.after-fork", "report.before-send"),
     *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
     *("freeze.before-report", "thaw.before-thaw", "notice.before-fork", "notice.after-fork"),
     *("inside.before-fork", "inside.after-fork"),

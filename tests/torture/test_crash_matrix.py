@@ -30,12 +30,15 @@ from instance import BIN, CONFIG, is_alive, wait_for
 from torture.victims import VICTIMS, Victim, let_go, once_more
 
 IS_FULL = bool(os.environ.get("DRFD_TORTURE"))
+#: No job asks for the device, so it is hidden from all of them.
+HIDDEN = "/dev/full"
 ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')
+ROOMY += f'[gres.fpga]\ndevices = ["{HIDDEN}"]\n'
 SMALL = ROOMY.replace("cores = 50", "cores = 40")
 
 STARTING = (
     *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
-    *("launch.before-fork", "launch.after-fork", "runner.before-child"),
+    *("launch.before-devices", "launch.before-fork", "launch.after-fork", "runner.before-child"),
     *("runner.before-running-record", "runner.after-running-record", "runner.after-exec"),
 )
 ENDING = (
@@ -49,7 +52,8 @@ ASKING = ("server.before-reply",)
 #: A command is run inside the job, and ends with it.
 INSIDE = ("inside.before-fork", "inside.after-fork", *failpoints.SESSION)
 NOTIFYING = (
-    *("notice.before-fork", "notice.after-fork", "launch.before-limits"),
+    *("notice.before-fork", "notice.after-fork"),
+    *("launch.before-limits", "launch.before-devices"),
     *("notifier.before-mark", "notifier.after-mark", "notifier.before-record"),
 )
 #: What is being done → the failpoints that are reached from its first act to the job's end.
@@ -194,7 +198,7 @@ class Play:
 
     def prepare(self) -> None:
         """Before anything is armed."""
-        mark = f"echo $$ >> ran-{self.name}; "
+        mark = f"echo $$ >> ran-{self.name}; (: < {HIDDEN}) && echo x >> saw-{self.name}; "
         wait = f"while ! [ -e gate-{self.name} ]; do sleep 0.02; done; "
         trap = f"trap 'echo x >> signalled-{self.name}' USR1; "
         match self.phase:
@@ -329,6 +333,7 @@ class Play:
         assert runs == 1 or (may_lose and end[0] == "LOST" and runs == 0), said
         assert events.count("Submitted") == 1 and events.count("Cleaned") == 1, said
         assert self.lines("told") <= 1 and self.lines("signalled") <= 1, said
+        assert not self.lines("saw") or not self.victim.hides_devices(), said
         if self.crowd:
             self._check_crowd()
         if self.lines("inside"):
@@ -424,6 +429,8 @@ def test_each_phase_reaches_the_failpoints_that_the_matrix_says(
     expected = {*REACHED[phase]}
     if not victim.has_cgroups():
         expected -= {"launch.before-limits", *INSIDE}
+    if not victim.hides_devices():
+        expected.discard("launch.before-devices")
     assert reached == expected
     play.check(None)
 
@@ -439,6 +446,8 @@ def test_every_promise_holds_when(room: Room, victim: Victim, cell: Cell) -> Non
     """While somebody stands at the point, the victim dies; it is started again, and all goes on."""
     if cell.point in ("launch.before-limits", *INSIDE) and not victim.has_cgroups():
         pytest.skip("without cgroups there is nothing to limit, and nothing to be inside of")
+    if cell.point == "launch.before-devices" and not victim.hides_devices():
+        pytest.skip("devices cannot be hidden here")
     play = played(victim, cell.phase, next(room.numbers))
     victim.arm(cell.point, "stop")
     acting, errors = start_acting(play)

@@ -82,6 +82,10 @@ class Victim(Instance):
         show = lambda: (self.ask("show", id=job_id), self.tail())  # noqa: E731
         return str(wait_for(f"job {job_id} {states}", has_come, show=show))
 
+    def hides_devices(self) -> bool:
+        """As the launcher says, of the resource that has a device."""
+        return str(self.ask("doctor")["controls"]["fpga"]).startswith("enforced")
+
     # -- the processes ------------------------------------------------------------------------
 
     def stopped_at(self, point: str) -> int | None:

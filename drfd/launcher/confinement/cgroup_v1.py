@@ -32,6 +32,7 @@ from drfd.launcher.confinement.interface import (
     Devices,
     Entrance,
     LimitFailed,
+    reach_before_devices,
     reach_before_limits,
 )
 from drfd.launcher.confinement.processes import MembersV1, remove_all
@@ -118,6 +119,7 @@ class CgroupV1:
             for disk in limits.disks:
                 self._limit_disk(key, disk)
             if devices.hidden:
+                reach_before_devices()
                 self._devices.hide(key, devices.hidden)
         except (OSError, LimitFailed) as error:
             self.remove(key)

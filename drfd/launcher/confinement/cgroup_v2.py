@@ -29,6 +29,7 @@ from drfd.launcher.confinement.interface import (
     Entrance,
     JobGroupGone,
     LimitFailed,
+    reach_before_devices,
     reach_before_limits,
 )
 from drfd.launcher.confinement.processes import MembersV2, remove_all
@@ -125,6 +126,7 @@ class CgroupV2:
         try:
             self._limit(key, limits)
             if devices.hidden:
+                reach_before_devices()
                 self._devices.hide(self._directory(key), devices.hidden)
         except (LimitFailed, OSError):
             self.remove(key)

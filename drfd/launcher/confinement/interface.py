@@ -76,6 +76,11 @@ def reach_before_limits() -> None:
     reach("launch.before-limits")
 
 
+def reach_before_devices() -> None:
+    """Mark the failpoint between the limits of an attempt's cgroup and the hiding of devices."""
+    reach("launch.before-devices")
+
+
 class JobGroupGone(Exception):
     """The directory of all job cgroups has vanished, so the launcher must be restarted."""
 
