@@ -434,3 +434,97 @@ def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, node
     assert granting.show(holder)["state"] == "RUNNING"
     granting.kill_launcher()
     assert f"warning: fpga 1: {nodes / second}: " in granting.drf("doctor").stdout
+
+
+#: Each way by which a user could come to a device without the right to open its node; those that
+#: lead there are printed.
+_WAYS = """
+import ctypes, os, socket, stat, subprocess, sys
+node = sys.argv[1]
+number = os.stat(node).st_rdev
+libc = ctypes.CDLL(None, use_errno=True)
+
+def plain():
+    return os.open(node, os.O_RDONLY)
+
+def by_a_link():
+    os.symlink(node, "link")
+    return os.open("link", os.O_WRONLY)
+
+def by_a_path_descriptor():
+    return os.open(f"/proc/self/fd/{os.open(node, os.O_PATH)}", os.O_RDONLY)
+
+def from_a_child_in_a_session_of_its_own():
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        os.setsid()
+        try:
+            socket.send_fds(theirs, [b"x"], [os.open(node, os.O_RDONLY)])
+        except OSError:
+            theirs.send(b"n")
+        os._exit(0)
+    return socket.recv_fds(ours, 1, 1)[1][0]
+
+def by_a_namespace_in_which_we_are_root():
+    return run("exec 3< " + node, "--mount")
+
+def by_a_node_that_root_of_a_namespace_makes():
+    words = f"{os.major(number)} {os.minor(number)}"
+    return run(f"mknod made c {words} && exec 3< made", "--mount")
+
+def by_a_file_system_of_devices():
+    return run("mount -t devtmpfs none mnt && exec 3< mnt/full", "--mount")
+
+def by_a_cgroup_namespace():
+    return run("exec 3< " + node, "--cgroup")
+
+def by_another_cgroup():
+    for line in open("/proc/self/cgroup"):
+        names = line.split(":")[1]
+        for top in ("/sys/fs/cgroup", "/sys/fs/cgroup/" + names):
+            for file in ("tasks", "cgroup.procs"):
+                try:
+                    with open(f"{top}/{file}", "w") as place:
+                        place.write("0")
+                except OSError:
+                    pass
+    return plain()
+
+def run(script, *options):
+    words = ["unshare", "--user", "--map-root-user", *options, "sh", "-c", script]
+    subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
+
+os.mkdir("mnt")
+for way in (plain, by_a_link, by_a_path_descriptor, from_a_child_in_a_session_of_its_own,
+            by_a_namespace_in_which_we_are_root, by_a_node_that_root_of_a_namespace_makes,
+            by_a_file_system_of_devices, by_a_cgroup_namespace, by_another_cgroup):
+    try:
+        way()
+        print(way.__name__)
+    except (OSError, IndexError, subprocess.CalledProcessError):
+        continue
+print("end")
+"""
+
+
+@pytest.mark.parametrize(("count", "ways"), [(0, []), (2, ["plain", "by_a_link"])])
+def test_no_way_of_a_user_leads_to_a_hidden_device(
+    granting: Instance, nodes: Path, users: Accounts, count: int, ways: list[str]
+) -> None:
+    """What is given to the job is reached by the same program, so that the ways are ways."""
+    home = granting.root / f"home{count}"
+    home.mkdir()
+    os.chown(home, users[0].pw_uid, users[0].pw_gid)
+    asked = ("--gres", f"fpga={count}") if count else ()
+    job_id = granting.submit(
+        *("-m", "128M", *asked, "-o", "out", "-e", "err", "--"),
+        *("/usr/bin/python3", "-c", _WAYS, nodes / SHARED),
+        user=users[0].pw_uid,
+        cwd=home,
+        env={"HOME": "/"},
+    )
+    assert granting.wait_end(job_id)["state"] == "COMPLETED", (home / "err").read_text()
+    found = (home / "out").read_text().split()
+    assert found[: len(ways)] == ways
+    assert found[-1] == "end"
+    assert count or found == ["end"]
