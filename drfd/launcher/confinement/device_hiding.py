@@ -76,6 +76,9 @@ class HiddenByBpf:
                 syscalls.attach_device_program(cgroup_fd, program_fd)
                 there = syscalls.device_programs(cgroup_fd)
         except OSError as error:
+            if error.errno == errno.EPERM:
+                # Somebody may have attached one above that admits no other, after the proof.
+                self._check_ancestors()
             raise LimitFailed(f"{directory}: {_explain(error)}") from error
         if there != (syscalls.BPF_F_ALLOW_MULTI, (number,)):
             raise LimitFailed(

@@ -253,6 +253,17 @@ def test_below_a_program_that_admits_no_other_it_is_said_that_nothing_can_be_hid
 
 
 @has_bpf
+def test_a_program_that_comes_later_and_admits_no_other_is_named(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert by_bpf.hiding()[0] == "bpf"
+    attach(group, 0, ZERO, monkeypatch)
+    with pytest.raises(LimitFailed) as raised:
+        by_bpf.hide(str(make_job(group)), frozenset({FULL}))
+    assert str(raised.value).startswith(f"{group} has a device program that was attached without")
+
+
+@has_bpf
 def test_what_others_refuse_and_what_they_refuse_later_holds_too(
     group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
