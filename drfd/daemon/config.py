@@ -56,6 +56,7 @@ from drfd.daemon.countable import (
     Countables,
     gpu_warnings,
     instances_of,
+    places_of,
     read_gpus,
     read_gres,
 )
@@ -419,6 +420,7 @@ def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
             gres=tuple(name for name, _ in instances),
             disks=tuple(disk.name for disk in disks),
             instances=instances,
+            places=places_of(instances, gpus),
         ),
         capacity=capacity,
         pools=config.pools,

@@ -14,7 +14,7 @@ from functools import partial
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable, one_of, read_path, wrong
-from drfd.core.model.resources import Axes, Instances
+from drfd.core.model.resources import Axes, Instance, InstancePlace, Instances
 from drfd.devices.gpus import Gpu, automatic, find_gpus
 from drfd.launcher.protocol import DeviceSettings
 
@@ -63,6 +63,24 @@ def instances_of(countables: Countables, gpus: Sequence[Gpu]) -> Instances:
     used, without those that are a part of its processor."""
     found = tuple(gpu.name for gpu in automatic(gpus))
     return tuple((each.name, found if each.is_auto else each.instances) for each in countables)
+
+
+def places_of(
+    instances: Instances, gpus: Sequence[Gpu]
+) -> tuple[tuple[Instance, InstancePlace], ...]:
+    """Return where those GPUs are that are given out, of which the kernel says it."""
+    found = []
+    by_name = {name: gpu for gpu in gpus for name in (gpu.name, gpu.uuid) if name is not None}
+    listed = {
+        by_name[name].name: name for kind, some in instances if kind == GPU for name in some
+        if name in by_name
+    }  # fmt: skip
+    for number, name in listed.items():
+        gpu = by_name[number]
+        links = frozenset(listed[other] for other in gpu.links if other in listed)
+        if gpu.numa_node is not None or links:
+            found.append(((GPU, name), InstancePlace(gpu.numa_node, links)))
+    return tuple(found)
 
 
 def names_with_nodes(countables: Countables) -> frozenset[str]:

@@ -7,14 +7,18 @@ arithmetic. Fairness uses only vectors, so it works for any number of axes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import add, sub
+from typing import NamedTuple
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
 #: Instances of countable resources by name: (("gpu", ("0", "1")),).
 Instances = tuple[tuple[str, tuple[str, ...]], ...]
+
+#: Resource and instance: ("gpu", "0").
+Instance = tuple[str, str]
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})
@@ -55,6 +59,15 @@ class Resources:
 NOTHING = Resources()
 
 
+class InstancePlace(NamedTuple):
+    """Where an instance of a countable resource is, as far as is known."""
+
+    #: NUMA node.
+    node: int | None = None
+    #: Instances of the same resource that have a direct link to it.
+    links: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Axes:
     """The order of a machine's resources in its vectors."""
@@ -68,6 +81,8 @@ class Axes:
     #: Instances of each of `gres` in the order in which they are given out; none of a resource that
     #: the machine no longer has.
     instances: Instances = ()
+    #: Where instances are of which something is known.
+    places: tuple[tuple[Instance, InstancePlace], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,14 +187,15 @@ def short_axes(demand: Vector, free: Vector) -> list[int]:
     return [axis for axis, (asked, there) in pairs if asked > there and asked]
 
 
-#: Resource and instance: ("gpu", "0").
-Instance = tuple[str, str]
-
-
 def choose_instances(
-    asked: Iterable[tuple[str, int]], there: Instances, taken: Container[Instance]
+    asked: Iterable[tuple[str, int]],
+    there: Instances,
+    taken: Container[Instance],
+    places: Iterable[tuple[Instance, InstancePlace]] = (),
 ) -> Instances:
-    """Choose, for each name and count in `asked`, the first instances that are not `taken`.
+    """Choose, for each name and count in `asked`, instances that are not `taken`: on as few NUMA
+    nodes as possible, preferring the node that is left with the fewest; of these the ones with the
+    most links between them; and of equal ones the first.
 
     There must be enough: a pass admits only what fits, and every job that uses capacity of a
     resource has exactly as many of its instances. The choice is made when a job is admitted and is
@@ -190,8 +206,48 @@ def choose_instances(
     for name, count in asked:
         free = [each for each in lists.get(name, ()) if (name, each) not in taken]
         assert len(free) >= count, f"{count} of {name} were admitted, and {free} are free"
-        chosen.append((name, tuple(free[:count])))
+        known = {instance: place for (kind, instance), place in places if kind == name}
+        chosen.append((name, tuple(_together(count, free, known) if known else free[:count])))
     return tuple(chosen)
+
+
+def _together(count: int, free: list[str], places: Mapping[str, InstancePlace]) -> list[str]:
+    """Choose `count` of the free instances that are near each other, in the order of `free`."""
+    nodes: dict[int | None, list[str]] = {}
+    for each in free:
+        nodes.setdefault(places.get(each, _NOWHERE).node, []).append(each)
+    found: set[str] = set()
+    while len(found) < count:
+        wanted = count - len(found)
+        enough = [node for node, some in nodes.items() if len(some) >= wanted]
+        # The fullest node that has enough, or else the emptiest.
+        if enough:
+            node = min(enough, key=lambda node: len(nodes[node]))
+        else:
+            node = max(nodes, key=lambda node: len(nodes[node]))
+        found.update(_linked(wanted, nodes.pop(node), places))
+    return [each for each in free if each in found]
+
+
+def _linked(count: int, some: list[str], places: Mapping[str, InstancePlace]) -> list[str]:
+    """Choose `count` instances of one node, or all: from each of them grow a group by the instance
+    with the most links into it, and return the group with the most links."""
+    links = {each: places.get(each, _NOWHERE).links for each in some}
+    if count >= len(some) or not any(links.values()):
+        return some[:count]
+    groups = []
+    for first in some:
+        group, within = [first], 0
+        while len(group) < count:
+            rest = (each for each in some if each not in group)
+            nearest = max(rest, key=lambda each: len(links[each].intersection(group)))
+            within += len(links[nearest].intersection(group))
+            group.append(nearest)
+        groups.append((within, group))
+    return max(groups, key=lambda each: each[0])[1]
+
+
+_NOWHERE = InstancePlace()
 
 
 def each_instance(instances: Instances) -> Iterator[Instance]:

@@ -117,7 +117,8 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
         instances: Instances = ()
         if job.spec.demand.gres:
             taken = {*ledger.taken, *chosen}
-            instances = choose_instances(job.spec.demand.gres, ledger.axes.instances, taken)
+            axes = ledger.axes
+            instances = choose_instances(job.spec.demand.gres, axes.instances, taken, axes.places)
             chosen.update(each_instance(instances))
         yield ev.Admitted(
             job_id=job_id,

@@ -114,7 +114,7 @@ class CgroupV1:
                 os.mkdir(directory)
             reach_before_limits()
             self._limit_memory(key, limits.memory_bytes)
-            self._limit_cpu(key, limits)
+            self._limit_cpu(key, limits, devices.numa_nodes)
             self._limit_pids(key, limits.pids)
             for disk in limits.disks:
                 self._limit_disk(key, disk)
@@ -236,13 +236,13 @@ class CgroupV1:
             memory_bytes=self._memory_limit,
         )
 
-    def _limit_cpu(self, key: Key, limits: AttemptLimits) -> None:
+    def _limit_cpu(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> None:
         cpu = CpuFiles(self._directory("cpu", key))
         shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
         if shares != _USUAL_SHARES or not self._begins_with(cpu, "shares", _USUAL_SHARES):
             cpu.shares = shares
             verify("cpu.shares", shares, cpu.shares)
-        self._cores.limit(key, limits)
+        self._cores.limit(key, limits, near)
 
     def _set_quota(self, key: Key, quota_us: int) -> None:
         """Give a cgroup its first quota. Only later can the kernel change the period: it doubles

@@ -124,7 +124,7 @@ class CgroupV2:
             raise LimitFailed(f"{self._directory(key)}: {why}") from error
         reach_before_limits()
         try:
-            self._limit(key, limits)
+            self._limit(key, limits, devices.numa_nodes)
             if devices.hidden:
                 reach_before_devices()
                 self._devices.hide(self._directory(key), devices.hidden)
@@ -244,7 +244,7 @@ class CgroupV2:
             return
         self._release()
 
-    def _limit(self, key: Key, limits: AttemptLimits) -> None:
+    def _limit(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> None:
         group = self._cgroup(key)
         page = os.sysconf("SC_PAGE_SIZE")
         group.limit("memory_max", limits.memory_bytes // page * page)
@@ -256,7 +256,7 @@ class CgroupV2:
         if "cpu" in self._controllers:
             weight = min(10_000, max(1, limits.cores_milli * self._weight // 1000))
             group.limit("cpu_weight", weight)
-            self._cores.limit(key, limits)
+            self._cores.limit(key, limits, near)
         if "io" in self._controllers:
             for disk in limits.disks:
                 self._limit_disk(group, disk)

@@ -47,11 +47,15 @@ class LogicalCpu:
 
 
 def choose_cpus(
-    count: int, free: Cpus, machine: Iterable[LogicalCpu], avoid: Cpus = frozenset()
+    count: int,
+    free: Cpus,
+    machine: Iterable[LogicalCpu],
+    avoid: Cpus = frozenset(),
+    near: frozenset[int] = frozenset(),
 ) -> Cpus | None:
-    """Return `count` of the `free` CPUs, on as few nodes as possible, preferring the node that is
-    left with the fewest; None if there are not enough. CPUs to `avoid` are taken after equal
-    ones."""
+    """Return `count` of the `free` CPUs, first of the nodes that are `near`, on as few nodes as
+    possible, preferring the node that is left with the fewest; None if there are not enough. CPUs
+    to `avoid` are taken after equal ones."""
     nodes: dict[int, list[LogicalCpu]] = {}
     for cpu in sorted(machine, key=lambda cpu: cpu.number):
         nodes.setdefault(cpu.node, []).append(cpu)
@@ -61,7 +65,10 @@ def choose_cpus(
     chosen: set[int] = set()
     while len(chosen) < count:
         wanted = count - len(chosen)
-        node = _node_for(wanted, left, lambda node: len(avoid & _numbers(nodes[node])))
+        nearest = {
+            node: free_cpus for node, free_cpus in left.items() if node in near and free_cpus
+        }
+        node = _node_for(wanted, nearest or left, lambda node: len(avoid & _numbers(nodes[node])))
         chosen |= _on_node(min(wanted, left.pop(node)), free, nodes[node], avoid)
     return frozenset(chosen)
 
@@ -378,10 +385,11 @@ class Pins:
         # An earlier launcher may have been killed between two of these steps.
         self._give_back()
 
-    def pin(self, key: Key, count: int) -> bool:
-        """Give a new job CPUs of its own, which the others leave first. Returns False if there are
-        not enough, as happens only where more cores are granted than exist. Raises LimitFailed."""
-        cpus = self._choose(key, count)
+    def pin(self, key: Key, count: int, near: frozenset[int] = frozenset()) -> bool:
+        """Give a new job CPUs of its own, which the others leave first, if possible on the nodes
+        that are `near`. Returns False if there are not enough, as happens only where more cores are
+        granted than exist. Raises LimitFailed."""
+        cpus = self._choose(key, count, near=near)
         if cpus is None:
             return False
         self._pinned[key] = cpus
@@ -418,7 +426,7 @@ class Pins:
         if before is None:
             return 0
         try:
-            cpus = self._choose(key, len(before), before)
+            cpus = self._choose(key, len(before), before, nodes_of(before, self._machine))
             if cpus is not None:
                 self._pinned[key] = cpus
                 self._push_others(key)
@@ -431,8 +439,15 @@ class Pins:
         self._give_back()
         return len(before)
 
-    def _choose(self, key: Key, count: int, before: Cpus | None = None) -> Cpus | None:
-        """Choose free CPUs for a job, if possible those `before`; None if there are too few."""
+    def _choose(
+        self,
+        key: Key,
+        count: int,
+        before: Cpus | None = None,
+        near: frozenset[int] = frozenset(),
+    ) -> Cpus | None:
+        """Choose free CPUs for a job, if possible those `before`, or on the nodes that are `near`;
+        None if there are too few."""
         free = self._free()
         if count == len(free) and not all(map(self._is_frozen, self._others(key))):
             # More cores are granted than exist; the jobs that are not pinned must keep a CPU.
@@ -440,7 +455,7 @@ class Pins:
         if before is not None and before <= free:
             return before
         parked = frozenset[int]().union(*self._parked.values())
-        return choose_cpus(count, free, self._machine, avoid=parked)
+        return choose_cpus(count, free, self._machine, avoid=parked, near=near)
 
     def _free(self) -> Cpus:
         """Return the CPUs that nobody has pinned, without those that are offline."""
@@ -511,12 +526,13 @@ class Cores:
             PIN: f"enforced: {NO_PIN}: {self._why_not}" if self._why_not else pin,
         }
 
-    def limit(self, key: Key, limits: AttemptLimits) -> None:
-        """Apply the declared cores of a job without processes yet. Raises LimitFailed, OSError."""
+    def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int] = frozenset()) -> None:
+        """Apply the declared cores of a job without processes yet. CPUs of its own are of the NUMA
+        nodes that are `near`, if possible. Raises LimitFailed, OSError."""
         if self._pins is not None:
             count, part = divmod(limits.cores_milli, 1000)
             is_whole = limits.cores_by == PIN and count > 0 and not part
-            if is_whole and self._pins.pin(key, count):
+            if is_whole and self._pins.pin(key, count, near):
                 return
             self._pins.share(key)
         if limits.cores_by != WEIGHT:

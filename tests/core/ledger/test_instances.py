@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
@@ -16,7 +17,12 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.lifecycle import Launch, owed
-from drfd.core.model.resources import choose_instances, each_instance
+from drfd.core.model.resources import (
+    Instance,
+    InstancePlace,
+    choose_instances,
+    each_instance,
+)
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -51,6 +57,87 @@ def test_the_first_free_ones_in_the_order_of_the_list_are_chosen() -> None:
     assert choose_instances([("tape", 1)], (("tape", ("right", "left")),), ()) == (
         ("tape", ("right",)),
     )
+
+
+def places(*nodes: int | None, links: Iterable[str] = ()) -> list[tuple[Instance, InstancePlace]]:
+    """GPUs from 0 on these NUMA nodes; `links`: pairs such as "02"."""
+    linked: dict[str, set[str]] = {str(number): set() for number in range(len(nodes))}
+    for one, other in links:
+        linked[one].add(other)
+        linked[other].add(one)
+    return [
+        (("gpu", str(number)), InstancePlace(node, frozenset(linked[str(number)])))
+        for number, node in enumerate(nodes)
+    ]
+
+
+def chosen_gpus(
+    count: int, known: list[tuple[Instance, InstancePlace]], taken: Iterable[str] = ()
+) -> str:
+    there = (("gpu", tuple(name for (_, name), _ in known)),)
+    held = {("gpu", name) for name in taken}
+    ((_, found),) = choose_instances([("gpu", count)], there, held, known)
+    return "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "taken", "chosen"),
+    [
+        (1, "", "0"),
+        (2, "", "01"),
+        (2, "0", "12"),
+        (4, "0", "4567"),
+        (1, "0", "1"),
+        (3, "014", "567"),
+        (1, "014", "2"),
+        # On no single node: all of the emptier one, and the rest of the other.
+        (5, "0", "14567"),
+        (3, "0146", "235"),
+    ],
+)
+def test_instances_of_one_node_are_chosen_and_large_nodes_kept_whole(
+    count: int, taken: str, chosen: str
+) -> None:
+    assert chosen_gpus(count, places(0, 0, 0, 0, 1, 1, 1, 1), taken) == chosen
+
+
+def test_linked_instances_are_chosen_together() -> None:
+    pairs = places(0, 0, 0, 0, links=["02", "13"])
+    assert chosen_gpus(2, pairs) == "02"
+    assert chosen_gpus(2, pairs, "0") == "13"
+    assert chosen_gpus(2, pairs, "01") == "23"
+    ring = places(None, None, None, None, None, links=["12", "23", "34"])
+    assert chosen_gpus(3, ring) == "123"
+    # Nodes count for more than links, which may lead over the border.
+    assert chosen_gpus(2, places(0, 1, 0, links=["01"])) == "02"
+
+
+@pytest.mark.parametrize("seed", seeds(range(50)))
+def test_exactly_so_many_free_ones_are_chosen_wherever_they_are(seed: int) -> None:
+    random = Random(seed)
+    size = random.randint(1, 9)
+    names = [str(number) for number in range(size)]
+    pairs = [a + b for a in names for b in names if a < b and random.random() < 0.3]
+    known = places(*(random.choice([None, 0, 1, 2]) for _ in names), links=pairs)
+    random.shuffle(known)
+    taken = [name for name in names if random.random() < 0.4]
+    count = random.randint(0, size - len(taken))
+    some = known[: random.randint(0, size)]
+    there = (("gpu", tuple(names)),)
+    held = {("gpu", name) for name in taken}
+    ((_, found),) = choose_instances([("gpu", count)], there, held, some)
+    assert len(set(found)) == len(found) == count
+    assert not set(found) & set(taken)
+    assert list(found) == sorted(found, key=names.index)
+    nodes = dict(some)
+    used = {nodes.get(("gpu", each), InstancePlace()).node for each in found}
+    free_on = Counter(
+        nodes.get(("gpu", each), InstancePlace()).node for each in names if each not in taken
+    )
+    largest = sorted(free_on.values(), reverse=True)
+    if count and some:
+        fewest = next(n for n in range(1, len(largest) + 1) if sum(largest[:n]) >= count)
+        assert len(used) == fewest
 
 
 def test_an_instance_is_taken_only_under_its_own_resources_name() -> None:

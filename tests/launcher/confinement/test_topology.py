@@ -188,6 +188,20 @@ def test_no_choice_needs_fewer_nodes(
 
 
 @given(machines(), st.data())
+def test_cpus_are_of_the_near_nodes_as_far_as_these_have_some(
+    given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
+) -> None:
+    machine, free = given_
+    count = data.draw(st.integers(1, max(1, len(free))))
+    near = data.draw(st.frozensets(st.sampled_from(sorted({cpu.node for cpu in machine}))))
+    chosen = choose_cpus(count, free, machine, near=near)
+    if chosen is None:
+        return
+    there = {cpu.number for cpu in machine if cpu.node in near} & free
+    assert len(chosen & there) == min(count, len(there))
+
+
+@given(machines(), st.data())
 def test_a_physical_core_is_broken_only_if_nothing_else_is_left_on_its_node(
     given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
 ) -> None:
