@@ -307,6 +307,8 @@ class ExplainedJobView(JobView, ConditionsView):
 class DetailedJobView(ExplainedJobView):
     #: CPUs pinned to the job, such as `0-3,8`.
     cpus: str | None
+    #: Memory nodes (NUMA) of its instances of countable resources, as far as they are known.
+    memory_nodes: list[int]
 
 
 class PastJobView(JobView):

@@ -506,6 +506,8 @@ def test_a_job_is_shown_with_its_gpus(drf: Drf, daemon: CannedDaemon, job: MakeJ
     lines = drf("show", 42).out.splitlines()
     assert "demand     8 cores, 16G memory, io -, 2 gpu" in lines
     assert "gpu        0,GPU-5c" in lines
+    daemon.replies = {"show": {"job": shown | {"memory_nodes": [0, 1]}, "events": []}}
+    assert "near       memory node 0, 1" in drf("show", 42).out.splitlines()
 
 
 _GPU_USE = {

@@ -106,6 +106,13 @@ def _group(job: SubmittedView) -> list[tuple[str, str]]:
     return [("group", f"{job['group']}{bound}")] if "group" in job else []
 
 
+def _memory_nodes(job: DetailedJobView) -> list[tuple[str, str]]:
+    nodes = job.get("memory_nodes")
+    if not nodes:
+        return []
+    return [("near", f"memory node {', '.join(map(str, nodes))}")]
+
+
 def _retry_of(job: SubmittedView) -> list[tuple[str, str]]:
     """Return the line for the job or array that this one repeats."""
     if "retry_of" not in job:
@@ -162,6 +169,7 @@ def job_lines(
         *_retry_of(job),
         *_group(job),
         *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),
+        *_memory_nodes(job),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         (

@@ -403,7 +403,12 @@ class Requests:
         or events."""
         curve = self.curves.of_job(job)
         reply: ShowReply = {
-            "job": {**self._lookup.view(job, actor), **views.NO_CONDITIONS, "cpus": None},
+            "job": {
+                **self._lookup.view(job, actor),
+                **views.NO_CONDITIONS,
+                "cpus": None,
+                "memory_nodes": [],
+            },
             "events": [],
             "events_omitted": 0,
             "events_dropped": 0,

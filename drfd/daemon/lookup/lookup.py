@@ -23,6 +23,7 @@ from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Group, Job
+from drfd.core.model.resources import each_instance
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
@@ -326,10 +327,17 @@ class Lookup:
         )
 
     def full_view(self, job: Job, actor: st.Actor) -> DetailedJobView:
-        """Return the job with its conditions and pinned CPUs. Lists leave the CPUs out, because
-        they are read from the kernel's files."""
+        """Return the job with its conditions, pinned CPUs, and the memory nodes of its instances.
+        Lists leave the CPUs out, because they are read from the kernel's files."""
         conditions = views.conditions_view(job, self.name_of)
-        return {**self.view(job, actor), **conditions, "cpus": self.meter.pinned_cpus(job)}
+        places = dict(self.engine.rules.axes.places) if job.instances else {}
+        nodes = {places[each].node for each in each_instance(job.instances) if each in places}
+        return {
+            **self.view(job, actor),
+            **conditions,
+            "cpus": self.meter.pinned_cpus(job),
+            "memory_nodes": sorted(node for node in nodes if node is not None),
+        }
 
     def expected_start_s(self, job: Job) -> float | None:
         """Return the expected start of a job with a reservation. None for other jobs, and if it

@@ -23,6 +23,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
+from drfd.core.model.resources import InstancePlace
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Frozen
 from drfd.daemon.config import Config, Defaults, HistorySettings
 from drfd.daemon.engine.engine import Work
@@ -787,6 +788,18 @@ async def test_a_job_is_shown_with_the_gpus_that_it_has(make_desk: MakeDesk) -> 
     assert (shares["capacity"]["gres"], shares["free"]["gres"]) == ({"gpu": 2}, {"gpu": 1})
     usage = {node["path"]: node["usage"]["gres"] for node in shares["nodes"]}
     assert usage == {"root.alice": {"gpu": 1}, "root.bob": {}}
+    desk.shell.host.take()
+
+
+async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk: MakeDesk) -> None:
+    by = with_gpus(4)
+    places = [(("gpu", str(number)), InstancePlace(number // 2)) for number in range(4)]
+    desk = make_desk(by=replace(by, axes=replace(by.axes, places=tuple(places))))
+    one, two = await desk.submit(ALICE, **gpus(1)), await desk.submit(ALICE, **gpus(2))
+    shown = [(await desk.ask(ALICE, op="show", id=each))["job"] for each in (one, two)]
+    found = [(each["gres_instances"], each["memory_nodes"]) for each in shown]
+    assert found == [({"gpu": ["0"]}, [0]), ({"gpu": ["2", "3"]}, [1])]
+    assert (await desk.ask(BOB, op="show", id=one))["job"]["memory_nodes"] == []
     desk.shell.host.take()
 
 
