@@ -157,7 +157,7 @@ def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, obje
         "jobs": jobs,
         "counts": counts,
         "draining": first["draining"],
-        **output.pick(first, ("drain",)),
+        **output.pick(first, ("drain", "gpus")),
     }
     return {**view, **output.standing(first)}
 

@@ -1,0 +1,146 @@
+"""The use of GPUs from the driver's library to the command line: a library that stands for NVIDIA's
+says that a real job uses a GPU.
+
+Without cgroups: a process belongs to the job whose runner it descends from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import CONFIG, Instance, wait_for
+from nvml import Nvml, needs_nvml
+
+pytestmark = [
+    needs_nvml,
+    pytest.mark.skipif(
+        os.readlink("/proc/self/ns/pid") != "pid:[4026531836]",
+        reason="pids here are not the driver's",
+    ),
+]
+
+#: Plays a machine on which NVIDIA's driver is loaded.
+_LAUNCHER = """
+from drfd.launcher.gpu_meter import supervision
+from drfd.launcher.main import main
+supervision._IS_PRESENT = {"nvidia": lambda: True}
+main()
+"""
+GPUS = CONFIG + "[gres.gpu]\ndevices = ['/dev/null', '/dev/zero']\n"
+if os.getuid() == 0:
+    GPUS += '[daemon]\nsystem_users = ["root"]\n'
+GPU = "gpu 0000:01:00 GPU-a {total} {used} 90 0"
+
+
+@pytest.fixture
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Nvml:
+    directory = tmp_path_factory.mktemp("nvml")
+    for above in (directory, directory.parent, directory.parent.parent):
+        if above.stat().st_uid == os.getuid():
+            above.chmod(0o755)
+    return Nvml(directory / "lib")
+
+
+@pytest.fixture
+def instance(make_instance: Callable[..., Instance], nvml: Nvml) -> Iterator[Instance]:
+    made = make_instance(GPUS)
+    room = made.root / "launcher"
+    made.state.mkdir(mode=0o700)
+    room.mkdir(mode=0o711)
+    me = str(os.getuid())
+    command = [sys.executable, "-I", "-c", _LAUNCHER, "--state", str(room), "--no-cgroups"]
+    command += ["--controller-uid", me, "--allow-uid", me]
+    made.options, made.has_failpoints = ["--launcher", str(room)], False
+    with made.log.open("ab") as log:
+        launcher = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=log, env={**os.environ, **nvml.environ}
+        )
+    try:
+        yield made.start()
+    finally:
+        made.destroy()
+        launcher.terminate()
+        launcher.wait()
+
+
+def gpus(instance: Instance) -> list[dict[str, Any]]:
+    reply = json.loads(instance.drf("status", "--json").stdout)
+    found: list[dict[str, Any]] = reply.get("gpus", [])
+    return found
+
+
+def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_ended(
+    instance: Instance, nvml: Nvml
+) -> None:
+    nvml.answer(GPU.format(total=1000, used=700))
+    gate, pid_file = instance.work / "gate", instance.work / "pid"
+    script = f"echo $$ > {pid_file}; while ! [ -e {gate} ]; do sleep 0.05; done"
+    asks = ("-c", "0.1", "-m", "64M", "--gres", "gpu")
+    job_id = instance.submit(*asks, "--", "sh", "-c", script)
+    instance.wait_state(job_id, "RUNNING")
+    pid = int(wait_for("its pid", lambda: pid_file.exists() and pid_file.read_text().strip()))
+    mine, foreign = f"proc 0 C {pid} 500 80", f"proc 0 C {os.getpid()} 150 10"
+    nvml.answer(GPU.format(total=1000, used=700), mine, foreign)
+
+    def used() -> dict[str, Any] | None:
+        usage: dict[str, Any] = instance.show(job_id)["usage"]
+        return usage if usage.get("gpu_memory") else None
+
+    usage = wait_for("its use of GPUs", used, show=instance.log.read_text)
+    assert (usage["gpu_memory"], usage["gpu_memory_peak"]) == (500, 500)
+    assert usage["gpu_utilisation"] == 80
+    (gpu,) = gpus(instance)
+    assert (gpu["uuid"], gpu["memory_used"], gpu["memory_total"]) == ("GPU-a", 700, 1000)
+    assert (gpu["memory_jobs"], gpu["memory_outside"], gpu["utilisation"]) == (500, 200, 90)
+    assert (gpu["jobs"], gpu["outside_uids"]) == ([job_id], [os.getuid()])
+    # The driver takes the GPU from it, and then the process that measures is killed.
+    nvml.answer(GPU.format(total=1000, used=0))
+    wait_for("no use", lambda: instance.show(job_id)["usage"]["gpu_memory"] == 0)
+    os.kill(_meter(instance), signal.SIGKILL)
+    nvml.answer(GPU.format(total=1000, used=300), f"proc 0 C {pid} 300 0")
+    wait_for("its use again", lambda: instance.show(job_id)["usage"]["gpu_memory"] == 300)
+    assert instance.show(job_id)["usage"]["gpu_memory_peak"] == 500
+    gate.touch()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    (past,) = json.loads(instance.drf("history", "--json").stdout)["jobs"]
+    assert past["used"]["gpu_memory_peak"] == 500
+    assert 0 < past["used"]["gpu_utilisation_mean"] <= 80
+    assert (past["usage"]["gpu_memory"], past["usage"]["gpu_memory_peak"]) == (None, 500)
+
+
+def _meter(instance: Instance) -> int:
+    """The process of this instance's launcher that measures."""
+    room = os.fsencode(instance.root / "launcher")
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parents = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if b"drfd.launcher.gpu_meter" in command and room in parents:
+            return int(entry.name)
+    raise AssertionError("nothing measures")
+
+
+def test_the_administrator_is_told_why_nothing_is_measured(instance: Instance, nvml: Nvml) -> None:
+    nvml.answer("init 18")
+    said = wait_for(
+        "a reason",
+        lambda: [line for line in instance.drf("doctor").stdout.splitlines() if "NVIDIA" in line],
+        show=instance.log.read_text,
+    )
+    assert said[0].split(maxsplit=2)[:2] == ["gpu", "use"]
+    assert "not measured: NVIDIA's library answers: " in said[0]
+    assert gpus(instance) == []
