@@ -18,6 +18,8 @@ from pathlib import Path
 from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading
 
 _AMD, _INTEL = "0x1002", "0x8086"
+#: Where Intel's GPUs that are part of the processor are; what they use is the machine's memory.
+_IN_PROCESSOR = "0000:00:"
 #: Units of drm-usage-stats.rst; a number without one is in bytes.
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 #: Regions of memory that lie on the GPU: of amdgpu, xe and i915.
@@ -41,14 +43,18 @@ def is_present(root: Path = Path("/")) -> bool:
 
 
 def _gpus(root: Path) -> dict[str, tuple[str, Path]]:
-    """Return PCI address → vendor and sysfs directory of each GPU with a render node."""
+    """Return PCI address → vendor and sysfs directory of each GPU with a render node and, as far as
+    can be told at once, memory of its own."""
     found: dict[str, tuple[str, Path]] = {}
     for node in sorted(root.glob("sys/class/drm/renderD*")):
         device = node / "device"
         vendor = _text(device / "vendor")
         for line in _text(device / "uevent").splitlines():
-            if line.startswith("PCI_SLOT_NAME=") and vendor in (_AMD, _INTEL):
-                found[line.partition("=")[2]] = vendor, device
+            name, _, pci = line.partition("=")
+            if name != "PCI_SLOT_NAME" or vendor not in (_AMD, _INTEL):
+                continue
+            if vendor != _INTEL or not pci.startswith(_IN_PROCESSOR):
+                found[pci] = vendor, device
     return found
 
 

@@ -98,7 +98,9 @@ def _lines(path: str) -> list[str]:
 
 
 def named(readings: list[GpuReading]) -> list[GpuReading]:
-    """Return the readings with the names and UUIDs by which the configuration may call the GPUs.
+    """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
+    without GPUs that are part of the processor: their memory is the machine's.
+
     They are looked up each time, because slices come and go."""
     try:
         gpus = find_gpus(with_links=False)
@@ -108,6 +110,8 @@ def named(readings: list[GpuReading]) -> list[GpuReading]:
     found: list[GpuReading] = []
     for each in readings:
         gpu = known.get((each["pci"], each["slice"] or ""))
+        if gpu is not None and gpu.is_integrated:
+            continue
         uuid = None if gpu is None else gpu.uuid
         name = None if gpu is None else gpu.name
         found.append({**each, "name": name, "uuid": uuid or each["uuid"]})

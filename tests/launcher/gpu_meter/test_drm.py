@@ -82,6 +82,8 @@ def test_amds_gpu_has_the_memory_and_the_utilisation_of_sysfs(machine: Machine) 
 def test_other_cards_are_none_of_these(machine: Machine) -> None:
     machine.gpu(128, "0x10de", AMD)
     machine.gpu(129, "0x1a03", INTEL)
+    # Part of the processor.
+    machine.gpu(130, "0x8086", "0000:00:02.0")
     assert not is_present(machine.root)
     assert DrmGpus(machine.root).read() == []
 

@@ -35,6 +35,7 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
         Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a"),
         Gpu(name="1:3:0", vendor="nvidia", pci="0000:02:00.0", uuid="MIG-GPU-b/3/0"),
         Gpu(name="2", vendor="amd", pci="0000:03:00.0"),
+        Gpu(name="3", vendor="amd", pci="0000:0c:00.0", is_integrated=True),
     )
     monkeypatch.setattr(reading, "find_gpus", lambda with_links: found)
     readings = [
@@ -42,6 +43,7 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
         gpu(pci="0000:02:00.0", uuid="MIG-x", slice="3:0"),
         gpu(pci="0000:02:00.0", uuid="MIG-y", slice="4:0"),
         gpu(pci="0000:03:00.0", uuid="GPU-0123"),
+        gpu(pci="0000:0c:00.0"),
     ]
     assert [(each["name"], each["uuid"]) for each in named(readings)] == [
         ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
