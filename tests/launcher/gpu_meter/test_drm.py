@@ -7,7 +7,10 @@ drivers/gpu/drm/i915/i915_drm_client.c.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from drfd.launcher.gpu_meter import drm
 from drfd.launcher.gpu_meter.drm import DrmGpus, is_present
 from drfd.launcher.gpu_meter.reading import ProcessReading
+from drfd.linux import syscalls
 
 AMD, INTEL = "0000:03:00.0", "0000:04:00.0"
 #: Not the pids of any processes.
@@ -173,3 +177,19 @@ def test_where_files_of_some_processes_are_closed_nobody_is_said_to_use_it_alone
     (gpu,) = DrmGpus(machine.root).read()
     (machine.root / f"proc/{OTHER}/fdinfo").chmod(0o700)
     assert (gpu["processes"], gpu["memory_used"]) == (None, None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
+def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes() -> None:
+    command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", "drm"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["why"] is None
+        text = Path(f"/proc/{process.pid}/status").read_text()
+        process.kill()
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    assert {*status["Uid"].split(), *status["Gid"].split()} == {"65534"}
+    # A container may have taken it from root.
+    looks = syscalls.capabilities().permitted & 1 << 19
+    assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == looks
+    assert (int(status["CapInh"], 16), status["NoNewPrivs"]) == (0, "1")
