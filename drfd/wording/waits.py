@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from drfd.common.units import show_amount, show_duration, show_need, show_share_hours
@@ -137,6 +137,12 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
                     return f"{kept}, and it starts about {at}, estimated from few earlier jobs"
                 case Certainty.UNKNOWN:
                     return kept
+        case why.ExternalUse() if fact.instances:
+            by = "; ".join(
+                f"{fact.shortage.axis} {each} is used by {_processes_of(users)}"
+                for each, users in fact.instances
+            )
+            return f"{_shortage(fact.shortage)}; {by} ({_SETTING} = true leaves it to them)"
         case why.ExternalUse():
             used, kept = (
                 show_amount(fact.shortage.axis, amount) for amount in (fact.used, fact.kept)
@@ -316,6 +322,11 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns("a slot", f"{fact.count} slots taken")
         case why.BehindInFifo():
             return WaitColumns(f"start of {fact.job}", f"job {fact.job} ({fact.user})")
+
+
+def _processes_of(users: Sequence[str]) -> str:
+    whose = f" of {', '.join(users)}" if users else ""
+    return f"processes{whose} outside drfd"
 
 
 def _draining(fact: why.Draining, show_clock: ShowClock) -> str:

@@ -333,6 +333,17 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "needs 8 cores, 3 free; processes outside drfd use 6.001 "
         "(respect_external_load = true leaves it to them)",
     ),
+    (
+        ExternalUse(
+            ResourceShortage("gpu", 2, 0),
+            3,
+            3,
+            (("0", ("carol", "dave")), ("GPU-5c", ("root",)), ("2", ())),
+        ),
+        "needs 2 gpu, 0 free; gpu 0 is used by processes of carol, dave outside drfd; "
+        "gpu GPU-5c is used by processes of root outside drfd; "
+        "gpu 2 is used by processes outside drfd (respect_external_load = true leaves it to them)",
+    ),
     # Shares.
     (
         ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),

@@ -274,6 +274,8 @@ class ExternalUse:
     #: Their use of the resource, and the part of it that is taken from the capacity for jobs.
     used: int
     kept: int
+    #: Of a countable resource: the instances that they use, each with the names of their users.
+    instances: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,7 +600,10 @@ def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
     axis = short_axes(demand, last.free)[0]
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
     shortage = ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
-    return ExternalUse(shortage, used, kept)
+    instances = tuple(
+        (each, users) for (name, each), users in load.instances if name == shortage.axis
+    )
+    return ExternalUse(shortage, used, kept, instances)
 
 
 def _unready(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> WaitReason | None:

@@ -6,6 +6,8 @@ have no effect. The resources that the machine has besides its capacity cover th
 level. The rest is kept free of new jobs once it is large enough to be noticed, until it is less
 than half of that. Running jobs keep all they have, and nobody's entitlement changes.
 
+An instance, such as a GPU, that a process outside drfd uses is given to no job meanwhile.
+
 Memory that a job leaves in use when it ends (files in a tmpfs, System V segments) is charged to no
 job, and its size is known exactly. It raises the level at once.
 
@@ -17,14 +19,15 @@ for. No user's share counts it.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ALLOCATED_STATES, JobState
-from drfd.core.model.resources import NOTHING, Resources, Vector, minus
+from drfd.core.model.resources import NOTHING, Instance, Resources, Vector, each_instance, minus
 
 #: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
 RUNNER_BYTES = 3 << 20
@@ -46,7 +49,7 @@ def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resourc
     own = runner_bytes(runner_count(ledger), rules)
     if own <= load.memory_bytes:
         return load
-    return Resources(cores_milli=load.cores_milli, memory_bytes=own)
+    return replace(load, memory_bytes=own)
 
 
 def runner_count(ledger: Ledger) -> int:
@@ -90,6 +93,10 @@ def launches_with_room(
 
 #: The number of latest samples that must be on one side of the level to move it.
 SAMPLES = 5
+#: The number of latest readings that decide whether an instance is in use outside drfd.
+_READINGS = 3
+#: Seconds after which a reading says nothing any more: who takes them has died, or hangs.
+_STALE_S = 30.0
 #: A load is expected to last as long again as it has lasted, and at least this many seconds.
 _LEAST_S = 60.0
 #: A load that has lasted this many seconds is expected to stay: nothing waits for its end.
@@ -101,7 +108,7 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalLoad:
-    """A measured load, of cores and memory alone."""
+    """A measured load: of cores and memory, and of instances such as GPUs."""
 
     #: The use by processes outside drfd.
     used: Resources
@@ -109,6 +116,33 @@ class ExternalLoad:
     kept: Resources
     #: The expected end (Unix time); infinity if it is unknown.
     until_s: float
+    #: Instances that they use and no job has, each with the names of their users.
+    instances: tuple[tuple[Instance, tuple[str, ...]], ...] = ()
+
+    @property
+    def is_of_instances_alone(self) -> bool:
+        return not self.used.cores_milli and not self.used.memory_bytes
+
+
+def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | None:
+    """Return the load with the instances that no job has counted as used and kept free: one that a
+    job has is not free anyway. None if nothing is left of it."""
+    if load is None or not load.instances:
+        return load
+    there = set(each_instance(ledger.axes.instances))
+    left = tuple(
+        (each, users) for each, users in load.instances if each in there - ledger.taken.keys()
+    )
+    counts = Counter(name for (name, _), _ in left)
+    gres = tuple(sorted(counts.items()))
+    if not gres and load.kept == NOTHING:
+        return None
+    return replace(
+        load,
+        used=replace(load.used, gres=gres),
+        kept=replace(load.kept, gres=gres),
+        instances=left,
+    )
 
 
 @dataclass
@@ -117,6 +151,12 @@ class ExternalLoadEstimator:
 
     #: The part of the capacity that is kept free.
     kept: Resources = NOTHING
+    #: Instances that are in use outside drfd, with their users.
+    instances: dict[Instance, tuple[str, ...]] = field(default_factory=dict)
+    #: Those of the latest readings.
+    _readings: deque[frozenset[Instance]] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    #: When the latest reading was taken (Unix time).
+    _read_at_s: float = -inf
     _samples: deque[_Pair] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _level: _Pair = (0, 0)
     #: The time since which anything has been kept free (Unix time).
@@ -149,6 +189,28 @@ class ExternalLoadEstimator:
         )
         return self._judge(rules.beside, rules.capacity, now_s)
 
+    def see_instances(
+        self, used: Mapping[Instance, tuple[str, ...]], rules: Rules, now_s: float
+    ) -> bool:
+        """Take a reading of the instances that processes outside drfd use, with their users.
+        Returns whether it changes which ones are kept free: those in all of the latest readings,
+        until they are in none."""
+        if rules.beside is None:
+            used = {}
+        if now_s - self._read_at_s > _STALE_S:
+            self._readings.clear()
+        self._read_at_s = now_s
+        self._readings.append(frozenset(used))
+        before = self.instances
+        if rules.beside is None:
+            self.instances = {}
+        elif len(self._readings) == _READINGS:
+            in_all = frozenset.intersection(*self._readings)
+            in_any = frozenset.union(*self._readings)
+            busy = in_all | (in_any & before.keys())
+            self.instances = {each: used.get(each) or before.get(each, ()) for each in sorted(busy)}
+        return self.instances.keys() != before.keys()
+
     def resume(self, kept: Resources, rules: Rules, now_s: float) -> None:
         """Start with as much memory kept free as before a restart, until there are enough
         samples: jobs that start earlier must not be given memory that is in use."""
@@ -176,13 +238,18 @@ class ExternalLoadEstimator:
         return self.kept != before
 
     def load(self, now_s: float) -> ExternalLoad | None:
+        is_stale = now_s - self._read_at_s > _STALE_S
+        instances = () if is_stale else tuple(self.instances.items())
         if self.kept == NOTHING:
-            return None
+            # Nothing says when a GPU will be free again.
+            nothing = ExternalLoad(used=NOTHING, kept=NOTHING, until_s=inf, instances=instances)
+            return nothing if instances else None
         lasted_s = now_s - self._since_s
         return ExternalLoad(
             used=Resources(cores_milli=self._level[0], memory_bytes=self._level[1]),
             kept=self.kept,
-            until_s=inf if lasted_s >= _LASTING_S else now_s + max(_LEAST_S, lasted_s),
+            until_s=inf if instances or lasted_s >= _LASTING_S else now_s + max(_LEAST_S, lasted_s),
+            instances=instances,
         )
 
 

@@ -18,7 +18,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, Outcome, leaf_path
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.backfill import Promise, Reservation, forced
-from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator
+from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
@@ -112,7 +112,7 @@ class Scheduler:
 
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """Make a pass and yield its events; each must be applied and noted before the next."""
-        external = self.external_load.load(now.at_s)
+        external = beside_jobs(self.external_load.load(now.at_s), ledger)
         if self._history.clamp(now.at_s):
             self._wait_index = None
         if self._ends is None:

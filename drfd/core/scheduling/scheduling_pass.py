@@ -109,6 +109,8 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
     """Yield, for each job that the plan admits, the event by which it starts or is resumed. It
     makes no difference whether an event is applied before the next is asked for."""
     chosen: set[Instance] = set()
+    if plan.external is not None:
+        chosen.update(each for each, _ in plan.external.instances)
     for job_id in plan.admitted:
         job = ledger.job(job_id)
         if job.state is JobState.SUSPENDED:

@@ -40,7 +40,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.lifecycle import Effect, owed, signals_owed
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
-from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.resources import NOTHING, Instance, Resources
 from drfd.core.model.stimuli import (
     AttemptStarted,
     ChangeAsked,
@@ -53,7 +53,7 @@ from drfd.core.model.stimuli import (
     Tick,
 )
 from drfd.core.scheduling.backfill import Promise
-from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
 from drfd.core.scheduling.plan import PassLimits
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
@@ -454,11 +454,22 @@ class Engine:
     @property
     def external(self) -> ExternalLoad | None:
         """The load from outside drfd, if any has been seen."""
-        return self.scheduler.external_load.load(self.clock().at_s)
+        return beside_jobs(self.scheduler.external_load.load(self.clock().at_s), self.ledger)
 
     def see_external(self, use: Resources) -> bool:
         """Take note of the present external load. Returns whether it asks for a pass."""
         return self._take_external(partial(self.scheduler.external_load.see, use))
+
+    def see_instances(self, used: Mapping[Instance, tuple[str, ...]]) -> bool:
+        """Take note of the instances that processes outside drfd use now, and of their users.
+        Returns whether it asks for a pass."""
+        load = self.scheduler.external_load
+        if not load.see_instances(used, self.rules, self.clock().at_s):
+            return False
+        names = ",".join(":".join(each) for each in load.instances)
+        log.info("event=external-instances busy=%s", names or "none")
+        self._wants_pass = True
+        return True
 
     def note_left(self, memory_bytes: int) -> None:
         """Count memory that a removed job has left in use as external load, before the memory of

@@ -442,7 +442,7 @@ class LauncherConnection:
                 self._meter.configure(report.mounts, judges_io=report.measures_io)
                 self.measure_gpus()
             case GpusReport():
-                self._link.gpu_use.take(report.driver, report.line, self._engine.ledger.jobs)
+                self._take_gpus(report)
             case ListedReport():
                 self._reconcile(report.owners)
             case ExecReport():
@@ -455,6 +455,14 @@ class LauncherConnection:
                 log.error("job=%d event=stuck", job_id, extra=about(job=job_id))
             case _:
                 self._take_attempt_report(report)
+
+    def _take_gpus(self, report: GpusReport) -> None:
+        use, engine = self._link.gpu_use, self._engine
+        use.take(report.driver, report.line, engine.ledger.jobs)
+        listed = dict(engine.rules.axes.instances).get(GPU, ())
+        used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
+        if engine.see_instances(used):
+            self._submit(Tick(engine.clock()))
 
     def _take_attempt_report(self, report: AttemptReport) -> None:
         key = report.key

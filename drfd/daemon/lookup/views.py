@@ -621,7 +621,7 @@ def _indices(array: Array, ids: Iterable[Ids]) -> str:
 def external_view(external: ExternalLoad | None) -> ExternalView | None:
     """Return the use by processes outside drfd and the capacity left to them, or None if they use
     no more than is reserved for them."""
-    if external is None:
+    if external is None or external.is_of_instances_alone:
         return None
     return {
         "cores": external.used.cores_milli / 1000,

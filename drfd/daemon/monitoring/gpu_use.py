@@ -8,7 +8,7 @@ rights, about processes that may be gone: it is shown and compared, and never ac
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -19,8 +19,13 @@ from drfd.core.model.job import Job
 from drfd.daemon.countable import GPU
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, GpuShare, Meter
 from drfd.host import measurements
+from drfd.linux.user_database import LocalAccounts
 
 log = logging.getLogger("drfd")
+
+#: From so much on a GPU counts as used outside drfd: bytes of memory, and the part of all of its
+#: memory, whichever is more; or percent of its time.
+_LEAST_BYTES, _LEAST_PART, _LEAST_PERCENT = 1 << 30, 10, 25
 
 
 class GpuProcess(Struct, frozen=True):
@@ -82,6 +87,16 @@ class MeasuredGpu:
         """The processes of no job that use it, as far as they are known."""
         return [] if self.users is None else self.users.get(None, [])
 
+    @property
+    def is_used_outside(self) -> bool:
+        """Whether processes of no job use more of it than a screen takes."""
+        if not self.outside:
+            return False
+        total, memory = self.reading.memory_total, self.outside_memory
+        least = _LEAST_BYTES if total is None else max(_LEAST_BYTES, total // _LEAST_PART)
+        percent = sum(each.utilisation or 0 for each in self.outside)
+        return (memory or 0) >= least or percent >= _LEAST_PERCENT
+
     def share(self, key: AttemptKey) -> GpuShare:
         """Return the use by one attempt."""
         if self.users is None:
@@ -109,6 +124,7 @@ class GpuUse:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
+        self._accounts = LocalAccounts()
         #: Driver → when it was read, on the monotonic clock, and its GPUs.
         self._latest: dict[str, tuple[float, list[MeasuredGpu]]] = {}
         #: Driver → why nothing is measured, in a sentence.
@@ -145,6 +161,30 @@ class GpuUse:
         oldest_s = self._meter.mono() - GPUS_STALE_S
         found = [each for at_s, gpus in self._latest.values() if at_s >= oldest_s for each in gpus]
         return sorted(found, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
+
+    def used_outside(self, instances: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return which of these instances of `gpu` processes outside drfd use so much that no job
+        should be given them, each with the names of their users.
+
+        A little is no use: each process with a window has some memory on the screen's GPU.
+        """
+        by_name = {
+            name: gpu
+            for gpu in self.gpus()
+            for name in (gpu.reading.name, gpu.reading.uuid)
+            if name is not None
+        }
+        found = {}
+        for each in instances:
+            gpu = by_name.get(each)
+            if gpu is not None and gpu.is_used_outside:
+                found[each] = tuple(sorted({self._name_of(other.uid) for other in gpu.outside}))
+        return found
+
+    def _name_of(self, uid: int | None) -> str:
+        if uid is None:
+            return "somebody"
+        return self._accounts.name_of(uid) or f"uid {uid}"
 
 
 def _measured(reading: GpuReading, owners: _Owners) -> MeasuredGpu:

@@ -18,11 +18,17 @@ from drfd.core.explain.reasons import (
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.model.job import JobSpec
 from drfd.core.model.resources import NOTHING, Resources
-from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator
+from drfd.core.scheduling.kept_free import (
+    SAMPLES,
+    ExternalLoad,
+    ExternalLoadEstimator,
+    beside_jobs,
+)
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of
-from fakes import BOB, Bench, demand, now, rules, schedule, spec
+from fakes import BOB, Bench, demand, now, of_gpus, rules, schedule, spec, with_gpus
 
 #: 16 cores and 32 GiB for jobs: a load of 1 core, or of 1 GiB, is noticed.
 CAPACITY = demand(16, 32)
@@ -314,3 +320,66 @@ def test_a_forecast_goes_on_when_the_load_is_over_and_jobs_are_not() -> None:
     bench.start(of_bob(5, limit_s=600))
     job_id = bench.submit(spec(asks=demand(9), time_limit_s=60))
     assert forecast(bench, job_id, loaded(2, until_s=300)) == 600
+
+
+# -- instances ---------------------------------------------------------------------------------
+
+BY = ("carol",)
+
+
+def test_an_instance_is_in_use_from_the_third_reading_that_shows_it_to_the_third_without() -> None:
+    gauge, by = ExternalLoadEstimator(), Rules(capacity=CAPACITY, beside=NOTHING)
+    one, two = ("gpu", "0"), ("gpu", "1")
+    seen = []
+    for number, used in enumerate(([one], [one, two], [one], [two], [], [two], [], [], [])):
+        changed = gauge.see_instances(dict.fromkeys(used, BY), by, 2.0 * number)
+        seen.append((changed, sorted(name for _, name in gauge.instances)))
+    assert seen == [
+        *[(False, [])] * 2, (True, ["0"]), (False, ["0"]), (False, ["0"]), (True, []),
+        *[(False, [])] * 3,
+    ]  # fmt: skip
+
+
+def test_an_instance_is_not_in_use_for_ever_because_nobody_reads_any_more() -> None:
+    gauge, by = ExternalLoadEstimator(), Rules(capacity=CAPACITY, beside=NOTHING)
+    used = {("gpu", "0"): BY}
+    for at_s in (0.0, 2.0, 4.0):
+        gauge.see_instances(used, by, at_s)
+    load = gauge.load(34.0)
+    assert load is not None and load.instances == ((("gpu", "0"), BY),)
+    assert gauge.load(34.1) is None
+    assert gauge.see_instances({}, by, 60.0) is False
+    # Where jobs need not respect such load, there is none.
+    free = Rules(capacity=CAPACITY, beside=None)
+    for at_s in (61.0, 62.0, 63.0):
+        gauge.see_instances(used, free, at_s)
+    assert gauge.load(63.0) is None
+
+
+def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them() -> None:
+    bench = Bench(with_gpus(2, beside=NOTHING))
+    scheduler = Scheduler(half_life_s=3600.0)
+
+    def run() -> None:
+        for event in scheduler.run(bench.ledger, bench.rules, now()):
+            bench.ledger.apply(event)
+
+    for _ in range(3):
+        scheduler.external_load.see_instances({("gpu", "0"): BY}, bench.rules, now().at_s)
+    first, second = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
+    run()
+    assert bench.job(first).instances == (("gpu", ("1",)),)
+    assert bench.job(second).instances == ()
+    assert scheduler.last_plan is not None
+    waiting = bench.job(second)
+    reason = explain_wait(waiting, bench.ledger, scheduler.last_plan, bench.rules)
+    shortage = ResourceShortage("gpu", 1, 0)
+    assert reason == WaitReason(ReasonCode.EXTERNAL_LOAD, ExternalUse(shortage, 1, 1, (("0", BY),)))
+    for _ in range(3):
+        scheduler.external_load.see_instances({}, bench.rules, now().at_s)
+    run()
+    assert bench.job(second).instances == (("gpu", ("0",)),)
+    # What a job has is not taken from it, nor counted twice.
+    for _ in range(3):
+        scheduler.external_load.see_instances({("gpu", "0"): BY}, bench.rules, now().at_s)
+    assert beside_jobs(scheduler.external_load.load(now().at_s), bench.ledger) is None

@@ -28,7 +28,7 @@ from drfd.core.model.job import (
     Retry,
     Words,
 )
-from drfd.core.model.resources import Axes
+from drfd.core.model.resources import NOTHING, Axes
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
@@ -41,7 +41,7 @@ from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.port import Policy
 from drfd.linux.unix_sockets import at_socket
-from fakes import ALICE, demand, now, rules, spec, with_gpus
+from fakes import ALICE, demand, now, of_gpus, rules, spec, with_gpus
 
 Message = dict[str, Any]
 HELLO = {
@@ -1018,3 +1018,27 @@ async def test_a_line_about_gpus_is_the_present_use_of_the_jobs_in_it(bench: Ope
         await b.report({"report": "gpus", "driver": "nvidia", "line": "nonsense"})
         assert b.meter.gpus(job) == GpuShare(5, 3)
         assert b.launcher.connections == 1
+
+
+async def test_a_gpu_that_somebody_outside_uses_is_not_given_out_meanwhile(
+    bench: OpenBench,
+) -> None:
+    async with bench() as b:
+        b.engine.adopt(with_gpus(0, 1, beside=NOTHING))
+        await b.ready()
+        user = {"pid": 9, "uid": 0, "cgroups": ["/x"], "memory": 5 << 30, "utilisation": 90}
+        gpu = {
+            "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "is_lost": False,
+            "memory_used": 5 << 30, "memory_total": 9 << 30, "utilisation": 90,
+        }  # fmt: skip
+        for processes in ([user], []):
+            line = json.dumps({"gpus": [{**gpu, "processes": processes}], "why": None})
+            for _ in range(3):
+                await b.report({"report": "gpus", "driver": "nvidia", "line": line})
+            if processes:
+                for _ in range(2):
+                    await b.ask(st.SubmitAsked(now(), of_gpus(1)))
+                assert b.job(1).instances == (("gpu", ("1",)),)
+                assert b.job(2).state is JobState.PENDING
+        await b.quiet()
+        assert b.job(2).instances == (("gpu", ("0",)),)

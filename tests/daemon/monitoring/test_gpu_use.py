@@ -229,3 +229,39 @@ def test_without_cgroups_a_process_belongs_to_the_runner_that_it_descends_from(
         os.waitpid(child, 0)
     assert meter.gpus(JOB) == GpuShare(100, 10)
     assert use.gpus()[0].jobs_memory == 100
+
+
+GIB = 1 << 30
+#: Of a card with 24 GiB.
+BIG = {"memory_total": 24 * GIB, "memory_used": 5 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("processes", "is_used"),
+    [
+        ([], False),
+        ([process(5, memory=5 * GIB, utilisation=None)], True),
+        ([process(5, memory=1 * GIB, utilisation=1), process(6, memory=2 * GIB)], True),
+        # A screen's, and all that is shown on it.
+        ([process(5, memory=2 * GIB, utilisation=10)], False),
+        ([process(5, memory=1, utilisation=13), process(6, memory=1, utilisation=12)], True),
+        ([process(5, OURS, memory=5 * GIB, utilisation=100)], False),
+    ],
+)
+def test_a_gpu_is_used_outside_if_more_than_a_screen_uses_it(
+    use: GpuUse, processes: list[dict[str, Any]], is_used: bool
+) -> None:
+    used = sum(each["memory"] for each in processes)
+    take(use, gpu(*processes, **{**BIG, "memory_used": used}))
+    assert list(use.used_outside(["0"])) == ["0"] * is_used
+
+
+def test_who_uses_a_gpu_outside_is_named(use: GpuUse, clock: Clock) -> None:
+    alike = {"memory": 3 * GIB}
+    others = [process(5, uid=0, **alike), process(6, uid=123_456_789, **alike)]
+    take(use, gpu(*others, **{**BIG, "memory_used": 6 * GIB}))
+    assert use.used_outside(["0", "1"]) == {"0": ("root", "uid 123456789")}
+    assert use.used_outside(["GPU-a"]) == {"GPU-a": ("root", "uid 123456789")}
+    assert use.used_outside(["1"]) == {}
+    clock.now_s += 11
+    assert use.used_outside(["0"]) == {}
