@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,3 +111,14 @@ def make_instance() -> Iterator[Callable[..., Instance]]:
 @pytest.fixture
 def instance(make_instance: Callable[..., Instance]) -> Instance:
     return make_instance().start()
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Local time whose clocks are set back by an hour on 2026-10-25 at 03:00: that week has 169
+    hours."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

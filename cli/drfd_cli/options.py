@@ -395,10 +395,7 @@ def asked_form() -> Form:
 _CD = "cd DIR first: a job runs where you submit it"
 #: Options of other programs, and what does the same here.
 _ELSEWHERE = {
-    **dict.fromkeys(
-        ("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"),
-        "-c CORES",
-    ),
+    **dict.fromkeys(("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"), "-c CORES"),
     **dict.fromkeys(("--memory", "--mem-per-node", "--mem-per-cpu", "--ram"), "-m SIZE"),
     **dict.fromkeys(("--gpus", "--gpu", "--gpus-per-node", "-G"), "--gres gpu=N"),
     **dict.fromkeys(("--partition", "--account", "-A", "--queue"), "-p POOL"),
@@ -415,9 +412,6 @@ _ELSEWHERE = {
     "--request-memory": "-m SIZE",
     "--urgency": "--priority N",
     "--count": "--array 0-99",
-    **dict.fromkeys(
-        ("--working-directory", "--cwd"), "cd DIR first: a job runs where you submit it"
-    ),
     **dict.fromkeys(("--stdin", "--input", "-i"), "-- sh -c 'COMMAND < FILE'"),
     **dict.fromkeys(("--print-task-id", "-P"), "-q"),
     **dict.fromkeys(("--immediate", "--follow"), "-w"),

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from datetime import datetime
 
 import pytest
 
 from drfd.common.errors import Refused
 from drfd.common.week import Weekly, parse_week_hours, parse_weekly
+from local_clock import at
 
 HOUR = 3600
 
 
-@pytest.fixture(autouse=True)
-def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its clocks are set back by an hour on 2026-10-25 at 03:00."""
-    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-def at(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+pytestmark = pytest.mark.usefixtures("in_berlin")
 
 
 #: 2026-11-23 is a Monday.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from datetime import datetime
-
 import pytest
 
 from drfd.common.week import parse_week_hours
@@ -21,22 +17,12 @@ from drfd.daemon.calendar import (
     weeks,
     window_warnings,
 )
+from local_clock import at
 
 HOUR, WEEK = 3600, 7 * 86400
 
 
-@pytest.fixture(autouse=True)
-def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its clocks are set back by an hour on 2026-10-25 at 03:00."""
-    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-def at(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+pytestmark = pytest.mark.usefixtures("in_berlin")
 
 
 def test_weeks_begin_on_mondays_by_the_local_clock() -> None:

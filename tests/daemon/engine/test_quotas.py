@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from fractions import Fraction
 
 import pytest
@@ -22,24 +19,14 @@ from drfd.core.model.stimuli import Actor, Now
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, attempt_started, demand, ended, rules, spec
+from local_clock import at
 
 HOUR = 3600.0
 #: A Friday, and the Monday after it.
 FRIDAY, MONDAY = "2026-10-23 12:00", "2026-10-26 00:00"
 
 
-@pytest.fixture(autouse=True)
-def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its clocks are set back by an hour on 2026-10-25 at 03:00: that week has 169 hours."""
-    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-def at(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+pytestmark = pytest.mark.usefixtures("in_berlin")
 
 
 class Clock:
