@@ -308,7 +308,15 @@ def _run_tasks(step: Step) -> int:
     label = "label" in step.options
     sys.stdout.flush()
     files = [_files(step, number) for number in range(step.tasks)]
-    tasks = []
+    tasks: list[subprocess.Popen[bytes]] = []
+
+    def end(*_: object) -> None:
+        for task in tasks:
+            task.terminate()
+
+    # From before the first task on, which may be warned as soon as it runs.
+    signal.signal(signal.SIGTERM, end)
+    step_queue.heed_no_warning()
     for number, own in enumerate(files):
         env = {**os.environ, **step.variables(), **step.devices(number)}
         env["SLURM_PROCID"] = str(number)
@@ -322,12 +330,6 @@ def _run_tasks(step: Step) -> int:
             )
         )
 
-    def end(*_: object) -> None:
-        for task in tasks:
-            task.terminate()
-
-    signal.signal(signal.SIGTERM, end)
-    step_queue.heed_no_warning()
     threads = _relay(tasks, [own.stdout for own in files]) if label else []
     ended = _await(tasks, step.limit_s)
     for thread in threads:
