@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 
+from drfd.devices.roster import Roster
 from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
 from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode, named
@@ -39,8 +40,9 @@ def main(kind: str) -> None:
         if os.getppid() != parent:
             return
         gpus.open()
+        roster = Roster()
         while True:
-            _write(encode(named(gpus.read())))
+            _write(encode(named(gpus.read(), roster)))
             time.sleep(PERIOD_S)
     except Unmeasured as error:
         _write(encode(why=str(error)))

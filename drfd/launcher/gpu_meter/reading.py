@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import NotRequired, TypedDict
 
 from drfd.common.errors import HostError
-from drfd.devices.gpus import find_gpus
+from drfd.devices.roster import Roster
 
 #: Kinds of drivers: NVIDIA's own, and those of the kernel's DRM (AMD and Intel).
 NVIDIA, DRM = "nvidia", "drm"
@@ -97,13 +97,13 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def named(readings: list[GpuReading]) -> list[GpuReading]:
+def named(readings: list[GpuReading], roster: Roster) -> list[GpuReading]:
     """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
     without GPUs that are part of the processor: their memory is the machine's.
 
-    They are looked up each time, because slices come and go."""
+    They are looked up in the roster each time, because slices come and go."""
     try:
-        gpus = find_gpus(with_links=False)
+        gpus = roster.look_up()
     except HostError:
         gpus = ()
     known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}

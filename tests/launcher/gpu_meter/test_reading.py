@@ -9,7 +9,7 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.devices.gpu import Gpu
-from drfd.launcher.gpu_meter import reading
+from drfd.devices.roster import Roster
 from drfd.launcher.gpu_meter.reading import (
     MAX_LINE_BYTES,
     GpuReading,
@@ -37,7 +37,7 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
         Gpu(name="2", vendor="amd", pci="0000:03:00.0"),
         Gpu(name="3", vendor="amd", pci="0000:0c:00.0", is_integrated=True),
     )
-    monkeypatch.setattr(reading, "find_gpus", lambda with_links: found)
+    monkeypatch.setattr(Roster, "look_up", lambda roster: found)
     readings = [
         gpu(),
         gpu(pci="0000:02:00.0", uuid="MIG-x", slice="3:0"),
@@ -45,17 +45,17 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
         gpu(pci="0000:03:00.0", uuid="GPU-0123"),
         gpu(pci="0000:0c:00.0"),
     ]
-    assert [(each["name"], each["uuid"]) for each in named(readings)] == [
+    assert [(each["name"], each["uuid"]) for each in named(readings, Roster())] == [
         ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
     ]  # fmt: skip
 
 
 def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(with_links: bool) -> tuple[Gpu, ...]:
+    def fail(roster: Roster) -> tuple[Gpu, ...]:
         raise HostError("gpus", "cannot read")
 
-    monkeypatch.setattr(reading, "find_gpus", fail)
-    assert named([gpu()]) == [gpu(name=None)]
+    monkeypatch.setattr(Roster, "look_up", fail)
+    assert named([gpu()], Roster()) == [gpu(name=None)]
 
 
 def test_a_line_that_would_be_too_long_leaves_out_the_processes() -> None:
