@@ -9,7 +9,10 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -38,3 +41,13 @@ class Nvml:
         fresh.write_text("".join(f"{line}\n" for line in lines))
         os.chmod(fresh, 0o644)
         fresh.rename(self._answers)
+
+
+@contextmanager
+def a_library() -> Iterator[Nvml]:
+    """A stand-in that exists meanwhile, for processes of any user: not below pytest's directory,
+    which another run of pytest by the same user closes to others."""
+    with TemporaryDirectory(prefix="drfd-test-nvml-", dir="/var/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        yield Nvml(place / "lib")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from instance import CONFIG, Instance, wait_for
-from nvml import Nvml, needs_nvml
+from nvml import Nvml, a_library, needs_nvml
 
 pytestmark = [
     needs_nvml,
@@ -42,12 +42,9 @@ GPU = "gpu 0000:01:00 GPU-a {total} {used} 90 0"
 
 
 @pytest.fixture
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Nvml:
-    directory = tmp_path_factory.mktemp("nvml")
-    for above in (directory, directory.parent, directory.parent.parent):
-        if above.stat().st_uid == os.getuid():
-            above.chmod(0o755)
-    return Nvml(directory / "lib")
+def nvml() -> Iterator[Nvml]:
+    with a_library() as library:
+        yield library
 
 
 @pytest.fixture

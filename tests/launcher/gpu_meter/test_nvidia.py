@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.rig import WAIT_S, until
-from nvml import Nvml, needs_nvml
+from nvml import Nvml, a_library, needs_nvml
 
 pytestmark = needs_nvml
 
@@ -28,9 +27,8 @@ in_first_pids = pytest.mark.skipif(not _OURS, reason="pids here are not the driv
 
 @pytest.fixture(scope="module")
 def nvml() -> Iterator[Nvml]:
-    with tempfile.TemporaryDirectory() as directory:
-        os.chmod(directory, 0o755)
-        yield Nvml(Path(directory) / "nvml")
+    with a_library() as library:
+        yield library
 
 
 Measure = Callable[[], subprocess.Popen[bytes]]

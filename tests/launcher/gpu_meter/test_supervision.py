@@ -18,7 +18,7 @@ from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
-from nvml import Nvml, needs_nvml
+from nvml import Nvml, a_library, needs_nvml
 
 
 class Stage:
@@ -227,15 +227,11 @@ _PRESENT = (
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Nvml:
-    directory = tmp_path_factory.mktemp("nvml")
-    for above in (directory, directory.parent, directory.parent.parent):
-        if above.stat().st_uid == os.getuid():
-            above.chmod(0o755)
-    nvml = Nvml(directory / "lib")
-    for name, value in nvml.environ.items():
-        monkeypatch.setenv(name, value)
-    return nvml
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
+    with a_library() as nvml:
+        for name, value in nvml.environ.items():
+            monkeypatch.setenv(name, value)
+        yield nvml
 
 
 @pytest.fixture
