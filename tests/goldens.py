@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, Grant, LaunchOrder  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 from journal.test_golden import LAST_EVENTS, write_anew  # noqa: E402
 
@@ -85,10 +86,14 @@ ORDER = LaunchOrder(
 _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
     protocol.launch_message(ORDER),
+    protocol.launch_message(
+        replace(ORDER, grants=(Grant(name="gpu", given=("1",), others=("0", "GPU-5c")),))
+    ),
     protocol.notify_message(ORDER),
     protocol.exec_message(ORDER, protocol.Inside(number=1, command=b"words", proof="0" * 64)),
     protocol.signal_message((5, 1), 3, (10, 12)),
     {"cmd": protocol.LIST},
+    {"cmd": protocol.MEASURE_GPUS, "on": True},
     *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
 ]
 REPORTS: list[Message] = [
@@ -117,6 +122,7 @@ REPORTS: list[Message] = [
     {"report": "told", **_ONE, "notice": "told"},
     {"report": "stuck", **_ONE},
     {"report": "listed", "known": [[5, 1], [6, 2]]},
+    {"report": "gpus", "driver": "nvidia", "line": '{"gpus":[],"why":null}'},
 ]
 
 _JOB: Message = {

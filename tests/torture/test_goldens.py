@@ -127,6 +127,8 @@ def test_the_orders_are_understood_and_every_command_is_among_them() -> None:
             assert again == {"cmd": protocol.EXEC, **message}
         elif command == protocol.SIGNAL:
             assert protocol.read_signals(message) == ((5, 1), 3, (10, 12))
+        elif command == protocol.MEASURE_GPUS:
+            assert protocol.read_command({"cmd": command, **message}).on is True  # type: ignore[union-attr]
         elif command != protocol.LIST:
             assert protocol.read_attempt(message) == (5, 1)
     known = {value for name, value in vars(protocol).items() if _is_command(name, value)}
@@ -145,6 +147,7 @@ def _is_command(name: str, value: object) -> bool:
         "PIN",
         "NO_PIN",
         "TOLD",
+        "GPUS",
     )
     return name.isupper() and isinstance(value, str) and name not in others
 
@@ -161,7 +164,7 @@ def test_the_reports_are_understood_and_every_kind_is_among_them() -> None:
     tags = {
         each.__struct_config__.tag for each in get_args(StuckReport | ExecReport | AttemptReport)
     }
-    known = tags | {"hello", "listed"}
+    known = tags | {"hello", "listed", "gpus"}
     assert {report["report"] for report in reports} == known, AGAIN
 
 

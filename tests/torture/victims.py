@@ -84,7 +84,8 @@ class Victim(Instance):
 
     def hides_devices(self) -> bool:
         """As the launcher says, of the resource that has a device."""
-        return str(self.ask("doctor")["controls"]["fpga"]).startswith("enforced")
+        said = wait_for("the launcher", lambda: self.ask("doctor")["controls"].get("fpga"))
+        return str(said).startswith("enforced")
 
     # -- the processes ------------------------------------------------------------------------
 
