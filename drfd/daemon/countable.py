@@ -15,11 +15,9 @@ from functools import partial
 from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable, one_of, read_path, wrong
 from drfd.core.model.resources import Axes, Instance, InstancePlace, Instances
-from drfd.devices.gpus import Gpu, automatic, find_gpus
+from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
 from drfd.launcher.protocol import DeviceSettings
 
-#: The resource whose instances are GPUs.
-GPU = "gpu"
 #: The list of instances that stands for all GPUs of the machine.
 AUTO = "auto"
 #: Whether only GPUs in the list are hidden from jobs that do not have them, or all of the machine.

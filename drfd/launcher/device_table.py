@@ -14,15 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drfd.common.errors import HostError
-from drfd.devices.gpus import Gpu, gpus_named
+from drfd.devices.gpus import GPU, Gpu, gpus_named
 from drfd.devices.nodes import DeviceNode, node_at, show_node
 from drfd.devices.roster import Roster
 from drfd.devices.variables import variables_for
 from drfd.launcher.confinement.interface import Devices
 from drfd.launcher.protocol import Assignment, DeviceSettings, Grant
 
-#: The countable resource whose instances are the GPUs of the machine.
-GPU = "gpu"
 #: Where the kernel says of a device node on which NUMA node its device is.
 _DEVICES = {"c": "/sys/dev/char", "b": "/sys/dev/block"}
 

@@ -129,10 +129,8 @@ def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | Non
     job has is not free anyway. None if nothing is left of it."""
     if load is None or not load.instances:
         return load
-    there = set(each_instance(ledger.axes.instances))
-    left = tuple(
-        (each, users) for each, users in load.instances if each in there - ledger.taken.keys()
-    )
+    free = set(each_instance(ledger.axes.instances)) - ledger.taken.keys()
+    left = tuple((each, users) for each, users in load.instances if each in free)
     counts = Counter(name for (name, _), _ in left)
     gres = tuple(sorted(counts.items()))
     if not gres and load.kept == NOTHING:
@@ -195,16 +193,16 @@ class ExternalLoadEstimator:
         """Take a reading of the instances that processes outside drfd use, with their users.
         Returns whether it changes which ones are kept free: those in all of the latest readings,
         until they are in none."""
+        before = self.instances
         if rules.beside is None:
-            used = {}
+            self.instances = {}
+            self._readings.clear()
+            return bool(before)
         if now_s - self._read_at_s > _STALE_S:
             self._readings.clear()
         self._read_at_s = now_s
         self._readings.append(frozenset(used))
-        before = self.instances
-        if rules.beside is None:
-            self.instances = {}
-        elif len(self._readings) == _READINGS:
+        if len(self._readings) == _READINGS:
             in_all = frozenset.intersection(*self._readings)
             in_any = frozenset.union(*self._readings)
             busy = in_all | (in_any & before.keys())

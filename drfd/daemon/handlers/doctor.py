@@ -14,11 +14,11 @@ from drfd.common.paths import PRIVATE_PLACES
 from drfd.common.units import clock_time, show_duration
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
-from drfd.daemon.countable import GPU
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.reserves import Reserves
+from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, Message
 from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView, WindowView

@@ -50,7 +50,6 @@ from drfd.core.model.stimuli import (
     Stimulus,
     Tick,
 )
-from drfd.daemon.countable import GPU
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
@@ -76,6 +75,7 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import Meter
+from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import Message
@@ -423,6 +423,7 @@ class LauncherConnection:
             countables=engine.rules.axes.instances,
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
+            taken=engine.ledger.taken,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.

@@ -48,7 +48,8 @@ from drfd.core.model.job import (
     shares_output,
     submitted_us,
 )
-from drfd.core.model.resources import Instances, Resources
+from drfd.core.model.resources import Instance, Instances, Resources
+from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import (
@@ -69,8 +70,8 @@ from drfd.payload.environment import (
 )
 from drfd.payload.pack import encode
 
-#: The countable resource whose instances are GPUs, and the device list of a job that has none.
-_GPU, _NONE = "gpu", "-1"
+#: The device list of a job that has no GPU.
+_NONE = "-1"
 #: Fields of `Usage` that the cgroup alone counts.
 _COUNTERS = (
     *("quota_periods", "throttled_periods", "throttled_us", "limit_hits", "oom_kills"),
@@ -89,8 +90,8 @@ def device_variables(instances: Instances, gres: Collection[str]) -> dict[str, s
     the countable resources of this machine."""
     lists = {name: ",".join(each) for name, each in instances}
     found = {f"{GRES_PREFIX}{name.upper()}": text for name, text in lists.items()}
-    if _GPU in gres:
-        found |= dict.fromkeys(DEVICE_LISTS, lists.get(_GPU, _NONE))
+    if GPU in gres:
+        found |= dict.fromkeys(DEVICE_LISTS, lists.get(GPU, _NONE))
         found[DEVICE_ORDER] = "PCI_BUS_ID"
     return found
 
@@ -116,15 +117,15 @@ def order_for(
     countables: Instances = (),
     proof: str | None = None,
     beside: Iterable[Job] = (),
+    taken: Iterable[Instance] = (),
 ) -> LaunchOrder:
     """Return the order to launch the job's present attempt.
 
     `array` is the array that the job is a task of, `countables` are the instances that this machine
-    gives out, `proof` is the user's signature of the submission, and `beside` are the jobs that run
-    now, whose outputs must not be emptied.
+    gives out, and `taken` those that jobs have. `proof` is the user's signature of the submission,
+    and `beside` are the jobs that run now, whose outputs must not be emptied.
     """
     spec, demand = job.spec, job.spec.demand
-    beside = tuple(beside)
     # Instances that the job has been given stay its own when the configuration changes.
     named = {name for name, _ in (*countables, *job.instances)}
     limits = AttemptLimits(
@@ -157,24 +158,23 @@ def order_for(
             **({} if array is None else _array_variables(job, array)),
         },
         # Variables with GRES_PREFIX are always hidden, without being named here.
-        hidden=BELOW_DEVICE_LISTS if _GPU in named else (),
+        hidden=BELOW_DEVICE_LISTS if GPU in named else (),
         limits=limits,
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
-        grants=tuple(_grants(job, countables, beside, settings.with_nodes)),
+        grants=tuple(_grants(job, countables, taken, settings.with_nodes)),
     )
 
 
 def _grants(
-    job: Job, countables: Instances, beside: Iterable[Job], with_nodes: frozenset[str]
+    job: Job, countables: Instances, taken: Iterable[Instance], with_nodes: frozenset[str]
 ) -> Iterator[Grant]:
     """Yield what a job is given of each resource with device nodes, and what others may have: also
     what is not in the configuration any more, and stays with jobs that run."""
     if not with_nodes:
         return
-    listed = dict(countables)
-    held = [(name, each) for other in beside for name, some in other.instances for each in some]
+    listed, held = dict(countables), tuple(taken)
     for name in sorted(with_nodes):
         mine = dict(job.instances).get(name, ())
         others = (*listed.get(name, ()), *(each for kind, each in held if kind == name))

@@ -27,9 +27,9 @@ from drfd.core.model.resources import Axes, Resources, Vector
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.core.usage import Curve, Point
-from drfd.daemon.countable import GPU
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import GpuShare
+from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts
 from drfd.protocol.replies import (
     AllRunsView,

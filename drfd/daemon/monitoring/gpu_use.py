@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.model.job import Job
-from drfd.daemon.countable import GPU
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, GpuShare, Meter
+from drfd.devices.gpus import GPU
 from drfd.host import measurements
 from drfd.linux.user_database import LocalAccounts
 

@@ -86,11 +86,11 @@ def test_a_job_is_told_what_it_has_also_when_it_is_not_configured_any_more() -> 
 
 def test_the_launcher_is_told_what_others_may_have_too() -> None:
     """Also what was taken out of the configuration while a job has it."""
-    running = replace(JOB, id=8, instances=(("gpu", ("7", "0")), ("tape", ("left",))))
+    taken = [("gpu", "7"), ("gpu", "0"), ("tape", "left"), ("gpu", "1"), ("tape", "right")]
     job = replace(JOB, instances=(("gpu", ("1",)), ("tape", ("right",))))
     there: Instances = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
     settings = LaunchSettings((), 64, "quota", frozenset({"gpu", "fpga"}))
-    made = order_for(job, JOURNAL, settings, countables=there, beside=iter([running, job]))
+    made = order_for(job, JOURNAL, settings, countables=there, taken=taken)
     assert made.grants == (Grant(name="gpu", given=("1",), others=("0", "2", "7")),)
     without = replace(JOB, instances=())
     made = order_for(without, JOURNAL, settings, countables=there)
