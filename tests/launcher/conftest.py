@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.linux import syscalls
 from launcher import rig
 from launcher.rig import AttemptFiles, Driver, LauncherProcess, MakeLauncher, Start, Terminal
 from starters import COMPILED, WAYS, compiled_starter, why_not_compiled
@@ -95,3 +96,10 @@ def terminal() -> Iterator[Terminal]:
         terminal = Terminal(Path(directory, "attach"))
         yield terminal
         terminal.close()
+
+
+@pytest.fixture
+def forks_beside_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test's own process fork as a launcher does, which has one thread: an earlier test of
+    the same run may have left another one."""
+    monkeypatch.setattr(syscalls, "_require_single_thread", lambda: None)

@@ -22,6 +22,8 @@ from drfd.launcher.protocol import AttemptLimits
 from drfd.linux import syscalls
 from drfd.linux.syscalls import BPF_F_ALLOW_MULTI, AttachedPrograms
 
+pytestmark = pytest.mark.usefixtures("forks_beside_threads")
+
 MOUNTINFO = Path("/proc/self/mountinfo").read_text()
 MEMBERSHIPS = Path("/proc/self/cgroup").read_text()
 LIMITS = AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=16)

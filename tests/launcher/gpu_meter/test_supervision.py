@@ -17,7 +17,6 @@ from drfd.launcher.gpu_meter.reading import MAX_LINE_BYTES, NVIDIA
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux import syscalls
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
 from nvml import Nvml, a_library, needs_nvml
 
@@ -33,8 +32,6 @@ class Stage:
         self.reports: list[Message] = []
         self.longest_turn_s = 0.0
         monkeypatch.setattr(supervision, "_IS_PRESENT", {NVIDIA: lambda: True})
-        # Other tests may have left threads, in which a launcher's process would not fork.
-        monkeypatch.setattr(syscalls, "fork", os.fork)
         self.meters = GpuMeters(self.background, self.selector, self.reports.append)
         self._patch = monkeypatch
         monkeypatch.setattr(supervision, "_PAUSE_S", 0.01)
@@ -87,7 +84,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks_beside_threads: None
+) -> Iterator[Stage]:
     made = Stage(tmp_path, monkeypatch)
     yield made
     made.end()
