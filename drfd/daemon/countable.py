@@ -7,6 +7,7 @@ these are written.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable, one_of, read_path, wrong
 from drfd.core.model.resources import Axes, Instance, InstancePlace, Instances
 from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
+from drfd.devices.nodes import DeviceNode, is_basic, node_at
 from drfd.launcher.protocol import DeviceSettings
 
 #: The list of instances that stands for all GPUs of the machine.
@@ -127,7 +129,33 @@ def read_gres(table: TomlTable) -> Countables:
             found.append(_read_table(name, table.table(name)))
         else:
             found.append(_listed(table, name, name))
+    _refuse_one_device_twice(table, found)
     return tuple(found)
+
+
+def _refuse_one_device_twice(table: TomlTable, countables: Sequence[CountableResource]) -> None:
+    """Raise ConfigError if two instances are one device, by one path or by two: a job that is given
+    one of them could not be kept from the other."""
+    owners: dict[DeviceNode | str, tuple[str, int, str]] = {}
+    for each in countables:
+        for number, paths in enumerate(each.devices):
+            for path in paths:
+                device = _device(path)
+                name, other, first = owners.setdefault(device, (each.name, number, path))
+                if (name, other) != (each.name, number):
+                    table.fail(
+                        f"{each.name}.devices",
+                        f"{path} is {each.name} {number} and, as {first}, {name} {other}",
+                        hint="a device can be one instance only",
+                    )
+
+
+def _device(path: str) -> DeviceNode | str:
+    """Return the device at a path, or what the path leads to while no device is there."""
+    try:
+        return node_at(path)
+    except (OSError, ValueError):
+        return os.path.realpath(path)
 
 
 def _read_table(name: str, table: TomlTable) -> CountableResource:
@@ -205,4 +233,16 @@ def _read_nodes(value: object) -> tuple[str, ...]:
     paths = value if isinstance(value, list) else [value]
     if not paths:
         raise wrong(value, "a device node", '"/dev/xdma0"')
-    return tuple(map(read_path, paths))
+    return tuple(map(_read_node, paths))
+
+
+def _read_node(value: object) -> str:
+    path = read_path(value)
+    if is_basic(path):
+        raise Refused(
+            "config",
+            f"{path} is a device that every process needs: hidden from other jobs, it would keep "
+            "them from starting",
+            hint="list the device's own node",
+        )
+    return path

@@ -506,6 +506,33 @@ def test_a_wrong_table_is_an_error_that_names_it(path: Path, text: str, key: str
     assert complaint(path, text).startswith(f"FILE: {key}: ")
 
 
+@pytest.mark.parametrize(
+    "node", ["/dev/null", "/dev/../dev/zero", "/dev/urandom", "/dev/tty", "/dev/pts/0"]
+)
+def test_a_device_that_every_process_needs_cannot_be_given_out(path: Path, node: str) -> None:
+    assert complaint(path, f"[gres.fpga]\ndevices = ['/dev/a', ['{node}']]\n") == (
+        f"FILE: gres.fpga.devices: {node} is a device that every process needs: hidden from other "
+        "jobs, it would keep them from starting (list the device's own node)"
+    )
+
+
+def test_one_device_is_one_instance_of_one_resource(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "a")
+    for text, place, other in (
+        (f"[gres.fpga]\ndevices = ['{tmp_path}/a', '{link}']\n", "fpga 1", "fpga 0"),
+        (
+            f"[gres.card]\ndevices = ['{tmp_path}/a']\n[gres.fpga]\ndevices = ['{link}']\n",
+            "fpga 0",
+            "card 0",
+        ),
+    ):
+        assert complaint(path, text) == (
+            f"FILE: gres.fpga.devices: {link} is {place} and, as {tmp_path}/a, {other} (a device "
+            "can be one instance only)"
+        )
+
+
 def test_a_number_of_instances_is_refused_with_the_line_to_write(path: Path) -> None:
     assert complaint(path, "[gres]\nlicense = 3\n") == (
         "FILE: gres.license: 3 is a number, and each instance has a number or name of its own "

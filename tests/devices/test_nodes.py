@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode, node_at, show_node
+from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode, is_basic, node_at, show_node
 
 
 def test_a_node_is_known_by_its_kind_and_numbers() -> None:
@@ -42,3 +42,21 @@ def test_what_is_no_device_is_refused_and_what_is_missing_is_the_kernels_error(
             node_at(path)
     with pytest.raises(FileNotFoundError, match="missing"):
         node_at(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("target", ["null", "zero", "random", "urandom", "tty", "ptmx"])
+def test_a_device_that_all_processes_need_is_known_by_any_path(tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(f"/dev/{target}")
+    assert is_basic(f"/dev/{target}")
+    assert is_basic(str(tmp_path / "link"))
+    assert is_basic("/dev/pts/7")
+    assert not is_basic(str(tmp_path / "missing"))
+    assert not is_basic(str(tmp_path))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
+def test_a_node_of_another_name_is_basic_if_jobs_cannot_start_without_it(tmp_path: Path) -> None:
+    for name, minor in (("null", 3), ("zero", 5), ("random", 8)):
+        os.mknod(tmp_path / name, 0o600 | stat.S_IFCHR, os.makedev(1, minor))
+    found = [name for name in ("null", "zero", "random") if is_basic(str(tmp_path / name))]
+    assert found == ["null", "random"]

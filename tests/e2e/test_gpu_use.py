@@ -35,7 +35,7 @@ from drfd.launcher.main import main
 supervision._IS_PRESENT = {"nvidia": lambda: True}
 main()
 """
-GPUS = CONFIG + "[gres.gpu]\ndevices = ['/dev/null', '/dev/zero']\n"
+GPUS = CONFIG + "[gres.gpu]\ndevices = ['/dev/gpu0', '/dev/gpu1']\n"
 if os.getuid() == 0:
     GPUS += '[daemon]\nsystem_users = ["root"]\n'
 GPU = "gpu 0000:01:00 GPU-a {total} {used} 90 0"
