@@ -16,7 +16,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
 from drfd.core.model.lifecycle import TRANSITIONS, Effect
-from drfd.core.model.resources import Axes, Resources, Vector
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import (
     Actor,
     AttemptEnded,
@@ -29,6 +29,7 @@ from drfd.core.model.stimuli import (
     SubmitAsked,
     SuspendAsked,
 )
+from drfd.core.model.vectors import Vector
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import Plan

@@ -18,8 +18,8 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Job, JobSpec, Outcome
-from drfd.core.model.resources import Vector
 from drfd.core.model.stimuli import Now
+from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.sim.workload import SimJob

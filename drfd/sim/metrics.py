@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from drfd.core.fairness.share_tree import ShareTree
-from drfd.core.model.resources import Vector, minus, plus
+from drfd.core.model.vectors import Vector, minus, plus
 from drfd.sim.driver import FinishedJob, Run
 from drfd.sim.workload import SimJob
 

@@ -16,7 +16,7 @@ from operator import mul
 
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
 from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up
-from drfd.core.model.resources import Vector
+from drfd.core.model.vectors import Vector
 
 #: Leaf → number of tasks.
 Tasks = dict[str, Fraction]

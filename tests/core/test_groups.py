@@ -18,7 +18,7 @@ from drfd.core.explain.reasons import GroupLimit, ReasonCode, WaitReason, explai
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState, UserGroup
-from drfd.core.model.resources import fits
+from drfd.core.model.vectors import fits
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import POLICIES, free_of

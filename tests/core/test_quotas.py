@@ -26,8 +26,8 @@ from drfd.core.fairness.week_quotas import (
 )
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.resources import fits, minus
 from drfd.core.model.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
+from drfd.core.model.vectors import fits, minus
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context

@@ -10,7 +10,8 @@ import pytest
 
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.fairness.share_tree import ShareTree
-from drfd.core.model.resources import Resources, Vector, minus, plus
+from drfd.core.model.resources import Resources
+from drfd.core.model.vectors import Vector, minus, plus
 from drfd.sim.driver import Run, simulate
 from drfd.sim.metrics import measure, over_time, spread
 from drfd.sim.workload import SimJob

@@ -45,7 +45,8 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import Axes, Resources, short_axes
+from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.vectors import short_axes
 
 Ask = TypeVar("Ask", bound=st.JobAsked)
 

@@ -32,8 +32,9 @@ from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import Axes, Resources, Vector
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import Now, SubmitAsked
+from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad

@@ -23,7 +23,7 @@ from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
+from drfd.core.model.vectors import Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.backfill import Backfill, InOrder
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import Plan

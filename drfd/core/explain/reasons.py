@@ -30,7 +30,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
-from drfd.core.model.resources import Vector, fits, plus, short_axes
+from drfd.core.model.vectors import Vector, fits, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan

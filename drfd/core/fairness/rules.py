@@ -35,7 +35,8 @@ from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
 from drfd.core.model.job import leaf_path
 from drfd.core.model.limit_hours import Limit, LimitHours
-from drfd.core.model.resources import Axes, Resources, Vector, kind_of
+from drfd.core.model.resources import Axes, Resources, kind_of
+from drfd.core.model.vectors import Vector
 
 T = TypeVar("T")
 N = TypeVar("N", bound="NodeSettings")

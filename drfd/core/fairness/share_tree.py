@@ -35,7 +35,7 @@ from drfd.core.fairness.entitlement import (
     over,
     plain,
 )
-from drfd.core.model.resources import Vector, fits, minus, plus
+from drfd.core.model.vectors import Vector, fits, minus, plus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from drfd.core.ledger.transitions import (
 )
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
+from drfd.core.model.instances import Instance, count_instances
 from drfd.core.model.job import (
     ALLOCATED_STATES,
     Array,
@@ -47,15 +48,8 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.lifecycle import InvalidTransition, next_state
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import (
-    Axes,
-    Instance,
-    Resources,
-    Vector,
-    count_instances,
-    minus,
-    plus,
-)
+from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.vectors import Vector, minus, plus
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from drfd.common.indices import Ids
 from drfd.core.ledger.windows import length_s
 from drfd.core.model.job import Array, Group, GroupKey, Job, JobSpec, JobState, Outcome
-from drfd.core.model.resources import Vector
+from drfd.core.model.vectors import Vector
 
 #: (-priority, job id); ids grow with the time of submission.
 Entry = tuple[int, int]

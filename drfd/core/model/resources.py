@@ -1,24 +1,16 @@
 """Amounts of resources, as exact integers.
 
-`Resources` is a declaration by name; `Vector` has the same amounts in the order of `Axes`, for
+`Resources` is a declaration by name; a vector has the same amounts in the order of `Axes`, for
 arithmetic. Fairness uses only vectors, so it works for any number of axes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import add, sub
-from typing import NamedTuple
 
-#: Amounts in the order of `Axes.names`.
-Vector = tuple[int, ...]
-#: Instances of countable resources by name: (("gpu", ("0", "1")),).
-Instances = tuple[tuple[str, tuple[str, ...]], ...]
-
-#: Resource and instance: ("gpu", "0").
-Instance = tuple[str, str]
+from drfd.core.model.instances import Instance, InstancePlace, Instances
+from drfd.core.model.vectors import Vector
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})
@@ -57,15 +49,6 @@ class Resources:
 
 
 NOTHING = Resources()
-
-
-class InstancePlace(NamedTuple):
-    """Where an instance of a countable resource is, as far as is known."""
-
-    #: NUMA node.
-    node: int | None = None
-    #: Instances of the same resource that have a direct link to it.
-    links: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,114 +132,3 @@ def kind_of(axis: str) -> str:
 
 def _of_each(disks: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{kind}:{disk}" for disk in disks for kind in ("read", "write"))
-
-
-_UNLIKE = "vectors of machines with different resources"
-
-
-def plus(left: Vector, right: Vector) -> Vector:
-    if len(left) != len(right):
-        raise ValueError(_UNLIKE)
-    return tuple(map(add, left, right))
-
-
-def minus(left: Vector, right: Vector) -> Vector:
-    if len(left) != len(right):
-        raise ValueError(_UNLIKE)
-    return tuple(map(sub, left, right))
-
-
-def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
-    for vector in vectors:
-        zero = plus(zero, vector)
-    return zero
-
-
-def fits(demand: Vector, free: Vector) -> bool:
-    """True if the demand fits; a demand of zero fits even where `free` is negative."""
-    # This is the hottest path of a pass.
-    for asked, there in zip(demand, free, strict=True):  # noqa: SIM110  # `all` takes thrice as long
-        if asked > there and asked:
-            return False
-    return True
-
-
-def short_axes(demand: Vector, free: Vector) -> list[int]:
-    """Return the axes on which `demand` does not fit into `free`."""
-    pairs = enumerate(zip(demand, free, strict=True))
-    return [axis for axis, (asked, there) in pairs if asked > there and asked]
-
-
-def choose_instances(
-    asked: Iterable[tuple[str, int]],
-    there: Instances,
-    taken: Container[Instance],
-    places: Iterable[tuple[Instance, InstancePlace]] = (),
-) -> Instances:
-    """Choose, for each name and count in `asked`, instances that are not `taken`: on as few NUMA
-    nodes as possible, preferring the node that is left with the fewest; of these the ones with the
-    most links between them; and of equal ones the first.
-
-    There must be enough: a pass admits only what fits, and every job that uses capacity of a
-    resource has exactly as many of its instances. The choice is made when a job is admitted and is
-    part of that event, so a restart finds it again.
-    """
-    lists = dict(there)
-    chosen = []
-    for name, count in asked:
-        free = [each for each in lists.get(name, ()) if (name, each) not in taken]
-        assert len(free) >= count, f"{count} of {name} were admitted, and {free} are free"
-        known = {instance: place for (kind, instance), place in places if kind == name}
-        chosen.append((name, tuple(_together(count, free, known) if known else free[:count])))
-    return tuple(chosen)
-
-
-def _together(count: int, free: list[str], places: Mapping[str, InstancePlace]) -> list[str]:
-    """Choose `count` of the free instances that are near each other, in the order of `free`."""
-    nodes: dict[int | None, list[str]] = {}
-    for each in free:
-        nodes.setdefault(places.get(each, _NOWHERE).node, []).append(each)
-    found: set[str] = set()
-    while len(found) < count:
-        wanted = count - len(found)
-        enough = [node for node, some in nodes.items() if len(some) >= wanted]
-        # The fullest node that has enough, or else the emptiest.
-        if enough:
-            node = min(enough, key=lambda node: len(nodes[node]))
-        else:
-            node = max(nodes, key=lambda node: len(nodes[node]))
-        found.update(_linked(wanted, nodes.pop(node), places))
-    return [each for each in free if each in found]
-
-
-def _linked(count: int, some: list[str], places: Mapping[str, InstancePlace]) -> list[str]:
-    """Choose `count` instances of one node, or all: from each of them grow a group by the instance
-    with the most links into it, and return the group with the most links."""
-    links = {each: places.get(each, _NOWHERE).links for each in some}
-    if count >= len(some) or not any(links.values()):
-        return some[:count]
-    groups = []
-    for first in some:
-        group, within = [first], 0
-        while len(group) < count:
-            rest = (each for each in some if each not in group)
-            nearest = max(rest, key=lambda each: len(links[each].intersection(group)))
-            within += len(links[nearest].intersection(group))
-            group.append(nearest)
-        groups.append((within, group))
-    return max(groups, key=lambda each: each[0])[1]
-
-
-_NOWHERE = InstancePlace()
-
-
-def each_instance(instances: Instances) -> Iterator[Instance]:
-    return ((name, each) for name, some in instances for each in some)
-
-
-def count_instances(instances: Instances, sign: int, taken: Counter[Instance]) -> None:
-    """Add (`sign` 1) or remove (-1) the instances of a job in `taken`. Only the ledger calls it."""
-    for each in each_instance(instances):
-        taken[each] += sign
-        if not taken[each]:
-            del taken[each]

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.queue import Entry
-from drfd.core.model.resources import Vector, fits, minus, plus, short_axes
+from drfd.core.model.vectors import Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad
 

@@ -30,7 +30,7 @@ from drfd.core.fairness.priority_tree import NEVER, IndexedHeap
 from drfd.core.fairness.share_tree import TOP, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, Line
 from drfd.core.model.events import StartReason
-from drfd.core.model.resources import Vector, fits, minus
+from drfd.core.model.vectors import Vector, fits, minus
 from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.plan import PassInput, Plan
 

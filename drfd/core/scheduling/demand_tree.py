@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from drfd.core.ledger.queue import Entry
-from drfd.core.model.resources import Vector
+from drfd.core.model.vectors import Vector
 
 #: A node with more parts than this is split.
 _MOST_PARTS = 24

@@ -32,7 +32,7 @@ from drfd.core.fairness.priority_tree import PriorityTree, ServingOrder, Sibling
 from drfd.core.fairness.share_tree import TOP
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
-from drfd.core.model.resources import Vector, fits, minus
+from drfd.core.model.vectors import Vector, fits, minus
 from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands, Item
 from drfd.core.scheduling.plan import PassInput, Plan

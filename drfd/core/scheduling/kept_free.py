@@ -26,8 +26,10 @@ from math import inf
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.instances import Instance, each_instance
 from drfd.core.model.job import ALLOCATED_STATES, JobState
-from drfd.core.model.resources import NOTHING, Instance, Resources, Vector, each_instance, minus
+from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.vectors import Vector, minus
 
 #: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
 RUNNER_BYTES = 3 << 20

@@ -22,8 +22,8 @@ from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.resources import Vector, fits, minus, plus, total
 from drfd.core.model.stimuli import Now
+from drfd.core.model.vectors import Vector, fits, minus, plus, total
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0

@@ -28,7 +28,7 @@ from drfd.core.ledger.queue import Entry
 from drfd.core.ledger.windows import first_start_s
 from drfd.core.ledger.windows import length_s as window_length_s
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.resources import Vector
+from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import InOrder, LineEnd, PassContext, Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedEnd, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad

@@ -18,17 +18,11 @@ from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model import events as ev
+from drfd.core.model.instances import Instance, Instances, choose_instances, each_instance
 from drfd.core.model.job import GroupKey, JobState
-from drfd.core.model.resources import (
-    NOTHING,
-    Instance,
-    Instances,
-    Vector,
-    choose_instances,
-    each_instance,
-    minus,
-)
+from drfd.core.model.resources import NOTHING
 from drfd.core.model.stimuli import Now
+from drfd.core.model.vectors import Vector, minus
 from drfd.core.scheduling import baseline_policies as baselines
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.demand_tree import ANY_LENGTH

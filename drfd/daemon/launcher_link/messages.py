@@ -35,6 +35,7 @@ from drfd.core.decisions.decide import AttemptKey
 from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.model import stimuli as st
+from drfd.core.model.instances import Instance, Instances
 from drfd.core.model.job import (
     UNSTARTED,
     Array,
@@ -48,7 +49,7 @@ from drfd.core.model.job import (
     shares_output,
     submitted_us,
 )
-from drfd.core.model.resources import Instance, Instances, Resources
+from drfd.core.model.resources import Resources
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload

@@ -22,8 +22,8 @@ from drfd.common.patterns import is_like
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
+from drfd.core.model.instances import each_instance
 from drfd.core.model.job import Array, Group, Job
-from drfd.core.model.resources import each_instance
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views

@@ -23,7 +23,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Group, Job, JobState, Outcome, Usage, output_path
 from drfd.core.model.limit_hours import Limit, LimitHours
-from drfd.core.model.resources import Axes, Resources, Vector
+from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.core.usage import Curve, Point

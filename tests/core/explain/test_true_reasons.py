@@ -24,7 +24,8 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
-from drfd.core.model.resources import Axes, Resources, Vector
+from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.vectors import Vector
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan

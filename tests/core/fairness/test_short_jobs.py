@@ -10,7 +10,7 @@ from core.passes import plan
 from drfd.core.fairness.priority_tree import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.resources import Vector
+from drfd.core.model.vectors import Vector
 
 
 def queue_of(*jobs: tuple[str, Vector]) -> dict[str, LeafQueue]:

@@ -10,7 +10,7 @@ import pytest
 from core.passes import plan
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.resources import Vector, minus, plus
+from drfd.core.model.vectors import Vector, minus, plus
 from drfd.core.scheduling.plan import Plan
 
 Queues = dict[str, LeafQueue]

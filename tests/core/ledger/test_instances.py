@@ -15,14 +15,9 @@ from drfd.core.fairness.rules import Pool, Preempting, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.instances import Instance, InstancePlace, choose_instances, each_instance
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.lifecycle import Launch, owed
-from drfd.core.model.resources import (
-    Instance,
-    InstancePlace,
-    choose_instances,
-    each_instance,
-)
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler

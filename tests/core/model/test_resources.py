@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.model.resources import NOTHING, Axes, Resources, fits, minus, plus, short_axes, total
+from drfd.core.model.resources import NOTHING, Axes, Resources
+from drfd.core.model.vectors import fits, minus, plus, short_axes, total
 from seeds import examples
 
 STEADY = examples(100)

@@ -20,10 +20,10 @@ from drfd.common.units import clock_time
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
+from drfd.core.model.instances import InstancePlace
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.resources import InstancePlace
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Frozen
 from drfd.daemon.config import Config, Defaults, HistorySettings
 from drfd.daemon.engine.engine import Work

@@ -7,8 +7,8 @@ from pwd import getpwuid
 
 import pytest
 
+from drfd.core.model.instances import Instances
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.resources import Instances
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     device_variables,
