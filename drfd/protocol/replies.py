@@ -164,6 +164,8 @@ class AllRunsView(TypedDict):
     memory_peak: int | None
     read_bytes: int | None
     written_bytes: int | None
+    #: The highest of all runs, on all GPUs together.
+    gpu_memory_peak: int | None
 
 
 #: The keys of `UsedView`, in their order.
@@ -594,6 +596,11 @@ class AccountView(TypedDict):
     out_of_memory_jobs: int
     timeout_jobs: int
     gres_ms: dict[str, int]
+    #: GPU time, in milliseconds of one GPU.
+    gpu: AccountedView
+    #: Highest memory of a single job on all its GPUs together, in bytes; null where it is not
+    #: measured.
+    gpu_memory_peak_max: int | None
 
 
 class JobCurveView(CurveView):

@@ -91,6 +91,10 @@ def test_a_job_that_ran_more_than_once_is_shown_with_all_its_runs(
     daemon.replies = {"hello": ME, "history": page(job)}
     assert drf("history").screen.splitlines()[3].split()[-3:] == ["1h00m", "2/8", "2G/16G"]
     assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0,,")
+    job["all_runs"] = ALL_RUNS | {"gpu_memory_peak": 5 << 29}
+    head, _, row = drf("history").screen.splitlines()[1:4]
+    assert head.endswith(" MEM GPU MEM")
+    assert row.split()[-2:] == ["2G/16G", "2.5G"]
 
 
 def test_the_use_of_gpus_is_shown_where_some_job_had_any(

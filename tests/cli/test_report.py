@@ -163,8 +163,54 @@ def test_what_is_counted_has_a_column_of_hours_where_any_was_declared(
     cells = {row[0]: row[at] for row in rows[2:5]}
     assert (cells["train"], cells["lost"]) == ("1.50", "0.00")
     header, *lines = drf("report", "--csv").out.splitlines()
-    assert header.split(",")[-1] == "gres_ms"
-    assert [line.split(",")[-1] for line in lines] == ["gpu=5400000", ""]
+    at = header.split(",").index("gres_ms")
+    assert [line.split(",")[at] for line in lines] == ["gpu=5400000", ""]
+
+
+def test_of_gpus_a_report_shows_how_busy_they_were_and_the_most_memory(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    held = {"gres_ms": {"gpu": 7_200_000}}
+    measured = {**held, "gpu": amount(7_200_000, 1_800_000), "gpu_memory_peak_max": 11 << 30}
+    unknown = {**held, "gpu": amount(0, 0, 7_200_000), "gpu_memory_peak_max": None}
+    daemon.replies = {
+        "hello": ME,
+        "report": report({**TRAIN, **measured}, {**LOST, **unknown}, total=account(**measured)),
+    }
+    head, _, train, lost, total = drf("report").screen.splitlines()[1:6]
+    assert head.split()[-4:] == ["GPU-H", "GPU%", "GPU", "MEM"]
+    assert train.split()[-3:] == total.split()[-3:] == ["2.00", "25%", "11G"]
+    assert lost.split()[-3:] == ["2.00", "-", "-"], "what is not known is not zero"
+    names, first, second = drf("report", "--csv").out.splitlines()
+    columns = ["gpu_declared", "gpu_used", "gpu_unknown", "gpu_wasted", "gpu_efficiency"]
+    assert names.split(",")[-6:] == [*columns, "gpu_memory_peak_max"]
+    assert first.split(",")[-6:] == ["7200000", "1800000", "0", "5400000", "0.25", str(11 << 30)]
+    assert second.split(",")[-6:] == ["0", "0", "7200000", "0", "", ""]
+
+
+def test_where_nothing_has_a_gpu_the_report_has_no_column_for_them(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    """Neither of a daemon that does not send them."""
+    nothing = {"gpu": amount(0, 0), "gpu_memory_peak_max": 0}
+    for sent in ({}, nothing):
+        shown = report({**TRAIN, **sent}, total=account(**sent))
+        daemon.replies = {"hello": ME, "report": shown}
+        assert "GPU" not in drf("report").out
+    names, row = drf("report", "--csv").out.splitlines()
+    assert len(names.split(",")) == len(row.split(","))
+
+
+def test_memory_on_a_gpu_that_no_job_asked_for_is_shown(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    seen = {"gpu": amount(0, 0), "gpu_memory_peak_max": 1 << 30}
+    daemon.replies = {"hello": ME, "report": report({**TRAIN, **seen}, total=account(**seen))}
+    head, _, train = drf("report").screen.splitlines()[1:4]
+    assert head.split()[-3:] == ["GPU%", "GPU", "MEM"]
+    assert train.split()[-2:] == ["-", "1G"]
 
 
 def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(

@@ -112,6 +112,14 @@ def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_en
     assert past["used"]["gpu_memory_peak"] == 500
     assert 0 < past["used"]["gpu_utilisation_mean"] <= 80
     assert (past["usage"]["gpu_memory"], past["usage"]["gpu_memory_peak"]) == (None, 500)
+    (row,) = json.loads(instance.drf("report", "--by", "job", "--json").stdout)["rows"]
+    busy = past["used"]["gpu_utilisation_mean"]
+    assert row["gpu"]["used"] == row["gpu"]["declared"] * busy // 100 > 0
+    assert (row["gpu"]["declared"], row["gpu"]["unknown"]) == (row["gres_ms"]["gpu"], 0)
+    assert row["gpu_memory_peak_max"] == 500
+    _, names, _, values = instance.drf("report", "--by", "job").stdout.splitlines()[:4]
+    assert names.split()[-5:-1] == ["GPU-H", "GPU%", "GPU", "MEM"]
+    assert values.split()[-3:-1] == [f"{row['gpu']['efficiency']:.0%}", "500"]
 
 
 def _meter(instance: Instance) -> int:

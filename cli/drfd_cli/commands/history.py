@@ -119,7 +119,7 @@ def _print_table(jobs: list[PastJobView]) -> None:
         ("MEM", "right"): lambda job: (
             f"{_size(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
         ),
-        ("GPU MEM", "right"): lambda job: _size(job["used"].get("gpu_memory_peak")),
+        ("GPU MEM", "right"): lambda job: _size(_used(job).get("gpu_memory_peak")),
         ("IO R/W", "right"): lambda job: (
             f"{_size(_used(job)['read_bytes'])}/{_size(_used(job)['written_bytes'])}"
         ),
@@ -128,7 +128,7 @@ def _print_table(jobs: list[PastJobView]) -> None:
     if not is_wide:
         has_users = len({job["user"] for job in jobs}) > 1
         cells = output.visible(cells, "IO R/W", "CAUSE", *([] if has_users else ["USER"]))
-    if not any(job["used"].get("gpu_memory_peak") for job in jobs):
+    if not any(_used(job).get("gpu_memory_peak") for job in jobs):
         cells = output.visible(cells, "GPU MEM")
     if is_wide or all(_exit(job) in ("-", "0") for job in jobs):
         # The cause, or the state, has it.

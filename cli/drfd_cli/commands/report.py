@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
 
@@ -33,6 +33,8 @@ _Amount = Literal["cores", "memory", "read", "write"]
 _AMOUNTS: tuple[_Amount, ...] = ("cores", "memory", "read", "write")
 _DISK: tuple[_Amount, ...] = ("read", "write")
 _PARTS = ("declared", "used", "unknown", "wasted", "efficiency")
+_GPU: Final = "gpu"
+_GPU_PEAK: Final = "gpu_memory_peak_max"
 _PLAIN = (
     *("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us"),
     *("throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs"),
@@ -79,7 +81,11 @@ def _csv(reply: ReportReply) -> Csv:
     # Indexed by computed names, which a TypedDict does not allow.
     rows = cast(list[Mapping[str, Any]], [*reply["rows"], *filter(None, [reply["others"]])])
     return (
-        [*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"],
+        [
+            *(*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"),
+            # Columns of later releases come last, so that no other column moves.
+            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK),
+        ],
         (
             [
                 *(row.get(key) for key in keys),
@@ -90,6 +96,9 @@ def _csv(reply: ReportReply) -> Csv:
                 " ".join(row["advice"]["options"]) if row.get("advice") else None,
                 ",".join(f"{name}={held_ms}" for name, held_ms in row.get("gres_ms", {}).items())
                 or None,
+                # An older daemon does not send them.
+                *(row.get(_GPU, {}).get(part) for part in _PARTS),
+                row.get(_GPU_PEAK),
             ]
             for row in rows
         ),
@@ -103,6 +112,8 @@ def _print_table(reply: ReportReply) -> None:
     keys = [key for key in _KEYS[by] if key != "user" or has_users]
     total = reply["total"]
     disks: list[_Amount] = [what for what in _DISK if total[what]["declared"]]
+    gres = list(total.get("gres_ms", {}))
+    has_gpus = _GPU in gres or bool(total.get(_GPU_PEAK))
     # A daemon of an older release sends no curves.
     has_curves = output.width() >= _VERY_WIDE and any(row.get("curve") for row in reply["rows"])
     columns: list[output.Column] = [
@@ -111,14 +122,13 @@ def _print_table(reply: ReportReply) -> None:
         ("CORE-H", "right"), ("WASTED", "right"), ("CPU%", "right"), ("MEM", "right"),
         ("PEAK", "right"), ("MEM%", "right"),
         *((f"{what.upper()}%", "right") for what in disks),
-        *((f"{name.upper()}-H", "right") for name in total.get("gres_ms", {})),
+        *((f"{name.upper()}-H", "right") for name in gres),
+        *([("GPU%", "right"), ("GPU MEM", "right")] if has_gpus else []),
         *([("THROTTLED", "right")] if is_wide else []),
         *(_CURVES if has_curves else ()),
     ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
-    cells = partial(
-        _cells, by=by, is_wide=is_wide, disks=disks, gres=list(total.get("gres_ms", {}))
-    )
+    cells = partial(_cells, by=by, is_wide=is_wide, disks=disks, gres=gres, has_gpus=has_gpus)
     rows = [
         [
             *(output.shorten(row.get(key), names) for key in keys),
@@ -140,7 +150,13 @@ def _print_table(reply: ReportReply) -> None:
 
 
 def _cells(
-    row: AccountView, *, by: str, is_wide: bool, disks: Sequence[_Amount], gres: Sequence[str]
+    row: AccountView,
+    *,
+    by: str,
+    is_wide: bool,
+    disks: Sequence[_Amount],
+    gres: Sequence[str],
+    has_gpus: bool,
 ) -> list[object]:
     peak = show_size(row["peak_max"]) if row["peak_max"] else "-"
     declared_us = row["cores"]["declared"] + row["cores"]["unknown"]
@@ -157,8 +173,17 @@ def _cells(
         _percent(row["memory"]["efficiency"]),
         *(_percent(row[what]["efficiency"]) for what in disks),
         *(f"{row.get('gres_ms', {}).get(name, 0) / 3.6e6:.2f}" for name in gres),
+        *(_gpu_cells(row) if has_gpus else []),
         *([throttled] if is_wide else []),
     ]
+
+
+def _gpu_cells(row: AccountView) -> list[str]:
+    """Return the efficiency of GPUs, and the highest memory of a job on its GPUs."""
+    # An older daemon sends neither.
+    share = row["gpu"]["efficiency"] if _GPU in row else None
+    peak = row.get(_GPU_PEAK)
+    return [_percent(share), "-" if peak is None else show_size(peak)]
 
 
 def _bars(points: JobCurveView | None) -> list[str]:

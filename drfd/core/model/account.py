@@ -13,7 +13,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from drfd.core.model.job import Job
+    from drfd.core.model.job import Job, Usage
+
+#: The countable resource whose use is measured.
+_GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,13 @@ class Account:
     out_of_memory_jobs: int = 0
     timeout_jobs: int = 0
     #: Countable resources by name, in milliseconds of one instance. A job has them as long as it
-    #: lasts, frozen or not, and their use is not measured.
+    #: lasts, frozen or not.
     gres_ms: tuple[tuple[str, int], ...] = ()
+    #: GPU time of jobs that declared GPUs, in milliseconds of one GPU: their utilisation times the
+    #: duration of the job is used.
+    gpus: AccountedAmount = NO_AMOUNT
+    #: Highest memory of a single job on all its GPUs together, or None if that of none is known.
+    gpu_memory_peak_bytes: int | None = None
 
     def __add__(self, other: Account) -> Account:
         return Account(
@@ -94,6 +102,8 @@ class Account:
             out_of_memory_jobs=self.out_of_memory_jobs + other.out_of_memory_jobs,
             timeout_jobs=self.timeout_jobs + other.timeout_jobs,
             gres_ms=_summed(self.gres_ms, other.gres_ms),
+            gpus=self.gpus + other.gpus,
+            gpu_memory_peak_bytes=_higher(self.gpu_memory_peak_bytes, other.gpu_memory_peak_bytes),
         )
 
 
@@ -130,7 +140,13 @@ def account_of_run(job: Job) -> Account | None:
         throttled_us=0 if seen is None else seen.throttled_us or 0,
         throttled_unknown_jobs=int(seen is None or seen.throttled_us is None),
         gres_ms=tuple((name, count * wall_ms) for name, count in demand.gres),
+        gpus=_gpu_time(dict(demand.gres).get(_GPU, 0), wall_ms, usage),
+        gpu_memory_peak_bytes=None if usage is None else usage.gpu_memory_peak_bytes,
     )
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _summed(
@@ -149,3 +165,10 @@ def _rate(declared_bps: int, run_ms: int, moved_bytes: int | None) -> AccountedA
     if not declared_bps:
         return NO_AMOUNT
     return _amount(declared_bps * run_ms, None if moved_bytes is None else moved_bytes * 1000)
+
+
+def _gpu_time(count: int, wall_ms: int, usage: Usage | None) -> AccountedAmount:
+    if not count:
+        return NO_AMOUNT
+    percent = None if usage is None else usage.gpu_mean_percent
+    return _amount(count * wall_ms, None if percent is None else percent * wall_ms // 100)

@@ -169,7 +169,7 @@ def _row(accounts: UsageAccounts, row: Row, account: Account, least: int) -> Rep
 
 def account_view(account: Account) -> AccountView:
     """Return the sums in core-microseconds, byte-milliseconds (per second for rates), milliseconds
-    and bytes."""
+    (of one instance for countable resources) and bytes."""
     return {
         "jobs": account.jobs,
         "runs": account.runs,
@@ -187,6 +187,8 @@ def account_view(account: Account) -> AccountView:
         "out_of_memory_jobs": account.out_of_memory_jobs,
         "timeout_jobs": account.timeout_jobs,
         "gres_ms": dict(account.gres_ms),
+        "gpu": _amount(account.gpus),
+        "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
     }
 
 

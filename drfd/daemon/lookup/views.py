@@ -491,6 +491,7 @@ def all_runs_view(job: Job) -> AllRunsView | None:
         "memory_peak": account.memory_peak_bytes if is_measured else None,
         "read_bytes": account.read_bytes if is_measured else None,
         "written_bytes": account.written_bytes if is_measured else None,
+        "gpu_memory_peak": account.gpu_memory_peak_bytes,
     }
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk
+from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import Refused
 from drfd.core.model.job import Usage
 from drfd.core.model.stimuli import AttemptRemoved, Tick
 from drfd.core.usage import Curve, Point
-from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now
+from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, with_gpus
 
 
 async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
@@ -115,6 +115,27 @@ async def test_a_report_sums_up_and_says_what_to_ask_for(desk: Desk) -> None:
     assert {name: row[name] for name in reply["total"]} == reply["total"]
 
 
+async def test_a_report_has_the_time_of_gpus_and_the_peak_of_their_memory(
+    make_desk: MakeDesk,
+) -> None:
+    """Two jobs of eight seconds; what was measured of the first says nothing of the second."""
+    desk = make_desk(by=with_gpus(1))
+    asks = {"cores_milli": 1000, "memory_bytes": 1 << 30, "gres": {"gpu": 1}}
+    measured = used(gpu_mean_percent=25, gpu_memory_peak_bytes=5)
+    await desk.finish(await desk.submit(ALICE, demand=asks, name="seen"), **measured)
+    await desk.finish(await desk.submit(ALICE, demand=asks, name="unseen"), **used())
+    desk.shell.host.take()
+    reply = await desk.ask(ALICE, op="report")
+    rows = {row["name"]: (row["gpu"], row["gpu_memory_peak_max"]) for row in reply["rows"]}
+    known = {"declared": 8000, "used": 2000, "wasted": 6000, "efficiency": 0.25}
+    nothing = {"declared": 0, "used": 0, "wasted": 0, "efficiency": None}
+    assert rows == {
+        "seen": ({**known, "unknown": 0}, 5),
+        "unseen": ({**nothing, "unknown": 8000}, None),
+    }
+    assert reply["total"]["gpu"] == {**known, "unknown": 8000}
+
+
 async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk: Desk) -> None:
     for actor in (ALICE, BOB, ADMIN):
         await desk.finish(await desk.submit(actor), **used())
@@ -132,7 +153,7 @@ async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk:
 
 async def run_twice(desk: Desk, job_id: int) -> None:
     """Three seconds of a core before a failure, and then next to nothing."""
-    usage = Usage(cpu_s=3.0, memory_peak_bytes=100 << 20)
+    usage = Usage(cpu_s=3.0, memory_peak_bytes=100 << 20, gpu_memory_peak_bytes=7)
     await desk.finish(job_id, usage=usage, at_s=3.0, exit_code=1)
     await desk.feed(Tick(now(60.0)))
     instant = Usage(cpu_s=0.01, memory_peak_bytes=1 << 20)
@@ -148,7 +169,7 @@ async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(
     await run_twice(desk, job_id)
     runs = {
         "runs": 2, "wall_seconds": 3.0, "suspended_seconds": 0.0, "cpu_seconds": 3.01,
-        "memory_peak": 100 << 20, "read_bytes": 0, "written_bytes": 0,
+        "memory_peak": 100 << 20, "read_bytes": 0, "written_bytes": 0, "gpu_memory_peak": 7,
     }  # fmt: skip
     (row,) = (await desk.ask(ALICE, op="history"))["jobs"]
     assert (row["all_runs"], row["used"]["cpu_seconds"], row["attempt"]) == (runs, 0.01, 2)
