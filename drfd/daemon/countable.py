@@ -97,6 +97,19 @@ def device_settings(countables: Countables) -> DeviceSettings:
     )
 
 
+def with_devices_of(start: Countables, now: Countables) -> Countables:
+    """Return the resources of `now`, but those with named nodes as they were at the start, when the
+    launcher was told the nodes: it could hide no others. One that is new has no instances yet."""
+    before = {each.name: each for each in start}
+    found = {each.name: each for each in now} | {
+        name: each for name, each in before.items() if each.devices
+    }
+    for name, each in found.items():
+        if each.devices and not before.get(name, CountableResource(name=name)).devices:
+            found[name] = before.get(name, CountableResource(name=name))
+    return tuple(found[name] for name in sorted(found))
+
+
 def gpu_warnings(countables: Countables, gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield a sentence if the list of GPUs is not true of this machine. Nothing is said of a list
     where no GPU is found: its numbers may stand for something else."""

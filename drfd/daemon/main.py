@@ -29,7 +29,7 @@ from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
-from drfd.daemon.countable import device_settings
+from drfd.daemon.countable import device_settings, with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
@@ -110,11 +110,12 @@ def serve(options: argparse.Namespace) -> None:
 
     def reread() -> tuple[Config, Site]:
         fresh = _read_config(config_file, must_exist=options.config is not None)
-        found = survey(fresh, read_machine(), places.state)
         late = (
             *_late_changes(config, fresh),
             *user_warnings(fresh.pools, fresh.members, _DIRECTORY_S),
         )
+        fresh = replace(fresh, countables=with_devices_of(config.countables, fresh.countables))
+        found = survey(fresh, read_machine(), places.state)
         return fresh, replace(found, warnings=(*found.warnings, *late))
 
     surroundings = Surroundings(
@@ -339,10 +340,19 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
     for key, is_same in (
         ("daemon.system_users", before.system_users == now.system_users),
         ("enforcement.no_new_privs", before.no_new_privs == now.no_new_privs),
-        ("gres", device_settings(before.countables) == device_settings(now.countables)),
     ):
         if not is_same:
             yield f"{key} has changed: that takes a restart of drfd and its launcher"
+    known, wanted = device_settings(before.countables), device_settings(now.countables)
+    for name in sorted({*known.paths, *wanted.paths}):
+        if known.paths.get(name) != wanted.paths.get(name):
+            yield (
+                f"gres.{name}.devices has changed: that takes a restart of drfd and its launcher; "
+                f"until then {'they are' if name in known.paths else 'none is'} given out"
+                f"{' as before' if name in known.paths else ''}"
+            )
+    if known.hides_all_gpus != wanted.hides_all_gpus:
+        yield "gres.gpu.hide has changed: that takes a restart of drfd and its launcher"
 
 
 def _install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:

@@ -8,7 +8,7 @@ loaded again or a GPU is divided anew; nodes that the configuration names are lo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +27,10 @@ _DEVICES = {"c": "/sys/dev/char", "b": "/sys/dev/block"}
 
 class DevicesFailed(Exception):
     """A device cannot be given to a job, or hidden from it; the text names it and the reason."""
+
+
+class DevicesUnknown(DevicesFailed):
+    """The controller knows devices that this launcher was not told of when it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class DeviceTable:
                     variables = variables_for(
                         mine, [*mine, *left, *([] if self.can_hide else rest)]
                     )
+            elif grant.given or grant.others:
+                raise _unknown(grant)
             else:
                 continue
             own |= given
@@ -90,8 +96,12 @@ class DeviceTable:
         given none."""
         hidden: set[DeviceNode] = set()
         for grant in grants:
-            nobodys = Grant(name=grant.name, given=(), others=(*grant.given, *grant.others))
+            listed = (*grant.given, *grant.others)
+            if grant.name in self.settings.paths:
+                # Also where the controller knows others than this launcher does.
+                listed = _numbers(self.settings.paths[grant.name])
             with suppress(DevicesFailed):
+                nobodys = Grant(name=grant.name, given=(), others=listed)
                 hidden |= self.look_up([nobodys]).devices.hidden
         return Devices(frozenset(hidden))
 
@@ -120,17 +130,14 @@ class DeviceTable:
     def _named(self, grant: Grant) -> tuple[set[DeviceNode], set[DeviceNode]]:
         """Return the nodes of the job's instances and of the others, of a resource whose nodes the
         configuration names."""
-        instances = {
-            str(number): paths for number, paths in enumerate(self.settings.paths[grant.name])
-        }
-        for name in (*grant.given, *grant.others):
-            if name not in instances:
-                raise DevicesFailed(
-                    f"the launcher knows no {grant.name} {name}: the configuration has changed; an "
-                    "administrator restarts drfd-launcher"
-                )
+        known = self.settings.paths[grant.name]
+        instances = dict(zip(_numbers(known), known, strict=True))
+        listed = {*grant.given, *grant.others}
+        if not instances.keys() >= listed:
+            raise _unknown(grant, instances)
         owners: dict[DeviceNode, str] = {}
         given: set[DeviceNode] = set()
+        others: set[DeviceNode] = set()
         for name, paths in instances.items():
             for path in paths:
                 try:
@@ -141,15 +148,14 @@ class DeviceTable:
                     # Nobody can open what is not there.
                     continue
                 other = owners.setdefault(node, name)
-                if other != name:
+                if other != name and not {other, name}.isdisjoint(grant.given):
                     raise DevicesFailed(
                         f"{grant.name} {other} and {name} are one device ({show_node(node)}), "
                         "which cannot be given to one job and hidden from another"
                     )
-                if name in grant.given:
-                    given.add(node)
-        listed = {*grant.given, *grant.others}
-        return given, {node for node, name in owners.items() if name in listed} - given
+                if name in listed:
+                    (given if name in grant.given else others).add(node)
+        return given, others
 
     def _gpus(self, grant: Grant) -> tuple[list[Gpu], list[Gpu], list[Gpu]]:
         """Return the GPUs of the job, those that are hidden from it, and those that are given out
@@ -169,6 +175,19 @@ class DeviceTable:
             if gpu not in mine:
                 (rest if is_listed or self.settings.hides_all_gpus else left).append(gpu)
         return mine, rest, left
+
+
+def _numbers(instances: Sequence[object]) -> tuple[str, ...]:
+    return tuple(map(str, range(len(instances))))
+
+
+def _unknown(grant: Grant, known: Collection[str] = ()) -> DevicesUnknown:
+    """Return the error for the first instance that is not among the known ones."""
+    name = next(name for name in (*grant.given, *grant.others) if name not in known)
+    return DevicesUnknown(
+        f"the launcher knows no {grant.name} {name}: the configuration has changed; an "
+        "administrator restarts drfd-launcher"
+    )
 
 
 def _nodes(gpus: Iterable[Gpu]) -> set[DeviceNode]:

@@ -106,6 +106,14 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
         "daemon.system_users has changed: that takes a restart of drfd and its launcher",
         "enforcement.no_new_privs has changed: that takes a restart of drfd and its launcher",
     ]
+    before = config("[gres]\ngpu = [0]\n[gres.fpga]\ndevices = ['/dev/a']\n")
+    now = config("[gres.card]\ndevices = ['/dev/b']\n[gres.gpu]\ninstances = [0]\nhide = 'all'\n")
+    takes = "has changed: that takes a restart of drfd and its launcher"
+    assert list(_late_changes(before, now)) == [
+        f"gres.card.devices {takes}; until then none is given out",
+        f"gres.fpga.devices {takes}; until then they are given out as before",
+        f"gres.gpu.hide {takes}",
+    ]
 
 
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])

@@ -10,7 +10,7 @@ import pytest
 
 from drfd.devices.gpus import Gpu
 from drfd.devices.nodes import DeviceNode, node_at
-from drfd.launcher.device_table import DevicesFailed, DeviceTable
+from drfd.launcher.device_table import DevicesFailed, DevicesUnknown, DeviceTable
 from drfd.launcher.protocol import DeviceSettings, Grant
 
 #: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
@@ -86,7 +86,7 @@ def test_where_nothing_can_be_hidden_variables_still_tell() -> None:
 
 
 def test_numbers_may_stand_for_something_else_where_there_is_no_gpu() -> None:
-    found = table().look_up([*of("1", "0"), *of("a", "b", name="license")])
+    found = table().look_up(of("1", "0"))
     assert (found.devices.hidden, dict(found.variables)) == (frozenset(), {})
 
 
@@ -132,15 +132,24 @@ def test_two_instances_of_one_device_cannot_be_kept_apart(tmp_path: Path) -> Non
     link = tmp_path / "null"
     link.symlink_to("/dev/null")
     devices = table(paths={"fpga": [["/dev/null"], [str(link)]]})
-    with pytest.raises(DevicesFailed, match=r"fpga 0 and 1 are one device \(c 1:3\)"):
-        devices.look_up(of("0", "1", name="fpga"))
+    for given, others in (("0", "1"), ("1", "0")):
+        with pytest.raises(DevicesFailed, match=r"fpga 0 and 1 are one device \(c 1:3\)"):
+            devices.look_up(of(given, others, name="fpga"))
+    # It can be hidden all the same from a job that is given neither.
+    assert devices.look_up(of("", "0 1", name="fpga")).devices.hidden == {node_at("/dev/null")}
 
 
 @pytest.mark.parametrize(("given", "others"), [("2", "0 1"), ("0", "1 2")])
 def test_no_job_starts_while_the_launcher_knows_other_devices(given: str, others: str) -> None:
     devices = table(paths={"fpga": [["/dev/null"], ["/dev/zero"]]})
-    with pytest.raises(DevicesFailed, match=r"knows no fpga 2.*restarts drfd-launcher"):
+    with pytest.raises(DevicesUnknown, match=r"knows no fpga 2.*restarts drfd-launcher"):
         devices.look_up(of(given, others, name="fpga"))
+    with pytest.raises(DevicesUnknown, match=r"knows no card 0.*restarts drfd-launcher"):
+        devices.look_up(of("", "0", name="card"))
+    assert devices.look_up(of(name="card")) == devices.look_up([])
+    # A command that is given none is kept from all that the launcher does know.
+    both = {node_at("/dev/null"), node_at("/dev/zero")}
+    assert devices.hide_all(of(given, others, name="fpga")).hidden == both
 
 
 def test_a_notification_opens_nothing_that_is_given_out() -> None:

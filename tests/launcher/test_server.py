@@ -25,7 +25,7 @@ from drfd.launcher.attempt_files import (
     Record,
     parse,
 )
-from drfd.launcher.protocol import Message, encode, launch_message, signal_message
+from drfd.launcher.protocol import Grant, Message, encode, launch_message, signal_message
 from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
 from drfd.launcher.system import process
 from kernel import lingering
@@ -174,6 +174,19 @@ def test_a_job_that_cannot_be_run_is_reported_broken(controller: Controller, wor
     assert kinds(controller.list()) == ["broke", "listed"]
     remove(controller)
     assert controller.list() == NOTHING_KNOWN
+
+
+def test_a_job_waits_while_the_launcher_knows_other_devices(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    """The administrator restarts it, and no job is lost meanwhile."""
+    grants = (Grant(name="fpga", given=(), others=("0",)),)
+    controller.launch(order("touch", "ran", cwd=work, grants=grants))
+    short = controller.take("shortage", id=1, attempt=1, whose="machine", resource="devices")
+    assert short["text"].startswith("the launcher knows no fpga 0: ")
+    assert controller.list() == NOTHING_KNOWN
+    assert os.listdir(launcher.files.path) == []
+    assert list(work.iterdir()) == []
 
 
 def test_a_job_of_a_uid_that_is_not_allowed_leaves_no_trace(

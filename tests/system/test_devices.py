@@ -436,6 +436,27 @@ def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, node
     assert f"warning: fpga 1: {nodes / second}: " in granting.drf("doctor").stdout
 
 
+@pytest.mark.anew
+def test_devices_that_the_launcher_does_not_know_are_given_to_nobody(
+    granting: Instance, nodes: Path
+) -> None:
+    """A reload alone brings none into effect, and jobs wait while the launcher knows others."""
+    words = ("-m", "64M", "-c", "1")
+    new = nodes / SHARED
+    more = f"[gres.card]\ndevices = [{json.dumps(str(new))}]\n"
+    less = CONFIG + f"[gres.fpga]\ndevices = [{json.dumps(str(nodes / HIDDEN))}]\n"
+    granting.config.write_text(less + more)
+    said = granting.drf("reload").stderr
+    assert "gres.card.devices has changed: that takes a restart of drfd and its launcher" in said
+    assert "gres.fpga.devices has changed" in said
+    script = f"exec 3< {nodes / HIDDEN}"
+    assert granting.wait_end(granting.submit(*words, "--", "sh", "-c", script))["state"] == "FAILED"
+    assert granting.drf("submit", "--gres", "card", "--", "true", check=False).returncode != 0
+    script += f"; exec 3< {new}"
+    given = granting.submit(*words, "--gres", "fpga=2", "--", "sh", "-c", script)
+    assert granting.wait_end(given)["state"] == "COMPLETED"
+
+
 #: Each way by which a user could come to a device without the right to open its node; those that
 #: lead there are printed.
 _WAYS = """
