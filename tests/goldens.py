@@ -154,6 +154,7 @@ _WORDY: Message = {
         "memory_bytes": 1 << 30,
         "disks": {"test": {"read_bps": 1000, "write_bps": 2000}},
         "gres": {"gpu": 1},
+        "gres_memory": {"gpu": 20 << 30},
     },
     "notify": {"on": ["end"], "argv": ["true"]},
     "preemptible": True,

@@ -533,7 +533,10 @@ demand_options = all_of(
         "--io", type=RATES, multiple=True, help="Disk bandwidth per second, once for each disk."
     ),
     click.option(
-        "--gres", type=GRES, multiple=True, help="What is counted here, such as gpu=2; gpu is one."
+        "--gres",
+        type=GRES,
+        multiple=True,
+        help="What is counted here: gpu=2, gpu=1,memory=20G.",
     ),
     click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
     click.option("-n", "--name", help="A name for lists."),

@@ -454,6 +454,17 @@ def show_gres(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {clean(name)}" for name, count in counts.items()) or "-"
 
 
+def show_gres_demand(demand: ResourcesView) -> str:
+    """Return counts with the memory that is declared: "2 gpu with 20G of memory each"."""
+    memory = demand.get("gres_memory", {})
+    words = []
+    for name, count in demand["gres"].items():
+        each = " each" if count > 1 else ""
+        size = f" with {show_size(memory[name])} of memory{each}" if name in memory else ""
+        words.append(f"{count} {clean(name)}{size}")
+    return ", ".join(words) or "-"
+
+
 def show_held(job: JobView) -> str:
     """Return the allocated instances, "gpu 0,1", or the requested counts, "2 gpu"."""
     held = job.get("gres_instances")
@@ -680,6 +691,7 @@ JOB_COLUMNS: Columns[JobView] = {
     "gres": lambda job: _counts(job["demand"]["gres"]),
     "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
     "group": lambda job: job.get("group"),
+    "gres_memory": lambda job: _counts(job["demand"].get("gres_memory", {})),
 }
 
 #: The columns of nodes of the fair-share tree. New ones are added at the end, too.

@@ -18,6 +18,7 @@ from drfd.client.streams import follow, watch
 from drfd.client.submission import Rates, Submission, demand_fields, dependencies
 from drfd.client.values import JobInfo, Shares, Snapshot, UsagePoints
 from drfd.client.words import (
+    Gres,
     Ref,
     parse_after,
     parse_begin,
@@ -60,6 +61,8 @@ class ChangeOptions(TypedDict, total=False):
     io: str | Iterable[str] | None
     #: Countable resources, such as {"gpu": 1}.
     gres: Mapping[str, int] | None
+    #: Its own memory on each instance, in bytes or such as {"gpu": "20G"}; 0 for no limit.
+    gres_memory: Mapping[str, int | str] | None
     #: The limit of the wall time: "2h", seconds, a timedelta, or "unlimited".
     time: Span | None
     name: str | None
@@ -417,7 +420,7 @@ class _DemandValues(TypedDict):
     cores: int | None
     mem: int | None
     io: tuple[Rates, ...]
-    gres: tuple[tuple[str, int], ...]
+    gres: tuple[tuple[Gres, ...], ...]
 
 
 def _ids(given: Ids) -> list[Ref]:
@@ -461,7 +464,7 @@ def _after(given: Ids) -> tuple[tuple[Ref, str], ...]:
 
 def _demand(options: ChangeOptions) -> _DemandValues:
     cores, memory = options.get("cores"), options.get("memory")
-    io, gres = options.get("io"), options.get("gres")
+    io = options.get("io")
     rates: tuple[Rates, ...] = ()
     if io is not None:
         rates = tuple(map(parse_disk_rates, [io] if isinstance(io, str) else io))
@@ -469,8 +472,15 @@ def _demand(options: ChangeOptions) -> _DemandValues:
         "cores": None if cores is None else parse_cores(cores),
         "mem": None if memory is None else parse_memory(memory),
         "io": rates,
-        "gres": tuple((gres or {}).items()),
+        "gres": (_gres(options.get("gres") or {}, options.get("gres_memory") or {}),),
     }
+
+
+def _gres(counts: Mapping[str, int], memory: Mapping[str, int | str]) -> tuple[Gres, ...]:
+    return tuple(Gres(name, count) for name, count in counts.items()) + tuple(
+        Gres(name, None, parse_memory(size, what="gres_memory") if size else 0)
+        for name, size in memory.items()
+    )
 
 
 def _limit(given: Span | None) -> int | None:

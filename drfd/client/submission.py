@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd.client.words import Ref
+from drfd.client.words import Gres, Ref
 from drfd.common.errors import Refused
 from drfd.payload.environment import not_text
 from drfd.payload.pack import output_fields
@@ -51,8 +51,8 @@ class Submission:
     #: In bytes.
     mem: int | None = None
     io: tuple[Rates, ...] = ()
-    #: Countable resources: name and number.
-    gres: tuple[tuple[str, int], ...] = ()
+    #: Countable resources, in one or several lists.
+    gres: tuple[tuple[Gres, ...], ...] = ()
     #: In seconds; 0 for no limit.
     time: int | None = None
     name: str | None = None
@@ -149,18 +149,21 @@ class Submission:
 
 
 def demand_fields(
-    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...]
+    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[Gres, ...], ...]
 ) -> dict[str, object]:
     """Return the `demand` of a request, without values that are None.
 
-    The last rates of a disk and the last number of a countable resource count: the command line
-    comes after the lines of a script.
+    The last rates of a disk, and the last number and memory of a countable resource count: the
+    command line comes after the lines of a script.
     """
     by_disk = {disk: {"read_bps": read, "write_bps": write} for disk, read, write in io}
     demand: dict[str, object] = {"cores_milli": cores, "memory_bytes": mem}
     demand |= by_disk.pop(None, {})
     demand["disks"] = by_disk or None
-    demand["gres"] = dict(gres) or None
+    counted = [each for some in gres for each in some]
+    counts = {each.name: each.count for each in counted if each.count is not None}
+    memory = {each.name: each.memory_bytes for each in counted if each.memory_bytes is not None}
+    demand["gres"], demand["gres_memory"] = counts or None, memory or None
     return {key: value for key, value in demand.items() if value is not None}
 
 

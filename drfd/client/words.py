@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass, replace
 from signal import Signals
 
 from drfd.common.errors import Refused
 from drfd.common.indices import count_of, read_array
-from drfd.common.units import parse_duration
+from drfd.common.units import parse_duration, parse_memory
+from drfd.devices.gpu import GPU
 
 #: The most jobs that the daemon accepts in one request.
 _MOST_IDS = 100_000
@@ -53,6 +55,17 @@ _TWELVE = re.compile(r"\b(0?[1-9]|1[0-2])(:[0-5][0-9])?\s*([ap])\.?m\b\.?")
 Ref = int | str
 
 
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """A countable resource that a job asks for."""
+
+    name: str
+    #: None for the number of before.
+    count: int | None
+    #: Bytes on each instance, 0 for no limit; None for what was declared before.
+    memory_bytes: int | None = None
+
+
 def parse_id(text: str) -> Ref:
     """Return the id of "42", or the task "42_7"."""
     word = text.strip()
@@ -63,15 +76,43 @@ def parse_id(text: str) -> Ref:
     return int(word)
 
 
-def parse_gres(text: str) -> tuple[str, int]:
-    """Return the name and the number of "gpu=2"; "gpu" means one."""
-    match = _GRES.fullmatch(text.strip())
-    if match is None:
-        raise _bad("gres", text, "not NAME=N", "write gpu=2, or gpu for one")
-    count = int(match[2] or 1)
-    if count > _MOST_GRES:
-        raise _bad("gres", text, "more than any machine has", "write gpu=2, or gpu for one")
-    return match[1], count
+def parse_gres(text: str) -> tuple[Gres, ...]:
+    """Return the countable resources of "gpu=2", "gpu" (one), or "gpu=1,memory=20G,license=2".
+
+    `memory` is that of the resource before it, on each instance; 0 is no limit.
+    """
+    found: list[Gres] = []
+    for part in text.split(","):
+        name, _, amount = part.strip().partition("=")
+        if name == "memory":
+            found[-1:] = [_with_memory(text, amount, found[-1:])]
+            continue
+        match = _GRES.fullmatch(part.strip())
+        if match is None:
+            raise _bad("gres", text, "not NAME=N", "write gpu=2, or gpu for one")
+        count = int(match[2] or 1)
+        if count > _MOST_GRES:
+            raise _bad("gres", text, "more than any machine has", "write gpu=2, or gpu for one")
+        found.append(Gres(match[1], count))
+    return tuple(found)
+
+
+def _with_memory(text: str, amount: str, before: list[Gres]) -> Gres:
+    """Return the last resource before a word `memory=AMOUNT`, with that memory."""
+    hint = f"write {GPU}=1,memory=20G"
+    if not before:
+        raise Refused(
+            "bad-value", f"gres: {text!r}: memory stands after what it is the memory of", hint=hint
+        )
+    if before[0].name != GPU:
+        fault = f"only the memory of a {GPU} is measured"
+        raise Refused("bad-value", f"gres: {text!r}: {fault}", hint=hint)
+    if before[0].memory_bytes is not None:
+        raise Refused("bad-value", f"gres: {text!r}: memory is there twice", hint=hint)
+    if not amount.strip():
+        raise Refused("bad-value", f"gres: {text!r}: memory has no size", hint=hint)
+    size = 0 if amount.strip() == "0" else parse_memory(amount, what="gres: memory")
+    return replace(before[0], memory_bytes=size)
 
 
 def parse_ids(text: str) -> list[Ref]:

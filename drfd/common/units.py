@@ -160,6 +160,13 @@ def exact_size(size_bytes: int) -> str:
     return str(size_bytes)
 
 
+def show_gres_word(name: str, count: int, memory_bytes: int | None) -> str:
+    """Return the value of `--gres` for so many of a countable resource, with so much of the job's
+    own memory on each, if any is declared: "gpu=2,memory=20G"."""
+    memory = "" if memory_bytes is None else f",memory={exact_size(memory_bytes)}"
+    return f"{name}={count}{memory}"
+
+
 def show_cores(cores_milli: float) -> str:
     """Return cores for people: "4" or "0.5"."""
     return f"{cores_milli / 1000:.3f}".rstrip("0").rstrip(".")

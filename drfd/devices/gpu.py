@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from drfd.common.errors import HostError
 from drfd.devices.nodes import DeviceNode
 
+#: The countable resource whose instances are the GPUs of the machine.
+GPU = "gpu"
 NVIDIA, AMD, INTEL = "nvidia", "amd", "intel"
 
 

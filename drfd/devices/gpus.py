@@ -13,12 +13,10 @@ from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.devices import amd, intel, nvidia
-from drfd.devices.gpu import Gpu, GpuLost
+from drfd.devices.gpu import GPU, Gpu, GpuLost
 
 __all__ = ["GPU", "PLACES", "Gpu", "GpuLost", "automatic", "find_gpus", "gpus_named"]
 
-#: The countable resource whose instances are the GPUs of the machine.
-GPU = "gpu"
 #: What is looked at, for people.
 PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm")
 

@@ -30,6 +30,8 @@ class ResourcesView(TypedDict):
     write: int
     #: Countable resources by name.
     gres: dict[str, int]
+    #: Bytes of its own memory on each instance of a countable resource; only if some are declared.
+    gres_memory: NotRequired[dict[str, int]]
     #: By the disk's name; only where the machine has several.
     disks: NotRequired[dict[str, RatesView]]
 

@@ -58,6 +58,8 @@ class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     disks: dict[Name, Rates] = {}
     #: Countable resources by name; 0 for none.
     gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
+    #: Bytes of its own memory on each instance of a countable resource; 0 for no limit.
+    gres_memory: dict[Name, Annotated[int, Meta(ge=0, le=1 << 60)]] = {}
 
 
 class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):

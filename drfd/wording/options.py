@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drfd.common.units import exact_duration, exact_size, show_cores
+from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word
 from drfd.core.explain.ended_jobs import Advice
 from drfd.core.model.job import JobSpec
 
@@ -14,8 +14,9 @@ def advice_options(advice: Advice) -> list[str]:
     if advice.read_bps or advice.write_bps:
         disk = f"{advice.disk}=" if advice.disk else ""
         words += ["--io", f"{disk}{exact_size(advice.read_bps)}/{exact_size(advice.write_bps)}"]
+    memory = dict(advice.gres_memory)
     for name, count in advice.gres:
-        words += ["--gres", f"{name}={count}"]
+        words += ["--gres", show_gres_word(name, count, memory.get(name))]
     return words
 
 

@@ -14,7 +14,7 @@ from cli.drf import Drf
 FIELDS: Message = {
     "argv": ["sh", "-c", 'echo "a b"'], "cwd": "/home/alice", "umask": 0o27,
     "demand": {"cores_milli": 500, "memory_bytes": 1 << 30, "read_bps": 1 << 20,
-               "write_bps": 2 << 20, "gres": {"gpu": 1}},
+               "write_bps": 2 << 20, "gres": {"gpu": 1}, "gres_memory": {"gpu": 20 << 30}},
     "name": "my job", "pool": "lab", "time_limit_s": 0, "priority": -3, "env": {"A": "1"},
     "stdout": "drf-%j.out", "stderr": "drf-%j.out", "retry": {"times": 2, "on": ["TIMEOUT"]},
     "notify": {"on": ["end"], "argv": ["mail"]},
@@ -25,7 +25,7 @@ TEXT = """\
 #DRF -c 0.5
 #DRF -m 1G
 #DRF -t unlimited
-#DRF --gres gpu=1
+#DRF --gres gpu=1,memory=20G
 #DRF --io 1M/2M
 #DRF -p lab
 #DRF --priority=-3
@@ -85,11 +85,23 @@ def test_a_change_that_means_the_same_is_none(edit: Edit, waiting: CannedDaemon)
 def test_demand_and_name_change_in_place(edit: Edit, waiting: CannedDaemon) -> None:
     result = edit("s/-m 1G/-m 4G/; s/my job/yours/; /gpu=1/d; s/unlimited/2h/")
     assert result.out == "changed job 42\n"
-    demand = {**FIELDS["demand"], "memory_bytes": 4 << 30, "gres": {"gpu": 0}}
+    without = {"gres": {"gpu": 0}, "gres_memory": {"gpu": 0}}
+    demand = {**FIELDS["demand"], "memory_bytes": 4 << 30, **without}
     assert told(waiting) == [
         {"op": "set", "select": {"ids": [42]}, "demand": demand, "name": "yours",
          "time_limit_s": 7200}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "memory"), [("s/memory=20G/memory=30G/", 30 << 30), ("s/,memory=20G//", 0)]
+)
+def test_the_memory_on_a_gpu_changes_in_place(
+    edit: Edit, waiting: CannedDaemon, change: str, memory: int
+) -> None:
+    assert edit(change).code == 0
+    (asked,) = told(waiting)
+    assert asked["demand"] == {**FIELDS["demand"], "gres_memory": {"gpu": memory}}
 
 
 @pytest.mark.parametrize(

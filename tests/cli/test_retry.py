@@ -19,7 +19,7 @@ from drfd_cli.commands.retry import read_changes
 FIELDS: Message = {
     "argv": ["./train", "--steps", "3"], "cwd": "/home/alice", "umask": 0o27,
     "demand": {"cores_milli": 500, "memory_bytes": 1 << 30, "read_bps": 1, "write_bps": 2,
-               "gres": {"gpu": 1}},
+               "gres": {"gpu": 1}, "gres_memory": {"gpu": 20 << 30}},
     "name": "train", "pool": "lab", "time_limit_s": 60, "priority": 3,
     "env": {"A": "1", "HF_TOKEN": "then"}, "stdout": "drf-%j.out", "stderr": "drf-%j.err",
     "script": "#!/bin/sh\n", "preemptible": True, "retry": {"times": 2, "on": ["FAILED"]},
@@ -69,6 +69,13 @@ def test_only_what_is_asked_for_changes(
         {**FIELDS, "demand": demand, "time_limit_s": 0, "priority": 0, "name": "x",
          "retry": {"times": 5, "on": []}, "env": {"A": "1", "HF_TOKEN": "now"}}
     ]  # fmt: skip
+
+
+def test_the_memory_on_a_gpu_is_one_change(drf: Drf, answering: CannedDaemon) -> None:
+    for words, gpus, memory in (("gpu=2", 2, 20 << 30), ("gpu=1,memory=30G", 1, 30 << 30)):
+        assert drf("retry", 42, "-q", "--with", f"--gres {words}").code == 0
+        gres = {"gres": {"gpu": gpus}, "gres_memory": {"gpu": memory}}
+        assert submitted(answering)[-1] == {**FIELDS, "demand": {**FIELDS["demand"], **gres}}
 
 
 def test_tasks_of_one_array_become_one_array(drf: Drf, answering: CannedDaemon) -> None:

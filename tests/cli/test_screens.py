@@ -419,11 +419,11 @@ def test_the_columns_for_programs_are_the_same_in_every_release(
         *("id", "name", "user", "pool", "state", "code", "cores", "memory", "read", "write"),
         *("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
         *("exit_code", "signal", "why", "array_id", "array_index", "array_tasks"),
-        *("gres", "gres_instances", "group"),
+        *("gres", "gres_instances", "group", "gres_memory"),
     ]
     assert first == [
         *("42", "train", "alice", "root.alice", "RUNNING", "", "8", "17179869184", "0", "0"),
-        *("3600", "0", "1", "1700000000", "1700000010", *[""] * 10),
+        *("3600", "0", "1", "1700000000", "1700000010", *[""] * 11),
     ]
     assert dict(zip(header, second, strict=True))["name"] == "a?b?c"
     assert dict(zip(header, second, strict=True))["why"] == f"RESOURCES: {WHY['text']}"
@@ -505,6 +505,10 @@ def test_a_job_is_shown_with_its_gpus(drf: Drf, daemon: CannedDaemon, job: MakeJ
     daemon.replies = {"show": {"job": shown, "events": []}}
     lines = drf("show", 42).out.splitlines()
     assert "demand     8 cores, 16G memory, io -, 2 gpu" in lines
+    limited = shown | {"demand": {**two, "gres_memory": {"gpu": 20 << 30}}}
+    daemon.replies = {"show": {"job": limited, "events": []}}
+    line = "demand     8 cores, 16G memory, io -, 2 gpu with 20G of memory each"
+    assert line in drf("show", 42).out.splitlines()
     assert "gpu        0,GPU-5c" in lines
     daemon.replies = {"show": {"job": shown | {"memory_nodes": [0, 1]}, "events": []}}
     assert "near       memory node 0, 1" in drf("show", 42).out.splitlines()

@@ -342,6 +342,10 @@ def test_a_job_may_ask_for_the_whole_machine(
         ("--gpus=2 --cpus-per-gpu=6", cores(12, gpu=2)),
         ("-n 4 --mincpus=6", cores(6)),
         ("--gres=gpu:0 -c 2", cores(2)),
+        (
+            "--gres=gpu:2,memory=20G,solver:1 -c 2",
+            {**cores(2, gpu=2, solver=1), "gres_memory": {"gpu": 20 << 30}},
+        ),
     ],
 )
 def test_gpus_bring_their_tasks_and_cores(

@@ -131,11 +131,45 @@ def test_things_that_are_counted(submitted: Submitted, tmp_path: Path) -> None:
     assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand={"gres": counts})
 
 
-@pytest.mark.parametrize("word", ["gpu=", "=1", "gpu=-1", "gpu=1.5", "gpu:2", "gpu=1,fpga=2", ""])
+@pytest.mark.parametrize(
+    "word", ["gpu=", "=1", "gpu=-1", "gpu=1.5", "gpu:2", "gpu=1,", "gpu mem", ""]
+)
 def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Drf, word: str) -> None:
     result = drf("submit", "--gres", word, "--", "true")
     assert result.code == 2
     assert result.err.endswith("is not NAME=N (write gpu=2, or gpu for one)\n")
+
+
+def test_memory_belongs_to_the_resource_before_it(submitted: Submitted, tmp_path: Path) -> None:
+    """Number and memory are two properties of a resource; of each the last word counts."""
+    options = ["--gres", "gpu=2,memory=20G,license=1"]
+    demand = {"gres": {"gpu": 2, "license": 1}, "gres_memory": {"gpu": 20 << 30}}
+    assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand=demand)
+    for word, count, memory in (
+        ("gpu=1", 1, 20 << 30),
+        ("gpu,memory=1.5G", 1, 3 << 29),
+        ("gpu=3,memory=0", 3, 0),
+    ):
+        assert submitted(*options, "--gres", word, "--", "true")["demand"] == {
+            "gres": {"gpu": count, "license": 1}, "gres_memory": {"gpu": memory}
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("memory=20G", "memory stands after what it is the memory of"),
+        ("memory=20G,gpu=1", "memory stands after what it is the memory of"),
+        ("gpu=1,memory=20G,memory=30G", "memory is there twice"),
+        ("gpu=1,memory", "memory has no size"),
+        ("gpu=1,memory=", "memory has no size"),
+        ("gpu=1,license=2,memory=20G", "only the memory of a gpu is measured"),
+    ],
+)
+def test_memory_of_nothing_is_refused_with_the_cure(drf: Drf, word: str, fault: str) -> None:
+    result = drf("submit", "--gres", word, "--", "true")
+    assert result.code == 2
+    assert result.err.endswith(f"{word!r}: {fault} (write gpu=1,memory=20G)\n")
 
 
 def test_a_script_is_named_to_its_job(
@@ -157,6 +191,10 @@ def test_a_script_may_ask_for_what_is_counted(submitted: Submitted, tmp_path: Pa
     script.write_text("#!/bin/sh\n#DRF --gres gpu=2 --gres tape\n")
     assert submitted(str(script))["demand"] == {"gres": {"gpu": 2, "tape": 1}}
     assert submitted("--gres", "gpu=0", str(script))["demand"] == {"gres": {"gpu": 0, "tape": 1}}
+    script.write_text("#!/bin/sh\n#DRF --gres gpu=1,memory=20G\n")
+    assert submitted(str(script))["demand"] == {
+        "gres": {"gpu": 1}, "gres_memory": {"gpu": 20 << 30}
+    }  # fmt: skip
 
 
 def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_path: Path) -> None:

@@ -35,3 +35,15 @@ def test_groups_are_sent_as_they_are_given(daemon: CannedDaemon) -> None:
     (listed,) = daemon.asked("status")
     assert (submitted["group"], changed["group"]) == ("sweep%2", "")
     assert listed["select"] == {"group": "sweep"}
+
+
+def test_the_memory_on_each_gpu_is_sent_in_bytes(daemon: CannedDaemon) -> None:
+    daemon.replies["submit"] = {"ok": True, "id": 1}
+    daemon.replies["set"] = {"ok": True, "done": [1], "failed": []}
+    with connect(daemon.path) as client:
+        client.submit(["true"], gres={"gpu": 2}, gres_memory={"gpu": "20G"})
+        client.set(1, gres_memory={"gpu": 0})
+    (submitted,) = daemon.asked("submit")
+    (changed,) = daemon.asked("set")
+    assert submitted["demand"] == {"gres": {"gpu": 2}, "gres_memory": {"gpu": 20 << 30}}
+    assert changed["demand"] == {"gres_memory": {"gpu": 0}}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
+from drfd.client.words import Gres, parse_gres
 from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
 from drfd.core.explain.ended_jobs import Advice
 from drfd.wording.options import advice_options, changed_options
@@ -25,6 +26,7 @@ ADVICE = some.builds(
     write_bps=RATES,
     disk=some.sampled_from(["", "data"]),
     gres=some.sampled_from([(), (("gpu", 2),)]),
+    gres_memory=some.sampled_from([(), (("gpu", 20 * GIB),)]),
     jobs=some.just(3),
     short_jobs=some.just(0),
 )
@@ -41,7 +43,9 @@ def test_advice_can_be_typed(advice: Advice) -> None:
     assert ("--io" in given) is any(rates)
     if "--io" in given:
         assert parse_disk_rates(given["--io"]) == (advice.disk or None, *rates)
-    assert given.get("--gres") == ("gpu=2" if advice.gres else None)
+    memory = dict(advice.gres_memory).get("gpu")
+    gres = parse_gres(given["--gres"]) if "--gres" in given else ()
+    assert gres == ((Gres("gpu", 2, memory),) if advice.gres else ())
 
 
 def test_amounts_are_in_the_largest_unit_that_is_exact() -> None:

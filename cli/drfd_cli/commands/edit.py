@@ -20,7 +20,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import OUTCOMES, Ref
 from drfd.common.errors import DrfdError, Refused
-from drfd.common.units import exact_duration, exact_size, show_cores
+from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word
 from drfd_cli import output
 from drfd_cli.commands.retry import Changes, read_changes, submit_again
 from drfd_cli.options import connect, job_id
@@ -114,6 +114,8 @@ def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
         found |= {"read_bps": 0, "write_bps": 0}
     for name in set(before.get("gres", {})) - set(found.get("gres", {})):
         found["gres"] = {**found.get("gres", {}), name: 0}
+    for name in set(before.get("gres_memory", {})) - set(found.get("gres_memory", {})):
+        found["gres_memory"] = {**found.get("gres_memory", {}), name: 0}
     for name in set(before.get("disks", {})) - set(found.get("disks", {})):
         found["disks"] = {**found.get("disks", {}), name: {"read_bps": 0, "write_bps": 0}}
     return found
@@ -146,7 +148,11 @@ def _written(reply: SubmissionReply) -> str:
     words.append(["-m", exact_size(demand["memory_bytes"])])
     limit = fields["time_limit_s"]
     words.append(["-t", exact_duration(limit) if limit else "unlimited"])
-    words += [["--gres", f"{name}={count}"] for name, count in demand.get("gres", {}).items()]
+    memory = demand.get("gres_memory", {})
+    words += [
+        ["--gres", show_gres_word(name, count, memory.get(name))]
+        for name, count in demand.get("gres", {}).items()
+    ]
     rates = dict(demand.get("disks", {}))
     if demand.get("read_bps") or demand.get("write_bps"):
         rates[""] = demand

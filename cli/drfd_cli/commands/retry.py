@@ -457,7 +457,7 @@ class Changes:
 
 def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any]:
     found = {**before, **wish}
-    for key in ("gres", "disks"):
+    for key in ("gres", "gres_memory", "disks"):
         if key in wish:
             found[key] = {**before.get(key, {}), **wish[key]}
     if "disks" in wish:

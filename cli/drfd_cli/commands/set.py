@@ -12,6 +12,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.client.submission import Rates, demand_fields, dependencies
+from drfd.client.words import Gres
 from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import parse_duration, show_duration
 from drfd_cli import output
@@ -179,7 +180,7 @@ class _SetCommand(KnowingOthers):
 @after_option
 @new_begin_option
 def command(
-    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[str, int], ...],
+    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[Gres, ...], ...],
     time: int | _More | None, pool: str | None, priority: int | None, rename: str | None,
     into: str | None,
     after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,

@@ -95,7 +95,7 @@ def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
 def _demand(demand: ResourcesView) -> str:
     cores, memory, io = output.show_demand(demand)
     unit = "core" if cores == "1" else "cores"
-    gres = f", {output.show_gres(demand['gres'])}" if demand["gres"] else ""
+    gres = f", {output.show_gres_demand(demand)}" if demand["gres"] else ""
     return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{gres}"
 
 

@@ -453,6 +453,8 @@ class _Translator:
     def _gres(self, tasks: int | None) -> int:
         """Add what is counted; returns the number of GPUs."""
         counts: dict[str, int] = {}
+        memory: dict[str, str] = {}
+        last = ""
         for name in ("gres", "licenses"):
             given = self._options.get(name)
             if given is None:
@@ -460,10 +462,15 @@ class _Translator:
             for part in given.value.split(","):
                 if not part or part.lower() == "none":
                     continue
+                if part.startswith("memory=") and last:
+                    # Not of Slurm: as in drf submit, the memory on each of the resource before it.
+                    memory[last] = f",{part}"
+                    continue
                 match = _GRES.fullmatch(re.sub(r"@[\w.-]+", "", part.removeprefix("gres/")))
                 if match is None:
                     raise self._fault(name, "is not NAME:NUMBER", "write gpu:2")
-                counts[match[1]] = counts.get(match[1], 0) + int(match[3] or 1)
+                last = match[1]
+                counts[last] = counts.get(last, 0) + int(match[3] or 1)
                 self._made.counted[match[1]] = Given(f"--{name}={given.value}", given.where)
                 self._kind(name, part, match[2])
         for name, times in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks or 1)):
@@ -478,7 +485,7 @@ class _Translator:
             self._kind(name, given.value, kind)
         for name, count in counts.items():
             if count:
-                self._add("--gres", f"{name}={count}")
+                self._add("--gres", f"{name}={count}{memory.get(name, '')}")
             else:
                 del self._made.counted[name]
         return counts.get("gpu", 0)

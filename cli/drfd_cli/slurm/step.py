@@ -15,6 +15,7 @@ from itertools import pairwise
 from threading import Lock, Thread
 from typing import NoReturn
 
+from drfd.client.words import parse_gres
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEVICE_LISTS, thread_defaults
 from drfd_cli import output
@@ -87,8 +88,8 @@ class Step:
         if not asked and "SLURM_GPUS_PER_TASK" in self.env:
             asked["gpus-per-task"] = Given(self.env["SLURM_GPUS_PER_TASK"])
         words = translate({**asked, "ntasks": Given(str(self.tasks))}, host_name()).words
-        pairs = [word.split("=") for option, word in pairwise(words) if option == "--gres"]
-        return {name: int(count) for name, count in pairs}
+        asked_for = [parse_gres(word) for option, word in pairwise(words) if option == "--gres"]
+        return {each.name: each.count or 0 for some in asked_for for each in some}
 
     def without_effect(self) -> list[str]:
         """Return the options that change nothing, as they are written."""

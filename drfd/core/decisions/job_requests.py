@@ -45,8 +45,9 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Axes, Resources, with_gres
 from drfd.core.model.vectors import short_axes
+from drfd.devices.gpu import GPU
 
 Ask = TypeVar("Ask", bound=st.JobAsked)
 
@@ -115,6 +116,13 @@ def refuse_unfit(
             f"this machine has no resource {unknown!r}",
             hint=f"it has {has}" if has else "no countable resource is given out here",
         )
+    for name, _ in spec.demand.gres_memory:
+        if name != GPU:
+            raise Refused(
+                "bad-value",
+                f"--gres: memory of {name} cannot be declared; only that of a {GPU} is measured",
+                hint=f"leave out memory= after {name}",
+            )
     gone = rules.axes.unknown_disk(spec.demand)
     if gone is not None:
         raise Refused("no-such-disk", f"this machine has no disk {gone!r}")
@@ -472,10 +480,13 @@ def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
         priority=spec.priority if wish.priority is None else wish.priority,
         time_limit_s=spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s or None,
         demand=replace(
-            _with_rates(spec.demand, wish, rules.axes),
+            with_gres(
+                _with_rates(spec.demand, wish, rules.axes),
+                dict(spec.demand.gres) | dict(wish.gres or ()),
+                dict(spec.demand.gres_memory) | dict(wish.gres_memory or ()),
+            ),
             cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
             memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
-            gres=_counts(spec.demand.gres, wish.gres or ()),
         ),
         after=spec.after if wish.after is None else wish.after,
         begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
@@ -519,14 +530,6 @@ def _refuse_unknown_disk(name: str, axes: Axes) -> None:
         known = ", ".join(filter(None, axes.disks))
         hint = f"disks: {known}" if known else "no disk is managed here"
         raise Refused("no-such-disk", f"--io: there is no disk {name!r} here", hint=hint)
-
-
-def _counts(
-    before: tuple[tuple[str, int], ...], wish: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, int], ...]:
-    """Return the countable resources with the requested counts replacing those of the same name."""
-    counts = dict(before) | dict(wish)
-    return tuple(sorted((name, count) for name, count in counts.items() if count))
 
 
 def _given(wish: int | None, before: int) -> int:
@@ -584,7 +587,15 @@ def _rates(demand: Resources) -> str:
 
 
 def _gres(demand: Resources) -> str:
-    return ", ".join(f"{count} {name}" for name, count in demand.gres) or "none"
+    memory = dict(demand.gres_memory)
+    return ", ".join(_counted(name, count, memory.get(name)) for name, count in demand.gres) or (
+        "none"
+    )
+
+
+def _counted(name: str, count: int, memory_bytes: int | None) -> str:
+    memory = "" if memory_bytes is None else f" with {show_size(memory_bytes)} of memory each"
+    return f"{count} {name}{memory}"
 
 
 def _after(after: tuple[Dependency, ...], ledger: Ledger, names: Mapping[int, str]) -> str:

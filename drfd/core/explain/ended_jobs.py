@@ -343,6 +343,8 @@ class Advice:
     #: Name of the disk if there are several. Rates of a job on more than one are known in sum only.
     disk: str = ""
     gres: tuple[tuple[str, int], ...] = ()
+    #: As in `Resources`.
+    gres_memory: tuple[tuple[str, int], ...] = ()
     #: Number of jobs from which this is derived, and of those that ran out of memory or time.
     jobs: int
     short_jobs: int
@@ -404,6 +406,7 @@ def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
         write_bps=max((_rate(job, "write") for job in one), default=0),
         disk=min(disks, default=""),
         gres=jobs[0].spec.demand.gres,
+        gres_memory=jobs[0].spec.demand.gres_memory,
         jobs=len(jobs),
         short_jobs=len(short),
     )

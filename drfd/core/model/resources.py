@@ -6,8 +6,8 @@ arithmetic. Fairness uses only vectors, so it works for any number of axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from drfd.core.model.instances import Instance, InstancePlace, Instances
 from drfd.core.model.vectors import Vector
@@ -27,6 +27,9 @@ class Resources:
     write_bps: int = 0
     #: Countable resources: name and count, sorted by name; counts are above zero.
     gres: tuple[tuple[str, int], ...] = ()
+    #: Bytes of its own memory on each instance of a countable resource, sorted by name, above zero:
+    #: (("gpu", 20 << 30),). A resource that is not named has no limit.
+    gres_memory: tuple[tuple[str, int], ...] = ()
     #: On a machine with several disks, in place of the two rates: (name, read, write) of each.
     disks: tuple[tuple[str, int, int], ...] = ()
 
@@ -49,6 +52,18 @@ class Resources:
 
 
 NOTHING = Resources()
+
+
+def with_gres(demand: Resources, counts: Mapping[str, int], memory: Mapping[str, int]) -> Resources:
+    """Return the demand with these countable resources, and bytes on each of their instances, in
+    place of its own. Zeros are left out, and so is memory on what is not asked for."""
+    return replace(
+        demand,
+        gres=tuple(sorted((name, count) for name, count in counts.items() if count)),
+        gres_memory=tuple(
+            sorted((name, size) for name, size in memory.items() if size and counts.get(name))
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,8 @@ class Change:
     disks: tuple[tuple[str, int, int], ...] | None = None
     #: Name and count of each countable resource; a count of 0 removes it.
     gres: tuple[tuple[str, int], ...] | None = None
+    #: Name and bytes on each instance of it; 0 removes the limit.
+    gres_memory: tuple[tuple[str, int], ...] | None = None
     after: tuple[Dependency, ...] | None = None
     #: Unix time; 0 removes the begin time.
     begin_s: int | None = None

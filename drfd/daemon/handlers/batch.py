@@ -273,6 +273,7 @@ def _change(request: msg.SetRequest) -> st.Change:
         disks=tuple((name, each.read_bps, each.write_bps) for name, each in demand.disks.items())
         or None,
         gres=tuple(demand.gres.items()) or None,
+        gres_memory=tuple(demand.gres_memory.items()) or None,
         after=None if request.after is None else dependencies(request.after),
         begin_s=request.begin_s,
         group=None if request.group is None else _group(request.group),

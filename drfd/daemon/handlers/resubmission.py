@@ -252,13 +252,14 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
     if demand.disks:
         named = {name: {"read_bps": r, "write_bps": w} for name, r, w in demand.disks}
         rates = {"disks": named}
+    memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
     is_own_pool = spec.pool == f"root.{spec.user}"
     given: dict[str, object] = {
         "argv": list(spec.argv),
         "cwd": spec.cwd,
         "demand": {
             "cores_milli": demand.cores_milli, "memory_bytes": demand.memory_bytes,
-            "gres": dict(demand.gres), **rates,
+            "gres": dict(demand.gres), **memory, **rates,
         },
         "name": spec.name,
         "pool": None if is_own_pool else spec.pool.removeprefix("root."),

@@ -23,7 +23,7 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
-from drfd.core.model.resources import Resources
+from drfd.core.model.resources import Resources, with_gres
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.host.disks import Disk, disk_of
@@ -93,10 +93,11 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         gid=gid,
         pool=rules.pool_for(actor.user, request.pool),
         demand=replace(
-            _rates(demand, defaults, disks, request.cwd),
+            with_gres(
+                _rates(demand, defaults, disks, request.cwd), demand.gres, demand.gres_memory
+            ),
             cores_milli=_given(demand.cores_milli, defaults.cores_milli),
             memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),
-            gres=tuple(sorted((name, count) for name, count in demand.gres.items() if count)),
         ),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         priority=request.priority,

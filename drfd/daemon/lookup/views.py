@@ -85,6 +85,8 @@ def resources_view(amount: Resources) -> ResourcesView:
         "write": write_bps,
         "gres": dict(amount.gres),
     }
+    if amount.gres_memory:
+        view["gres_memory"] = dict(amount.gres_memory)
     if amount.disks:
         view["disks"] = {name: {"read": read, "write": write} for name, read, write in amount.disks}
     return view

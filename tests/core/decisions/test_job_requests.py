@@ -116,6 +116,19 @@ def test_a_misspelt_resource_is_refused_with_what_there_is() -> None:
     assert str(refusal) == "this machine has no resource 'gpus' (it has 2 gpu)"
 
 
+def test_memory_of_what_nobody_measures_is_refused() -> None:
+    axes = Axes(gres=("license",), instances=(("license", ("a", "b")),))
+    plain = with_gpus(0)
+    there = replace(plain, axes=axes, capacity=replace(plain.capacity, gres=(("license", 2),)))
+    asks = replace(demand(), gres=(("license", 1),), gres_memory=(("license", 1 << 30),))
+    with pytest.raises(Refused) as refused:
+        refuse_unfit(spec(asks=asks), there)
+    assert (refused.value.code, refused.value.hint) == (
+        "bad-value",
+        "leave out memory= after license",
+    )
+
+
 def test_more_of_a_countable_than_there_are_is_refused() -> None:
     gpus = with_gpus(2)
     refuse_unfit(spec(asks=replace(demand(), gres=(("gpu", 2),))), gpus)

@@ -825,6 +825,34 @@ async def test_how_many_a_waiting_job_asks_for_can_be_changed(make_desk: MakeDes
     ]
 
 
+async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk: MakeDesk) -> None:
+    """What is not named stays: another number keeps the memory, none takes it away."""
+    desk = make_desk(by=with_gpus(2))
+
+    asked = {**gpus(1)["demand"], "gres_memory": {"gpu": 20 * GIB}}
+    job_id = await desk.submit(ALICE, held=True, demand=asked)
+    submission = (await desk.ask(ALICE, op="submission", id=job_id))["submission"]
+    assert submission["demand"]["gres_memory"] == {"gpu": 20 * GIB}
+    for change, shown in (
+        ({"gres": {"gpu": 2}}, {"gpu": 20 * GIB}),
+        ({"gres_memory": {"gpu": 30 * GIB}}, {"gpu": 30 * GIB}),
+        ({"gres_memory": {"gpu": 0}}, {}),
+        ({"gres": {"gpu": 1}, "gres_memory": {"gpu": GIB}}, {"gpu": GIB}),
+        ({"gres": {"gpu": 0}}, {}),
+    ):
+        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, demand=change)
+        job = (await desk.ask(ALICE, op="show", id=job_id))["job"]
+        assert job["demand"].get("gres_memory", {}) == shown
+    events = (await desk.ask(ALICE, op="show", id=job_id))["events"]
+    assert [each["text"] for each in events if each["event"] == "Changed"] == [
+        "gres 1 gpu with 20G of memory each → 2 gpu with 20G of memory each, by alice",
+        "gres 2 gpu with 20G of memory each → 2 gpu with 30G of memory each, by alice",
+        "gres 2 gpu with 30G of memory each → 2 gpu, by alice",
+        "gres 2 gpu → 1 gpu with 1G of memory each, by alice",
+        "gres 1 gpu with 1G of memory each → none, by alice",
+    ]
+
+
 async def test_doctor_says_that_gpus_are_not_controlled(make_desk: MakeDesk) -> None:
     desk = make_desk(by=with_gpus(2))
 

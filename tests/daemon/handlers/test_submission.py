@@ -20,7 +20,7 @@ from drfd.daemon.handlers.submission import MAX_WORD_BYTES, SubmitTerms, spec_fo
 from drfd.host.disks import Disk
 from drfd.protocol.requests import Demand, DependencyPart, Rates, RetryPart, SubmitRequest, WarnPart
 from drfd.protocol.requests import NotifyPart as Tell
-from fakes import ADMIN, ALICE, BOB, rules
+from fakes import ADMIN, ALICE, BOB, GIB, rules
 
 DEFAULTS = Defaults(
     cores_milli=1500, memory_bytes=2 << 30, time_limit_s=3600, read_bps=10, write_bps=20
@@ -134,6 +134,12 @@ def test_what_is_said_counts() -> None:
 def test_none_of_a_countable_is_as_if_it_were_not_said() -> None:
     asked = Demand(gres={"gpu": 0, "fpga": 2})
     assert made(demand=asked).demand.gres == (("fpga", 2),)
+
+
+def test_memory_on_what_is_not_asked_for_is_left_out() -> None:
+    asked = Demand(gres={"gpu": 2, "fpga": 0}, gres_memory={"gpu": GIB, "fpga": GIB})
+    assert made(demand=asked).demand.gres_memory == (("gpu", GIB),)
+    assert made(demand=Demand(gres={"gpu": 2}, gres_memory={"gpu": 0})).demand.gres_memory == ()
 
 
 def test_identity_is_the_actors_and_the_sockets() -> None:

@@ -245,6 +245,10 @@ def test_countable_resources_are_shown_by_name() -> None:
         "write": 0,
         "gres": {"gpu": 2},
     }
+    assert resources_view(replace(amount, gres_memory=(("gpu", GIB),))) == {
+        **resources_view(amount),
+        "gres_memory": {"gpu": GIB},
+    }
 
 
 # -- shares ------------------------------------------------------------------------------------
