@@ -29,29 +29,48 @@ if TYPE_CHECKING:
 _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
 _LEAST_POINTS = 3
 
-_USAGE_KINDS: tuple[tuple[Literal["cores", "memory"], Callable[[Any], str]], ...] = (
-    ("cores", lambda cores: show_cores(round(1000 * cores))),
-    ("memory", show_size),
+CurveKind = Literal["cores", "memory", "read", "write", "gpu_utilisation", "gpu_memory"]
+#: Each with its label and the format of an amount.
+_USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
+    ("cores", "cores", lambda cores: show_cores(round(1000 * cores))),
+    ("memory", "memory", show_size),
+    ("gpu_utilisation", "GPU", lambda percent: f"{percent}%"),
+    ("gpu_memory", "GPU mem", show_size),
 )
 
 
 def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) -> list[str]:
-    """Return the use of cores and of memory, a line each, if known; at most `columns` wide."""
+    """Return the use of cores, of memory and of GPUs, a line each, if known; at most `columns`
+    wide."""
     if curve is None:
         return []
+    shown = [each for each in _USAGE_KINDS if len(_known(curve.get(each[0]))) >= _LEAST_POINTS]
+    label_columns = max(len(label) for label in ("memory", *(label for _, label, _ in shown)))
     found = []
-    for kind, show in _USAGE_KINDS:
-        values = [each for each in curve[kind] if each is not None]
-        if len(values) < _LEAST_POINTS:
-            continue
-        asked, most = demand[kind], max(values)
+    for kind, label, show in shown:
+        asked, most = declared(demand, kind), max(_known(curve[kind]))
         length = show_duration(curve["at"][-1] - curve["at"][0])
-        words = f"most {show(most)} of {show(asked)}, over {length}"
-        room = columns - len(kind) - len(words) - 4
+        part = f" of {show(asked)}" if asked else ""
+        words = f"most {show(most)}{part}, over {length}"
+        room = columns - label_columns - len(words) - 4
         if room >= _LEAST_POINTS:
             bars = spark(curve["at"], curve[kind], max(asked, most), room)
-            found.append(f"{kind:<6} {bars}  {words}")
+            found.append(f"{label:<{label_columns}} {bars}  {words}")
     return found
+
+
+def _known(values: Sequence[float | None] | None) -> list[float]:
+    return [each for each in values or () if each is not None]
+
+
+def declared(demand: ResourcesView, kind: CurveKind) -> float:
+    """Return the declared amount of what a curve shows, or 0 if the job declares none."""
+    match kind:
+        case "gpu_utilisation":
+            return 100 * demand["gres"].get("gpu", 0)
+        case "gpu_memory":
+            return 0
+    return demand[kind]
 
 
 def spark(at: Sequence[float], values: Sequence[float | None], top: float, columns: int) -> str:

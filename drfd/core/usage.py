@@ -21,8 +21,8 @@ FRESH = 64
 class Point(NamedTuple):
     """Resource use in the `span_ms` milliseconds before `end_ms`.
 
-    Beside each amount stands its divisor for a mean: milliseconds, or for memory the number of
-    readings. A divisor of 0 means that the amount is not known.
+    Beside each amount stands its divisor for a mean: milliseconds, or for memory and GPUs the
+    number of readings. A divisor of 0 means that the amount is not known.
     """
 
     end_ms: int
@@ -36,6 +36,11 @@ class Point(NamedTuple):
     read_ms: int = 0
     written_bytes: int = 0
     written_ms: int = 0
+    #: Sums of readings of all GPUs together: bytes, and per cent of one GPU.
+    gpu_memory_sum: int = 0
+    gpu_memory_count: int = 0
+    gpu_percent_sum: int = 0
+    gpu_percent_count: int = 0
 
     @property
     def cores_milli(self) -> int | None:
@@ -54,12 +59,20 @@ class Point(NamedTuple):
     def write_bps(self) -> int | None:
         return self.written_bytes * 1000 // self.written_ms if self.written_ms else None
 
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        return self.gpu_memory_sum // self.gpu_memory_count if self.gpu_memory_count else None
+
+    @property
+    def gpu_percent(self) -> int | None:
+        return self.gpu_percent_sum // self.gpu_percent_count if self.gpu_percent_count else None
+
 
 _WIDTH = len(Point._fields)
 
 
 class Series:
-    """A series of points in one block of machine words: 80 bytes each, 20 KiB at most."""
+    """A series of points in one block of machine words: 112 bytes each, 28 KiB at most."""
 
     __slots__ = ("_longest_ms", "_rows", "_step_ms")
 
@@ -131,19 +144,25 @@ def merged(before: Point, after: Point) -> Point:
 def total(points: Iterable[Point], end_ms: int) -> Point:
     """Return the use of several jobs at one time, from points that end at about that time.
 
-    Cores and rates are the sums of those that are known, scaled to the longest span among them.
+    Each is the sum of the amounts that are known, of cores and rates scaled to the longest span.
     """
     found = list(points)
-    memory = [each.memory_bytes or 0 for each in found if each.memory_count]
     return Point(
         end_ms,
         max((each.span_ms for each in found), default=0),
         *_scaled_sum([(each.cpu_us, each.cpu_ms) for each in found]),
-        sum(memory),
-        1 if memory else 0,
+        *_known_sum([each.memory_bytes for each in found]),
         *_scaled_sum([(each.read_bytes, each.read_ms) for each in found]),
         *_scaled_sum([(each.written_bytes, each.written_ms) for each in found]),
+        *_known_sum([each.gpu_memory_bytes for each in found]),
+        *_known_sum([each.gpu_percent for each in found]),
     )
+
+
+def _known_sum(amounts: list[int | None]) -> tuple[int, int]:
+    """Return the sum of the amounts that are known, as one reading, or as none if no amount is."""
+    known = [each for each in amounts if each is not None]
+    return sum(known), 1 if known else 0
 
 
 def _scaled_sum(amounts: list[tuple[int, int]]) -> tuple[int, int]:
@@ -195,6 +214,8 @@ class Curve:
     memory_kib: Column = ()
     read_kib_s: Column = ()
     write_kib_s: Column = ()
+    gpu_memory_kib: Column = ()
+    gpu_percent: Column = ()
 
     @classmethod
     def of(cls, attempt: int, points: Iterable[Point]) -> Curve:
@@ -212,6 +233,8 @@ class Curve:
             _known([_kib(each.memory_bytes) for each in found]),
             _known([_kib(each.read_bps) for each in found]),
             _known([_kib(each.write_bps) for each in found]),
+            _known([_kib(each.gpu_memory_bytes) for each in found]),
+            _known([each.gpu_percent for each in found]),
         )
 
     def __len__(self) -> int:
@@ -227,22 +250,35 @@ class Curve:
             self.memory_kib or repeat(None),
             self.read_kib_s or repeat(None),
             self.write_kib_s or repeat(None),
+            self.gpu_memory_kib or repeat(None),
+            self.gpu_percent or repeat(None),
             strict=False,
         )
-        for later_ms, span_ms, cores, memory, read, written in rows:
+        for later_ms, span_ms, cores, memory, read, written, gpu_memory, gpu_percent in rows:
             end_ms += later_ms
+            readings = max(1, span_ms // _READING_MS)
             yield Point(
                 end_ms,
                 span_ms,
-                0 if cores is None else cores * span_ms,
-                0 if cores is None else span_ms,
-                0 if memory is None else (memory << 10) * max(1, span_ms // _READING_MS),
-                0 if memory is None else max(1, span_ms // _READING_MS),
-                0 if read is None else (read << 10) * span_ms // 1000,
-                0 if read is None else span_ms,
-                0 if written is None else (written << 10) * span_ms // 1000,
-                0 if written is None else span_ms,
+                *_sum_and_divisor(cores, span_ms),
+                *_sum_and_divisor(_bytes(memory), readings),
+                *_moved(_bytes(read), span_ms),
+                *_moved(_bytes(written), span_ms),
+                *_sum_and_divisor(_bytes(gpu_memory), readings),
+                *_sum_and_divisor(gpu_percent, readings),
             )
+
+
+def _sum_and_divisor(mean: int | None, divisor: int) -> tuple[int, int]:
+    return (0, 0) if mean is None else (mean * divisor, divisor)
+
+
+def _moved(bytes_per_s: int | None, span_ms: int) -> tuple[int, int]:
+    return (0, 0) if bytes_per_s is None else (bytes_per_s * span_ms // 1000, span_ms)
+
+
+def _bytes(kib: int | None) -> int | None:
+    return None if kib is None else kib << 10
 
 
 def _known(column: list[int | None]) -> Column:

@@ -42,6 +42,8 @@ class StoredWords(Words):
 _NO_DISKS = b',"disks":[]'
 #: Omitted from an event about a single end, so that older versions can read it.
 _NO_MORE = b',"also":[]'
+#: Omitted from a curve where no GPU was measured: there are as many curves as jobs.
+_NO_GPUS = b',"gpu_memory_kib":[],"gpu_percent":[]'
 
 
 def _plain(value: object) -> object:
@@ -62,6 +64,8 @@ def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> 
     data = _encoder.encode(record)
     if isinstance(record, ev.DependencySettled):
         return data.replace(_NO_MORE, b"")
+    if isinstance(record, Curve):
+        return data.replace(_NO_GPUS, b"")
     return data.replace(_NO_DISKS, b"")
 
 

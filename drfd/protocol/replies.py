@@ -105,6 +105,10 @@ class CurveView(TypedDict):
     memory: list[int | None]
     read: list[int | None]
     write: list[int | None]
+    #: Bytes on all GPUs, and utilisation in per cent of one; sent of a job that asks for some or is
+    #: seen on one.
+    gpu_memory: NotRequired[list[int | None]]
+    gpu_utilisation: NotRequired[list[int | None]]
 
 
 class GpuUsageView(TypedDict):
@@ -609,7 +613,7 @@ class JobCurveView(CurveView):
     """Use over time of one job, and what it requested."""
 
     id: int
-    demand: CoresAndMemory
+    demand: ResourcesView
 
 
 class ReportKey(TypedDict, total=False):

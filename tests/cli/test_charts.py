@@ -72,6 +72,22 @@ def test_a_job_is_shown_with_how_its_use_went(drf: Drf, daemon: CannedDaemon, jo
     assert '"curve": {"at": [' in drf("show", 42, "--json").out
 
 
+def test_of_a_job_with_gpus_their_use_is_drawn_too(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    gpus = {"gpu_memory": [None, 1 << 30, 4 << 30, 4 << 30], "gpu_utilisation": [0, 50, 150, 200]}
+    shown = points([None, 2.0, 4.0, 8.0], [None] * 4, step_s=600) | gpus
+    asks = job()["demand"] | {"gres": {"gpu": 2}}
+    daemon.replies = {"show": {"job": job(demand=asks), "events": [], "curve": shown}}
+    lines = drf("show", 42).out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("over time"))
+    assert lines[at : at + 3] == [
+        "over time  cores    ▂▄█  most 8 of 8, over 30m00s",
+        "           GPU      ▂▆█  most 200% of 200%, over 30m00s",
+        "           GPU mem  ▂██  most 4G, over 30m00s",
+    ]
+
+
 @pytest.mark.parametrize("shown", [None, points([None, 1.0], [1, 1])], ids=["none", "two points"])
 def test_where_little_is_known_nothing_is_drawn(
     shown: dict[str, Any] | None, drf: Drf, daemon: CannedDaemon, job: MakeJob

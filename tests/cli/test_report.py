@@ -229,3 +229,21 @@ def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(
     monkeypatch.setenv("COLUMNS", "120")
     assert "USE OF" not in drf("report").out
     assert json.loads(drf("report", "--json").out)["rows"][0]["curve"]["id"] == 7
+
+
+def test_the_last_job_of_a_line_with_gpus_is_drawn_with_their_use(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = [None] * 3
+    curve = {
+        "id": 7, "demand": {"cores": 4.0, "memory": 100, "gres": {"gpu": 2}}, "at": [2.0, 4.0, 6.0],
+        "cores": [None, 1.0, 4.0], "memory": [50, 50, 100], "read": nothing, "write": nothing,
+    }  # fmt: skip
+    on_gpus = {**curve, "gpu_memory": [1, 2, 3], "gpu_utilisation": [None, 100, 200]}
+    rows = {**TRAIN, "curve": on_gpus}, {**LOST, "curve": curve}
+    daemon.replies = {"hello": ME, "report": report(*rows)}
+    monkeypatch.setenv("COLUMNS", "140")
+    head, _, train, lost, _ = [line.rstrip() for line in drf("report").out.splitlines()[1:6]]
+    assert head.endswith("USE OF CORES   USE OF MEM   USE OF GPU")
+    assert train.endswith(" ▂█            ▄▄█           ▄█")
+    assert lost.endswith(" ▂█            ▄▄█")

@@ -22,26 +22,38 @@ amounts = some.none() | some.integers(0, 1 << 45)
 @some.composite
 def readings(draw: some.DrawFn) -> list[Point]:
     """Some are late, and some could not be read. Long runs are of a few repeated ones."""
-    kinds = draw(some.lists(some.tuples(steps, amounts, amounts, amounts), min_size=1, max_size=40))
+    each = some.tuples(steps, amounts, amounts, amounts, amounts)
+    kinds = draw(some.lists(each, min_size=1, max_size=40))
     count = draw(some.integers(1, 1500))
     found, end_ms = [], draw(some.integers(0, 1 << 41))
     for at in range(count):
-        span_ms, cpu, memory, io = kinds[at % len(kinds)]
+        span_ms, cpu, memory, io, gpu = kinds[at % len(kinds)]
         end_ms += span_ms
         # Of the first of all, nothing is known but the memory.
         found.append(
-            point(end_ms, span_ms, cpu, memory, io) if at else point(end_ms, 0, None, memory, None)
+            point(end_ms, span_ms, cpu, memory, io, gpu)
+            if at
+            else point(end_ms, 0, None, memory, None, gpu)
         )
     return found
 
 
-def point(end_ms: int, span_ms: int, cpu: int | None, memory: int | None, io: int | None) -> Point:
+def point(
+    end_ms: int,
+    span_ms: int,
+    cpu: int | None,
+    memory: int | None,
+    io: int | None,
+    gpu: int | None = None,
+) -> Point:
     return Point(
         end_ms, span_ms,
         cpu or 0, 0 if cpu is None else span_ms,
         memory or 0, 0 if memory is None else 1,
         io or 0, 0 if io is None else span_ms,
         io or 0, 0 if io is None else span_ms,
+        gpu or 0, 0 if gpu is None else 1,
+        (gpu or 0) >> 20, 0 if gpu is None else 1,
     )  # fmt: skip
 
 
@@ -120,7 +132,7 @@ def test_two_hundred_of_any_age_take_few_megabytes() -> None:
     finally:
         tracemalloc.stop()
     assert all(len(series) > 150 for series in many)
-    assert 4 * taken < 6 << 20
+    assert 4 * taken < 8 << 20
 
 
 def test_with_a_longest_point_the_oldest_are_dropped() -> None:
@@ -158,6 +170,10 @@ def test_means_are_of_what_is_known() -> None:
     assert (both.read_bps, both.write_bps) == (500, 500)
     nothing = (unknown.cores_milli, unknown.memory_bytes, unknown.read_bps, unknown.write_bps)
     assert nothing == (None, None, None, None)
+    busy = known._replace(gpu_memory_sum=9, gpu_memory_count=1, gpu_percent_sum=80)
+    busy = merged(merged(busy._replace(gpu_percent_count=1), unknown), busy)
+    assert (busy.gpu_memory_bytes, busy.gpu_percent) == (9, 160)
+    assert (unknown.gpu_memory_bytes, unknown.gpu_percent) == (None, None)
 
 
 def test_what_several_use_at_one_time_adds_up() -> None:
@@ -166,6 +182,11 @@ def test_what_several_use_at_one_time_adds_up() -> None:
     assert both.end_ms == 6000
     assert (both.cores_milli, both.memory_bytes, both.read_bps) == (1500, 123, 1000)
     assert total([], 6000) == Point(6000, 0)
+    assert (both.gpu_memory_bytes, both.gpu_percent) == (None, None)
+    on_gpus = one._replace(gpu_memory_sum=8, gpu_memory_count=2, gpu_percent_sum=160)
+    on_gpus = on_gpus._replace(gpu_percent_count=2)
+    both = total([on_gpus, other, on_gpus], 6000)
+    assert (both.gpu_memory_bytes, both.gpu_percent) == (8, 160)
 
 
 @STEADY
@@ -179,6 +200,8 @@ def test_a_curve_says_what_the_points_said(given_: list[Point]) -> None:
         assert near(now.memory_bytes, then.memory_bytes, 1024)
         assert near(now.read_bps, then.read_bps, 1026)
         assert near(now.write_bps, then.write_bps, 1026)
+        assert near(now.gpu_memory_bytes, then.gpu_memory_bytes, 1024)
+        assert now.gpu_percent == then.gpu_percent
     again = Curve.of(1, curve.points())
     assert replace(again, read_kib_s=(), write_kib_s=()) == replace(
         curve, read_kib_s=(), write_kib_s=()

@@ -79,12 +79,7 @@ def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_en
     instance: Instance, nvml: Nvml
 ) -> None:
     nvml.answer(GPU.format(total=1000, used=700))
-    gate, pid_file = instance.work / "gate", instance.work / "pid"
-    script = f"echo $$ > {pid_file}; while ! [ -e {gate} ]; do sleep 0.05; done"
-    asks = ("-c", "0.1", "-m", "64M", "--gres", "gpu")
-    job_id = instance.submit(*asks, "--", "sh", "-c", script)
-    instance.wait_state(job_id, "RUNNING")
-    pid = int(wait_for("its pid", lambda: pid_file.exists() and pid_file.read_text().strip()))
+    job_id, pid, gate = _sleeper(instance)
     mine, foreign = f"proc 0 C {pid} 500 80", f"proc 0 C {os.getpid()} 150 10"
     nvml.answer(GPU.format(total=1000, used=700), mine, foreign)
 
@@ -120,6 +115,52 @@ def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_en
     _, names, _, values = instance.drf("report", "--by", "job").stdout.splitlines()[:4]
     assert names.split()[-5:-1] == ["GPU-H", "GPU%", "GPU", "MEM"]
     assert values.split()[-3:-1] == [f"{row['gpu']['efficiency']:.0%}", "500"]
+
+
+MIB = 1 << 20
+
+
+def test_the_curve_of_a_job_has_its_use_of_gpus_while_it_runs_and_afterwards(
+    instance: Instance, nvml: Nvml
+) -> None:
+    total = 900 * MIB
+    nvml.answer(GPU.format(total=total, used=0))
+    job_id, pid, gate = _sleeper(instance)
+    nvml.answer(GPU.format(total=total, used=700 * MIB), f"proc 0 C {pid} {500 * MIB} 80")
+
+    def points() -> list[tuple[int | None, int | None]]:
+        curve: dict[str, Any] = _shown(instance, job_id).get("curve", {})
+        return list(zip(curve.get("gpu_memory", ()), curve.get("gpu_utilisation", ()), strict=True))
+
+    busy = (500 * MIB, 80)
+    wait_for("three points", lambda: points().count(busy) >= 3, show=points)
+    nvml.answer(GPU.format(total=total, used=0))
+    wait_for("an idle point", lambda: points()[-1] == (0, 0), show=points)
+    page = instance.drf("show", str(job_id)).stdout.splitlines()
+    assert any(line.split()[0] == "GPU" and "most 80% of 100%" in line for line in page)
+    assert any(line.split()[:2] == ["GPU", "mem"] and "most 500M" in line for line in page)
+    gate.touch()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert busy in points() and (0, 0) in points()
+    (row,) = json.loads(instance.drf("report", "--by", "job", "--json").stdout)["rows"]
+    assert 80 in row["curve"]["gpu_utilisation"]
+    assert row["curve"]["demand"]["gres"] == {"gpu": 1}
+
+
+def _sleeper(instance: Instance) -> tuple[int, int, Path]:
+    """A running job with a GPU, the pid of its process, and the file at which it ends."""
+    gate, pid_file = instance.work / "gate", instance.work / "pid"
+    script = f"echo $$ > {pid_file}; while ! [ -e {gate} ]; do sleep 0.05; done"
+    asks = ("-c", "0.1", "-m", "64M", "--gres", "gpu")
+    job_id = instance.submit(*asks, "--", "sh", "-c", script)
+    instance.wait_state(job_id, "RUNNING")
+    pid = wait_for("its pid", lambda: pid_file.exists() and pid_file.read_text().strip())
+    return job_id, int(pid), gate
+
+
+def _shown(instance: Instance, job_id: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(instance.drf("show", str(job_id), "--json").stdout)
+    return found
 
 
 def _meter(instance: Instance) -> int:

@@ -51,6 +51,14 @@ def test_the_curve_of_a_day_is_short() -> None:
     assert records.decode_curve(records.encode(curve)) == curve
 
 
+def test_what_was_measured_of_gpus_is_read_again_and_nothing_takes_no_space() -> None:
+    measured = Curve(1, 5, (0, 2000), (0, 2000), gpu_memory_kib=(7, 9), gpu_percent=(None, 150))
+    assert records.decode_curve(records.encode(measured)) == measured
+    assert b"gpu" not in records.encode(Curve(1, 5, (0, 2000), (0, 2000)))
+    half = Curve(1, 5, (0, 2000), (0, 2000), gpu_memory_kib=(7, 9))
+    assert records.decode_curve(records.encode(half)) == half
+
+
 def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "odd").write_text("not a journal at all")
     with pytest.raises(HostError, match="cannot read the journal"):

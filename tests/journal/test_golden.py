@@ -148,6 +148,11 @@ CURVE = Curve(
     cores_milli=(None, 1500, 750), memory_kib=(1024, 2048, 2048), read_kib_s=(None, 12, 0),
 )  # fmt: skip
 PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
+#: With columns that came after the last golden journal.
+GPU_CURVE = Curve(
+    attempt=2, start_ms=1_700_000_002_000, ends_ms=(0, 2000), spans_ms=(0, 2000),
+    gpu_memory_kib=(1024, 2048), gpu_percent=(None, 150),
+)  # fmt: skip
 RAISED = ev.IdsRaised(at_s=69.5, next_id=40)
 NOTIFIED = ev.OwnerNotified(job_id=9, at_s=69.5, notice="told")
 #: What versions 3 and 4 have beside that of version 2.
@@ -260,6 +265,16 @@ def test_notifications_of_jobs_that_never_start_are_read_and_written_as_they_wer
     data = b'{"job_id":9,"at_s":69.5,"notice":"told"}'
     assert records.decode_event("OwnerNotified", data) == NOTIFIED
     assert records.encode(NOTIFIED) == data
+
+
+def test_curves_of_gpus_are_read_and_written_as_they_were() -> None:
+    data = (
+        b'{"attempt":2,"start_ms":1700000002000,"ends_ms":[0,2000],"spans_ms":[0,2000],'
+        b'"cores_milli":[],"memory_kib":[],"read_kib_s":[],"write_kib_s":[],'
+        b'"gpu_memory_kib":[1024,2048],"gpu_percent":[null,150]}'
+    )
+    assert records.decode_curve(data) == GPU_CURVE
+    assert records.encode(GPU_CURVE) == data
 
 
 def test_its_events_are_read(old: Journal) -> None:

@@ -22,9 +22,13 @@ _ROWS = 30
 _NAME, _SHORT_NAME = 32, 18
 #: From `_VERY_WIDE` columns on there is room for curves.
 _WIDE, _VERY_WIDE = 100, 132
-#: Headings of the curves, which show the last job of a row, and the width of each.
-_CURVES, _BARS = ("USE OF CORES", "USE OF MEM"), 12
-_KINDS: tuple[Literal["cores", "memory"], ...] = ("cores", "memory")
+#: Curves of the last job of a row and their headings, and the width of each.
+_CURVES: dict[charts.CurveKind, str] = {
+    "cores": "USE OF CORES",
+    "memory": "USE OF MEM",
+    "gpu_utilisation": "USE OF GPU",
+}
+_BARS = 12
 _DEFAULT_SINCE = "30d"
 #: The columns that identify a row, by the value of --by.
 _KEYS = {"job": ["id", "name", "user"], "name": ["name", "user"], "user": ["user"],
@@ -115,7 +119,7 @@ def _print_table(reply: ReportReply) -> None:
     gres = list(total.get("gres_ms", {}))
     has_gpus = _GPU in gres or bool(total.get(_GPU_PEAK))
     # A daemon of an older release sends no curves.
-    has_curves = output.width() >= _VERY_WIDE and any(row.get("curve") for row in reply["rows"])
+    curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
     columns: list[output.Column] = [
         *((key.upper(), "right") if key == "id" else key.upper() for key in keys),
         *([("JOBS", "right")] if by != "job" else []),
@@ -125,7 +129,7 @@ def _print_table(reply: ReportReply) -> None:
         *((f"{name.upper()}-H", "right") for name in gres),
         *([("GPU%", "right"), ("GPU MEM", "right")] if has_gpus else []),
         *([("THROTTLED", "right")] if is_wide else []),
-        *(_CURVES if has_curves else ()),
+        *(_CURVES[kind] for kind in curves),
     ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
     cells = partial(_cells, by=by, is_wide=is_wide, disks=disks, gres=gres, has_gpus=has_gpus)
@@ -133,7 +137,7 @@ def _print_table(reply: ReportReply) -> None:
         [
             *(output.shorten(row.get(key), names) for key in keys),
             *cells(row),
-            *(_bars(row.get("curve")) if has_curves else ()),
+            *(_bar(row.get("curve"), kind) for kind in curves),
         ]
         for row in reply["rows"]
     ]
@@ -142,7 +146,7 @@ def _print_table(reply: ReportReply) -> None:
         rows.append(["all others", *blanks, *cells(reply["others"])])
     if len(rows) > 1:
         rows.append(["in all", *blanks, *cells(total)])
-    output.print_rows(columns, rows, fixed=("ID", "CORE-H", "MEM", "PEAK", *_CURVES))
+    output.print_rows(columns, rows, fixed=("ID", "CORE-H", "MEM", "PEAK", *_CURVES.values()))
     for row in reply["rows"]:
         if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
             whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
@@ -186,12 +190,20 @@ def _gpu_cells(row: AccountView) -> list[str]:
     return [_percent(share), "-" if peak is None else show_size(peak)]
 
 
-def _bars(points: JobCurveView | None) -> list[str]:
-    """Return the curves of cores and memory, scaled to the demand."""
-    if points is None:
-        return ["", ""]
-    demand = points["demand"]
-    return [charts.spark(points["at"], points[kind], demand[kind], _BARS) for kind in _KINDS]
+def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:
+    """Return the curves that some row has, those of cores and memory together."""
+    curves = [curve for row in reply["rows"] if (curve := row.get("curve"))]
+    has_gpus = any(any(each.get("gpu_utilisation", ())) for each in curves)
+    return [kind for kind in _CURVES if curves and (has_gpus or kind != "gpu_utilisation")]
+
+
+def _bar(points: JobCurveView | None, kind: charts.CurveKind) -> str:
+    """Return a curve, scaled to the demand."""
+    # Only a job with a GPU has a curve of it.
+    if points is None or kind not in points:
+        return ""
+    most = charts.declared(points["demand"], kind)
+    return charts.spark(points["at"], points[kind], most, _BARS)
 
 
 def _percent(share: float | None) -> str:

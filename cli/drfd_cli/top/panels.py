@@ -299,8 +299,10 @@ def _pressure(snapshot: SnapshotView, name: str) -> float | None:
 def show_axis(axis: str, amount: float) -> str:
     """Return an amount in the units of replies, short enough for a column."""
     kind = axis.partition(":")[0]
-    if kind in ("memory", "read", "write"):
+    if kind in ("memory", "read", "write", "gpu_memory"):
         return show_size(amount)
+    if kind == "gpu_utilisation":
+        return f"{amount:g}%"
     if kind != "cores":
         return f"{amount:g}"
     decimals = 2 if 0.005 <= amount < 1 else 1 if amount < 100 else 0

@@ -15,7 +15,7 @@ from rich.segment import Segment
 
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import show_path
-from drfd_cli.charts import highest
+from drfd_cli.charts import CurveKind, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, show_time, start_line
 from drfd_cli.top.actions import KEYS as ACTIONS
@@ -50,7 +50,6 @@ from drfd_cli.top.panels import (
     waiting_table,
 )
 from drfd_cli.top.state import (
-    Axis,
     FoundRows,
     Hit,
     Lists,
@@ -688,7 +687,11 @@ _NEVER = ("job", "array", "state")
 _ROOMY_PAGE, _TALL_PAGE = 32, 46
 _LABEL, _FIGURES = 10, 24
 _LEAST_EVENTS = 3
-_GRAPHS: tuple[Axis, ...] = ("cores", "memory", "read", "write")
+_GRAPHS: tuple[CurveKind, ...] = (
+    "cores", "memory", "read", "write", "gpu_utilisation", "gpu_memory",
+)  # fmt: skip
+#: The labels of those that differ from the keys of replies.
+_GRAPH_LABELS = {"gpu_utilisation": "GPU", "gpu_memory": "GPU mem"}
 
 
 def detail_page(
@@ -791,41 +794,44 @@ def _graphs(
 ) -> Iterator[Line]:
     """Yield a graph for each measured resource, from the first sample to the last."""
     samples, at = usage["usage"], usage["usage"]["at"]
-    figures_of = {name: _figures(samples[name], name, demand[name]) for name in _GRAPHS}
+    # A daemon of an older release sends nothing of GPUs.
+    names = [name for name in _GRAPHS if name in samples]
+    figures_of = {name: _figures(samples[name], name, declared(demand, name)) for name in names}
     figures_columns = max(_FIGURES, *map(len, figures_of.values()))
     room = columns - _LABEL - figures_columns - 3
     if not at or room < 10:
         return
     span = show_duration(at[-1] - at[0])
     yield _head(f"use over {span}", theme, columns)
-    for name in _GRAPHS:
+    for name in names:
         known = [value for value in samples[name] if value is not None]
-        declared = demand[name]
-        if not known or (not declared and not any(known)):
+        asked = declared(demand, name)
+        if not known or (not asked and not any(known)):
             continue
-        top = max(declared, *known)
+        top = max(asked, *known)
         style = "good"
         if name == "memory":
-            part = part_of(max(known), declared)
+            part = part_of(max(known), asked)
             style = "hot" if part >= 0.95 else "warm" if part >= 0.8 else "good"
         for row, chars in enumerate(spark(highest(at, samples[name], room), top, height)):
             # The text stands beside the lowest line of the graph.
             is_foot = row == height - 1
+            label = _GRAPH_LABELS.get(name, name) if is_foot else ""
             yield [
-                Segment(fit(f" {name if is_foot else ''}", _LABEL + 1), theme["dim"]),
+                Segment(fit(f" {label}", _LABEL + 1), theme["dim"]),
                 Segment(chars, theme[style]),
                 Segment(" " + fit_right(figures_of[name] if is_foot else "", figures_columns)),
             ]
 
 
-def _figures(values: Sequence[float | None], name: Axis, declared: float) -> str:
+def _figures(values: Sequence[float | None], name: CurveKind, asked: float) -> str:
     """Return the last value of a graph, the declared amount, and the greatest value."""
     known = [value for value in values if value is not None]
     if not known:
         return ""
     last = "?" if values[-1] is None else show_axis(name, values[-1])
-    asked = show_declared(name, declared) if declared else "-"
-    return f"{last} of {asked}, most {show_axis(name, max(known))}"
+    shown = show_declared(name, asked) if asked else "-"
+    return f"{last} of {shown}, most {show_axis(name, max(known))}"
 
 
 def _head(words: str, theme: Theme, columns: int) -> Line:

@@ -21,7 +21,7 @@ from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
-from drfd.daemon.lookup.views import curve_view, ended_job_view, packed
+from drfd.daemon.lookup.views import curve_view, ended_job_view, packed, resources_view
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_curves, read_ended
 from drfd.protocol import requests as msg
@@ -151,13 +151,9 @@ def add_curves(
 
 
 def _curve_view(job: Job, curve: Curve) -> JobCurveView:
-    points = curve_view(Curve.of(curve.attempt, thinned(curve.points(), _POINTS)))
     asked = job.spec.demand
-    return {
-        "id": job.id,
-        "demand": {"cores": asked.cores_milli / 1000, "memory": asked.memory_bytes},
-        **points,
-    }
+    points = curve_view(Curve.of(curve.attempt, thinned(curve.points(), _POINTS)), asked)
+    return {"id": job.id, "demand": resources_view(asked), **points}
 
 
 def _row(accounts: UsageAccounts, row: Row, account: Account, least: int) -> ReportRow:

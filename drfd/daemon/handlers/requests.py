@@ -388,7 +388,7 @@ class Requests:
                 "job": self._lookup.full_view(job, actor),
                 **events,
                 "used": used,
-                "curve": None if curve is None else views.curve_view(curve),
+                "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
             }
             return _with_all_runs(reply, job)
         assert array is not None
@@ -413,7 +413,7 @@ class Requests:
             "events_omitted": 0,
             "events_dropped": 0,
             "used": views.used_view(job) if job.state is JobState.ENDED else None,
-            "curve": None if curve is None else views.curve_view(curve),
+            "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
         }
         return _with_all_runs(reply, job)
 

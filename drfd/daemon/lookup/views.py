@@ -107,8 +107,7 @@ def usage_view(usage: Usage | None, job: Job | None = None) -> UsageView:
 
 def _gpu_usage(usage: Usage, job: Job | None) -> GpuUsageView:
     """Return the use of GPUs of a job that asks for some or is seen on one, else nothing."""
-    has_some = job is not None and dict(job.spec.demand.gres).get(GPU)
-    if not has_some and not usage.gpu_memory_peak_bytes:
+    if not (job and _gpus_asked(job.spec.demand)) and not usage.gpu_memory_peak_bytes:
         return {}
     return {
         "gpu_memory": usage.gpu_memory_bytes,
@@ -116,6 +115,10 @@ def _gpu_usage(usage: Usage, job: Job | None) -> GpuUsageView:
         "gpu_utilisation": usage.gpu_percent,
         "gpu_utilisation_mean": usage.gpu_mean_percent,
     }
+
+
+def _gpus_asked(demand: Resources) -> int:
+    return dict(demand.gres).get(GPU, 0)
 
 
 def gpu_view(gpu: MeasuredGpu) -> GpuView:
@@ -448,21 +451,27 @@ class Sums:
 
 def usage_points_view(curve: Curve | None, demand: Resources | None) -> UsageReply:
     return {
-        "usage": curve_view(curve or Curve(0)),
+        "usage": curve_view(curve or Curve(0), demand),
         "demand": None if demand is None else resources_view(demand),
     }
 
 
-def curve_view(curve: Curve) -> CurveView:
-    """Return the points, oldest first: means of the interval that ends at `at`, or null."""
+def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
+    """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
+    is the job's, or None for the jobs of a user."""
     points = list(curve.points())
-    return {
+    view: CurveView = {
         "at": [each.end_ms / 1000 for each in points],
         "cores": [None if (c := each.cores_milli) is None else c / 1000 for each in points],
         "memory": [each.memory_bytes for each in points],
         "read": [each.read_bps for each in points],
         "write": [each.write_bps for each in points],
     }
+    is_on_some = any(curve.gpu_memory_kib) or any(curve.gpu_percent)
+    if is_on_some or (demand is not None and _gpus_asked(demand)):
+        view["gpu_memory"] = [each.gpu_memory_bytes for each in points]
+        view["gpu_utilisation"] = [each.gpu_percent for each in points]
+    return view
 
 
 # -- what ended jobs used ------------------------------------------------------------------------

@@ -311,7 +311,7 @@ class Curves:
         if pair is None:
             return
         series = self._series(job)
-        point = _point(*pair)
+        point = _point(*pair, self.meter.gpus(job))
         last = series.last
         if last is None or point.end_ms > last.end_ms:
             series.add(point)
@@ -409,11 +409,12 @@ class Curves:
         return round((now.at_s - now.mono_s) * 1000)
 
 
-def _point(before: Sample | None, after: Sample) -> Point:
-    """Return the usage between two samples. Of the first sample only the memory is known."""
+def _point(before: Sample | None, after: Sample, gpus: GpuShare | None) -> Point:
+    """Return the usage between two samples, with a reading of GPUs. Of the first sample only the
+    memory is known."""
     end_ms = round(after.mono_s * 1000)
     span_ms = 0 if before is None else max(0, end_ms - round(before.mono_s * 1000))
-    memory = after.memory_bytes
+    gpus = gpus or GpuShare(None, None)
 
     def more(name: str, unit: int) -> tuple[int, int]:
         earlier, later = getattr(before, name, None), getattr(after, name)
@@ -423,9 +424,15 @@ def _point(before: Sample | None, after: Sample) -> Point:
         return max(0, round((later - earlier) * unit)), span_ms
 
     return Point(
-        end_ms, span_ms, *more("cpu_s", 1_000_000), memory or 0, 0 if memory is None else 1,
+        end_ms, span_ms, *more("cpu_s", 1_000_000), *_reading(after.memory_bytes),
         *more("read_bytes", 1), *more("written_bytes", 1),
+        *_reading(gpus.memory_bytes), *_reading(gpus.percent),
     )  # fmt: skip
+
+
+def _reading(amount: int | None) -> tuple[int, int]:
+    """Return one reading as a sum and the number of readings in it."""
+    return (0, 0) if amount is None else (amount, 1)
 
 
 @dataclass

@@ -339,6 +339,21 @@ def test_the_figures_beside_a_graph_are_whole(columns: int) -> None:
     assert " 0.06 of 5, most 0.06" in lines
 
 
+def test_the_page_of_a_job_with_gpus_has_graphs_of_them() -> None:
+    show, _, usage = replies()
+    points = len(usage["usage"]["at"])
+    gpus = {"gpu_memory": [3 << 30] * points, "gpu_utilisation": [None, *[150] * (points - 1)]}
+    asks = {**usage["demand"], "gres": {"gpu": 2}}
+    show["job"]["demand"] = asks
+    usage = {"usage": usage["usage"] | gpus, "demand": asks}
+    page = at(three_jobs(), of_a_job(), detail(show=show, usage=usage))
+    for size in (Size(80, 50), Size(120, 50)):
+        lines = text(screen(page, size, PLAIN))
+        assert " 150% of 200%, most 150%" in lines
+        assert " 3G of -, most 3G" in lines
+    assert "GPU" not in text(screen(at(three_jobs(), of_a_job(), detail()), Size(120, 50), PLAIN))
+
+
 def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once() -> None:
     told = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
     other = {"code": "HELD", "text": "held by alice; drf release 9 lets it go"}

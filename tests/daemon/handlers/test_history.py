@@ -231,7 +231,8 @@ async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> N
     train = curves["train"]
     assert (train["id"], len(train["at"]), train["at"][-1]) == (2, 12, 80.0)
     assert set(train["cores"]) == {1.0}
-    assert train["demand"] == {"cores": 1.0, "memory": 1 << 30}
+    asked = {"cores": 1.0, "memory": 1 << 30, "gres": {}}
+    assert {name: train["demand"][name] for name in asked} == asked
     by_job = await desk.ask(BOB, op="report", by="job")
     assert [row["curve"] and row["curve"]["id"] for row in by_job["rows"]] == [None, 3, 2, 1]
     by_user = await desk.ask(BOB, op="report", by="user")

@@ -13,9 +13,10 @@ from daemon.desk import Desk, MakeShell, Shell
 from drfd.common.errors import Refused
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
-from drfd.daemon.monitoring.meter import ENDED_POINTS, Curves, Meter
+from drfd.daemon.lookup.views import curve_view
+from drfd.daemon.monitoring.meter import ENDED_POINTS, GPUS_STALE_S, Curves, GpuShare, Meter
 from drfd.journal.journal import Journal
-from fakes import BOB, attempt_started, ended, now, spec
+from fakes import BOB, attempt_started, ended, now, of_gpus, spec
 
 ALICE = Actor("alice", 1001, False)
 MIB = 1 << 20
@@ -92,6 +93,44 @@ def test_points_are_means_of_the_time_between_two_samples_in_unix_time(world: Wo
     assert [each.write_bps for each in points] == [None, 0, 0]
     last = curves.last(job())
     assert last is not None and last.cores_milli == 500
+
+
+def on_gpus(world: World, curves: Curves, each: Job, *readings: GpuShare | None) -> None:
+    """A round of samples for each reading of its GPUs; with None, the meter of GPUs is silent."""
+    for reading in readings:
+        curves.meter.watch((each.id, each.attempt), 1, each.cgroup)
+        if reading is None:
+            world.at_s += GPUS_STALE_S
+        else:
+            curves.meter.note_gpus((each.id, each.attempt), reading, world.clock().mono_s)
+        run(world, curves, each, 1)
+
+
+def test_points_have_what_was_read_of_gpus_and_null_where_nothing_was(world: World) -> None:
+    curves = world.curves()
+    unclear = GpuShare(None, 40)
+    on_gpus(world, curves, job(), GpuShare(3 * MIB, 180), unclear, None, GpuShare(MIB, 0))
+    curve = curves.of_job(job())
+    assert curve is not None
+    assert [each.gpu_memory_bytes for each in curve.points()] == [3 * MIB, None, None, MIB]
+    assert [each.gpu_percent for each in curve.points()] == [180, 40, None, 0]
+    view = curve_view(curve, job().spec.demand)
+    assert view["gpu_memory"] == [3 * MIB, None, None, MIB]
+    assert view["gpu_utilisation"] == [180, 40, None, 0]
+    users = curves.of_user("alice")
+    assert users is not None and users.gpu_percent[:2] == (180, 40)
+
+
+def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(world: World) -> None:
+    curves = world.curves()
+    with_gpu, plain = job(1, spec=of_gpus(1)), job(2)
+    run(world, curves, with_gpu, 1)
+    on_gpus(world, curves, plain, GpuShare(0, 0))
+    for each, shown in ((with_gpu, [None]), (plain, None)):
+        curve = curves.of_job(each)
+        assert curve is not None
+        view = curve_view(curve, each.spec.demand)
+        assert (view.get("gpu_memory"), view.get("gpu_utilisation")) == (shown, shown)
 
 
 def test_another_attempt_begins_anew_and_nobody_takes_the_last_for_it(world: World) -> None:
