@@ -152,6 +152,15 @@ def show_size(size_bytes: float) -> str:
     return number if unit == "B" else number + unit
 
 
+def show_apart(more_bytes: int, less_bytes: int) -> tuple[str, str]:
+    """Return two different sizes for people so that they look different, too."""
+    for show in (show_size, lambda size: f"{size >> 20}M"):
+        shown = show(more_bytes), show(less_bytes)
+        if shown[0] != shown[1]:
+            return shown
+    return f"{more_bytes}B", f"{less_bytes}B"
+
+
 def exact_size(size_bytes: int) -> str:
     """Return a size that `parse_size` reads back as the same number of bytes."""
     for unit in ("P", "T", "G", "M", "K"):

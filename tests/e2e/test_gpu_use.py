@@ -35,7 +35,8 @@ from drfd.launcher.main import main
 supervision._IS_PRESENT = {"nvidia": lambda: True}
 main()
 """
-GPUS = CONFIG + "[gres.gpu]\ndevices = ['/dev/gpu0', '/dev/gpu1']\n"
+NODES = "devices = ['/dev/gpu0', '/dev/gpu1']"
+GPUS = f"{CONFIG}[gres.gpu]\n{NODES}\n"
 if os.getuid() == 0:
     GPUS += '[daemon]\nsystem_users = ["root"]\n'
 GPU = "gpu 0000:01:00 GPU-a {total} {used} 90 0"
@@ -49,7 +50,10 @@ def nvml() -> Iterator[Nvml]:
 
 @pytest.fixture
 def instance(make_instance: Callable[..., Instance], nvml: Nvml) -> Iterator[Instance]:
-    made = make_instance(GPUS)
+    yield from _run(make_instance(GPUS), nvml)
+
+
+def _run(made: Instance, nvml: Nvml) -> Iterator[Instance]:
     room = made.root / "launcher"
     made.state.mkdir(mode=0o700)
     room.mkdir(mode=0o711)
@@ -190,3 +194,70 @@ def test_the_administrator_is_told_why_nothing_is_measured(instance: Instance, n
     assert said[0].split(maxsplit=2)[:2] == ["gpu", "use"]
     assert "not measured: NVIDIA's library answers: " in said[0]
     assert gpus(instance) == []
+
+
+GIB = 1 << 30
+BIG = [f"gpu 0000:0{number}:00 GPU-{name} {24 * GIB} {5 * GIB} 90 0" for number, name in
+       ((1, "a"), (2, "b"))]  # fmt: skip
+
+
+@pytest.fixture
+def by_uuid(make_instance: Callable[..., Instance], nvml: Nvml) -> Iterator[Instance]:
+    """A machine with two GPUs that the driver alone knows, and the configuration by their UUIDs."""
+    yield from _run(make_instance(GPUS.replace(NODES, "instances = ['GPU-a', 'GPU-b']")), nvml)
+
+
+def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
+    by_uuid: Instance, nvml: Nvml
+) -> None:
+    """Others live on: one that uses less, one that used more in a single reading, and one that
+    uses as much in all, on two GPUs."""
+    nvml.answer(*BIG)
+    pids: dict[int, int] = {}
+
+    def start(gpus: int, memory: str) -> int:
+        path = by_uuid.work / f"pid{len(pids)}"
+        script = f"echo $$ > {path}; exec sleep 600"
+        asks = ("-c", "0.1", "-m", "64M", "--gres", f"gpu={gpus},memory={memory}")
+        job_id = by_uuid.submit(*asks, "--", "sh", "-c", script)
+        by_uuid.wait_state(job_id, "RUNNING")
+        pids[job_id] = int(wait_for("its pid", lambda: path.exists() and path.read_text().strip()))
+        return job_id
+
+    def answer(*use: tuple[int, int, float]) -> None:
+        """Each: the place of a GPU, a job, and its gibibytes there."""
+        nvml.answer(
+            *BIG, *(f"proc {gpu} C {pids[job]} {round(has * GIB)} 5" for gpu, job, has in use)
+        )
+
+    def seen(job_id: int, gibibytes: float) -> None:
+        wait_for(
+            f"{gibibytes}G of {job_id}",
+            lambda: by_uuid.show(job_id)["usage"]["gpu_memory"] == round(gibibytes * GIB),
+            show=by_uuid.log.read_text,
+        )
+
+    both = start(2, "3G")
+    answer((0, both, 2.5), (1, both, 2.5))
+    seen(both, 5)
+    answer((0, both, 3.5), (1, both, 0.5))
+    seen(both, 4)
+    answer((0, both, 0.5), (1, both, 2.75))
+    seen(both, 3.25)
+    answer((0, both, 0.5), (1, both, 3.5))
+    ended = by_uuid.wait_end(both)
+    assert (ended["state"], ended["outcome"]["code"]) == ("LIMIT_EXCEEDED", "LIMIT_EXCEEDED")
+    assert ended["outcome"]["text"] == (
+        "used 3.5G of the memory of GPU GPU-b, and 3G were declared; it was stopped after 2 "
+        "readings above that; ask for more next time: --gres gpu=2,memory=5376M (what CUDA needs "
+        "for itself on a GPU, 0.3G to 0.5G, counts too)"
+    )
+    other = start(1, "4G")
+    answer((0, other, 3.9))
+    seen(other, 3.9)
+    answer((0, other, 3.5))
+    seen(other, 3.5)
+    assert by_uuid.show(other)["state"] == "RUNNING"
+    by_uuid.drf("cancel", str(other))
+    why = by_uuid.drf("why", str(both)).stdout
+    assert "next time: drf submit -c 0.1 -m 64M -t 1d --gres gpu=2,memory=5376M" in why

@@ -6,15 +6,16 @@ an unprivileged daemon cannot enforce.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from signal import Signals
 
-from drfd.common.units import exact_size, show_duration, show_size
+from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import AttemptEnded
+from drfd.devices.gpu import GPU
 
 MACHINE_CRASH = "MACHINE_CRASH"
 #: Causes of an unknown outcome: the stable code that the launcher reports, and a sentence.
@@ -144,6 +145,8 @@ IO_FACTOR = 2
 IO_WINDOW_S = 30.0
 #: Number of consecutive samples over the memory limit before a job is stopped.
 MEMORY_SAMPLES = 2
+#: Number of consecutive readings of a GPU over the declared memory before a job is stopped.
+GPU_READINGS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +248,47 @@ def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | 
         f"and was stopped; ask for more next time: -m {suggest_memory(peak)}"
     )
     return Outcome.OUT_OF_MEMORY, text
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """A job's own memory on one of its GPUs."""
+
+    #: The GPU as the configuration names it.
+    name: str
+    #: Bytes in the latest readings, oldest first, without a gap.
+    readings: tuple[int, ...]
+    #: Bytes that the GPU has in all, or None if they are not known.
+    total_bytes: int | None = None
+
+
+def judge_gpu_memory(job: Job, gpus: Iterable[GpuMemory]) -> tuple[Outcome, str] | None:
+    """Return the breach of the memory declared on each GPU that the readings show, or None."""
+    limit = dict(job.spec.demand.gres_memory).get(GPU)
+    if limit is None:
+        return None
+    for each in gpus:
+        recent = each.readings[-GPU_READINGS:]
+        if len(recent) < GPU_READINGS or min(recent) <= limit:
+            continue
+        peak = max(recent)
+        wish = show_gres_word(
+            GPU, dict(job.spec.demand.gres)[GPU], more_gpu_memory(peak, each.total_bytes)
+        )
+        measured, declared = show_apart(peak, limit)
+        return Outcome.LIMIT_EXCEEDED, (
+            f"used {measured} of the memory of GPU {each.name}, and {declared} were declared; it "
+            f"was stopped after {GPU_READINGS} readings above that; ask for more next time: "
+            f"--gres {wish} (what CUDA needs for itself on a GPU, 0.3G to 0.5G, counts too)"
+        )
+    return None
+
+
+def more_gpu_memory(peak_bytes: int, total_bytes: int | None) -> int:
+    """Return the memory of a GPU to ask for after `peak_bytes` were too little, of a GPU that has
+    `total_bytes` in all."""
+    more = more_memory(peak_bytes)
+    return more if total_bytes is None else min(more, max(total_bytes >> 20 << 20, peak_bytes))
 
 
 def suggest_memory(peak_bytes: int) -> str:

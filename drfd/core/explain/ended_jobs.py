@@ -15,7 +15,8 @@ little more is better than being killed.
     time    150 % of the longest run time; twice the limit for a job that reached it
     disks   only if a rate was declared: 120 % of the highest rate seen, or the declared rate of a
             job that came near it
-    gres    as declared by the last job, since their use is not measured
+    gres    as declared by the last job; of the memory on each GPU, where it was declared, 120 % of
+            the peak, 150 % for a job that was stopped for it
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from signal import Signals
 from drfd.core.decisions.outcome import more_memory, round_size
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import Job, Outcome, Usage
+from drfd.devices.gpu import GPU
 
 # -- notes: sizes in bytes, times in milliseconds, cores in thousandths ----------------------------
 
@@ -406,7 +408,7 @@ def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
         write_bps=max((_rate(job, "write") for job in one), default=0),
         disk=min(disks, default=""),
         gres=jobs[0].spec.demand.gres,
-        gres_memory=jobs[0].spec.demand.gres_memory,
+        gres_memory=_gres_memory(jobs, may_lower=len(done) >= least),
         jobs=len(jobs),
         short_jobs=len(short),
     )
@@ -420,6 +422,7 @@ def is_as_asked(advice: Advice, job: Job) -> bool:
         and advice.memory_bytes == demand.memory_bytes
         and advice.time_limit_s == job.spec.time_limit_s
         and (advice.read_bps, advice.write_bps) == demand.rate_sums
+        and advice.gres_memory == demand.gres_memory
     )
 
 
@@ -431,8 +434,16 @@ def ran_out(job: Job) -> bool:
     return near or bool(job.usage.limit_hits)
 
 
+def ran_out_on_gpu(job: Job) -> bool:
+    """Return whether the job was stopped for its memory on a GPU."""
+    limit = dict(job.spec.demand.gres_memory).get(GPU)
+    if job.outcome is not Outcome.LIMIT_EXCEEDED or limit is None or job.usage is None:
+        return False
+    return (job.usage.gpu_memory_single_peak_bytes or 0) > limit
+
+
 def _is_short(job: Job) -> bool:
-    return job.outcome is Outcome.TIMEOUT or ran_out(job)
+    return job.outcome is Outcome.TIMEOUT or ran_out(job) or ran_out_on_gpu(job)
 
 
 def _used(job: Job) -> Usage:
@@ -452,6 +463,23 @@ def _memory(job: Job) -> int:
     needed = max(working, min(usage.largest_process_bytes or 0, peak))
     enough = round_size(needed * 6 // 5)
     return enough if enough < declared else round_size(declared)
+
+
+def _gres_memory(jobs: Sequence[Job], *, may_lower: bool) -> tuple[tuple[str, int], ...]:
+    """Return the memory on each instance as the last job declared it, that on a GPU by what these
+    jobs, newest first, had there."""
+    declared = dict(jobs[0].spec.demand.gres_memory)
+    if GPU not in declared:
+        return jobs[0].spec.demand.gres_memory
+    peaks = [(job, _used(job).gpu_memory_single_peak_bytes) for job in jobs]
+    needed = [
+        more_memory(peak) if ran_out_on_gpu(job) else round_size(peak * 6 // 5)
+        for job, peak in peaks
+        if peak
+    ]
+    is_known = may_lower and all(peak for _, peak in peaks)
+    declared[GPU] = max([*needed, *([] if is_known else [declared[GPU]])])
+    return tuple(sorted(declared.items()))
 
 
 def _cores(job: Job) -> int:

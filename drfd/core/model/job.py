@@ -335,6 +335,8 @@ class Usage:
     #: Memory on all GPUs together, at present and the highest sample.
     gpu_memory_bytes: int | None = None
     gpu_memory_peak_bytes: int | None = None
+    #: The highest sample of the memory on a single one of its GPUs.
+    gpu_memory_single_peak_bytes: int | None = None
     #: Utilisation in per cent of one GPU (200 for two busy ones), at present and the mean of all
     #: samples.
     gpu_percent: int | None = None

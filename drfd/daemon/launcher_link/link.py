@@ -29,6 +29,7 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.decisions.dependencies import jobs_to_notify
+from drfd.core.decisions.outcome import judge_gpu_memory
 from drfd.core.model.job import UNSTARTED, Job, JobState, Owner, owner_of
 from drfd.core.model.lifecycle import (
     Effect,
@@ -44,6 +45,7 @@ from drfd.core.model.lifecycle import (
 from drfd.core.model.stimuli import (
     AttemptMissing,
     AttemptRemoved,
+    Breached,
     IdsSeen,
     LaunchAborted,
     NeverNotified,
@@ -464,6 +466,11 @@ class LauncherConnection:
         used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
         if engine.see_instances(used):
             self._submit(Tick(engine.clock()))
+        for job in list(engine.ledger.allocated_jobs()):
+            if job.spec.demand.gres_memory and job.state is JobState.RUNNING:
+                breach = judge_gpu_memory(job, self._meter.each_gpu(job))
+                if breach is not None:
+                    self._submit(Breached(engine.clock(), job.id, job.attempt, *breach))
 
     def _take_attempt_report(self, report: AttemptReport) -> None:
         key = report.key

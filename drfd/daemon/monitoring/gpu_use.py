@@ -2,7 +2,8 @@
 
 `launcher.gpu_meter.reading` describes a line. A process belongs to a job by its cgroup, or, where
 jobs have none, by the runner that it descends from. Everything here was said by a process without
-rights, about processes that may be gone: it is shown and compared, and never acted on alone.
+rights, about processes that may be gone: it is shown and compared, and never acted on alone. A job
+is stopped for its memory on a GPU only after two readings in a row.
 """
 
 from __future__ import annotations
@@ -97,6 +98,19 @@ class MeasuredGpu:
         percent = sum(each.utilisation or 0 for each in self.outside)
         return (memory or 0) >= least or percent >= _LEAST_PERCENT
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names by which the configuration may call it."""
+        known = (self.reading.name, self.reading.uuid)
+        return frozenset(name for name in known if name is not None)
+
+    def memory_of(self, key: AttemptKey) -> int | None:
+        """Return the memory that one attempt's processes have, or None if the driver does not tell
+        it for each of them: the use of the whole GPU says nothing sure of one job."""
+        if self.users is None:
+            return None
+        return _sum([each.memory for each in self.users.get(key, [])])
+
     def share(self, key: AttemptKey) -> GpuShare:
         """Return the use by one attempt."""
         if self.users is None:
@@ -145,14 +159,20 @@ class GpuUse:
             self.why[driver] = found.why
         now_s = self._meter.mono()
         owners = _Owners(self._meter)
-        self._latest[driver] = now_s, [_measured(each, owners) for each in found.gpus]
+        measured = [_measured(each, owners) for each in found.gpus]
+        self._latest[driver] = now_s, measured
         gpus = self.gpus()
         if not gpus:
             return
         for key, _, _ in owners.attempts:
             job = jobs.get(key[0])
-            if job is not None:
-                self._meter.note_gpus(key, _share(job, key, gpus), now_s)
+            if job is None:
+                continue
+            self._meter.note_gpus(key, _share(job, key, gpus), now_s)
+            for gpu in measured if job.attempt == key[1] else ():
+                for name in gpu.names.intersection(dict(job.instances).get(GPU, ())):
+                    memory, total = gpu.memory_of(key), gpu.reading.memory_total
+                    self._meter.note_gpu(key, name, memory, total)
 
     def gpus(self) -> list[MeasuredGpu]:
         """Return the GPUs whose present use is known, in the order of their addresses."""
@@ -168,12 +188,7 @@ class GpuUse:
 
         A little is no use: each process with a window has some memory on the screen's GPU.
         """
-        by_name = {
-            name: gpu
-            for gpu in self.gpus()
-            for name in (gpu.reading.name, gpu.reading.uuid)
-            if name is not None
-        }
+        by_name = {name: gpu for gpu in self.gpus() for name in gpu.names}
         found = {}
         for each in instances:
             gpu = by_name.get(each)
@@ -202,8 +217,7 @@ def _share(job: Job, key: AttemptKey, gpus: list[MeasuredGpu]) -> GpuShare:
     own = set(dict(job.instances).get(GPU, ()))
     shares = []
     for gpu in gpus:
-        names = {gpu.reading.name, gpu.reading.uuid} - {None}
-        if gpu.users is None and (not own or (names and not own & names)):
+        if gpu.users is None and (not own or (gpu.names and not own & gpu.names)):
             continue
         shares.append(gpu.share(key))
     return GpuShare(

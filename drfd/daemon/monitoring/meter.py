@@ -21,7 +21,14 @@ from dataclasses import dataclass, field, replace
 from drfd.common.errors import HostError
 from drfd.common.journald import about
 from drfd.core.decisions.decide import AttemptKey
-from drfd.core.decisions.outcome import IO_WINDOW_S, Sample, judge_io, judge_samples
+from drfd.core.decisions.outcome import (
+    GPU_READINGS,
+    IO_WINDOW_S,
+    GpuMemory,
+    Sample,
+    judge_io,
+    judge_samples,
+)
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Breached, Now, Tick
@@ -62,6 +69,23 @@ class GpuShare:
 
 
 @dataclass
+class _OneGpu:
+    """The latest readings of an attempt's memory on one of its GPUs, without a gap."""
+
+    total_bytes: int | None = None
+    readings: deque[int] = field(default_factory=lambda: deque(maxlen=GPU_READINGS))
+    #: When it was read last, on the monotonic clock.
+    at_s: float = 0.0
+
+    def add(self, memory_bytes: int | None, total_bytes: int | None, mono_s: float) -> None:
+        if memory_bytes is None or mono_s - self.at_s > GPUS_STALE_S:
+            self.readings.clear()
+        if memory_bytes is not None:
+            self.readings.append(memory_bytes)
+        self.total_bytes, self.at_s = total_bytes, mono_s
+
+
+@dataclass
 class _Watched:
     """An attempt, its latest samples, and what all its samples have shown."""
 
@@ -85,6 +109,9 @@ class _Watched:
     gpus: GpuShare | None = None
     gpus_at_s: float = 0.0
     gpu_memory_peak: int | None = None
+    #: Its own GPUs by the names of the configuration, and the highest reading of a single one.
+    each_gpu: dict[str, _OneGpu] = field(default_factory=dict)
+    gpu_single_peak: int | None = None
     #: Utilisation in the readings: sum, and number of readings.
     gpu_percent_sum: int = 0
     gpu_percent_count: int = 0
@@ -237,6 +264,7 @@ class Meter:
             gpu_memory_bytes=None if gpus is None else gpus.memory_bytes,
             gpu_percent=None if gpus is None else gpus.percent,
             gpu_memory_peak_bytes=watched.gpu_memory_peak,
+            gpu_memory_single_peak_bytes=watched.gpu_single_peak,
             gpu_mean_percent=(
                 watched.gpu_percent_sum // watched.gpu_percent_count
                 if watched.gpu_percent_count
@@ -253,6 +281,30 @@ class Meter:
         watched = self._watched.get(key)
         if watched is not None:
             watched.note_gpus(share, mono_s)
+
+    def note_gpu(
+        self, key: AttemptKey, name: str, memory_bytes: int | None, total_bytes: int | None
+    ) -> None:
+        """Add a reading of an attempt's memory on the GPU of its own with this name, of which there
+        are `total_bytes`; None where the driver does not tell it."""
+        watched = self._watched.get(key)
+        if watched is None:
+            return
+        watched.each_gpu.setdefault(name, _OneGpu()).add(memory_bytes, total_bytes, self.mono())
+        if memory_bytes is not None:
+            watched.gpu_single_peak = max(watched.gpu_single_peak or 0, memory_bytes)
+
+    def each_gpu(self, job: Job) -> list[GpuMemory]:
+        """Return the attempt's memory on each of its GPUs of which it is known now."""
+        watched = self._watched.get((job.id, job.attempt))
+        if watched is None:
+            return []
+        oldest_s = self.mono() - GPUS_STALE_S
+        return [
+            GpuMemory(name, tuple(each.readings), each.total_bytes)
+            for name, each in watched.each_gpu.items()
+            if each.readings and each.at_s >= oldest_s
+        ]
 
     def gpus(self, job: Job) -> GpuShare | None:
         """Return the attempt's present use of GPUs, or None if it is not measured."""

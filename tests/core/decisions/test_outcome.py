@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,12 @@ from drfd.core.decisions.outcome import (
     LOSSES,
     RETRIED_BY_DEFAULT,
     Attempts,
+    GpuMemory,
     Sample,
     attempts_of,
     deadline_mono_s,
     judge_end,
+    judge_gpu_memory,
     judge_samples,
     loss_of,
     not_before_s,
@@ -610,6 +613,65 @@ def test_a_peak_or_an_unreadable_or_an_old_sample_is_no_breach_of_memory(
 ) -> None:
     samples = [sample(2.0 * at, amount) for at, amount in enumerate(memory)]
     assert judge_samples(job_that_declares(1), samples) is None
+
+
+# -- memory of GPUs ---------------------------------------------------------------------------
+
+
+def job_on_gpus(declared: int | None = 20 * GIB, count: int = 2) -> Job:
+    memory = () if declared is None else (("gpu", declared),)
+    asks = replace(demand(), gres=(("gpu", count),), gres_memory=memory)
+    return Job(id=1, spec=spec(asks=asks), submitted_at=0.0)
+
+
+def test_two_readings_in_a_row_above_the_memory_of_a_gpu_are_a_breach() -> None:
+    """The limit is of each GPU: what it has on the others does not count."""
+    gpus = [GpuMemory("0", (GIB, GIB)), GpuMemory("GPU-b", (21 * GIB, 22 * GIB), 80 * GIB)]
+    assert judge_gpu_memory(job_on_gpus(), gpus) == (
+        Outcome.LIMIT_EXCEEDED,
+        "used 22G of the memory of GPU GPU-b, and 20G were declared; it was stopped after 2 "
+        "readings above that; ask for more next time: --gres gpu=2,memory=34G (what CUDA needs "
+        "for itself on a GPU, 0.3G to 0.5G, counts too)",
+    )
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        (),
+        (30 * GIB,),
+        (30 * GIB, 20 * GIB),
+        (20 * GIB, 30 * GIB),
+        (20 * GIB, 20 * GIB),
+        (30 * GIB, 30 * GIB, 1),
+    ],
+)
+def test_a_spike_or_an_old_reading_is_no_breach_on_a_gpu(readings: tuple[int, ...]) -> None:
+    job = job_on_gpus()
+    assert judge_gpu_memory(job, [GpuMemory("0", readings)]) is None
+    # Nor is each of two GPUs once.
+    assert judge_gpu_memory(job, [GpuMemory(name, (30 * GIB,)) for name in "01"]) is None
+
+
+def test_a_job_that_declares_no_memory_of_gpus_may_use_all_of_it() -> None:
+    assert judge_gpu_memory(job_on_gpus(None), [GpuMemory("0", (1 << 50, 1 << 50))]) is None
+
+
+@given(
+    some.integers(1, 1 << 40), some.integers(1, 1 << 40), some.none() | some.integers(1, 1 << 41)
+)
+def test_what_is_advised_after_a_breach_is_more_than_was_declared_and_used(
+    declared: int, more: int, total: int | None
+) -> None:
+    """And no more than the GPU has, unless it was used already."""
+    used = declared + more
+    found = judge_gpu_memory(job_on_gpus(declared), [GpuMemory("0", (used, used), total)])
+    assert found is not None
+    (advised,) = re.findall(r"--gres gpu=2,memory=([0-9A-Z]+) ", found[1])
+    assert parse_size(advised) >= used > declared
+    assert total is None or parse_size(advised) <= max(total, used)
+    shown = re.findall(r"used (\S+) of .* and (\S+) were declared", found[1])[0]
+    assert shown[0] != shown[1]
 
 
 # -- disk I/O ---------------------------------------------------------------------------------

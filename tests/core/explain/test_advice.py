@@ -64,6 +64,50 @@ def test_the_most_demanding_of_the_last_jobs_decides_each_thing() -> None:
     assert asked(one(*jobs)) == (3500, 1280 * MIB, 1500)
 
 
+def on_gpus(
+    outcome: Outcome = Outcome.COMPLETED, *, declared_gib: int | None = 20, **used: Any
+) -> Job:
+    plain = job(outcome, **used)
+    memory = () if declared_gib is None else (("gpu", declared_gib * GIB),)
+    asks = replace(plain.spec.demand, gres=(("gpu", 2),), gres_memory=memory)
+    return replace(plain, spec=replace(plain.spec, demand=asks))
+
+
+def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None:
+    """Neither more memory of the machine nor other rates."""
+    stopped = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=22 * GIB, cpu_s=1.0)
+    advice = advise([stopped])
+    assert advice is not None
+    assert (advice.gres, advice.gres_memory) == ((("gpu", 2),), (("gpu", 34 * GIB),))
+    assert asked(advice) == (4000, 4 * GIB, 3600)
+    assert (advice.read_bps, advice.write_bps, advice.short_jobs) == (0, 0, 1)
+    assert not is_as_asked(advice, stopped)
+    # Of another limit, the end says nothing of what the job needs.
+    written = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=20 * GIB)
+    assert advise([written]) is None
+
+
+@pytest.mark.parametrize(
+    ("peaks", "needed_gib"),
+    [((5, 10, 4), 12), ((5, 19, 4), 24), ((5, None, 4), 20), ((None, None, None), 20), ((5,), 20)],
+)
+def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measured(
+    peaks: tuple[int | None, ...], needed_gib: int
+) -> None:
+    seen = [None if peak is None else peak * GIB for peak in peaks]
+    jobs = [on_gpus(gpu_memory_single_peak_bytes=peak) for peak in seen]
+    if len(jobs) == 1:
+        jobs.append(job(Outcome.TIMEOUT))
+    advice = advise(jobs)
+    assert advice is not None
+    assert advice.gres_memory == (("gpu", needed_gib * GIB),)
+
+
+def test_nothing_is_advised_of_memory_that_was_not_declared() -> None:
+    jobs = [on_gpus(declared_gib=None, gpu_memory_single_peak_bytes=GIB)] * 3
+    assert one(*jobs).gres_memory == ()
+
+
 def test_only_the_last_ones_count() -> None:
     jobs = [job()] * LAST + [job(memory_peak_bytes=3 * GIB)]
     assert one(*jobs) == replace(one(job()), jobs=LAST)

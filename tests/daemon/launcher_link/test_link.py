@@ -1042,3 +1042,43 @@ async def test_a_gpu_that_somebody_outside_uses_is_not_given_out_meanwhile(
                 assert b.job(2).state is JobState.PENDING
         await b.quiet()
         assert b.job(2).instances == (("gpu", ("0",)),)
+
+
+async def test_a_job_over_its_memory_on_one_gpu_is_stopped_after_two_readings(
+    bench: OpenBench,
+) -> None:
+    async with bench() as b:
+        b.engine.adopt(with_gpus(0, 1))
+        await b.ready()
+        memory = (("gpu", 1 << 30),)
+        two = of_gpus(2)
+        asked = replace(two, demand=replace(two.demand, gres_memory=memory))
+        await b.ask(st.SubmitAsked(now(), asked))
+        await b.report(up(1, cgroup="drfd/1.1"))
+        own = {"pid": 9, "uid": 7, "cgroups": ["/drfd/1.1"], "utilisation": 3}
+        gpu = {
+            "uuid": None, "slice": None, "memory_used": 3 << 30, "memory_total": 9 << 30,
+            "utilisation": 50, "is_lost": False,
+        }  # fmt: skip
+
+        async def read(*amounts: int) -> JobState:
+            gpus = [
+                {**gpu, "name": str(at), "pci": f"0000:0{at}:00.0", "processes": [
+                    {**own, "memory": amount}
+                ]} for at, amount in enumerate(amounts)
+            ]  # fmt: skip
+            line = json.dumps({"gpus": gpus, "why": None})
+            await b.report({"report": "gpus", "driver": "nvidia", "line": line})
+            await b.quiet()
+            return b.job(1).state
+
+        over, under = 3 << 29, 1 << 30
+        # One spike on each GPU, and all that is on both together, are no breach.
+        for amounts in ((under, over), (over, under), (under, over), (under, under)):
+            assert await read(*amounts) is JobState.RUNNING
+        assert await read(under, over) is JobState.RUNNING
+        assert await read(under, over) is JobState.STOPPING
+        stop = b.job(1).stop
+        assert stop is not None
+        assert stop.outcome is Outcome.LIMIT_EXCEEDED
+        assert stop.text.startswith("used 1.5G of the memory of GPU 1, and 1G were declared; ")

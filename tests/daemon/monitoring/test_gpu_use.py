@@ -178,7 +178,7 @@ def test_nonsense_changes_nothing_and_is_logged_once(
 
 
 def test_the_usage_of_a_job_has_the_peak_of_its_memory_and_its_mean_utilisation(
-    use: GpuUse, meter: Meter, clock: Clock, tmp_path: Path
+    use: GpuUse, meter: Meter, clock: Clock, tmp_path: Path, has_two: Job
 ) -> None:
     """They stay known when the readings end."""
     cgroup = tmp_path / "drfd/system/1.2"
@@ -188,15 +188,85 @@ def test_the_usage_of_a_job_has_the_peak_of_its_memory_and_its_mean_utilisation(
     before = meter.usage(JOB)
     assert before is not None
     assert (before.gpu_memory_bytes, before.gpu_memory_peak_bytes) == (None, None)
-    for memory, utilisation in ((100, 10), (500, 90), (300, 20)):
-        take(use, gpu(process(11, OURS, memory=memory, utilisation=utilisation)))
+    for memory, utilisation in ((100, 10), (400, 90), (300, 20)):
+        own = process(11, OURS, memory=memory, utilisation=utilisation)
+        second = gpu(process(11, OURS, memory=90, utilisation=0), uuid="GPU-b", name=None)
+        take(use, gpu(own), second)
     usage = meter.usage(JOB)
     assert usage is not None
-    assert _gpu_fields(usage) == (300, 500, 20, 40)
+    assert _gpu_fields(usage) == (390, 490, 20, 40)
+    assert usage.gpu_memory_single_peak_bytes == 400
     clock.now_s += 60.0
     usage = meter.finish(JOB, 0.0)
     assert usage is not None
-    assert _gpu_fields(usage) == (None, 500, None, 40)
+    assert _gpu_fields(usage) == (None, 490, None, 40)
+    assert usage.gpu_memory_single_peak_bytes == 400
+
+
+def of_each(meter: Meter, job: Job) -> dict[str, tuple[int, ...]]:
+    return {each.name: each.readings for each in meter.each_gpu(job)}
+
+
+@pytest.fixture
+def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
+    """The first job has the GPUs that the configuration calls "0" and "GPU-b"."""
+    job = replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
+    monkeypatch.setitem(JOBS, 1, job)
+    return job
+
+
+def test_each_gpu_of_a_job_has_its_last_two_readings(
+    use: GpuUse, meter: Meter, clock: Clock, has_two: Job
+) -> None:
+    """Of its own GPUs alone, and each line is a reading of the GPUs in it alone."""
+    first = [gpu(process(1, OURS, memory=100), process(2, THEIRS, memory=900))]
+    second = [gpu(process(1, OURS, memory=70), uuid="GPU-b", name=None, pci="0000:02:00.0")]
+    third = [gpu(process(1, OURS, memory=9), uuid="GPU-c", name="2", pci="0000:03:00.0")]
+    for _ in range(3):
+        take(use, *first, *third, driver="nvidia")
+    take(use, *second, driver="drm")
+    assert of_each(meter, has_two) == {"0": (100, 100), "GPU-b": (70,)}
+    assert [each.total_bytes for each in meter.each_gpu(has_two)] == [1000, 1000]
+    take(use, gpu(process(1, OURS, memory=200)), *third, driver="nvidia")
+    assert of_each(meter, has_two) == {"0": (100, 200), "GPU-b": (70,)}
+    assert of_each(meter, OTHER) == {}
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        [gpu(processes=None)],
+        [gpu(process(1, OURS, memory=None))],
+        [gpu(is_lost=True, processes=None, memory_total=None)],
+    ],
+)
+def test_readings_around_a_gap_do_not_follow_each_other(
+    use: GpuUse, meter: Meter, has_two: Job, gap: list[dict[str, Any]]
+) -> None:
+    """What the whole GPU has says nothing sure of the job, also if nobody else is there."""
+    take(use, gpu(process(1, OURS, memory=500)))
+    take(use, *gap)
+    assert of_each(meter, has_two) == {}
+    take(use, gpu(process(1, OURS, memory=600)))
+    assert of_each(meter, has_two) == {"0": (600,)}
+
+
+def test_readings_with_a_long_pause_between_do_not_follow_each_other(
+    use: GpuUse, meter: Meter, clock: Clock, has_two: Job
+) -> None:
+    take(use, gpu(process(1, OURS, memory=500)))
+    clock.now_s += 10.1
+    assert of_each(meter, has_two) == {}
+    take(use, gpu(process(1, OURS, memory=600)))
+    assert of_each(meter, has_two) == {"0": (600,)}
+
+
+def test_readings_are_of_the_attempt_that_has_the_gpus(use: GpuUse, meter: Meter) -> None:
+    later = replace(JOB, attempt=3, instances=(("gpu", ("0",)),))
+    line = json.dumps({"gpus": [gpu(process(1, OURS))], "why": None})
+    use.take("any", line, {1: later})
+    assert of_each(meter, later) == {}
+    assert of_each(meter, replace(later, attempt=2)) == {}
 
 
 def _gpu_fields(usage: Usage) -> tuple[int | None, ...]:
