@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -197,6 +197,40 @@ _READING_MS = 2000
 Column = tuple[int | None, ...]
 
 
+def _higher(peak: int | None, reading: int | None) -> int | None:
+    return peak if reading is None else max(peak or 0, reading)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTally:
+    """What the readings of an attempt's use of GPUs have shown so far; nothing else counts it."""
+
+    #: The highest readings, in bytes: of all GPUs together, and of a single one. None before the
+    #: first that was known.
+    memory_peak: int | None = None
+    single_peak: int | None = None
+    #: Sum of the readings of utilisation, in per cent of one GPU, and their number.
+    percent_sum: int = 0
+    percent_count: int = 0
+
+    def plus(self, memory_bytes: int | None, percent: int | None) -> GpuTally:
+        """Return the tally with another reading of all GPUs, of which None is not known."""
+        return GpuTally(
+            _higher(self.memory_peak, memory_bytes),
+            self.single_peak,
+            self.percent_sum + (percent or 0),
+            self.percent_count + (percent is not None),
+        )
+
+    def plus_single(self, memory_bytes: int | None) -> GpuTally:
+        """Return the tally with another reading of a single GPU."""
+        return replace(self, single_peak=_higher(self.single_peak, memory_bytes))
+
+    @property
+    def mean_percent(self) -> int | None:
+        return self.percent_sum // self.percent_count if self.percent_count else None
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Points in columns, the oldest first: end, length, and the means of that time.
@@ -216,6 +250,8 @@ class Curve:
     write_kib_s: Column = ()
     gpu_memory_kib: Column = ()
     gpu_percent: Column = ()
+    #: Stored with the curve of a running job, so that a restart goes on with it.
+    gpu_tally: GpuTally | None = None
 
     @classmethod
     def of(cls, attempt: int, points: Iterable[Point]) -> Curve:

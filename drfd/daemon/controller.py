@@ -139,6 +139,7 @@ class Daemon:
         self._adopt_windows(config)
         self._engine.adopt_limit_hours(_limit_hours(site.rules))
         self._engine.changes.listen(self._curves.job_changed)
+        self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(self._engine, self._meter, self._curves)
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(

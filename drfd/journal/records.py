@@ -43,7 +43,7 @@ _NO_DISKS = b',"disks":[]'
 #: Omitted from an event about a single end, so that older versions can read it.
 _NO_MORE = b',"also":[]'
 #: Omitted from a curve where no GPU was measured: there are as many curves as jobs.
-_NO_GPUS = b',"gpu_memory_kib":[],"gpu_percent":[]'
+_NO_GPUS, _NO_TALLY = b',"gpu_memory_kib":[],"gpu_percent":[]', b',"gpu_tally":null'
 
 
 def _plain(value: object) -> object:
@@ -65,7 +65,7 @@ def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> 
     if isinstance(record, ev.DependencySettled):
         return data.replace(_NO_MORE, b"")
     if isinstance(record, Curve):
-        return data.replace(_NO_GPUS, b"")
+        return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"")
     return data.replace(_NO_DISKS, b"")
 
 

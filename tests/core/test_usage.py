@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.usage import FRESH, MOST, Curve, Point, Series, merged, thinned, total
+from drfd.core.usage import FRESH, MOST, Curve, GpuTally, Point, Series, merged, thinned, total
 from seeds import examples, seeds
 
 STEADY = examples(40)
@@ -214,3 +214,15 @@ def near(now: int | None, then: int | None, unit: int) -> bool:
 
 def test_a_curve_of_nothing_is_empty() -> None:
     assert (len(Curve.of(3, [])), list(Curve.of(3, []).points())) == (0, [])
+
+
+def test_a_tally_has_the_highest_reading_and_the_mean_of_what_was_known() -> None:
+    tally = GpuTally()
+    assert (tally.memory_peak, tally.single_peak, tally.mean_percent) == (None, None, None)
+    for memory, percent in ((100, 10), (500, None), (None, 91), (300, 20)):
+        tally = tally.plus(memory, percent)
+    for memory in (200, None, 90):
+        tally = tally.plus_single(memory)
+    assert tally == GpuTally(500, 200, 121, 3)
+    assert tally.mean_percent == 40
+    assert GpuTally().plus(0, 0) == GpuTally(0, None, 0, 1), "a measured zero is known"

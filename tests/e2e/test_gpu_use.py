@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from drfd.journal.history import read_curves
+from instance import CONFIG, Instance, is_alive, wait_for
 from nvml import Nvml, a_library, needs_nvml
 
 pytestmark = [
@@ -149,6 +150,42 @@ def test_the_curve_of_a_job_has_its_use_of_gpus_while_it_runs_and_afterwards(
     (row,) = json.loads(instance.drf("report", "--by", "job", "--json").stdout)["rows"]
     assert 80 in row["curve"]["gpu_utilisation"]
     assert row["curve"]["demand"]["gres"] == {"gpu": 1}
+
+
+def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
+    instance: Instance, nvml: Nvml
+) -> None:
+    """A job that runs on, and one that ends while no daemon is there."""
+    total = 900 * MIB
+    nvml.answer(GPU.format(total=total, used=0))
+    job_id, pid, gate = _sleeper(instance)
+    busy = f"proc 0 C {pid} {500 * MIB} 80"
+    nvml.answer(GPU.format(total=total, used=500 * MIB), busy)
+
+    journal = instance.state / "controller" / "journal.sqlite"
+
+    def is_saved() -> bool:
+        curve = read_curves(journal, [job_id]).get(job_id)
+        tally = None if curve is None else curve.gpu_tally
+        return tally is not None and tally.memory_peak == 500 * MIB
+
+    wait_for("the peak in the journal", is_saved, seconds=60, show=instance.log.read_text)
+    # From now on it does nothing, of which the next daemon alone would tell.
+    nvml.answer(GPU.format(total=total, used=0))
+    instance.kill()
+    instance.start()
+    wait_for("no use", lambda: instance.show(job_id)["usage"]["gpu_memory"] == 0)
+    usage = instance.show(job_id)["usage"]
+    assert usage["gpu_memory_peak"] == 500 * MIB
+    assert 0 < usage["gpu_utilisation_mean"] <= 80
+    instance.kill()
+    gate.touch()
+    wait_for("its end", lambda: not is_alive(pid))
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    (past,) = json.loads(instance.drf("history", "--json").stdout)["jobs"]
+    assert past["used"]["gpu_memory_peak"] == 500 * MIB
+    assert 0 < past["used"]["gpu_utilisation_mean"] <= 80
 
 
 def _sleeper(instance: Instance) -> tuple[int, int, Path]:

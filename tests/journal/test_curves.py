@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.usage import Curve
+from drfd.core.usage import Curve, GpuTally
 from drfd.journal import records
 from drfd.journal.history import read_curves
 from drfd.journal.journal import Journal
@@ -57,6 +58,8 @@ def test_what_was_measured_of_gpus_is_read_again_and_nothing_takes_no_space() ->
     assert b"gpu" not in records.encode(Curve(1, 5, (0, 2000), (0, 2000)))
     half = Curve(1, 5, (0, 2000), (0, 2000), gpu_memory_kib=(7, 9))
     assert records.decode_curve(records.encode(half)) == half
+    running = replace(half, gpu_tally=GpuTally(9216, 7168, 150, 1))
+    assert records.decode_curve(records.encode(running)) == running
 
 
 def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.usage import Curve
+from drfd.core.usage import Curve, GpuTally
 from drfd.journal import records
 from drfd.journal.files import VERSION
 from drfd.journal.journal import Journal
@@ -152,6 +152,7 @@ PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n")
 GPU_CURVE = Curve(
     attempt=2, start_ms=1_700_000_002_000, ends_ms=(0, 2000), spans_ms=(0, 2000),
     gpu_memory_kib=(1024, 2048), gpu_percent=(None, 150),
+    gpu_tally=GpuTally(2097153, 1048576, 150, 1),
 )  # fmt: skip
 RAISED = ev.IdsRaised(at_s=69.5, next_id=40)
 NOTIFIED = ev.OwnerNotified(job_id=9, at_s=69.5, notice="told")
@@ -271,7 +272,8 @@ def test_curves_of_gpus_are_read_and_written_as_they_were() -> None:
     data = (
         b'{"attempt":2,"start_ms":1700000002000,"ends_ms":[0,2000],"spans_ms":[0,2000],'
         b'"cores_milli":[],"memory_kib":[],"read_kib_s":[],"write_kib_s":[],'
-        b'"gpu_memory_kib":[1024,2048],"gpu_percent":[null,150]}'
+        b'"gpu_memory_kib":[1024,2048],"gpu_percent":[null,150],'
+        b'"gpu_tally":{"memory_peak":2097153,"single_peak":1048576,"percent_sum":150,"percent_count":1}}'
     )
     assert records.decode_curve(data) == GPU_CURVE
     assert records.encode(GPU_CURVE) == data

@@ -514,6 +514,8 @@ def used_view(job: Job) -> UsedView:
     # Every job has had some memory: a peak of zero means that it was not measured at all.
     is_measured = job.usage is not None and bool(job.usage.memory_peak_bytes)
     usage = job.usage if is_measured and job.usage is not None else Usage()
+    # The use of GPUs may be known from before a restart, and nothing else.
+    on_gpus = job.usage or usage
     return {
         "wall_seconds": wall_s,
         "suspended_seconds": frozen_s,
@@ -534,8 +536,8 @@ def used_view(job: Job) -> UsedView:
         "oom_kills": usage.oom_kills,
         "io_stalled_seconds": _seconds(usage.io_stalled_us),
         "processes_peak": usage.processes_peak,
-        "gpu_memory_peak": usage.gpu_memory_peak_bytes,
-        "gpu_utilisation_mean": usage.gpu_mean_percent,
+        "gpu_memory_peak": on_gpus.gpu_memory_peak_bytes,
+        "gpu_utilisation_mean": on_gpus.gpu_mean_percent,
     }
 
 

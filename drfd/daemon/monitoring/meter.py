@@ -5,8 +5,9 @@ breaches, and extends the `Curves`. It also derives the external usage: that of 
 less that of drfd and its jobs.
 
 The curve of a job's latest attempt is recorded in the journal with its end, in few points. Curves
-of running jobs are saved at intervals, so that a restart loses little. Curves of users start over
-with the daemon.
+of running jobs are saved at intervals, so that a restart loses little, and with them the peak and
+the mean of their use of GPUs, which nothing but the meter counts. Curves of users start over with
+the daemon.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from drfd.core.decisions.outcome import (
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Breached, Now, Tick
-from drfd.core.usage import Curve, Point, Series, thinned, total
+from drfd.core.usage import Curve, GpuTally, Point, Series, thinned, total
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
@@ -56,6 +57,9 @@ _USERS_LONGEST_MS = 15 * 60_000
 _DROP_USER_MS = 3600_000
 #: Milliseconds between two saves of a running job's curve, and curves saved at a time.
 _SAVE_MS = 300_000
+#: Milliseconds between two saves if the peak of the job's memory on GPUs has risen: unlike that of
+#: its other memory, no kernel keeps it.
+_SAVE_PEAK_MS = 10_000
 _SAVED_AT_ONCE = 8
 
 
@@ -108,22 +112,8 @@ class _Watched:
     #: The latest use of GPUs that was read, and when, on the monotonic clock.
     gpus: GpuShare | None = None
     gpus_at_s: float = 0.0
-    gpu_memory_peak: int | None = None
-    #: Its own GPUs by the names of the configuration, and the highest reading of a single one.
+    #: Its own GPUs by the names of the configuration.
     each_gpu: dict[str, _OneGpu] = field(default_factory=dict)
-    gpu_single_peak: int | None = None
-    #: Utilisation in the readings: sum, and number of readings.
-    gpu_percent_sum: int = 0
-    gpu_percent_count: int = 0
-
-    def note_gpus(self, share: GpuShare, mono_s: float) -> None:
-        """Add a reading of the attempt's use of GPUs."""
-        self.gpus, self.gpus_at_s = share, mono_s
-        if share.memory_bytes is not None:
-            self.gpu_memory_peak = max(self.gpu_memory_peak or 0, share.memory_bytes)
-        if share.percent is not None:
-            self.gpu_percent_sum += share.percent
-            self.gpu_percent_count += 1
 
     def add(self, sample: Sample, peak_bytes: int | None) -> None:
         """Add a sample. `peak_bytes` is the peak by the kernel, or None for the highest sample."""
@@ -172,6 +162,8 @@ class Meter:
     #: Whether disk rates are judged here although jobs have cgroups.
     judges_io: bool = False
     _watched: dict[AttemptKey, _Watched] = field(default_factory=dict)
+    #: Of attempts before the start of this process, too, which may have ended meanwhile.
+    _gpu_tallies: dict[AttemptKey, GpuTally] = field(default_factory=dict)
     #: Processor time of all removed attempts.
     _removed_cpu_s: float = 0.0
     #: Whether it has been logged that usage may not be read.
@@ -186,6 +178,7 @@ class Meter:
         self._watched.setdefault(key, _Watched(runner_pid, cgroup))
 
     def forget(self, key: AttemptKey) -> None:
+        self._gpu_tallies.pop(key, None)
         watched = self._watched.pop(key, None)
         if watched is not None:
             self._removed_cpu_s += watched.cpu_s
@@ -212,10 +205,11 @@ class Meter:
     def finish(self, job: Job, cpu_s: float) -> Usage | None:
         """Take the last sample of an ended attempt, whose counters are still there, and return the
         final reading, or None if there was no sample before: then the runner's figures are all that
-        is known. `cpu_s` is the processor time that the runner saw the attempt use."""
+        is known, unless the use of GPUs is known from before a restart. `cpu_s` is the processor
+        time that the runner saw the attempt use."""
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
-            return None
+            return self.usage(job)
         if watched.samples:
             self._sample(job, watched)
         usage = self.usage(job)
@@ -245,14 +239,16 @@ class Meter:
             log.error("event=not-measured job=%d error=%s", job.id, error, extra=about(job=job.id))
 
     def usage(self, job: Job) -> Usage | None:
-        """Return the latest reading, or None before the first."""
-        watched, pair = self._watched.get((job.id, job.attempt)), self.latest(job)
+        """Return the latest reading, or None before the first. After a restart, the earlier use of
+        GPUs is known before there is any reading."""
+        key = job.id, job.attempt
+        watched, pair, tally = self._watched.get(key), self.latest(job), self._gpu_tallies.get(key)
         if watched is None or pair is None:
-            return None
+            return None if tally is None else _with_tally(Usage(), tally)
         usage = measurements.usage_between(*pair, watched.peak_bytes)
         count = watched.memory_count
         gpus = self.gpus(job)
-        return replace(
+        usage = replace(
             usage,
             memory_mean_bytes=watched.memory_sum // count if count else None,
             memory_working_bytes=watched.working_bytes,
@@ -263,14 +259,8 @@ class Meter:
             cores_milli=usage.cores_milli if job.suspended_at is None else 0,
             gpu_memory_bytes=None if gpus is None else gpus.memory_bytes,
             gpu_percent=None if gpus is None else gpus.percent,
-            gpu_memory_peak_bytes=watched.gpu_memory_peak,
-            gpu_memory_single_peak_bytes=watched.gpu_single_peak,
-            gpu_mean_percent=(
-                watched.gpu_percent_sum // watched.gpu_percent_count
-                if watched.gpu_percent_count
-                else None
-            ),
         )
+        return usage if tally is None else _with_tally(usage, tally)
 
     def watched_attempts(self) -> Iterable[tuple[AttemptKey, str | None, int]]:
         """Return each attempt with its cgroup, or None, and the pid of its runner."""
@@ -279,8 +269,20 @@ class Meter:
     def note_gpus(self, key: AttemptKey, share: GpuShare, mono_s: float) -> None:
         """Add a reading of an attempt's use of GPUs."""
         watched = self._watched.get(key)
-        if watched is not None:
-            watched.note_gpus(share, mono_s)
+        if watched is None:
+            return
+        watched.gpus, watched.gpus_at_s = share, mono_s
+        tally = self._gpu_tallies.get(key, GpuTally())
+        self._gpu_tallies[key] = tally.plus(share.memory_bytes, share.percent)
+
+    def gpu_tally(self, key: AttemptKey) -> GpuTally | None:
+        """Return what the readings of the attempt's use of GPUs have shown, or None before the
+        first."""
+        return self._gpu_tallies.get(key)
+
+    def resume_gpus(self, key: AttemptKey, tally: GpuTally) -> None:
+        """Go on with the tally that an attempt had before this process was started."""
+        self._gpu_tallies[key] = tally
 
     def note_gpu(
         self, key: AttemptKey, name: str, memory_bytes: int | None, total_bytes: int | None
@@ -291,8 +293,8 @@ class Meter:
         if watched is None:
             return
         watched.each_gpu.setdefault(name, _OneGpu()).add(memory_bytes, total_bytes, self.mono())
-        if memory_bytes is not None:
-            watched.gpu_single_peak = max(watched.gpu_single_peak or 0, memory_bytes)
+        tally = self._gpu_tallies.get(key, GpuTally())
+        self._gpu_tallies[key] = tally.plus_single(memory_bytes)
 
     def each_gpu(self, job: Job) -> list[GpuMemory]:
         """Return the attempt's memory on each of its GPUs of which it is known now."""
@@ -333,6 +335,15 @@ class Meter:
         return measurements.pinned_cpus(self.mounts, job.cgroup)
 
 
+def _with_tally(usage: Usage, tally: GpuTally) -> Usage:
+    return replace(
+        usage,
+        gpu_memory_peak_bytes=tally.memory_peak,
+        gpu_memory_single_peak_bytes=tally.single_peak,
+        gpu_mean_percent=tally.mean_percent,
+    )
+
+
 def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:
     if before is None or after is None:
         return peak
@@ -343,8 +354,9 @@ def _higher(peak: int | None, before: int | None, after: int | None, span_s: flo
 class _JobSeries:
     attempt: int
     series: Series
-    #: When it was saved last, on the monotonic clock.
+    #: When it was saved last, on the monotonic clock, and the peaks of memory on GPUs then.
     saved_ms: int
+    saved_peaks: tuple[int, int]
 
 
 @dataclass
@@ -420,16 +432,31 @@ class Curves:
     def save(self, *, all_of_them: bool = False) -> None:
         """Save the curves of all running jobs, or of a few that are due. Raises HostError."""
         now_ms = round(self.clock().mono_s * 1000)
+        by_age = sorted(self._jobs.items(), key=lambda item: item[1].saved_ms)
         due = [
             (job_id, kept)
-            for job_id, kept in self._jobs.items()
-            if all_of_them or now_ms - kept.saved_ms >= _SAVE_MS
+            for job_id, kept in by_age
+            if all_of_them or now_ms - kept.saved_ms >= self._save_ms(job_id, kept)
         ]
         for job_id, kept in due if all_of_them else due[:_SAVED_AT_ONCE]:
-            kept.saved_ms = now_ms
-            points = thinned(kept.series, RUNNING_POINTS)
-            self.journal.put_curve(job_id, self._curve(kept.attempt, points))
+            tally = self.meter.gpu_tally((job_id, kept.attempt))
+            kept.saved_ms, kept.saved_peaks = now_ms, _peaks(tally)
+            curve = self._curve(kept.attempt, thinned(kept.series, RUNNING_POINTS))
+            self.journal.put_curve(job_id, replace(curve, gpu_tally=tally))
         self.journal.commit()
+
+    def resume(self, jobs: Iterable[Job]) -> None:
+        """Go on with what was saved of the use of GPUs by the last attempts of these jobs, which
+        may have ended since. Their curves are read when they are needed."""
+        for job in jobs:
+            curve = self._saved(job)
+            if curve is not None and curve.gpu_tally is not None:
+                self.meter.resume_gpus((job.id, job.attempt), curve.gpu_tally)
+
+    def _save_ms(self, job_id: int, kept: _JobSeries) -> int:
+        """Return the least time between two saves of this curve."""
+        peaks = _peaks(self.meter.gpu_tally((job_id, kept.attempt)))
+        return _SAVE_MS if peaks == kept.saved_peaks else _SAVE_PEAK_MS
 
     def _present(self, job: Job) -> _JobSeries | None:
         """Return the series of the job's present attempt, or None."""
@@ -446,7 +473,8 @@ class Curves:
             curve, ahead_ms = self._saved(job), self._ahead_ms()
             points = () if curve is None else curve.points()
             series = Series(each._replace(end_ms=each.end_ms - ahead_ms) for each in points)
-            kept = _JobSeries(job.attempt, series, round(self.clock().mono_s * 1000))
+            peaks = _peaks(None if curve is None else curve.gpu_tally)
+            kept = _JobSeries(job.attempt, series, round(self.clock().mono_s * 1000), peaks)
             self._jobs[job.id] = kept
         return kept.series
 
@@ -459,6 +487,10 @@ class Curves:
         """Return by how much Unix time is now ahead of the monotonic clock, which nobody sets."""
         now = self.clock()
         return round((now.at_s - now.mono_s) * 1000)
+
+
+def _peaks(tally: GpuTally | None) -> tuple[int, int]:
+    return (0, 0) if tally is None else (tally.memory_peak or 0, tally.single_peak or 0)
 
 
 def _point(before: Sample | None, after: Sample, gpus: GpuShare | None) -> Point:

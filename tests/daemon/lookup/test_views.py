@@ -496,6 +496,14 @@ def test_what_was_counted_is_shown_and_what_was_not_is_null() -> None:
     }  # fmt: skip
 
 
+def test_the_use_of_gpus_may_be_all_that_is_known() -> None:
+    """Of a job without a cgroup that ended while there was no daemon."""
+    nothing = used_view(replace(JOB, usage=None))
+    known = Usage(cpu_s=1.0, gpu_memory_peak_bytes=5, gpu_mean_percent=80)
+    gpus = {"gpu_memory_peak": 5, "gpu_utilisation_mean": 80}
+    assert used_view(replace(JOB, usage=known)) == {**nothing, **gpus}
+
+
 def test_of_a_job_that_never_ran_nothing_is_known() -> None:
     job = replace(JOB, started_at=None, usage=None)
     assert set(used_view(job).values()) == {None}

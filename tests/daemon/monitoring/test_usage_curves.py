@@ -183,6 +183,65 @@ def test_a_restart_finds_what_was_saved_and_goes_on(world: World) -> None:
     assert {each.cores_milli for each in curve.points()} <= {None, 1000}
 
 
+def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(world: World) -> None:
+    """The peak is saved within ten seconds, and everything else not before five minutes."""
+    before = world.curves()
+    on_gpus(world, before, job(), GpuShare(5 * MIB, 90))
+    before.save()
+    assert world.journal.curve(1) is None, "it was just begun"
+    before.meter.note_gpu((1, 1), "0", 4 * MIB, None)
+    on_gpus(world, before, job(), *[GpuShare(3 * MIB, 50)] * 5)
+    before.save()
+    on_gpus(world, before, job(), *[GpuShare(3 * MIB, 0)] * 100)
+    before.save()
+    after = world.curves()
+    after.resume([job()])
+    known = after.meter.usage(job())
+    assert known is not None, "before anything was sampled"
+    assert (known.gpu_memory_peak_bytes, known.gpu_memory_single_peak_bytes) == (5 * MIB, 4 * MIB)
+    assert known.gpu_mean_percent == (90 + 5 * 50) // 6
+    # The attempt may have ended while there was no daemon.
+    assert after.meter.finish(job(), 1.0) == known
+    on_gpus(world, after, job(), GpuShare(MIB, 10))
+    usage = after.meter.usage(job())
+    assert usage is not None
+    assert (usage.gpu_memory_peak_bytes, usage.gpu_memory_bytes) == (5 * MIB, MIB)
+    assert usage.gpu_mean_percent == (90 + 5 * 50 + 10) // 7
+    assert usage.memory_bytes == 3 * MIB
+    after.meter.forget((1, 1))
+    assert after.meter.usage(job()) is None
+
+
+def test_the_gpus_of_another_attempt_are_not_taken_for_its_own(world: World) -> None:
+    before = world.curves()
+    on_gpus(world, before, job(), GpuShare(5 * MIB, 90))
+    before.save(all_of_them=True)
+    after = world.curves()
+    after.resume([job(attempt=2), job(2)])
+    assert after.meter.usage(job(attempt=2)) is None
+    assert after.meter.usage(job()) is None
+
+
+def test_a_saved_peak_that_rises_is_saved_again_and_others_are_not_kept_from_it(
+    world: World,
+) -> None:
+    """Nine jobs whose peaks rise all the time, of which eight are saved at once."""
+    curves = world.curves()
+    jobs = [job(each) for each in range(1, 10)]
+    for memory in range(1, 18):
+        for each in jobs:
+            world.use(each, cpu_s=world.at_s)
+            curves.meter.watch((each.id, 1), 1, each.cgroup)
+            share = GpuShare(memory * MIB, 1)
+            curves.meter.note_gpus((each.id, 1), share, world.clock().mono_s)
+        world.sample(curves, *jobs)
+        curves.save()
+    saved = [world.journal.curve(each.id) for each in jobs]
+    peaks = [each.gpu_tally.memory_peak for each in saved if each and each.gpu_tally]
+    assert len(peaks) == 9
+    assert min(peaks) >= 11 * MIB, "six rounds are twelve seconds"
+
+
 def test_running_jobs_are_saved_now_and_then_some_at_a_time(world: World) -> None:
     curves = world.curves()
     jobs = [job(each) for each in range(1, 21)]
