@@ -59,6 +59,8 @@ class NowView(TypedDict):
     #: Bytes on all GPUs, and utilisation in per cent of one; sent where they are measured.
     gpu_memory: NotRequired[int | None]
     gpu_utilisation: NotRequired[int | None]
+    #: Bytes on a single one of its GPUs, at most; sent of a job that declares its memory on each.
+    gpu_memory_single: NotRequired[int]
 
 
 class SumView(TypedDict):
@@ -312,7 +314,16 @@ class ExplainedJobView(JobView, ConditionsView):
     pass
 
 
-class DetailedJobView(ExplainedJobView):
+class GpuLimitPart(TypedDict):
+    """Of a live job that declares its memory on each GPU."""
+
+    #: What it has now on those of its GPUs where that is measured, by the GPU's name.
+    gpu_memory_each: NotRequired[dict[str, int]]
+    #: Where it is not watched, and why; only if that is so.
+    gpu_memory_unkept: NotRequired[str]
+
+
+class DetailedJobView(ExplainedJobView, GpuLimitPart):
     #: CPUs pinned to the job, such as `0-3,8`.
     cpus: str | None
     #: Memory nodes (NUMA) of its instances of countable resources, as far as they are known.
@@ -414,6 +425,8 @@ class HelloReply(TypedDict):
 
 class SubmitReply(DrainPart):
     id: int
+    #: What of the demand is not kept here, in sentences; only if something is not.
+    notes: NotRequired[list[str]]
     #: Number of tasks of an array.
     tasks: NotRequired[int]
 
@@ -538,6 +551,8 @@ class AdviceView(TypedDict):
     read: int
     write: int
     gres: dict[str, int]
+    #: Bytes on each instance, where some are declared.
+    gres_memory: NotRequired[dict[str, int]]
     #: The same as options of `drf submit`.
     options: list[str]
     #: Number of jobs that the advice rests on, and how many of them hit a limit.

@@ -167,6 +167,16 @@ def test_it_exits_as_the_job_did_and_explains_what_drfd_did(
     assert (result.code, result.out, result.err) == (status, "", talk)
 
 
+@pytest.mark.parametrize("way", [DRF], ids=["whole"])
+def test_what_is_not_kept_of_the_demand_is_said(
+    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon
+) -> None:
+    daemon.replies["submit"] = {"id": 42, "notes": ["the declared memory is not watched"]}
+    attached.end()
+    result = finish(spawn("run", "--gres", "gpu=1,memory=20G", "--", "true"))
+    assert (result.code, result.err) == (0, "drf: the declared memory is not watched\n")
+
+
 def test_a_refused_job_is_a_refusal(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, refuse: Refuse, tmp_path: Path
 ) -> None:

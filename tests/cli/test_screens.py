@@ -551,6 +551,29 @@ def test_a_job_is_shown_with_its_use_of_gpus(
     assert lines == ([] if shown is None else [f"GPU use    {shown}"])
 
 
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        ({"gpu_memory_each": {"0": 18 << 30, "GPU-b": 1 << 29}},
+         "18G of 20G on GPU 0; 512M of 20G on GPU GPU-b"),
+        ({"gpu_memory_each": {}, "gpu_memory_unkept": "not watched: no library"},
+         "not watched: no library"),
+        ({"gpu_memory_each": {"0": 0}, "gpu_memory_unkept": "not watched on GPU 1: it is lost"},
+         "0 of 20G on GPU 0; not watched on GPU 1: it is lost"),
+        ({"gpu_memory_each": {}}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_a_job_is_shown_with_its_declared_memory_of_gpus(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, part: dict[str, Any], shown: str | None
+) -> None:
+    """A job that waits or has ended has none, and an older daemon says nothing."""
+    asks = {**with_gpus(job()["demand"], 2), "gres_memory": {"gpu": 20 << 30}}
+    daemon.replies = {"show": {"job": job() | {"demand": asks} | part, "events": []}}
+    lines = [line for line in drf("show", 42).out.splitlines() if line.startswith("GPU memory")]
+    assert lines == ([] if shown is None else [f"GPU memory {shown}"])
+
+
 def test_shares_have_a_column_for_what_is_counted(drf: Drf, daemon: CannedDaemon) -> None:
     alice, lab = SHARES["nodes"]
     shares = {

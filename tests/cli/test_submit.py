@@ -172,6 +172,16 @@ def test_memory_of_nothing_is_refused_with_the_cure(drf: Drf, word: str, fault: 
     assert result.err.endswith(f"{word!r}: {fault} (write gpu=1,memory=20G)\n")
 
 
+def test_what_is_not_kept_of_the_demand_is_said(drf: Drf, daemon: CannedDaemon) -> None:
+    note = "the declared memory of a gpu is not watched: no\x1blibrary"
+    daemon.replies = {"submit": {"id": 7, "notes": [note]}}
+    asks = ("submit", "--gres", "gpu=1,memory=20G")
+    result = drf(*asks, "--", "true")
+    assert (result.code, result.out) == (0, "submitted job 7\n")
+    assert result.err == "drf: the declared memory of a gpu is not watched: no?library\n"
+    assert drf(*asks, "--no-warnings", "--", "true").err == ""
+
+
 def test_a_script_is_named_to_its_job(
     drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

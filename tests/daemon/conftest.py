@@ -93,14 +93,14 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
     ) -> Desk:
         shell = make_shell(**shell_options)
         told: list[bool] = []
+        meter = Meter(lambda: 0.0)
         link = Link(
             socket_path=tmp_path / "launcher.sock",
             settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
-            meter=Meter(lambda: 0.0),
+            meter=meter,
         )
         # As if it had connected.
         link.away_since_s = None
-        meter = Meter(lambda: 0.0)
         requests = Requests(
             engine=shell.engine,
             config=config or Config(),

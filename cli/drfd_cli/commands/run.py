@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drfd.client.connection import Connection
+from drfd_cli import output
 from drfd_cli.attached import attend
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.commands.submit import fields, warn
@@ -50,6 +51,9 @@ def run_attached(
         request = client.addressed(fields(command, attach=attach_socket.path, **asked))
         if not no_warnings:
             warn(request)
-        return client.submit(**request)["id"]
+        reply = client.submit(**request)
+        for text in () if no_warnings else reply.get("notes", ()):
+            output.say(output.clean(text, 1000))
+        return reply["id"]
 
     return attend(client, attach_socket, signals, submit, is_quiet=quiet, escape=escape)

@@ -178,6 +178,7 @@ def job_lines(
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
         *_gpu_lines(job),
+        *_gpu_limit(job),
         *_all_runs(all_runs),
         *_curve_lines(points, job["demand"]),
         *_kernel_lines(used),
@@ -213,6 +214,19 @@ def _gpu_lines(job: DetailedJobView) -> list[tuple[str, str]]:
     words += [f"{busy}% busy"] if busy is not None else []
     words += [f"{mean}% on average"] if mean is not None else []
     return [("GPU use", ", ".join(words))]
+
+
+def _gpu_limit(job: DetailedJobView) -> list[tuple[str, str]]:
+    """Return the line for a live job that declares its memory on each GPU."""
+    limit = job["demand"].get("gres_memory", {}).get("gpu")
+    if limit is None or "gpu_memory_each" not in job:
+        return []
+    words = [
+        f"{show_size(used)} of {show_size(limit)} on GPU {name}"
+        for name, used in job["gpu_memory_each"].items()
+    ]
+    words += [job["gpu_memory_unkept"]] if "gpu_memory_unkept" in job else []
+    return [("GPU memory", "; ".join(words))] if words else []
 
 
 def _errors(shown: DetailedJobView | DetailedArrayView) -> list[tuple[str, str]]:

@@ -183,6 +183,8 @@ def command(
     if not no_warnings:
         for text in output.drain_notices(reply):
             output.say(text)
+        for text in reply.get("notes", ()):
+            output.say(output.clean(text, 1000))
         warn(request)
     job_id, count = reply["id"], reply.get("tasks")
     if count is None:

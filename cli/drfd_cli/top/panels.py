@@ -786,12 +786,16 @@ def running_table(
 
 def _gpu_words(row: SnapshotRow) -> str:
     """Return a job's memory on GPUs and its utilisation of them, or "" if it is on none or that is
-    not measured."""
+    not measured. Of one that declares its memory on each, it is the most on one, of so much alone:
+    there is no room for more."""
     now = row["now"]
     if now is None:
         return ""
     memory, busy = now.get("gpu_memory"), now.get("gpu_utilisation")
     words = [show_size(memory)] if isinstance(memory, int) and (memory or busy) else []
+    single, limit = now.get("gpu_memory_single"), row["demand"].get("gres_memory", {}).get("gpu")
+    if words and single is not None and limit is not None:
+        return f"{show_size(single)}/{show_size(limit)}"
     words += [f"{busy}%"] if busy is not None and (memory or busy) else []
     return " ".join(words)
 

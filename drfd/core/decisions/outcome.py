@@ -287,8 +287,14 @@ def judge_gpu_memory(job: Job, gpus: Iterable[GpuMemory]) -> tuple[Outcome, str]
 def more_gpu_memory(peak_bytes: int, total_bytes: int | None) -> int:
     """Return the memory of a GPU to ask for after `peak_bytes` were too little, of a GPU that has
     `total_bytes` in all."""
-    more = more_memory(peak_bytes)
-    return more if total_bytes is None else min(more, max(total_bytes >> 20 << 20, peak_bytes))
+    return within_gpu(more_memory(peak_bytes), peak_bytes, total_bytes)
+
+
+def within_gpu(size_bytes: int, peak_bytes: int, total_bytes: int | None) -> int:
+    """Return no more than the GPU has in whole mebibytes, if that is known, unless the peak is."""
+    if total_bytes is None:
+        return size_bytes
+    return min(size_bytes, max(total_bytes >> 20 << 20, peak_bytes))
 
 
 def suggest_memory(peak_bytes: int) -> str:

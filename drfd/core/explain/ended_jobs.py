@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
-from drfd.core.decisions.outcome import more_memory, round_size
+from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import Job, Outcome, Usage
 from drfd.devices.gpu import GPU
@@ -381,8 +381,11 @@ def is_evidence(job: Job) -> bool:
     return job.outcome is Outcome.COMPLETED or _is_short(job)
 
 
-def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
+def advise(
+    similar: Sequence[Job], *, least: int = LEAST, gpu_bytes: int | None = None
+) -> Advice | None:
     """Return advice from similar jobs, newest first; jobs that are no evidence are skipped.
+    `gpu_bytes` is what the largest GPU has, if that is known.
 
     None if fewer than `least` completed and none ran out of memory or time.
     """
@@ -408,7 +411,7 @@ def advise(similar: Sequence[Job], *, least: int = LEAST) -> Advice | None:
         write_bps=max((_rate(job, "write") for job in one), default=0),
         disk=min(disks, default=""),
         gres=jobs[0].spec.demand.gres,
-        gres_memory=_gres_memory(jobs, may_lower=len(done) >= least),
+        gres_memory=_gres_memory(jobs, gpu_bytes, may_lower=len(done) >= least),
         jobs=len(jobs),
         short_jobs=len(short),
     )
@@ -465,7 +468,9 @@ def _memory(job: Job) -> int:
     return enough if enough < declared else round_size(declared)
 
 
-def _gres_memory(jobs: Sequence[Job], *, may_lower: bool) -> tuple[tuple[str, int], ...]:
+def _gres_memory(
+    jobs: Sequence[Job], gpu_bytes: int | None, *, may_lower: bool
+) -> tuple[tuple[str, int], ...]:
     """Return the memory on each instance as the last job declared it, that on a GPU by what these
     jobs, newest first, had there."""
     declared = dict(jobs[0].spec.demand.gres_memory)
@@ -473,7 +478,9 @@ def _gres_memory(jobs: Sequence[Job], *, may_lower: bool) -> tuple[tuple[str, in
         return jobs[0].spec.demand.gres_memory
     peaks = [(job, _used(job).gpu_memory_single_peak_bytes) for job in jobs]
     needed = [
-        more_memory(peak) if ran_out_on_gpu(job) else round_size(peak * 6 // 5)
+        more_gpu_memory(peak, gpu_bytes)
+        if ran_out_on_gpu(job)
+        else within_gpu(round_size(peak * 6 // 5), peak, gpu_bytes)
         for job, peak in peaks
         if peak
     ]

@@ -16,6 +16,7 @@ from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup.views import resources_view
+from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
@@ -108,6 +109,8 @@ _PLACES = f"{', '.join(PRIVATE_PLACES[:-1])} and {PRIVATE_PLACES[-1]}"
 _DIRECTIONS = ("read", "write")
 #: Label of what is measured of GPUs.
 _GPU_USE = "gpu use"
+#: Label of how the memory is kept that jobs declare on each GPU.
+_GPU_MEMORY = "gpu memory"
 _GIVEN_OUT = (
     "not controlled: each job is told which are its own, and the kernel keeps it from no others"
 )
@@ -142,6 +145,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
             **_summary(controls),
             **countable_controls(site, link.hello),
             **gpu_use_control(site, link),
+            **gpu_memory_control(site, link),
         },
         "private": private_view(link.hello),
         "entry": entry_view(link.hello),
@@ -197,6 +201,21 @@ def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
     if gpus:
         parts.insert(0, f"measured on {len(gpus)} of them{_missing_figures(gpus)}")
     return {_GPU_USE: "; ".join(parts) or "not measured: no GPU has been read yet"}
+
+
+def gpu_memory_control(site: Site, link: Link) -> dict[str, str]:
+    """Return how the memory that jobs declare on each GPU is kept; empty as `gpu_use_control`."""
+    found = gpu_keepings(site, link)
+    return {_GPU_MEMORY: keepings_text(found)} if found and link.hello else {}
+
+
+def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:
+    """Return how it is kept on each GPU that is given out."""
+    names = dict(site.rules.axes.instances).get(GPU, ())
+    if not link.hello.get("measures_gpus"):
+        old = "drfd-launcher is of an older version" if link.hello else "the launcher is away"
+        return keepings(names, [], {"": old})
+    return keepings(names, link.gpu_use.gpus(), link.gpu_use.why)
 
 
 def _missing_figures(gpus: Sequence[MeasuredGpu]) -> str:

@@ -6,7 +6,7 @@ Both are read in a thread, over a read-only connection to the journal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -45,6 +45,8 @@ _SIMILAR = 50
 class HistoryHandler:
     engine: Engine
     lookup: Lookup
+    #: Bytes of the largest GPU that is given out, if the sizes of all are known.
+    largest_gpu: Callable[[], int | None]
 
     async def answer(
         self, actor: st.Actor, request: msg.HistoryRequest | msg.ReportRequest
@@ -75,14 +77,17 @@ class HistoryHandler:
         past = PastFilter(user=job.spec.user, name=job.spec.name, limit=_SIMILAR)
         kind = kind_of_job(job)
         ended = read_ended(self.engine.journal.path, past)
-        advice = advise([each for each in ended if kind_of_job(each) == kind])
+        similar = [each for each in ended if kind_of_job(each) == kind]
+        advice = advise(similar, gpu_bytes=self.largest_gpu())
         # Advice that repeats what was asked for is none.
         return None if advice is None or is_as_asked(advice, job) else advice_view(advice)
 
     def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
         accounts = UsageAccounts(request.by, most_jobs=request.limit)
         accounts.take(read_ended(self.engine.journal.path, past, commands=False))
-        view = report_view(accounts, limit=request.limit, least=request.least)
+        view = report_view(
+            accounts, limit=request.limit, least=request.least, gpu_bytes=self.largest_gpu()
+        )
         if request.by in ("user", "pool"):
             # The curve of one job says little about all jobs of a user or pool.
             return view
@@ -128,12 +133,14 @@ KEYS: dict[str, tuple[_KeyPart, ...]] = {
 }
 
 
-def report_view(accounts: UsageAccounts, *, limit: int, least: int) -> ReportReply:
+def report_view(
+    accounts: UsageAccounts, *, limit: int, least: int, gpu_bytes: int | None
+) -> ReportReply:
     """Return the report. Rows and `others` add up to `total`; advice needs `least` successes."""
     rows, others = accounts.largest(limit)
     return {
         "by": accounts.by,
-        "rows": [_row(accounts, row, account, least) for row, account in rows],
+        "rows": [_row(accounts, row, account, least, gpu_bytes) for row, account in rows],
         "others": None if others is None else account_view(others),
         "total": account_view(accounts.total()),
     }
@@ -156,8 +163,10 @@ def _curve_view(job: Job, curve: Curve) -> JobCurveView:
     return {"id": job.id, "demand": resources_view(asked), **points}
 
 
-def _row(accounts: UsageAccounts, row: Row, account: Account, least: int) -> ReportRow:
-    advice = advise(accounts.similar(row), least=least)
+def _row(
+    accounts: UsageAccounts, row: Row, account: Account, least: int, gpu_bytes: int | None
+) -> ReportRow:
+    advice = advise(accounts.similar(row), least=least, gpu_bytes=gpu_bytes)
     key: dict[str, object] = dict(zip(KEYS[accounts.by], row, strict=True))
     found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
     return cast(ReportRow, found)
@@ -209,6 +218,7 @@ def advice_view(advice: Advice | None) -> AdviceView | None:
         "read": advice.read_bps,
         "write": advice.write_bps,
         "gres": dict(advice.gres),
+        "gres_memory": dict(advice.gres_memory),
         "options": advice_options(advice),
         "jobs": advice.jobs,
         "short_jobs": advice.short_jobs,

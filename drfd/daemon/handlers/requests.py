@@ -40,6 +40,7 @@ from drfd.daemon.handlers.doctor import (
     InstallContext,
     doctor_view,
     find_cures,
+    gpu_keepings,
     notices,
     window_views,
 )
@@ -47,16 +48,18 @@ from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.inside import run_inside
 from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
-from drfd.daemon.handlers.submission import SubmitTerms, spec_for
+from drfd.daemon.handlers.submission import SubmitTerms, refuse_beyond_gpus, spec_for
 from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
+from drfd.daemon.monitoring.gpu_limits import unkept_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas
 from drfd.daemon.watching.follow import WaitHandler
+from drfd.devices.gpu import GPU
 from drfd.journal.history import read_story
 from drfd.journal.records import Payload
 from drfd.protocol import requests as msg
@@ -68,6 +71,7 @@ from drfd.protocol.replies import (
     DryRunReply,
     EndStrayReply,
     ExplainedJobView,
+    GpuLimitPart,
     HelloReply,
     JobView,
     LimitHoursView,
@@ -125,7 +129,7 @@ class Requests:
     def __post_init__(self) -> None:
         self.quotas = Quotas(lambda: self.config.limits)
         self._lookup = Lookup(self.engine, self.meter)
-        self._history = HistoryHandler(self.engine, self._lookup)
+        self._history = HistoryHandler(self.engine, self._lookup, self._largest_gpu)
         self.forecasts = Forecasts(self.engine)
         self._waits = WaitHandler(self.engine, self._lookup)
         self._waiting_rows = WaitingRows(self.engine, self._lookup)
@@ -160,6 +164,8 @@ class Requests:
             case msg.BatchRequest():
                 if not isinstance(request, msg.CancelRequest):
                     self.reserves.refuse_change(actor)
+                if isinstance(request, msg.SetRequest):
+                    refuse_beyond_gpus(request.demand, self._largest_gpu())
                 return self._with_notices(
                     await self._batch.ask(
                         actor, request.select, stimulus_maker(self._lookup.with_ids(request))
@@ -254,6 +260,7 @@ class Requests:
                 disks=self.site.disks,
                 takes_root=self.takes_root,
                 is_refused=self.link.refuses(actor.uid),
+                largest_gpu_bytes=self._largest_gpu(),
                 has_private_tmp=bool(self.link.hello.get("private_tmp")),
             ),
         )
@@ -277,9 +284,19 @@ class Requests:
         payload = Payload(env=request.env, script=request.script, proof=request.proof)
         event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
         if isinstance(event, ev.Submitted):
-            return self._with_drain({"id": event.job_id})
-        assert isinstance(event, ev.ArraySubmitted)
-        return self._submitted(event.array_id)
+            reply = self._with_drain({"id": event.job_id})
+        else:
+            assert isinstance(event, ev.ArraySubmitted)
+            reply = self._submitted(event.array_id)
+        if spec.demand.gres_memory:
+            unkept = unkept_text(gpu_keepings(self.site, self.link))
+            if unkept is not None:
+                reply["notes"] = [f"the declared memory of a {GPU} is {unkept}"]
+        return reply
+
+    def _largest_gpu(self) -> int | None:
+        listed = dict(self.engine.rules.axes.instances).get(GPU, ())
+        return self.link.gpu_use.largest(listed)
 
     def _refuse_unfinished(self, actor: st.Actor) -> None:
         """Raise Refused if ended tasks of the user's unfinished arrays take too much of the
@@ -385,7 +402,7 @@ class Requests:
             used = views.used_view(job) if job.state is JobState.ENDED else None
             curve = self.curves.of_job(job)
             reply: ShowReply = {
-                "job": self._lookup.full_view(job, actor),
+                "job": self._lookup.full_view(job, actor, self._gpu_limit(job)),
                 **events,
                 "used": used,
                 "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
@@ -398,6 +415,20 @@ class Requests:
             **events,
         }
 
+    def _gpu_limit(self, job: Job) -> GpuLimitPart:
+        """Return how a live job stands with the memory that it declared on each GPU."""
+        if not job.spec.demand.gres_memory or job.state is JobState.ENDED:
+            return {}
+        found = gpu_keepings(self.site, self.link)
+        own = dict(job.instances).get(GPU) or found
+        part: GpuLimitPart = {
+            "gpu_memory_each": {each.name: each.readings[-1] for each in self.meter.each_gpu(job)}
+        }
+        unkept = unkept_text({name: each for name, each in found.items() if name in own})
+        if unkept is not None:
+            part["gpu_memory_unkept"] = unkept
+        return part
+
     def _show_others(self, actor: st.Actor, job: Job) -> ShowReply:
         """Return of another user's job what lists show to everybody: no command, paths, conditions
         or events."""
@@ -406,6 +437,7 @@ class Requests:
             "job": {
                 **self._lookup.view(job, actor),
                 **views.NO_CONDITIONS,
+                **self._gpu_limit(job),
                 "cpus": None,
                 "memory_nodes": [],
             },

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.groups import read_group
 from drfd.common.paths import private_place
+from drfd.common.units import show_apart
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
@@ -26,6 +27,7 @@ from drfd.core.model.job import (
 from drfd.core.model.resources import Resources, with_gres
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
+from drfd.devices.gpu import GPU
 from drfd.host.disks import Disk, disk_of
 from drfd.payload.pack import usual_output
 from drfd.protocol import requests as parts
@@ -46,6 +48,8 @@ class SubmitTerms:
     takes_root: bool
     #: Whether the launcher runs no jobs of this user.
     is_refused: bool = False
+    #: Bytes of the largest GPU that is given out, if the sizes of all are known.
+    largest_gpu_bytes: int | None = None
     #: Whether each job has its own /tmp.
     has_private_tmp: bool = False
 
@@ -83,6 +87,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
             hint="submit from another directory, such as your home",
         )
     demand = request.demand
+    refuse_beyond_gpus(demand, terms.largest_gpu_bytes)
     limit, notify = request.time_limit_s, request.notify
     usual = usual_output(is_array=request.array is not None)
     name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
@@ -119,6 +124,20 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
         again=None if request.again is None else Again(request.again.of, request.again.indices),
     )
+
+
+def refuse_beyond_gpus(demand: parts.Demand, largest_bytes: int | None) -> None:
+    """Raise Refused if more memory is declared on each GPU than the largest of them has, as far as
+    that is known."""
+    asked = demand.gres_memory.get(GPU, 0)
+    if largest_bytes is not None and asked > largest_bytes:
+        more, most = show_apart(asked, largest_bytes)
+        raise Refused(
+            "too-big",
+            f"--gres: {more} of memory of a {GPU} are asked for, and the largest here has {most}: "
+            "no job could ever have them",
+            hint="ask for less",
+        )
 
 
 def size_of(request: SubmitRequest) -> int:

@@ -37,7 +37,7 @@ from drfd.journal.history import (
     read_roll,
 )
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import ArrayView, DetailedJobView, EndedArrayView, JobView
+from drfd.protocol.replies import ArrayView, DetailedJobView, EndedArrayView, GpuLimitPart, JobView
 from drfd.protocol.requests import Ref, Selection
 
 
@@ -326,15 +326,19 @@ class Lookup:
             expected_start_s=self.expected_start_s(job),
         )
 
-    def full_view(self, job: Job, actor: st.Actor) -> DetailedJobView:
-        """Return the job with its conditions, pinned CPUs, and the memory nodes of its instances.
-        Lists leave the CPUs out, because they are read from the kernel's files."""
+    def full_view(
+        self, job: Job, actor: st.Actor, gpu_limit: GpuLimitPart | None = None
+    ) -> DetailedJobView:
+        """Return the job with its conditions, pinned CPUs, the memory nodes of its instances, and
+        how it stands with its declared memory on GPUs. Lists leave the CPUs out, because they are
+        read from the kernel's files."""
         conditions = views.conditions_view(job, self.name_of)
         places = dict(self.engine.rules.axes.places) if job.instances else {}
         nodes = {places[each].node for each in each_instance(job.instances) if each in places}
         return {
             **self.view(job, actor),
             **conditions,
+            **(gpu_limit or GpuLimitPart()),
             "cpus": self.meter.pinned_cpus(job),
             "memory_nodes": sorted(node for node in nodes if node is not None),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from signal import SIGTERM
 from types import MappingProxyType
@@ -13,7 +13,7 @@ import msgspec
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, count_of, merged, show_spans
 from drfd.common.units import clock_time, short_clock
-from drfd.core.decisions.outcome import attempts_of, signal_name
+from drfd.core.decisions.outcome import GpuMemory, attempts_of, signal_name
 from drfd.core.explain.account import account_of
 from drfd.core.explain.reasons import WaitReason
 from drfd.core.fairness.rules import ROOT, Rules
@@ -362,6 +362,7 @@ def row_view(
     now: Point | None = None,
     peak_bytes: int | None = None,
     gpus: GpuShare | None = None,
+    each_gpu: Sequence[GpuMemory] = (),
 ) -> SnapshotRow:
     """Return a row of a snapshot: a job, or tasks of an array that are all alike.
 
@@ -392,7 +393,7 @@ def row_view(
         "outcome": job.outcome.value if ended and job.outcome is not None else None,
         "exit_code": job.exit_code,
         "signal": job.signal,
-        "now": None if now is None else now_view(now, job, peak_bytes, gpus),
+        "now": None if now is None else now_view(now, job, peak_bytes, gpus, each_gpu),
     }
     if spec.group is not None:
         view["group"] = spec.group.name
@@ -411,6 +412,7 @@ def now_view(
     job: Job | None = None,
     peak_bytes: int | None = None,
     gpus: GpuShare | None = None,
+    each_gpu: Sequence[GpuMemory] = (),
 ) -> NowView:
     """Return the present use; null where it is not known."""
     cores = now.cores_milli
@@ -426,6 +428,8 @@ def now_view(
     }
     if gpus is not None:
         view["gpu_memory"], view["gpu_utilisation"] = gpus.memory_bytes, gpus.percent
+    if each_gpu and job is not None and job.spec.demand.gres_memory:
+        view["gpu_memory_single"] = max(each.readings[-1] for each in each_gpu)
     return view
 
 

@@ -143,6 +143,8 @@ class GpuUse:
         self._latest: dict[str, tuple[float, list[MeasuredGpu]]] = {}
         #: Driver → why nothing is measured, in a sentence.
         self.why: dict[str, str] = {}
+        #: UUID or name of each GPU that was ever read → bytes that it has in all.
+        self._sizes: dict[str, int] = {}
         self._has_logged = False
 
     def take(self, driver: str, line: str, jobs: Mapping[int, Job]) -> None:
@@ -161,6 +163,9 @@ class GpuUse:
         owners = _Owners(self._meter)
         measured = [_measured(each, owners) for each in found.gpus]
         self._latest[driver] = now_s, measured
+        for gpu in measured:
+            if gpu.reading.memory_total is not None:
+                self._sizes.update(dict.fromkeys(gpu.names, gpu.reading.memory_total))
         gpus = self.gpus()
         if not gpus:
             return
@@ -181,6 +186,12 @@ class GpuUse:
         oldest_s = self._meter.mono() - GPUS_STALE_S
         found = [each for at_s, gpus in self._latest.values() if at_s >= oldest_s for each in gpus]
         return sorted(found, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
+
+    def largest(self, names: Iterable[str]) -> int | None:
+        """Return the memory of the largest of the GPUs with these names, or None if there is none,
+        or one of which it is not known."""
+        sizes = [self._sizes.get(name) for name in names]
+        return None if None in sizes else max((each or 0 for each in sizes), default=None)
 
     def used_outside(self, instances: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return which of these instances of `gpu` processes outside drfd use so much that no job

@@ -171,6 +171,7 @@ class Overview:
             now=self.curves.last(job),
             peak_bytes=self.curves.meter.peak_bytes(job),
             gpus=self.curves.meter.gpus(job),
+            each_gpu=self.curves.meter.each_gpu(job),
         )
 
     def _used(self) -> dict[str, Sums]:

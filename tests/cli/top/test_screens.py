@@ -339,6 +339,15 @@ def test_the_figures_beside_a_graph_are_whole(columns: int) -> None:
     assert " 0.06 of 5, most 0.06" in lines
 
 
+def test_a_declared_memory_of_each_gpu_is_shown_beside_the_most_on_one() -> None:
+    shown = with_gpus()
+    shown["running"][1]["demand"]["gres_memory"] = {"gpu": 20 << 30}
+    shown["running"][1]["now"]["gpu_memory_single"] = 19 << 30
+    lines = text(screen(at(shown, State()), Size(200, 60), PLAIN)).splitlines()
+    assert [line.split()[-2:] for line in lines if "19G/20G" in line] == [["19G/20G", "10m00s/1h"]]
+    assert any(" 3G " in line and " b 40 " in line for line in lines)
+
+
 def test_the_page_of_a_job_with_gpus_has_graphs_of_them() -> None:
     show, _, usage = replies()
     points = len(usage["usage"]["at"])

@@ -82,6 +82,9 @@ def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None
     assert asked(advice) == (4000, 4 * GIB, 3600)
     assert (advice.read_bps, advice.write_bps, advice.short_jobs) == (0, 0, 1)
     assert not is_as_asked(advice, stopped)
+    of_24 = advise([stopped], gpu_bytes=24 * GIB)
+    assert of_24 is not None
+    assert of_24.gres_memory == (("gpu", 24 * GIB),)
     # Of another limit, the end says nothing of what the job needs.
     written = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=20 * GIB)
     assert advise([written]) is None

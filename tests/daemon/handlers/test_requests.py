@@ -890,6 +890,63 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None
     assert (shown["uuid"], shown["memory_used"], shown["memory_outside"]) == ("GPU-a", 8, 8)
 
 
+async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
+    make_desk: MakeDesk,
+) -> None:
+    """At the submission and while the job lives, and nobody else's demand is refused for it."""
+    desk = make_desk(by=with_gpus(2))
+    link = desk.requests.link
+    link.hello = {"kind": "none", "controls": {}, "measures_gpus": True}
+    demand = {**gpus(2)["demand"], "gres_memory": {"gpu": 20 * GIB}}
+    one = {
+        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,
+        "memory_total": 24 * GIB, "utilisation": None, "is_lost": False, "processes": [],
+    }  # fmt: skip
+    two = one | {"name": "1", "uuid": "GPU-b", "pci": "0000:02:00.0", "memory_total": 48 * GIB}
+
+    async def submit(**fields: Any) -> View:
+        return await desk.ask(
+            ALICE, op="submit", argv=["true"], cwd="/", **{"demand": demand, **fields}
+        )
+
+    async def said() -> str:
+        return (await desk.ask(BOB, op="doctor"))["controls"]["gpu memory"]
+
+    def measure(*read: View, why: str | None = None) -> None:
+        jobs = desk.shell.engine.ledger.jobs
+        link.gpu_use.take("nvidia", json.dumps({"gpus": read, "why": why}), jobs)
+
+    measure(why="no library")
+    silent = "the declared memory of a gpu is not watched: no library"
+    first = await submit()
+    assert first["notes"] == [silent]
+    assert (await submit(array="0-1"))["notes"] == [silent]
+    assert "notes" not in await submit(**gpus(1))
+    assert await said() == "not kept: no library"
+    shown = (await desk.ask(ALICE, op="show", id=first["id"]))["job"]
+    assert (shown["gpu_memory_each"], shown["gpu_memory_unkept"]) == ({}, "not watched: no library")
+    measure(one, two | {"processes": None})
+    where = "not watched on GPU 1: its driver does not say which processes use it"
+    assert (await submit())["notes"] == [f"the declared memory of a gpu is {where}"]
+    assert await said() == (
+        "0 measured every 2 s, job stopped after 2 readings above; 1 not kept: its driver does not "
+        "say which processes use it"
+    )
+    desk.requests.meter.watch((first["id"], 1), 0, "drfd/1.1")
+    process = {"pid": 1, "uid": 1, "cgroups": ["/drfd/1.1"], "memory": GIB, "utilisation": 0}
+    measure(one | {"processes": [process]}, two)
+    shown = (await desk.ask(BOB, op="show", id=first["id"]))["job"]
+    assert shown["gpu_memory_each"] == {"0": GIB, "1": 0}
+    assert "gpu_memory_unkept" not in shown
+    assert "notes" not in await submit()
+    # The sizes are known now: 48G at most, on the second.
+    most = {**demand, "gres_memory": {"gpu": 49 * GIB}}
+    assert await refusal(submit(demand=most)) == (Refused, "too-big")
+    wish = desk.ask(ALICE, op="set", select={"ids": [first["id"]]}, demand=most)
+    assert await refusal(wish) == (Refused, "too-big")
+    desk.shell.host.take()
+
+
 async def test_patterns_of_names_are_not_kept(desk: Desk) -> None:
     """Python's own fnmatch keeps 32,768 of them, a quarter of a gigabyte of long ones."""
     kept = fnmatch._compile_pattern.cache_info().currsize  # type: ignore[attr-defined]

@@ -16,7 +16,12 @@ from drfd.core.model.job import JobSpec, Notify, Words
 from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
-from drfd.daemon.handlers.submission import MAX_WORD_BYTES, SubmitTerms, spec_for
+from drfd.daemon.handlers.submission import (
+    MAX_WORD_BYTES,
+    SubmitTerms,
+    refuse_beyond_gpus,
+    spec_for,
+)
 from drfd.host.disks import Disk
 from drfd.protocol.requests import Demand, DependencyPart, Rates, RetryPart, SubmitRequest, WarnPart
 from drfd.protocol.requests import NotifyPart as Tell
@@ -134,6 +139,28 @@ def test_what_is_said_counts() -> None:
 def test_none_of_a_countable_is_as_if_it_were_not_said() -> None:
     asked = Demand(gres={"gpu": 0, "fpga": 2})
     assert made(demand=asked).demand.gres == (("fpga", 2),)
+
+
+@pytest.mark.parametrize(
+    ("asked", "largest", "fits"),
+    [(24, 24, True), (25, 24, False), (1 << 20, None, True), (0, 0, True)],
+)
+def test_more_memory_than_the_largest_gpu_has_is_refused(
+    asked: int, largest: int | None, fits: bool
+) -> None:
+    """As long as the sizes of all are known."""
+    demanded = Demand(gres={"gpu": 1}, gres_memory={"gpu": asked * GIB})
+    bytes_ = None if largest is None else largest * GIB
+    if fits:
+        refuse_beyond_gpus(demanded, bytes_)
+        return
+    with pytest.raises(Refused) as refusal:
+        refuse_beyond_gpus(demanded, bytes_)
+    assert (refusal.value.code, refusal.value.text) == (
+        "too-big",
+        "--gres: 25G of memory of a gpu are asked for, and the largest here has 24G: "
+        "no job could ever have them",
+    )
 
 
 def test_memory_on_what_is_not_asked_for_is_left_out() -> None:
