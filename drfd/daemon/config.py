@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import (
@@ -389,14 +390,19 @@ class Site:
     gpus: tuple[Gpu, ...] = ()
 
 
-def survey(config: Config, machine: Machine, state_dir: Path) -> Site:
+def survey(
+    config: Config,
+    machine: Machine,
+    state_dir: Path,
+    gpu_numbers: Mapping[str, int] = MappingProxyType({}),
+) -> Site:
     """Apply the configuration to the machine. `state_dir` is the directory whose disk is managed if
-    the configuration names none."""
+    the configuration names none, and `gpu_numbers` are those that GPUs have already, by address."""
     disks = _located_disks(config, state_dir)
     reserve = config.reserve_memory_bytes
     if reserve is None:
         reserve = 0 if config.memory_bytes else default_reserve(machine.memory_bytes)
-    gpus = read_gpus(config.countables)
+    gpus = read_gpus(config.countables, gpu_numbers)
     instances = instances_of(config.countables, gpus)
     memory = (config.memory_bytes or machine.memory_bytes) - reserve
     if memory <= 0:

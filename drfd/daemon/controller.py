@@ -37,7 +37,7 @@ from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, Site
-from drfd.daemon.countable import names_with_nodes
+from drfd.daemon.countable import late_gpus, names_with_nodes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.handlers.doctor import InstallContext
@@ -233,8 +233,9 @@ class Daemon:
 
     def _reload(self) -> Site:
         config, site = self._reread()
+        before = self._requests.site
         self._engine.adopt(site.rules, _limit_hours(site.rules))
-        site = self._and_lost(site)
+        site = self._and_open(before, self._and_lost(site))
         self._requests.config, self._requests.site = config, site
         self._link.settings = _launch_settings(config, site)
         self._link.measure_gpus()
@@ -264,6 +265,19 @@ class Daemon:
             for pool in self._engine.lost_pools()
         )
         return replace(site, warnings=(*site.warnings, *lost))
+
+    def _and_open(self, before: Site, site: Site) -> Site:
+        """Return the site with a warning if jobs run that were started before some GPUs were given
+        out: nothing can be hidden from a process that may have it open."""
+        late = late_gpus(before.countables, before.rules.axes.instances, site.rules.axes.instances)
+        if not (late and site.gpus and self._engine.ledger.allocations):
+            return site
+        text = (
+            f"gres.gpu: {', '.join(late)} given out since this reload: jobs that were started "
+            'before can open what is new to the list until they end (hide = "all" hides GPUs that '
+            "are not in the list, too)"
+        )
+        return replace(site, warnings=(*site.warnings, text))
 
     def shut_down(self, *, after_jobs: bool) -> None:
         """End the daemon, at once or when no job runs any more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,11 +51,11 @@ class CountableResource:
 Countables = tuple[CountableResource, ...]
 
 
-def read_gpus(countables: Countables) -> tuple[Gpu, ...]:
-    """Return the GPUs of this machine, or none if none are given out. Raises HostError if they
-    cannot be read."""
+def read_gpus(countables: Countables, numbers: Mapping[str, int]) -> tuple[Gpu, ...]:
+    """Return the GPUs of this machine, or none if none are given out. `numbers` are those that the
+    launcher has given. Raises HostError if they cannot be read."""
     if any(each.name == GPU and not each.devices for each in countables):
-        return find_gpus()
+        return find_gpus(numbers=numbers)
     return ()
 
 
@@ -94,6 +94,7 @@ def device_settings(countables: Countables) -> DeviceSettings:
     return DeviceSettings(
         {each.name: each.devices for each in countables if each.devices},
         hides_all_gpus=any(each.hides_all for each in countables),
+        gives_all_gpus=any(each.is_auto for each in countables),
     )
 
 
@@ -108,6 +109,15 @@ def with_devices_of(start: Countables, now: Countables) -> Countables:
         if each.devices and not before.get(name, CountableResource(name=name)).devices:
             found[name] = before.get(name, CountableResource(name=name))
     return tuple(found[name] for name in sorted(found))
+
+
+def late_gpus(before: Countables, given_before: Instances, given: Instances) -> tuple[str, ...]:
+    """Return the GPUs that are given out now and were not before, so that jobs of that time can
+    open them; none if all that is not given out was hidden as well."""
+    if any(each.hides_all or each.is_auto or each.devices for each in before if each.name == GPU):
+        return ()
+    known = dict(given_before).get(GPU, ())
+    return tuple(each for each in dict(given).get(GPU, ()) if each not in known)
 
 
 def gpu_warnings(countables: Countables, gpus: Sequence[Gpu]) -> Iterator[str]:

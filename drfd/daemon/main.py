@@ -35,6 +35,7 @@ from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
 from drfd.devices.displays import other_displays
 from drfd.devices.gpus import PLACES, find_gpus
+from drfd.devices.roster_file import RosterFile, numbers_of
 from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
@@ -77,7 +78,7 @@ def serve(options: argparse.Namespace) -> None:
     state = options.state or (paths.SYSTEM_STATE if is_system else paths.user_state(os.environ))
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
-    site = survey(config, read_machine(), places.state)
+    site = survey(config, read_machine(), places.state, _gpu_numbers(places.launcher))
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)
     if warning:
         site = replace(site, warnings=(*site.warnings, warning))
@@ -115,7 +116,8 @@ def serve(options: argparse.Namespace) -> None:
             *user_warnings(fresh.pools, fresh.members, _DIRECTORY_S),
         )
         fresh = replace(fresh, countables=with_devices_of(config.countables, fresh.countables))
-        found = survey(fresh, read_machine(), places.state)
+        numbers = _gpu_numbers(places.launcher)
+        found = survey(fresh, read_machine(), places.state, numbers)
         return fresh, replace(found, warnings=(*found.warnings, *late))
 
     surroundings = Surroundings(
@@ -290,10 +292,15 @@ def _say(text: str) -> None:
     print(f"drfd: {text}", file=sys.stderr, flush=True)
 
 
+def _gpu_numbers(launcher: Path) -> dict[str, int]:
+    """Return the numbers of the GPUs that the launcher with this directory has seen."""
+    return numbers_of(RosterFile(launcher).read())
+
+
 def list_gpus(options: argparse.Namespace) -> None:
     """Print the GPUs of this machine, and the lines of the configuration that give them out. Raises
     Refused if there is none, unless JSON is asked for."""
-    gpus = find_gpus()
+    gpus = find_gpus(numbers=_gpu_numbers(paths.SYSTEM_STATE / "launcher"))
     if options.json:
         print(json.dumps({"gpus": [gpu_report.view(gpu) for gpu in gpus]}))
         return
@@ -353,6 +360,11 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
             )
     if known.hides_all_gpus != wanted.hides_all_gpus:
         yield "gres.gpu.hide has changed: that takes a restart of drfd and its launcher"
+    if known.gives_all_gpus and not wanted.gives_all_gpus:
+        yield (
+            "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart "
+            "of drfd and its launcher"
+        )
 
 
 def _install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
@@ -519,7 +531,8 @@ def _check_config(options: argparse.Namespace) -> None:
     warnings = user_warnings(config.pools, config.members, _DIRECTORY_S)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
-        warnings += survey(config, read_machine(), paths.SYSTEM_STATE).warnings
+        numbers = _gpu_numbers(paths.SYSTEM_STATE / "launcher")
+        warnings += survey(config, read_machine(), paths.SYSTEM_STATE, numbers).warnings
     for text in warnings:
         print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()

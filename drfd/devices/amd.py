@@ -80,11 +80,11 @@ def _read(root: str, gpu: Gpu, path: str) -> Gpu | None:
     try:
         own = graphics_nodes(device)
     except (OSError, GpuFault) as error:
-        return faulty(gpu, error)
+        return faulty(replace(gpu, nodes=frozenset((render,))), error)
     if render in own:
         return replace(gpu, nodes=own)
     if not partition:
-        return replace(gpu, fault=f"{device}/drm has no renderD{minor}")
+        return replace(gpu, nodes=own, fault=f"{device}/drm has no renderD{minor}")
     return replace(gpu, nodes=frozenset((render,)))
 
 

@@ -57,7 +57,8 @@ class GpuLost(HostError):
 
 
 def faulty(gpu: Gpu, error: OSError | GpuFault) -> Gpu:
-    """Return the GPU with this error as its fault, and without nodes."""
+    """Return the GPU with this error as its fault, and the nodes that are known all the same: they
+    must be hidden from jobs, because the GPU may work again later."""
     if isinstance(error, OSError):
-        return replace(gpu, fault=f"{error.filename}: {error.strerror}", nodes=frozenset())
-    return replace(gpu, fault=str(error), nodes=frozenset())
+        return replace(gpu, fault=f"{error.filename}: {error.strerror}")
+    return replace(gpu, fault=str(error))

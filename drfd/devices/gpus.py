@@ -1,15 +1,17 @@
 """The GPUs of this machine: all of them, and those that are meant by names.
 
-Numbers count the GPUs by vendor (NVIDIA, AMD, Intel) and PCI address, from 0, and hold as long as
-the hardware does. The minor numbers of device nodes do not: they change when a driver is loaded
-again or MIG is configured anew. Whoever needs nodes looks the GPUs up again each time (`roster`).
+Numbers count the GPUs by vendor (NVIDIA, AMD, Intel) and PCI address, from 0. A GPU that a
+launcher has seen keeps its number until the machine is started again (`roster`), and one that is
+new gets the next number. The minor numbers of device nodes change when a driver is loaded again or
+MIG is configured anew: whoever needs nodes looks the GPUs up again each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from drfd.common.errors import HostError
 from drfd.devices import amd, intel, nvidia
@@ -22,10 +24,15 @@ PLACES = ("/proc/driver/nvidia/gpus", "/sys/class/kfd/kfd/topology/nodes", "/sys
 
 
 def find_gpus(
-    root: Path = Path("/"), *, with_links: bool = True, memory: nvidia.Memory | None = None
+    root: Path = Path("/"),
+    *,
+    with_links: bool = True,
+    memory: nvidia.Memory | None = None,
+    numbers: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Gpu, ...]:
     """Return all GPUs of the machine whose /proc and /sys are below `root`, in the order of their
-    numbers. A GPU that MIG divides is replaced by its slices.
+    numbers. A GPU that MIG divides is replaced by its slices. `numbers` are those that are taken,
+    by PCI address.
 
     A GPU that cannot be used is among them with its `fault`, so that it does not change the numbers
     of others. Links are the dearest to read and may be left out. With one `memory` for all calls,
@@ -40,14 +47,16 @@ def find_gpus(
         found += intel.find(above, elsewhere)
     except OSError as error:
         raise HostError("gpus", f"cannot read {error.filename}: {error.strerror}") from None
-    by_address = {instances[0].pci: str(place) for place, instances in enumerate(found)}
+    by_address = dict(numbers)
+    for instances in found:
+        by_address.setdefault(instances[0].pci, max(by_address.values(), default=-1) + 1)
     return tuple(
         replace(
             each,
-            name=f"{place}{each.name}",
-            links=frozenset(by_address[pci] for pci in each.links),
+            name=f"{by_address[each.pci]}{each.name}",
+            links=frozenset(str(by_address[pci]) for pci in each.links),
         )
-        for place, instances in enumerate(found)
+        for instances in sorted(found, key=lambda instances: by_address[instances[0].pci])
         for each in instances
     )
 

@@ -15,7 +15,7 @@ User Guide, "Device Nodes and Capabilities").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from drfd.devices.driver_files import read_each
@@ -59,19 +59,35 @@ def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
         for address in addresses
     }
     texts = _read(devices, memory)
+    major = next((majors[name] for name in _DRIVER_NAMES if name in majors), _MAJOR)
     found: list[tuple[Gpu, ...]] = []
     for path, device in devices.items():
         gpu = Gpu(name="", vendor=NVIDIA, pci=device.rpartition("/")[2], rank=len(found))
         try:
+            gpu = replace(gpu, nodes=graphics_nodes(device))
             text = texts[path]
             if not isinstance(text, str):
                 raise text
-            instances = _instances(root, gpu, path, text, majors)
+            instances = _instances(root, gpu, path, text, majors, major)
         except (OSError, GpuFault) as error:
             instances = (faulty(gpu, error),)
         if instances:
             found.append(instances)
-    return found
+    return [_with_possible_nodes(each, found, major, len(devices)) for each in found]
+
+
+def _with_possible_nodes(
+    instances: tuple[Gpu, ...], everything: Sequence[tuple[Gpu, ...]], major: int, count: int
+) -> tuple[Gpu, ...]:
+    """Return the instances, and in place of a GPU whose own node cannot be known one with all nodes
+    that it can be: the driver gives each of its `count` GPUs the lowest free minor number."""
+    (gpu, *others) = instances
+    if others or any(node.major == major for node in gpu.nodes):
+        return instances
+    known = {node.minor for some in everything for node in some[0].nodes if node.major == major}
+    possible = {*range(max(count, max(known, default=-1) + 1))} - known
+    nodes = {DeviceNode(CHARACTER, major, minor) for minor in possible}
+    return (replace(gpu, nodes=gpu.nodes | nodes),)
 
 
 def _majors(root: str) -> dict[str, int]:
@@ -106,10 +122,10 @@ def _read(devices: Mapping[str, str], memory: Memory) -> dict[str, str | OSError
 
 
 def _instances(
-    root: str, gpu: Gpu, path: str, text: str, majors: dict[str, int]
+    root: str, gpu: Gpu, path: str, text: str, majors: dict[str, int], major: int
 ) -> tuple[Gpu, ...]:
-    """Return the GPU or its slices, or nothing if the administrator has told the driver to leave it
-    alone. Raises OSError and GpuFault if it cannot be used."""
+    """Return the GPU, whose graphics nodes are known, or its slices, or nothing if the driver was
+    told to leave it alone. Raises OSError and GpuFault if it cannot be used."""
     pairs = (line.partition(":") for line in text.splitlines())
     said = {name: value.strip() for name, _, value in pairs}
     if not said:
@@ -120,16 +136,18 @@ def _instances(
     if minor is None or minor > _LAST_MINOR:
         raise GpuFault(f"{path} names no device minor of a GPU")
     device = f"{root}/sys/bus/pci/devices/{gpu.pci}"
-    major = next((majors[name] for name in _DRIVER_NAMES if name in majors), _MAJOR)
     uuid = said.get("GPU UUID", "?")
     whole = replace(
         gpu,
         model=said.get("Model", ""),
         uuid=None if "?" in uuid else uuid,
         numa_node=numa_node(device),
-        nodes=graphics_nodes(device) | {DeviceNode(CHARACTER, major, minor)},
+        nodes=gpu.nodes | {DeviceNode(CHARACTER, major, minor)},
     )
-    return tuple(_slices(root, whole, minor, majors)) or (whole,)
+    try:
+        return tuple(_slices(root, whole, minor, majors)) or (whole,)
+    except (OSError, GpuFault) as error:
+        return (faulty(whole, error),)
 
 
 def _slices(root: str, whole: Gpu, minor: int, majors: dict[str, int]) -> list[Gpu]:

@@ -171,10 +171,19 @@ class DeviceTable:
         rest: list[Gpu] = []
         left: list[Gpu] = []
         for gpu in found:
-            is_listed = not {gpu.name, gpu.uuid}.isdisjoint(grant.others)
             if gpu not in mine:
-                (rest if is_listed or self.settings.hides_all_gpus else left).append(gpu)
+                (rest if self._is_given_out(gpu, grant, found) else left).append(gpu)
         return mine, rest, left
+
+    def _is_given_out(self, gpu: Gpu, grant: Grant, found: Sequence[Gpu]) -> bool:
+        """Return whether a GPU is or may be among those that other jobs are given."""
+        if self.settings.hides_all_gpus or not {gpu.name, gpu.uuid}.isdisjoint(grant.others):
+            return True
+        if self.settings.gives_all_gpus and not gpu.is_integrated:
+            return True
+        # Before its first use, or when it has a fault, a driver does not say the UUID of a GPU.
+        known = {name for each in found for name in (each.name, each.uuid)}
+        return gpu.uuid is None and not known.issuperset(grant.others)
 
 
 def _numbers(instances: Sequence[object]) -> tuple[str, ...]:

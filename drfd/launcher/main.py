@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from drfd.common import failpoints, journald
+from drfd.devices.roster import Roster
+from drfd.devices.roster_file import RosterFile
 from drfd.launcher.attempt_files import read_jobs_stop
 from drfd.launcher.confinement import bounds, detect
 from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, JobGroupGone
@@ -170,7 +172,8 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
         key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
-        devices=_devices(options.devices, confinement),
+        devices=_devices(options.devices, confinement, RosterFile(state)),
+        gpus_dir=state,
         starter=_starter(options),
         space_home=options.private_tmp if options.private_tmp != "" else str(state / SPACES),
         usual_space_home=str(state / SPACES),
@@ -183,12 +186,13 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
     launcher.serve()
 
 
-def _devices(text: str, confinement: Confinement) -> DeviceTable:
+def _devices(text: str, confinement: Confinement, seen: RosterFile) -> DeviceTable:
     try:
         settings = read_device_settings(text) if text else DeviceSettings()
     except BadMessage:
         sys.exit(f"drfd-launcher: --devices: {text!r} is not what drfd writes")
-    return DeviceTable(settings, can_hide=confinement.hiding()[0] != NOT_HIDDEN)
+    can_hide = confinement.hiding()[0] != NOT_HIDDEN
+    return DeviceTable(settings, can_hide, find=Roster(file=seen, keeps=True).look_up)
 
 
 def _starter(options: argparse.Namespace) -> JobStarter:

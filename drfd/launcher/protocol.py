@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from signal import NSIG
 from typing import Any
 
@@ -194,17 +194,22 @@ class DeviceSettings:
     paths: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     #: Whether GPUs that are given out to no job are hidden, too.
     hides_all_gpus: bool = False
+    #: Whether all GPUs are given out that are no part of the processor, also those that the
+    #: controller has not seen yet.
+    gives_all_gpus: bool = False
 
     def encode(self) -> str:
         """Return the settings as the launcher takes them on its command line."""
-        return _encode({"paths": self.paths, "hides_all_gpus": self.hides_all_gpus})
+        return _encode(asdict(self))
 
 
 def read_device_settings(text: str) -> DeviceSettings:
     """Read what `DeviceSettings.encode` has written. Raises BadMessage."""
     found = decode(text.encode())
     try:
-        return DeviceSettings(found["paths"], found["hides_all_gpus"])
+        return DeviceSettings(
+            found["paths"], found["hides_all_gpus"], found.get("gives_all_gpus", False)
+        )
     except KeyError as error:
         raise BadMessage(f"no {error}") from None
 

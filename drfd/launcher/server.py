@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
@@ -191,6 +192,8 @@ class Launcher:
     usual_space_home: str | None = None
     #: Which nodes the devices have that are given out to jobs.
     devices: DeviceTable = field(default_factory=DeviceTable)
+    #: Directory of the file with the GPUs that have been seen.
+    gpus_dir: Path | None = None
     #: How jobs' processes are begun.
     starter: JobStarter = field(default_factory=choose)
     #: Whether a user's IPC objects are removed after the user's last job.
@@ -238,7 +241,7 @@ class Launcher:
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
-        self._gpu_meters = GpuMeters(background, self._selector, self.port.send)
+        self._gpu_meters = GpuMeters(background, self._selector, self.port.send, self.gpus_dir)
         #: Parts with work that is due at some time.
         self._timed: list[
             Freezing | Signalling | IpcSweeps | SignatureChecks | KeyService | GpuMeters

@@ -114,6 +114,10 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
         f"gres.fpga.devices {takes}; until then they are given out as before",
         f"gres.gpu.hide {takes}",
     ]
+    assert list(_late_changes(config("[gres]\ngpu = 'auto'\n"), config("[gres]\ngpu = [0]\n"))) == [
+        "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart of "
+        "drfd and its launcher"
+    ]
 
 
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])

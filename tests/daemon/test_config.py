@@ -767,7 +767,7 @@ def test_a_resource_may_have_device_nodes(path: Path) -> None:
         CountableResource(name="gpu", is_auto=True),
     )
     assert names_with_nodes(countables) == {"fpga", "gpu"}
-    assert device_settings(countables) == DeviceSettings({"fpga": fpga})
+    assert device_settings(countables) == DeviceSettings({"fpga": fpga}, gives_all_gpus=True)
     text = "[gres.gpu]\ninstances = [1]\nhide = 'all'\n[gres.license]\ninstances = ['a']\n"
     countables = load(written(path, text)).countables
     assert instances_of(countables, ()) == (("gpu", ("1",)), ("license", ("a",)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from drfd.daemon.countable import CountableResource, with_devices_of
+from dataclasses import replace
+
+from drfd.daemon.countable import CountableResource, late_gpus, with_devices_of
 
 BEFORE, NOW = (("/dev/a",), ("/dev/b",)), (("/dev/b",), ("/dev/a",), ("/dev/c",))
 
@@ -28,3 +30,13 @@ def test_nothing_is_given_out_of_nodes_that_the_launcher_does_not_know() -> None
     assert with_devices_of((), (other,)) == (resource("card"),)
     plain = resource("card", "left")
     assert with_devices_of((plain,), (other,)) == (plain,)
+
+
+def test_gpus_are_late_that_were_open_to_jobs_before_they_were_given_out() -> None:
+    one, two = (("gpu", ("0",)),), (("gpu", ("0", "1")), ("tape", ("0",)))
+    gpu = resource("gpu", "0")
+    assert late_gpus((gpu,), one, two) == ("1",)
+    assert late_gpus((), (), two) == ("0", "1")
+    assert late_gpus((gpu,), two, one) == ()
+    for hidden in (replace(gpu, hides_all=True), replace(gpu, is_auto=True)):
+        assert late_gpus((hidden,), one, two) == ()

@@ -181,7 +181,7 @@ def test_all_gpus_are_given_out_that_can_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = (gpu(0), gpu(1, fault="it is lost"), gpu(2), gpu(3, is_integrated=True))
-    monkeypatch.setattr(countable, "find_gpus", lambda: gpus)
+    monkeypatch.setattr(countable, "find_gpus", lambda **_: gpus)
     every = CountableResource(name="gpu", is_auto=True)
     site = survey(Config(disks=(DISK,), countables=(every,)), MACHINE, tmp_path)
     assert site.rules.axes.instances == (("gpu", ("0", "2")),)
@@ -202,7 +202,7 @@ def test_all_gpus_are_given_out_that_can_be_used(
 def test_where_there_is_no_gpu_numbers_are_taken_and_auto_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(countable, "find_gpus", tuple)
+    monkeypatch.setattr(countable, "find_gpus", lambda **_: ())
     for each, warnings in (
         (CountableResource(name="gpu", instances=("0",)), ()),
         (

@@ -130,7 +130,8 @@ def test_no_two_whole_gpus_share_a_node(tmp_path: Path) -> None:
     """Else hiding one would take the other from its job."""
     for machine in names():
         found = find_gpus(unfold(machine, tmp_path / machine))
-        every = [node for gpu in found if ":" not in gpu.name for node in gpu.nodes]
+        whole = [gpu for gpu in found if ":" not in gpu.name and not gpu.fault]
+        every = [node for gpu in whole for node in gpu.nodes]
         assert len(every) == len(set(every)), machine
 
 
@@ -151,24 +152,40 @@ def test_a_gpu_that_cannot_be_used_keeps_its_number_and_says_why(tmp_path: Path)
         f"GPU 1: {file} is empty: the driver does not reach the GPU (drfd gpus shows all GPUs)"
     )
     assert [gpu.name for gpu in automatic(found)] == ["0", "2"]
+    assert nodes(found[1]) == "195:1 195:2", "all that it can be: the others have 0 and 3"
 
 
 def test_each_missing_or_strange_file_is_named(tmp_path: Path) -> None:
     found = find_gpus(unfold("dangling", tmp_path))
     nvidia, pci = "/proc/driver/nvidia", "/sys/bus/pci/devices"
     kfd = "/sys/class/kfd/kfd/topology/nodes"
-    assert [(gpu.name, gpu.fault.removeprefix(str(tmp_path)), gpu.nodes) for gpu in found] == [
-        (name, fault, frozenset())
-        for name, fault in (
-            ("0", f"{nvidia}/gpus/0000:04:00.0/information names no device minor of a GPU"),
-            # 255 is the node that all GPUs share.
-            ("1", f"{nvidia}/gpus/0000:05:00.0/information names no device minor of a GPU"),
-            ("2:0:0", f"{nvidia}/capabilities/gpu1/mig/gi0/access: No such file or directory"),
-            ("3", f"{nvidia}/capabilities/gpu2/mig has GPU instances, but no compute instance"),
-            ("4", f"{pci}/0000:43:00.0/drm has no renderD130"),
-            ("5", f"{kfd}/1/properties names no render node"),
-            ("6", f"{kfd}/0/properties: No such file or directory"),
-        )
+    # Nodes that are known are hidden from jobs all the same.
+    assert [(gpu.name, gpu.fault.removeprefix(str(tmp_path)), nodes(gpu)) for gpu in found] == [
+        # The others of NVIDIA have 1 and 2.
+        (
+            "0",
+            f"{nvidia}/gpus/0000:04:00.0/information names no device minor of a GPU",
+            "195:0 195:3",
+        ),
+        # 255 is the node that all GPUs share.
+        (
+            "1",
+            f"{nvidia}/gpus/0000:05:00.0/information names no device minor of a GPU",
+            "195:0 195:3",
+        ),
+        (
+            "2:0:0",
+            f"{nvidia}/capabilities/gpu1/mig/gi0/access: No such file or directory",
+            "195:1",
+        ),
+        (
+            "3",
+            f"{nvidia}/capabilities/gpu2/mig has GPU instances, but no compute instance",
+            "195:2",
+        ),
+        ("4", f"{pci}/0000:43:00.0/drm has no renderD130", "226:2"),
+        ("5", f"{kfd}/1/properties names no render node", ""),
+        ("6", f"{kfd}/0/properties: No such file or directory", ""),
     ]
     assert automatic(found) == ()
 

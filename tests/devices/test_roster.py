@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import timeit
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from drfd.devices.gpus import Gpu, GpuLost, gpus_named
+from drfd.devices.gpus import Gpu, GpuLost, find_gpus, gpus_named
 from drfd.devices.nodes import show_node
 from drfd.devices.roster import Roster
+from drfd.devices.roster_file import RosterFile, numbers_of
 from tests.gpu_machines import unfold
 
 NVIDIA = "proc/driver/nvidia"
@@ -112,16 +114,97 @@ def test_another_gpu_in_the_same_slot_is_not_the_same(desktop: Path) -> None:
     }
 
 
-def test_a_gpu_that_was_never_seen_is_numbered_as_a_new_start_would(desktop: Path) -> None:
+def test_a_gpu_that_was_never_seen_takes_no_number_from_another(desktop: Path) -> None:
+    """Jobs may have that one by its number."""
     late = desktop / f"{NVIDIA}/gpus/0000:06:00.0"
     late.rename(desktop / "late")
     roster = Roster(desktop)
     assert [(gpu.name, gpu.pci) for gpu in roster.look_up()] == [("0", "0000:07:00.0")]
     (desktop / "late").rename(late)
     assert [(gpu.name, gpu.pci) for gpu in roster.look_up()] == [
-        ("0", "0000:06:00.0"),
-        ("1", "0000:07:00.0"),
+        ("0", "0000:07:00.0"),
+        ("1", "0000:06:00.0"),
     ]
+
+
+def test_numbers_outlast_the_process_that_has_given_them(desktop: Path, tmp_path: Path) -> None:
+    before = Roster(desktop, RosterFile(tmp_path), keeps=True).look_up()
+    shutil.rmtree(desktop / f"{NVIDIA}/gpus/0000:06:00.0")
+    for keeps in (True, False):
+        gone, stays = Roster(desktop, RosterFile(tmp_path), keeps=keeps).look_up()
+        assert (gone.name, bool(gone.fault), gone.nodes) == ("0", True, before[0].nodes)
+        assert (stays.name, stays.fault, stays.nodes) == ("1", "", before[1].nodes)
+    # Others number the same ones alike.
+    numbers = numbers_of(RosterFile(tmp_path).read())
+    assert [(gpu.name, gpu.pci) for gpu in find_gpus(desktop, numbers=numbers)] == [
+        ("1", "0000:07:00.0")
+    ]
+    assert [gpu.name for gpu in Roster(desktop, RosterFile(tmp_path / "no")).look_up()] == ["0"]
+
+
+def test_one_roster_follows_what_the_keeping_one_sees(desktop: Path, tmp_path: Path) -> None:
+    late = desktop / f"{NVIDIA}/gpus/0000:06:00.0"
+    late.rename(desktop / "late")
+    keeping = Roster(desktop, RosterFile(tmp_path), keeps=True)
+    follower = Roster(desktop, RosterFile(tmp_path))
+    assert [gpu.name for gpu in keeping.look_up()] == ["0"]
+    (desktop / "late").rename(late)
+    keeping.look_up()
+    assert [(gpu.name, gpu.pci) for gpu in follower.look_up()] == [
+        ("0", "0000:07:00.0"),
+        ("1", "0000:06:00.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace('"boot_id": "', '"boot_id": "x'),
+        lambda text: text[:-5],
+        lambda text: "[]",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace('"name": "0"', '"name": "x"'),
+        lambda text: text.replace('"pci"', '"place"'),
+    ],
+    ids=["of-another-boot", "cut-off", "a-list", "deep", "not-a-number", "of-another-version"],
+)
+def test_a_file_of_another_boot_or_a_damaged_one_counts_as_none(
+    desktop: Path, tmp_path: Path, change: Callable[[str], str]
+) -> None:
+    Roster(desktop, RosterFile(tmp_path), keeps=True).look_up()
+    file = tmp_path / "gpus.json"
+    text = file.read_text()
+    assert RosterFile(tmp_path).read() != ()
+    file.write_text(change(text))
+    assert RosterFile(tmp_path).read() == ()
+    Roster(desktop, RosterFile(tmp_path), keeps=True).look_up()
+    assert file.read_text() == text
+
+
+def test_a_gpu_that_does_not_answer_at_first_is_known_once_it_does(desktop: Path) -> None:
+    path = desktop / f"{NVIDIA}/gpus/0000:07:00.0/information"
+    text = path.read_text()
+    path.write_text("")
+    roster = Roster(desktop)
+    first = roster.look_up()[1]
+    assert first.fault
+    assert nodes(first) == "195:1 226:129 226:2", "all that it can be is hidden meanwhile"
+    path.write_text(text)
+    now = roster.look_up()[1]
+    assert (now.name, now.fault, nodes(now)) == ("1", "", "195:1 226:129 226:2")
+
+
+def test_another_gpu_in_the_slot_of_a_lost_one_is_hidden_too(desktop: Path) -> None:
+    """The configuration has its number, so it counts as given out."""
+    roster = Roster(desktop)
+    roster.look_up()
+    path = desktop / f"{NVIDIA}/gpus/0000:06:00.0/information"
+    change(path, "GPU-c7b57be0", "GPU-00000000")
+    change(path, "Device Minor: \t 0", "Device Minor: \t 7")
+    bind_anew(desktop, "06")
+    other = roster.look_up()[0]
+    assert other.fault
+    assert nodes(other) == "195:0 195:7 226:1 226:128"
 
 
 def test_slices_of_before_are_lost_when_mig_is_configured_anew(divided: Path) -> None:
@@ -167,7 +250,9 @@ def test_a_gpu_that_cannot_be_placed_does_not_change_numbers(tmp_path: Path) -> 
     assert faults(roster.look_up()) == {
         "0": "it is no longer there (amd, PCI address 0000:43:00.0)",
         "1": "",
+        "2": f"{root}/sys/class/kfd/kfd/topology/nodes/3/properties: No such file or directory",
     }
+    assert len(roster.look_up()) == 3, "it is not remembered"
 
 
 def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path: Path) -> None:

@@ -71,6 +71,23 @@ def test_gpus_are_known_by_uuid_too() -> None:
     assert found.devices.hidden == gpu(1).nodes
 
 
+def test_a_gpu_that_may_be_a_listed_one_is_hidden() -> None:
+    """A driver that has just been loaded does not say UUIDs."""
+    gpus = [gpu(0), gpu(1, uuid=None), gpu(2)]
+    listed = [str(gpu(number).uuid) for number in (0, 1)]
+    assert table(gpus).look_up(of("", " ".join(listed))).devices.hidden == (
+        gpu(0).nodes | gpu(1).nodes
+    )
+    assert table(gpus).look_up(of("", listed[0])).devices.hidden == gpu(0).nodes
+
+
+def test_where_all_gpus_are_given_out_one_that_appears_is_hidden_at_once() -> None:
+    """The controller does not list it before its configuration is read again."""
+    gpus = [gpu(0), gpu(1), gpu(2, is_integrated=True)]
+    hidden = table(gpus, gives_all_gpus=True).look_up(of("0")).devices.hidden
+    assert hidden == gpu(1).nodes
+
+
 def test_a_slice_keeps_the_node_that_it_shares() -> None:
     gpus = [part(0, 1), part(0, 2), gpu(1)]
     hidden = table(gpus).look_up(of("0:1:0", "0:2:0 1")).devices.hidden

@@ -1,8 +1,9 @@
 """The process that measures the GPUs of one kind of driver, without root's rights.
 
-    python -m drfd.launcher.gpu_meter nvidia|drm
+    python -m drfd.launcher.gpu_meter nvidia|drm [DIRECTORY]
 
-It writes a line every PERIOD_S seconds to standard output, and ends with its parent.
+It writes a line every PERIOD_S seconds to standard output, and ends with its parent. The directory
+has the file with the GPUs that the launcher has seen, and their numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from drfd.devices.roster import Roster
+from drfd.devices.roster_file import RosterFile
 from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
 from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode, named
@@ -26,12 +29,14 @@ _NOBODY = 65534
 _CAP_SYS_PTRACE = 1 << 19
 
 
-def main(kind: str) -> None:
+def main(kind: str, gpus_dir: str | None = None) -> None:
     parent = os.getppid()
     try:
         # The package is loaded with the rights that drfd's own modules were loaded with: others
         # may be unable to read the place where both are installed.
         gpus = NvidiaGpus() if kind == NVIDIA else DrmGpus()
+        # Others may be unable to reach the directory, too.
+        roster = Roster(file=None if gpus_dir is None else RosterFile(Path(gpus_dir)))
         with suppress(OSError):
             be_killed_first()
         _give_up_rights(keep=_CAP_SYS_PTRACE if kind == DRM else 0)
@@ -40,7 +45,6 @@ def main(kind: str) -> None:
         if os.getppid() != parent:
             return
         gpus.open()
-        roster = Roster()
         while True:
             _write(encode(named(gpus.read(), roster)))
             time.sleep(PERIOD_S)
@@ -76,4 +80,4 @@ def _give_up_rights(keep: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

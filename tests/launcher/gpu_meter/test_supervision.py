@@ -40,7 +40,7 @@ class Stage:
             meter._pause_s = 0.01
 
     def act(self, work: Callable[[int], object]) -> None:
-        def become(kind: str, into: int) -> None:
+        def become(kind: str, gpus_dir: object, into: int) -> None:
             assert kind == NVIDIA
             with self._pids.open("a") as file:
                 file.write(f"{os.getpid()}\n")
