@@ -69,7 +69,7 @@ def declared(demand: ResourcesView, kind: CurveKind) -> float:
         case "gpu_utilisation":
             return 100 * demand["gres"].get("gpu", 0)
         case "gpu_memory":
-            return 0
+            return demand["gres"].get("gpu", 0) * demand.get("gres_memory", {}).get("gpu", 0)
     return demand[kind]
 
 

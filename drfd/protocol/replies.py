@@ -619,9 +619,10 @@ class AccountView(TypedDict):
     gres_ms: dict[str, int]
     #: GPU time, in milliseconds of one GPU.
     gpu: AccountedView
-    #: Highest memory of a single job on all its GPUs together, in bytes; null where it is not
-    #: measured.
+    #: Highest memory of a single job on all its GPUs together, and on one of those that it was
+    #: given, in bytes; null where it is not measured.
     gpu_memory_peak_max: int | None
+    gpu_memory_single_peak_max: int | None
 
 
 class JobCurveView(CurveView):

@@ -86,6 +86,8 @@ def test_of_a_job_with_gpus_their_use_is_drawn_too(
         "           GPU      ▂▆█  most 200% of 200%, over 30m00s",
         "           GPU mem  ▂██  most 4G, over 30m00s",
     ]
+    asks["gres_memory"] = {"gpu": 4 << 30}
+    assert "GPU mem  ▁▄▄  most 4G of 8G, over 30m00s" in drf("show", 42).out
 
 
 @pytest.mark.parametrize("shown", [None, points([None, 1.0], [1, 1])], ids=["none", "two points"])

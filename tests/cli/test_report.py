@@ -172,8 +172,9 @@ def test_of_gpus_a_report_shows_how_busy_they_were_and_the_most_memory(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     held = {"gres_ms": {"gpu": 7_200_000}}
-    measured = {**held, "gpu": amount(7_200_000, 1_800_000), "gpu_memory_peak_max": 11 << 30}
-    unknown = {**held, "gpu": amount(0, 0, 7_200_000), "gpu_memory_peak_max": None}
+    peaks = {"gpu_memory_peak_max": 20 << 30, "gpu_memory_single_peak_max": 11 << 30}
+    measured = {**held, "gpu": amount(7_200_000, 1_800_000), **peaks}
+    unknown = {**held, "gpu": amount(0, 0, 7_200_000), **dict.fromkeys(peaks)}
     daemon.replies = {
         "hello": ME,
         "report": report({**TRAIN, **measured}, {**LOST, **unknown}, total=account(**measured)),
@@ -184,9 +185,10 @@ def test_of_gpus_a_report_shows_how_busy_they_were_and_the_most_memory(
     assert lost.split()[-3:] == ["2.00", "-", "-"], "what is not known is not zero"
     names, first, second = drf("report", "--csv").out.splitlines()
     columns = ["gpu_declared", "gpu_used", "gpu_unknown", "gpu_wasted", "gpu_efficiency"]
-    assert names.split(",")[-6:] == [*columns, "gpu_memory_peak_max"]
-    assert first.split(",")[-6:] == ["7200000", "1800000", "0", "5400000", "0.25", str(11 << 30)]
-    assert second.split(",")[-6:] == ["0", "0", "7200000", "0", "", ""]
+    assert names.split(",")[-7:] == [*columns, *peaks]
+    sums = ["7200000", "1800000", "0", "5400000", "0.25"]
+    assert first.split(",")[-7:] == [*sums, str(20 << 30), str(11 << 30)]
+    assert second.split(",")[-7:] == ["0", "0", "7200000", "0", "", "", ""]
 
 
 def test_where_nothing_has_a_gpu_the_report_has_no_column_for_them(

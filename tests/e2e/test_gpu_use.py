@@ -116,7 +116,8 @@ def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_en
     busy = past["used"]["gpu_utilisation_mean"]
     assert row["gpu"]["used"] == row["gpu"]["declared"] * busy // 100 > 0
     assert (row["gpu"]["declared"], row["gpu"]["unknown"]) == (row["gres_ms"]["gpu"], 0)
-    assert row["gpu_memory_peak_max"] == 500
+    # The configuration does not say which of its GPUs is the driver's.
+    assert (row["gpu_memory_peak_max"], row["gpu_memory_single_peak_max"]) == (500, None)
     _, names, _, values = instance.drf("report", "--by", "job").stdout.splitlines()[:4]
     assert names.split()[-5:-1] == ["GPU-H", "GPU%", "GPU", "MEM"]
     assert values.split()[-3:-1] == [f"{row['gpu']['efficiency']:.0%}", "500"]
@@ -150,42 +151,6 @@ def test_the_curve_of_a_job_has_its_use_of_gpus_while_it_runs_and_afterwards(
     (row,) = json.loads(instance.drf("report", "--by", "job", "--json").stdout)["rows"]
     assert 80 in row["curve"]["gpu_utilisation"]
     assert row["curve"]["demand"]["gres"] == {"gpu": 1}
-
-
-def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
-    instance: Instance, nvml: Nvml
-) -> None:
-    """A job that runs on, and one that ends while no daemon is there."""
-    total = 900 * MIB
-    nvml.answer(GPU.format(total=total, used=0))
-    job_id, pid, gate = _sleeper(instance)
-    busy = f"proc 0 C {pid} {500 * MIB} 80"
-    nvml.answer(GPU.format(total=total, used=500 * MIB), busy)
-
-    journal = instance.state / "controller" / "journal.sqlite"
-
-    def is_saved() -> bool:
-        curve = read_curves(journal, [job_id]).get(job_id)
-        tally = None if curve is None else curve.gpu_tally
-        return tally is not None and tally.memory_peak == 500 * MIB
-
-    wait_for("the peak in the journal", is_saved, seconds=60, show=instance.log.read_text)
-    # From now on it does nothing, of which the next daemon alone would tell.
-    nvml.answer(GPU.format(total=total, used=0))
-    instance.kill()
-    instance.start()
-    wait_for("no use", lambda: instance.show(job_id)["usage"]["gpu_memory"] == 0)
-    usage = instance.show(job_id)["usage"]
-    assert usage["gpu_memory_peak"] == 500 * MIB
-    assert 0 < usage["gpu_utilisation_mean"] <= 80
-    instance.kill()
-    gate.touch()
-    wait_for("its end", lambda: not is_alive(pid))
-    instance.start()
-    assert instance.wait_end(job_id)["state"] == "COMPLETED"
-    (past,) = json.loads(instance.drf("history", "--json").stdout)["jobs"]
-    assert past["used"]["gpu_memory_peak"] == 500 * MIB
-    assert 0 < past["used"]["gpu_utilisation_mean"] <= 80
 
 
 def _sleeper(instance: Instance) -> tuple[int, int, Path]:
@@ -242,6 +207,46 @@ BIG = [f"gpu 0000:0{number}:00 GPU-{name} {24 * GIB} {5 * GIB} 90 0" for number,
 def by_uuid(make_instance: Callable[..., Instance], nvml: Nvml) -> Iterator[Instance]:
     """A machine with two GPUs that the driver alone knows, and the configuration by their UUIDs."""
     yield from _run(make_instance(GPUS.replace(NODES, "instances = ['GPU-a', 'GPU-b']")), nvml)
+
+
+def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
+    by_uuid: Instance, nvml: Nvml
+) -> None:
+    """A job that runs on, and one that ends while no daemon is there."""
+    instance = by_uuid
+    total = 900 * MIB
+    nvml.answer(GPU.format(total=total, used=0))
+    job_id, pid, gate = _sleeper(instance)
+    busy = f"proc 0 C {pid} {500 * MIB} 80"
+    nvml.answer(GPU.format(total=total, used=500 * MIB), busy)
+
+    journal = instance.state / "controller" / "journal.sqlite"
+
+    def is_saved() -> bool:
+        curve = read_curves(journal, [job_id]).get(job_id)
+        tally = None if curve is None else curve.gpu_tally
+        return tally is not None and tally.memory_peak == 500 * MIB
+
+    wait_for("the peak in the journal", is_saved, seconds=60, show=instance.log.read_text)
+    # From now on it does nothing, of which the next daemon alone would tell.
+    nvml.answer(GPU.format(total=total, used=0))
+    instance.kill()
+    instance.start()
+    wait_for("no use", lambda: instance.show(job_id)["usage"]["gpu_memory"] == 0)
+    usage = instance.show(job_id)["usage"]
+    assert usage["gpu_memory_peak"] == 500 * MIB
+    assert 0 < usage["gpu_utilisation_mean"] <= 80
+    instance.kill()
+    gate.touch()
+    wait_for("its end", lambda: not is_alive(pid))
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    (past,) = json.loads(instance.drf("history", "--json").stdout)["jobs"]
+    assert past["used"]["gpu_memory_peak"] == 500 * MIB
+    assert 0 < past["used"]["gpu_utilisation_mean"] <= 80
+    (row,) = json.loads(instance.drf("report", "--by", "job", "--json").stdout)["rows"]
+    assert row["gpu_memory_single_peak_max"] == 500 * MIB
+    assert 0 < row["gpu"]["used"] < row["gpu"]["declared"]
 
 
 def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(

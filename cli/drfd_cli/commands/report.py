@@ -39,6 +39,7 @@ _DISK: tuple[_Amount, ...] = ("read", "write")
 _PARTS = ("declared", "used", "unknown", "wasted", "efficiency")
 _GPU: Final = "gpu"
 _GPU_PEAK: Final = "gpu_memory_peak_max"
+_GPU_SINGLE_PEAK: Final = "gpu_memory_single_peak_max"
 _PLAIN = (
     *("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us"),
     *("throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs"),
@@ -88,7 +89,7 @@ def _csv(reply: ReportReply) -> Csv:
         [
             *(*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"),
             # Columns of later releases come last, so that no other column moves.
-            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK),
+            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK, _GPU_SINGLE_PEAK),
         ],
         (
             [
@@ -103,6 +104,7 @@ def _csv(reply: ReportReply) -> Csv:
                 # An older daemon does not send them.
                 *(row.get(_GPU, {}).get(part) for part in _PARTS),
                 row.get(_GPU_PEAK),
+                row.get(_GPU_SINGLE_PEAK),
             ]
             for row in rows
         ),
@@ -183,10 +185,12 @@ def _cells(
 
 
 def _gpu_cells(row: AccountView) -> list[str]:
-    """Return the efficiency of GPUs, and the highest memory of a job on its GPUs."""
+    """Return the efficiency of GPUs, and the highest memory of a job on one of its GPUs, or of
+    jobs that were given none, on all that they used."""
     # An older daemon sends neither.
     share = row["gpu"]["efficiency"] if _GPU in row else None
-    peak = row.get(_GPU_PEAK)
+    peak, single = row.get(_GPU_PEAK), row.get(_GPU_SINGLE_PEAK)
+    peak = peak if single is None else single
     return [_percent(share), "-" if peak is None else show_size(peak)]
 
 

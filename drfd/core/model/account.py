@@ -82,6 +82,8 @@ class Account:
     gpus: AccountedAmount = NO_AMOUNT
     #: Highest memory of a single job on all its GPUs together, or None if that of none is known.
     gpu_memory_peak_bytes: int | None = None
+    #: The same on a single one of the GPUs that the job was given.
+    gpu_memory_single_peak_bytes: int | None = None
 
     def __add__(self, other: Account) -> Account:
         return Account(
@@ -104,6 +106,9 @@ class Account:
             gres_ms=_summed(self.gres_ms, other.gres_ms),
             gpus=self.gpus + other.gpus,
             gpu_memory_peak_bytes=_higher(self.gpu_memory_peak_bytes, other.gpu_memory_peak_bytes),
+            gpu_memory_single_peak_bytes=_higher(
+                self.gpu_memory_single_peak_bytes, other.gpu_memory_single_peak_bytes
+            ),
         )
 
 
@@ -142,6 +147,9 @@ def account_of_run(job: Job) -> Account | None:
         gres_ms=tuple((name, count * wall_ms) for name, count in demand.gres),
         gpus=_gpu_time(dict(demand.gres).get(_GPU, 0), wall_ms, usage),
         gpu_memory_peak_bytes=None if usage is None else usage.gpu_memory_peak_bytes,
+        gpu_memory_single_peak_bytes=(
+            None if usage is None else usage.gpu_memory_single_peak_bytes
+        ),
     )
 
 

@@ -194,6 +194,7 @@ def account_view(account: Account) -> AccountView:
         "gres_ms": dict(account.gres_ms),
         "gpu": _amount(account.gpus),
         "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
+        "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
     }
 
 

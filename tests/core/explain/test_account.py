@@ -102,7 +102,13 @@ def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> No
 ON_GPUS = replace(
     JOB,
     spec=spec(asks=replace(demand(2, 1), gres=(("gpu", 2),))),
-    usage=Usage(cpu_s=4.0, memory_peak_bytes=1, gpu_mean_percent=150, gpu_memory_peak_bytes=7),
+    usage=Usage(
+        cpu_s=4.0,
+        memory_peak_bytes=1,
+        gpu_mean_percent=150,
+        gpu_memory_peak_bytes=7,
+        gpu_memory_single_peak_bytes=5,
+    ),
 )
 
 
@@ -111,7 +117,8 @@ def test_the_time_of_gpus_counts_as_long_as_the_job_has_them() -> None:
     account = account_of(ON_GPUS)
     assert account is not None
     assert account.gpus == AccountedAmount(20_000, 15_000)
-    assert (account.gres_ms, account.gpu_memory_peak_bytes) == ((("gpu", 20_000),), 7)
+    assert account.gres_ms == (("gpu", 20_000),)
+    assert (account.gpu_memory_peak_bytes, account.gpu_memory_single_peak_bytes) == (7, 5)
     again = account_of(replace(ON_GPUS, earlier_runs=account_of_run(ON_GPUS)))
     assert again is not None and again.gpus == AccountedAmount(40_000, 30_000)
 
@@ -127,7 +134,7 @@ def test_gpus_whose_use_is_not_measured_are_not_wasted() -> None:
     books.take([ON_GPUS, unseen, JOB])
     total = books.total()
     assert total.gpus == AccountedAmount(20_000, 15_000, 20_000)
-    assert total.gpu_memory_peak_bytes == 7
+    assert (total.gpu_memory_peak_bytes, total.gpu_memory_single_peak_bytes) == (7, 5)
 
 
 def test_a_job_on_a_gpu_that_it_did_not_ask_for_shows_its_memory_alone() -> None:

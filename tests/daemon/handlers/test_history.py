@@ -121,17 +121,20 @@ async def test_a_report_has_the_time_of_gpus_and_the_peak_of_their_memory(
     """Two jobs of eight seconds; what was measured of the first says nothing of the second."""
     desk = make_desk(by=with_gpus(1))
     asks = {"cores_milli": 1000, "memory_bytes": 1 << 30, "gres": {"gpu": 1}}
-    measured = used(gpu_mean_percent=25, gpu_memory_peak_bytes=5)
+    measured = used(gpu_mean_percent=25, gpu_memory_peak_bytes=5, gpu_memory_single_peak_bytes=3)
     await desk.finish(await desk.submit(ALICE, demand=asks, name="seen"), **measured)
     await desk.finish(await desk.submit(ALICE, demand=asks, name="unseen"), **used())
     desk.shell.host.take()
     reply = await desk.ask(ALICE, op="report")
-    rows = {row["name"]: (row["gpu"], row["gpu_memory_peak_max"]) for row in reply["rows"]}
+    rows = {
+        row["name"]: (row["gpu"], row["gpu_memory_peak_max"], row["gpu_memory_single_peak_max"])
+        for row in reply["rows"]
+    }
     known = {"declared": 8000, "used": 2000, "wasted": 6000, "efficiency": 0.25}
     nothing = {"declared": 0, "used": 0, "wasted": 0, "efficiency": None}
     assert rows == {
-        "seen": ({**known, "unknown": 0}, 5),
-        "unseen": ({**nothing, "unknown": 8000}, None),
+        "seen": ({**known, "unknown": 0}, 5, 3),
+        "unseen": ({**nothing, "unknown": 8000}, None, None),
     }
     assert reply["total"]["gpu"] == {**known, "unknown": 8000}
 
