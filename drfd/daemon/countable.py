@@ -131,6 +131,12 @@ def gpu_warnings(countables: Countables, gpus: Sequence[Gpu]) -> Iterator[str]:
         for gpu in gpus:
             if gpu.fault and (each.is_auto or {gpu.name, gpu.uuid}.intersection(each.instances)):
                 yield f"gres.{GPU}: GPU {gpu.name}: {gpu.fault}"
+        for gpu in gpus:
+            if gpu.uuid is not None and {gpu.name, gpu.uuid}.issubset(each.instances):
+                yield (
+                    f"gres.{GPU}: {gpu.uuid} is GPU {gpu.name}, which is in the list, too: no job "
+                    "that is given it starts"
+                )
         if each.is_auto and not automatic(gpus):
             yield f"gres.{GPU}: {AUTO!r} finds no GPU here; drfd gpus says what was looked at"
         elif gpus and missing:

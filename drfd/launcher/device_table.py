@@ -33,6 +33,10 @@ class DevicesUnknown(DevicesFailed):
     """The controller knows devices that this launcher was not told of when it started."""
 
 
+class DevicesTaken(DevicesFailed):
+    """The job was given what other jobs have, or are given, under another name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a job's instances are on this machine."""
@@ -66,8 +70,7 @@ class DeviceTable:
     def look_up(self, grants: Sequence[Grant]) -> Found:
         """Return what these instances are now. Raises DevicesFailed if a device that the job was
         given is not there, or one that it was not given cannot be told from it."""
-        own: set[DeviceNode] = set()
-        foreign: set[DeviceNode] = set()
+        found: dict[str, tuple[set[DeviceNode], set[DeviceNode]]] = {}
         numa_nodes: set[int] = set()
         variables: dict[str, str] = {}
         for grant in grants:
@@ -86,8 +89,10 @@ class DeviceTable:
                 raise _unknown(grant)
             else:
                 continue
-            own |= given
-            foreign |= others
+            found[grant.name] = given, others
+        _refuse_shared(found)
+        own = {node for given, _ in found.values() for node in given}
+        foreign = {node for _, others in found.values() for node in others}
         hidden = frozenset(foreign - own) if self.can_hide else frozenset[DeviceNode]()
         return Found(Devices(hidden, frozenset(numa_nodes)), variables)
 
@@ -168,6 +173,12 @@ class DeviceTable:
             mine = list(gpus_named(grant.given, found))
         except HostError as error:
             raise DevicesFailed(str(error)) from None
+        for name in grant.others:
+            if any(name in (gpu.name, gpu.uuid) for gpu in mine):
+                raise DevicesTaken(
+                    f"the GPU that it was given is GPU {name} as well: that is in use under "
+                    "another name since the configuration was changed, or the list has it twice"
+                )
         rest: list[Gpu] = []
         left: list[Gpu] = []
         for gpu in found:
@@ -181,9 +192,31 @@ class DeviceTable:
             return True
         if self.settings.gives_all_gpus and not gpu.is_integrated:
             return True
+        usable = {name for each in found if not each.fault for name in (each.name, each.uuid)}
+        missing = {_whole(name) for name in grant.others if name not in usable}
+        # What is listed and not found may be the same GPU, which MIG divides otherwise now.
+        if not missing.isdisjoint({_whole(gpu.name), _whole(gpu.uuid or "")}):
+            return True
         # Before its first use, or when it has a fault, a driver does not say the UUID of a GPU.
         known = {name for each in found for name in (each.name, each.uuid)}
         return gpu.uuid is None and not known.issuperset(grant.others)
+
+
+def _refuse_shared(found: Mapping[str, tuple[set[DeviceNode], set[DeviceNode]]]) -> None:
+    """Raise DevicesFailed if what the job is given of one resource must be hidden from it as one of
+    another resource."""
+    for name, (given, _) in found.items():
+        for other, (_, others) in found.items():
+            if name != other and not given.isdisjoint(others):
+                raise DevicesFailed(
+                    f"{show_node(min(given & others))} is a device of {name} and of {other}: it "
+                    "cannot be given to one job and hidden from another"
+                )
+
+
+def _whole(name: str) -> str:
+    """Return the number or the UUID of the GPU that an instance is, or that it is a slice of."""
+    return name.removeprefix("MIG-").partition("/")[0].partition(":")[0]
 
 
 def _numbers(instances: Sequence[object]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
-from drfd.launcher.device_table import DevicesFailed, DevicesUnknown, DeviceTable
+from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
 from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
@@ -48,6 +48,7 @@ from drfd.launcher.runner import privileges
 from drfd.launcher.runner.attempt_process import FINISHED, read_notifications
 from drfd.launcher.runner.runner import Runners, fork_runner
 from drfd.launcher.runner.shortage import (
+    JOB,
     LAUNCHER,
     MACHINE,
     is_shortage,
@@ -160,8 +161,10 @@ _RUNNERS_LOST = {
 }
 #: Facts of the answer to a launch that is beyond the launcher's own bounds.
 _FULL = {"whose": MACHINE, "resource": LAUNCHER, "errno": "EAGAIN"}
-#: The same for a launch with devices that are not in this launcher's configuration.
+#: The same for a launch with devices that are not in this launcher's configuration, or that other
+#: jobs have.
 _OTHER_DEVICES = {"whose": MACHINE, "resource": "devices", "errno": "ENODEV"}
+_TAKEN_DEVICES = {"whose": JOB, "resource": "devices", "errno": "EBUSY"}
 
 
 @dataclass
@@ -577,8 +580,9 @@ class Launcher:
             # The controller orders the removal again, as often as it takes.
             if short is None or not is_shortage(next_error):
                 raise
-        if isinstance(error, DevicesUnknown):
-            self._tell("shortage", key, text=str(error), **_OTHER_DEVICES)
+        if isinstance(error, DevicesUnknown | DevicesTaken):
+            facts = _OTHER_DEVICES if isinstance(error, DevicesUnknown) else _TAKEN_DEVICES
+            self._tell("shortage", key, text=str(error), **facts)
             return
         if short is None:
             self._tell("broke", key, text=f"it could not be set up: {error}")

@@ -193,6 +193,10 @@ def test_all_gpus_are_given_out_that_can_be_used(
         "gres.gpu: the machine has no GPU 5, so no job that is given it starts; drfd gpus lists "
         "those it has",
     )
+    twice = replace(listed, instances=("0", "2", "GPU-2c"))
+    assert survey(Config(disks=(DISK,), countables=(twice,)), MACHINE, tmp_path).warnings == (
+        "gres.gpu: GPU-2c is GPU 2, which is in the list, too: no job that is given it starts",
+    )
     # Nobody looks for GPUs where none are given out.
     monkeypatch.setattr(countable, "find_gpus", None)
     named = (CountableResource(name="gpu", instances=("0",), devices=(("/dev/a",),)),)

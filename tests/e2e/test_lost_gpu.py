@@ -144,3 +144,18 @@ def test_a_reload_tells_which_gpus_jobs_of_before_can_open(machine: Machine) -> 
         assert (text in instance.drf("doctor").stdout) == warns
         instance.drf("cancel", job)
         instance.wait_end(job)
+
+
+def test_a_gpu_that_a_job_has_by_number_is_not_given_out_by_uuid(machine: Machine) -> None:
+    instance = machine.instance
+    holder = machine.submit("sleep 1000")
+    instance.wait_state(holder, "RUNNING")
+    instance.config.write_text(CONFIGURED.replace("[0, 1]", json.dumps([FIRST])))
+    instance.drf("reload")
+    late = machine.submit("")
+    text = "the GPU that it was given is GPU 0 as well: that is in use under another name"
+    wait_for("the reason", lambda: text in " ".join(instance.drf("why", late).stdout.split()))
+    instance.drf("cancel", holder)
+    instance.wait_end(holder)
+    assert instance.wait_end(late)["state"] == "COMPLETED"
+    assert instance.output(late).split() == [FIRST]

@@ -10,7 +10,7 @@ import pytest
 
 from drfd.devices.gpus import Gpu
 from drfd.devices.nodes import DeviceNode, node_at
-from drfd.launcher.device_table import DevicesFailed, DevicesUnknown, DeviceTable
+from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
 from drfd.launcher.protocol import DeviceSettings, Grant
 
 #: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
@@ -86,6 +86,47 @@ def test_where_all_gpus_are_given_out_one_that_appears_is_hidden_at_once() -> No
     gpus = [gpu(0), gpu(1), gpu(2, is_integrated=True)]
     hidden = table(gpus, gives_all_gpus=True).look_up(of("0")).devices.hidden
     assert hidden == gpu(1).nodes
+
+
+@pytest.mark.parametrize(
+    ("listed", "now"),
+    [
+        ("0", [part(0, 1), part(0, 2)]),
+        ("GPU-0", [part(0, 1), part(0, 2)]),
+        ("0:1:0", [part(0, 2)]),
+        ("MIG-GPU-0/1/0", [part(0, 2)]),
+        ("0:1:0", [gpu(0)]),
+        ("MIG-GPU-0/1/0", [gpu(0, uuid="GPU-0")]),
+    ],
+)
+def test_a_listed_gpu_is_hidden_also_when_mig_divides_it_otherwise(
+    listed: str, now: list[Gpu]
+) -> None:
+    hidden = table([*now, gpu(1)]).look_up(of("", listed)).devices.hidden
+    assert hidden == {node for each in now for node in each.nodes}
+    # What is listed of a divided GPU is no reason to hide the rest of it.
+    parts = [part(0, 1), part(0, 2)]
+    assert table(parts).look_up(of("", "0:1:0")).devices.hidden == parts[0].nodes
+
+
+@pytest.mark.parametrize(("given", "others"), [("0", f"{gpu(0).uuid} 1"), (gpu(0).uuid, "1 0")])
+def test_a_gpu_under_two_names_is_not_given_to_two_jobs(given: str, others: str) -> None:
+    """As after a change of the list from numbers to UUIDs, while a job has one by its number."""
+    gpus = table([gpu(0), gpu(1)])
+    with pytest.raises(DevicesTaken, match="under another name"):
+        gpus.look_up(of(given, others))
+    assert gpus.look_up(of("1", f"0 {gpu(0).uuid}")).devices.hidden == gpu(0).nodes
+
+
+def test_one_device_of_two_resources_is_given_to_no_job() -> None:
+    node = DeviceNode("c", 1, 5)
+    gpus = [gpu(0, nodes=frozenset({node})), gpu(1)]
+    both = table(gpus, paths={"card": [["/dev/zero"], ["/dev/full"]]})
+    cards = of("", "0 1", name="card")
+    for grants in ([*of("0", "1"), *cards], [*of("", "0 1"), *of("0", "1", name="card")]):
+        with pytest.raises(DevicesFailed, match=r"c 1:5 is a device of (gpu|card) and of"):
+            both.look_up(grants)
+    assert both.look_up([*of("1", "0"), *cards]).devices.hidden == {node, node_at("/dev/full")}
 
 
 def test_a_slice_keeps_the_node_that_it_shares() -> None:
