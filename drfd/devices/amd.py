@@ -8,13 +8,21 @@ amdkfd does not drive are not listed, since ROCm cannot use them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from drfd.devices.gpu import AMD, Gpu, GpuFault, faulty
-from drfd.devices.kernel_files import entries, graphics_nodes, numa_node, number, read_text
+from drfd.devices.kernel_files import (
+    entries,
+    graphics_nodes,
+    numa_node,
+    number,
+    read_text,
+    word_in,
+)
 from drfd.devices.nodes import CHARACTER, DeviceNode
 
-_NODES = "sys/class/kfd/kfd/topology/nodes"
+NODES = "sys/class/kfd/kfd/topology/nodes"
 #: The PCI address of a node that does not say what it is, before its number.
 UNPLACED = "unknown, node"
 #: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
@@ -36,7 +44,7 @@ def find(root: str, *, with_links: bool) -> list[tuple[Gpu, ...]]:
     """Return each GPU, or partition of one, of the machine whose files are below `root`, by PCI
     address, each alone in a tuple. `links` are PCI addresses, and left out unless `with_links`.
     Raises OSError if the topology cannot be read."""
-    above = f"{root}/{_NODES}"
+    above = f"{root}/{NODES}"
     ids = sorted(node for node in map(number, entries(above)) if node is not None)
     by_node: dict[int, Gpu] = {}
     for node in ids:
@@ -55,21 +63,18 @@ def find(root: str, *, with_links: bool) -> list[tuple[Gpu, ...]]:
 def _read(root: str, gpu: Gpu, path: str) -> Gpu | None:
     """Return the GPU that the directory describes, or None for a processor. Raises OSError and
     GpuFault if nothing is known of it, not even where it is."""
-    said = _properties(path)
+    said = properties(path)
     if not said.get("simd_count"):
         return None
-    location = said.get("location_id", 0)
-    domain, bus, slot = said.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F
-    # The function of a partition is its number, and there is a PCI device of function 0 only.
-    # Linux has had the number in the highest bits of the location too.
-    partition = location & 0x7 | location >> 28
-    device = f"{root}/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0"
+    pci, partition = address(said)
+    # There is a PCI device of function 0 only.
+    device = f"{root}/sys/bus/pci/devices/{pci.partition('.')[0]}.0"
     target = said.get("gfx_target_version", 0)
     gpu = replace(
         gpu,
         model=_model(device, target),
         uuid=f"GPU-{said['unique_id']:016x}" if said.get("unique_id") else None,
-        pci=f"{domain:04x}:{bus:02x}:{slot:02x}.{partition:x}",
+        pci=pci,
         numa_node=numa_node(device),
         is_integrated=bool(said.get("cpu_cores_count")) or target in _INTEGRATED,
     )
@@ -88,7 +93,18 @@ def _read(root: str, gpu: Gpu, path: str) -> Gpu | None:
     return replace(gpu, nodes=frozenset((render,)))
 
 
-def _properties(path: str) -> dict[str, int]:
+def address(said: Mapping[str, int]) -> tuple[str, int]:
+    """Return the PCI address and the number of the partition that a node's properties say. The
+    number is that of the function, too."""
+    location = said.get("location_id", 0)
+    # PCI_DEVID of include/linux/pci.h: bus, then five bits of device, three of function. Linux has
+    # had the number in the highest bits too.
+    partition = location & 0x7 | location >> 28
+    bus, slot = location >> 8 & 0xFF, location >> 3 & 0x1F
+    return f"{said.get('domain', 0):04x}:{bus:02x}:{slot:02x}.{partition:x}", partition
+
+
+def properties(path: str) -> dict[str, int]:
     """Return the numbers of a node or of a link by their names. Raises OSError and GpuFault."""
     words = read_text(f"{path}/properties").split()
     try:
@@ -99,10 +115,7 @@ def _properties(path: str) -> dict[str, int]:
 
 def _model(device: str, target: int) -> str:
     """Return the product's name, which only some cards have, or that of the instruction set."""
-    try:
-        product = read_text(f"{device}/product_name").strip()
-    except OSError:
-        product = ""
+    product = word_in(f"{device}/product_name")
     instructions = f"gfx{target // 10000}{target // 100 % 100:x}{target % 100:x}" if target else ""
     return product or " ".join(filter(None, ("AMD", instructions)))
 
@@ -113,7 +126,7 @@ def _linked(above: str, node: int, by_node: dict[int, Gpu]) -> Gpu:
     path = f"{above}/{node}/io_links"
     try:
         for link in entries(path):
-            said = _properties(f"{path}/{link}")
+            said = properties(f"{path}/{link}")
             other = by_node.get(said.get("node_to", -1))
             if other and said.get("type") == _XGMI and said.get("weight", 0) <= _ONE_HOP:
                 links.add(other.pci)

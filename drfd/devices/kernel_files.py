@@ -23,6 +23,14 @@ def read_text(path: str) -> str:
         os.close(fd)
 
 
+def word_in(path: str) -> str:
+    """Return the content of a file without white space around it, or "" if it cannot be read."""
+    try:
+        return read_text(path).strip()
+    except OSError:
+        return ""
+
+
 def entries(path: str) -> list[str]:
     """Return the names in a directory, or none if it is not there. Raises OSError if it is there
     and cannot be read."""

@@ -15,6 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drfd.devices import amd
+from drfd.devices.gpu import GpuFault
+from drfd.devices.kernel_files import entries, number, word_in
 from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, process_reading
 
 _AMD, _INTEL = "0x1002", "0x8086"
@@ -48,8 +51,8 @@ def _gpus(root: Path) -> dict[str, tuple[str, Path]]:
     found: dict[str, tuple[str, Path]] = {}
     for node in sorted(root.glob("sys/class/drm/renderD*")):
         device = node / "device"
-        vendor = _text(device / "vendor")
-        for line in _text(device / "uevent").splitlines():
+        vendor = word_in(f"{device}/vendor")
+        for line in word_in(f"{device}/uevent").splitlines():
             name, _, pci = line.partition("=")
             if name != "PCI_SLOT_NAME" or vendor not in (_AMD, _INTEL):
                 continue
@@ -94,18 +97,18 @@ class DrmGpus:
         processes: list[ProcessReading] = [
             process_reading(pid, use.memory, busy[pci, pid]) for pid, use in own
         ]
-        used = _number(device / "mem_info_vram_used")
+        used = _number(f"{device}/mem_info_vram_used")
         known = [use.memory for _, use in own]
         if vendor == _INTEL and is_whole and None not in known:
             used = sum(each or 0 for each in known)
-        unique = _text(device / "unique_id")
+        unique = word_in(f"{device}/unique_id")
         return {
             "pci": pci,
             "uuid": f"GPU-{unique}" if unique else None,
             "slice": None,
             "memory_used": used,
-            "memory_total": _number(device / "mem_info_vram_total"),
-            "utilisation": _number(device / "gpu_busy_percent"),
+            "memory_total": _number(f"{device}/mem_info_vram_total"),
+            "utilisation": _number(f"{device}/gpu_busy_percent"),
             "is_lost": False,
             "processes": processes if is_whole or processes else None,
         }
@@ -142,7 +145,7 @@ class DrmGpus:
             if not process.name.isdecimal():
                 continue
             for gpu_id, pci in ids.items():
-                memory = _number(process / f"vram_{gpu_id}")
+                memory = _number(f"{process}/vram_{gpu_id}")
                 if pci not in gpus or not memory:
                     continue
                 use = uses.setdefault((pci, int(process.name)), _Use())
@@ -251,25 +254,15 @@ def _amount(value: str) -> int | None:
 def _kfd_ids(root: Path) -> dict[str, str]:
     """Return KFD's number of each GPU → PCI address."""
     found: dict[str, str] = {}
-    for node in root.glob("sys/class/kfd/kfd/topology/nodes/*"):
-        gpu_id = _text(node / "gpu_id")
-        words = (line.split() for line in _text(node / "properties").splitlines())
-        facts = {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
-        where = facts.get("location_id")
-        if gpu_id in ("", "0") or where is None:
+    above = f"{root}/{amd.NODES}"
+    for node in entries(above):
+        gpu_id = word_in(f"{above}/{node}/gpu_id")
+        if gpu_id in ("", "0"):
             continue
-        domain = facts.get("domain", 0)
-        # PCI_DEVID of include/linux/pci.h: bus, then five bits of device, three of function.
-        found[gpu_id] = f"{domain:04x}:{where >> 8 & 255:02x}:{where >> 3 & 31:02x}.{where & 7}"
+        with suppress(OSError, GpuFault):
+            found[gpu_id] = amd.address(amd.properties(f"{above}/{node}"))[0]
     return found
 
 
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(errors="replace").strip()
-    return ""
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdecimal() else None
+def _number(path: str) -> int | None:
+    return number(word_in(path))
