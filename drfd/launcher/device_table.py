@@ -73,6 +73,7 @@ class DeviceTable:
         found: dict[str, tuple[set[DeviceNode], set[DeviceNode]]] = {}
         numa_nodes: set[int] = set()
         variables: dict[str, str] = {}
+        memory: tuple[tuple[str, int], ...] = ()
         for grant in grants:
             if grant.name in self.settings.paths:
                 given, others = self._named(grant)
@@ -81,6 +82,10 @@ class DeviceTable:
                 mine, rest, left = self._gpus(grant)
                 given, others = _nodes(mine), _nodes(rest)
                 numa_nodes.update(gpu.numa_node for gpu in mine if gpu.numa_node is not None)
+                if grant.memory_bytes:
+                    # Slices have one address, and no driver of slices limits their memory.
+                    whole = (gpu for gpu in mine if ":" not in gpu.name)
+                    memory = tuple((gpu.pci, grant.memory_bytes) for gpu in whole)
                 if mine or rest:
                     variables = variables_for(
                         mine, [*mine, *left, *([] if self.can_hide else rest)]
@@ -94,7 +99,7 @@ class DeviceTable:
         own = {node for given, _ in found.values() for node in given}
         foreign = {node for _, others in found.values() for node in others}
         hidden = frozenset(foreign - own) if self.can_hide else frozenset[DeviceNode]()
-        return Found(Devices(hidden, frozenset(numa_nodes)), variables)
+        return Found(Devices(hidden, frozenset(numa_nodes), memory), variables)
 
     def hide_all(self, grants: Sequence[Grant]) -> Devices:
         """Return what hides all these instances, as far as they are there, from a command that is
@@ -117,6 +122,16 @@ class DeviceTable:
             return self.look_up(assignment.order.grants).told(assignment)
         except DevicesFailed:
             return assignment
+
+    def names_of(self, addresses: Collection[str]) -> list[str]:
+        """Return the names and UUIDs of the whole GPUs at these PCI addresses."""
+        if not addresses:
+            return []
+        try:
+            found = [gpu for gpu in self.find() if gpu.pci in addresses and ":" not in gpu.name]
+        except HostError:
+            return []
+        return [name for gpu in found for name in (gpu.name, gpu.uuid) if name is not None]
 
     def problems(self) -> list[str]:
         """Return a sentence for each device of the configuration that is not there."""

@@ -110,6 +110,8 @@ class Grant:
     #: The instances that are the attempt's, and all others that are given out to jobs.
     given: tuple[str, ...]
     others: tuple[str, ...]
+    #: Bytes of its own memory on each of its instances; 0 for no limit that the kernel keeps.
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,9 +258,16 @@ def _fields(order: LaunchOrder) -> Message:
     if not order.output_max_bytes:
         del fields["output_max_bytes"]
     if order.grants:
-        fields["grants"] = [_shallow(grant) for grant in order.grants]
+        fields["grants"] = [_grant(grant) for grant in order.grants]
     else:
         del fields["grants"]
+    return fields
+
+
+def _grant(grant: Grant) -> Message:
+    fields = _shallow(grant)
+    if not grant.memory_bytes:
+        del fields["memory_bytes"]
     return fields
 
 
@@ -289,7 +298,7 @@ def checked_order(message: Message) -> LaunchOrder:
     limits = message["limits"]
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
     grants = tuple(
-        Grant(name=each["name"], given=tuple(each["given"]), others=tuple(each["others"]))
+        Grant(**each | {"given": tuple(each["given"]), "others": tuple(each["others"])})
         for each in message.get("grants", ())
     )
     return LaunchOrder(
@@ -523,7 +532,12 @@ def _instances(what: str, value: object) -> tuple[str, ...]:
 def _grants(what: str, value: object) -> tuple[Grant, ...]:
     if not isinstance(value, list) or len(value) > _MAX_GRANTS:
         raise BadMessage(f"{what} is not a list of {_MAX_GRANTS} resources at most")
-    return tuple(Grant(**_read_fields(what, each, _GRANT)) for each in value)
+    return tuple(Grant(**_read_fields(what, each, _grant_fields(each))) for each in value)
+
+
+def _grant_fields(grant: object) -> dict[str, Callable[[str, Any], Any]]:
+    has_limit = isinstance(grant, dict) and "memory_bytes" in grant
+    return _GRANT | {"memory_bytes": _number} if has_limit else _GRANT
 
 
 def _signals(what: str, value: object) -> tuple[int, ...]:
@@ -537,7 +551,11 @@ def _signals(what: str, value: object) -> tuple[int, ...]:
 
 
 _DISK = {"device": _device, "read_bps": _number, "write_bps": _number}
-_GRANT = {"name": _name, "given": _instances, "others": _instances}
+_GRANT: dict[str, Callable[[str, Any], Any]] = {
+    "name": _name,
+    "given": _instances,
+    "others": _instances,
+}
 _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
     "id": _ordinal,
     "attempt": _ordinal,

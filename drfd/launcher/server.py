@@ -352,6 +352,7 @@ class Launcher:
             "output_max": True,
             "unstarted_notices": True,
             "measures_gpus": True,
+            "limits_gpus": self.devices.names_of(self.confinement.limitable_gpus()),
         }
 
     def _handle(self, message: Message, payload_fd: int) -> None:

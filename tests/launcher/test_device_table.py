@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from drfd.common.errors import HostError
 from drfd.devices.gpus import Gpu
 from drfd.devices.nodes import DeviceNode, node_at
 from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
@@ -214,3 +216,26 @@ def test_a_notification_opens_nothing_that_is_given_out() -> None:
     devices = table([gpu(0), gpu(1)], paths={"fpga": [["/dev/null"]]})
     grants = [*of("0", "1"), *of("0", name="fpga"), *of("7", name="gpu")]
     assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
+
+
+def test_the_memory_of_the_jobs_own_gpus_is_limited_by_their_addresses() -> None:
+    """Whether or not anything can be hidden. The slices of a GPU have one address together."""
+    gpus = [gpu(0), gpu(1), part(2, 3), part(2, 4)]
+    for can_hide in (True, False):
+        (grant,) = of("1 0 2:3:0", "2:4:0")
+        found = table(gpus, can_hide=can_hide).look_up([replace(grant, memory_bytes=5)])
+        assert set(found.devices.memory) == {("0000:00:00.0", 5), ("0000:01:00.0", 5)}
+        assert table(gpus, can_hide=can_hide).look_up([grant]).devices.memory == ()
+
+
+def test_gpus_are_named_by_their_addresses() -> None:
+    found = table([gpu(0), gpu(1, uuid=None), part(2, 3)])
+    assert found.names_of({"0000:00:00.0", "0000:02:00.0"}) == ["0", gpu(0).uuid]
+    assert found.names_of({"0000:01:00.0"}) == ["1"]
+
+    def no_answer() -> Sequence[Gpu]:
+        raise HostError("gpus", "the driver does not answer")
+
+    silent = DeviceTable(find=no_answer)
+    assert silent.names_of({"0000:01:00.0"}) == []
+    assert silent.names_of(set()) == []

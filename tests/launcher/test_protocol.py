@@ -110,6 +110,11 @@ def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
     granted = replace(order, grants=(Grant(name="gpu", given=("0",), others=("1", "2")),))
     assert read_order(decode(encode(launch_message(granted)))) == granted
     assert checked_order(launch_message(granted)) == granted
+    assert "memory_bytes" not in launch_message(granted)["grants"][0]
+    limits = replace(granted.grants[0], memory_bytes=20 << 30)
+    limited = replace(order, grants=(limits, Grant(name="fpga", given=(), others=("0",))))
+    assert read_order(decode(encode(launch_message(limited)))) == limited
+    assert checked_order(launch_message(limited)) == limited
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,9 @@ def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
         [{"name": "gpu", "given": ["0" * 257], "others": []}],
         [{"name": "gpu", "given": [], "others": ["0"] * 1025}],
         [{"name": "gpu", "given": [], "others": []}] * 65,
+        [{"name": "gpu", "given": [], "others": [], "memory_bytes": -1}],
+        [{"name": "gpu", "given": [], "others": [], "memory_bytes": "1G"}],
+        ["memory_bytes"],
     ],
 )
 def test_devices_are_named_and_not_numbered(grants: object) -> None:

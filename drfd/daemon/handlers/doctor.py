@@ -215,7 +215,8 @@ def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:
     if not link.hello.get("measures_gpus"):
         old = "drfd-launcher is of an older version" if link.hello else "the launcher is away"
         return keepings(names, [], {"": old})
-    return keepings(names, link.gpu_use.gpus(), link.gpu_use.why)
+    kept: list[str] = link.hello.get("limits_gpus", [])
+    return keepings(names, link.gpu_use.gpus(), link.gpu_use.why, kept)
 
 
 def _missing_figures(gpus: Sequence[MeasuredGpu]) -> str:

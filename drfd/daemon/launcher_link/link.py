@@ -430,6 +430,10 @@ class LauncherConnection:
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.
             order = dataclasses.replace(order, grants=())
+        if not self._link.hello.get("limits_gpus"):
+            # Neither does one know limits of their memory, or it has no kernel that keeps them.
+            grants = tuple(dataclasses.replace(each, memory_bytes=0) for each in order.grants)
+            order = dataclasses.replace(order, grants=grants)
         return with_slurm_variables(order, payload.env), payload
 
     def _send_attempt(self, effect: Effect) -> None:

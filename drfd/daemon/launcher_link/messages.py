@@ -181,7 +181,8 @@ def _grants(
         others = (*listed.get(name, ()), *(each for kind, each in held if kind == name))
         if mine or others:
             foreign = dict.fromkeys(each for each in others if each not in mine)
-            yield Grant(name=name, given=mine, others=tuple(foreign))
+            memory_bytes = dict(job.spec.demand.gres_memory).get(name, 0)
+            yield Grant(name=name, given=mine, others=tuple(foreign), memory_bytes=memory_bytes)
 
 
 def payload_for(spec: JobSpec, payload: Payload) -> bytes:

@@ -1,14 +1,17 @@
-"""How the memory that jobs declare on each GPU is kept: by readings, or not at all, and why."""
+"""How the memory that jobs declare on each GPU is kept: by the kernel, by readings, or not at all,
+and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from drfd.core.decisions.outcome import GPU_READINGS
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, PERIOD_S
 
+#: The way of a GPU of which the kernel limits the memory of each cgroup.
+KERNEL = "kernel (dmem)"
 #: The way of a GPU of which the driver tells how much memory each process has.
 MEASURED = f"measured every {PERIOD_S:.0f} s, job stopped after {GPU_READINGS} readings above"
 
@@ -17,22 +20,34 @@ class Keeping(NamedTuple):
     """How the declared memory of one GPU is kept."""
 
     #: Why it is not kept, or "".
-    why_not: str
+    why_not: str = ""
+    by_kernel: bool = False
 
     @property
     def text(self) -> str:
+        if self.by_kernel:
+            return KERNEL
         return f"not kept: {self.why_not}" if self.why_not else MEASURED
 
 
 def keepings(
-    names: Iterable[str], gpus: Sequence[MeasuredGpu], why: Mapping[str, str]
+    names: Iterable[str],
+    gpus: Sequence[MeasuredGpu],
+    why: Mapping[str, str],
+    by_kernel: Collection[str] = (),
 ) -> dict[str, Keeping]:
     """Return how it is kept on each of the GPUs with these names. `why` says by driver why nothing
-    is measured, as `GpuUse` does."""
+    is measured, as `GpuUse` does; `by_kernel` are the GPUs whose memory the kernel limits."""
     by_name = {name: gpu for gpu in gpus for name in gpu.names}
     silent = "; ".join(each for _, each in sorted(why.items()))
     silent = silent or f"nothing has been read of it in the last {GPUS_STALE_S:.0f} s"
-    return {name: Keeping(_why_not(by_name[name]) if name in by_name else silent) for name in names}
+
+    def keeping(name: str) -> Keeping:
+        if name in by_kernel:
+            return Keeping(by_kernel=True)
+        return Keeping(_why_not(by_name[name]) if name in by_name else silent)
+
+    return {name: keeping(name) for name in names}
 
 
 def _why_not(gpu: MeasuredGpu) -> str:

@@ -186,6 +186,37 @@ class _IoMaxFile(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no t
         return " ".join([device, *(f"{name}={rate}" for name, rate in rates.items())])
 
 
+class _RegionsFile(BaseFileInterface):  # type: ignore[misc]  # cgroupspy has no types
+    """Lines of "region bytes", for all regions of device memory that drivers have registered: read
+    as region → limit, None for none; written one region at a time (kernel/cgroup/dmem.c)."""
+
+    def sanitize_get(self, value: str) -> dict[str, int | None]:
+        pairs = (line.split() for line in value.splitlines())
+        return {region: None if size == "max" else int(size) for region, size in pairs}
+
+    def sanitize_set(self, value: tuple[str, int]) -> str:
+        region, size = value
+        return f"{region} {size}"
+
+
+def regions_of_gpus(group: JobCgroup) -> dict[str, str]:
+    """Return PCI address → region of the memory of each GPU that the kernel can limit for this
+    cgroup. A GPU with memory in several regions is left out, because its sum cannot be limited."""
+    found: dict[str, list[str]] = {}
+    try:
+        regions = group.dmem_max
+    except (OSError, ValueError):
+        return {}
+    for region in regions:
+        # drm/0000:03:00.0/vram of amdgpu, drm/0000:03:00.0/vram0 of xe.
+        if match := _GPU_REGION.fullmatch(region):
+            found.setdefault(match[1], []).append(region)
+    return {pci: some[0] for pci, some in found.items() if len(some) == 1}
+
+
+_GPU_REGION = re.compile(r"drm/([0-9a-f:.]+)/vram[0-9]*")
+
+
 class JobCgroup(Plain):
     events = DictFile("cgroup.events", readonly=True)
     freeze = FlagFile("cgroup.freeze")
@@ -199,6 +230,7 @@ class JobCgroup(Plain):
     own_memory_events = DictFile("memory.events.local", readonly=True)
     pids_max = _Amount("pids.max")
     io_max = _IoMaxFile("io.max")
+    dmem_max = _RegionsFile("dmem.max")
 
     def limit(self, name: str, value: object) -> None:
         """Set a limit and read it back. Raises LimitFailed, which names the file."""
@@ -210,6 +242,11 @@ class JobCgroup(Plain):
         such as "rbps". Raises LimitFailed."""
         self._write("io_max", (device, rates))
         self._verify("io_max", rates, self.io_max.get(device))
+
+    def limit_region(self, region: str, size_bytes: int) -> None:
+        """Set the limit of one region of device memory and read it back. Raises LimitFailed."""
+        self._write("dmem_max", (region, size_bytes))
+        self._verify("dmem_max", size_bytes, self.dmem_max.get(region))
 
     def _write(self, name: str, value: object) -> None:
         try:

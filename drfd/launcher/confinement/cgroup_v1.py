@@ -104,6 +104,9 @@ class CgroupV1:
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         self._devices.adopt(key, self._members(key).pids)
 
+    def limitable_gpus(self) -> frozenset[str]:
+        return frozenset()
+
     def hiding(self) -> tuple[str, str]:
         return self._devices.hiding()
 

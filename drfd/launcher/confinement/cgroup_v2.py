@@ -18,6 +18,7 @@ from drfd.launcher.confinement.cgroup_files import (
     count_v2,
     keys_of,
     limit_processes,
+    regions_of_gpus,
 )
 from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets, Pins
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
@@ -41,7 +42,7 @@ from drfd.linux.descriptors import opened
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
 REQUIRED = ("memory", "pids")
-OPTIONAL = ("cpu", "io", "cpuset")
+OPTIONAL = ("cpu", "io", "cpuset", "dmem")
 
 
 class CgroupV2:
@@ -104,6 +105,11 @@ class CgroupV2:
         if "cpu" not in self._controllers:
             self._affinity.adopt(key, attempt)
 
+    def limitable_gpus(self) -> frozenset[str]:
+        if "dmem" not in self._controllers:
+            return frozenset()
+        return frozenset(regions_of_gpus(JobCgroup(self._parent)))
+
     def hiding(self) -> tuple[str, str]:
         return self._devices.hiding()
 
@@ -125,6 +131,8 @@ class CgroupV2:
         reach_before_limits()
         try:
             self._limit(key, limits, devices.numa_nodes)
+            if devices.memory and "dmem" in self._controllers:
+                self._limit_gpus(key, devices.memory)
             if devices.hidden:
                 reach_before_devices()
                 self._devices.hide(self._directory(key), devices.hidden)
@@ -260,6 +268,15 @@ class CgroupV2:
         if "io" in self._controllers:
             for disk in limits.disks:
                 self._limit_disk(group, disk)
+
+    def _limit_gpus(self, key: Key, memory: tuple[tuple[str, int], ...]) -> None:
+        """Limit the memory on these GPUs, of those that the kernel can limit. The use of others is
+        measured alone."""
+        group, page = self._cgroup(key), os.sysconf("SC_PAGE_SIZE")
+        regions = regions_of_gpus(group)
+        for pci, size in memory:
+            if pci in regions:
+                group.limit_region(regions[pci], size // page * page)
 
     def _set_quota(self, key: Key, quota_us: int) -> None:
         self._cgroup(key).limit("cpu_max", (quota_us, PERIOD_US))

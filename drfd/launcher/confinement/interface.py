@@ -42,6 +42,8 @@ class Devices:
     hidden: frozenset[DeviceNode] = frozenset()
     #: NUMA nodes of its devices, which its CPUs should be of.
     numa_nodes: frozenset[int] = frozenset()
+    #: PCI addresses of its GPUs, each with the bytes of the GPU's memory that it may use.
+    memory: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,10 @@ class Confinement(Protocol):
     def hiding(self) -> tuple[str, str]:
         """Return how device nodes are hidden from jobs: one of HIDINGS, and what that means or why
         it cannot be had, in a sentence for the administrator."""
+
+    def limitable_gpus(self) -> frozenset[str]:
+        """Return the PCI addresses of the GPUs whose memory the kernel limits where `create` is
+        told to: of other GPUs it cannot."""
 
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
         """Make the attempt's cgroup with limits, read back. Raises JobGroupGone, and LimitFailed,

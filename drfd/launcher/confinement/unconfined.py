@@ -80,6 +80,9 @@ class Unconfined:
     def adopt(self, key: Key, attempt: Attempt | None) -> None:
         self._affinity.adopt(key, attempt)
 
+    def limitable_gpus(self) -> frozenset[str]:
+        return frozenset()
+
     def hiding(self) -> tuple[str, str]:
         return NOT_HIDDEN, f"devices cannot be hidden from jobs: {self._why}"
 

@@ -1082,3 +1082,30 @@ async def test_a_job_over_its_memory_on_one_gpu_is_stopped_after_two_readings(
         assert stop is not None
         assert stop.outcome is Outcome.LIMIT_EXCEEDED
         assert stop.text.startswith("used 1.5G of the memory of GPU 1, and 1G were declared; ")
+
+
+@pytest.mark.parametrize(
+    ("more", "memory_bytes"),
+    [
+        ({"limits_gpus": ["0"]}, 1 << 30),
+        # A launcher of before, and a machine whose kernel limits the memory of no GPU.
+        ({}, None),
+        ({"limits_gpus": []}, None),
+    ],
+)
+async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
+    bench: OpenBench, more: Message, memory_bytes: int | None
+) -> None:
+    async with bench(present=False) as b:
+        b.launcher.hello = {**HELLO, "hiding": ["none", "so"], **more}
+        b.engine.adopt(with_gpus(0, 1))
+        b.link.settings = replace(b.link.settings, with_nodes=frozenset({"gpu"}))
+        await b.launcher.start()
+        await b.ready()
+        one = of_gpus(1)
+        asked = replace(one, demand=replace(one.demand, gres_memory=(("gpu", 1 << 30),)))
+        await b.ask(st.SubmitAsked(now(), asked))
+        await b.quiet()
+        (order,) = [each for each in b.taken() if each["cmd"] == "launch"]
+        (grant,) = order["grants"]
+        assert grant.get("memory_bytes") == memory_bytes

@@ -68,6 +68,12 @@ def test_the_reason_for_which_nothing_is_measured_is_told_once() -> None:
     assert unkept_text(found) == "not watched: no kernel; no library"
 
 
+def test_what_the_kernel_limits_needs_no_reading() -> None:
+    found = keepings(["0", "1"], [LOST], {}, by_kernel=["0", "GPU-a"])
+    assert keepings_text(found) == "0 kernel (dmem); 1 not kept: its driver says that it is lost"
+    assert unkept_text({"0": found["0"]}) is None
+
+
 def test_the_way_of_all_gpus_is_named_once() -> None:
     other = MeasuredGpu(READING, {})
     second = MeasuredGpu(replace(READING, name="1", uuid=None), {})

@@ -58,6 +58,11 @@ FRESH = {
         "cpuset.cpus.effective": "0-3",
         "cpuset.mems.effective": "0",
     },
+    # Two cards of one region each, one of two tiles, and something else (Linux 6.14).
+    "dmem": {
+        "dmem.max": "drm/0000:03:00.0/vram0 max\ndrm/0000:c6:00.0/vram max\n"
+        "drm/0000:0a:00.0/vram0 max\ndrm/0000:0a:00.0/vram1 max\ndrm/card1/stolen max"
+    },
 }
 ALL = frozenset({"cpu", "cpuset", "memory", "pids", "io"})
 
@@ -96,7 +101,12 @@ class Kernel:
 
     def values(self) -> dict[str, str]:
         """What the files say that hold limits."""
-        names = [name for group in FRESH.values() for name in group if "max" in name]
+        names = [
+            name
+            for controller, group in FRESH.items()
+            for name in group
+            if "max" in name and controller != "dmem"
+        ]
         names += ["cpu.weight", "memory.oom.group"]
         return {name: self.file(name).read_text().strip() for name in names}
 
@@ -133,6 +143,8 @@ class Kernel:
         text = self.insists.get(name, str(value))
         if name == "io.max":
             text = self._throttle(Path(path).read_text(), text)
+        if name == "dmem.max":
+            text = self._device_memory(Path(path).read_text(), text)
         if name != "cgroup.kill":
             Path(path).write_text(text + "\n" if text else "")
         if name in ("cpuset.cpus", "cpuset.mems"):
@@ -146,6 +158,14 @@ class Kernel:
 
     def written(self, name: str) -> list[str]:
         return [value for path, value in self.writes if os.path.basename(path) == name]
+
+    def _device_memory(self, there: str, line: str) -> str:
+        """The line of a region that is there takes the place of its old one."""
+        region, _ = line.split()
+        lines = {old.split()[0]: old for old in there.splitlines()}
+        if region not in lines:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), "dmem.max")
+        return "\n".join((lines | {region: line}).values())
 
     def _throttle(self, there: str, line: str) -> str:
         """One device a line, with all its keys (as tried on 6.1)."""
@@ -241,6 +261,65 @@ def test_a_kernel_that_records_no_peaks_is_said_to(kernel: Kernel, place: Cgroup
 
 
 # -- limits ---------------------------------------------------------------------------------
+
+
+WITH_DMEM = ALL | {"dmem"}
+
+
+def test_the_memory_of_gpus_is_limited_where_the_kernel_can(
+    kernel: Kernel, open_place: Open
+) -> None:
+    """In whole pages. A card of two regions has no limit of their sum, and NVIDIA's has no region:
+    of these the use is measured alone."""
+    place = open_place(WITH_DMEM)
+    (kernel.parent / "dmem.max").write_text(FRESH["dmem"]["dmem.max"])
+    assert place.limitable_gpus() == {"0000:03:00.0", "0000:c6:00.0"}
+    own = ("0000:03:00.0", "0000:c6:00.0", "0000:0a:00.0", "0000:01:00.0")
+    limit = (20 << 30) + 5
+    place.create(KEY, LIMITS, Devices(memory=tuple((pci, limit) for pci in own)))
+    assert kernel.file("dmem.max").read_text().splitlines() == [
+        f"drm/0000:03:00.0/vram0 {20 << 30}",
+        f"drm/0000:c6:00.0/vram {20 << 30}",
+        "drm/0000:0a:00.0/vram0 max",
+        "drm/0000:0a:00.0/vram1 max",
+        "drm/card1/stolen max",
+    ]
+    place.create((42, 1), LIMITS, Devices())
+    assert kernel.file("dmem.max", (42, 1)).read_text() == FRESH["dmem"]["dmem.max"] + "\n"
+    assert len(kernel.written("dmem.max")) == 2
+
+
+def test_without_the_controller_or_a_region_nothing_is_different(
+    kernel: Kernel, open_place: Open
+) -> None:
+    """As on every kernel before 6.14, and where systemd does not give it."""
+    gpus = Devices(memory=(("0000:03:00.0", 1 << 30),))
+    place = open_place()
+    assert place.limitable_gpus() == frozenset()
+    place.create(KEY, LIMITS, gpus)
+    assert not kernel.file("dmem.max").exists()
+    place = open_place(WITH_DMEM)
+    for text in ("", "nonsense\n"):
+        (kernel.parent / "dmem.max").write_text(text)
+        assert place.limitable_gpus() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("number", "insists", "why"),
+    [
+        (errno.EINVAL, None, "Invalid argument"),
+        (None, "drm/0000:03:00.0/vram0 max", "was set to 1073741824 and reads None"),
+    ],
+)
+def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(
+    kernel: Kernel, open_place: Open, number: int | None, insists: str | None, why: str
+) -> None:
+    place = open_place(WITH_DMEM)
+    kernel.fails |= {} if number is None else {"dmem.max": number}
+    kernel.insists |= {} if insists is None else {"dmem.max": insists}
+    with pytest.raises(LimitFailed, match=why):
+        place.create(KEY, LIMITS, Devices(memory=(("0000:03:00.0", 1 << 30),)))
+    assert kernel.names() == []
 
 
 def test_all_limits_are_in_the_kernels_files(kernel: Kernel, place: CgroupV2) -> None:

@@ -237,6 +237,20 @@ def test_jobs_live_one_level_below_a_delegated_unit(service: Systemd) -> None:
     assert tree(service.top).keys() == {".", "jobs"}, "the unit is not ours to end"
 
 
+def test_the_controller_of_device_memory_is_passed_on_where_there_is_one(
+    service: Systemd,
+) -> None:
+    """Linux 6.14 has one; systemd gives it only to units whose slices have been given it."""
+    control = service.top / "cgroup.controllers"
+    control.write_text(f"{control.read_text()} dmem")
+    place = in_unit(str(service.kernel.root), UNIT, service)
+    assert place.controllers == ALL | {"dmem"}
+    assert tree(service.top) == {
+        ".": "cpu cpuset dmem io memory pids",
+        "jobs": "cpu cpuset dmem io memory pids",
+    }
+
+
 def test_a_place_that_is_there_already_is_taken_as_it_is(service: Systemd) -> None:
     first = in_unit(str(service.kernel.root), UNIT, service)
     service.kernel.mkdir(service.top / "jobs/job-1-1")
