@@ -120,6 +120,18 @@ def of_gpus(count: int, **changes: Any) -> JobSpec:
     return spec(asks=replace(demand(), gres=(("gpu", count),)), **changes)
 
 
+def with_shared_gpus(count: int, size: int = 24 << 30, **changes: Any) -> Rules:
+    """The usual machine with so many GPUs of this memory, which several jobs may share."""
+    plain = with_gpus(count, **changes)
+    return replace(plain, axes=replace(plain.axes, shared=("gpu", size)))
+
+
+def of_gpu_memory(memory: int, count: int = 1, **changes: Any) -> JobSpec:
+    """A job that asks for GPUs with so much memory on each, in GiB."""
+    asks = replace(demand(), gres=(("gpu", count),), gres_memory=(("gpu", memory << 30),))
+    return spec(asks=asks, **changes)
+
+
 def now(at_s: float = 0.0) -> Now:
     """Unix time and monotonic clock run together, 1000 s apart."""
     return Now(at_s=1_700_000_000 + at_s, mono_s=1000 + at_s)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from drfd.common.units import clock_time, show_duration, show_size
+from drfd.common.units import clock_time, show_duration, show_need, show_size
 from drfd.payload.shell_lines import line_in, name_of
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def show_io(rates: ResourcesView | RatesView) -> str:
 
 def show_gres(counts: Mapping[str, int]) -> str:
     """Return counts as "2 gpu, 1 tape", or "-" if there are none."""
-    return ", ".join(f"{count} {clean(name)}" for name, count in counts.items()) or "-"
+    return ", ".join(show_need(clean(name), count) for name, count in counts.items()) or "-"
 
 
 def show_gres_demand(demand: ResourcesView) -> str:

@@ -199,16 +199,17 @@ def show_amount(axis: str, amount: int) -> str:
 
 
 def show_need(axis: str, amount: int) -> str:
-    """Return an amount with its resource: "3 cores", "16G of memory", "2 gpu"."""
+    """Return an amount with its resource: "3 cores", "16G of memory", "2 gpu", "8G of gpu memory",
+    "50M of disk reads on data"."""
     shown = show_amount(axis, amount)
-    kind, _, disk = axis.partition(":")
+    kind, _, which = axis.partition(":")
     match kind:
         case "cores":
             return f"{shown} core" if amount == 1000 else f"{shown} cores"
         case "memory":
-            return f"{shown} of memory"
+            return f"{shown} of {which} memory" if which else f"{shown} of memory"
         case "read" | "write":
-            return f"{shown} of disk {kind}s" + (f" on {disk}" if disk else "")
+            return f"{shown} of disk {kind}s" + (f" on {which}" if which else "")
         case _:
             # Countable resources.
             return f"{shown} {axis}"

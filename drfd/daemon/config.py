@@ -60,6 +60,7 @@ from drfd.daemon.countable import (
     places_of,
     read_gpus,
     read_gres,
+    shared_memory,
 )
 from drfd.daemon.pool_warnings import bound_warnings
 from drfd.devices.gpus import Gpu
@@ -214,7 +215,12 @@ def parse(tree: Toml, source: str) -> Config:
     scheduling = top.table("scheduling")
     disks = _disks(top)
     countables = read_gres(top.table("gres"))
-    nodes = PoolTables([disk.name for disk in disks or ()], [each.name for each in countables])
+    shared = shared_memory(countables)
+    nodes = PoolTables(
+        [disk.name for disk in disks or ()],
+        [each.name for each in countables if each.shared_bytes is None],
+        None if shared is None else shared[0],
+    )
     nodes.read_pools(top.table("pools"))
     nodes.read_users(top.table("users"))
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
@@ -427,6 +433,7 @@ def survey(
             disks=tuple(disk.name for disk in disks),
             instances=instances,
             places=places_of(instances, gpus),
+            shared=shared_memory(config.countables),
         ),
         capacity=capacity,
         pools=config.pools,

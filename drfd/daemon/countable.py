@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from drfd.common.errors import Refused
-from drfd.common.strict_table import TomlTable, one_of, read_path, wrong
+from drfd.common.strict_table import TomlTable, one_of, read_flag, read_path, wrong
+from drfd.common.units import parse_size
 from drfd.core.model.instances import Instance, InstancePlace, Instances
 from drfd.core.model.resources import Axes
 from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
@@ -46,6 +47,8 @@ class CountableResource:
     devices: tuple[tuple[str, ...], ...] = ()
     #: Whether GPUs that are not in the list are hidden from all jobs, too.
     hides_all: bool = False
+    #: The memory of each instance if several jobs may share one by their declared memory, in bytes.
+    shared_bytes: int | None = None
 
 
 Countables = tuple[CountableResource, ...]
@@ -82,6 +85,12 @@ def places_of(
         if gpu.numa_node is not None or links:
             found.append(((GPU, name), InstancePlace(gpu.numa_node, links)))
     return tuple(found)
+
+
+def shared_memory(countables: Countables) -> tuple[str, int] | None:
+    """Return the resource that jobs may share by memory, with the memory of each instance."""
+    found = ((each.name, each.shared_bytes) for each in countables if each.shared_bytes is not None)
+    return next(found, None)
 
 
 def names_with_nodes(countables: Countables) -> frozenset[str]:
@@ -199,6 +208,7 @@ def _read_table(name: str, table: TomlTable) -> CountableResource:
     hide = table.take("hide", one_of(LISTED, ALL), LISTED)
     if hide == ALL and (name != GPU or devices):
         table.fail("hide", "is for GPUs that drfd finds", hint="list each device under devices")
+    shared_bytes = _read_shared(name, table, has_devices=bool(devices))
     if "devices" in keys:
         twice = sorted(_twice([path for paths in devices for path in paths]))
         if twice:
@@ -207,8 +217,28 @@ def _read_table(name: str, table: TomlTable) -> CountableResource:
         return CountableResource(name=name, instances=numbers, devices=devices)
     listed = _listed(table, "instances", name)
     return CountableResource(
-        name=name, instances=listed.instances, is_auto=listed.is_auto, hides_all=hide == ALL
+        name=name,
+        instances=listed.instances,
+        is_auto=listed.is_auto,
+        hides_all=hide == ALL,
+        shared_bytes=shared_bytes,
     )
+
+
+def _read_shared(name: str, table: TomlTable, *, has_devices: bool) -> int | None:
+    """Return the memory of each instance if the table lets several jobs share one."""
+    share = table.take("share", read_flag, False)
+    memory_bytes: int | None = table.take("memory", parse_size, None)
+    if not share:
+        if memory_bytes is not None:
+            table.fail("memory", "is for GPUs that jobs share", hint="write share = true beside it")
+        return None
+    if name != GPU or has_devices:
+        table.fail("share", "is for GPUs that drfd finds; of no other is the memory measured")
+    if memory_bytes is None:
+        hint = 'write that of the smallest GPU: memory = "24G"'
+        table.fail("memory", "is missing beside share = true", hint=hint)
+    return memory_bytes
 
 
 def _listed(table: TomlTable, key: str, name: str) -> CountableResource:

@@ -29,7 +29,7 @@ from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
-from drfd.daemon.countable import device_settings, with_devices_of
+from drfd.daemon.countable import device_settings, shared_memory, with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
@@ -539,6 +539,7 @@ def _check_config(options: argparse.Namespace) -> None:
     axes = Axes(
         gres=tuple(each.name for each in config.countables),
         disks=tuple(disk.name for disk in config.disks or ()),
+        shared=shared_memory(config.countables),
     )
     hours = expand_hours(nodes_of(config.pools, config.members), axes, now_s)
     for path, steps in sorted(hours.steps.items()):

@@ -20,8 +20,6 @@ from drfd.devices.gpu import GpuFault
 
 #: Seconds until a driver counts as one that does not answer. To wake a GPU takes one or two.
 _PATIENCE_S = 5.0
-#: Seconds from then until it is asked again: a launch waits for the answer, and others behind it.
-_PAUSE_S = 60.0
 #: Prints one line for each file: its path, its content, and the number of the error if it has none.
 _READER = """
 import json, sys
@@ -40,13 +38,11 @@ class _Left:
     """The reader that has not answered in time, and is left alone until it does."""
 
     process: subprocess.Popen[bytes] | None = None
-    #: When the driver is asked again at the earliest, on the monotonic clock.
-    until_mono_s = 0.0
 
 
 def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
     """Return the content of each file, or why it cannot be had. Takes some seconds at most, and no
-    time while an earlier reader still waits for the driver, or did so a moment ago."""
+    time while an earlier reader still waits for the driver."""
     faults = {path: GpuFault(f"{path}: the driver does not answer") for path in paths}
     found: dict[str, str | OSError | GpuFault] = {**faults}
     if not paths or _is_stuck():
@@ -63,7 +59,6 @@ def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
     else:
         process.kill()
         _Left.process = process
-        _Left.until_mono_s = time.monotonic() + _PAUSE_S
     for line in said.splitlines():
         # The last line may be a part of one.
         with suppress(ValueError):
@@ -75,7 +70,7 @@ def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
 def _is_stuck() -> bool:
     if _Left.process is not None and _Left.process.poll() is not None:
         _Left.process = None
-    return _Left.process is not None or time.monotonic() < _Left.until_mono_s
+    return _Left.process is not None
 
 
 def _read_until(process: subprocess.Popen[bytes], until_mono_s: float) -> tuple[bytes, bool]:

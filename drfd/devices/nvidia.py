@@ -15,11 +15,8 @@ User Guide, "Device Nodes and Capabilities").
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
-from typing import NamedTuple
 
 from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import NVIDIA, Gpu, GpuFault, faulty
@@ -43,21 +40,8 @@ _MAJOR = 195
 _LAST_MINOR = 247
 
 
-#: Seconds until a file that does not say everything is read again: that takes a process, for which
-#: a launch waits.
-_AGAIN_S = 2.0
-
-
-class _Read(NamedTuple):
-    #: The link to the GPU's driver, by its inode.
-    binding: int
-    text: str
-    #: When it is read again, on the monotonic clock, or inf.
-    until_mono_s: float
-
-
-#: What each information file has said.
-Memory = dict[str, _Read]
+#: For each information file: the link to the GPU's driver by its inode, and the file's content.
+Memory = dict[str, tuple[int, str]]
 
 
 def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
@@ -122,26 +106,19 @@ def _majors(root: str) -> dict[str, int]:
 
 def _read(devices: Mapping[str, str], memory: Memory) -> dict[str, str | OSError | GpuFault]:
     """Return the content of the information file of each device, or why it cannot be had: from
-    memory if it is complete, or was read just now, and the device is still bound to the same
-    driver."""
+    memory if it is complete and the device is still bound to the same driver."""
     # The inode of a link in sysfs is a number that is not given out again for very long (kernfs).
     bindings = {path: link_inode(f"{device}/driver") for path, device in devices.items()}
-    now_s = time.monotonic()
     found: dict[str, str | OSError | GpuFault] = {
-        path: memory[path].text
+        path: memory[path][1]
         for path, inode in bindings.items()
-        if inode
-        and path in memory
-        and memory[path].binding == inode
-        and memory[path].until_mono_s > now_s
+        if inode and memory.get(path, (0, ""))[0] == inode
     }
-    asked = read_each([path for path in devices if path not in found])
-    for path, text in asked.items():
-        if isinstance(text, str):
-            is_complete = text and "GPU-?" not in text
-            until_s = inf if is_complete else time.monotonic() + _AGAIN_S
-            memory[path] = _Read(bindings[path], text, until_s)
-    return found | asked
+    found |= read_each([path for path in devices if path not in found])
+    for path, text in found.items():
+        if isinstance(text, str) and text and "GPU-?" not in text:
+            memory[path] = bindings[path], text
+    return found
 
 
 def _instances(

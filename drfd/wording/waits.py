@@ -348,7 +348,7 @@ def _beyond_limit(fact: why.BeyondLimit) -> str:
     if fact.is_changeable:
         limit = show_amount(fact.axis, fact.limit)
         names = {"cores": f"-c {limit}", "memory": f"-m {limit}"}
-        is_rate = fact.axis.partition(":")[0] in ("read", "write")
+        is_rate = ":" in fact.axis or fact.axis in ("read", "write")
         option = "" if is_rate else names.get(fact.axis, f"--gres {fact.axis}={limit}") + " "
         cure = f"; drf set {option}{fact.job} lets it start, and so does a higher limit"
         if is_rate or not fact.limit:
@@ -418,9 +418,11 @@ def _group_limit(fact: why.GroupLimit) -> str:
 
 
 def _axis_name(axis: str) -> str:
-    """Return the name of a resource: "cores", "gpu", "disk reads", "scratch writes"."""
-    kind, _, disk = axis.partition(":")
-    return f"{disk or 'disk'} {kind}s" if kind in ("read", "write") else axis
+    """Return the name of a resource: "cores", "gpu", "gpu memory", "disk reads", "data writes"."""
+    kind, _, which = axis.partition(":")
+    if kind in ("read", "write"):
+        return f"{which or 'disk'} {kind}s"
+    return f"{which} {kind}" if which else axis
 
 
 def attempts_text(fact: Attempts | None) -> str:

@@ -21,13 +21,23 @@ from drfd.core.fairness.rules import (
 )
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.daemon.calendar import Weekly, WindowSettings
-from drfd.daemon.config import Config, Defaults, DiskConfig, HistorySettings, UserLimits, load
+from drfd.daemon.config import (
+    Config,
+    Defaults,
+    DiskConfig,
+    HistorySettings,
+    UserLimits,
+    load,
+    survey,
+)
 from drfd.daemon.countable import (
     CountableResource,
     device_settings,
     instances_of,
     names_with_nodes,
+    shared_memory,
 )
+from drfd.host.measurements import Machine
 from drfd.launcher.protocol import DeviceSettings
 from fakes import rules as usual_rules
 
@@ -482,6 +492,17 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("[gres.gpu]\ninstances = [0, 0]\n", "gres.gpu.instances"),
         ("[gres.gpu]\ninstances = 'all'\n", "gres.gpu.instances"),
         ("[gres.gpu]\ninstances = 'auto'\nhide = 'none'\n", "gres.gpu.hide"),
+        ("[gres.gpu]\ninstances = [0]\nshare = true\n", "gres.gpu.memory"),
+        ("[gres.gpu]\ninstances = [0]\nmemory = '24G'\n", "gres.gpu.memory"),
+        ("[gres.gpu]\ninstances = [0]\nshare = true\nmemory = 'all'\n", "gres.gpu.memory"),
+        ("[gres.gpu]\ninstances = [0]\nshare = 4\nmemory = '24G'\n", "gres.gpu.share"),
+        ("[gres.fpga]\ninstances = [0]\nshare = true\nmemory = '1G'\n", "gres.fpga.share"),
+        ("[gres.gpu]\ndevices = ['/dev/a']\nshare = true\nmemory = '1G'\n", "gres.gpu.share"),
+        (
+            "[gres.gpu]\ninstances = [0]\nshare = true\nmemory = '1G'\n"
+            "[pools.lab]\nlimit = {gpu = 1}\n",
+            "pools.lab.limit.gpu",
+        ),
         ("[gres.fpga]\ninstances = [0]\nhide = 'all'\n", "gres.fpga.hide"),
         ("[gres.gpu]\ndevices = ['/dev/a']\nhide = 'all'\n", "gres.gpu.hide"),
         ("[gres.fpga]\ndevices = []\n", "gres.fpga.devices"),
@@ -941,3 +962,27 @@ def test_a_key_may_have_its_old_name_and_not_both(
     written(path, f"{head}{key} = {value}\n{name} = {value}\n")
     with pytest.raises(ConfigError, match=f"{table}.{key}: the old name of {name}"):
         load(path)
+
+
+def test_gpus_may_be_shared_by_their_memory(path: Path) -> None:
+    text = """
+    [gres.gpu]
+    instances = [0, 1]
+    share = true
+    memory = "24G"
+    [pools.lab]
+    limit = {"memory:gpu" = "40G"}
+    guarantee = {"memory:gpu" = "8G"}
+    weight = {"memory:gpu" = 2}
+    """
+    config = load(written(path, text))
+    assert shared_memory(config.countables) == ("gpu", 24 << 30)
+    lab = config.pools["lab"]
+    assert (lab.limit, lab.guarantee) == ({"memory:gpu": 40 << 30}, {"memory:gpu": 8 << 30})
+    assert lab.weights == {"memory:gpu": 2}
+    rules = survey(config, Machine(cores_milli=8000, memory_bytes=64 << 30), path.parent).rules
+    assert rules.axes.shared == ("gpu", 24 << 30)
+    assert rules.shares.capacity[-1] == 48 << 30
+    assert rules.shares.rule("root.lab").limit == (None, None, None, None, 40 << 30)
+    alone = load(written(path, "[gres.gpu]\ninstances = [0]\nshare = false\n"))
+    assert shared_memory(alone.countables) is None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import timeit
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from drfd.devices import nvidia
 from drfd.devices.gpus import Gpu, GpuLost, find_gpus, gpus_named
 from drfd.devices.nodes import show_node
 from drfd.devices.roster import Roster
@@ -18,12 +16,6 @@ from drfd.devices.roster_file import RosterFile, numbers_of
 from tests.gpu_machines import unfold
 
 NVIDIA = "proc/driver/nvidia"
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that do not say everything are read again at each look."""
-    monkeypatch.setattr(nvidia, "_AGAIN_S", 0.0)
 
 
 def nodes(gpu: Gpu) -> str:
@@ -270,23 +262,6 @@ def test_a_file_without_uuid_is_read_again_until_it_has_one(tmp_path: Path) -> N
     path = root / f"{NVIDIA}/gpus/0000:1a:00.0/information"
     change(path, "GPU-????????-????-????-????-????????????", "GPU-5d49bdf4")
     assert roster.look_up()[0].uuid == "GPU-5d49bdf4"
-
-
-def test_a_gpu_that_does_not_answer_costs_a_launch_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvidia, "_AGAIN_S", 60.0)
-    root = unfold("fallen-off-the-bus", tmp_path)
-    for address in ("1a", "1b", "60", "61"):
-        device = root / f"sys/bus/pci/devices/0000:{address}:00.0"
-        device.mkdir(parents=True, exist_ok=True)
-        if not (device / "driver").is_symlink():
-            (device / "driver").symlink_to("../../../../bus/pci/drivers/nvidia")
-    roster = Roster(root)
-    before = roster.look_up()
-    monkeypatch.setattr(subprocess, "Popen", None)
-    assert roster.look_up() == before
-    assert faults(before)["1"].endswith("is empty: the driver does not reach the GPU")
 
 
 def test_each_launch_can_look_all_gpus_up_again(tmp_path: Path) -> None:

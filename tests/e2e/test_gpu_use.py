@@ -249,6 +249,17 @@ def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
     assert 0 < row["gpu"]["used"] < row["gpu"]["declared"]
 
 
+def _start(instance: Instance, gres: str, pids: dict[int, int]) -> int:
+    """A running job that asks for these GPUs; its process is noted in `pids`."""
+    path = instance.work / f"pid{len(pids)}"
+    script = f"echo $$ > {path}; exec sleep 600"
+    asks = ("-c", "0.1", "-m", "64M", "--gres", gres)
+    job_id = instance.submit(*asks, "--", "sh", "-c", script)
+    instance.wait_state(job_id, "RUNNING")
+    pids[job_id] = int(wait_for("its pid", lambda: path.exists() and path.read_text().strip()))
+    return job_id
+
+
 def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
     by_uuid: Instance, nvml: Nvml
 ) -> None:
@@ -258,13 +269,7 @@ def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
     pids: dict[int, int] = {}
 
     def start(gpus: int, memory: str) -> int:
-        path = by_uuid.work / f"pid{len(pids)}"
-        script = f"echo $$ > {path}; exec sleep 600"
-        asks = ("-c", "0.1", "-m", "64M", "--gres", f"gpu={gpus},memory={memory}")
-        job_id = by_uuid.submit(*asks, "--", "sh", "-c", script)
-        by_uuid.wait_state(job_id, "RUNNING")
-        pids[job_id] = int(wait_for("its pid", lambda: path.exists() and path.read_text().strip()))
-        return job_id
+        return _start(by_uuid, f"gpu={gpus},memory={memory}", pids)
 
     def answer(*use: tuple[int, int, float]) -> None:
         """Each: the place of a GPU, a job, and its gibibytes there."""
@@ -303,3 +308,47 @@ def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
     by_uuid.drf("cancel", str(other))
     why = by_uuid.drf("why", str(both)).stdout
     assert "next time: drf submit -c 0.1 -m 64M -t 1d --gres gpu=2,memory=5376M" in why
+
+
+@pytest.fixture
+def sharing(make_instance: Callable[..., Instance], nvml: Nvml) -> Iterator[Instance]:
+    """A machine with two GPUs of which jobs may share each."""
+    keys = "instances = ['GPU-a', 'GPU-b']\nshare = true\nmemory = '24G'"
+    yield from _run(make_instance(GPUS.replace(NODES, keys)), nvml)
+
+
+def test_jobs_share_a_gpu_by_the_memory_that_they_declare(sharing: Instance, nvml: Nvml) -> None:
+    """Two on one GPU; a third waits for a part of one, and starts where another job has been
+    stopped, which took more than its part."""
+    nvml.answer(*BIG)
+    pids: dict[int, int] = {}
+    small, large = (_start(sharing, f"gpu=1,memory={size}", pids) for size in ("4G", "20G"))
+    other = _start(sharing, "gpu=1,memory=14G", pids)
+
+    def gpus_of(job_id: int) -> list[str]:
+        found: list[str] = sharing.show(job_id)["gres_instances"]["gpu"]
+        return found
+
+    assert [gpus_of(each) for each in (small, large, other)] == [["GPU-a"], ["GPU-a"], ["GPU-b"]]
+    shares = json.loads(sharing.drf("shares", "--json").stdout)
+    assert shares["capacity"]["gres"] == {"memory:gpu": 48 * GIB}
+    assert shares["free"]["gres"] == {"memory:gpu": 10 * GIB}
+    asks = ("-c", "0.1", "-m", "64M", "--gres", "gpu=1,memory=16G")
+    waiting = sharing.submit(*asks, "--", "sleep", "600")
+    why = sharing.drf("why", str(waiting)).stdout
+    assert "needs 16G of gpu memory, 10G free" in why
+    assert f"job {large}, also of " in why
+    refused = sharing.drf("submit", "--gres", "gpu=1,memory=25G", "--", "true", check=False)
+    assert "25G" in refused.stderr
+    assert "24G" in refused.stderr
+    nvml.answer(*BIG, f"proc 0 C {pids[small]} {9 * GIB} 5", f"proc 0 C {pids[large]} {19 * GIB} 5")
+    assert sharing.wait_end(small)["state"] == "LIMIT_EXCEEDED"
+    assert sharing.show(large)["state"] == "RUNNING"
+    assert sharing.show(waiting)["state"] == "PENDING"
+    sharing.drf("cancel", str(large))
+    sharing.wait_state(waiting, "RUNNING")
+    assert gpus_of(waiting) == ["GPU-a"]
+    lines = sharing.drf("doctor").stdout.splitlines()
+    assert any("jobs share each GPU's 24G; measured every" in line for line in lines)
+    assert "30G of gpu memory" in sharing.drf("shares").stdout
+    assert "gpu mem" in sharing.drf("top", "--once").stdout

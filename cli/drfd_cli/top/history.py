@@ -17,7 +17,7 @@ from drfd.common.units import show_duration
 from drfd.core.model.job import show_path
 from drfd_cli.charts import highest
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, joined, spaces, spark
-from drfd_cli.top.panels import leaf_marks, parts_of_capacity
+from drfd_cli.top.panels import gres_label, leaf_marks, parts_of_capacity
 from drfd_cli.top.state import leaves
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _resource_cells(
 ) -> Iterator[list[_Cell]]:
     held, used = parts_of_capacity(snapshot)
     for name in held:
-        cells = [_Cell(name.removeprefix("gres:"), _curve(history, lambda each: each.held, name),
+        cells = [_Cell(gres_label(name), _curve(history, lambda each: each.held, name),
                        theme["plain"])]  # fmt: skip
         if name in used:
             cells.append(_Cell("", _curve(history, lambda each: each.used, name), theme["good"]))

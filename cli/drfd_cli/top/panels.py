@@ -144,7 +144,7 @@ def header(
         load = snapshot["external"]
         external, kept = (_number(load, name), _number(load["kept"], name)) if load else (0.0, 0.0)
         stack = list(_stack(parts, kept, capacity, room, theme))
-        label = fit(name.removeprefix("gres:"), _RESOURCE_NAME)
+        label = fit(gres_label(name), _RESOURCE_NAME)
         pressure = _pressure(snapshot, name)
         told = f"{pressure:.0f}%" if pressure is not None else ""
         figures = (*_figures(name, parts, external, capacity), told)
@@ -283,7 +283,8 @@ def _figures(
     name: str, parts: Sequence[_Part], external: float, capacity: float
 ) -> tuple[str, str, str]:
     held, used = sum(part.held for part in parts), sum(part.used for part in parts)
-    shown = f"{show_declared(name, held)}/{show_declared(name, capacity)}"
+    axis = name.removeprefix("gres:")
+    shown = f"{show_declared(axis, held)}/{show_declared(axis, capacity)}"
     if name.startswith("gres:"):
         return shown, "", ""
     return shown, show_axis(name, used), show_axis(name, external) if external else ""
@@ -308,6 +309,12 @@ def show_axis(axis: str, amount: float) -> str:
     decimals = 2 if 0.005 <= amount < 1 else 1 if amount < 100 else 0
     shown = f"{amount:.{decimals}f}"
     return shown.rstrip("0").rstrip(".") if decimals else shown
+
+
+def gres_label(name: str) -> str:
+    """Return the label of a resource's row: "gpu" for "gres:gpu", "gpu mem" for its memory."""
+    kind, _, which = name.removeprefix("gres:").partition(":")
+    return f"{which} mem" if which else kind
 
 
 def show_declared(axis: str, amount: float) -> str:

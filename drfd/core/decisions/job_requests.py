@@ -116,12 +116,20 @@ def refuse_unfit(
             f"this machine has no resource {unknown!r}",
             hint=f"it has {has}" if has else "no countable resource is given out here",
         )
-    for name, _ in spec.demand.gres_memory:
+    for name, memory_bytes in spec.demand.gres_memory:
         if name != GPU:
             raise Refused(
                 "bad-value",
                 f"--gres: memory of {name} cannot be declared; only that of a {GPU} is measured",
                 hint=f"leave out memory= after {name}",
+            )
+        _, size = rules.axes.shared or (name, 0)
+        if rules.axes.is_shared(name) and memory_bytes > size:
+            raise Refused(
+                "too-big",
+                f"the job asks for {show_size(memory_bytes)} of a {name}'s memory, and each "
+                f"{name} here has {show_size(size)}: it could never start",
+                hint="not queued; ask for less",
             )
     gone = rules.axes.unknown_disk(spec.demand)
     if gone is not None:

@@ -343,9 +343,11 @@ def _starts(future: Forecast, job: Job, spec: JobSpec) -> bool:
 def _within(demand: Resources, headroom: Vector, axes: Axes) -> Resources | None:
     """Return the demand cut down to the headroom, rounded, or None if too little is left."""
     free = axes.resources(headroom)
-    counts = dict(free.gres)
-    if any(count > counts.get(name, 0) for name, count in demand.gres):
-        return None
+    asked, axes_by_name = axes.vector(demand), {name: at for at, name in enumerate(axes.names)}
+    for name, _ in demand.gres:
+        at = axes_by_name.get(axes.axis_of(name))
+        if at is None or asked[at] > headroom[at]:
+            return None
     cut = replace(
         demand,
         cores_milli=_cut(
@@ -359,7 +361,7 @@ def _within(demand: Resources, headroom: Vector, axes: Axes) -> Resources | None
             for name, read, write in demand.disks
         ),
     )
-    pairs = zip(axes.vector(demand), axes.vector(cut), strict=True)
+    pairs = zip(asked, axes.vector(cut), strict=True)
     return cut if all(left * _LEAST_PART >= asked for asked, left in pairs) else None
 
 

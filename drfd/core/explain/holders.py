@@ -23,7 +23,7 @@ from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.vectors import Vector, fits, minus, plus, short_axes
+from drfd.core.model.vectors import Vector, fits, lacking_of, minus, placed, plus, short_axes
 from drfd.core.scheduling.backfill import Backfill, InOrder
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import Plan
@@ -112,7 +112,8 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
     shortfalls = []
     free = last.free
     for axis in short_axes(demand, last.free):
-        lacking = demand[axis] - last.free[axis]
+        needed, there = lacking_of(demand, last.free, axis)
+        lacking = needed - there
         named: list[Holder] = []
         count = 0
         for held_by, amount in _enough(job, axis, lacking, ledger, last):
@@ -123,12 +124,12 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
                 free = plus(free, ledger.allocation(held_by))
             if len(named) < _NAMED:
                 named.append(_holder(held_by, amount, job))
-        needed = ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
+        shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there))
         beside = 0
         if lacking > 0:
             beside = rules.axes.vector(kept(ledger, rules, last.external))[axis]
             free = tuple([max(pair) for pair in zip(free, demand, strict=True)])
-        shortfalls.append(Shortfall(needed, tuple(named), count - len(named), beside))
+        shortfalls.append(Shortfall(shortage, tuple(named), count - len(named), beside))
     jobs = tuple(found.values())
     return Blame(tuple(shortfalls), jobs, demand, free, _given_back(jobs, ledger))
 
@@ -345,11 +346,13 @@ class _HandOut:
 
     def serve(self, leaf: str, job_id: int, demand: Vector) -> None:
         """Let a job of this demand start."""
+        held = placed(demand, self.free)
         if self.backfill is not None:
-            self.backfill.admit(demand, job_id)
+            held = self.backfill.placed(demand, job_id, self.free)
+            self.backfill.admit(held, job_id)
         if leaf in self.takers:
             self.takers[leaf].take(demand)
-        self.free = minus(self.free, demand)
+        self.free = minus(self.free, held)
         self.levels.hold(leaf, demand)
 
     def next_leaf(self, favoured: str) -> tuple[str, Vector] | None:

@@ -30,7 +30,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
-from drfd.core.model.vectors import Vector, fits, plus, short_axes
+from drfd.core.model.vectors import Room, Vector, fits, lacking_of, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
@@ -437,7 +437,7 @@ def explain_wait(
         if kept_back is not None:
             return WaitReason(ReasonCode.RESERVATION, kept_back)
         return WaitReason(ReasonCode.STARTING_SOON, NextPass())
-    if _is_external(demand, last, rules):
+    if _is_external(demand, last, rules, ledger):
         return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
     reason = _too_little(job, demand, share_tree, ledger, last, rules)
     behind = [used_up[path] for path in path_up(leaf) if path in share_tree.last & used_up.keys()]
@@ -588,10 +588,13 @@ def _group_limit(job: Job, ledger: Ledger) -> GroupLimit:
     return GroupLimit(job.spec.user, group.name, group.at_once or 0, running)
 
 
-def _is_external(demand: Vector, last: Plan, rules: Rules) -> bool:
+def _is_external(demand: Vector, last: Plan, rules: Rules, ledger: Ledger) -> bool:
     """Return whether the demand would fit in what is kept free for processes outside drfd too."""
     load = last.external
-    return load is not None and fits(demand, plus(last.free, rules.axes.vector(load.kept)))
+    if load is None:
+        return False
+    free = plus(last.free, rules.axes.vector(load.kept))
+    return fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free)
 
 
 def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
@@ -599,9 +602,12 @@ def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
     assert load is not None
     axis = short_axes(demand, last.free)[0]
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
-    shortage = ResourceShortage(rules.axes.names[axis], demand[axis], max(0, last.free[axis]))
+    needed, free = lacking_of(demand, last.free, axis)
+    shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, free))
     instances = tuple(
-        (each, users) for (name, each), users in load.instances if name == shortage.axis
+        (each, users)
+        for (name, each), users in load.instances
+        if rules.axes.axis_of(name) == shortage.axis
     )
     return ExternalUse(shortage, used, kept, instances)
 
@@ -731,7 +737,7 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
     ahead = _first_of(job.spec.leaf, ledger, rules)
     if ahead == job.id:
         short = short_axes(demand, last.free)
-        if short and _is_external(demand, last, rules):
+        if short and _is_external(demand, last, rules, ledger):
             return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
         if short:
             blame = find_holders(job, demand, ledger, last, rules)

@@ -35,7 +35,7 @@ from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
 from drfd.core.model.job import leaf_path
 from drfd.core.model.limit_hours import Limit, LimitHours
-from drfd.core.model.resources import Axes, Resources, kind_of
+from drfd.core.model.resources import Axes, Resources, kind_of, memory_axis
 from drfd.core.model.vectors import Vector
 
 T = TypeVar("T")
@@ -359,8 +359,10 @@ class PoolTables:
 
     #: The names of the configured disks: "read:data" is an amount of one of them.
     disks: Sequence[str] = ()
-    #: The names of the configured countables.
+    #: The names of the configured countables, without the one that is shared by its memory.
     gres: Sequence[str] = ()
+    #: The name of that one.
+    shared: str | None = None
     #: By dotted name below the root.
     pools: dict[str, Pool] = field(default_factory=dict)
     #: By (pool, user); the pool "" for users in none.
@@ -416,6 +418,8 @@ class PoolTables:
 
     def _readers(self, amounts: Mapping[str, Callable[..., int]]) -> dict[str, Callable[..., int]]:
         readers = dict(amounts) | dict.fromkeys(self.gres, read_count_or_zero)
+        if self.shared is not None:
+            readers[memory_axis(self.shared)] = amounts["memory"]
         if len(self.disks) > 1:
             readers |= {f"{kind}:{disk}": amounts[kind] for disk in self.disks for kind in _RATES}
         return readers

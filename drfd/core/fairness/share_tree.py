@@ -35,7 +35,7 @@ from drfd.core.fairness.entitlement import (
     over,
     plain,
 )
-from drfd.core.model.vectors import Vector, fits, minus, plus
+from drfd.core.model.vectors import Vector, fits, least, minus, not_negative, plus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,8 +451,8 @@ class ShareTree:
             limit = self.nodes[path].limit
             if limit is not None:
                 left = minus(limit, self.held(path))
-                free = tuple([min(pair) for pair in zip(free, left, strict=True)])
-        return tuple([max(0, amount) for amount in free])
+                free = least(free, left)
+        return not_negative(free)
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""

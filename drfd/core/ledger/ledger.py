@@ -49,7 +49,7 @@ from drfd.core.model.job import (
 from drfd.core.model.lifecycle import InvalidTransition, next_state
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.vectors import Vector, minus, plus
+from drfd.core.model.vectors import Placed, Vector, minus, plus
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +322,7 @@ class Ledger:
         """Return the job's allocation; a frozen job keeps only memory and instances."""
         if job.state not in ALLOCATED_STATES:
             return self._nothing
-        demand = self.demand(job)
-        if job.instances:
-            demand = minus(demand, self.axes.retired(job.instances))
+        demand = self.axes.held(self.demand(job), job.instances)
         return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
 
     def wanted(self, job: Job) -> Vector | None:
@@ -627,7 +625,12 @@ class Ledger:
         held_back = self.queues.held_back(), fresh.queues.held_back()
         assert held_back[0] == held_back[1], "ledger: the count of jobs held back is wrong"
         assert all(amount >= 0 for amount in self.allocated)
-        assert all(each == 1 for each in self.taken.values()), "an instance is held twice"
+        own = [count for (name, _), count in self.taken.items() if not self.axes.is_shared(name)]
+        assert all(count == 1 for count in own), "an instance is held twice"
+        if self.axes.shared is not None and isinstance(self.allocated, Placed):
+            assert max(self.allocated.parts, default=0) <= self.axes.shared[1], (
+                "an instance is full"
+            )
         assert all(job_id < self.next_id for job_id in self.jobs)
         gone = {each for each in self.dependents if not self.lives(each)}
         assert gone == self.dependents.ended.keys(), "a job waits for one that has ended"

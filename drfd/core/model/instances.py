@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 #: Instances of countable resources by name: (("gpu", ("0", "1")),).
@@ -20,6 +21,34 @@ class InstancePlace(NamedTuple):
     node: int | None = None
     #: Instances of the same resource that have a direct link to it.
     links: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedInstances:
+    """The instances of a resource of which a job gets a part of one, or some as a whole."""
+
+    #: The axis of their sum.
+    axis: int
+    #: The size of each; amounts below it are a part of one, and others are multiples of it.
+    size: int
+    names: tuple[str, ...]
+    places: Mapping[str, InstancePlace]
+
+    def parts_for(self, asked: int, free: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return how much of each instance a job gets that asks for so much: a part of the one
+        that has the least left which suffices, or wholly free ones; None if there are none."""
+        if asked < self.size:
+            enough = [(left, at) for at, left in enumerate(free) if left >= asked]
+            return self._parts({min(enough)[1]}, asked) if enough else None
+        count = -(-asked // self.size)
+        whole = [name for name, left in zip(self.names, free, strict=True) if left >= self.size]
+        if len(whole) < count:
+            return None
+        chosen = choose_near(count, whole, self.places)
+        return self._parts({self.names.index(each) for each in chosen}, self.size)
+
+    def _parts(self, chosen: set[int], part: int) -> tuple[int, ...]:
+        return tuple([part if at in chosen else 0 for at in range(len(self.names))])
 
 
 def choose_instances(
@@ -42,12 +71,14 @@ def choose_instances(
         free = [each for each in lists.get(name, ()) if (name, each) not in taken]
         assert len(free) >= count, f"{count} of {name} were admitted, and {free} are free"
         known = {instance: place for (kind, instance), place in places if kind == name}
-        chosen.append((name, tuple(_together(count, free, known) if known else free[:count])))
+        chosen.append((name, tuple(choose_near(count, free, known))))
     return tuple(chosen)
 
 
-def _together(count: int, free: list[str], places: Mapping[str, InstancePlace]) -> list[str]:
+def choose_near(count: int, free: list[str], places: Mapping[str, InstancePlace]) -> list[str]:
     """Choose `count` of the free instances that are near each other, in the order of `free`."""
+    if not places:
+        return free[:count]
     nodes: dict[int | None, list[str]] = {}
     for each in free:
         nodes.setdefault(places.get(each, _NOWHERE).node, []).append(each)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from drfd.core.model.instances import Instance, InstancePlace, Instances
-from drfd.core.model.vectors import Vector
+from drfd.core.model.instances import Instance, InstancePlace, Instances, SharedInstances
+from drfd.core.model.vectors import Placed, Room, Vector, minus
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})
@@ -81,17 +81,30 @@ class Axes:
     instances: Instances = ()
     #: Where instances are of which something is known.
     places: tuple[tuple[Instance, InstancePlace], ...] = ()
+    #: The countable resource of which several jobs may share an instance, and the memory of each of
+    #: its instances, in bytes. Its axis "memory:NAME" counts bytes.
+    shared: tuple[str, int] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         rates = _of_each(self.disks) if len(self.disks) > 1 else ("read", "write")
-        return ("cores", "memory", *rates, *self.gres, *_of_each(self.lost))
+        return ("cores", "memory", *rates, *map(self.axis_of, self.gres), *_of_each(self.lost))
+
+    def axis_of(self, name: str) -> str:
+        """Return the name of the axis of a countable resource."""
+        return memory_axis(name) if self.is_shared(name) else name
+
+    def is_shared(self, name: str) -> bool:
+        """Return whether several jobs may share an instance of this countable resource."""
+        return self.shared is not None and self.shared[0] == name
 
     def vector(self, amount: Resources) -> Vector:
         """Return the amounts in order, without countable resources that have no axis."""
         if not (self.gres or self.lost or amount.disks) and len(self.disks) < 2:
             return amount.cores_milli, amount.memory_bytes, amount.read_bps, amount.write_bps
         counts = dict(amount.gres)
+        if self.shared is not None:
+            counts[self.shared[0]] = self._shared_bytes(amount)
         rates: tuple[int, ...] = (amount.read_bps, amount.write_bps)
         lost: tuple[int, ...] = ()
         if len(self.disks) > 1 or amount.disks:
@@ -107,11 +120,58 @@ class Axes:
             *lost,
         )
 
+    def _shared_bytes(self, amount: Resources) -> int:
+        """Return the memory of shared instances in an amount: of one instance a part, if the amount
+        says which, and otherwise all of each."""
+        assert self.shared is not None
+        (name, size), counts = self.shared, dict(amount.gres)
+        count, part = counts.get(name, 0), dict(amount.gres_memory).get(name, size)
+        return (min(part, size) if count == 1 else count * size) + counts.get(memory_axis(name), 0)
+
+    def room(self, free: Vector) -> Vector:
+        """Return these free amounts, with all of each shared instance free."""
+        if self.shared is None:
+            return free
+        name, size = self.shared
+        names = dict(self.instances).get(name, ())
+        known = {instance: place for (kind, instance), place in self.places if kind == name}
+        shared = SharedInstances(
+            axis=self.names.index(memory_axis(name)), size=size, names=names, places=known
+        )
+        return Room.of(free, (size,) * len(names), shared)
+
+    def held(self, demand: Vector, instances: Instances) -> Vector:
+        """Return what a job of this demand holds that was given these instances. Those that the
+        machine no longer has use no capacity."""
+        if self.shared is None:
+            return minus(demand, self.retired(instances)) if instances else demand
+        name, _ = self.shared
+        own, there = dict(instances).get(name, ()), dict(self.instances).get(name, ())
+        others = tuple(each for each in instances if each[0] != name)
+        axis = self.names.index(memory_axis(name))
+        part = demand[axis] // len(own) if own else 0
+        parts = tuple([part if each in own else 0 for each in there])
+        amounts = list(minus(demand, self.retired(others)))
+        amounts[axis] = sum(parts)
+        return Placed(amounts, parts)
+
+    def split_gres(
+        self, gres: Iterable[tuple[str, int]], held: Vector | None
+    ) -> tuple[list[tuple[str, int]], Instances]:
+        """Split what a job asks for into what it gets as whole instances that are not chosen yet,
+        and the shared instances that it was placed on."""
+        whole = [pair for pair in gres if not self.is_shared(pair[0])]
+        if self.shared is None or not isinstance(held, Placed):
+            return whole, ()
+        name, _ = self.shared
+        there = zip(dict(self.instances).get(name, ()), held.parts, strict=True)
+        return whole, ((name, tuple([each for each, part in there if part])),)
+
     def resources(self, vector: Vector) -> Resources:
         split = len(self.disks) > 1
         first_gres = 2 + 2 * (len(self.disks) if split else 1)
         end_gres = first_gres + len(self.gres)
-        counts = zip(self.gres, vector[first_gres:end_gres], strict=True)
+        counts = zip(map(self.axis_of, self.gres), vector[first_gres:end_gres], strict=True)
         disks: tuple[tuple[str, int, int], ...] = ()
         if split:
             pairs = zip(vector[2:first_gres:2], vector[3:first_gres:2], strict=True)
@@ -140,9 +200,16 @@ class Axes:
         return min(amount.used_disks.difference(self.disks), default=None)
 
 
+def memory_axis(name: str) -> str:
+    """Return the name of the axis of a countable resource that jobs share by its memory."""
+    return f"memory:{name}"
+
+
 def kind_of(axis: str) -> str:
-    """Return the kind of an axis: "read" for "read:data"."""
-    return axis.partition(":")[0]
+    """Return the kind of an axis: "read" for "read:data". What is set for the kind holds for each
+    such axis that has no setting of its own; the memory of GPUs is a kind by itself."""
+    kind, _, which = axis.partition(":")
+    return axis if which and kind == "memory" else kind
 
 
 def _of_each(disks: Iterable[str]) -> tuple[str, ...]:

@@ -33,7 +33,18 @@ from typing import NamedTuple
 
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.queue import Entry
-from drfd.core.model.vectors import Vector, fits, minus, plus, short_axes
+from drfd.core.model.vectors import (
+    Room,
+    Vector,
+    fits,
+    least,
+    minus,
+    not_negative,
+    place,
+    placed,
+    plus,
+    short_axes,
+)
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad
 
@@ -45,6 +56,8 @@ class Reservation:
     job_id: int
     leaf: str
     demand: Vector
+    #: What the job will hold when it starts at the shadow time.
+    held: Vector
     #: The shadow time (Unix time): the job starts by then if all jobs end as estimated.
     start_s: float
     #: The estimated end of the job if it starts at the shadow time (Unix time).
@@ -85,6 +98,7 @@ class Promise(NamedTuple):
             job_id=self.job_id,
             leaf=leaf,
             demand=demand,
+            held=demand,
             start_s=start_s,
             end_s=start_s,
             extra=minus(demand, demand),
@@ -147,7 +161,7 @@ def reserve(
     found = shadow(asked.demand, asked.length_s, availability)
     if found is None:
         return None
-    start_s, extra = found
+    start_s, extra, held = found
     now_s, before = availability.now_s, asked.before
     missed, due_s = 0, start_s
     if before is not None:
@@ -159,6 +173,7 @@ def reserve(
         job_id=asked.job_id,
         leaf=asked.leaf,
         demand=asked.demand,
+        held=held,
         start_s=start_s,
         end_s=start_s + asked.length_s,
         extra=extra,
@@ -175,6 +190,7 @@ def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
         job_id=job_id,
         leaf=leaf,
         demand=demand,
+        held=demand,
         start_s=now_s,
         end_s=now_s,
         extra=minus(demand, demand),
@@ -184,21 +200,30 @@ def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
     )
 
 
-def shadow(
-    demand: Vector, length_s: float, availability: Availability
-) -> tuple[float, Vector] | None:
-    """Return (shadow time, extra) for this demand and run time, or None if it never fits."""
+class Shadow(NamedTuple):
+    """When a job can start if all jobs end as estimated."""
+
+    #: Unix time.
+    start_s: float
+    #: What is free then beside it.
+    extra: Vector
+    #: What it holds then.
+    held: Vector
+
+
+def shadow(demand: Vector, length_s: float, availability: Availability) -> Shadow | None:
+    """Return the shadow time for this demand and run time, or None if it never fits."""
     free, now_s, ends = availability.free, availability.now_s, availability.ends
     reservations = availability.reservations
     line = ends.read() if isinstance(ends, InOrder) else _line(ends)
     if availability.started:
         line = sorted([*line, *_line(availability.started)], key=_time)
-    if not reservations:
+    if not reservations and not isinstance(free, Room):
         return _first_fit(demand, free, line, now_s)
     nothing = minus(free, free)
     others = []
     for each in reservations:
-        others += [(each.start_s, 0, minus(nothing, each.demand)), (each.end_s, 0, each.demand)]
+        others += [(each.start_s, 0, minus(nothing, each.held)), (each.end_s, 0, each.held)]
     changes = merge(line, sorted(others, key=_time), key=_time)
     change, at_s = next(changes, None), now_s
     while True:
@@ -211,7 +236,8 @@ def shadow(
             for each in reservations
             if at_s < each.start_s
         ):
-            return at_s, minus(free, demand)
+            held = placed(demand, free)
+            return Shadow(at_s, minus(free, held), held)
         if change is None:
             return None
         at_s = change[0]
@@ -227,7 +253,7 @@ _SUMMED = 64
 
 def _first_fit(
     demand: Vector, free: Vector, line: Sequence[LineEnd], now_s: float
-) -> tuple[float, Vector] | None:
+) -> Shadow | None:
     """Compute the shadow time without earlier reservations. Resources then only come back, so it
     is enough to follow the axes on which something is missing, one after the other."""
     count, at_s = 0, now_s
@@ -245,7 +271,7 @@ def _first_fit(
         after += 1
     if after > count:
         free = _sum([free, *[held for _, _, held in line[count:after]]])
-    return at_s, minus(free, demand)
+    return Shadow(at_s, minus(free, demand), demand)
 
 
 def _count_until(line: Sequence[LineEnd], count: int, axis: int, lack: int) -> int:
@@ -274,20 +300,30 @@ def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector)
     shadow time, without delaying the reservation."""
     if reservation.is_drain and not _fits_beside(reservation, demand, free):
         return False
-    return end_s <= reservation.start_s or fits(demand, reservation.extra)
+    return end_s <= reservation.start_s or _fits_extra(reservation, demand, free)
 
 
 def _fits_beside(reservation: Reservation, demand: Vector, free: Vector) -> bool:
     """Return whether the demand fits into what the reserved job does not need of `free`."""
-    left = tuple([max(0, a - b) for a, b in zip(free, reservation.demand, strict=True)])
-    return fits(demand, left)
+    return fits(demand, _beside(reservation, free))
 
 
-def taken(reservation: Reservation, demand: Vector, end_s: float) -> Reservation:
+def _beside(reservation: Reservation, free: Vector) -> Vector:
+    return not_negative(minus(free, reservation.held))
+
+
+def _fits_extra(reservation: Reservation, demand: Vector, free: Vector) -> bool:
+    """Return whether a demand that fits into `free` leaves the reserved job enough at its shadow
+    time: it must be of an instance that has enough free now and then."""
+    extra = reservation.extra
+    return fits(demand, least(free, extra) if isinstance(free, Room) else extra)
+
+
+def taken(reservation: Reservation, held: Vector, end_s: float) -> Reservation:
     """Return the reservation after a job has been started before its shadow time."""
     if end_s <= reservation.start_s:
         return reservation
-    return replace(reservation, extra=minus(reservation.extra, demand))
+    return replace(reservation, extra=minus(reservation.extra, held))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +432,7 @@ class Backfill:
         for each in self.reservations:
             if each.is_drain and not _fits_beside(each, demand, free):
                 return None
-            if not fits(demand, each.extra):
+            if not _fits_extra(each, demand, free):
                 found = min(found, each.start_s)
         return found
 
@@ -415,11 +451,25 @@ class Backfill:
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
         return next((each for each in others if not allows(each, demand, end_s, free)), None)
 
-    def admit(self, demand: Vector, job_id: int) -> None:
+    def placed(self, demand: Vector, job_id: int, free: Vector) -> Vector:
+        """Return what a job that starts now in `free` holds, which leaves the reserved jobs their
+        instances if it can."""
+        if not (isinstance(free, Room) and self.reservations):
+            return placed(demand, free)
+        left: Vector = free
+        end_s = self.pass_context.end_s(job_id)
+        for each in self.reservations:
+            if each.is_drain:
+                left = _beside(each, left)
+            if end_s > each.start_s:
+                left = least(left, each.extra)
+        return place(demand, left) or placed(demand, free)
+
+    def admit(self, held: Vector, job_id: int) -> None:
         """Take a job that starts now out of the extra of the reservations."""
         if self.reservations:
             end_s = self.pass_context.end_s(job_id)
-            self.reservations = [taken(each, demand, end_s) for each in self.reservations]
+            self.reservations = [taken(each, held, end_s) for each in self.reservations]
 
     def reserve(
         self,
@@ -431,7 +481,7 @@ class Backfill:
         admitted: Mapping[int, Vector],
         before: Reservation | None = None,
     ) -> bool:
-        """Reserve for the job; `admitted` are the demands of the jobs that this pass has admitted.
+        """Reserve for the job; `admitted` is what the jobs hold that this pass has admitted.
         Returns whether the job would fit at any time."""
         asked = ReservationRequest(
             job_id=job_id,
@@ -452,7 +502,7 @@ class Backfill:
             end_s = start_s + asked.length_s
             found = replace(found, start_s=start_s, end_s=end_s, due_s=due_s)
         self.reservations = [
-            taken(each, demand, found.end_s) if found.start_s <= each.start_s else each
+            taken(each, found.held, found.end_s) if found.start_s <= each.start_s else each
             for each in self.reservations
         ]
         self.reservations.append(found)

@@ -30,7 +30,7 @@ from drfd.core.fairness.priority_tree import NEVER, IndexedHeap
 from drfd.core.fairness.share_tree import TOP, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, Line
 from drfd.core.model.events import StartReason
-from drfd.core.model.vectors import Vector, fits, minus
+from drfd.core.model.vectors import Vector, fits, minus, placed
 from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.plan import PassInput, Plan
 
@@ -51,7 +51,7 @@ class BaselinePass:
         self.share_tree: ShareTree = tables.shares.share_tree(tables.used, self.queues)
         #: The nodes that have used up their quota, which come after the others.
         self.share_tree.last = pass_input.wait_index.beyond
-        #: The admitted jobs with their demands, in order.
+        #: The admitted jobs with what they hold, in order.
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
@@ -118,8 +118,9 @@ class BaselinePass:
 
     def admit(self, leaf: str, head: Head) -> None:
         (_, job_id), demand = head
-        self.admitted[job_id] = demand
-        self.free = minus(self.free, demand)
+        held = placed(demand, self.free)
+        self.admitted[job_id] = held
+        self.free = minus(self.free, held)
         self.share_tree.hold(leaf, demand)
         self._add(leaf, 1)
         self._passed.setdefault(leaf, Counter())[demand] += 1
@@ -136,6 +137,7 @@ class BaselinePass:
     def plan(self, order: list[str], reservations: tuple[Reservation, ...] = ()) -> Plan:
         return Plan(
             admitted=list(self.admitted),
+            held=self.admitted,
             reasons=self.reasons,
             free=self.free,
             order=order,
@@ -241,7 +243,7 @@ def _backfill(baseline: BaselinePass, backfill: Backfill) -> None:
         if head is not None and head[0][1] == job_id:
             baseline.admit(leaf, head)
             baseline.reasons[job_id] = StartReason.BACKFILL
-            backfill.admit(head[1], job_id)
+            backfill.admit(baseline.admitted[job_id], job_id)
             head = choose(leaf)
         _push(baseline, line, leaf, head)
 

@@ -32,7 +32,7 @@ from drfd.core.fairness.priority_tree import PriorityTree, ServingOrder, Sibling
 from drfd.core.fairness.share_tree import TOP
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
-from drfd.core.model.vectors import Vector, fits, minus
+from drfd.core.model.vectors import Room, Vector, fits, minus, placed
 from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands, Item
 from drfd.core.scheduling.plan import PassInput, Plan
@@ -95,6 +95,7 @@ def drf(pass_input: PassInput) -> Plan:
     walk.serve(promise_only=False)
     return Plan(
         admitted=list(walk.admitted),
+        held=walk.admitted,
         reasons=walk.reasons,
         free=walk.free,
         order=ServingOrder(wait_index.order),
@@ -118,7 +119,7 @@ class _Walk:
         self.backfill = Backfill(pass_context) if pass_context is not None else None
         #: The job that no later job of its leaf may pass.
         self.starvation_guard: StarvationGuard | None = None
-        #: The admitted jobs with their demands, in order.
+        #: The admitted jobs with what they hold, in order.
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
@@ -357,14 +358,17 @@ class _Walk:
             self._reserve(leaf, demand, job_id)
 
     def _admit(self, leaf: str, demand: Vector, entry: Entry) -> None:
-        self.admitted[entry[1]] = demand
-        self.free = minus(self.free, demand)
-        pass_context = None
-        if self.backfill is not None:
+        pass_context, held = None, demand
+        if self.backfill is None:
+            held = placed(demand, self.free)
+        else:
             if self.backfill.reservations:
                 self.reasons[entry[1]] = StartReason.BACKFILL
-            self.backfill.admit(demand, entry[1])
+            held = self.backfill.placed(demand, entry[1], self.free)
+            self.backfill.admit(held, entry[1])
             pass_context = self.backfill.pass_context
+        self.admitted[entry[1]] = held
+        self.free = minus(self.free, held)
         self.wait_index.take(leaf, demand, entry[1], pass_context=pass_context)
         self._apart.note(leaf)
         self._has_moved, self._is_sifted = True, False
@@ -512,7 +516,11 @@ class DemandSearch:
     ) -> Item | None:
         """Return the first job within the headroom that delays no reservation, or None."""
         if self._backfill is None or not self._backfill.reservations:
-            return demands.first((*headroom, ANY_LENGTH), before=before)
+            if not isinstance(free, Room):
+                return demands.first((*headroom, ANY_LENGTH), before=before)
+            return demands.first(
+                (*headroom, ANY_LENGTH), lambda item: fits(item.demand, free), before=before
+            )
         found: Item | None = before
         for bounds in self._bounds(leaf, headroom, free, self._backfill):
             better = demands.first(bounds, lambda item: self._may_pass(item, free), before=found)
@@ -530,7 +538,7 @@ class DemandSearch:
         for each in backfill.reservations:
             if each.is_drain:
                 headroom = _least(
-                    headroom, [max(0, a - b) for a, b in zip(free, each.demand, strict=True)]
+                    headroom, [max(0, a - b) for a, b in zip(free, each.held, strict=True)]
                 )
         in_order = sorted(backfill.reservations, key=lambda each: each.start_s)
         for each in in_order:
@@ -540,7 +548,10 @@ class DemandSearch:
         yield *headroom, ANY_LENGTH
 
     def _may_pass(self, item: Item, free: Vector) -> bool:
-        """Return whether the job delays no reservation."""
+        """Return whether there is an instance for the job, if it needs one, and it delays no
+        reservation."""
+        if isinstance(free, Room) and not fits(item.demand, free):
+            return False
         backfill = self._backfill
         if backfill is None or not backfill.reservations:
             return True

@@ -59,10 +59,11 @@ def runner_count(ledger: Ledger) -> int:
 
 
 def launches_with_room(
-    admitted: list[int], ledger: Ledger, rules: Rules, free: Vector
+    admitted: list[int], held: Mapping[int, Vector], ledger: Ledger, rules: Rules, free: Vector
 ) -> tuple[list[int], Vector] | None:
     """Return the jobs of `admitted` for whose runners there is memory too, and the resources free
-    after them; or None if that is all of them. `free` is from before the pass.
+    after them; or None if that is all of them. `held` is what each of them holds once it has
+    started, and `free` is from before the pass.
 
     A job alone on the machine always starts, since it may ask for the whole capacity.
     """
@@ -76,9 +77,7 @@ def launches_with_room(
     before = runner_bytes(count, rules)
     for job_id in admitted:
         job = ledger.job(job_id)
-        wanted = ledger.wanted(job)
-        assert wanted is not None
-        after = minus(free, wanted)
+        after = minus(free, held[job_id])
         if job.state is JobState.SUSPENDED:
             # A suspended job has a runner already.
             left.append(job_id)
@@ -131,11 +130,17 @@ def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | Non
     job has is not free anyway. None if nothing is left of it."""
     if load is None or not load.instances:
         return load
-    free = set(each_instance(ledger.axes.instances)) - ledger.taken.keys()
-    left = tuple((each, users) for each, users in load.instances if each in free)
-    counts = Counter(name for (name, _), _ in left)
+    axes = ledger.axes
+    free = set(each_instance(axes.instances)) - ledger.taken.keys()
+    # Of a shared one, the part that no job has is kept free: `free_of` subtracts it.
+    left = tuple(
+        (each, users)
+        for each, users in load.instances
+        if each in free or (axes.is_shared(each[0]) and each in ledger.taken)
+    )
+    counts = Counter(name for (name, _), _ in left if not axes.is_shared(name))
     gres = tuple(sorted(counts.items()))
-    if not gres and load.kept == NOTHING:
+    if not left and load.kept == NOTHING:
         return None
     return replace(
         load,

@@ -60,6 +60,8 @@ class Plan:
 
     #: Jobs to admit, in order.
     admitted: list[int]
+    #: What each of them holds then, if the policy says it.
+    held: Mapping[int, Vector] = field(default_factory=dict, compare=False)
     #: The rule by which a job starts, for each that does not start by its own turn.
     reasons: Mapping[int, StartReason] = field(default_factory=dict, compare=False)
     #: The resources left after them.

@@ -23,7 +23,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Now
-from drfd.core.model.vectors import Vector, fits, minus, plus, total
+from drfd.core.model.vectors import Vector, fits, minus, plus, short_axes, total
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0
@@ -154,7 +154,7 @@ def preempt(
     leaving = supply.leaving
     demand = ledger.wanted(ledger.job(starving.job_id))
     free = plus(
-        minus(supply.capacity, ledger.allocated),
+        minus(ledger.axes.room(supply.capacity), ledger.allocated),
         total((release for _, release in leaving), ledger.nothing),
     )
     if demand is None or fits(demand, free):
@@ -287,8 +287,7 @@ class _Search:
         return None
 
     def _helps(self, release: Vector) -> bool:
-        triples = zip(self._demand, self.free, release, strict=True)
-        return any(asked > there and given for asked, there, given in triples)
+        return any(release[axis] for axis in short_axes(self._demand, self.free))
 
     def _may_go(self, job: Job) -> bool:
         """Return whether all nodes on the job's side would keep their promise and stay at least

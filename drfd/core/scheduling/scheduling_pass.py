@@ -22,7 +22,7 @@ from drfd.core.model.instances import Instance, Instances, choose_instances, eac
 from drfd.core.model.job import GroupKey, JobState
 from drfd.core.model.resources import NOTHING
 from drfd.core.model.stimuli import Now
-from drfd.core.model.vectors import Vector, minus
+from drfd.core.model.vectors import Room, Vector, minus
 from drfd.core.scheduling import baseline_policies as baselines
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.demand_tree import ANY_LENGTH
@@ -92,7 +92,7 @@ def schedule(
         plan = _first_of(plan, limits.starts, ledger, free, pass_context.before)
     if ledger.groups:
         plan = _within_groups(plan, ledger, free, pass_context.before)
-    fewer = launches_with_room(plan.admitted, ledger, rules, free)
+    fewer = launches_with_room(plan.admitted, plan.held, ledger, rules, free)
     if fewer is not None:
         plan = _with_fewer(plan, *fewer, ledger, pass_context.before)
     external = pass_context.external
@@ -114,7 +114,9 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
         if job.spec.demand.gres:
             taken = {*ledger.taken, *chosen}
             axes = ledger.axes
-            instances = choose_instances(job.spec.demand.gres, axes.instances, taken, axes.places)
+            whole, shared = axes.split_gres(job.spec.demand.gres, plan.held.get(job_id))
+            instances = choose_instances(whole, axes.instances, taken, axes.places)
+            instances = tuple(sorted((*instances, *shared)))
             chosen.update(each_instance(instances))
         yield ev.Admitted(
             job_id=job_id,
@@ -152,9 +154,15 @@ def build_wait_index(
 
 def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
     """Return the free resources; an amount is negative where more is held than there is."""
-    free = minus(rules.shares.capacity, ledger.allocated)
+    free = minus(rules.axes.room(rules.shares.capacity), ledger.allocated)
     taken = kept(ledger, rules, external)
-    return free if taken is NOTHING else minus(free, rules.axes.vector(taken))
+    if taken is NOTHING:
+        return free
+    free = minus(free, rules.axes.vector(taken))
+    if isinstance(free, Room) and external is not None:
+        in_use = [name for (kind, name), _ in external.instances if rules.axes.is_shared(kind)]
+        return free.shut(in_use)
+    return free
 
 
 def _with_fewer(
@@ -177,12 +185,10 @@ def _with_fewer(
     return replace(plan, admitted=admitted, free=free, reservations=left, share_tree=share_tree)
 
 
-def _free_beside(admitted: list[int], ledger: Ledger, free: Vector) -> Vector:
-    """Return what is left of the free resources when these jobs have started."""
+def _free_beside(admitted: list[int], plan: Plan, free: Vector) -> Vector:
+    """Return what is left of the free resources when these of the plan's jobs have started."""
     for job_id in admitted:
-        wanted = ledger.wanted(ledger.job(job_id))
-        assert wanted is not None
-        free = minus(free, wanted)
+        free = minus(free, plan.held[job_id])
     return free
 
 
@@ -191,7 +197,7 @@ def _first_of(
 ) -> Plan:
     """Return the plan cut after `most` launches, for policies that do not cut their passes."""
     admitted = plan.admitted[:most]
-    left = _free_beside(admitted, ledger, free)
+    left = _free_beside(admitted, plan, free)
     return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)
 
 
@@ -215,7 +221,7 @@ def _within_groups(
     if len(admitted) == len(plan.admitted):
         return plan
     # Other jobs may start at once in the room of the jobs left out.
-    left = _free_beside(admitted, ledger, free)
+    left = _free_beside(admitted, plan, free)
     return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)
 
 
@@ -237,7 +243,7 @@ def _one_at_a_time(
         admitted.append(job_id)
     is_cut = plan.is_cut
     if len(admitted) < len(plan.admitted):
-        left = _free_beside(admitted, ledger, free)
+        left = _free_beside(admitted, plan, free)
         plan = _with_fewer(plan, admitted, left, ledger, before)
         # Other jobs may start at once in the room of the jobs left out.
         is_cut = True

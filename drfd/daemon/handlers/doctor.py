@@ -16,7 +16,7 @@ from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup.views import resources_view
-from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text
+from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, shared_text
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
@@ -152,7 +152,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
         "processes": link.hello.get("processes"),
         "gres": {name: list(each) for name, each in site.rules.axes.instances},
         "disks": disks,
-        "capacity": resources_view(site.rules.capacity),
+        "capacity": resources_view(site.rules.axes.resources(site.rules.shares.capacity)),
         "warnings": [
             *site.warnings,
             *link.hello.get("warnings", []),
@@ -206,7 +206,13 @@ def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
 def gpu_memory_control(site: Site, link: Link) -> dict[str, str]:
     """Return how the memory that jobs declare on each GPU is kept; empty as `gpu_use_control`."""
     found = gpu_keepings(site, link)
-    return {_GPU_MEMORY: keepings_text(found)} if found and link.hello else {}
+    if not found or not link.hello:
+        return {}
+    text = keepings_text(found)
+    if site.rules.axes.shared is not None:
+        _, size = site.rules.axes.shared
+        text = f"{shared_text(size, link.gpu_use.sizes(found))}; {text}"
+    return {_GPU_MEMORY: text}
 
 
 def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:

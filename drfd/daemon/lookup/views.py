@@ -716,7 +716,7 @@ def shares_view(
             "restored_at": use.restored_s,
         }
     view: SharesReply = {
-        "capacity": resources_view(rules.capacity),
+        "capacity": resources_view(rules.axes.resources(rules.shares.capacity)),
         "free": resources_view(rules.axes.resources(_not_negative(free))),
         "nodes": [nodes[path] for path in sorted(nodes)],
     }

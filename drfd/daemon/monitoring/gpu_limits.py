@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from drfd.common.units import show_size
 from drfd.core.decisions.outcome import GPU_READINGS
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, PERIOD_S
+from drfd.devices.gpus import GPU
 
 #: The way of a GPU of which the kernel limits the memory of each cgroup.
 KERNEL = "kernel (dmem)"
@@ -68,6 +70,16 @@ def keepings_text(found: Mapping[str, Keeping]) -> str:
     if len(names) == 1:
         return next(iter(names))
     return "; ".join(f"{','.join(some)} {text}" for text, some in names.items())
+
+
+def shared_text(size: int, sizes: Mapping[str, int | None]) -> str:
+    """Return that jobs share GPUs by their declared memory, of which each GPU has `size` bytes to
+    give; and which GPUs have less, as far as their sizes are known."""
+    small = [
+        f"{name} has {show_size(each)}" for name, each in sizes.items() if each and each < size
+    ]
+    beside = f", but {' and '.join(small)}: lower gres.{GPU}.memory" if small else ""
+    return f"jobs share each GPU's {show_size(size)}{beside}"
 
 
 def unkept_text(found: Mapping[str, Keeping]) -> str | None:

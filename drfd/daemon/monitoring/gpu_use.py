@@ -187,10 +187,14 @@ class GpuUse:
         found = [each for at_s, gpus in self._latest.values() if at_s >= oldest_s for each in gpus]
         return sorted(found, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
 
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """Return the memory of each of the GPUs with these names, None where it is not known."""
+        return {name: self._sizes.get(name) for name in names}
+
     def largest(self, names: Iterable[str]) -> int | None:
         """Return the memory of the largest of the GPUs with these names, or None if there is none,
         or one of which it is not known."""
-        sizes = [self._sizes.get(name) for name in names]
+        sizes = self.sizes(names).values()
         return None if None in sizes else max((each or 0 for each in sizes), default=None)
 
     def used_outside(self, instances: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -154,8 +154,7 @@ class _Watched:
 
 @dataclass
 class Meter:
-    """The samples of the attempts that are watched, and what was read of their use of GPUs; the
-    usage of any other attempt is None."""
+    """The samples of the attempts that are watched; the usage of any other attempt is None."""
 
     mono: Callable[[], float]
     #: Mount points of cgroup controllers; empty where jobs run without cgroups.
@@ -242,28 +241,14 @@ class Meter:
     def usage(self, job: Job) -> Usage | None:
         """Return the latest reading, or None before the first. After a restart, the earlier use of
         GPUs is known before there is any reading."""
-        usage, tally = self._sampled(job), self._gpu_tallies.get((job.id, job.attempt))
-        if tally is None:
-            return usage
-        gpus = self.gpus(job) or GpuShare(None, None)
-        return replace(
-            usage or Usage(),
-            gpu_memory_bytes=gpus.memory_bytes,
-            gpu_memory_peak_bytes=tally.memory_peak,
-            gpu_memory_single_peak_bytes=tally.single_peak,
-            gpu_percent=gpus.percent,
-            gpu_mean_percent=tally.mean_percent,
-        )
-
-    def _sampled(self, job: Job) -> Usage | None:
-        """Return the usage by the latest samples, without that of GPUs, or None before the first
-        sample."""
-        watched, pair = self._watched.get((job.id, job.attempt)), self.latest(job)
+        key = job.id, job.attempt
+        watched, pair, tally = self._watched.get(key), self.latest(job), self._gpu_tallies.get(key)
         if watched is None or pair is None:
-            return None
+            return None if tally is None else _with_tally(Usage(), tally)
         usage = measurements.usage_between(*pair, watched.peak_bytes)
         count = watched.memory_count
-        return replace(
+        gpus = self.gpus(job)
+        usage = replace(
             usage,
             memory_mean_bytes=watched.memory_sum // count if count else None,
             memory_working_bytes=watched.working_bytes,
@@ -272,7 +257,10 @@ class Meter:
             write_peak_bps=watched.write_peak_bps,
             # The last samples of a suspended job are from before its suspension.
             cores_milli=usage.cores_milli if job.suspended_at is None else 0,
+            gpu_memory_bytes=None if gpus is None else gpus.memory_bytes,
+            gpu_percent=None if gpus is None else gpus.percent,
         )
+        return usage if tally is None else _with_tally(usage, tally)
 
     def watched_attempts(self) -> Iterable[tuple[AttemptKey, str | None, int]]:
         """Return each attempt with its cgroup, or None, and the pid of its runner."""
@@ -345,6 +333,15 @@ class Meter:
         if job.cgroup is None or job.state is JobState.SUSPENDED:
             return None
         return measurements.pinned_cpus(self.mounts, job.cgroup)
+
+
+def _with_tally(usage: Usage, tally: GpuTally) -> Usage:
+    return replace(
+        usage,
+        gpu_memory_peak_bytes=tally.memory_peak,
+        gpu_memory_single_peak_bytes=tally.single_peak,
+        gpu_mean_percent=tally.mean_percent,
+    )
 
 
 def _higher(peak: int | None, before: int | None, after: int | None, span_s: float) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -387,7 +388,12 @@ def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_b
 # -- random lives -----------------------------------------------------------------------------
 
 
-def steps(bench: Bench, random: Random) -> Iterator[str]:
+def some_gpus(random: Random, **changes: Any) -> JobSpec:
+    count = random.choice([0, 1, 1, 2, 3])
+    return of_gpus(count, **changes) if count else spec(**changes)
+
+
+def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus) -> Iterator[str]:
     """One random thing after the other that may happen to a job; its name."""
     for _ in range(300):
         # In order of ids, so that a seed means the same always.
@@ -396,9 +402,7 @@ def steps(bench: Bench, random: Random) -> Iterator[str]:
         match random.choice(["submit", "pass", "pass", "up", "end", "gone", "freeze", "resume"]):
             case "submit":
                 actor, pool = random.choice([(ALICE, "root.alice"), (BOB, "root.bob")])
-                count = random.choice([0, 1, 1, 2, 3])
-                asked = of_gpus(count, actor=actor, pool=pool, preemptible=True)
-                bench.submit(asked if count else spec(actor=actor, pool=pool))
+                bench.submit(asks(random, actor=actor, pool=pool, preemptible=True))
                 yield "submit"
             case "pass":
                 bench.schedule()

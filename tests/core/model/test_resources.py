@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.core.model.resources import NOTHING, Axes, Resources
-from drfd.core.model.vectors import fits, minus, plus, short_axes, total
+from drfd.core.model.vectors import minus, plus, total
 from seeds import examples
 
 STEADY = examples(100)
@@ -56,30 +55,6 @@ def test_sums_and_differences_go_axis_by_axis() -> None:
     assert minus((1, 2, 3), (1, 3, 0)) == (0, -1, 3)
     assert total([(1, 2), (3, 4), (5, 6)], (100, 0)) == (109, 12)
     assert total([], (0, 0)) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("demand", "room", "short"),
-    [
-        ((2, 2), (2, 2), []),
-        ((2, 3), (2, 2), [1]),
-        ((3, 3), (2, 2), [0, 1]),
-        ((0, 0), (0, 0), []),
-        ((1, 0), (0, 9), [0]),
-    ],
-)
-def test_a_demand_fits_when_it_is_short_on_no_axis(
-    demand: tuple[int, ...], room: tuple[int, ...], short: list[int]
-) -> None:
-    assert short_axes(demand, room) == short
-    assert fits(demand, room) is (short == [])
-
-
-@pytest.mark.parametrize("compute", [plus, minus, fits, short_axes])
-def test_vectors_of_different_machines_do_not_mix(compute: object) -> None:
-    assert callable(compute)
-    with pytest.raises(ValueError, match=r"zip|machines"):
-        compute((1, 1), (1, 1, 1))
 
 
 # -- disks -------------------------------------------------------------------------------------

@@ -276,6 +276,7 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench
         job_id=2,
         leaf="root.bob",
         demand=bench.ledger.demand(bench.job(2)),
+        held=bench.ledger.demand(bench.job(2)),
         start_s=now(20).at_s,
         end_s=now(20).at_s,
         extra=(0, 0, 0, 0),

@@ -339,7 +339,8 @@ def kept(**changes: object) -> Reservation:
         "job_id": 1, "leaf": "a", "demand": (4, 0), "start_s": 100.0, "end_s": 200.0,
         "extra": (1, 9), "due_s": 100.0,
     }  # fmt: skip
-    return Reservation(**(plain | changes))  # type: ignore[arg-type]
+    demand = changes.get("demand", plain["demand"])
+    return Reservation(**({"held": demand} | plain | changes))  # type: ignore[arg-type]
 
 
 def shadow_of(
@@ -351,7 +352,9 @@ def shadow_of(
     reserved: Sequence[Reservation] = (),
 ) -> tuple[float, Vector] | None:
     availability = Availability(free=free, now_s=now_s, ends=ends, reservations=reserved)
-    return shadow(demand, length_s, availability)
+    found = shadow(demand, length_s, availability)
+    assert found is None or found.held == demand
+    return None if found is None else (found.start_s, found.extra)
 
 
 def test_the_shadow_time_is_the_first_moment_at_which_it_fits() -> None:
@@ -594,4 +597,5 @@ def test_the_shadow_time_is_the_first_moment_at_which_enough_has_come_back(seed:
         if fits(demand, back):
             expected = at_s, minus(back, demand)
             break
-    assert shadow(demand, 60.0, availability) == expected
+    found = shadow(demand, 60.0, availability)
+    assert (found and (found.start_s, found.extra)) == expected

@@ -269,16 +269,6 @@ def test_readings_are_of_the_attempt_that_has_the_gpus(use: GpuUse, meter: Meter
     assert of_each(meter, replace(later, attempt=2)) == {}
 
 
-def test_a_job_that_ends_before_its_first_sample_has_what_was_read_of_gpus(
-    use: GpuUse, meter: Meter
-) -> None:
-    assert meter.usage(JOB) is None
-    take(use, gpu(process(11, OURS, memory=500, utilisation=90)))
-    usage = meter.usage(JOB)
-    assert usage is not None and _gpu_fields(usage) == (500, 500, 90, 90)
-    assert meter.finish(JOB, 0.0) == usage
-
-
 def _gpu_fields(usage: Usage) -> tuple[int | None, ...]:
     return (
         usage.gpu_memory_bytes, usage.gpu_memory_peak_bytes, usage.gpu_percent,
