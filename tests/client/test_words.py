@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
-from drfd.client.words import parse_after, parse_begin
+from drfd.client.words import Gres, parse_after, parse_begin, parse_gres
 from drfd.common.errors import Refused
+from drfd.common.units import show_gres_word
+from seeds import examples
 
 
 @pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
@@ -119,3 +123,37 @@ def test_a_range_that_cannot_be_is_refused_with_the_cure(text: str, complaint: s
     with pytest.raises(Refused) as refusal:
         parse_after(text)
     assert complaint in str(refusal.value)
+
+
+@examples(100)
+@given(
+    some.lists(
+        some.tuples(
+            some.sampled_from(["gpu", "license", "memory_key", "a-b"]),
+            some.integers(0, 1 << 20),
+            some.none() | some.integers(1 << 20, 1 << 60),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_lists_of_countables_are_read_as_they_are_written(
+    asked: list[tuple[str, int, int | None]],
+) -> None:
+    parts = [(name, count, memory if name == "gpu" else None) for name, count, memory in asked]
+    words = [show_gres_word(*part) for part in parts]
+    assert parse_gres(",".join(words)) == tuple(Gres(*part) for part in parts)
+    assert parse_gres(" , ".join(words)) == tuple(Gres(*part) for part in parts)
+
+
+@examples(200)
+@given(some.text("gpumeoryG=,1.0 -", max_size=30))
+def test_no_list_of_countables_is_read_by_chance(text: str) -> None:
+    """It is refused with what to write, or its resources have names and amounts that can be."""
+    try:
+        found = parse_gres(text)
+    except Refused as refusal:
+        assert refusal.code == "bad-value" and refusal.hint
+        return
+    assert found and all(each.name not in ("", "memory") for each in found)
+    assert all(each.memory_bytes is None or each.name == "gpu" for each in found)

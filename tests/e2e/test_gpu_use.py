@@ -196,6 +196,9 @@ def test_the_administrator_is_told_why_nothing_is_measured(instance: Instance, n
     assert said[0].split(maxsplit=2)[:2] == ["gpu", "use"]
     assert "not measured: NVIDIA's library answers: " in said[0]
     assert gpus(instance) == []
+    asks = ("--hold", "--gres", "gpu=1,memory=20G")
+    note = "drf: the declared memory of a gpu is not watched: NVIDIA's library answers: "
+    assert instance.drf("submit", *asks, "--", "true").stderr.startswith(note)
 
 
 GIB = 1 << 30
@@ -287,6 +290,12 @@ def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
     both = start(2, "3G")
     answer((0, both, 2.5), (1, both, 2.5))
     seen(both, 5)
+    shown = by_uuid.drf("show", str(both)).stdout.splitlines()
+    assert "GPU memory 2.5G of 3G on GPU GPU-a; 2.5G of 3G on GPU GPU-b" in shown
+    doctor = by_uuid.drf("doctor").stdout
+    assert "gpu memory measured every 2 s, job stopped after 2 readings above\n" in doctor
+    too_much = by_uuid.drf("submit", "--gres", "gpu,memory=25G", "--", "true", check=False)
+    assert "the largest here has 24G" in too_much.stderr
     answer((0, both, 3.5), (1, both, 0.5))
     seen(both, 4)
     answer((0, both, 0.5), (1, both, 2.75))
