@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfd.common.units import show_amount, show_duration, show_need, show_share_hours
@@ -52,6 +52,10 @@ _REMEDIES = {
     ("directory", Whose.USER): "it starts when the directory of users (LDAP, SSSD, …) answers",
     ("launcher", Whose.MACHINE): "it starts when other jobs have ended",
 }
+
+
+#: What a GPU is that nobody uses and that is kept free all the same.
+_LOST = "lost: its driver does not reach it any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,13 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
                     return kept
         case why.ExternalUse() if fact.instances:
             by = "; ".join(
-                f"{fact.shortage.axis} {each} is used by {_processes_of(users)}"
+                f"{fact.shortage.axis} {each} is "
+                + (f"used by processes of {', '.join(users)} outside drfd" if users else _LOST)
                 for each, users in fact.instances
             )
-            return f"{_shortage(fact.shortage)}; {by} ({_SETTING} = true leaves it to them)"
+            is_used = any(users for _, users in fact.instances)
+            cause = f" ({_SETTING} = true leaves it to them)" if is_used else ""
+            return f"{_shortage(fact.shortage)}; {by}{cause}"
         case why.ExternalUse():
             used, kept = (
                 show_amount(fact.shortage.axis, amount) for amount in (fact.used, fact.kept)
@@ -322,11 +329,6 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns("a slot", f"{fact.count} slots taken")
         case why.BehindInFifo():
             return WaitColumns(f"start of {fact.job}", f"job {fact.job} ({fact.user})")
-
-
-def _processes_of(users: Sequence[str]) -> str:
-    whose = f" of {', '.join(users)}" if users else ""
-    return f"processes{whose} outside drfd"
 
 
 def _draining(fact: why.Draining, show_clock: ShowClock) -> str:

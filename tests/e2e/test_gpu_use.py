@@ -361,3 +361,35 @@ def test_jobs_share_a_gpu_by_the_memory_that_they_declare(sharing: Instance, nvm
     assert any("jobs share each GPU's 24G; measured every" in line for line in lines)
     assert "30G of gpu memory" in sharing.drf("shares").stdout
     assert "gpu mem" in sharing.drf("top", "--once").stdout
+
+
+@pytest.fixture
+def careful(make_instance: Callable[..., Instance], nvml: Nvml) -> Iterator[Instance]:
+    """The same, where what processes outside drfd use is left to them."""
+    config = GPUS.replace(NODES, "instances = ['GPU-a', 'GPU-b']")
+    made = make_instance(f"{config}[scheduling]\nrespect_external_load = true\n")
+    yield from _run(made, nvml)
+
+
+def test_a_gpu_that_falls_off_the_bus_is_given_to_no_job_until_it_is_back(
+    careful: Instance, nvml: Nvml
+) -> None:
+    """Else each job would be started there, and fail at once."""
+    instance = careful
+    nvml.answer(*BIG)
+    wait_for("both", lambda: len(gpus(instance)) == 2)
+    nvml.answer(BIG[0].removesuffix(" 0") + " 15", BIG[1])
+    asks = ("-c", "0.1", "-m", "64M", "--gres", "gpu=2", "--", "true")
+
+    def reason() -> str:
+        """Of a job that is new: before the loss is known, it runs."""
+        job_id = instance.submit(*asks)
+        text = " ".join(instance.drf("why", job_id).stdout.split())
+        instance.drf("cancel", job_id, check=False)
+        return text
+
+    text = "gpu GPU-a is lost: its driver does not reach it"
+    wait_for("the loss", lambda: text in reason(), pause_s=1, show=reason)
+    late = instance.submit(*asks)
+    nvml.answer(*BIG)
+    assert instance.wait_end(late)["state"] == "COMPLETED"

@@ -342,7 +342,12 @@ SENTENCES: list[tuple[Evidence, str]] = [
         ),
         "needs 2 gpu, 0 free; gpu 0 is used by processes of carol, dave outside drfd; "
         "gpu GPU-5c is used by processes of root outside drfd; "
-        "gpu 2 is used by processes outside drfd (respect_external_load = true leaves it to them)",
+        "gpu 2 is lost: its driver does not reach it any more "
+        "(respect_external_load = true leaves it to them)",
+    ),
+    (
+        ExternalUse(ResourceShortage("gpu", 1, 0), 1, 1, (("0", ()),)),
+        "needs 1 gpu, 0 free; gpu 0 is lost: its driver does not reach it any more",
     ),
     # Shares.
     (

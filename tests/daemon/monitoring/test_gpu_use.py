@@ -326,6 +326,11 @@ def test_a_gpu_is_used_outside_if_more_than_a_screen_uses_it(
     assert list(use.used_outside(["0"])) == ["0"] * is_used
 
 
+def test_a_lost_gpu_is_kept_from_jobs_and_has_no_users(use: GpuUse) -> None:
+    take(use, gpu(is_lost=True, processes=None, memory_used=None))
+    assert use.used_outside(["0", "1"]) == {"0": ()}
+
+
 def test_who_uses_a_gpu_outside_is_named(use: GpuUse, clock: Clock) -> None:
     alike = {"memory": 3 * GIB}
     others = [process(5, uid=0, **alike), process(6, uid=123_456_789, **alike)]
