@@ -182,7 +182,7 @@ def read_names(value: object) -> list[str]:
 
 
 def read_path(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/"):
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise wrong(value, "an absolute path", '"/data"')
     return value
 

@@ -129,6 +129,18 @@ def late_gpus(before: Countables, given_before: Instances, given: Instances) -> 
     return tuple(each for each in dict(given).get(GPU, ()) if each not in known)
 
 
+def device_warnings(countables: Countables) -> Iterator[str]:
+    """Yield a sentence for each named node that is not there."""
+    for each in countables:
+        for number, paths in enumerate(each.devices):
+            for path in paths:
+                try:
+                    node_at(path)
+                except (OSError, ValueError) as error:
+                    why = error.strerror if isinstance(error, OSError) else "it is no device node"
+                    yield f"gres.{each.name}.devices: {each.name} {number}: {path}: {why}"
+
+
 def gpu_warnings(countables: Countables, gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield a sentence if the list of GPUs is not true of this machine. Nothing is said of a list
     where no GPU is found: its numbers may stand for something else."""

@@ -29,7 +29,7 @@ from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
-from drfd.daemon.countable import device_settings, shared_memory, with_devices_of
+from drfd.daemon.countable import device_settings, device_warnings, shared_memory, with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
@@ -529,6 +529,7 @@ def _check_config(options: argparse.Namespace) -> None:
     config = load(options.file)
     print(f"{options.file} is good")
     warnings = user_warnings(config.pools, config.members, _DIRECTORY_S)
+    warnings += device_warnings(config.countables)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
         numbers = _gpu_numbers(paths.SYSTEM_STATE / "launcher")

@@ -93,6 +93,18 @@ def test_no_file_at_all_is_a_usage_error(capsys: Captured) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_devices_that_are_not_there_are_named(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "drfd.toml"
+    nodes = ["/dev/full", f"{tmp_path}/none", str(path)]
+    path.write_text(f"[gres.fpga]\ndevices = {nodes}\n")
+    main(["check-config", str(path)])
+    warnings = [
+        f"drfd: warning: gres.fpga.devices: fpga 1: {tmp_path}/none: No such file or directory",
+        f"drfd: warning: gres.fpga.devices: fpga 2: {path}: it is no device node",
+    ]
+    assert [line for line in capsys.readouterr().err.splitlines() if "fpga" in line] == warnings
+
+
 def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
     def config(text: str) -> Config:
         path = tmp_path / "drfd.toml"

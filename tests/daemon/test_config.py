@@ -509,6 +509,7 @@ def test_a_wrong_value_is_an_error_that_names_its_key(path: Path, key: str, valu
         ("[gres.fpga]\ndevices = '/dev/a'\n", "gres.fpga.devices"),
         ("[gres.fpga]\ndevices = ['a']\n", "gres.fpga.devices"),
         ("[gres.fpga]\ndevices = [[]]\n", "gres.fpga.devices"),
+        ('[gres.fpga]\ndevices = ["/dev/a\\u0000b"]\n', "gres.fpga.devices"),
         ("[gres.fpga]\ndevices = ['/dev/a', ['/dev/b', '/dev/a']]\n", "gres.fpga.devices"),
         ("[gres.fpga]\ndevices = ['/dev/a']\ninstances = [0]\n", "gres.fpga.instances"),
         ("[gres.fpga]\ndevice = ['/dev/a']\n", "gres.fpga.devices"),
