@@ -68,13 +68,16 @@ class DeviceTable:
     find: Callable[[], Sequence[Gpu]] = field(default_factory=_memory)
 
     def look_up(self, grants: Sequence[Grant]) -> Found:
-        """Return what these instances are now. Raises DevicesFailed if a device that the job was
-        given is not there, or one that it was not given cannot be told from it."""
+        """Return what these instances are now. All other devices whose nodes the configuration
+        names are hidden as well. Raises DevicesFailed if a device that the job was given is not
+        there, or one that it was not given cannot be told from it."""
         found: dict[str, tuple[set[DeviceNode], set[DeviceNode]]] = {}
         numa_nodes: set[int] = set()
         variables: dict[str, str] = {}
         memory: tuple[tuple[str, int], ...] = ()
-        for grant in grants:
+        told = {grant.name for grant in grants}
+        untold = [name for name in self.settings.paths if name not in told]
+        for grant in (*grants, *(Grant(name=name, given=(), others=()) for name in untold)):
             if grant.name in self.settings.paths:
                 given, others = self._named(grant)
                 numa_nodes.update(_numa_nodes(given))
@@ -104,12 +107,9 @@ class DeviceTable:
     def hide_all(self, grants: Sequence[Grant]) -> Devices:
         """Return what hides all these instances, as far as they are there, from a command that is
         given none."""
-        hidden: set[DeviceNode] = set()
+        hidden = set(self.look_up([]).devices.hidden)
         for grant in grants:
             listed = (*grant.given, *grant.others)
-            if grant.name in self.settings.paths:
-                # Also where the controller knows others than this launcher does.
-                listed = _numbers(self.settings.paths[grant.name])
             with suppress(DevicesFailed):
                 nobodys = Grant(name=grant.name, given=(), others=listed)
                 hidden |= self.look_up([nobodys]).devices.hidden
@@ -152,8 +152,7 @@ class DeviceTable:
         configuration names."""
         known = self.settings.paths[grant.name]
         instances = dict(zip(_numbers(known), known, strict=True))
-        listed = {*grant.given, *grant.others}
-        if not instances.keys() >= listed:
+        if not instances.keys() >= {*grant.given, *grant.others}:
             raise _unknown(grant, instances)
         owners: dict[DeviceNode, str] = {}
         given: set[DeviceNode] = set()
@@ -173,8 +172,7 @@ class DeviceTable:
                         f"{grant.name} {other} and {name} are one device ({show_node(node)}), "
                         "which cannot be given to one job and hidden from another"
                     )
-                if name in listed:
-                    (given if name in grant.given else others).add(node)
+                (given if name in grant.given else others).add(node)
         return given, others
 
     def _gpus(self, grant: Grant) -> tuple[list[Gpu], list[Gpu], list[Gpu]]:

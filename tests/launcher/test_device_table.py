@@ -176,6 +176,14 @@ def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
     assert devices.look_up(of("0", "1", name="fpga")).devices.hidden == {node_at("/dev/full")}
 
 
+def test_named_devices_are_hidden_also_from_jobs_of_a_controller_that_does_not_know_them() -> None:
+    """It was started before the configuration was changed, and this launcher afterwards."""
+    devices = table(paths={"fpga": [["/dev/null"], ["/dev/zero"]], "card": [["/dev/full"]]})
+    hidden = devices.look_up(of("0", name="fpga")).devices.hidden
+    assert hidden == {node_at("/dev/zero"), node_at("/dev/full")}
+    assert devices.look_up([]).devices.hidden == {node_at("/dev/null"), *hidden}
+
+
 def test_an_instance_may_have_several_nodes() -> None:
     devices = table(paths={"fpga": [["/dev/null", "/dev/zero"], ["/dev/full"]]})
     hidden = devices.look_up(of("1", "0", name="fpga")).devices.hidden
