@@ -46,7 +46,7 @@ def main(kind: str, gpus_dir: str | None = None) -> None:
             return
         gpus.open()
         while True:
-            _write(encode(named(gpus.read(), roster)))
+            _write(encode(named(gpus.read(), roster, kind)))
             time.sleep(PERIOD_S)
     except Unmeasured as error:
         _write(encode(why=str(error)))

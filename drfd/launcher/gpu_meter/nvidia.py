@@ -14,6 +14,7 @@ from drfd.launcher.gpu_meter.reading import (
     GpuReading,
     ProcessReading,
     Unmeasured,
+    lost_reading,
     names_processes,
     process_reading,
 )
@@ -75,7 +76,7 @@ class NvidiaGpus:
         except nvml.NVMLError as error:
             if error.value not in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_UNKNOWN):
                 raise Unmeasured(f"NVIDIA's library answers: {error}") from None
-            return [_lost(*self._names[index])]
+            return [lost_reading(*self._names[index])]
 
     def _maybe(self, function: Callable[..., T], *arguments: object) -> T | None:
         """Return what NVML answers, or None if it does not tell. Raises NVMLError if the GPU is
@@ -178,19 +179,6 @@ class NvidiaGpus:
             own = self._processes(part, busy=None)
             found.append(self._reading(part, pci, uuid, of_slice=name, processes=own))
         return found
-
-
-def _lost(pci: str, uuid: str | None) -> GpuReading:
-    return {
-        "pci": pci,
-        "uuid": uuid,
-        "slice": None,
-        "memory_used": None,
-        "memory_total": None,
-        "utilisation": None,
-        "is_lost": True,
-        "processes": None,
-    }
 
 
 def _address(info: Any) -> str:

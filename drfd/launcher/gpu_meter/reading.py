@@ -8,7 +8,7 @@ A line is a JSON object of this shape:
              slice                "GI:CI" of a MIG slice
              memory_used, memory_total   bytes
              utilisation          per cent of the time
-             is_lost              whether the driver says that it does not answer
+             is_lost              whether it does not answer its driver, or has gone
              processes            each with pid, uid, cgroups (paths), memory, utilisation
     why    a sentence: why nothing is measured
 
@@ -24,10 +24,13 @@ from collections.abc import Iterable
 from typing import NotRequired, TypedDict
 
 from drfd.common.errors import HostError
+from drfd.devices import gpu as vendors
+from drfd.devices.amd import UNPLACED
 from drfd.devices.roster import Roster
 
 #: Kinds of drivers: NVIDIA's own, and those of the kernel's DRM (AMD and Intel).
 NVIDIA, DRM = "nvidia", "drm"
+_VENDORS = {NVIDIA: (vendors.NVIDIA,), DRM: (vendors.AMD, vendors.INTEL)}
 #: Seconds between two lines.
 PERIOD_S = 2.0
 #: Largest number of bytes of a line; one that is longer leaves out the processes.
@@ -97,9 +100,24 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def named(readings: list[GpuReading], roster: Roster) -> list[GpuReading]:
+def lost_reading(pci: str, uuid: str | None) -> GpuReading:
+    """Return what is said of a GPU that cannot be used."""
+    return {
+        "pci": pci,
+        "uuid": uuid,
+        "slice": None,
+        "memory_used": None,
+        "memory_total": None,
+        "utilisation": None,
+        "is_lost": True,
+        "processes": None,
+    }
+
+
+def named(readings: list[GpuReading], roster: Roster, kind: str) -> list[GpuReading]:
     """Return the readings with the names and UUIDs by which the configuration may call the GPUs,
-    without GPUs that are part of the processor: their memory is the machine's.
+    without GPUs that are part of the processor: their memory is the machine's. GPUs of this kind
+    that were there and have gone, or cannot be used, count as lost.
 
     They are looked up in the roster each time, because slices come and go."""
     try:
@@ -114,7 +132,15 @@ def named(readings: list[GpuReading], roster: Roster) -> list[GpuReading]:
             continue
         uuid = None if gpu is None else gpu.uuid
         name = None if gpu is None else gpu.name
-        found.append({**each, "name": name, "uuid": uuid or each["uuid"]})
+        is_lost = each["is_lost"] or (gpu is not None and gpu.fault != "")
+        uuid = uuid or each["uuid"]
+        found.append({**each, "name": name, "uuid": uuid, "is_lost": is_lost})
+    read = {each["pci"] for each in readings}
+    for gpu in gpus:
+        is_whole = ":" not in gpu.name and not gpu.pci.startswith(UNPLACED)
+        is_ours = gpu.vendor in _VENDORS[kind] and not gpu.is_integrated
+        if gpu.fault and is_whole and is_ours and gpu.pci not in read:
+            found.append({**lost_reading(gpu.pci, gpu.uuid), "name": gpu.name})
     return found
 
 

@@ -11,7 +11,9 @@ from drfd.common.errors import HostError
 from drfd.devices.gpu import Gpu
 from drfd.devices.roster import Roster
 from drfd.launcher.gpu_meter.reading import (
+    DRM,
     MAX_LINE_BYTES,
+    NVIDIA,
     GpuReading,
     encode,
     named,
@@ -45,9 +47,31 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
         gpu(pci="0000:03:00.0", uuid="GPU-0123"),
         gpu(pci="0000:0c:00.0"),
     ]
-    assert [(each["name"], each["uuid"]) for each in named(readings, Roster())] == [
+    assert [(each["name"], each["uuid"]) for each in named(readings, Roster(), NVIDIA)] == [
         ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
     ]  # fmt: skip
+
+
+def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else jobs would be given it, and end at once."""
+    found = (
+        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a", fault="it is another one"),
+        Gpu(name="1", vendor="nvidia", pci="0000:02:00.0", uuid="GPU-b", fault="it has gone"),
+        Gpu(name="2:1:0", vendor="nvidia", pci="0000:03:00.0", fault="MIG divides it otherwise"),
+        Gpu(name="3", vendor="nvidia", pci="unknown, node 1", fault="it cannot be placed"),
+        Gpu(name="4", vendor="amd", pci="0000:0c:00.0", fault="it has gone"),
+    )
+    monkeypatch.setattr(Roster, "look_up", lambda roster: found)
+    lost = {"memory_used": None, "memory_total": None, "utilisation": None, "processes": None}
+    assert named([gpu()], Roster(), NVIDIA) == [
+        gpu(name="0", is_lost=True),
+        gpu(name="1", pci="0000:02:00.0", uuid="GPU-b", is_lost=True, **lost),
+    ]
+    assert named([], Roster(), DRM) == [
+        gpu(name="4", pci="0000:0c:00.0", uuid=None, is_lost=True, **lost)
+    ]
 
 
 def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +79,7 @@ def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch
         raise HostError("gpus", "cannot read")
 
     monkeypatch.setattr(Roster, "look_up", fail)
-    assert named([gpu()], Roster()) == [gpu(name=None)]
+    assert named([gpu()], Roster(), NVIDIA) == [gpu(name=None)]
 
 
 def test_a_line_that_would_be_too_long_leaves_out_the_processes() -> None:
