@@ -112,6 +112,18 @@ def not_negative(vector: Vector) -> Vector:
     return vector.with_amounts(amounts) if isinstance(vector, Room) else amounts
 
 
+def remainder(free: Vector, held: Vector) -> Vector:
+    """Return what is left of `free` beside `held`, of which there may be less free: then zero. A
+    shared instance of which too little is free takes nothing from the others."""
+    left = minus(free, held)
+    amounts = [max(0, amount) for amount in left]
+    if not isinstance(left, Room):
+        return tuple(amounts)
+    if isinstance(held, Placed):
+        amounts[left.shared.axis] = sum([max(0, part) for part in left.parts])
+    return left.with_amounts(amounts)
+
+
 def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
     for vector in vectors:
         zero = plus(zero, vector)

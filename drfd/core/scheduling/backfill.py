@@ -39,10 +39,10 @@ from drfd.core.model.vectors import (
     fits,
     least,
     minus,
-    not_negative,
     place,
     placed,
     plus,
+    remainder,
     short_axes,
 )
 from drfd.core.scheduling.certainty import Certainty
@@ -231,13 +231,11 @@ def shadow(demand: Vector, length_s: float, availability: Availability) -> Shado
         while change is not None and change[0] <= at_s:
             free = plus(free, change[2])
             change = next(changes, None)
-        if fits(demand, free) and all(
-            allows(each, demand, at_s + length_s, free)
-            for each in reservations
-            if at_s < each.start_s
-        ):
-            held = placed(demand, free)
-            return Shadow(at_s, minus(free, held), held)
+        if fits(demand, free):
+            later = [each for each in reservations if at_s < each.start_s]
+            if _delayed(later, demand, at_s + length_s, free) is None:
+                held = placed(demand, left_by(later, at_s + length_s, free))
+                return Shadow(at_s, minus(free, held), held)
         if change is None:
             return None
         at_s = change[0]
@@ -298,18 +296,9 @@ def _sum(vectors: list[Vector]) -> Vector:
 def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
     """Return whether a job with this demand and estimated end may start in `free`, before the
     shadow time, without delaying the reservation."""
-    if reservation.is_drain and not _fits_beside(reservation, demand, free):
+    if reservation.is_drain and not fits(demand, beside(reservation, free)):
         return False
     return end_s <= reservation.start_s or _fits_extra(reservation, demand, free)
-
-
-def _fits_beside(reservation: Reservation, demand: Vector, free: Vector) -> bool:
-    """Return whether the demand fits into what the reserved job does not need of `free`."""
-    return fits(demand, _beside(reservation, free))
-
-
-def _beside(reservation: Reservation, free: Vector) -> Vector:
-    return not_negative(minus(free, reservation.held))
 
 
 def _fits_extra(reservation: Reservation, demand: Vector, free: Vector) -> bool:
@@ -317,6 +306,38 @@ def _fits_extra(reservation: Reservation, demand: Vector, free: Vector) -> bool:
     time: it must be of an instance that has enough free now and then."""
     extra = reservation.extra
     return fits(demand, least(free, extra) if isinstance(free, Room) else extra)
+
+
+def _delayed(
+    reservations: Sequence[Reservation], demand: Vector, end_s: float, free: Vector
+) -> Reservation | None:
+    """Return the first of the reservations that such a job would delay, or None. The instances
+    that one reservation leaves may be those that another needs."""
+    for at, each in enumerate(reservations):
+        if not allows(each, demand, end_s, free):
+            return each
+        if at and isinstance(free, Room):
+            left = left_by(reservations[: at + 1], end_s, free)
+            if left is not free and not fits(demand, left):
+                return each
+    return None
+
+
+def left_by(reservations: Iterable[Reservation], end_s: float, free: Vector) -> Vector:
+    """Return what the reservations leave of `free` to a job with this estimated end: what a drain
+    does not need now, and of the others what is left at their shadow times."""
+    left = free
+    for each in reservations:
+        if each.is_drain:
+            left = least(left, beside(each, free))
+        if end_s > each.start_s:
+            left = least(left, each.extra)
+    return left
+
+
+def beside(reservation: Reservation, free: Vector) -> Vector:
+    """Return what the reserved job does not need of `free`, which may be less than it needs."""
+    return remainder(free, reservation.held)
 
 
 def taken(reservation: Reservation, held: Vector, end_s: float) -> Reservation:
@@ -428,9 +449,17 @@ class Backfill:
         """Return the time by which a job of this demand that starts in `free` now must have
         ended, so that it delays no reservation; infinity if it may run on, or None if no job of
         this demand may start, however short."""
+        if isinstance(free, Room) and len(self.reservations) > 1:
+            starts = sorted([each.start_s for each in self.reservations], reverse=True)
+            allowed = (
+                until_s
+                for until_s in (inf, *starts)
+                if _delayed(self.reservations, demand, until_s, free) is None
+            )
+            return next(allowed, None)
         found = inf
         for each in self.reservations:
-            if each.is_drain and not _fits_beside(each, demand, free):
+            if each.is_drain and not fits(demand, beside(each, free)):
                 return None
             if not _fits_extra(each, demand, free):
                 found = min(found, each.start_s)
@@ -449,20 +478,14 @@ class Backfill:
         if job_id in self.pass_context.suspended:
             # A drain may be waiting for the memory of this job, which must run and end to free it.
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
-        return next((each for each in others if not allows(each, demand, end_s, free)), None)
+        return _delayed(others, demand, end_s, free)
 
     def placed(self, demand: Vector, job_id: int, free: Vector) -> Vector:
         """Return what a job that starts now in `free` holds, which leaves the reserved jobs their
         instances if it can."""
         if not (isinstance(free, Room) and self.reservations):
             return placed(demand, free)
-        left: Vector = free
-        end_s = self.pass_context.end_s(job_id)
-        for each in self.reservations:
-            if each.is_drain:
-                left = _beside(each, left)
-            if end_s > each.start_s:
-                left = least(left, each.extra)
+        left = left_by(self.reservations, self.pass_context.end_s(job_id), free)
         return place(demand, left) or placed(demand, free)
 
     def admit(self, held: Vector, job_id: int) -> None:

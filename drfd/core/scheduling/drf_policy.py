@@ -24,7 +24,7 @@ waited for long, the machine would idle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from drfd.core.fairness.entitlement import Level
@@ -33,7 +33,7 @@ from drfd.core.fairness.share_tree import TOP
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
 from drfd.core.model.vectors import Room, Vector, fits, minus, placed
-from drfd.core.scheduling.backfill import Backfill, Reservation
+from drfd.core.scheduling.backfill import Backfill, Reservation, beside
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands, Item
 from drfd.core.scheduling.plan import PassInput, Plan
 from drfd.core.scheduling.wait_index import DemandGroup, WaitIndex
@@ -537,9 +537,7 @@ class DemandSearch:
         guess_s = pass_context.guess_s(self._wait_index.first[leaf][0][1])
         for each in backfill.reservations:
             if each.is_drain:
-                headroom = _least(
-                    headroom, [max(0, a - b) for a, b in zip(free, each.held, strict=True)]
-                )
+                headroom = _least(headroom, beside(each, free))
         in_order = sorted(backfill.reservations, key=lambda each: each.start_s)
         for each in in_order:
             most_s = each.start_s - pass_context.now_s + _SLACK_S
@@ -561,5 +559,5 @@ class DemandSearch:
         return backfill.pass_context.end_s(item.entry[1]) <= deadline_s
 
 
-def _least(headroom: tuple[float, ...], other: list[int]) -> tuple[float, ...]:
+def _least(headroom: tuple[float, ...], other: Sequence[int]) -> tuple[float, ...]:
     return tuple([min(pair) for pair in zip(headroom, other, strict=True)])
