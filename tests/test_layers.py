@@ -38,6 +38,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "usage": set(),
         "ledger": {"model"},
         "fairness": {"model"},
+        "lending": {"model", "fairness"},
         "scheduling": {"model", "ledger", "fairness"},
         "decisions": {"model", "ledger", "fairness", "scheduling"},
         "explain": {"model", "ledger", "fairness", "scheduling", "decisions"},

@@ -1,0 +1,31 @@
+"""What the fair-share tree says of the nodes whose running jobs may be lent something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from drfd.core.fairness.share_tree import TOP, FairShare
+from drfd.core.lending.ceilings import Place
+from drfd.core.model.vectors import Vector
+
+
+def places_of(shares: FairShare, used: Mapping[str, Vector], axis: int) -> dict[str, Place]:
+    """Return the places of all nodes with running jobs, by path, for lending the resource of one
+    axis. `used` is what each leaf holds; its amount on the axis is not considered, as what is
+    measured takes its place. Amounts are in thousandths, as those of cores are."""
+    tree = shares.share_tree(used, ())
+    top = shares.capacity[axis] / 1000
+    found = {}
+    for path, node in tree.nodes.items():
+        if path == TOP:
+            continue
+        entitled = node.entitled
+        held = [
+            amount / capacity / float(part) if part else float("inf")
+            for at, (amount, capacity, part) in enumerate(
+                zip(tree.used[path], shares.capacity, entitled, strict=True)
+            )
+            if at != axis and capacity > 0 and amount > 0
+        ]
+        found[path] = Place(entitled=float(entitled[axis]) * top, held=max(held, default=0.0))
+    return found

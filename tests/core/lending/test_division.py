@@ -1,0 +1,146 @@
+"""Division of a resource among running jobs by min-satisfaction in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.core.lending.division import Claim, Node, divide
+
+
+def leaf(entitled: float, *claims: tuple[int, float, float], held: float = 0.0) -> Node:
+    """Claims as (job, least, most); their weights are what they get in any case, or 1."""
+    made = [
+        Claim(job_id=job, least=least, most=most, weight=least or 1.0)
+        for job, least, most in claims
+    ]
+    return Node(entitled=entitled, held=held, claims=made)
+
+
+def pool(entitled: float, *below: Node, held: float = 0.0) -> Node:
+    return Node(entitled=entitled, held=held, below=dict(zip("abcdefgh", below, strict=False)))
+
+
+def parts(node: Node, amount: float) -> list[float]:
+    return [round(part, 6) for _, part in sorted(divide(node, amount).items())]
+
+
+def test_equals_are_raised_to_one_level() -> None:
+    root = pool(1, leaf(0.5, (1, 0.1, 1)), leaf(0.5, (2, 0.3, 1)))
+    assert parts(root, 0.8) == [0.4, 0.4]
+    assert parts(root, 0.5) == [0.2, 0.3]
+    assert parts(root, 0.3) == [0.1, 0.3]
+    assert parts(root, 3) == [1, 1]
+
+
+def test_by_entitlement() -> None:
+    root = pool(1, leaf(0.75, (1, 0, 1)), leaf(0.25, (2, 0, 1)))
+    assert parts(root, 0.8) == [0.6, 0.2]
+    assert parts(root, 1.2) == [0.9, 0.3]
+    assert parts(root, 1.9) == [1, 0.9]
+
+
+def test_who_holds_more_of_something_else_gets_the_rest_last() -> None:
+    """The live proof of the design: A holds six tenths of the memory, B and C a tenth each."""
+    third = 1 / 3
+    a = leaf(third, (1, 0.25, 1), held=0.6 / third)
+    b = leaf(third, (2, 0.25, 1), held=0.1 / third)
+    c = leaf(third, (3, 0.25, 1), held=0.1 / third)
+    assert parts(pool(1, a, b, c), 1) == [0.25, 0.375, 0.375]
+    # While C sleeps, B is raised to A's level, and A gets the rest.
+    half_a = leaf(0.5, (1, 0.25, 1), held=1.2)
+    half_b = leaf(0.5, (2, 0.25, 1), held=0.2)
+    assert parts(pool(1, half_a, half_b), 1) == [0.4, 0.6]
+
+
+def test_those_at_one_level_share_what_raises_none_of_them() -> None:
+    a, b = leaf(0.5, (1, 0.0, 0.4), held=1.0), leaf(0.5, (2, 0.0, 0.2), held=1.0)
+    assert parts(pool(1, a, b), 0.3) == [0.2, 0.1]
+
+
+def test_a_pool_counts_as_one_among_its_siblings() -> None:
+    inner = pool(0.5, leaf(0.25, (1, 0, 1)), leaf(0.25, (2, 0, 1)))
+    assert parts(pool(1, inner, leaf(0.5, (3, 0, 1))), 1) == [0.25, 0.25, 0.5]
+
+
+def test_jobs_of_a_leaf_share_by_their_weights() -> None:
+    root = pool(1, leaf(1, (1, 0.2, 2), (2, 0.4, 2), (3, 0.1, 0.15)))
+    assert parts(root, 1.35) == [0.4, 0.8, 0.15]
+
+
+def test_a_node_without_entitlement_comes_after_all_others() -> None:
+    root = pool(1, leaf(0.0, (1, 0.1, 1)), leaf(1.0, (2, 0.1, 0.5)))
+    assert parts(root, 0.5) == [0.1, 0.4]
+    assert parts(root, 1.0) == [0.5, 0.5]
+
+
+tenths = some.integers(0, 20).map(lambda number: number / 10)
+
+
+@some.composite
+def claims(draw: some.DrawFn, first: int) -> list[tuple[int, float, float]]:
+    found = []
+    for at in range(draw(some.integers(1, 3))):
+        least, more = draw(tenths), draw(tenths)
+        found.append((first + at, least, least + more))
+    return found
+
+
+@some.composite
+def trees(draw: some.DrawFn) -> Node:
+    count = draw(some.integers(1, 4))
+    nodes = []
+    for at in range(count):
+        entitled, held = draw(some.integers(1, 8)) / 8, draw(tenths)
+        if draw(some.booleans()):
+            nodes.append(leaf(entitled, *draw(claims(10 * at)), held=held))
+        else:
+            below = [
+                leaf(entitled / 2, *draw(claims(10 * at + 5 * each)), held=draw(tenths))
+                for each in range(2)
+            ]
+            nodes.append(pool(entitled, *below, held=held))
+    return pool(1, *nodes)
+
+
+def every_claim(node: Node) -> Iterator[Claim]:
+    yield from node.claims
+    for each in node.below.values():
+        yield from every_claim(each)
+
+
+@given(trees(), some.integers(0, 200).map(lambda number: number / 10))
+def test_everything_is_given_out_that_can_be_used(root: Node, amount: float) -> None:
+    given_out = divide(root, amount)
+    for claim in every_claim(root):
+        assert claim.least - 1e-6 <= given_out[claim.job_id] <= claim.most + 1e-6
+    expected = max(root.least, min(root.most, amount))
+    assert sum(given_out.values()) == pytest.approx(expected, abs=1e-6)
+
+
+@given(trees(), some.integers(0, 200).map(lambda number: number / 10))
+def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(
+    root: Node, amount: float
+) -> None:
+    given_out = divide(root, amount)
+
+    def has(node: Node) -> float:
+        return sum(given_out[each.job_id] for each in every_claim(node))
+
+    def level(node: Node) -> float:
+        return max(node.held, has(node) / max(node.entitled, 1e-9))
+
+    def check(node: Node) -> None:
+        siblings = list(node.below.values())
+        for rich in siblings:
+            check(rich)
+            if has(rich) <= rich.least + 1e-6:
+                continue
+            for poor in siblings:
+                if has(poor) < poor.most - 1e-6:
+                    assert level(rich) <= level(poor) + 1e-4
+
+    check(root)
