@@ -11,7 +11,7 @@ waiting job fits into what is left at its own turn, nobody else is in its way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
@@ -23,7 +23,16 @@ from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.vectors import Vector, fits, lacking_of, minus, placed, plus, short_axes
+from drfd.core.model.vectors import (
+    Room,
+    Vector,
+    fits,
+    lacking_of,
+    minus,
+    placed,
+    plus,
+    short_axes,
+)
 from drfd.core.scheduling.backfill import Backfill, InOrder
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import Plan
@@ -113,23 +122,21 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
     free = last.free
     for axis in short_axes(demand, last.free):
         needed, there = lacking_of(demand, last.free, axis)
-        lacking = needed - there
-        named: list[Holder] = []
-        count = 0
-        for held_by, amount in _enough(job, axis, lacking, ledger, last):
-            lacking -= amount
-            count += 1
+        if isinstance(last.free, Room) and axis == last.free.shared.axis:
+            parts, beside = _enough_parts(job, demand, last.free, ledger, last)
+        else:
+            parts, beside = list(_enough(job, axis, needed - there, ledger, last)), 0
+            if sum([amount for _, amount in parts]) < needed - there:
+                beside = rules.axes.vector(kept(ledger, rules, last.external))[axis]
+        for held_by, _ in parts:
             if held_by.id not in found:
                 found[held_by.id] = held_by
                 free = plus(free, ledger.allocation(held_by))
-            if len(named) < _NAMED:
-                named.append(_holder(held_by, amount, job))
+        if axis in short_axes(demand, free):
+            free = _raised(free, demand, axis)
+        named = tuple([_holder(held_by, amount, job) for held_by, amount in parts[:_NAMED]])
         shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there))
-        beside = 0
-        if lacking > 0:
-            beside = rules.axes.vector(kept(ledger, rules, last.external))[axis]
-            free = tuple([max(pair) for pair in zip(free, demand, strict=True)])
-        shortfalls.append(Shortfall(shortage, tuple(named), count - len(named), beside))
+        shortfalls.append(Shortfall(shortage, named, len(parts) - len(named), beside))
     jobs = tuple(found.values())
     return Blame(tuple(shortfalls), jobs, demand, free, _given_back(jobs, ledger))
 
@@ -193,6 +200,49 @@ def _enough(
                 yield part
         if lacking <= 0:
             return
+
+
+def _enough_parts(
+    job: Job, demand: Vector, free: Room, ledger: Ledger, last: Plan
+) -> tuple[list[_Part], int]:
+    """Return the jobs that are named as holders of shared instances, without those that have only
+    others than the demand would get; and how much is kept free for processes outside drfd, if
+    these jobs are not enough."""
+    external = () if last.external is None else last.external.instances
+    shut = [name for (kind, name), _ in external if ledger.axes.is_shared(kind)]
+    by_end = _by_end(free.shared.axis, ledger, last)
+    own = [part for part in by_end.get(job.spec.user, []) if part[0].id != job.id]
+    others = [part for part in by_end[None] if part[0].spec.user != job.spec.user]
+    found: list[_Part] = []
+    room = free.shut(shut)
+    for part in (*own, *others):
+        if room.place(demand) is not None:
+            break
+        found.append(part)
+        room = _changed(room, ledger.allocation(part[0]), plus).shut(shut)
+    if room.place(demand) is None:
+        return found, len(shut) * free.shared.size
+    for part in tuple(found):
+        less = _changed(room, ledger.allocation(part[0]), minus)
+        if less.place(demand) is not None:
+            # The others are enough without it.
+            room = less
+            found.remove(part)
+    return found, 0
+
+
+def _changed(room: Room, held: Vector, change: Callable[[Vector, Vector], Vector]) -> Room:
+    changed = change(room, held)
+    assert isinstance(changed, Room)
+    return changed
+
+
+def _raised(free: Vector, demand: Vector, axis: int) -> Vector:
+    """Return the free amounts with as much of an axis as the demand wants."""
+    amounts = list(free)
+    amounts[axis] = max(free[axis], demand[axis])
+    is_other = isinstance(free, Room) and axis != free.shared.axis
+    return free.with_amounts(amounts) if isinstance(free, Room) and is_other else tuple(amounts)
 
 
 def _by_end(axis: int, ledger: Ledger, last: Plan) -> Mapping[str | None, list[_Part]]:

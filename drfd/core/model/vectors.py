@@ -164,11 +164,15 @@ def short_axes(demand: Vector, free: Vector) -> list[int]:
 
 def lacking_of(demand: Vector, free: Vector, axis: int) -> tuple[int, int]:
     """Return how much of an axis the demand wants, and the free amount that it could be taken of:
-    the largest part, where a demand of one shared instance fits into the sum but into no part."""
+    of shared instances that is what the one with the most has, or all that are wholly free for a
+    demand of several."""
     asked, there = demand[axis], free[axis]
-    if isinstance(free, Room) and axis == free.shared.axis and 0 < asked <= there:
-        return asked, min(there, max(free.parts, default=0))
-    return asked, there
+    if not (isinstance(free, Room) and axis == free.shared.axis):
+        return asked, there
+    size = free.shared.size
+    if asked <= size:
+        return asked, max(free.parts, default=0)
+    return asked, sum([size for part in free.parts if part >= size])
 
 
 _UNLIKE = "vectors of machines with different resources"

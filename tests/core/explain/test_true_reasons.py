@@ -45,6 +45,8 @@ LEAVES = (
 )  # fmt: skip
 NODES = ("root.lab", "root.lab.alice", "root.lab.bob", "root.alice", "root.carol")
 Used = dict[str, QuotaUse]
+#: The memory of each of the two GPUs.
+GPU_GIB = 4
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Ask:
     cores: int
     memory_gib: int
     gres: tuple[tuple[str, int], ...]
+    #: The memory that it declares on each GPU.
+    gpu_gib: int | None
     limit_s: int | None
     priority: int
     #: Starts before the others are submitted, if there is room.
@@ -76,6 +80,8 @@ class Situation:
     at_s: float
     #: The nodes that have used up their quota, and whether their jobs wait for the next week.
     used_up: dict[str, bool]
+    #: Whether jobs share GPUs by the memory that they declare.
+    shares_gpus: bool = False
 
 
 @some.composite
@@ -88,6 +94,7 @@ def situations(draw: some.DrawFn) -> Situation:
         gres=some.sampled_from(
             [(), (), (), (("license", 1),), (("license", 3),), (("gpu", 1),), (("gpu", 2),)]
         ),
+        gpu_gib=some.none() | some.integers(1, GPU_GIB),
         limit_s=some.sampled_from([None, 60, 600, 3600]),
         priority=some.sampled_from([0, 0, 1]),
         is_early=some.booleans(),
@@ -111,17 +118,19 @@ def situations(draw: some.DrawFn) -> Situation:
         draw(some.sampled_from([False] * 9 + [True])),
         draw(some.sampled_from([10.0, 100.0, 5000.0])),
         draw(some.just({}) | some.dictionaries(some.sampled_from(NODES), some.booleans())),
+        draw(some.booleans()),
     )
 
 
 def rules_of(situation: Situation) -> Rules:
-    """8 cores, 12 GiB, 4 licences and 2 GPUs."""
+    """8 cores, 12 GiB, 4 licences and 2 GPUs of 4 GiB."""
     weights = {name: Fraction(weight) for name, weight in situation.weights.items()}
     limit = {} if situation.limit_cores is None else {"cores": situation.limit_cores * 1000}
     return Rules(
         axes=Axes(
             gres=("gpu", "license"),
             instances=(("gpu", ("0", "1")), ("license", ("0", "1", "2", "3"))),
+            shared=("gpu", GPU_GIB * GIB) if situation.shares_gpus else None,
         ),
         capacity=replace(demand(8, 12), gres=(("gpu", 2), ("license", 4))),
         pools={"lab": Pool(weight=weights.get("lab", Fraction(1)), limit=limit)},
@@ -135,6 +144,8 @@ def rules_of(situation: Situation) -> Rules:
 def spec_of(ask: Ask, after: int | None) -> JobSpec:
     pool, user = ask.leaf
     asks = replace(demand(ask.cores, ask.memory_gib), gres=ask.gres)
+    if ask.gpu_gib is not None and "gpu" in dict(ask.gres):
+        asks = replace(asks, gres_memory=(("gpu", ask.gpu_gib * GIB),))
     conditions: tuple[Dependency, ...] = ()
     if after is not None and ask.is_dependent and not ask.is_early:
         conditions = (Dependency(after, RequiredOutcome.ANY),)
@@ -256,6 +267,8 @@ class Oracle:
         if made.external is not None:
             kept = self.axes.vector(made.external.kept)
         self.kept = kept
+        #: The axis of GPUs that jobs share.
+        self.shared = self.axes.names.index("memory:gpu") if self.axes.shared else None
         self.free = tuple(
             top - away - sum(held[axis] for held in self.held.values())
             for axis, (top, away) in enumerate(zip(capacity, kept, strict=True))
@@ -281,8 +294,38 @@ class Oracle:
             return job.held_by is None
         return job.state is JobState.PENDING and not job.awaits and job.broken is None
 
-    def fits(self, wants: Vector, free: Vector) -> bool:
-        return all(a <= max(b, 0) or not a for a, b in zip(wants, free, strict=True))
+    def fits(self, wants: Vector, free: Vector, without: Iterable[int] = ()) -> bool:
+        """Whether it fits into these amounts, and on GPUs on which these jobs have no part."""
+        amounts = all(a <= max(b, 0) or not a for a, b in zip(wants, free, strict=True))
+        return amounts and self.has_gpus(wants, without)
+
+    def has_gpus(self, wants: Vector, without: Iterable[int] = ()) -> bool:
+        if self.shared is None:
+            return True
+        asked = wants[self.shared]
+        return asked <= self.free_of_gpus(asked, without)
+
+    def free_of_gpus(self, asked: int, without: Iterable[int] = ()) -> int:
+        """What shared GPUs have free for a demand: the freest one, or all that no job has."""
+        assert self.shared is not None
+        size, gone = GPU_GIB * GIB, set(without)
+        free = dict.fromkeys(("0", "1"), size)
+        for job in self.jobs.values():
+            own = dict(job.instances).get("gpu", ())
+            if job.id not in gone and job.is_allocated:
+                for each in own:
+                    free[each] -= self.held[job.id][self.shared] // len(own)
+        assert min(free.values()) >= 0
+        if asked <= size:
+            return max(free.values())
+        return sum(each for each in free.values() if each == size)
+
+    def short_axes(self, job: Job) -> list[int]:
+        wants = self.wants(job)
+        short = [at for at, amount in enumerate(wants) if amount > max(0, self.free[at])]
+        if self.shared is not None and self.shared not in short and not self.has_gpus(wants):
+            short = sorted([*short, self.shared])
+        return short
 
     def is_over_limit(self, job: Job, without: Iterable[int] = ()) -> bool:
         """Whether the limit of its pool holds it back, even after these jobs have ended."""
@@ -319,12 +362,12 @@ class Oracle:
     def owner(self, label: str) -> Job:
         return self.jobs[int(label)]
 
-    def suffices(self, job: Job, named: Iterable[int]) -> bool:
+    def suffices(self, job: Job, named: set[int]) -> bool:
         """Whether the job would fit if these gave back what they hold."""
         free = list(self.free)
         for each in named:
             free = [a + b for a, b in zip(free, self.held[each], strict=True)]
-        return self.fits(self.wants(job), tuple(free))
+        return self.fits(self.wants(job), tuple(free), named)
 
     def otherwise(self, over: Iterable[int], without: Iterable[str] = ()) -> set[int]:
         """The jobs that would start if these had ended, and no job of these leaves waited."""
@@ -424,11 +467,12 @@ def check_shortfalls(
     """Each resource told is short, and each holder holds it; the job's own user comes first.
     Returns the jobs that are blamed, or None if not all of them are named."""
     wants, free, names = oracle.wants(job), oracle.free, oracle.axes.names
-    short = [at for at, name in enumerate(names) if wants[at] > max(0, free[at])]
+    short = oracle.short_axes(job)
     assert [each.shortage.axis for each in shortfalls] == [names[at] for at in short]
     blamed, is_complete = set[int](), True
     for at, each in zip(short, shortfalls, strict=True):
-        assert (each.shortage.needed, each.shortage.free) == (wants[at], max(0, free[at]))
+        there = oracle.free_of_gpus(wants[at]) if at == oracle.shared else max(0, free[at])
+        assert (each.shortage.needed, each.shortage.free) == (wants[at], there)
         for holder in each.holders:
             owner = oracle.jobs[int(holder.job)]
             assert holder.amount == oracle.held[owner.id][at] > 0
@@ -442,11 +486,12 @@ def check_shortfalls(
             for other in oracle.jobs.values()
             if other.spec.user == job.spec.user and oracle.held[other.id][at] and other is not job
         }
-        if not all(own):
+        if not all(own) and at != oracle.shared:
+            # Of shared GPUs, only those jobs are named that have a part of one that it would get.
             assert len(own) == 3 or others <= {int(holder.job) for holder in each.holders}
         is_complete = is_complete and not each.more and not each.kept
         if not others and not each.more and not each.kept:
-            check_ends(oracle, at, each)
+            check_ends(oracle, job, at, each)
     if not is_complete:
         return None
     assert oracle.suffices(job, blamed), "it would not fit if the blamed gave back all they hold"
@@ -465,7 +510,7 @@ def satisfaction(oracle: Oracle, leaf: str, without: Iterable[int]) -> Fraction:
     return share / (Fraction(1) if node is None else Fraction(node.weight))
 
 
-def check_ends(oracle: Oracle, at: int, fact: Shortfall) -> None:
+def check_ends(oracle: Oracle, job: Job, at: int, fact: Shortfall) -> None:
     """By their time limits, no jobs that end before the last of the named ones give back enough."""
 
     def end_s(job: Job) -> float:
@@ -475,12 +520,14 @@ def check_ends(oracle: Oracle, at: int, fact: Shortfall) -> None:
         return job.started_at + job.suspended_s + limit_s
 
     last_s = max(end_s(oracle.owner(each.job)) for each in fact.holders)
-    sooner = sum(
-        oracle.held[each.id][at]
-        for each in oracle.jobs.values()
-        if each.is_allocated and end_s(each) < last_s
-    )
-    assert oracle.free[at] + sooner < fact.shortage.needed
+    sooner = [
+        each.id for each in oracle.jobs.values() if each.is_allocated and end_s(each) < last_s
+    ]
+    if at == oracle.shared:
+        assert not oracle.has_gpus(oracle.wants(job), sooner)
+    else:
+        given_back = sum(oracle.held[each][at] for each in sooner)
+        assert oracle.free[at] + given_back < fact.shortage.needed
 
 
 def check_served_first(oracle: Oracle, job: Job, fact: ServedFirst, named: set[int] | None) -> None:
@@ -531,8 +578,7 @@ def check_nobody_else_is_to_blame(oracle: Oracle, job: Job, named: set[int]) -> 
     ):
         return
     ours = satisfaction(oracle, job.spec.leaf, named)
-    wants = oracle.wants(job)
-    short = [at for at, amount in enumerate(wants) if amount > max(0, oracle.free[at])]
+    short = oracle.short_axes(job)
     for each in admitted:
         other = oracle.jobs[each]
         if not any(oracle.wants(other)[at] for at in short):

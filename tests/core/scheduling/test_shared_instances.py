@@ -151,6 +151,37 @@ def test_a_wait_for_one_gpu_says_what_one_has_free() -> None:
     assert [each.amount for each in short.holders] == [14 * GIB]
 
 
+def test_the_jobs_on_the_gpu_that_is_free_first_are_named() -> None:
+    """Those on the other one give back as much, and nothing that helps."""
+    bench = Bench(with_shared_gpus(2))
+    late, first = (
+        bench.start(of_gpu_memory(memory, time_limit_s=limit_s))
+        for memory, limit_s in ((14, 1200), (8, 600))
+    )
+    for memory, limit_s in ((16, 9000), (6, 900)):
+        bench.start(of_gpu_memory(memory, time_limit_s=limit_s))
+    waiting = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    found = why(bench, waiting)
+    assert found is not None and isinstance(found.evidence, TooLittleFree)
+    (short,) = found.evidence.shortfalls
+    assert [each.job for each in short.holders] == [str(first), str(late)]
+    assert (short.more, short.shortage.free) == (0, 2 * GIB)
+
+
+def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones() -> None:
+    bench = Bench(with_shared_gpus(4))
+    running = [bench.start(of_gpu_memory(memory)) for memory in (14, 12)]
+    waiting = bench.submit(of_gpus(3, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    found = why(bench, waiting)
+    assert found is not None and isinstance(found.evidence, TooLittleFree)
+    (short,) = found.evidence.shortfalls
+    assert (short.shortage.needed, short.shortage.free) == (72 * GIB, 48 * GIB)
+    # One of the two is enough.
+    assert [each.job for each in short.holders] in [[str(each)] for each in running]
+
+
 def test_a_whole_gpu_is_kept_for_a_job_that_has_waited_long() -> None:
     """Small jobs come for ever, and would never leave a GPU without any."""
     bench, scheduler = Bench(with_shared_gpus(2)), Scheduler(3600)
