@@ -450,7 +450,8 @@ class ShareTree:
         for path in path_up(leaf):
             limit = self.nodes[path].limit
             if limit is not None:
-                left = minus(limit, self.held(path))
+                # A limit says nothing of single instances.
+                left = minus(limit, tuple(self.held(path)))
                 free = least(free, left)
         return not_negative(free)
 

@@ -120,6 +120,17 @@ def test_a_limit_counts_the_memory() -> None:
         bench.submit(of_gpus(1, pool="root.lab"))
 
 
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_a_pool_with_a_limit_of_cores_may_have_several_parts(policy: str) -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"cores": 3000})}
+    bench = Bench(with_shared_gpus(1, pools=pools, policy=policy, slots=9))
+    for _ in range(3):
+        bench.start(of_gpu_memory(4, pool="root.lab"))
+    bench.submit(of_gpu_memory(4, pool="root.lab"))
+    assert bench.schedule() == []
+    assert taken(bench) == [12]
+
+
 def test_a_limit_of_memory_is_none_of_gpu_memory() -> None:
     pools = {"lab": Pool(users=frozenset({"alice"}), limit={"memory": 2 * GIB})}
     bench = Bench(with_shared_gpus(1, pools=pools))
