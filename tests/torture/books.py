@@ -14,7 +14,7 @@ from drfd.common.indices import count_of
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome
-from drfd.core.model.resources import Resources
+from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import AttemptEnded
 from torture.claims import Broken, claim
 
@@ -25,15 +25,28 @@ LONGEST_S = 300
 _RATES = ("cores", "read", "write")
 
 
-def amounts(demand: Resources) -> Amounts:
+def amounts(demand: Resources, axes: Axes | None = None) -> Amounts:
+    """What a job asks for; on a machine with these axes, if GPUs are among it."""
+    gres = dict(demand.gres)
+    if axes is not None and axes.shared is not None:
+        name, _ = axes.shared
+        gres[f"memory:{name}"] = sum(parts(demand, axes.shared))
+        gres.pop(name, None)
     found = {
         "cores": demand.cores_milli,
         "memory": demand.memory_bytes,
         "read": demand.read_bps,
         "write": demand.write_bps,
-        **dict(demand.gres),
+        **gres,
     }
     return {name: amount for name, amount in found.items() if amount}
+
+
+def parts(demand: Resources, shared: tuple[str, int]) -> list[int]:
+    """How much of each GPU that several jobs may share a job takes."""
+    name, size = shared
+    count, memory = dict(demand.gres).get(name, 0), dict(demand.gres_memory).get(name, size)
+    return [min(memory, size)] if count == 1 else [size] * count
 
 
 @dataclass
@@ -107,11 +120,16 @@ class Books:
     def held(self, job: Record, rules: Rules) -> Amounts:
         if job.state not in HOLDS:
             return {}
-        found = amounts(job.spec.demand)
+        found = amounts(job.spec.demand, rules.axes)
         there = dict(rules.axes.instances)
         for name, names in job.instances.items():
             # What the machine has no more is nobody's share of it.
-            found[name] -= len(set(names) - set(there.get(name, ())))
+            gone = len(set(names) - set(there.get(name, ())))
+            if rules.axes.is_shared(name):
+                each, *_ = parts(job.spec.demand, rules.axes.shared or (name, 0))
+                found[f"memory:{name}"] -= gone * each
+            else:
+                found[name] -= gone
         if job.is_frozen:
             found = {name: each for name, each in found.items() if name not in _RATES}
         return {name: each for name, each in found.items() if each}
@@ -123,22 +141,41 @@ class Books:
                 found.update(self.held(job, rules))
         return found
 
-    def wanted(self, job: Record) -> Amounts:
+    def wanted(self, job: Record, rules: Rules) -> Amounts:
         """What it must find free to start, or to go on."""
-        found = amounts(job.spec.demand)
+        found = amounts(job.spec.demand, rules.axes)
         if job.is_frozen:
             return {name: each for name, each in found.items() if name in _RATES}
         return found
 
-    def fits(self, job: Record, turn: Turn, *, given_back: Counter[str] | None = None) -> bool:
-        free = Counter(amounts(turn.rules.capacity))
+    def fits(self, job: Record, turn: Turn) -> bool:
+        free = Counter(amounts(turn.rules.capacity, turn.rules.axes))
         free.subtract(self.booked(turn.rules))
         free.subtract(turn.kept)
-        free.update(given_back or {})
-        return all(each <= free[name] for name, each in self.wanted(job).items())
+        wanted = self.wanted(job, turn.rules)
+        return all(each <= free[name] for name, each in wanted.items()) and (
+            job.is_frozen or self._has_gpus(job, turn.rules)
+        )
+
+    def free_of_gpus(self, rules: Rules) -> Counter[str]:
+        """What each GPU has left that several jobs may share."""
+        name, size = rules.axes.shared or ("", 0)
+        free = Counter(dict.fromkeys(dict(rules.axes.instances).get(name, ()), size))
+        for job in self.jobs.values():
+            if job.state in HOLDS:
+                own = job.instances.get(name, ())
+                free.subtract(dict(zip(own, parts(job.spec.demand, (name, size)), strict=True)))
+        return free
+
+    def _has_gpus(self, job: Record, rules: Rules) -> bool:
+        if rules.axes.shared is None:
+            return True
+        there = dict(rules.axes.instances).get(rules.axes.shared[0], ())
+        free, wanted = self.free_of_gpus(rules), parts(job.spec.demand, rules.axes.shared)
+        return sum(free[each] >= wanted[0] for each in there) >= len(wanted) if wanted else True
 
     def is_within_limits(self, job: Record, rules: Rules) -> bool:
-        wanted = self.wanted(job)
+        wanted = self.wanted(job, rules)
         claims = {f"root.{name}": pool for name, pool in rules.pools.items()}
         for path, pool in claims.items():
             if pool.limit and f"{job.spec.leaf}.".startswith(f"{path}."):
@@ -423,18 +460,23 @@ class Books:
         )
         for name, names in given.items():
             claim(set(names) <= set(there.get(name, ())), "it gets what is not there", event)
-            claim(
-                len(set(names)) == len(names) and not any(taken[name, each] for each in names),
-                "a thing is given out twice",
-                event,
-            )
+            claim(len(set(names)) == len(names), "it gets the same thing twice", event)
+            if turn.rules.axes.shared is not None and turn.rules.axes.is_shared(name):
+                free = self.free_of_gpus(turn.rules)
+                wanted = parts(job.spec.demand, turn.rules.axes.shared)
+                is_free = all(free[g] >= part for g, part in zip(names, wanted, strict=True))
+                claim(is_free, "a GPU is given more than it has", event, free)
+                self.seen["parts of GPUs"] += any(taken[name, each] for each in names)
+            else:
+                is_taken = any(taken[name, each] for each in names)
+                claim(not is_taken, "a thing is given out twice", event)
         self._move(job, event, "STARTING", "PENDING")
         job.attempt, job.instances = event.attempt, given
 
     def _may_have(self, job: Record, event: ev.Event, turn: Turn) -> None:
         if not self.fits(job, turn):
             held = dict(self.booked(turn.rules))
-            room = amounts(turn.rules.capacity)
+            room = amounts(turn.rules.capacity, turn.rules.axes)
             raise Broken("more is given out than there is", event, room, held, turn.kept)
         if turn.rules.policy == "drf":
             claim(self.is_within_limits(job, turn.rules), "a pool gets more than it may", event)
@@ -443,7 +485,7 @@ class Books:
         """Of those of one leaf that ask for the same, the first; unless it had a place before."""
         if job.id in turn.reserved or turn.rules.policy != "drf":
             return
-        mine = amounts(job.spec.demand)
+        mine = amounts(job.spec.demand, turn.rules.axes)
         for other in self.jobs.values():
             if (
                 other.id != job.id
@@ -451,7 +493,7 @@ class Books:
                 and other.key < job.key
                 and other.is_eligible(self._at_s)
                 and other.not_before_s is None
-                and amounts(other.spec.demand) == mine
+                and amounts(other.spec.demand, turn.rules.axes) == mine
             ):
                 claim(self.is_shut_out(other), "a job passes one before it", job, other)
 

@@ -18,6 +18,8 @@ from fakes import GIB
 USERS = ("ann", "ben", "cyd", "dan")
 #: Pools that take some users' jobs, and one that takes anybody's.
 LAB, BIO, OPEN = "lab", "lab.bio", "open"
+#: The memory of each GPU that jobs may share.
+GPU_BYTES = 8 * GIB
 
 
 def first_rules(seed: int) -> Rules:
@@ -30,7 +32,7 @@ def _first_rules(seed: int) -> Rules:
     policy = random.choice(["drf"] * 9 + ["fifo", "slots", "asset"])
     how = random.choice([None, _preempting(random), _preempting(random)])
     return Rules(
-        axes=_axes(tuple(map(str, range(gpus)))),
+        axes=_axes(tuple(map(str, range(gpus))), Random(f"shared {seed}").random() < 0.5),
         capacity=Resources(
             cores_milli=random.choice([2000, 4000, 9000]),
             memory_bytes=random.choice([4, 8]) * GIB,
@@ -95,7 +97,10 @@ def later_rules(first: Rules, random: Random) -> Rules:
         _, names = axes.instances[0]
         kept = tuple(each for each in names if random.random() < 0.6)
         gres = (("gpu", len(kept)),) if kept else ()
-        axes, capacity = _axes(kept), replace(capacity, gres=gres)
+        axes = _axes(kept, axes.shared is not None)
+        capacity = replace(capacity, gres=gres)
+    if capacity.gres and random.random() < 0.3:
+        axes = replace(axes, shared=random.choice([None, ("gpu", GPU_BYTES)]))
     later = replace(
         first,
         axes=axes,
@@ -111,8 +116,11 @@ def later_rules(first: Rules, random: Random) -> Rules:
     return replace(later, pools=quotas)
 
 
-def _axes(gpus: tuple[str, ...]) -> Axes:
-    return Axes(gres=("gpu",), instances=(("gpu", gpus),)) if gpus else Axes()
+def _axes(gpus: tuple[str, ...], shared: bool) -> Axes:
+    if not gpus:
+        return Axes()
+    size = ("gpu", GPU_BYTES) if shared else None
+    return Axes(gres=("gpu",), instances=(("gpu", gpus),), shared=size)
 
 
 def _pools(random: Random) -> dict[str, Pool]:

@@ -45,7 +45,8 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
     place = world.engine.scheduler.reservations[0]
     claim(place.is_forced, "room is made for nobody", victims, place)
     world.counts["preemptions"] += 1
-    left, free = dict(ledger.used), minus(rules.shares.capacity, ledger.allocated)
+    left = dict(ledger.used)
+    free = minus(rules.axes.room(rules.shares.capacity), ledger.allocated)
     for job in ledger.allocated_jobs():
         held = ledger.allocation(job)
         if job.state in (JobState.STOPPING, JobState.CLEANING):
