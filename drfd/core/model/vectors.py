@@ -78,6 +78,13 @@ class Room(Placed):
         amounts[self.shared.axis] = sum(parts)
         return Room.of(amounts, parts, self.shared)
 
+    def summed(self) -> Room:
+        """Return the room with the sum of its parts: an instance of which jobs hold more than it
+        has, since its size was changed, takes nothing from the others."""
+        amounts = list(self)
+        amounts[self.shared.axis] = sum([max(0, part) for part in self.parts])
+        return self.with_amounts(amounts)
+
     def with_amounts(self, amounts: Iterable[int]) -> Room:
         return Room.of(amounts, self.parts, self.shared)
 
@@ -115,13 +122,8 @@ def not_negative(vector: Vector) -> Vector:
 def remainder(free: Vector, held: Vector) -> Vector:
     """Return what is left of `free` beside `held`, of which there may be less free: then zero. A
     shared instance of which too little is free takes nothing from the others."""
-    left = minus(free, held)
-    amounts = [max(0, amount) for amount in left]
-    if not isinstance(left, Room):
-        return tuple(amounts)
-    if isinstance(held, Placed):
-        amounts[left.shared.axis] = sum([max(0, part) for part in left.parts])
-    return left.with_amounts(amounts)
+    left = not_negative(minus(free, held))
+    return left.summed() if isinstance(left, Room) and isinstance(held, Placed) else left
 
 
 def total(vectors: Iterable[Vector], zero: Vector) -> Vector:

@@ -23,7 +23,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Now
-from drfd.core.model.vectors import Vector, fits, minus, plus, short_axes, total
+from drfd.core.model.vectors import Room, Vector, fits, minus, plus, short_axes, total
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0
@@ -138,6 +138,8 @@ class Supply:
     leaving: Releases = ()
     #: The resources kept free for processes outside drfd, or None.
     external: Vector | None = None
+    #: The shared instances that processes outside drfd use.
+    shut: tuple[str, ...] = ()
 
 
 def preempt(
@@ -157,6 +159,8 @@ def preempt(
         minus(ledger.axes.room(supply.capacity), ledger.allocated),
         total((release for _, release in leaving), ledger.nothing),
     )
+    if isinstance(free, Room):
+        free = free.summed()
     if demand is None or fits(demand, free):
         return []
     candidates = (job for job in ledger.allocated_jobs() if _is_candidate(job, how, now.at_s))
@@ -165,8 +169,10 @@ def preempt(
         left.hold(leaf, minus(ledger.nothing, release))
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
-    if supply.external is not None and not fits(demand, minus(search.free, supply.external)):
-        return []
+    if supply.external is not None:
+        beside = minus(search.free, supply.external)
+        if not fits(demand, beside.shut(supply.shut) if isinstance(beside, Room) else beside):
+            return []
     return [_request(ledger, victim, starving, how, now) for victim in victims]
 
 

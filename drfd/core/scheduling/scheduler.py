@@ -162,7 +162,10 @@ class Scheduler:
         if blocks is not None and blocks.machine is not None:
             # No job could be launched in room made now.
             return
-        kept = None if external is None else rules.axes.vector(external.kept)
+        kept, shut = None, list[str]()
+        if external is not None:
+            kept = rules.axes.vector(external.kept)
+            shut = [each for (name, each), _ in external.instances if rules.axes.is_shared(name)]
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
         self._searched_mono_s = now.mono_s
@@ -179,7 +182,9 @@ class Scheduler:
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left)
             self._has_dropped_reservation = True
-        supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=kept)
+        supply = Supply(
+            capacity=rules.shares.capacity, leaving=leaving, external=kept, shut=tuple(shut)
+        )
         for starving in due:
             if blocks is not None and ledger.job(starving.job_id).spec.user in blocks.users:
                 continue

@@ -155,6 +155,8 @@ def build_wait_index(
 def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
     """Return the free resources; an amount is negative where more is held than there is."""
     free = minus(rules.axes.room(rules.shares.capacity), ledger.allocated)
+    if isinstance(free, Room):
+        free = free.summed()
     taken = kept(ledger, rules, external)
     if taken is NOTHING:
         return free

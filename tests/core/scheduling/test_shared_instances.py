@@ -295,6 +295,22 @@ def test_the_newest_jobs_on_one_gpu_make_room_for_who_starves() -> None:
     assert len(gone) == 2
 
 
+def test_nobody_is_stopped_on_a_gpu_that_is_in_use_outside() -> None:
+    bench = Bench(with_shared_gpus(2))
+    for at_s in (0, 10, 20, 30):
+        bench.start(of_gpu_memory(12, preemptible=True), at_s=at_s)
+    starving = Starving("root.bob", bench.submit(of_gpus(1, pool="root.bob", actor=BOB)))
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, bench.ledger.queues)
+    capacity, nothing = bench.rules.shares.capacity, bench.ledger.nothing
+
+    def stopped(*shut: str) -> int:
+        supply = Supply(capacity=capacity, external=nothing, shut=shut)
+        return len(preempt(bench.ledger, share_tree, supply, starving, Preempting(), now(5000)))
+
+    # The newest jobs are on GPU 1.
+    assert (stopped(), stopped("0"), stopped("1")) == (2, 2, 0)
+
+
 def test_a_smaller_demand_keeps_its_part() -> None:
     bench = Bench(with_shared_gpus(1))
     bench.start(spec(asks=demand(6, 1)))
@@ -327,6 +343,21 @@ def test_jobs_of_one_gpu_each_keep_it_when_gpus_become_shared_and_back() -> None
     for each in (first, second, third):
         bench.finish(each)
     assert bench.schedule() == [fourth]
+
+
+def test_a_gpu_that_is_held_beyond_its_new_size_takes_nothing_from_the_others() -> None:
+    bench = Bench(with_shared_gpus(2))
+    small = [bench.start(of_gpu_memory(12)) for _ in range(2)]
+    reload(bench, with_shared_gpus(2, size=16 * GIB))
+    big = bench.submit(of_gpus(1))
+    assert bench.schedule() == [big]
+    assert gpus_of(bench.job(big)) == ("1",)
+    part = bench.submit(of_gpu_memory(6))
+    assert bench.schedule() == []
+    for each in small:
+        bench.finish(each)
+    assert bench.schedule() == [part]
+    bench.check()
 
 
 def test_amounts_are_told_by_memory() -> None:
