@@ -72,7 +72,7 @@ def _any_job(world: World, random: Random, *states: str) -> tuple[int, str]:
 def _spec(world: World, random: Random, user: str) -> JobSpec:
     room = world.engine.rules.capacity if world.engine is not None else world.rules.capacity
     gres = (("gpu", random.choice([1, 1, 2])),) if room.gres and random.random() < 0.4 else ()
-    memory = random.choice([None, None, 1, 3, 4, 8]) if gres else None
+    memory = Random(f"{world.seed} {len(world.books.jobs)}").choice([None, None, 1, 3, 4, 8])
     # The whole machine; and with a plain job beside it, one thousandth of a core too much.
     large = random.choice([room.cores_milli, max(0, room.cores_milli - 999)])
     cores_milli = random.choice([0, 500, 1000, 1000, 2000])
@@ -88,7 +88,7 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
             read_bps=random.choice([0, 0, 300]),
             write_bps=random.choice([0, 0, 0, 600]),
             gres=gres,
-            gres_memory=() if memory is None else (("gpu", memory * GIB),),
+            gres_memory=(("gpu", memory * GIB),) if gres and memory else (),
         ),
         time_limit_s=time_limit_s,
         priority=random.choice([0, 0, 0, 1, -1]),

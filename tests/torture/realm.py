@@ -99,8 +99,8 @@ def later_rules(first: Rules, random: Random) -> Rules:
         gres = (("gpu", len(kept)),) if kept else ()
         axes = _axes(kept, axes.shared is not None)
         capacity = replace(capacity, gres=gres)
-    if capacity.gres and random.random() < 0.3:
-        axes = replace(axes, shared=random.choice([None, ("gpu", GPU_BYTES)]))
+    if capacity.gres and Random(f"shared {capacity} {first.grace_s}").random() < 0.3:
+        axes = replace(axes, shared=None if axes.shared else ("gpu", GPU_BYTES))
     later = replace(
         first,
         axes=axes,
