@@ -72,7 +72,7 @@ def _any_job(world: World, random: Random, *states: str) -> tuple[int, str]:
 def _spec(world: World, random: Random, user: str) -> JobSpec:
     room = world.engine.rules.capacity if world.engine is not None else world.rules.capacity
     gres = (("gpu", random.choice([1, 1, 2])),) if room.gres and random.random() < 0.4 else ()
-    memory = Random(f"{world.seed} {len(world.books.jobs)}").choice([None, None, 1, 3, 4, 8])
+    memory = Random(f"{world.seed} {len(world.books.jobs)}").choice([None, 1, 1, 3, 4, 8])
     # The whole machine; and with a plain job beside it, one thousandth of a core too much.
     large = random.choice([room.cores_milli, max(0, room.cores_milli - 999)])
     cores_milli = random.choice([0, 500, 1000, 1000, 2000])

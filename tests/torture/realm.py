@@ -32,7 +32,7 @@ def _first_rules(seed: int) -> Rules:
     policy = random.choice(["drf"] * 9 + ["fifo", "slots", "asset"])
     how = random.choice([None, _preempting(random), _preempting(random)])
     return Rules(
-        axes=_axes(tuple(map(str, range(gpus))), Random(f"shared {seed}").random() < 0.5),
+        axes=_axes(tuple(map(str, range(gpus))), Random(f"shared {seed}").random() < 0.8),
         capacity=Resources(
             cores_milli=random.choice([2000, 4000, 9000]),
             memory_bytes=random.choice([4, 8]) * GIB,
