@@ -552,6 +552,10 @@ def test_sinfo_shows_one_machine(drf: Drf, queue: CannedDaemon) -> None:
     ]
     assert drf("sinfo", "-h", "-o", "%C %G %m %T").out == "6/2/0/8 gpu:2 8192 mixed\n"
     assert drf("sinfo", "-h", "-p", "lab,none", "-o", "%P").out == "lab\n"
+    # Of GPUs that jobs share the capacity is their memory.
+    queue.replies["shares"]["capacity"]["gres"] = {"memory:gpu": 48 << 30}
+    queue.replies["doctor"] = {"gres": {"gpu": ["0", "1"]}}
+    assert drf("sinfo", "-h", "-o", "%G").out == "gpu:2\n"
     assert (
         drf("sinfo", "-h", "-t", "mixed,down", "-n", HOST, "-o", "%R").out == "main\nlab\nnight\n"
     )

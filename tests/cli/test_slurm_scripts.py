@@ -370,6 +370,19 @@ def test_what_is_not_counted_here_is_refused_with_its_place(
     assert drf("sbatch", "-L", "none", "x.sh").code == 0
 
 
+def test_gpus_that_jobs_share_by_memory_are_counted_here(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path
+) -> None:
+    daemon.replies["shares"]["capacity"]["gres"] = {"memory:gpu": 48 << 30, "solver": 4}
+    daemon.replies["doctor"] = {"gres": {"gpu": ["0", "1"], "solver": ["0", "1", "2", "3"]}}
+    script = tmp_path / "x.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 -c 2\n")
+    request, said = asked(drf, daemon, script)
+    assert (request["demand"], said) == (cores(2, gpu=1), "")
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n#SBATCH -L SCRATCH\n")
+    assert "counts no SCRATCH, but 2 gpu, 4 solver" in drf("sbatch", "x.sh").err
+
+
 @pytest.mark.parametrize(
     ("line", "is_missed"),
     [

@@ -361,6 +361,7 @@ def test_jobs_share_a_gpu_by_the_memory_that_they_declare(sharing: Instance, nvm
     assert any("jobs share each GPU's 24G; measured every" in line for line in lines)
     assert "30G of gpu memory" in sharing.drf("shares").stdout
     assert "gpu mem" in sharing.drf("top", "--once").stdout
+    assert "drf" in sharing.drf("simulate", "--history", "--policy", "drf").stdout
 
 
 @pytest.fixture

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drfd.client.counted import count_resources
 from drfd.common.errors import Refused
 from drfd.common.units import parse_duration
 from drfd_cli import output
-from drfd_cli.options import MOMENT, QuantityParam, asked_form, connect, prints_result
+from drfd_cli.options import (
+    MOMENT,
+    QuantityParam,
+    asked_form,
+    connect,
+    prints_result,
+)
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
@@ -182,7 +189,8 @@ def _past(since: float | None, capacity: Resources | None) -> tuple[Workload, Ru
         work = of_history(jobs)
     except Refused:
         raise Refused("no-jobs", "no job has run here", hint="try a TRACE") from None
-    rules = rules_of(capacity or amount_of(shares["capacity"]))
+    here = {**shares["capacity"], "gres": count_resources(client, shares["capacity"]["gres"])}
+    rules = rules_of(capacity or amount_of(here))
     return work, with_weights(rules, shares["nodes"], work)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drfd.client.connection import Connection
+from drfd.client.counted import count_resources
 from drfd.client.submission import find_notice
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEFAULT_PATH
@@ -176,7 +177,7 @@ def check_counted(made: Translation, client: Connection) -> None:
     """Raise Refused if Slurm's options ask for a resource that is not counted here."""
     if not made.counted:
         return
-    counts = client.request("shares")["capacity"]["gres"]
+    counts = count_resources(client, client.request("shares")["capacity"]["gres"])
     for name, given in made.counted.items():
         if name not in counts:
             has = ", ".join(f"{count} {each}" for each, count in counts.items())

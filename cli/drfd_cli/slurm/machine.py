@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from drfd.client.connection import Connection
+from drfd.client.counted import count_resources
 from drfd_cli import output
 from drfd_cli.slurm.batch_script import host_name
 from drfd_cli.slurm.fields import moment
@@ -73,6 +74,7 @@ def read_machine(client: Connection) -> Machine:
     shares = client.request("shares")
     status = client.request("status", limit=1)
     capacity, free = shares["capacity"], shares["free"]
+    counts = count_resources(client, capacity["gres"])
     cpus = int(capacity["cores"])
     external = shares.get("external")
     outside = 0 if external is None else math.ceil(external["cores"] - external["kept"]["cores"])
@@ -87,7 +89,7 @@ def read_machine(client: Connection) -> Machine:
     return Machine(
         name=host_name(), cpus=cpus, idle=idle, memory_bytes=capacity["memory"],
         free_memory_bytes=max(0, free["memory"]),
-        gres=",".join(f"{name}:{count}" for name, count in capacity["gres"].items()) or "(null)",
+        gres=",".join(f"{name}:{count}" for name, count in counts.items()) or "(null)",
         state=state, reason=reason, outside=outside,
         by=output.clean(drain["by"]) if drain is not None else "root" if state[0] == "d" else None,
         since_s=None if drain is None else drain["since"],
