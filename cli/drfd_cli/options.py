@@ -33,7 +33,7 @@ from drfd.common.indices import read_array
 from drfd.common.units import (
     doubt,
     is_endless,
-    parse_cores,
+    parse_cores_range,
     parse_disk_rates,
     parse_duration,
     parse_memory,
@@ -119,7 +119,7 @@ def parse_limit(text: str) -> int:
     return seconds
 
 
-CORES = QuantityParam("CORES", parse_cores)
+CORES = QuantityParam("CORES", parse_cores_range)
 MEMORY = QuantityParam("SIZE", parse_memory)
 OUTPUT = QuantityParam("SIZE", lambda text: parse_memory(text, what="output-max"))
 RATES = QuantityParam("[DISK=]READ[/WRITE]", parse_disk_rates)
@@ -527,7 +527,7 @@ def _group_of(parameter: str | None) -> str:
 
 #: The options for what a job requests, which `submit`, `run` and `profile` have.
 demand_options = all_of(
-    click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5."),
+    click.option("-c", "--cores", type=CORES, help="CPU cores: 4, 0.5, or a range 2..8."),
     click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G."),
     click.option(
         "--io", type=RATES, multiple=True, help="Disk bandwidth per second, once for each disk."

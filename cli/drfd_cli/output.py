@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from drfd.common.units import clock_time, show_duration, show_need, show_size
+from drfd.common.units import clock_time, show_duration, show_need, show_range, show_size
 from drfd.payload.shell_lines import line_in, name_of
 
 if TYPE_CHECKING:
@@ -440,13 +440,23 @@ def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[obj
 
 def show_demand(demand: ResourcesView) -> list[str]:
     """Return cores, memory and I/O as three cells."""
-    return [f"{demand['cores']:g}", show_size(demand["memory"]), show_io(demand)]
+    return [show_cores_of(demand), show_size(demand["memory"]), show_io(demand)]
+
+
+def show_cores_of(demand: ResourcesView) -> str:
+    """Return cores as "4", or as "2..8" if they are a range."""
+    most = demand.get("cores_max")
+    return show_range(f"{demand['cores']:g}", None if most is None else f"{most:g}")
 
 
 def show_io(rates: ResourcesView | RatesView) -> str:
-    """Return the rates as "200M/50M", or "-" if both are zero."""
+    """Return the rates as "200M/50M" or "50M..200M/20M", or "-" if both are zero."""
     read, write = rates["read"], rates["write"]
-    return "-" if not read and not write else f"{show_size(read)}/{show_size(write)}"
+    if not read and not write:
+        return "-"
+    most = rates.get("read_max"), rates.get("write_max")
+    shown = [None if each is None else show_size(each) for each in most]
+    return f"{show_range(show_size(read), shown[0])}/{show_range(show_size(write), shown[1])}"
 
 
 def show_gres(counts: Mapping[str, int]) -> str:
@@ -692,6 +702,9 @@ JOB_COLUMNS: Columns[JobView] = {
     "gres_instances": lambda job: _lists(job.get("gres_instances", {})),
     "group": lambda job: job.get("group"),
     "gres_memory": lambda job: _counts(job["demand"].get("gres_memory", {})),
+    "cores_max": lambda job: job["demand"].get("cores_max"),
+    "read_max": lambda job: job["demand"].get("read_max"),
+    "write_max": lambda job: job["demand"].get("write_max"),
 }
 
 #: The columns of nodes of the fair-share tree. New ones are added at the end, too.

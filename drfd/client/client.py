@@ -32,8 +32,9 @@ from drfd.client.words import (
 from drfd.common.errors import BY_KIND, DrfdError, Refused
 from drfd.common.indices import read_array
 from drfd.common.units import (
+    Range,
     is_endless,
-    parse_cores,
+    parse_cores_range,
     parse_disk_rates,
     parse_duration,
     parse_memory,
@@ -53,11 +54,11 @@ Span = int | str | timedelta
 class ChangeOptions(TypedDict, total=False):
     """Keywords of `Client.set`, which `Client.submit` takes, too."""
 
-    #: 4, 0.5 or "4".
+    #: 4, 0.5 or "4"; "2..8" or "2.." for a range, of which the first is the job's own.
     cores: float | str | None
     #: "16G" or bytes.
     memory: int | str | None
-    #: Bandwidth per second and disk, such as "100M/50M".
+    #: Bandwidth per second and disk, such as "100M/50M", or "50M..200M" for a range.
     io: str | Iterable[str] | None
     #: Countable resources, such as {"gpu": 1}.
     gres: Mapping[str, int] | None
@@ -417,7 +418,7 @@ class _DemandValues(TypedDict):
     """The demand of a `Submission`."""
 
     #: In thousandths of a core, and in bytes.
-    cores: int | None
+    cores: int | Range | None
     mem: int | None
     io: tuple[Rates, ...]
     gres: tuple[tuple[Gres, ...], ...]
@@ -469,7 +470,7 @@ def _demand(options: ChangeOptions) -> _DemandValues:
     if io is not None:
         rates = tuple(map(parse_disk_rates, [io] if isinstance(io, str) else io))
     return {
-        "cores": None if cores is None else parse_cores(cores),
+        "cores": None if cores is None else parse_cores_range(cores),
         "mem": None if memory is None else parse_memory(memory),
         "io": rates,
         "gres": (_gres(options.get("gres") or {}, options.get("gres_memory") or {}),),

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from drfd.client.words import Gres, Ref
 from drfd.common.errors import Refused
+from drfd.common.units import Range
 from drfd.payload.environment import not_text
 from drfd.payload.pack import output_fields
 from drfd.payload.shell_lines import name_of
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
-Rates = tuple[str | None, int, int]
+Rates = tuple[str | None, int | Range, int | Range]
 
 _WHEN = ("start", "end", "fail")
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
@@ -47,7 +48,7 @@ class Submission:
     #: None for the directory of this process.
     cwd: str | None = None
     #: In thousandths of a core.
-    cores: int | None = None
+    cores: int | Range | None = None
     #: In bytes.
     mem: int | None = None
     io: tuple[Rates, ...] = ()
@@ -149,15 +150,20 @@ class Submission:
 
 
 def demand_fields(
-    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[Gres, ...], ...]
+    cores: int | Range | None,
+    mem: int | None,
+    io: tuple[Rates, ...],
+    gres: tuple[tuple[Gres, ...], ...],
 ) -> dict[str, object]:
     """Return the `demand` of a request, without values that are None.
 
     The last rates of a disk, and the last number and memory of a countable resource count: the
     command line comes after the lines of a script.
     """
-    by_disk = {disk: {"read_bps": read, "write_bps": write} for disk, read, write in io}
-    demand: dict[str, object] = {"cores_milli": cores, "memory_bytes": mem}
+    by_disk = {
+        disk: _ends("read", "bps", read) | _ends("write", "bps", write) for disk, read, write in io
+    }
+    demand: dict[str, object] = _ends("cores", "milli", cores) | {"memory_bytes": mem}
     demand |= by_disk.pop(None, {})
     demand["disks"] = by_disk or None
     counted = [each for some in gres for each in some]
@@ -165,6 +171,13 @@ def demand_fields(
     memory = {each.name: each.memory_bytes for each in counted if each.memory_bytes is not None}
     demand["gres"], demand["gres_memory"] = counts or None, memory or None
     return {key: value for key, value in demand.items() if value is not None}
+
+
+def _ends(name: str, unit: str, amount: int | Range | None) -> dict[str, object]:
+    """Return the fields for an amount, or for both ends of a range."""
+    if not isinstance(amount, Range):
+        return {f"{name}_{unit}": amount}
+    return {f"{name}_{unit}": amount.least, f"{name}_max_{unit}": amount.most}
 
 
 def dependencies(after: tuple[tuple[Ref, str], ...] | None) -> list[dict[str, object]] | None:

@@ -52,10 +52,12 @@ class Amounts:
     memory: int
     read: int
     write: int
+    #: Of a demand, the most cores that may be lent to the job, or None without a range.
+    cores_max: float | None = None
 
     @classmethod
     def of(cls, view: ResourcesView) -> Amounts:
-        return _read(cls, view)
+        return _read(cls, view, cores_max=view.get("cores_max"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,25 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Final, Literal, NamedTuple
 
 from drfd.common.errors import Refused
+
+#: The upper end of an open range such as `4..`: all that the machine has.
+ALL: Final = "all"
+#: The upper end of a range.
+Most = int | Literal["all"]
+
+
+class Range(NamedTuple):
+    """An amount that a job holds, and the most that it may use while others leave it idle."""
+
+    least: int
+    #: Above `least`, or ALL.
+    most: Most
+
 
 #: Largest numbers of cores and bytes; larger ones are typing errors.
 _MOST_CORES, _MOST_BYTES = 1_000_000_000, 1 << 60
@@ -60,12 +76,19 @@ def parse_memory(text: str | int, *, what: str = "memory") -> int:
     return size
 
 
-def parse_rates(text: str, *, what: str = "io") -> tuple[int, int]:
-    """Return read and write bytes per second of "10M" (both) or "200M/50M"; 0 declares none."""
+def parse_rates(text: str, *, what: str = "io") -> tuple[int | Range, int | Range]:
+    """Return read and write bytes per second of "10M" (both), "200M/50M", or with ranges
+    "50M..200M/20M"; 0 declares none."""
     parts = str(text).removesuffix("/s").split("/")
     if len(parts) > 2:
         raise _bad(what, text, "is not READ[/WRITE]", "write 200M/50M")
-    rates = [0 if part.strip() == "0" else _parse_rate(part.strip(), what) for part in parts]
+
+    def rate(part: str) -> int:
+        return _parse_rate(part.strip(), what)
+
+    rates = [
+        0 if part.strip() == "0" else _parse_range(part, what, rate, "50M..200M") for part in parts
+    ]
     return rates[0], rates[-1]
 
 
@@ -78,12 +101,30 @@ def _parse_rate(text: str, what: str) -> int:
     return rate
 
 
-def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, int]:
+def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int | Range, int | Range]:
     """Return disk name (or None), read and write bytes per second of "data=200M/50M"."""
     name, named, rates = str(text).rpartition("=")
     if named and not name:
         raise Refused("bad-value", f"{what}: a disk's name is missing", hint="write data=200M/50M")
     return (name or None, *parse_rates(rates, what=what))
+
+
+def _parse_range(text: str, what: str, parse: Callable[[str], int], example: str) -> int | Range:
+    """Return the amount, or the two ends of a range, which `parse` reads."""
+    low, dots, high = text.partition("..")
+    if not dots:
+        return parse(text)
+    if not low.strip():
+        raise _bad(what, text, "has no lower end, which is what the job holds", f"write {example}")
+    if low.strip().strip("0") == "":
+        raise _bad(what, text, "begins with zero, and a job holds some", f"write {example}")
+    least = parse(low)
+    if not high.strip():
+        return Range(least, ALL)
+    most = parse(high)
+    if most < least:
+        raise _bad(what, text, "ends below its beginning", f"write {high}..{low}")
+    return Range(least, most) if most > least else least
 
 
 def parse_duration(text: str | int, *, what: str = "time") -> int:
@@ -141,6 +182,15 @@ def parse_cores(text: str | float, *, what: str = "cores") -> int:
     return int(milli)
 
 
+def parse_cores_range(text: str | float, *, what: str = "cores") -> int | Range:
+    """Return the milli-cores of "2" or "0.5", or the ends of "2..8" or "2.."."""
+
+    def cores(word: str) -> int:
+        return parse_cores(word, what=what)
+
+    return _parse_range(str(text), what, cores, "2..8, or 8 for no less")
+
+
 def show_size(size_bytes: float) -> str:
     """Return a size for people, in at most four characters: "16G", "1.5G", "640K"."""
     amount = float(size_bytes)
@@ -179,6 +229,11 @@ def show_gres_word(name: str, count: int, memory_bytes: int | None) -> str:
 def show_cores(cores_milli: float) -> str:
     """Return cores for people: "4" or "0.5"."""
     return f"{cores_milli / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def show_range(least: str, most: str | None) -> str:
+    """Return a range of two amounts as it is written: "2..8"; without `most`, the amount."""
+    return least if most is None else f"{least}..{most}"
 
 
 def show_amount(axis: str, amount: int) -> str:

@@ -31,7 +31,10 @@ from drfd.common.strict_table import (
     read_time,
 )
 from drfd.common.units import (
+    Most,
+    Range,
     parse_cores,
+    parse_cores_range,
     parse_duration,
     parse_memory,
     parse_size,
@@ -83,6 +86,8 @@ class Defaults:
     """The demand of a job that does not state its own."""
 
     cores_milli: int = 1000
+    #: The upper end of a range of cores, or 0 for none.
+    cores_max_milli: Most = 0
     memory_bytes: int = 2 << 30
     time_limit_s: int | None = 24 * 3600
     read_bps: int = 0
@@ -281,8 +286,11 @@ def _disks(top: TomlTable) -> tuple[DiskConfig, ...] | None:
 
 def _defaults(table: TomlTable) -> Defaults:
     plain = Defaults()
+    cores = table.take("cores", parse_cores_range, plain.cores_milli)
+    least, most = cores if isinstance(cores, Range) else (cores, 0)
     return Defaults(
-        cores_milli=table.take("cores", parse_cores, plain.cores_milli),
+        cores_milli=least,
+        cores_max_milli=most,
         memory_bytes=table.take("memory", parse_memory, plain.memory_bytes),
         time_limit_s=table.take("time", read_time, plain.time_limit_s),
         read_bps=table.take("read", read_size_or_zero, plain.read_bps),

@@ -64,6 +64,7 @@ UNIFIED = "cgroup2"
 
 #: Modes in which a job gets its declared cores: as a ceiling, a floor, or CPUs of its own.
 QUOTA, WEIGHT, PIN = "quota", "weight", "pin"
+SHARE = "share"
 CORES_MODES = (QUOTA, WEIGHT, PIN)
 
 #: Marks a hello of a launcher that cannot pin, and sets quotas instead.

@@ -19,6 +19,9 @@ class RatesView(TypedDict):
 
     read: int
     write: int
+    #: Upper ends of ranges; only where one is declared.
+    read_max: NotRequired[int]
+    write_max: NotRequired[int]
 
 
 class ResourcesView(TypedDict):
@@ -34,6 +37,11 @@ class ResourcesView(TypedDict):
     gres_memory: NotRequired[dict[str, int]]
     #: By the disk's name; only where the machine has several.
     disks: NotRequired[dict[str, RatesView]]
+    #: Of a demand, the upper ends of ranges: the most that may be lent to the job. Only where one
+    #: is declared; with several disks, those of rates are in `disks` alone.
+    cores_max: NotRequired[float]
+    read_max: NotRequired[int]
+    write_max: NotRequired[int]
 
 
 class CoresAndMemory(TypedDict):
@@ -323,7 +331,14 @@ class GpuLimitPart(TypedDict):
     gpu_memory_unkept: NotRequired[str]
 
 
-class DetailedJobView(ExplainedJobView, GpuLimitPart):
+class LendingPart(TypedDict):
+    """Of a live job or array that declares a range."""
+
+    #: What of its ranges is not lent on this machine, and why; only if that is so.
+    unlent: NotRequired[str]
+
+
+class DetailedJobView(ExplainedJobView, GpuLimitPart, LendingPart):
     #: CPUs pinned to the job, such as `0-3,8`.
     cpus: str | None
     #: Memory nodes (NUMA) of its instances of countable resources, as far as they are known.
@@ -352,7 +367,7 @@ class ArrayView(SubmittedView):
     stderr: str
 
 
-class DetailedArrayView(ArrayView, ConditionsView):
+class DetailedArrayView(ArrayView, ConditionsView, LendingPart):
     pass
 
 

@@ -44,6 +44,9 @@ class Rates(Struct, forbid_unknown_fields=True, frozen=True):
 
     read_bps: Amount
     write_bps: Amount
+    #: Upper ends of ranges; 0 for none, "all" for all that the disk can.
+    read_max_bps: Amount | Literal["all"] = 0
+    write_max_bps: Amount | Literal["all"] = 0
 
 
 class Demand(Struct, forbid_unknown_fields=True, frozen=True):
@@ -60,6 +63,11 @@ class Demand(Struct, forbid_unknown_fields=True, frozen=True):
     gres: dict[Name, Annotated[int, Meta(ge=0, le=1 << 20)]] = {}
     #: Bytes of its own memory on each instance of a countable resource; 0 for no limit.
     gres_memory: dict[Name, Annotated[int, Meta(ge=0, le=1 << 60)]] = {}
+    #: Upper ends of ranges: the most that the job may use while others leave it idle. "all" for all
+    #: that the machine has, 0 for none, as is one left out where the lower end is given.
+    cores_max_milli: Annotated[int, Meta(ge=0, le=1 << 40)] | Literal["all"] | None = None
+    read_max_bps: Amount | Literal["all"] | None = None
+    write_max_bps: Amount | Literal["all"] | None = None
 
 
 class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):

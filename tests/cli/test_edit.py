@@ -105,6 +105,36 @@ def test_the_memory_on_a_gpu_changes_in_place(
 
 
 @pytest.mark.parametrize(
+    ("change", "cores"), [
+        ("s/-c 0.5/-c 2..8/", {"cores_milli": 2000, "cores_max_milli": 8000}),
+        ("s/-c 0.5/-c 2../", {"cores_milli": 2000, "cores_max_milli": "all"}),
+    ],
+)  # fmt: skip
+def test_a_figure_becomes_a_range_in_place(
+    edit: Edit, waiting: CannedDaemon, change: str, cores: dict[str, object]
+) -> None:
+    assert edit(change).code == 0
+    (asked,) = told(waiting)
+    assert asked["demand"] == {**FIELDS["demand"], **cores}
+
+
+def test_ranges_are_among_the_options_and_become_figures_in_place(
+    edit: Edit, waiting: CannedDaemon, tmp_path: Path
+) -> None:
+    ranges = {"cores_milli": 2000, "cores_max_milli": 8000, "read_max_bps": 1 << 30}
+    submission = {**FIELDS, "demand": {**FIELDS["demand"], **ranges}}
+    waiting.replies["submission"] = waiting.replies["submission"] | {"submission": submission}
+    assert edit(f"w {tmp_path / 'seen'}").code == 0
+    lines = (tmp_path / "seen").read_text().splitlines()
+    assert "#DRF -c 2..8" in lines
+    (io,) = [line for line in lines if "--io" in line]
+    assert "..1G/" in io
+    assert edit("s/2[.][.]8/2/; s/[.][.]1G//").code == 0
+    (asked,) = told(waiting)
+    assert asked["demand"] == {**FIELDS["demand"], "cores_milli": 2000}
+
+
+@pytest.mark.parametrize(
     ("change", "group"), [("s/sweep%2/sweep%4/", "sweep%4"), ("/-g sweep/d", "")]
 )
 def test_the_group_changes_in_place(

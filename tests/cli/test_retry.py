@@ -78,6 +78,18 @@ def test_the_memory_on_a_gpu_is_one_change(drf: Drf, answering: CannedDaemon) ->
         assert submitted(answering)[-1] == {**FIELDS, "demand": {**FIELDS["demand"], **gres}}
 
 
+def test_another_figure_takes_the_upper_end_of_a_range_away(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    ranged = {**FIELDS["demand"], "cores_max_milli": 8000}
+    answering.replies["submission"] = kept("42", **{**FIELDS, "demand": ranged})
+    for words, ends in (("-m 4G", (None, 8000)), ("-c 1", (1000, None)), ("-c 1..4", (1000, 4000))):
+        assert drf("retry", 42, "-q", "--with", words).code == 0
+        asked = submitted(answering)[-1]["demand"]
+        least = FIELDS["demand"]["cores_milli"] if ends[0] is None else ends[0]
+        assert (asked["cores_milli"], asked.get("cores_max_milli")) == (least, ends[1])
+
+
 def test_tasks_of_one_array_become_one_array(drf: Drf, answering: CannedDaemon) -> None:
     result = drf("retry", "4_5", 7, "4_2", "--json")
     assert json.loads(result.out) == {

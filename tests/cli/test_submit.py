@@ -140,6 +140,40 @@ def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Drf, word: st
     assert result.err.endswith("is not NAME=N (write gpu=2, or gpu for one)\n")
 
 
+def test_a_range_is_sent_as_its_two_ends(submitted: Submitted, tmp_path: Path) -> None:
+    demand = {
+        "cores_milli": 2000, "cores_max_milli": 8000,
+        "read_bps": 50 << 20, "read_max_bps": 200 << 20,
+        "write_bps": 50 << 20, "write_max_bps": 200 << 20,
+        "disks": {"data": {"read_bps": 1 << 20, "read_max_bps": "all", "write_bps": 1 << 20}},
+    }  # fmt: skip
+    options = ["-c", "2..8", "--io", "50M..200M", "--io", "data=1M../1M"]
+    assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand=demand)
+
+
+def test_the_last_word_on_cores_counts_as_a_whole(submitted: Submitted) -> None:
+    for words, demand in (
+        ("-c 2..8 -c 4", {"cores_milli": 4000}),
+        ("-c 4 -c 2..", {"cores_milli": 2000, "cores_max_milli": "all"}),
+    ):
+        assert submitted(*words.split(), "--", "true")["demand"] == demand
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("-c ..8", "'..8' has no lower end, which is what the job holds (write 2..8, "),
+        ("-c 8..2", "'8..2' ends below its beginning (write 2..8)"),
+        ("-c 0..2", "'0..2' begins with zero, and a job holds some (write 2..8, "),
+        ("--io 0..2M", "'0..2M' begins with zero, and a job holds some (write 50M..200M)"),
+    ],
+)
+def test_what_is_no_range_is_refused_with_the_cure(drf: Drf, words: str, error: str) -> None:
+    result = drf("submit", *words.split(), "--", "true")
+    assert result.code == 2
+    assert error in result.err
+
+
 def test_memory_belongs_to_the_resource_before_it(submitted: Submitted, tmp_path: Path) -> None:
     """Number and memory are two properties of a resource; of each the last word counts."""
     options = ["--gres", "gpu=2,memory=20G,license=1"]

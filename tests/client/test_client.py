@@ -37,6 +37,26 @@ def test_groups_are_sent_as_they_are_given(daemon: CannedDaemon) -> None:
     assert listed["select"] == {"group": "sweep"}
 
 
+def test_a_range_is_sent_as_its_two_ends(daemon: CannedDaemon) -> None:
+    daemon.replies["submit"] = {"ok": True, "id": 1}
+    daemon.replies["set"] = {"ok": True, "done": [1], "failed": []}
+    with connect(daemon.path) as client:
+        client.submit(["true"], cores="2..8", io=["50M..200M/20M", "data=1M.."])
+        client.set(1, cores="2..")
+        client.set(1, cores=2)
+    (submitted,) = daemon.asked("submit")
+    assert submitted["demand"] == {
+        "cores_milli": 2000, "cores_max_milli": 8000,
+        "read_bps": 50 << 20, "read_max_bps": 200 << 20, "write_bps": 20 << 20,
+        "disks": {"data": {"read_bps": 1 << 20, "read_max_bps": "all",
+                           "write_bps": 1 << 20, "write_max_bps": "all"}},
+    }  # fmt: skip
+    assert [each["demand"] for each in daemon.asked("set")] == [
+        {"cores_milli": 2000, "cores_max_milli": "all"},
+        {"cores_milli": 2000},
+    ]
+
+
 def test_the_memory_on_each_gpu_is_sent_in_bytes(daemon: CannedDaemon) -> None:
     daemon.replies["submit"] = {"ok": True, "id": 1}
     daemon.replies["set"] = {"ok": True, "done": [1], "failed": []}

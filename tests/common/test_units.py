@@ -10,10 +10,13 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
 from drfd.common.units import (
+    ALL,
+    Range,
     doubt,
     exact_size,
     is_endless,
     parse_cores,
+    parse_cores_range,
     parse_disk_rates,
     parse_duration,
     parse_memory,
@@ -22,6 +25,7 @@ from drfd.common.units import (
     show_amount,
     show_cores,
     show_duration,
+    show_range,
     show_size,
 )
 from seeds import examples
@@ -461,3 +465,64 @@ def test_any_text_is_read_or_refused_with_a_hint(text: str) -> None:
 )
 def test_an_amount_is_shown_in_its_resources_own_unit(axis: str, amount: int, text: str) -> None:
     assert show_amount(axis, amount) == text
+
+
+# -- ranges -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("2..8", Range(2000, 8000)),
+        ("0.5..1.5", Range(500, 1500)),
+        (" 2 .. 8 ", Range(2000, 8000)),
+        ("4..", Range(4000, ALL)),
+        ("4..4", 4000),
+        ("4", 4000),
+        (4, 4000),
+    ],
+)
+def test_cores_may_be_a_range(text: str | int, ends: int | Range) -> None:
+    assert parse_cores_range(text) == ends
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("..8", "cores: '..8' has no lower end, which is what the job holds (write 2..8, "),
+        ("..", "cores: '..' has no lower end"),
+        ("0..8", "cores: '0..8' begins with zero, and a job holds some (write 2..8"),
+        ("8..2", "cores: '8..2' ends below its beginning (write 2..8)"),
+        ("2..x", "cores: 'x' is not a number (write 4 or 0.5)"),
+        ("2..4..8", "cores: '4..8' is not a number (write 4 or 0.5)"),
+        ("2..-8", "cores: '-8' is not a number of cores"),
+        ("-2..8", "cores: '-2' is not a number of cores"),
+    ],
+)
+def test_what_is_no_range_is_refused_with_the_cure(text: str, error: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse_cores_range(text)
+    assert str(refused.value).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("50M..200M", (Range(50 * MIB, 200 * MIB), Range(50 * MIB, 200 * MIB))),
+        ("50M..200M/20M", (Range(50 * MIB, 200 * MIB), 20 * MIB)),
+        ("0/20M../s", (0, Range(20 * MIB, ALL))),
+        ("50M..50M/0", (50 * MIB, 0)),
+    ],
+)
+def test_each_rate_may_be_a_range(text: str, rates: tuple[int | Range, int | Range]) -> None:
+    assert parse_disk_rates(f"data={text}") == ("data", *rates)
+
+
+@pytest.mark.parametrize("text", ["0..50M", "..50M", "50M..20M", "50M..0", "1M..2M..3M", "1..2"])
+def test_a_range_of_rates_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match=r"^io"):
+        parse_rates(text)
+
+
+def test_a_range_is_shown_as_it_is_written() -> None:
+    assert (show_range("2", "8"), show_range("2", None)) == ("2..8", "2")

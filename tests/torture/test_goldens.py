@@ -145,6 +145,7 @@ def _is_command(name: str, value: object) -> bool:
         "QUOTA",
         "WEIGHT",
         "PIN",
+        "SHARE",
         "NO_PIN",
         "TOLD",
         "GPUS",

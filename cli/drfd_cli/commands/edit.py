@@ -20,7 +20,13 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import OUTCOMES, Ref
 from drfd.common.errors import DrfdError, Refused
-from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word
+from drfd.common.units import (
+    exact_duration,
+    exact_size,
+    show_cores,
+    show_gres_word,
+    show_range,
+)
 from drfd_cli import output
 from drfd_cli.commands.retry import Changes, read_changes, submit_again
 from drfd_cli.options import connect, job_id
@@ -144,7 +150,7 @@ def _written(reply: SubmissionReply) -> str:
     fields: dict[str, Any] = dict(reply["submission"])
     demand, words = fields["demand"], []
     words.append(["-n", fields["name"]])
-    words.append(["-c", show_cores(demand["cores_milli"])])
+    words.append(["-c", _cores(demand)])
     words.append(["-m", exact_size(demand["memory_bytes"])])
     limit = fields["time_limit_s"]
     words.append(["-t", exact_duration(limit) if limit else "unlimited"])
@@ -158,8 +164,7 @@ def _written(reply: SubmissionReply) -> str:
         rates[""] = demand
     for name, each in rates.items():
         disk = f"{name}=" if name else ""
-        read, write = exact_size(each["read_bps"]), exact_size(each["write_bps"])
-        words.append(["--io", f"{disk}{read}/{write}"])
+        words.append(["--io", f"{disk}{_rate(each, 'read')}/{_rate(each, 'write')}"])
     if "pool" in fields:
         words.append(["-p", fields["pool"]])
     if "group" in fields:
@@ -185,6 +190,16 @@ def _written(reply: SubmissionReply) -> str:
         about += f"# It keeps {', '.join(kept)} (drf set changes --after and --begin).\n"
     head = (_HEAD if reply["live"] else _ENDED_HEAD).format(label=reply["label"])
     return f"{head}{about}{lines}\n{shlex.join(fields['argv'])}\n"
+
+
+def _cores(demand: Mapping[str, Any]) -> str:
+    most = demand.get("cores_max_milli")
+    return show_range(show_cores(demand["cores_milli"]), show_cores(most) if most else None)
+
+
+def _rate(rates: Mapping[str, Any], name: str) -> str:
+    most = rates.get(f"{name}_max_bps")
+    return show_range(exact_size(rates[f"{name}_bps"]), exact_size(most) if most else None)
 
 
 def _kept(fields: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]:

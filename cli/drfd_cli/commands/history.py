@@ -115,7 +115,9 @@ def _print_table(jobs: list[PastJobView]) -> None:
         "ENDED": lambda job: _ended(job["ended_at"], is_wide=is_wide),
         ("TIME", "right"): _elapsed,
         # Each pair is used/declared.
-        ("CORES", "right"): lambda job: f"{_mean_cores(_used(job))}/{job['demand']['cores']:g}",
+        ("CORES", "right"): lambda job: (
+            f"{_mean_cores(_used(job))}/{output.show_cores_of(job['demand'])}"
+        ),
         ("MEM", "right"): lambda job: (
             f"{_size(_used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
         ),

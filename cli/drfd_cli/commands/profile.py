@@ -11,7 +11,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
-from drfd.common.units import show_duration, show_need, show_size
+from drfd.common.units import Range, show_duration, show_need, show_size
 from drfd_cli import output
 from drfd_cli.commands.run import run_attached
 from drfd_cli.commands.submit import fields
@@ -34,7 +34,7 @@ _STEP = 16 << 20
 @demand_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    command: tuple[str, ...], *, cores: int | None, mem: int | None, no_warnings: bool,
+    command: tuple[str, ...], *, cores: int | Range | None, mem: int | None, no_warnings: bool,
     **asked: Any,
 ) -> int:  # fmt: skip
     """Run a command once as a job, attached as `drf run` does it, with all that is free for you
@@ -47,15 +47,18 @@ def command(
 
 
 def _generous(
-    client: Connection, fields_with: _FieldsWith, asked_cores: int | None, asked_mem: int | None
-) -> dict[str, int]:
+    client: Connection,
+    fields_with: _FieldsWith,
+    asked_cores: int | Range | None,
+    asked_mem: int | None,
+) -> dict[str, Any]:
     """Return cores and memory as asked for or, where a job does not declare them, chosen: all that
     is free is tried first, then a half, a quarter, …, until the job would start now, because limits
     of pools and reservations may forbid more."""
     free = client.request("shares")["free"]
     cores = max(_LEAST_CORES, round(free["cores"]) * 1000)
     memory = max(_LEAST_MEMORY, free["memory"] // _STEP * _STEP)
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     if round(free["cores"]) > free["cores"]:
         cores = max(_LEAST_CORES, cores - 1000)
     for _ in range(_TRIES):
@@ -68,7 +71,8 @@ def _generous(
             break
         cores = max(_LEAST_CORES, cores // 2000 * 1000)
         memory = max(_LEAST_MEMORY, memory // (2 * _STEP) * _STEP)
-    shown = (show_need(what, found[key]) for what, key in (("cores", "cores"), ("memory", "mem")))
+    least = found["cores"].least if isinstance(found["cores"], Range) else found["cores"]
+    shown = (show_need("cores", least), show_need("memory", found["mem"]))
     output.say(f"measured with {' and '.join(shown)}")
     return found
 

@@ -455,15 +455,27 @@ class Changes:
         return found
 
 
+#: Fields of a demand for the lower ends of ranges, and for the upper ones.
+_ENDS = (
+    ("cores_milli", "cores_max_milli"),
+    ("read_bps", "read_max_bps"),
+    ("write_bps", "write_max_bps"),
+)
+
+
 def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any]:
     found = {**before, **wish}
+    for least, most in _ENDS:
+        if least in wish and most not in wish:
+            # A new figure without an upper end is no range.
+            found.pop(most, None)
     for key in ("gres", "gres_memory", "disks"):
         if key in wish:
             found[key] = {**before.get(key, {}), **wish[key]}
     if "disks" in wish:
         # The machine has one disk, whose rates come without a name.
-        found.pop("read_bps", None)
-        found.pop("write_bps", None)
+        for name in ("read_bps", "write_bps", "read_max_bps", "write_max_bps"):
+            found.pop(name, None)
     return found
 
 

@@ -14,7 +14,7 @@ from drfd.client.connection import Connection
 from drfd.client.submission import Rates, demand_fields, dependencies
 from drfd.client.words import Gres
 from drfd.common.errors import DrfdError, Refused
-from drfd.common.units import parse_duration, show_duration
+from drfd.common.units import Range, parse_duration, show_duration
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
 from drfd_cli.options import (
@@ -165,7 +165,7 @@ class _SetCommand(KnowingOthers):
 
 @click.command("set", cls=_SetCommand)
 @selecting_by("-g", "--in-group")
-@click.option("-c", "--cores", type=CORES, help="CPU cores, such as 4 or 0.5.")
+@click.option("-c", "--cores", type=CORES, help="CPU cores: 4, 0.5, or a range 2..8.")
 @click.option("-m", "--mem", type=MEMORY, help="Memory, such as 16G.")
 @click.option("--io", type=RATES, multiple=True, help="Disk bandwidth per second, of each disk.")
 @click.option("--gres", type=GRES, multiple=True, help="What is counted here; gpu=0 is none.")
@@ -180,13 +180,14 @@ class _SetCommand(KnowingOthers):
 @after_option
 @new_begin_option
 def command(
-    cores: int | None, mem: int | None, io: tuple[Rates, ...], gres: tuple[tuple[Gres, ...], ...],
+    cores: int | Range | None, mem: int | None, io: tuple[Rates, ...],
+    gres: tuple[tuple[Gres, ...], ...],
     time: int | _More | None, pool: str | None, priority: int | None, rename: str | None,
     into: str | None,
     after: tuple[tuple[int, str], ...] | None, begin: int | None, **chosen: Any,
 ) -> Result:  # fmt: skip
-    """Change what waiting jobs ask for, or the time limit of running ones, which only an
-    administrator may lengthen. `--after ''` takes conditions away.
+    """Change waiting jobs; of running ones the upper ends of ranges and the time limit, which only
+    administrators lengthen. `--after ''` takes conditions away.
     `--group NAME%N` alone is for all waiting jobs of that group."""
     if rename is not None and not 1 <= len(rename) <= 256:
         raise click.UsageError("a name has 1 to 256 characters")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CurveView,
         DetailedArrayView,
         DetailedJobView,
+        LendingPart,
         ResourcesView,
         ShowReply,
         SubmittedView,
@@ -99,6 +100,10 @@ def _demand(demand: ResourcesView) -> str:
     return f"{cores} {unit}, {memory} memory, io {_io(demand) or io}{gres}"
 
 
+def _unlent(shown: LendingPart) -> list[tuple[str, str]]:
+    return [("range", shown["unlent"])] if "unlent" in shown else []
+
+
 def _group(job: SubmittedView) -> list[tuple[str, str]]:
     """Return the line for the user's own group that the job is in."""
     at_once = job.get("group_at_once")
@@ -138,6 +143,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
             for state, text in array["indices"].items()
         ),
         ("demand", f"{_demand(array['demand'])} each"),
+        *_unlent(array),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         *_retry_of(array),
         *_group(array),
@@ -166,6 +172,7 @@ def job_lines(
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", _demand(job["demand"])),
+        *_unlent(job),
         *_retry_of(job),
         *_group(job),
         *((name, ",".join(each)) for name, each in job.get("gres_instances", {}).items()),

@@ -224,7 +224,7 @@ def _cells(*, has_gres: bool, has_groups: bool) -> output.Cells[JobView]:
             job.get("group") or "-", names if is_wide else _SHORT_GROUP
         ),
         "STATE": lambda job: output.show_state(job["state"]),
-        ("CORES", "right"): lambda job: f"{job['demand']['cores']:g}",
+        ("CORES", "right"): lambda job: output.show_cores_of(job["demand"]),
         ("MEM", "right"): lambda job: show_size(job["demand"]["memory"]),
         ("IO R/W", "right"): lambda job: output.show_io(job["demand"]),
         "GRES": lambda job: output.shorten(output.show_held(job), names),

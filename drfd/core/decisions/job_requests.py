@@ -11,8 +11,8 @@ In a request about an array, the first of the tasks without a record represents 
 event that follows for it becomes one event about all of them.
 
 `drf set` may change any part of a waiting job's specification, and is checked like a submission. Of
-a started job it may change the wall time alone: the owner may shorten it, and only an administrator
-may lengthen it, since others count on its end.
+a started job it may change the wall time, which the owner may shorten, and only an administrator
+may lengthen, since others count on its end; and the upper ends of ranges, which are never booked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from typing import TypeVar
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import count_of
-from drfd.common.units import show_amount, show_cores, show_duration, show_need, show_size
+from drfd.common.units import (
+    Most,
+    show_amount,
+    show_cores,
+    show_duration,
+    show_need,
+    show_range,
+    show_size,
+)
 from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.fairness.rules import Rules, limit_ever
@@ -45,7 +53,8 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import Axes, Resources, with_gres
+from drfd.core.model.ranges import most_of
+from drfd.core.model.resources import NOTHING, Axes, Resources, with_gres
 from drfd.core.model.vectors import short_axes
 from drfd.devices.gpu import GPU
 
@@ -401,6 +410,13 @@ def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:
     return [ev.Drained(at_s=at_s, on=True, by=by, reason=asked.reason or "", since_s=since_s)]
 
 
+#: Fields of `Change` for amounts that may be ranges.
+_AMOUNTS = frozenset(
+    (
+        *("cores_milli", "cores_max_milli", "read_bps", "write_bps", "read_max_bps"),
+        *("write_max_bps", "disks"),
+    )
+)
 _WAITS = (JobState.PENDING, JobState.HELD)
 _RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
 #: Number of dependencies named in the text of a change; there may be a thousand.
@@ -456,6 +472,7 @@ def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules, new: NewKinds) -
             after=wish.after,
             begin_s=wish.begin_s,
             group=_other(job.spec.group or UserGroup(""), spec.group or UserGroup("")),
+            most=_other(job.spec.most or NOTHING, spec.most or NOTHING),
         ),
         *settle_ended(
             *(job.id, wish.after or (), asked.ended, at_s),
@@ -481,25 +498,54 @@ def _refuse_unfit(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) 
 
 
 def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
+    demand = replace(
+        with_gres(
+            _with_rates(spec.demand, wish, rules.axes),
+            dict(spec.demand.gres) | dict(wish.gres or ()),
+            dict(spec.demand.gres_memory) | dict(wish.gres_memory or ()),
+        ),
+        cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
+        memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
+    )
     return replace(
         spec,
         name=spec.name if wish.name is None else wish.name,
         pool=spec.pool if wish.pool is None else rules.pool_for(spec.user, wish.pool),
         priority=spec.priority if wish.priority is None else wish.priority,
         time_limit_s=spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s or None,
-        demand=replace(
-            with_gres(
-                _with_rates(spec.demand, wish, rules.axes),
-                dict(spec.demand.gres) | dict(wish.gres or ()),
-                dict(spec.demand.gres_memory) | dict(wish.gres_memory or ()),
-            ),
-            cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
-            memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
-        ),
+        demand=demand,
+        most=_with_most(spec, demand, wish, rules),
         after=spec.after if wish.after is None else wish.after,
         begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
         group=spec.group if wish.group is None else wish.group if wish.group.name else None,
     )
+
+
+def _with_most(spec: JobSpec, demand: Resources, wish: st.Change, rules: Rules) -> Resources | None:
+    """Return the upper ends of the ranges with the requested ones. A new lower end without an upper
+    one makes a single figure of the range."""
+    if all(getattr(wish, name) is None for name in _AMOUNTS):
+        return spec.most
+    before, axes = spec.most or NOTHING, rules.axes
+    only = (axes.disks or ("",))[0]
+    known = (*(axes.disks or (only,)), *(name for name, _, _ in demand.disks))
+    rates: dict[str, tuple[Most, Most]] = {name: before.rates(name) for name in known}
+    read, write = rates[only]
+    rates[only] = (
+        _upper(wish.read_max_bps, wish.read_bps, read),
+        _upper(wish.write_max_bps, wish.write_bps, write),
+    )
+    # Rates of a disk are given together.
+    rates |= {name: (0, 0) for name, _, _ in wish.disks or ()}
+    rates |= {name: (reads, writes) for name, reads, writes in wish.disks_max}
+    cores = _upper(wish.cores_max_milli, wish.cores_milli, before.cores_milli)
+    return most_of(demand, cores, rates, rules.capacity)
+
+
+def _upper(wish: Most | None, least: int | None, before: Most) -> Most:
+    if wish is not None:
+        return wish
+    return before if least is None else 0
 
 
 def _with_rates(demand: Resources, wish: st.Change, axes: Axes) -> Resources:
@@ -544,14 +590,18 @@ def _given(wish: int | None, before: int) -> int:
     return before if wish is None else wish
 
 
+def _changes_most_alone(before: JobSpec, after: JobSpec) -> bool:
+    return before == replace(after, time_limit_s=before.time_limit_s, most=before.most)
+
+
 def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Actor) -> None:
     """Raise Refused for all but the wall time, which only an administrator may lengthen."""
-    asked = [each.name for each in fields(wish) if getattr(wish, each.name) is not None]
-    if asked != ["time_limit_s"]:
+    asked = {each.name for each in fields(wish) if getattr(wish, each.name) not in (None, ())}
+    if not _changes_most_alone(job.spec, spec) or (asked - {"time_limit_s"}).difference(_AMOUNTS):
         raise Refused(
             "not-waiting",
             f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "
-            "(-t) can be changed",
+            "(-t) can be changed, and the upper end of a range (-c 2..8)",
         )
     before, after = job.spec.time_limit_s, spec.time_limit_s
     is_longer = before is not None and (after is None or after > before)
@@ -571,9 +621,9 @@ def _differences(
         ("pool", before.pool, after.pool),
         ("priority", str(before.priority), str(after.priority)),
         ("time limit", _limit(before), _limit(after)),
-        ("cores", show_cores(before.demand.cores_milli), show_cores(after.demand.cores_milli)),
+        ("cores", _cores(before), _cores(after)),
         ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
-        ("io", _rates(before.demand), _rates(after.demand)),
+        ("io", _rates(before), _rates(after)),
         ("gres", _gres(before.demand), _gres(after.demand)),
         ("group", str(before.group or "none"), str(after.group or "none")),
         ("after", _after(before.after, ledger, names), _after(after.after, ledger, names)),
@@ -587,10 +637,21 @@ def _limit(spec: JobSpec) -> str:
     return "unlimited" if spec.time_limit_s is None else show_duration(spec.time_limit_s)
 
 
-def _rates(demand: Resources) -> str:
+def _cores(spec: JobSpec) -> str:
+    most = None if spec.most is None else spec.most.cores_milli
+    return show_range(show_cores(spec.demand.cores_milli), show_cores(most) if most else None)
+
+
+def _rates(spec: JobSpec) -> str:
+    demand, most = spec.demand, spec.most or NOTHING
     rates = demand.disks or (("", demand.read_bps, demand.write_bps),)
+
+    def shown(least: int, end: int) -> str:
+        return show_range(show_size(least), show_size(end) if end else None)
+
     return " ".join(
-        f"{name and name + '='}{show_size(read)}/{show_size(write)}" for name, read, write in rates
+        f"{name and name + '='}" + "/".join(map(shown, pair, most.rates(name)))
+        for name, *pair in rates
     )
 
 

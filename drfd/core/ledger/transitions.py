@@ -17,6 +17,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.copying import copier
 from drfd.core.model.job import Broken, Job, JobSpec, JobState, Outcome, Stop
+from drfd.core.model.resources import NOTHING
 
 if TYPE_CHECKING:
     # So that the names and types of the fields are checked.
@@ -165,6 +166,7 @@ def altered(job: Job, event: ev.Altered) -> Job:
         after=spec.after if event.after is None else event.after,
         begin_s=spec.begin_s if event.begin_s is None else event.begin_s or None,
         group=spec.group if event.group is None else event.group if event.group.name else None,
+        most=spec.most if event.most is None else event.most if event.most != NOTHING else None,
     )
     return _with_spec(job, spec, event.after is not None, event.begin_s is not None, event.at_s)
 

@@ -289,6 +289,8 @@ class Altered(_OfJob):
     begin_s: int | None = None
     #: The new group; one without a name for none.
     group: UserGroup | None = None
+    #: The new upper ends of ranges; nothing of all for none.
+    most: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,6 +254,10 @@ class JobSpec:
     cancel_if_never: bool = False
     #: None for a first submission.
     again: Again | None = None
+    #: The most that it may use while others leave it idle, as declared: cores and disk rates alone,
+    #: each above the demand, or 0 for the demand. None if it declares no range. It is lent, and
+    #: counts nowhere: `demand` is what the job holds.
+    most: Resources | None = None
 
     @property
     def group_key(self) -> GroupKey | None:
@@ -298,6 +302,12 @@ class JobSpec:
             if len(self.notify.argv.data) <= LONG_BYTES:
                 size += len(self.notify.argv.data)
         return JOB_BYTES + size + TEXT_BYTES * count + DEPENDENCY_BYTES * len(self.after)
+
+
+def most_cores_milli(spec: JobSpec) -> int:
+    """Return the most cores that a job may use at any time: as many threads are worth starting."""
+    lent = 0 if spec.most is None else spec.most.cores_milli
+    return max(spec.demand.cores_milli, lent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

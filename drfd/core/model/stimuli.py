@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from drfd.common.indices import Span
+from drfd.common.units import Most
 from drfd.core.model.job import Dependency, JobSpec, Outcome, Usage, UserGroup, Whose
 
 
@@ -121,6 +122,12 @@ class Change:
     write_bps: int | None = None
     #: Name, read rate and write rate of each disk, in bytes per second.
     disks: tuple[tuple[str, int, int], ...] | None = None
+    #: Upper ends of ranges. A new amount without one is a single figure, and so is one with 0.
+    cores_max_milli: Most | None = None
+    read_max_bps: Most | None = None
+    write_max_bps: Most | None = None
+    #: Name, and upper ends of reads and writes, of each of `disks`.
+    disks_max: tuple[tuple[str, Most, Most], ...] = ()
     #: Name and count of each countable resource; a count of 0 removes it.
     gres: tuple[tuple[str, int], ...] | None = None
     #: Name and bytes on each instance of it; 0 removes the limit.

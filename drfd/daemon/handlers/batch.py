@@ -272,6 +272,12 @@ def _change(request: msg.SetRequest) -> st.Change:
         write_bps=demand.write_bps,
         disks=tuple((name, each.read_bps, each.write_bps) for name, each in demand.disks.items())
         or None,
+        cores_max_milli=demand.cores_max_milli,
+        read_max_bps=demand.read_max_bps,
+        write_max_bps=demand.write_max_bps,
+        disks_max=tuple(
+            (name, each.read_max_bps, each.write_max_bps) for name, each in demand.disks.items()
+        ),
         gres=tuple(demand.gres.items()) or None,
         gres_memory=tuple(demand.gres_memory.items()) or None,
         after=None if request.after is None else dependencies(request.after),

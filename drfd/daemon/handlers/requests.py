@@ -24,7 +24,7 @@ from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
@@ -50,6 +50,7 @@ from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import SubmitTerms, refuse_beyond_gpus, spec_for
 from drfd.daemon.handlers.waiting import WaitingRows
+from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
@@ -74,6 +75,7 @@ from drfd.protocol.replies import (
     GpuLimitPart,
     HelloReply,
     JobView,
+    LendingPart,
     LimitHoursView,
     Reply,
     ServiceState,
@@ -288,11 +290,20 @@ class Requests:
         else:
             assert isinstance(event, ev.ArraySubmitted)
             reply = self._submitted(event.array_id)
+        notes = self._notes(spec)
+        if notes:
+            reply["notes"] = notes
+        return reply
+
+    def _notes(self, spec: JobSpec) -> list[str]:
+        """Return what of a demand is not kept here."""
+        notes = []
         if spec.demand.gres_memory:
             unkept = unkept_text(gpu_keepings(self.site, self.link))
             if unkept is not None:
-                reply["notes"] = [f"the declared memory of a {GPU} is {unkept}"]
-        return reply
+                notes.append(f"the declared memory of a {GPU} is {unkept}")
+        unlent = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
+        return notes if unlent is None else [*notes, unlent]
 
     def _largest_gpu(self) -> int | None:
         listed = dict(self.engine.rules.axes.instances).get(GPU, ())
@@ -402,7 +413,9 @@ class Requests:
             used = views.used_view(job) if job.state is JobState.ENDED else None
             curve = self.curves.of_job(job)
             reply: ShowReply = {
-                "job": self._lookup.full_view(job, actor, self._gpu_limit(job)),
+                "job": self._lookup.full_view(
+                    job, actor, self._gpu_limit(job), self._lending(job.spec, job.state)
+                ),
                 **events,
                 "used": used,
                 "curve": None if curve is None else views.curve_view(curve, job.spec.demand),
@@ -411,7 +424,11 @@ class Requests:
         assert array is not None
         view = await self._lookup.array_view(array)
         return {
-            "array": {**view, **views.conditions_view(array.common, self._lookup.name_of)},
+            "array": {
+                **view,
+                **views.conditions_view(array.common, self._lookup.name_of),
+                **self._lending(array.spec, array.common.state),
+            },
             **events,
         }
 
@@ -429,6 +446,11 @@ class Requests:
             part["gpu_memory_unkept"] = unkept
         return part
 
+    def _lending(self, spec: JobSpec, state: JobState) -> LendingPart:
+        """Return what of the ranges of a live job or array is not lent here."""
+        text = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
+        return {} if text is None or state is JobState.ENDED else {"unlent": text}
+
     def _show_others(self, actor: st.Actor, job: Job) -> ShowReply:
         """Return of another user's job what lists show to everybody: no command, paths, conditions
         or events."""
@@ -438,6 +460,7 @@ class Requests:
                 **self._lookup.view(job, actor),
                 **views.NO_CONDITIONS,
                 **self._gpu_limit(job),
+                **self._lending(job.spec, job.state),
                 "cpus": None,
                 "memory_nodes": [],
             },

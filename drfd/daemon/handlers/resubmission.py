@@ -24,6 +24,7 @@ from drfd.core.model.job import (
     Outcome,
     after_word,
 )
+from drfd.core.model.resources import NOTHING
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.journal.records import Payload
@@ -248,10 +249,11 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
     that it waited for have ended, and its begin time has come."""
     demand, notify, retry, warn = spec.demand, spec.notify, spec.retry, spec.warn
     again = spec.again
-    rates: dict[str, object] = {"read_bps": demand.read_bps, "write_bps": demand.write_bps}
+    most = spec.most or NOTHING
+    rates: dict[str, object] = _rates(demand.read_bps, demand.write_bps, most.rates(""))
     if demand.disks:
-        named = {name: {"read_bps": r, "write_bps": w} for name, r, w in demand.disks}
-        rates = {"disks": named}
+        rates = {"disks": {name: _rates(r, w, most.rates(name)) for name, r, w in demand.disks}}
+    cores_max = {"cores_max_milli": most.cores_milli} if most.cores_milli else {}
     memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
     is_own_pool = spec.pool == f"root.{spec.user}"
     given: dict[str, object] = {
@@ -259,7 +261,7 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
         "cwd": spec.cwd,
         "demand": {
             "cores_milli": demand.cores_milli, "memory_bytes": demand.memory_bytes,
-            "gres": dict(demand.gres), **memory, **rates,
+            "gres": dict(demand.gres), **memory, **rates, **cores_max,
         },
         "name": spec.name,
         "pool": None if is_own_pool else spec.pool.removeprefix("root."),
@@ -284,3 +286,10 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
         else {"of": again.of, **({} if again.indices is None else {"indices": [*again.indices]})},
     }  # fmt: skip
     return {key: value for key, value in given.items() if value is not None}
+
+
+def _rates(read_bps: int, write_bps: int, most: tuple[int, int]) -> dict[str, object]:
+    """Return the rates of a disk as a request has them, with the upper ends that there are."""
+    ends = {"read_max_bps": most[0], "write_max_bps": most[1]}
+    found = {"read_bps": read_bps, "write_bps": write_bps}
+    return {**found, **{name: rate for name, rate in ends.items() if rate}}

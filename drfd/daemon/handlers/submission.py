@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.groups import read_group
 from drfd.common.paths import private_place
-from drfd.common.units import show_apart
+from drfd.common.units import Most, show_apart
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
@@ -24,6 +24,7 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
+from drfd.core.model.ranges import most_of
 from drfd.core.model.resources import Resources, with_gres
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
@@ -86,8 +87,16 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
             "([enforcement] private_tmp)",
             hint="submit from another directory, such as your home",
         )
-    demand = request.demand
-    refuse_beyond_gpus(demand, terms.largest_gpu_bytes)
+    asked = request.demand
+    refuse_beyond_gpus(asked, terms.largest_gpu_bytes)
+    demand = replace(
+        with_gres(_rates(asked, defaults, disks, request.cwd), asked.gres, asked.gres_memory),
+        cores_milli=_given(asked.cores_milli, defaults.cores_milli),
+        memory_bytes=_given(asked.memory_bytes, defaults.memory_bytes),
+    )
+    most_cores = asked.cores_max_milli
+    if most_cores is None:
+        most_cores = defaults.cores_max_milli if asked.cores_milli is None else 0
     limit, notify = request.time_limit_s, request.notify
     usual = usual_output(is_array=request.array is not None)
     name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
@@ -97,13 +106,8 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         uid=actor.uid,
         gid=gid,
         pool=rules.pool_for(actor.user, request.pool),
-        demand=replace(
-            with_gres(
-                _rates(demand, defaults, disks, request.cwd), demand.gres, demand.gres_memory
-            ),
-            cores_milli=_given(demand.cores_milli, defaults.cores_milli),
-            memory_bytes=_given(demand.memory_bytes, defaults.memory_bytes),
-        ),
+        demand=demand,
+        most=most_of(demand, most_cores, _rates_max(asked, disks, request.cwd), rules.capacity),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         priority=request.priority,
         preemptible=request.preemptible,
@@ -181,13 +185,13 @@ def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd:
             )
     plain = demand.read_bps, demand.write_bps
     if plain != (None, None) and disks:
-        own = (disk_of(cwd, disks) or disks[0]) if len(disks) > 1 else disks[0]
-        if own.name in asked:
+        own = _own_disk(disks, cwd)
+        if own in asked:
             raise Refused(
                 "bad-value",
-                f"--io: the disk {own.name} is given twice; without a name it is that of {cwd}",
+                f"--io: the disk {own} is given twice; without a name it is that of {cwd}",
             )
-        asked[own.name] = plain
+        asked[own] = plain
     found = []
     for disk in disks:
         read_bps, write_bps = asked.get(disk.name, (None, None))
@@ -202,6 +206,25 @@ def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd:
         return Resources(disks=tuple(sorted(found)))
     read_bps, write_bps = found[0][1:] if found else plain
     return Resources(read_bps=read_bps or 0, write_bps=write_bps or 0)
+
+
+def _rates_max(
+    demand: parts.Demand, disks: Sequence[Disk], cwd: str
+) -> dict[str, tuple[Most, Most]]:
+    """Return the upper ends of ranges of rates by the disk's name, 0 for none; in the only disk's
+    name, or "" without a disk, if there are not several."""
+    found: dict[str, tuple[Most, Most]] = {
+        name: (rates.read_max_bps, rates.write_max_bps) for name, rates in demand.disks.items()
+    }
+    if (demand.read_max_bps, demand.write_max_bps) != (None, None):
+        own = _own_disk(disks, cwd) if disks else ""
+        found[own] = demand.read_max_bps or 0, demand.write_max_bps or 0
+    return found
+
+
+def _own_disk(disks: Sequence[Disk], cwd: str) -> str:
+    """Return the name of the disk that rates without a disk's name are for."""
+    return ((disk_of(cwd, disks) if len(disks) > 1 else None) or disks[0]).name
 
 
 def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:

@@ -37,7 +37,14 @@ from drfd.journal.history import (
     read_roll,
 )
 from drfd.protocol import requests as msg
-from drfd.protocol.replies import ArrayView, DetailedJobView, EndedArrayView, GpuLimitPart, JobView
+from drfd.protocol.replies import (
+    ArrayView,
+    DetailedJobView,
+    EndedArrayView,
+    GpuLimitPart,
+    JobView,
+    LendingPart,
+)
 from drfd.protocol.requests import Ref, Selection
 
 
@@ -327,11 +334,15 @@ class Lookup:
         )
 
     def full_view(
-        self, job: Job, actor: st.Actor, gpu_limit: GpuLimitPart | None = None
+        self,
+        job: Job,
+        actor: st.Actor,
+        gpu_limit: GpuLimitPart | None = None,
+        lending: LendingPart | None = None,
     ) -> DetailedJobView:
         """Return the job with its conditions, pinned CPUs, the memory nodes of its instances, and
-        how it stands with its declared memory on GPUs. Lists leave the CPUs out, because they are
-        read from the kernel's files."""
+        how it stands with its declared memory on GPUs and with its ranges. Lists leave the CPUs
+        out, because they are read from the kernel's files."""
         conditions = views.conditions_view(job, self.name_of)
         places = dict(self.engine.rules.axes.places) if job.instances else {}
         nodes = {places[each].node for each in each_instance(job.instances) if each in places}
@@ -339,6 +350,7 @@ class Lookup:
             **self.view(job, actor),
             **conditions,
             **(gpu_limit or GpuLimitPart()),
+            **(lending or LendingPart()),
             "cpus": self.meter.pinned_cpus(job),
             "memory_nodes": sorted(node for node in nodes if node is not None),
         }

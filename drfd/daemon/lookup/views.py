@@ -21,7 +21,7 @@ from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Array, Group, Job, JobState, Outcome, Usage, output_path
+from drfd.core.model.job import Array, Group, Job, JobSpec, JobState, Outcome, Usage, output_path
 from drfd.core.model.limit_hours import Limit, LimitHours
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.vectors import Vector
@@ -89,6 +89,26 @@ def resources_view(amount: Resources) -> ResourcesView:
         view["gres_memory"] = dict(amount.gres_memory)
     if amount.disks:
         view["disks"] = {name: {"read": read, "write": write} for name, read, write in amount.disks}
+    return view
+
+
+def demand_view(spec: JobSpec) -> ResourcesView:
+    """Return the demand, with the upper ends of its ranges."""
+    view, most = resources_view(spec.demand), spec.most
+    if most is None:
+        return view
+    if most.cores_milli:
+        view["cores_max"] = most.cores_milli / 1000
+    if most.read_bps:
+        view["read_max"] = most.read_bps
+    if most.write_bps:
+        view["write_max"] = most.write_bps
+    for name, read, write in most.disks:
+        rates = view.get("disks", {}).get(name)
+        if rates is not None and read:
+            rates["read_max"] = read
+        if rates is not None and write:
+            rates["write_max"] = write
     return view
 
 
@@ -178,7 +198,7 @@ def job_view(
         "pool": job.spec.pool,
         "state": job.shown_state,
         "reason": reason,
-        "demand": resources_view(job.spec.demand),
+        "demand": demand_view(job.spec),
         "time_limit_s": job.spec.time_limit_s,
         "priority": job.spec.priority,
         "attempt": job.attempt,
@@ -382,7 +402,7 @@ def row_view(
         "pool": spec.pool,
         "state": job.shown_state,
         "reason": reason,
-        "demand": resources_view(spec.demand),
+        "demand": demand_view(spec),
         "time_limit_s": spec.time_limit_s,
         "priority": spec.priority,
         "attempt": job.attempt,
@@ -588,7 +608,7 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
         "pool": spec.pool,
         "counts": counts,
         "indices": {state: _indices(array, ids) for state, ids in bad.items()},
-        "demand": resources_view(spec.demand),
+        "demand": demand_view(spec),
         "time_limit_s": spec.time_limit_s,
         "priority": spec.priority,
         "submitted_at": array.common.submitted_at,

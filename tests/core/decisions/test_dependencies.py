@@ -52,6 +52,7 @@ from drfd.core.model.job import (
     owner_of,
 )
 from drfd.core.model.lifecycle import NotifyNever, RemoveAttempt, owed
+from drfd.core.model.resources import Resources
 from fakes import ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import seeds
 
@@ -565,6 +566,76 @@ def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_adminis
     (stop,) = bench.feed(st.Tick(now(45)))
     assert isinstance(stop, ev.StopRequested)
     assert stop.outcome is Outcome.TIMEOUT
+
+
+def test_a_range_of_a_waiting_job_is_changed_as_a_whole_or_by_its_upper_end(bench: Bench) -> None:
+    """Lower and upper end are one wish: a new figure alone is no range any more."""
+    job_id = bench.submit(held=True)
+    texts = []
+    for wish, least, most in (
+        ({"cores_milli": 2000, "cores_max_milli": 8000}, 2000, 8000),
+        ({"cores_max_milli": 4000}, 2000, 4000),
+        ({"memory_bytes": 2 << 30}, 2000, 4000),
+        ({"cores_max_milli": "all"}, 2000, 9000),
+        ({"cores_milli": 3000}, 3000, None),
+        ({"cores_max_milli": 9000}, 3000, 9000),
+        ({"cores_max_milli": 0}, 3000, None),
+    ):
+        (event,) = change(bench, job_id, **wish)
+        assert isinstance(event, ev.Altered)
+        texts.append(event.text)
+        after = bench.job(job_id).spec
+        assert after.demand.cores_milli == least
+        assert after.most == (None if most is None else Resources(cores_milli=most))
+    assert texts == [
+        "cores 1 → 2..8",
+        "cores 2..8 → 2..4",
+        "memory 1G → 2G",
+        "cores 2..4 → 2..9",
+        "cores 2..9 → 3",
+        "cores 3 → 3..9",
+        "cores 3..9 → 3",
+    ]
+
+
+def test_ranges_of_rates_are_changed_like_those_of_cores(bench: Bench) -> None:
+    job_id = bench.submit(held=True)
+    (event,) = change(bench, job_id, read_bps=100, read_max_bps="all", write_bps=10)
+    assert bench.job(job_id).spec.most == Resources(read_bps=1000)
+    assert isinstance(event, ev.Altered)
+    assert event.text == "io 0/0 → 100..1000/10"
+    change(bench, job_id, cores_max_milli=4000)
+    assert bench.job(job_id).spec.most == Resources(cores_milli=4000, read_bps=1000)
+    change(bench, job_id, read_bps=50)
+    assert bench.job(job_id).spec.most == Resources(cores_milli=4000)
+    with pytest.raises(Refused, match="--io: the range ends at 20/s, below the 50/s"):
+        change(bench, job_id, read_max_bps=20)
+
+
+def test_of_a_running_job_the_owner_may_change_the_upper_ends_of_ranges(bench: Bench) -> None:
+    """They are not booked, so nobody else is concerned; what it holds stays."""
+    job_id = bench.start(spec(asks=demand(2)))
+    held = bench.ledger.allocated
+    change(bench, job_id, cores_milli=2000, cores_max_milli=4000)
+    assert bench.job(job_id).spec.most == Resources(cores_milli=4000)
+    change(bench, job_id, cores_max_milli="all", time_limit_s=30)
+    assert bench.job(job_id).spec.most == Resources(cores_milli=9000)
+    assert bench.job(job_id).spec.time_limit_s == 30
+    for floor in ({"cores_milli": 3000, "cores_max_milli": 4000}, {"cores_milli": 1000}):
+        with pytest.raises(Refused, match=r"and the upper end of a range \(-c 2..8\)"):
+            change(bench, job_id, **floor)
+    change(bench, job_id, cores_milli=2000)
+    assert bench.job(job_id).spec.most is None
+    assert bench.ledger.allocated == held
+    with pytest.raises(NotPermitted):
+        change(bench, job_id, by=BOB, cores_max_milli=4000)
+
+
+def test_the_range_of_an_array_is_that_of_its_tasks(bench: Bench) -> None:
+    bench.feed(st.SubmitAsked(now(), spec(asks=demand(2)), spans=((0, 9, 1),)))
+    change(bench, 1, cores_max_milli=4000)
+    assert bench.schedule() == [2, 3, 4, 5]
+    assert bench.job(2).spec.most == Resources(cores_milli=4000)
 
 
 @pytest.mark.parametrize("state", [JobState.STOPPING, JobState.CLEANING])

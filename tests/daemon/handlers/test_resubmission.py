@@ -13,6 +13,7 @@ from daemon.desk import Desk
 from daemon.handlers.test_submission import DATA, DEFAULTS, LIMITS, POOLED, SubmitTerms
 from drfd.common.indices import Spans, read_array
 from drfd.core.model.job import Array, Job, JobSpec
+from drfd.core.model.resources import Resources
 from drfd.daemon.handlers import resubmission
 from drfd.daemon.handlers.resubmission import RepeatSearch, submission_fields
 from drfd.daemon.handlers.submission import spec_for
@@ -24,7 +25,8 @@ from seeds import seeds
 #: A value for each field of a request whose default is another.
 ASKED: dict[str, Any] = {
     "argv": ["sh", "", "ü"], "cwd": "/home/alice",
-    "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6},
+    "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6,
+               "cores_max_milli": 500, "read_max_bps": 7},
     "name": "train", "pool": "open", "time_limit_s": 0, "priority": -4, "umask": 0o77,
     "env": {"A": "1"}, "stdout": "%j", "stderr": "e", "script": "#!/bin/sh\n", "attach": "/a",
     "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True, "append": True,
@@ -60,6 +62,22 @@ def test_defaults_are_said_too_since_they_may_have_changed() -> None:
     again = submission_fields(spec, Payload())
     assert spec_of(again) == spec
     assert again["time_limit_s"] == DEFAULTS.time_limit_s
+
+
+def test_ranges_of_several_disks_are_repeated() -> None:
+    most = Resources(cores_milli=4000, disks=(("data", 0, 30), ("root", 40, 0)))
+    disks = (("data", 10, 20), ("root", 30, 0))
+    spec = replace(spec_of({"argv": ["true"], "cwd": "/"}), most=most)
+    spec = replace(spec, demand=replace(spec.demand, read_bps=0, write_bps=0, disks=disks))
+    demand = submission_fields(spec, Payload())["demand"]
+    assert isinstance(demand, dict)
+    assert (demand["cores_max_milli"], demand["disks"]) == (
+        4000,
+        {
+            "data": {"read_bps": 10, "write_bps": 20, "write_max_bps": 30},
+            "root": {"read_bps": 30, "write_bps": 0, "read_max_bps": 40},
+        },
+    )
 
 
 def test_conditions_of_the_start_are_left_out() -> None:

@@ -381,3 +381,49 @@ def test_a_system_account_is_refused_with_the_cure() -> None:
     assert refusal.code == "system-account"
     assert refusal.text == "alice (uid 1001) is a system account, of which no jobs run here"
     assert "daemon.system_users" in refusal.hint
+
+
+TWO_DISKS = (replace(DATA, write_bps=1000), PROC_DISK)
+BIG = replace(POOLED, capacity=replace(POOLED.capacity, cores_milli=8000))
+
+
+def test_the_upper_end_of_a_range_is_kept_as_declared() -> None:
+    asked = made(demand=Demand(cores_milli=2000, cores_max_milli=99_000))
+    assert asked.demand.cores_milli == 2000
+    assert asked.most == Resources(cores_milli=99_000)
+    assert made(demand=Demand(cores_milli=2000)).most is None
+
+
+def test_an_open_range_ends_at_what_the_machine_has() -> None:
+    asked = Demand(cores_milli=2000, cores_max_milli="all", read_bps=10, read_max_bps="all")
+    assert made(by=BIG, demand=asked).most == Resources(
+        cores_milli=8000, read_bps=BIG.capacity.read_bps
+    )
+
+
+def test_rates_of_each_disk_may_be_ranges() -> None:
+    asked = Demand(
+        read_bps=10, write_bps=20, write_max_bps=40, disks={"data": Rates(50, 60, 70, 80)}
+    )
+    found = made(disks=TWO_DISKS, cwd="/proc/self", demand=asked)
+    assert found.demand.disks == (("data", 50, 60), ("proc", 10, 20))
+    assert found.most == Resources(disks=(("data", 70, 80), ("proc", 0, 40)))
+
+
+def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() -> None:
+    ranged = replace(DEFAULTS, cores_milli=1000, cores_max_milli=4000)
+    terms = SubmitTerms(rules=BIG, defaults=ranged, limits=LIMITS, disks=(), takes_root=False)
+
+    def most(**asked: Any) -> Resources | None:
+        request = SubmitRequest(v=1, argv=["true"], cwd="/", demand=Demand(**asked))
+        return spec_for(request, ALICE, 1000, terms).most
+
+    assert most() == most(memory_bytes=1 << 30) == Resources(cores_milli=4000)
+    assert most(cores_milli=1000) is None
+    assert most(cores_max_milli=2000) == Resources(cores_milli=2000)
+    assert most(cores_max_milli=0) is None
+
+
+def test_an_upper_end_below_the_lower_one_is_refused() -> None:
+    with pytest.raises(Refused, match="-c: the range ends at 1, below the 2 that the job holds"):
+        made(demand=Demand(cores_milli=2000, cores_max_milli=1000))

@@ -1,0 +1,38 @@
+"""What of a job's ranges is lent on this machine.
+
+Only with `enforcement.cores = "share"` does anything move between the two ends of a range, and only
+where the launcher says that it can.
+"""
+
+from __future__ import annotations
+
+from drfd.core.model.job import JobSpec
+from drfd.launcher.protocol import SHARE, Message
+
+#: What is lent, for people.
+_WORDS = {"cores": "cores", "disks": "disk rates"}
+
+
+def lends(hello: Message, cores_by: str) -> frozenset[str] | None:
+    """Return what is lent here, some of "cores" and "disks"; None while the launcher, which knows,
+    has not said. `cores_by` is the configured mode, and `hello` what the launcher said."""
+    if cores_by != SHARE:
+        return frozenset()
+    if not hello:
+        return None
+    return frozenset(hello.get("lendable", _WORDS) if hello.get("lends") else ())
+
+
+def unlent_text(spec: JobSpec, hello: Message, cores_by: str) -> str | None:
+    """Return what the owner of a job should know of ranges of which nothing is lent, or None if all
+    of them count."""
+    lent, most = lends(hello, cores_by), spec.most
+    if lent is None or most is None:
+        return None
+    ranges = {"cores": most.cores_milli, "disks": sum(most.rate_sums)}
+    idle = [name for name, amount in ranges.items() if amount and name not in lent]
+    if not idle:
+        return None
+    what = " or ".join(_WORDS[name] for name in idle)
+    why = f"enforcement.cores is {cores_by}" if cores_by != SHARE else "the kernel gives no way"
+    return f"no {what} are lent here ({why}); the job has the lower end"
