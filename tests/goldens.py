@@ -151,8 +151,9 @@ _WORDY: Message = {
     "script": "#!/bin/sh\necho ü\n",
     "demand": {
         "cores_milli": 2500,
+        "cores_max_milli": "all",
         "memory_bytes": 1 << 30,
-        "disks": {"test": {"read_bps": 1000, "write_bps": 2000}},
+        "disks": {"test": {"read_bps": 1000, "write_bps": 2000, "read_max_bps": 4000}},
         "gres": {"gpu": 1},
         "gres_memory": {"gpu": 20 << 30},
     },

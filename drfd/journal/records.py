@@ -42,6 +42,8 @@ class StoredWords(Words):
 _NO_DISKS = b',"disks":[]'
 #: Omitted from an event about a single end, so that older versions can read it.
 _NO_MORE = b',"also":[]'
+#: Omitted from the specification of a job without a range, as most are.
+_NO_MOST = b',"most":null'
 #: Omitted from a curve where no GPU was measured: there are as many curves as jobs.
 _NO_GPUS, _NO_TALLY = b',"gpu_memory_kib":[],"gpu_percent":[]', b',"gpu_tally":null'
 
@@ -66,7 +68,7 @@ def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> 
         return data.replace(_NO_MORE, b"")
     if isinstance(record, Curve):
         return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"")
-    return data.replace(_NO_DISKS, b"")
+    return data.replace(_NO_DISKS, b"").replace(_NO_MOST, b"")
 
 
 class _ArrayHead(msgspec.Struct):

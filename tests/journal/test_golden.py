@@ -279,6 +279,24 @@ def test_curves_of_gpus_are_read_and_written_as_they_were() -> None:
     assert records.encode(GPU_CURVE) == data
 
 
+def test_ranges_are_read_and_written_as_they_were() -> None:
+    """The key came after the last golden journal; a job without a range has none."""
+    most = Resources(cores_milli=64_000, read_bps=300 << 20)
+    told = ev.Altered(job_id=27, at_s=73.5, by="root", text="cores 2 → 2..64", most=most)
+    data = (
+        b'{"job_id":27,"at_s":73.5,"by":"root","text":"cores 2 \xe2\x86\x92 2..64","most":'
+        b'{"cores_milli":64000,"memory_bytes":0,"read_bps":314572800,"write_bps":0,"gres":[],'
+        b'"gres_memory":[],"disks":[]}}'
+    )
+    assert records.decode_event("Altered", data) == told
+    assert records.encode(told) == data
+    plain, ranged = (ev.Submitted(job_id=1, at_s=1.5, spec=replace(SPEC, most=each))
+                     for each in (None, most))  # fmt: skip
+    assert b"most" not in records.encode(plain)
+    for each in (plain, ranged):
+        assert records.decode_event("Submitted", records.encode(each)) == each
+
+
 def test_its_events_are_read(old: Journal) -> None:
     assert list(old.events()) == EVENTS
 

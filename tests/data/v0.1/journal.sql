@@ -118,7 +118,7 @@ CREATE TABLE facts (
     name  text primary key,
     value text not null
 ) strict, without rowid;
-INSERT INTO "facts" VALUES('id','753818de5a5ed7e32cc47df3a8d8a8a6');
+INSERT INTO "facts" VALUES('id','11530de1e393da62c63a7c2fb38f4aa3');
 CREATE TABLE jobs (
     id             integer primary key,
     uid            integer not null,
