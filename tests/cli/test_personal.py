@@ -82,6 +82,22 @@ def test_a_preset_wins_over_defaults_and_options_win_over_both(home: Path, reque
     assert request_of("--preset", "at night", "--", "true")["begin_s"] == 0
 
 
+def test_a_range_among_the_defaults_is_replaced_as_a_whole(home: Path, request_of: Any) -> None:
+    write(home, 'cores = "1..4"\nio = "data=10M..20M"\n[preset.big]\ncores = "8.."\n')
+    script = home / "job.sh"
+    script.write_text("#!/bin/sh\n#DRF -c 2..6\ntrue\n")
+    for words, ends in (
+        (["--", "true"], (1000, 4000)),
+        (["--preset", "big", "--", "true"], (8000, "all")),
+        (["-c", "3", "--", "true"], (3000, None)),
+        ([script], (2000, 6000)),
+        (["-c", "5", script], (5000, None)),
+    ):
+        demand = request_of(*words)["demand"]
+        assert (demand["cores_milli"], demand.get("cores_max_milli")) == ends
+        assert demand["disks"]["data"]["read_max_bps"] == 20 << 20
+
+
 def test_lines_of_a_script_stand_between(home: Path, request_of: Any) -> None:
     write(home, NAMES)
     script = home / "job.sh"

@@ -514,6 +514,29 @@ def test_a_job_is_shown_with_its_gpus(drf: Drf, daemon: CannedDaemon, job: MakeJ
     assert "near       memory node 0, 1" in drf("show", 42).out.splitlines()
 
 
+RANGED = {"cores": 2.0, "cores_max": 8.0, "read": 50 << 20, "read_max": 200 << 20}
+
+
+def test_a_range_is_shown_with_both_ends(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand = {**job()["demand"], **RANGED}
+    shown = job(demand=demand, unlent="no cores are lent here")
+    daemon.replies = {
+        "show": {"job": shown, "events": []},
+        "status": {"jobs": [job(demand=demand)], "counts": {"RUNNING": 1}, "draining": False},
+    }
+    lines = drf("show", 42).out.splitlines()
+    assert "demand     2..8 cores, 16G memory, io 50M..200M/0" in lines
+    assert "range      no cores are lent here" in lines
+    assert drf("status", "--parsable", "--columns", "cores,cores_max,read_max,write_max").out == (
+        "cores\tcores_max\tread_max\twrite_max\n2\t8\t209715200\t\n"
+    )
+    monkeypatch.setenv("COLUMNS", "200")
+    (row,) = [line.split() for line in drf("status").out.splitlines() if "alice" in line]
+    assert {"2..8", "50M..200M/0"} <= set(row)
+
+
 _GPU_USE = {
     "gpu_memory": 3 << 30, "gpu_memory_peak": 5 << 30, "gpu_utilisation": 180,
     "gpu_utilisation_mean": 90,

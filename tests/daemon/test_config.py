@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import ConfigError
+from drfd.common.units import ALL, Most
 from drfd.common.week import parse_week_hours
 from drfd.core.fairness.rules import (
     HourlyLimit,
@@ -210,6 +211,20 @@ def test_an_empty_file_leaves_everything_to_the_machine(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ('cores = "1..4"', (1000, 4000)),
+        ('cores = "0.5.."', (500, ALL)),
+        ("cores = 2", (2000, 0)),
+        ("", (1000, 0)),
+    ],
+)
+def test_the_default_of_cores_may_be_a_range(path: Path, line: str, ends: tuple[int, Most]) -> None:
+    found = load(written(path, f"[defaults]\n{line}\n")).defaults
+    assert (found.cores_milli, found.cores_max_milli) == ends
+
+
+@pytest.mark.parametrize(
     ("line", "seconds"),
     [('time = "unlimited"', None), ("time = 90", 90), ('time = "1h30m"', 5400)],
 )
@@ -364,6 +379,9 @@ def test_history_may_be_kept_for_a_number_of_seconds_as_before(path: Path) -> No
         ("capacity.reserve_memory", '"-4G"'),
         ("capacity.reserve_memory", "false"),
         ("defaults.cores", '"x"'),
+        ("defaults.cores", '"..4"'),
+        ("defaults.cores", '"4..1"'),
+        ("capacity.cores", '"1..4"'),
         ("defaults.memory", '"1K"'),
         ("defaults.memory", "-1"),
         ("defaults.time", '"soon"'),

@@ -825,6 +825,33 @@ async def test_how_many_a_waiting_job_asks_for_can_be_changed(make_desk: MakeDes
     ]
 
 
+async def test_a_range_is_accepted_and_said_to_count_for_nothing_where_nothing_is_lent(
+    make_desk: MakeDesk,
+) -> None:
+    desk = make_desk()
+    text = "no cores are lent here (enforcement.cores is quota); the job has the lower end"
+    ranged = {"cores_milli": 1000, "cores_max_milli": 4000}
+    fields = {"argv": ["true"], "cwd": "/", "held": True, "demand": ranged}
+    reply = await desk.ask(ALICE, op="submit", **fields)
+    assert reply["notes"] == [text]
+    job = (await desk.ask(ALICE, op="show", id=reply["id"]))["job"]
+    assert (job["demand"]["cores"], job["demand"]["cores_max"], job["unlent"]) == (1, 4, text)
+    assert (await desk.ask(BOB, op="show", id=reply["id"]))["job"]["unlent"] == text
+    array = await desk.ask(ALICE, op="submit", **fields, array="0-3")
+    assert array["notes"] == [text]
+    shown = (await desk.ask(ALICE, op="show", id=array["id"]))["array"]
+    assert (shown["demand"]["cores_max"], shown["unlent"]) == (4, text)
+    for change, most in (
+        ({"cores_max_milli": "all"}, rules().capacity.cores_milli / 1000),
+        ({"cores_milli": 1000}, None),
+    ):
+        select = {"ids": [reply["id"], array["id"]]}
+        assert (await desk.ask(ALICE, op="set", select=select, demand=change))["failed"] == []
+        job = (await desk.ask(ALICE, op="show", id=reply["id"]))["job"]
+        assert job["demand"].get("cores_max") == most
+        assert ("unlent" in job) is (most is not None)
+
+
 async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk: MakeDesk) -> None:
     """What is not named stays: another number keeps the memory, none takes it away."""
     desk = make_desk(by=with_gpus(2))

@@ -33,6 +33,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.daemon.lookup.views import (
     conditions_view,
     count_row,
+    demand_view,
     ended_job_view,
     error_view,
     event_view,
@@ -248,6 +249,29 @@ def test_countable_resources_are_shown_by_name() -> None:
     assert resources_view(replace(amount, gres_memory=(("gpu", GIB),))) == {
         **resources_view(amount),
         "gres_memory": {"gpu": GIB},
+    }
+
+
+def test_a_demand_has_the_upper_ends_of_its_ranges_where_there_are_some() -> None:
+    asks = demand(2, read=10)
+    assert demand_view(spec(asks=asks)) == resources_view(asks)
+    most = Resources(cores_milli=7500, read_bps=30)
+    assert demand_view(spec(asks=asks, most=most)) == {
+        **resources_view(asks),
+        "cores_max": 7.5,
+        "read_max": 30,
+    }
+
+
+def test_the_ranges_of_several_disks_are_those_of_each() -> None:
+    asks = replace(demand(2), disks=(("data", 10, 20), ("root", 0, 5)))
+    most = Resources(disks=(("data", 0, 40), ("gone", 1, 1)))
+    assert demand_view(spec(asks=asks, most=most)) == {
+        **resources_view(asks),
+        "disks": {
+            "data": {"read": 10, "write": 20, "write_max": 40},
+            "root": {"read": 0, "write": 5},
+        },
     }
 
 
