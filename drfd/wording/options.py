@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word
+from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word, show_range
 from drfd.core.explain.ended_jobs import Advice
 from drfd.core.model.job import JobSpec
+from drfd.core.model.resources import NOTHING
 
 
 def advice_options(advice: Advice) -> list[str]:
@@ -21,18 +22,25 @@ def advice_options(advice: Advice) -> list[str]:
 
 
 def changed_options(asked: JobSpec, changed: JobSpec) -> list[str]:
-    """Return the options for the changed amounts and the changed time limit."""
+    """Return the options for the changed amounts and the changed time limit. A range keeps its
+    upper end."""
     words = []
-    before, after = asked.demand, changed.demand
+    before, after, most = asked.demand, changed.demand, changed.most or NOTHING
     if after.cores_milli != before.cores_milli:
-        words += ["-c", show_cores(after.cores_milli)]
+        end = show_cores(most.cores_milli) if most.cores_milli else None
+        words += ["-c", show_range(show_cores(after.cores_milli), end)]
     if after.memory_bytes != before.memory_bytes:
         words += ["-m", exact_size(after.memory_bytes)]
     if (after.read_bps, after.write_bps) != (before.read_bps, before.write_bps):
-        words += ["--io", f"{exact_size(after.read_bps)}/{exact_size(after.write_bps)}"]
+        words += ["--io", _rates((after.read_bps, after.write_bps), most.rates(""))]
     for name, read, write in after.disks:
         if (read, write) != before.rates(name):
-            words += ["--io", f"{name}={exact_size(read)}/{exact_size(write)}"]
+            words += ["--io", f"{name}={_rates((read, write), most.rates(name))}"]
     if changed.time_limit_s is not None and changed.time_limit_s != asked.time_limit_s:
         words += ["-t", exact_duration(changed.time_limit_s)]
     return words
+
+
+def _rates(least: tuple[int, int], most: tuple[int, int]) -> str:
+    ends = [exact_size(rate) if rate else None for rate in most]
+    return "/".join(map(show_range, map(exact_size, least), ends))

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 from drfd.client.words import Gres, parse_gres
 from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
 from drfd.core.explain.ended_jobs import Advice
+from drfd.core.model.resources import Resources
 from drfd.wording.options import advice_options, changed_options
 from fakes import demand, spec
 
@@ -89,3 +90,14 @@ def test_a_changed_rate_is_said_with_the_other_one_and_with_the_disk_of_several(
 
     asked, slower = (spec(asks=replace(demand(1), disks=on(rate))) for rate in (60 * MIB, 40 * MIB))
     assert changed_options(asked, slower) == ["--io", "data=40M/0"]
+
+
+def test_a_smaller_range_keeps_its_upper_end() -> None:
+    most = Resources(cores_milli=16_000, read_bps=90 * MIB)
+    asked = spec(asks=demand(8, read=80 * MIB, write=10 * MIB), most=most)
+    less = replace(asked, demand=demand(2, read=40 * MIB, write=10 * MIB))
+    assert changed_options(asked, less) == ["-c", "2..16", "--io", "40M..90M/10M"]
+    disks = replace(demand(1), disks=(("data", 60 * MIB, 0),))
+    asked = spec(asks=disks, most=Resources(disks=(("data", 1 << 30, 0),)))
+    less = replace(asked, demand=replace(disks, disks=(("data", 40 * MIB, 0),)))
+    assert changed_options(asked, less) == ["--io", "data=40M..1G/0"]

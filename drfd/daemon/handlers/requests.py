@@ -48,7 +48,12 @@ from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.inside import run_inside
 from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
-from drfd.daemon.handlers.submission import SubmitTerms, refuse_beyond_gpus, spec_for
+from drfd.daemon.handlers.submission import (
+    SubmitTerms,
+    declares_range,
+    refuse_beyond_gpus,
+    spec_for,
+)
 from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.daemon.launcher_link.link import Link
@@ -290,20 +295,21 @@ class Requests:
         else:
             assert isinstance(event, ev.ArraySubmitted)
             reply = self._submitted(event.array_id)
-        notes = self._notes(spec)
+        notes = self._notes(spec, request.demand)
         if notes:
             reply["notes"] = notes
         return reply
 
-    def _notes(self, spec: JobSpec) -> list[str]:
-        """Return what of a demand is not kept here."""
+    def _notes(self, spec: JobSpec, asked: msg.Demand) -> list[str]:
+        """Return what of a demand is not kept here. A range that only the defaults declare is
+        nothing that the submitter has to be told of each time."""
         notes = []
         if spec.demand.gres_memory:
             unkept = unkept_text(gpu_keepings(self.site, self.link))
             if unkept is not None:
                 notes.append(f"the declared memory of a {GPU} is {unkept}")
         unlent = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
-        return notes if unlent is None else [*notes, unlent]
+        return [*notes, unlent] if unlent is not None and declares_range(asked) else notes
 
     def _largest_gpu(self) -> int | None:
         listed = dict(self.engine.rules.axes.instances).get(GPU, ())

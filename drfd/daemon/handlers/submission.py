@@ -130,6 +130,13 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
     )
 
 
+def declares_range(demand: parts.Demand) -> bool:
+    """Return whether a request itself declares the upper end of a range."""
+    ends = (demand.cores_max_milli, demand.read_max_bps, demand.write_max_bps)
+    disks = demand.disks.values()
+    return any(ends) or any(each.read_max_bps or each.write_max_bps for each in disks)
+
+
 def refuse_beyond_gpus(demand: parts.Demand, largest_bytes: int | None) -> None:
     """Raise Refused if more memory is declared on each GPU than the largest of them has, as far as
     that is known."""

@@ -19,6 +19,7 @@ from drfd.daemon.config import Defaults, UserLimits
 from drfd.daemon.handlers.submission import (
     MAX_WORD_BYTES,
     SubmitTerms,
+    declares_range,
     refuse_beyond_gpus,
     spec_for,
 )
@@ -422,6 +423,21 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() 
     assert most(cores_milli=1000) is None
     assert most(cores_max_milli=2000) == Resources(cores_milli=2000)
     assert most(cores_max_milli=0) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "declares"),
+    [
+        (Demand(), False),
+        (Demand(cores_milli=2000, cores_max_milli=0), False),
+        (Demand(cores_milli=2000, disks={"data": Rates(1, 2)}), False),
+        (Demand(cores_max_milli="all"), True),
+        (Demand(write_bps=1, write_max_bps=2), True),
+        (Demand(disks={"data": Rates(1, 2, 3)}), True),
+    ],
+)
+def test_a_request_declares_a_range_by_an_upper_end(asked: Demand, declares: bool) -> None:
+    assert declares_range(asked) is declares
 
 
 def test_an_upper_end_below_the_lower_one_is_refused() -> None:
