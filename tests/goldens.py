@@ -32,7 +32,15 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, Grant, LaunchOrder  # noqa: E402
+from drfd.launcher.lending import LENDS, bounds_of, record_of  # noqa: E402
+from drfd.launcher.protocol import (  # noqa: E402
+    AttemptLimits,
+    Ceilings,
+    DiskLimit,
+    Grant,
+    LaunchOrder,
+    LendOrder,
+)
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 from journal.test_golden import LAST_EVENTS, write_anew  # noqa: E402
 
@@ -70,9 +78,10 @@ FATES: dict[int, dict[str, Message]] = {
         "notifying": {"at_s": 8.5},
         "notified": {"text": "told"},
     },
+    7: {"runner": RUNNER, "running": RUNNING},
 }
-#: The job that has been sent signals.
-SIGNALLED = 3
+#: The job that has been sent signals, and the one that may be lent something.
+SIGNALLED, LENT = 3, 7
 
 ORDER = LaunchOrder(
     id=5, attempt=1, uid=1001, user="alice", journal="0" * 32, submitted_us=1, gid=1001,
@@ -83,12 +92,18 @@ ORDER = LaunchOrder(
         disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
     ),
 )  # fmt: skip
+#: What it may be lent.
+MOST = Ceilings(cores_milli=8000, disks=(DiskLimit(device="8:0", read_bps=9000, write_bps=2000),))
+LENT_ORDER = replace(ORDER, limits=replace(ORDER.limits, cores_by=protocol.SHARE), most=MOST)
 _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
     protocol.launch_message(ORDER),
     protocol.launch_message(
         replace(ORDER, grants=(Grant(name="gpu", given=("1",), others=("0", "GPU-5c")),))
     ),
+    protocol.launch_message(LENT_ORDER),
+    protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=2500)),
+    protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)),
     protocol.notify_message(ORDER),
     protocol.exec_message(ORDER, protocol.Inside(number=1, command=b"words", proof="0" * 64)),
     protocol.signal_message((5, 1), 3, (10, 12)),
@@ -319,12 +334,19 @@ def _write_journal(path: Path) -> None:
             path.write_text("\n".join([*lines, *database.iterdump()]) + "\n")
 
 
+def created_of(job_id: int) -> dict[str, Any]:
+    """The first record of the job's attempt: that of LENT has the bounds of LENT_ORDER."""
+    bounds = bounds_of(LENT_ORDER)
+    assert bounds is not None
+    return {**CREATED, LENDS: record_of(bounds)} if job_id == LENT else CREATED
+
+
 def _write_attempts(place: Path) -> None:
     for path in place.iterdir():
         path.unlink()
     directory = os.open(place, os.O_RDONLY)
     for job_id, records in FATES.items():
-        fd = attempt_files.create(directory, (job_id, 1), CREATED)
+        fd = attempt_files.create(directory, (job_id, 1), created_of(job_id))
         for kind, record in records.items():
             attempt_files.append(fd, kind, record)
         os.close(fd)

@@ -103,6 +103,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
+        "lending": {"protocol", "attempt_files", "confinement", "system"},
         "sessions": {
             *("protocol", "system", "attempt_files", "confinement", "runner"),
         },
@@ -114,6 +115,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
             *("signatures", "signalling", "notices", "sessions", "gpu_meter", "device_table"),
+            "lending",
         },
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),

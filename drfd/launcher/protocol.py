@@ -37,6 +37,8 @@ NOTIFY = "notify"
 TOLD = "told"
 #: Run a command of the owner's inside a running attempt (`drf exec`).
 EXEC = "exec"
+#: Set what a running attempt may use at present, between its floor and the most it may be lent.
+LEND = "lend"
 #: Measure the use of GPUs, or stop doing so; and the report of it.
 MEASURE_GPUS, GPUS = "measure-gpus", "gpus"
 
@@ -62,13 +64,16 @@ _NOBODY = 65534
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 
-#: Modes in which a job gets its declared cores: as a ceiling, a floor, or CPUs of its own.
+#: Modes in which a job gets its declared cores: as a ceiling, a floor, or CPUs of its own; or as a
+#: floor below a ceiling that moves while the job runs.
 QUOTA, WEIGHT, PIN = "quota", "weight", "pin"
 SHARE = "share"
-CORES_MODES = (QUOTA, WEIGHT, PIN)
+CORES_MODES = (QUOTA, WEIGHT, PIN, SHARE)
 
 #: Marks a hello of a launcher that cannot pin, and sets quotas instead.
 NO_PIN = "by quota, pin cannot be had"
+#: Marks a hello of a launcher that can lend no cores: jobs keep to what they declare.
+NO_SHARE = "nothing can be lent"
 
 
 def is_system_account(uid: int, min_uid: int) -> bool:
@@ -103,6 +108,14 @@ class AttemptLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """The most that a running attempt may use of what can be taken back from it."""
+
+    cores_milli: int
+    disks: tuple[DiskLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """What an attempt is given of a countable resource that may have device nodes. The launcher
     alone knows which nodes an instance has."""
@@ -134,7 +147,8 @@ class LaunchOrder:
     array_id: int
     array_index: int
     name: str
-    #: Number of threads for programs, unless the submitter has set it; 0 sets nothing.
+    #: Number of threads for programs, unless the submitter has set it; 0 sets nothing. Of a job
+    #: that may be lent cores it is as many as that may become.
     threads: int
     #: Variables that override the submitter's, and names of the submitter's that are removed: only
     #: names that `drfd.payload.environment` allows.
@@ -151,12 +165,25 @@ class LaunchOrder:
     output_max_bytes: int = 0
     #: Of each countable resource that may have device nodes.
     grants: tuple[Grant, ...] = ()
+    #: The most that it may be lent while it runs, with the cores mode SHARE; None for nothing. Its
+    #: floor is in `limits`.
+    most: Ceilings | None = None
 
     @property
     def owner(self) -> Owner:
         return Owner(
             uid=self.uid, user=self.user, journal=self.journal, submitted_us=self.submitted_us
         )
+
+    @property
+    def may_be_lent(self) -> bool:
+        return self.most is not None and self.limits.cores_by == SHARE
+
+    @property
+    def may_be_lent_cores(self) -> bool:
+        """Return whether its number of threads may exceed the cores that it has at a time."""
+        most = self.most.cores_milli if self.most is not None and self.may_be_lent else 0
+        return most > self.limits.cores_milli
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +289,24 @@ def _fields(order: LaunchOrder) -> Message:
         fields["grants"] = [_grant(grant) for grant in order.grants]
     else:
         del fields["grants"]
+    if order.most is None:
+        del fields["most"]
+    else:
+        fields["most"] = ceilings_record(order.most)
     return fields
+
+
+def ceilings_record(ceilings: Ceilings) -> Message:
+    """Return ceilings as JSON, which `read_ceilings` reads."""
+    return {
+        "cores_milli": ceilings.cores_milli,
+        "disks": [_shallow(disk) for disk in ceilings.disks],
+    }
+
+
+def read_ceilings(value: object) -> Ceilings:
+    """Raises BadMessage."""
+    return _ceilings("ceilings", value)
 
 
 def _grant(grant: Grant) -> Message:
@@ -302,12 +346,14 @@ def checked_order(message: Message) -> LaunchOrder:
         Grant(**each | {"given": tuple(each["given"]), "others": tuple(each["others"])})
         for each in message.get("grants", ())
     )
+    most = message.get("most")
     return LaunchOrder(
         **_body(message)
         | {
             "hidden": tuple(message["hidden"]),
             "limits": AttemptLimits(**limits | {"disks": disks}),
             "grants": grants,
+            "most": None if most is None else read_ceilings(most),
         }
     )
 
@@ -345,6 +391,22 @@ class SignalCommand:
     signals: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendOrder:
+    """The order that a running attempt may use so much from now on. It may be repeated, is answered
+    by no report, and has to survive neither the controller nor the launcher."""
+
+    id: int
+    attempt: int
+    cores_milli: int
+    #: New rates; the ceilings of disks that are not named stay.
+    disks: tuple[DiskLimit, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.id, self.attempt
+
+
 @dataclass(frozen=True, slots=True)
 class ListCommand:
     """The order to report all attempts."""
@@ -358,7 +420,13 @@ class MeasureGpusCommand:
 
 
 Command = (
-    PayloadCommand | ExecCommand | AttemptCommand | SignalCommand | ListCommand | MeasureGpusCommand
+    PayloadCommand
+    | ExecCommand
+    | AttemptCommand
+    | SignalCommand
+    | LendOrder
+    | ListCommand
+    | MeasureGpusCommand
 )
 
 
@@ -373,6 +441,8 @@ def read_command(message: Message) -> Command:
         return AttemptCommand(name, read_attempt(message))
     if name == SIGNAL:
         return SignalCommand(*read_signals(message))
+    if name == LEND:
+        return read_lend(message)
     if name == LIST:
         return ListCommand()
     if name == MEASURE_GPUS:
@@ -395,6 +465,19 @@ def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...
     """Read (attempt, count, signals) of a `signal` message. Raises BadMessage."""
     fields = _read_fields("command", _body(message), _SIGNAL)
     return (fields["id"], fields["attempt"]), fields["count"], fields["signals"]
+
+
+def lend_message(order: LendOrder) -> Message:
+    fields = {"id": order.id, "attempt": order.attempt, "cores_milli": order.cores_milli}
+    disks = {"disks": [_shallow(disk) for disk in order.disks]} if order.disks else {}
+    return {"cmd": LEND, **fields, **disks}
+
+
+def read_lend(message: Message) -> LendOrder:
+    """Raises BadMessage."""
+    body = _body(message)
+    more = {"disks": _disks} if "disks" in body else {}
+    return LendOrder(**_read_fields("command", body, _LEND | more))
 
 
 def read_attempt(message: Message) -> tuple[int, int]:
@@ -524,6 +607,10 @@ def _disks(what: str, value: object) -> tuple[DiskLimit, ...]:
     return tuple(DiskLimit(**_read_fields(what, disk, _DISK)) for disk in value)
 
 
+def _ceilings(what: str, value: object) -> Ceilings:
+    return Ceilings(**_read_fields(what, value, _CEILINGS))
+
+
 def _instances(what: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MAX_INSTANCES:
         raise BadMessage(f"{what} is not a list of {_MAX_INSTANCES} instances at most")
@@ -563,6 +650,12 @@ _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
     "count": _number,
     "signals": _signals,
 }
+_LEND: dict[str, Callable[[str, Any], Any]] = {
+    "id": _ordinal,
+    "attempt": _ordinal,
+    "cores_milli": _number,
+}
+_CEILINGS: dict[str, Callable[[str, Any], Any]] = {"cores_milli": _number, "disks": _disks}
 _INSIDE: dict[str, Callable[[str, Any], Any]] = {
     "number": _number,
     "command": _command,
@@ -594,6 +687,10 @@ _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "tells_start": _flag,
     "empties_output": _flag,
 }
-#: Fields that an order has only if they limit something: a launcher of before them understands all
+#: Fields that an order has only if they say something: a launcher of before them understands all
 #: other orders.
-_LIMITING: dict[str, Callable[[str, Any], Any]] = {"output_max_bytes": _number, "grants": _grants}
+_LIMITING: dict[str, Callable[[str, Any], Any]] = {
+    "output_max_bytes": _number,
+    "grants": _grants,
+    "most": _ceilings,
+}

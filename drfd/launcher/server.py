@@ -29,6 +29,7 @@ from drfd.launcher.confinement.interface import Confinement, Devices, LimitFaile
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
 from drfd.launcher.gpu_meter.supervision import GpuMeters
+from drfd.launcher.lending import LENDS, Lending, bounds_of, record_of
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
@@ -37,6 +38,7 @@ from drfd.launcher.protocol import (
     BadMessage,
     ExecCommand,
     Inside,
+    LendOrder,
     ListCommand,
     MeasureGpusCommand,
     Message,
@@ -230,6 +232,7 @@ class Launcher:
             self.confinement, self.attempts_fd, self._tell, self._endings.__contains__
         )
         self._signalling = Signalling(self.confinement, self.attempts_fd)
+        self._lending = Lending(self.confinement)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
             self.devices, most=self.bounds.notifiers,
@@ -319,6 +322,7 @@ class Launcher:
         self._spaces.adopt(key, attempt.created.get("space"))
         if attempt.created["uid"] is not None:
             self._sweeps.begun(key, attempt.created["uid"])
+        self._lending.adopt(key, attempt)
         if key not in self._runners and self._needs_no_cgroup(attempt):
             self._remove_cgroup(key)
 
@@ -352,6 +356,8 @@ class Launcher:
             "output_max": True,
             "unstarted_notices": True,
             "measures_gpus": True,
+            "lends": bool(self.confinement.lendable()),
+            "lendable": self.confinement.lendable(),
             "limits_gpus": self.devices.names_of(self.confinement.limitable_gpus()),
         }
 
@@ -377,6 +383,8 @@ class Launcher:
                 self._about_one[name](key)
             case SignalCommand(key, count, signals):
                 self._signalling.add(key, count, signals)
+            case LendOrder():
+                self._lending.lend(command)
             case ListCommand():
                 self._list()
             case MeasureGpusCommand(on):
@@ -537,10 +545,14 @@ class Launcher:
         created = attempt_files.created_record(
             order.owner, self._boot_id, cgroup, space, payload=assignment.digest
         )
+        bounds = bounds_of(order)
+        if bounds is not None:
+            created[LENDS] = record_of(bounds)
         reach("launch.before-attempt-file")
         try:
             found = self.devices.look_up(order.grants)
             self._start(key, found.told(assignment), created, found.devices)
+            self._lending.begun(key, bounds)
         except (DevicesFailed, LimitFailed, OSError, MemoryError) as error:
             self._take_back(key, error)
             return False
@@ -634,6 +646,7 @@ class Launcher:
     def _runner_gone(self, key: Key) -> None:
         self._endings.hurry(key)
         self._signalling.forget(key)
+        self._lending.forget(key)
         told = "up" if key in self._told_start else None
         self._told_start.discard(key)
         attempt = attempt_files.read(self.attempts_fd, key)
@@ -787,6 +800,7 @@ class Launcher:
         self._known.discard(key)
         self._without_cgroup.discard(key)
         self._sweeps.gone(key)
+        self._lending.forget(key)
         return True
 
     def _quit(self) -> None:

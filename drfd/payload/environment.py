@@ -66,6 +66,24 @@ def thread_defaults(threads: int) -> tuple[dict[str, str], dict[str, str]]:
     return dict.fromkeys((OPENMP, *_ALONE), count), dict.fromkeys(_AFTER_OPENMP, count)
 
 
+#: How the threads of OpenMP's programs wait where not all of them can run at a time. By default
+#: they spin for a while, which uses up what a job is lent and other jobs could use.
+WAIT_POLICY = "OMP_WAIT_POLICY"
+PASSIVE_WAIT = {
+    WAIT_POLICY: "passive",
+    "GOMP_SPINCOUNT": "0",
+    "KMP_BLOCKTIME": "0",
+}
+
+
+def passive_wait(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that keep waiting threads from spinning, except those set in `env`; none of
+    them if a policy is set there, which they would overrule."""
+    if WAIT_POLICY in env:
+        return {}
+    return {name: value for name, value in PASSIVE_WAIT.items() if name not in env}
+
+
 #: Lists of the GPUs that are allocated to a job, and the order in which CUDA numbers GPUs.
 DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 DEVICE_ORDER = "CUDA_DEVICE_ORDER"
@@ -90,6 +108,7 @@ _SLURM = frozenset(
 _OWN = frozenset(
     (
         *("DRF_JOB_ID", "DRF_JOB_NAME", "DRF_POOL", "DRF_ATTEMPT", "DRF_CORES", "DRF_MEMORY"),
+        "DRF_CORES_MAX",
         *("DRF_ARRAY_ID", "DRF_ARRAY_INDEX", "DRF_ARRAY_COUNT", "DRF_ARRAY_MIN", "DRF_ARRAY_MAX"),
         "DRF_ARRAY_STEP",
         *("DRF_STATE", "DRF_REASON", "DRF_EXIT_CODE", "DRF_SIGNAL", "DRF_ELAPSED"),

@@ -29,6 +29,7 @@ from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
     AttemptLimits,
+    Ceilings,
     Grant,
     LaunchOrder,
     Message,
@@ -95,6 +96,7 @@ class Asked:
     empties_output: bool = True
     output_max_bytes: int = 0
     grants: tuple[Grant, ...] = ()
+    most: Ceilings | None = None
     umask: int = 0o022
     cwd: str
     argv: tuple[str, ...]

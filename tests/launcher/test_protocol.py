@@ -17,12 +17,14 @@ from drfd.launcher.protocol import (
     AttemptCommand,
     AttemptLimits,
     BadMessage,
+    Ceilings,
     Command,
     DiskLimit,
     ExecCommand,
     Grant,
     Inside,
     LaunchOrder,
+    LendOrder,
     ListCommand,
     MeasureGpusCommand,
     Message,
@@ -33,6 +35,7 @@ from drfd.launcher.protocol import (
     encode,
     exec_message,
     launch_message,
+    lend_message,
     notify_message,
     read_attempt,
     read_command,
@@ -279,6 +282,67 @@ def test_no_variable_is_set_that_is_not_drfds(name: str) -> None:
 @pytest.mark.parametrize("value", [None, {}, "PATH", [1], ["PATH"], ["DRF_JOB_ID"]], ids=repr)
 def test_no_variable_is_taken_out_that_is_none_of_devices(value: object) -> None:
     refused(put("hidden", value=value))
+
+
+LENT = replace(FULL, most=Ceilings(cores_milli=8000, disks=(DISK,)))
+
+
+def test_the_most_that_an_attempt_may_be_lent_comes_with_its_order() -> None:
+    line = decode(encode(launch_message(LENT)))
+    assert line["most"] == {
+        "cores_milli": 8000,
+        "disks": [{"device": "8:0", "read_bps": 1000, "write_bps": 0}],
+    }
+    assert read_order(line) == checked_order(line) == LENT
+    assert "most" not in message(), "launchers of before it understand all other orders"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 8000, [], {}, {"cores_milli": 1}, {"disks": []}, {"cores_milli": -1, "disks": []},
+     {"cores_milli": 1, "disks": [{}]}, {"cores_milli": 1, "disks": [], "memory_bytes": 1}],
+    ids=repr,
+)  # fmt: skip
+def test_the_most_is_cores_and_disks(value: object) -> None:
+    refused({**message(), "most": value})
+
+
+@pytest.mark.parametrize(
+    ("by", "cores_milli", "lends"),
+    [("share", 1501, True), ("share", 1500, False), ("share", 0, False), ("quota", 8000, False)],
+)
+def test_only_in_the_mode_for_it_a_job_may_be_lent_cores(
+    by: str, cores_milli: int, lends: bool
+) -> None:
+    limits, most = replace(FULL.limits, cores_by=by), Ceilings(cores_milli=cores_milli)
+    assert replace(FULL, limits=limits, most=most).may_be_lent_cores is lends
+    assert not replace(FULL, limits=limits).may_be_lent_cores
+
+
+@pytest.mark.parametrize("disks", [(), (DISK,)], ids=["cores", "disks"])
+def test_an_order_to_lend_comes_out_as_it_went_in(disks: tuple[DiskLimit, ...]) -> None:
+    asked = LendOrder(id=5, attempt=2, cores_milli=2500, disks=disks)
+    line = decode(encode(lend_message(asked)))
+    assert read_command(line) == asked and asked.key == (5, 2)
+    assert ("disks" in line) == bool(disks)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: value} for name in ("id", "attempt", "cores_milli") for value in ("1", -1, 1.5)),
+        *({"disks": value} for value in (None, {}, "8:0", [{}], [{"device": "8:0"}])),
+        *({"id": 0}, {"attempt": 10**18}, {"cores_milli": 1 << 63}, {"memory_bytes": 1}),
+    ],
+    ids=repr,
+)
+def test_an_order_to_lend_is_understood_to_the_letter_or_refused(change: Message) -> None:
+    usual = lend_message(LendOrder(id=5, attempt=2, cores_milli=2500))
+    with pytest.raises(BadMessage):
+        read_command({**usual, **change})
+    for name in ("id", "attempt", "cores_milli"):
+        with pytest.raises(BadMessage):
+            read_command({key: value for key, value in usual.items() if key != name})
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, "true", []], ids=repr)

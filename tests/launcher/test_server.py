@@ -81,7 +81,7 @@ def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) 
     hello = controller.hello
     what = {"report", "kind", "controls", "cores", "mounts", "warnings"}
     what |= {"min_uid", "allowed_uids", "output_max", "unstarted_notices", "hiding"}
-    what |= {"lost_devices", "measures_gpus", "limits_gpus"}
+    what |= {"lost_devices", "measures_gpus", "limits_gpus", "lends", "lendable"}
     assert set(hello) == {*what, "entry", "exec", "private_tmp", "removes_ipc", "processes"}
     assert 0 < hello["processes"]["per_user"] <= hello["processes"]["total"]
     assert all(isinstance(text, str) for text in hello["warnings"])
@@ -89,7 +89,9 @@ def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) 
     assert hello["entry"][0] == "none"
     assert (hello["kind"], hello["mounts"]) == ("none", {})
     assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}
-    assert set(hello["cores"]) == {"quota", "weight", "pin"}
+    assert set(hello["cores"]) == {"quota", "weight", "pin", "share"}
+    assert (hello["lends"], hello["lendable"]) == (False, [])
+    assert "; nothing can be lent: " in hello["cores"]["share"]
     assert hello["controls"]["cores"] == hello["cores"]["quota"]
 
 

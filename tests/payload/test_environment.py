@@ -21,6 +21,7 @@ from drfd.payload.environment import (
     may_hide,
     may_set,
     not_text,
+    passive_wait,
     thread_counts,
     threads_of,
 )
@@ -174,6 +175,15 @@ def test_what_the_submitter_has_set_is_left_alone_even_if_it_is_empty() -> None:
     found = thread_counts(4, {"GOMAXPROCS": "1", "RAYON_NUM_THREADS": ""})
     assert "GOMAXPROCS" not in found and "RAYON_NUM_THREADS" not in found
     assert found["OMP_NUM_THREADS"] == "4"
+
+
+def test_threads_that_wait_do_not_spin_unless_the_submitter_has_said_how_they_wait() -> None:
+    all_of_them = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+    assert passive_wait({"A": "b"}) == all_of_them
+    del all_of_them["KMP_BLOCKTIME"]
+    assert passive_wait({"KMP_BLOCKTIME": "200"}) == all_of_them
+    # GOMP_SPINCOUNT would win over it.
+    assert passive_wait({"OMP_WAIT_POLICY": "active"}) == {}
 
 
 def test_who_sets_openmp_means_the_libraries_that_follow_it_too() -> None:

@@ -33,19 +33,22 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.journal.journal import Journal
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.lending import bounds_of, read_bounds
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import (
-    CREATED,
     EVENTS,
     FATES,
     HERE,
     LAST_EVENTS,
+    LENT,
+    LENT_ORDER,
     SETTINGS,
     SIGNALLED,
     SNAPSHOT,
     ask,
     converse,
+    created_of,
 )
 from instance import BIN, Instance
 from journal.test_golden import NOTIFIED, RAISED
@@ -94,7 +97,8 @@ def test_the_attempt_files_load() -> None:
     for job_id, records in FATES.items():
         found = attempt_files.parse((HERE / "attempts" / f"{job_id}.1").read_bytes())
         marks = {"signalled": {"count": 2}} if job_id == SIGNALLED else {}
-        assert found == Attempt(CREATED, **records, **marks)
+        assert found == Attempt(created_of(job_id), **records, **marks)
+        assert read_bounds(found) == (bounds_of(LENT_ORDER) if job_id == LENT else None)
 
 
 def test_every_kind_of_record_is_in_an_attempt_file() -> None:
@@ -127,6 +131,9 @@ def test_the_orders_are_understood_and_every_command_is_among_them() -> None:
             assert again == {"cmd": protocol.EXEC, **message}
         elif command == protocol.SIGNAL:
             assert protocol.read_signals(message) == ((5, 1), 3, (10, 12))
+        elif command == protocol.LEND:
+            again = protocol.lend_message(protocol.read_lend(message))
+            assert json.loads(json.dumps(again)) == {"cmd": protocol.LEND, **message}
         elif command == protocol.MEASURE_GPUS:
             assert protocol.read_command({"cmd": command, **message}).on is True  # type: ignore[union-attr]
         elif command != protocol.LIST:
@@ -147,6 +154,8 @@ def _is_command(name: str, value: object) -> bool:
         "PIN",
         "SHARE",
         "NO_PIN",
+        "SHARE",
+        "NO_SHARE",
         "TOLD",
         "GPUS",
     )

@@ -21,7 +21,7 @@ from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
-from drfd.launcher.protocol import NO_PIN, Message
+from drfd.launcher.protocol import NO_PIN, NO_SHARE, Message
 from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView, WindowView
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
@@ -45,12 +45,14 @@ class InstallContext:
 
 def find_cures(install: InstallContext, site: Site, link: Link) -> list[str]:
     """Return the remedies for the present problems."""
+    control = cores_control(link.hello, link.settings.cores_by).get("cores", "")
     return cures(
         install,
         has_launcher=link.is_ready(),
         enforcement=link.hello.get("kind"),
         guessed=[disk.name for disk in site.disks if disk.is_guess],
-        lacks_pins=NO_PIN in cores_control(link.hello, link.settings.cores_by).get("cores", ""),
+        lacks_pins=NO_PIN in control,
+        lacks_shares=NO_SHARE in control,
     )
 
 
@@ -61,11 +63,13 @@ def cures(
     enforcement: str | None,
     guessed: Sequence[str],
     lacks_pins: bool,
+    lacks_shares: bool = False,
 ) -> list[str]:
     """Return a sentence for each problem and its remedy.
 
     `enforcement` is the launcher's kind, `guessed` names the disks whose speed is a guess, and
-    `lacks_pins` says that pinned CPUs are configured but impossible.
+    `lacks_pins` says that pinned CPUs are configured but impossible, and `lacks_shares` the same of
+    cores that are lent.
     """
     found = []
     if not has_launcher:
@@ -78,6 +82,8 @@ def cures(
         )
     if lacks_pins:
         found.append(f"CPUs of their own need the cpuset controller: {_cpuset(enforcement)}")
+    if lacks_shares and enforcement == "cgroup-v2":
+        found.append(f"running jobs are lent nothing without the cpu controller: {_DELEGATE}")
     if install.uid and not install.is_systems and install.has_systemd and not install.lingers:
         found.append(
             "your jobs may end when you log out: loginctl enable-linger, then start drfd again"
@@ -99,12 +105,13 @@ def cures(
 def _cpuset(enforcement: str | None) -> str:
     if enforcement == "cgroup-v1":
         return "mount -t cgroup -o cpuset cpuset /sys/fs/cgroup/cpuset, then start drfd again"
-    return (
-        "with Delegate=cpu cpuset io memory pids in its unit (for a daemon of your own, "
-        "systemctl edit user@.service) systemd gives it; then start drfd again"
-    )
+    return _DELEGATE
 
 
+_DELEGATE = (
+    "with Delegate=cpu cpuset io memory pids in its unit (for a daemon of your own, "
+    "systemctl edit user@.service) systemd gives it; then start drfd again"
+)
 _PLACES = f"{', '.join(PRIVATE_PLACES[:-1])} and {PRIVATE_PLACES[-1]}"
 _DIRECTIONS = ("read", "write")
 #: Label of what is measured of GPUs.

@@ -55,7 +55,9 @@ from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import (
     QUOTA,
+    SHARE,
     AttemptLimits,
+    Ceilings,
     DiskLimit,
     Grant,
     LaunchOrder,
@@ -119,12 +121,14 @@ def order_for(
     proof: str | None = None,
     beside: Iterable[Job] = (),
     taken: Iterable[Instance] = (),
+    most: Resources | None = None,
 ) -> LaunchOrder:
     """Return the order to launch the job's present attempt.
 
     `array` is the array that the job is a task of, `countables` are the instances that this machine
     gives out, and `taken` those that jobs have. `proof` is the user's signature of the submission,
-    and `beside` are the jobs that run now, whose outputs must not be emptied.
+    and `beside` are the jobs that run now, whose outputs must not be emptied. `most` is the most
+    that the job may be lent, None where nothing is lent.
     """
     spec, demand = job.spec, job.spec.demand
     # Instances that the job has been given stay its own when the configuration changes.
@@ -136,6 +140,10 @@ def order_for(
         cores_by=settings.cores_by,
         disks=disk_limits(demand, settings.disks),
     )
+    ceilings = None
+    if most is not None and settings.cores_by == SHARE:
+        ceilings = ceilings_of(demand, most, settings.disks)
+    most_cores_milli = demand.cores_milli if ceilings is None else ceilings.cores_milli
     return LaunchOrder(
         id=job.id,
         attempt=job.attempt,
@@ -147,7 +155,7 @@ def order_for(
         array_id=job.array_id or 0,
         array_index=job.array_index or 0,
         name=spec.name,
-        threads=threads_of(demand.cores_milli),
+        threads=threads_of(most_cores_milli),
         variables={
             "DRF_JOB_ID": str(job.id),
             "DRF_JOB_NAME": spec.name,
@@ -155,6 +163,8 @@ def order_for(
             "DRF_ATTEMPT": str(job.attempt),
             "DRF_CORES": show_cores(demand.cores_milli),
             "DRF_MEMORY": str(demand.memory_bytes),
+            # A launcher of before it, which lends nothing, does not know the name.
+            **({} if ceilings is None else {"DRF_CORES_MAX": show_cores(ceilings.cores_milli)}),
             **device_variables(job.instances, named),
             **({} if array is None else _array_variables(job, array)),
         },
@@ -165,6 +175,7 @@ def order_for(
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
         grants=tuple(_grants(job, countables, taken, settings.with_nodes)),
+        most=ceilings,
     )
 
 
@@ -252,6 +263,7 @@ def never_notice_for(job: Job, launch: LaunchOrder, job_id: int, label: str) -> 
         tells_start=False,
         variables=variables,
         limits=limits,
+        most=None,
     )
 
 
@@ -280,6 +292,28 @@ def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ..
         DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
         for device, (read_bps, write_bps) in limits.items()
         if read_bps or write_bps
+    )
+
+
+def ceilings_of(demand: Resources, most: Resources, disks: Sequence[Disk]) -> Ceilings | None:
+    """Return the most that a job may be lent, as limits, or None if that is nothing beyond its
+    demand. A rate of `most` that is 0, or below the demand's, means the demand's."""
+    floors = disk_limits(demand, disks)
+    wanted = {limit.device: limit for limit in disk_limits(most, disks)}
+    found = Ceilings(
+        cores_milli=max(demand.cores_milli, most.cores_milli),
+        disks=tuple(_higher(floor, wanted.get(floor.device, floor)) for floor in floors),
+    )
+    floor = Ceilings(cores_milli=demand.cores_milli, disks=floors)
+    return None if found == floor else found
+
+
+def _higher(floor: DiskLimit, most: DiskLimit) -> DiskLimit:
+    """Return the higher rates; one that is not limited stays so."""
+    return replace(
+        floor,
+        read_bps=floor.read_bps and max(floor.read_bps, most.read_bps),
+        write_bps=floor.write_bps and max(floor.write_bps, most.write_bps),
     )
 
 

@@ -24,9 +24,19 @@ from drfd.launcher.confinement.cgroup_files import (
     oom_kills_v1,
     verify,
 )
-from drfd.launcher.confinement.cores import PERIOD_US, Cores, Cpusets, Pins, open_v1
+from drfd.launcher.confinement.cores import (
+    PERIOD_US,
+    Cores,
+    Cpusets,
+    Pins,
+    open_v1,
+    quota_us,
+    weight_of,
+)
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
+    LENT_CORES,
+    LENT_DISKS,
     WRITTEN,
     Counted,
     Devices,
@@ -48,6 +58,8 @@ OPTIONAL = ("blkio", "cpuacct", "cpuset")
 USED = REQUIRED + OPTIONAL
 #: The kernel's value of cpu.shares in a new cgroup: that of a job of one core.
 _USUAL_SHARES = 1024
+#: The kernel's bounds of cpu.shares.
+_LEAST_SHARES, _MOST_SHARES = 2, 1 << 18
 
 
 class CgroupV1:
@@ -63,8 +75,8 @@ class CgroupV1:
             Path(mount, group).mkdir(parents=True, exist_ok=True)
         self._devices = devices
         self._cores = Cores(self._open_pins(), self._set_quota)
-        #: cpu.shares per core of a job. The kernel accepts at most 2^18 for a cgroup.
-        self._shares = min(_USUAL_SHARES, (1 << 18) // (os.cpu_count() or 1))
+        #: cpu.shares per core of a job.
+        self._shares = min(_USUAL_SHARES, _MOST_SHARES // (os.cpu_count() or 1))
         #: What has been seen in a new cgroup and need not be looked for in every other: settings
         #: with the wanted value (`_begins_with`), and a file that not all kernels have.
         self._given: set[str] = set()
@@ -129,6 +141,19 @@ class CgroupV1:
             if isinstance(error, OSError):
                 raise LimitFailed(explain(error)) from error
             raise
+
+    def lendable(self) -> tuple[str, ...]:
+        return (LENT_CORES, LENT_DISKS) if "blkio" in self._mounts else (LENT_CORES,)
+
+    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
+        cpu = CpuFiles(self._directory("cpu", key))
+        # The kernel may have doubled the period (`_set_quota`).
+        wanted = quota_us(cores_milli, cpu.cfs_period_us)
+        if cpu.cfs_quota_us != wanted:
+            cpu.cfs_quota_us = wanted
+            verify("cpu.cfs_quota_us", wanted, cpu.cfs_quota_us)
+        for disk in disks:
+            self._limit_disk(key, disk)
 
     def entry(self) -> tuple[str, str]:
         return (
@@ -241,7 +266,7 @@ class CgroupV1:
 
     def _limit_cpu(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> None:
         cpu = CpuFiles(self._directory("cpu", key))
-        shares = min(1 << 18, max(2, limits.cores_milli * self._shares // 1000))
+        shares = weight_of(limits.cores_milli, self._shares, _LEAST_SHARES, _MOST_SHARES)
         if shares != _USUAL_SHARES or not self._begins_with(cpu, "shares", _USUAL_SHARES):
             cpu.shares = shares
             verify("cpu.shares", shares, cpu.shares)

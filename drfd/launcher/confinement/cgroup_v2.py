@@ -20,10 +20,20 @@ from drfd.launcher.confinement.cgroup_files import (
     limit_processes,
     regions_of_gpus,
 )
-from drfd.launcher.confinement.cores import PERIOD_US, Affinity, Cores, Cpusets, Pins
+from drfd.launcher.confinement.cores import (
+    PERIOD_US,
+    Affinity,
+    Cores,
+    Cpusets,
+    Pins,
+    quota_us,
+    weight_of,
+)
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
     FORKED,
+    LENT_CORES,
+    LENT_DISKS,
     MOVED,
     Counted,
     Devices,
@@ -43,6 +53,9 @@ from drfd.linux.descriptors import opened
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
 REQUIRED = ("memory", "pids")
 OPTIONAL = ("cpu", "io", "cpuset", "dmem")
+#: The kernel's bounds of cpu.weight, and the weight of a job of one core where the bounds allow it:
+#: then hundredths of a core are told apart.
+_LEAST_WEIGHT, _MOST_WEIGHT, _USUAL_WEIGHT = 1, 10_000, 100
 
 
 class CgroupV2:
@@ -66,8 +79,8 @@ class CgroupV2:
         self.keeps_runners = "cpu" in controllers
         self._devices = HiddenByBpf(mount, group)
         self._cores = Cores(self._open_pins(), self._set_quota)
-        #: cpu.weight per core of a job. The kernel accepts at most 10000 for a cgroup.
-        self._weight = max(1, min(100, 10_000 // (os.cpu_count() or 1)))
+        #: cpu.weight per core of a job.
+        self._weight = max(1, min(_USUAL_WEIGHT, _MOST_WEIGHT // (os.cpu_count() or 1)))
 
     def controls(self) -> dict[str, str]:
         disk = "enforced"
@@ -139,6 +152,18 @@ class CgroupV2:
         except (LimitFailed, OSError):
             self.remove(key)
             raise
+
+    def lendable(self) -> tuple[str, ...]:
+        found = {LENT_CORES: "cpu", LENT_DISKS: "io"}
+        return tuple(what for what, name in found.items() if name in self._controllers)
+
+    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
+        group = self._cgroup(key)
+        if "cpu" in self._controllers:
+            group.limit("cpu_max", (quota_us(cores_milli), PERIOD_US))
+        if "io" in self._controllers:
+            for disk in disks:
+                self._limit_disk(group, disk)
 
     def entry(self) -> tuple[str, str]:
         why = self._why_moved
@@ -262,7 +287,7 @@ class CgroupV2:
         group.limit("oom_group", True)
         group.limit("pids_max", limits.pids)
         if "cpu" in self._controllers:
-            weight = min(10_000, max(1, limits.cores_milli * self._weight // 1000))
+            weight = weight_of(limits.cores_milli, self._weight, _LEAST_WEIGHT, _MOST_WEIGHT)
             group.limit("cpu_weight", weight)
             self._cores.limit(key, limits, near)
         if "io" in self._controllers:

@@ -28,7 +28,15 @@ from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import keys_of
 from drfd.launcher.confinement.interface import LimitFailed
-from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits
+from drfd.launcher.protocol import (
+    NO_PIN,
+    NO_SHARE,
+    PIN,
+    QUOTA,
+    SHARE,
+    WEIGHT,
+    AttemptLimits,
+)
 from drfd.launcher.system.files import VANISHED, Plain, unless_gone
 
 log = logging.getLogger("drfd.launcher")
@@ -172,6 +180,7 @@ def affinity_controls(why: str) -> dict[str, str]:
         WEIGHT: f"not controlled: jobs have weights only in cgroups; {why}",
         PIN: "measured: whole cores on CPUs of their own, as far as there are some and programs "
         f"stay there; {why}",
+        SHARE: f"measured: kept on as many CPUs as it declares, rounded up; {NO_SHARE}: {why}",
     }
 
 
@@ -206,7 +215,7 @@ class Affinity:
         if limits.cores_by == WEIGHT:
             return
         count = min(max(1, -(-limits.cores_milli // 1000)), len(self._all))
-        if limits.cores_by == QUOTA:
+        if limits.cores_by in (QUOTA, SHARE):
             self._kept[key] = self._in_turn(count)
             return
         is_whole = limits.cores_milli == count * 1000
@@ -524,6 +533,7 @@ class Cores:
             QUOTA: "enforced",
             WEIGHT: "enforced: at least what a job declares, and what others leave idle",
             PIN: f"enforced: {NO_PIN}: {self._why_not}" if self._why_not else pin,
+            SHARE: "enforced: at least what a job declares, at most what it is lent beyond that",
         }
 
     def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int] = frozenset()) -> None:
@@ -553,6 +563,11 @@ class Cores:
             self._pins.forget(key)
 
 
-def quota_us(cores_milli: int) -> int:
+def quota_us(cores_milli: int, period_us: int = PERIOD_US) -> int:
     """Return the quota for these cores in microseconds per period: at least a millisecond."""
-    return max(1000, cores_milli * PERIOD_US // 1000)
+    return max(1000, cores_milli * period_us // 1000)
+
+
+def weight_of(cores_milli: int, per_core: int, least: int, most: int) -> int:
+    """Return the kernel's weight for these cores, the nearest one that it accepts."""
+    return min(most, max(least, (cores_milli * per_core + 500) // 1000))

@@ -13,7 +13,7 @@ from typing import Protocol
 from drfd.common.failpoints import reach
 from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.protocol import AttemptLimits
+from drfd.launcher.protocol import AttemptLimits, DiskLimit
 from drfd.launcher.system.files import put
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
@@ -28,6 +28,10 @@ ENTRIES = FORKED, WRITTEN, MOVED, NONE = "forked", "written", "moved", "none"
 #: How device nodes are hidden: by a BPF program on the job's cgroup (v2), by its cgroup of the
 #: devices controller (v1), or not at all.
 HIDINGS = BY_BPF, BY_CONTROLLER, NOT_HIDDEN = "bpf", "devices", "none"
+
+
+#: What can be lent to running jobs, as the launcher says in its hello.
+LENT_CORES, LENT_DISKS = "cores", "disks"
 
 
 class LimitFailed(Exception):
@@ -135,6 +139,13 @@ class Confinement(Protocol):
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> None:
         """Make the attempt's cgroup with limits, read back. Raises JobGroupGone, and LimitFailed,
         also if a device is to be hidden and cannot be."""
+
+    def lendable(self) -> tuple[str, ...]:
+        """Return what `lend` can set here: of LENT_CORES and LENT_DISKS."""
+
+    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
+        """Set what a running attempt of the cores mode SHARE may use, as far as it is `lendable`,
+        within some microseconds. Raises LimitFailed, OSError."""
 
     def fork(self, key: Key) -> int:
         """Fork a process that is to `enter` the attempt's cgroup, and is in it already where the

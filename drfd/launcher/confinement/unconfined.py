@@ -26,7 +26,7 @@ from drfd.launcher.confinement.interface import (
     LimitFailed,
 )
 from drfd.launcher.confinement.processes import is_of_this_boot, living_runner
-from drfd.launcher.protocol import QUOTA, AttemptLimits
+from drfd.launcher.protocol import QUOTA, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 
@@ -90,6 +90,12 @@ class Unconfined:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)
+
+    def lendable(self) -> tuple[str, ...]:
+        return ()
+
+    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
+        raise LimitFailed(f"nothing can be lent: {self._why}")
 
     def entry(self) -> tuple[str, str]:
         return NONE, "a job's process enters no cgroup"

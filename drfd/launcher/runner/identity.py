@@ -17,7 +17,13 @@ from drfd.launcher.system import process
 from drfd.linux import service, syscalls
 from drfd.linux.syscalls import set_dumpable
 from drfd.linux.user_database import PASSWD, Version, version_of
-from drfd.payload.environment import DEFAULT_PATH, DEFAULTS, GRES_PREFIX, thread_counts
+from drfd.payload.environment import (
+    DEFAULT_PATH,
+    DEFAULTS,
+    GRES_PREFIX,
+    passive_wait,
+    thread_counts,
+)
 from drfd.payload.unpack import LaunchPayload
 
 #: Seconds that an answer of the user directory is kept, unless a file in `_FILES` changes.
@@ -153,13 +159,16 @@ def environment(
     user: pwd.struct_passwd, order: LaunchOrder, payload: LaunchPayload
 ) -> dict[str, str]:
     """Return the job's environment: the submitter's variables, overridden by the account's, then by
-    drfd's. Thread counts and `DEFAULTS` are overridden by the submitter's variables."""
+    drfd's. How many threads there are and how they wait, and `DEFAULTS`, are overridden by the
+    submitter's variables."""
     own = {
         name: value
         for name, value in payload.env.items()
         if name not in order.hidden and not name.startswith(GRES_PREFIX)
     }
     env = DEFAULTS | (thread_counts(order.threads, own) if order.threads else {}) | own
+    if order.may_be_lent_cores:
+        env |= passive_wait(own)
     # Those of the service in which drfd, or the submitter, was started.
     for name in service.VARIABLES:
         env.pop(name, None)

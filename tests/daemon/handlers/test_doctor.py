@@ -95,6 +95,7 @@ def look(
     enforcement: str | None = "cgroup-v2",
     guessed: tuple[str, ...] = (),
     lacks_pins: bool = False,
+    lacks_shares: bool = False,
 ) -> list[str]:
     return cures(
         standing,
@@ -102,6 +103,7 @@ def look(
         enforcement=enforcement,
         guessed=guessed,
         lacks_pins=lacks_pins,
+        lacks_shares=lacks_shares,
     )
 
 
@@ -154,6 +156,14 @@ def test_who_wants_pins_and_has_none_is_told_where_cpusets_come_from() -> None:
     assert cure.startswith("CPUs of their own") and "mount -t cgroup -o cpuset" in cure
     (cure,) = look(SERVICE, lacks_pins=True)
     assert "Delegate=cpu cpuset io memory pids" in cure
+
+
+def test_who_wants_to_lend_and_cannot_is_told_where_the_controller_comes_from() -> None:
+    (cure,) = look(SERVICE, lacks_shares=True)
+    assert cure.startswith("running jobs are lent nothing without the cpu controller")
+    assert "Delegate=cpu cpuset io memory pids" in cure
+    (cure,) = look(SERVICE, lacks_shares=True, enforcement="none")
+    assert "as root on a machine with cgroups" in cure
 
 
 def test_a_resource_is_controlled_as_far_as_its_devices_are_known_and_can_be_hidden(

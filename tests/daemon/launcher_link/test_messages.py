@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import HostError
+from drfd.common.units import show_cores
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobState, Usage, Words, output_path
+from drfd.core.model.job import Broken, Job, JobState, Outcome, Usage, Words, output_path
 from drfd.core.model.resources import Resources
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     decode_report,
     disk_limits,
+    never_notice_for,
     order_for,
     payload_for,
     read_report,
@@ -23,7 +25,7 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder
+from drfd.launcher.protocol import AttemptLimits, Ceilings, DiskLimit, LaunchOrder
 from drfd.payload.unpack import LaunchPayload, decode
 from fakes import GIB, demand, now, spec
 
@@ -111,6 +113,45 @@ def test_an_order_carries_all_that_root_must_know_to_run_one_attempt() -> None:
             cores_by="weight",
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("most", "found"),
+    [
+        (demand(8, 0, read=50, write=700), (8000, 100, 700)),
+        (demand(1, 0, read=0, write=700), (2500, 100, 700)),
+        (demand(4, 0), (4000, 100, 200)),
+        (demand(2.5, 0, read=1), None),
+    ],
+)
+def test_what_a_job_may_be_lent_is_never_below_its_demand(
+    most: Resources, found: tuple[int, int, int] | None
+) -> None:
+    settings = LaunchSettings([DISK], 512, protocol.SHARE)
+    plain = order_for(JOB, JOURNAL, settings)
+    order = order_for(JOB, JOURNAL, settings, most=most)
+    if found is None:
+        assert order == plain
+        return
+    cores_milli, read_bps, write_bps = found
+    disk = DiskLimit(device="8:0", read_bps=read_bps, write_bps=write_bps)
+    assert order == replace(
+        plain,
+        most=Ceilings(cores_milli=cores_milli, disks=(disk,)),
+        threads=max(2, cores_milli // 1000),
+        variables=order.variables,
+    )
+    broken = Broken(40, Outcome.FAILED)
+    shown = {"DRF_CORES": "2.5", "DRF_CORES_MAX": show_cores(cores_milli)}
+    assert order.variables == plain.variables | shown
+    assert never_notice_for(replace(JOB, broken=broken), order, 42, "x").most is None
+
+
+def test_in_other_modes_nothing_is_lent() -> None:
+    for mode in (protocol.QUOTA, protocol.WEIGHT, protocol.PIN):
+        settings = LaunchSettings([DISK], 512, mode)
+        order = order_for(JOB, JOURNAL, settings, most=demand(8, 0))
+        assert order == order_for(JOB, JOURNAL, settings)
 
 
 def test_what_the_user_has_written_goes_beside_it() -> None:

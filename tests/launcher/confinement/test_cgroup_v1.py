@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from drfd.launcher.confinement import cgroup_v1, cores, processes
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import Devices, LimitFailed
-from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits, DiskLimit
+from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, SHARE, WEIGHT, AttemptLimits, DiskLimit
 from drfd.launcher.system.files import Plain
 from launcher.rig import WAIT_S, Start
 
@@ -485,6 +486,59 @@ def test_with_weights_there_is_no_quota(kernel: Kernel, place: CgroupV1) -> None
     place.create(KEY, limits(3000, WEIGHT), Devices())
     found = values(kernel, "cpu.cfs_quota_us", "cpu.shares")
     assert found == {"cpu.cfs_quota_us": "-1", "cpu.shares": "3072"}
+
+
+@pytest.mark.parametrize("cpus", [2, 16, 64])
+def test_weights_are_as_floors_within_a_hundredth(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, cpus: int
+) -> None:
+    monkeypatch.setattr(kernel, "cpu_count", lambda: cpus, raising=False)
+    place = open_place(kernel)
+    floors = [100, 101, 109, 125, 333, 999, 1001, 1500, 1000 * cpus]
+    for number, floor in enumerate(floors, 1):
+        place.create((number, 1), limits(floor, SHARE), Devices())
+        shares = int(file(kernel, "cpu.shares", key=(number, 1)).read_text())
+        assert shares / floor == pytest.approx(1024 / 1000, rel=0.01)
+
+
+def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(
+    kernel: Kernel, place: CgroupV1
+) -> None:
+    assert place.lendable() == ("cores", "disks")
+    assert place.cores()[SHARE].startswith("enforced: ")
+    place.create(KEY, limits(1500, SHARE), Devices())
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares")
+    begun = {"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000", "cpu.shares": "1536"}
+    assert values(kernel, *names) == begun
+    kernel.writes.clear()
+    for _ in range(2):
+        place.lend(KEY, 4000, ())
+        assert values(kernel, *names) == {**begun, "cpu.cfs_quota_us": "400000"}
+    assert [value for _, value in kernel.writes] == ["400000"], "once is enough"
+    # As the kernel does for a group whose timer comes late.
+    file(kernel, "cpu.cfs_period_us").write_text("200000\n")
+    place.lend(KEY, 1500, ())
+    assert values(kernel, "cpu.cfs_quota_us") == {"cpu.cfs_quota_us": "300000"}
+
+
+def test_a_disk_is_lent_by_its_rates(kernel: Kernel, place: CgroupV1) -> None:
+    disk = DiskLimit(device="8:0", read_bps=1000, write_bps=0)
+    place.create(KEY, replace(limits(1000, SHARE), disks=(disk,)), Devices())
+    place.lend(KEY, 1000, (replace(disk, read_bps=5000),))
+    names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
+    assert values(kernel, *names) == {names[0]: "8:0 5000", names[1]: ""}
+
+
+def test_without_blkio_no_disk_is_lent(kernel: Kernel) -> None:
+    kernel.hierarchies.pop("blkio")
+    assert open_place(kernel).lendable() == ("cores",)
+
+
+def test_a_ceiling_that_the_kernel_refuses_is_named(kernel: Kernel, place: CgroupV1) -> None:
+    place.create(KEY, limits(1000, SHARE), Devices())
+    kernel.insists["cpu.cfs_quota_us"] = "5000"
+    with pytest.raises(LimitFailed, match=r"cpu\.cfs_quota_us was set to 200000 and reads 5000"):
+        place.lend(KEY, 2000, ())
 
 
 def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(

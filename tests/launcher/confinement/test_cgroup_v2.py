@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,17 @@ from drfd.launcher.confinement import cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.interface import Devices, Entrance, JobGroupGone, LimitFailed
-from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, UNIFIED, WEIGHT, AttemptLimits, DiskLimit
+from drfd.launcher.protocol import (
+    NO_PIN,
+    NO_SHARE,
+    PIN,
+    QUOTA,
+    SHARE,
+    UNIFIED,
+    WEIGHT,
+    AttemptLimits,
+    DiskLimit,
+)
 from drfd.launcher.system import process
 from drfd.launcher.system.files import Plain, get
 from drfd.linux import syscalls
@@ -338,7 +349,7 @@ def test_all_limits_are_in_the_kernels_files(kernel: Kernel, place: CgroupV2) ->
 
 @pytest.mark.parametrize(
     ("cores_milli", "quota", "weight"),
-    [(0, "1000", "1"), (1, "1000", "1"), (10, "1000", "1"), (25, "2500", "2"),
+    [(0, "1000", "1"), (1, "1000", "1"), (10, "1000", "1"), (25, "2500", "3"),
      (2000, "200000", "200"), (500_000, "50000000", "10000")],
 )  # fmt: skip
 def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
@@ -367,6 +378,54 @@ def test_with_weights_there_is_no_quota(kernel: Kernel, place: CgroupV2) -> None
     place.create(KEY, limits(3000, WEIGHT), Devices())
     found = kernel.values()
     assert (found["cpu.max"], found["cpu.weight"]) == ("max 100000", "300")
+
+
+@pytest.mark.parametrize("cpus", [2, 16, 64, 100])
+def test_weights_are_as_floors_in_hundredths_of_a_core(
+    kernel: Kernel, open_place: Open, monkeypatch: pytest.MonkeyPatch, cpus: int
+) -> None:
+    """And within a hundredth from half a core on, whatever the figure."""
+    monkeypatch.setattr(kernel, "cpu_count", lambda: cpus, raising=False)
+    place = open_place()
+    exact = [100, 110, 130, 250, 330, 1000, 1010, 1500, 1000 * cpus]
+    for number, floor in enumerate([*exact, 501, 505, 1995], 1):
+        place.create((number, 1), limits(floor, SHARE), Devices())
+        weight = int(kernel.file("cpu.weight", (number, 1)).read_text())
+        assert weight / floor == pytest.approx(0.1, rel=1e-9 if floor in exact else 0.01)
+
+
+def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(
+    kernel: Kernel, place: CgroupV2
+) -> None:
+    assert place.lendable() == ("cores", "disks")
+    assert place.cores()[SHARE].startswith("enforced: ")
+    place.create(KEY, replace(WITH_DISK, cores_by=SHARE), Devices())
+    begun = kernel.values()
+    assert (begun["cpu.max"], begun["cpu.weight"]) == ("150000 100000", "150")
+    for _ in range(2):
+        place.lend(KEY, 4000, ())
+        assert kernel.values() == {**begun, "cpu.max": "400000 100000"}
+    place.lend(KEY, 1500, (replace(DISK[0], read_bps=5000),))
+    rates = "8:0 rbps=5000 wbps=2000 riops=max wiops=max"
+    assert kernel.values() == {**begun, "io.max": rates}
+
+
+def test_only_what_the_controllers_hold_is_lent(kernel: Kernel, open_place: Open) -> None:
+    place = open_place(frozenset({"memory", "pids"}))
+    assert place.lendable() == ()
+    assert NO_SHARE in place.cores()[SHARE] and place.cores()[SHARE].startswith("measured: ")
+    place.create(KEY, replace(LIMITS, cores_by=SHARE), Devices())
+    kernel.writes.clear()
+    place.lend(KEY, 4000, DISK)
+    assert kernel.writes == []
+    assert open_place(ALL - {"io"}).lendable() == ("cores",)
+
+
+def test_a_ceiling_that_the_kernel_refuses_is_named(kernel: Kernel, place: CgroupV2) -> None:
+    place.create(KEY, limits(1000, SHARE), Devices())
+    kernel.fails["cpu.max"] = errno.EINVAL
+    with pytest.raises(LimitFailed, match=r"cpu\.max: Invalid argument"):
+        place.lend(KEY, 2000, ())
 
 
 def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(

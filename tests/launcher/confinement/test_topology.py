@@ -24,7 +24,7 @@ from drfd.launcher.confinement.cores import (
     read_machine,
     usable_cpus,
 )
-from drfd.launcher.protocol import PIN, QUOTA, WEIGHT, AttemptLimits
+from drfd.launcher.protocol import PIN, QUOTA, SHARE, WEIGHT, AttemptLimits
 from launcher.rig import Start
 
 
@@ -57,6 +57,12 @@ def test_neighbours_go_round_all_cpus(cpus: list[int]) -> None:
     affinity = Affinity()
     found = [kept(affinity, 1000, cpus) for _ in range(2 * len(cpus))]
     assert found == [{cpu} for cpu in cpus] * 2
+
+
+def test_who_can_be_lent_nothing_keeps_to_what_is_declared(cpus: list[int]) -> None:
+    affinity = Affinity()
+    found = [kept(affinity, 1000, cpus, SHARE) for _ in cpus]
+    assert found == [{cpu} for cpu in cpus]
 
 
 def test_more_than_there_is_is_all_there_is(cpus: list[int]) -> None:

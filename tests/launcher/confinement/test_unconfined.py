@@ -19,7 +19,7 @@ from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.interface import Devices, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import AttemptLimits
+from drfd.launcher.protocol import NO_SHARE, AttemptLimits
 from drfd.launcher.system import process
 from drfd.launcher.system.process import Relative
 from launcher.rig import WAIT_S, Start, lives, pid_in, python, state_of, until
@@ -81,8 +81,20 @@ def test_it_enforces_nothing_but_processes_and_says_why(place: Unconfined) -> No
 
 def test_of_each_way_to_give_cores_it_says_what_is_left_of_it(place: Unconfined) -> None:
     said = {mode: text.split(":")[0] for mode, text in place.cores().items()}
-    assert said == {"quota": "measured", "weight": "not controlled", "pin": "measured"}
-    assert all(text.endswith("; cgroups are off") for text in place.cores().values())
+    assert said == {
+        "quota": "measured",
+        "weight": "not controlled",
+        "pin": "measured",
+        "share": "measured",
+    }
+    assert all(text.endswith("cgroups are off") for text in place.cores().values())
+
+
+def test_it_lends_nothing_and_says_why(place: Unconfined) -> None:
+    assert place.lendable() == ()
+    assert f"; {NO_SHARE}: " in place.cores()["share"]
+    with pytest.raises(LimitFailed, match="nothing can be lent: cgroups are off"):
+        place.lend(KEY, 2000, ())
 
 
 def test_there_is_no_cgroup_to_look_into_or_to_remove(place: Unconfined) -> None:

@@ -8,11 +8,13 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
+from drfd.launcher.protocol import SHARE, AttemptLimits, Ceilings
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.identity import Denied
 from drfd.linux import syscalls
@@ -286,6 +288,18 @@ def test_threads_and_devices_are_drfds_to_say_where_the_submitter_has_not() -> N
     env = identity.environment(alice(), asked.order, asked.content)
     assert (env["GOMAXPROCS"], env["OMP_NUM_THREADS"], env["A"]) == ("7", "2", "b")
     assert not {"ROCR_VISIBLE_DEVICES", "DRF_GRES_TAPE"} & set(env)
+
+
+@pytest.mark.parametrize(("most", "count"), [(2000, 3), (1000, 0)])
+def test_who_may_be_lent_cores_waits_without_spinning(most: int, count: int) -> None:
+    limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=1, cores_by=SHARE)
+    asked = order(cwd=Path("/"), limits=limits, most=Ceilings(cores_milli=most), threads=2)
+    found = identity.environment(alice(), asked.order, asked.content)
+    assert len({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(found)) == count
+    assert found["OMP_NUM_THREADS"] == "2"
+    own = replace(asked, env={"OMP_WAIT_POLICY": "active"})
+    found = identity.environment(alice(), own.order, own.content)
+    assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found
 
 
 def test_a_bare_environment_has_a_path_and_the_account() -> None:

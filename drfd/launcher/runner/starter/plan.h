@@ -20,8 +20,8 @@ struct plan {
 	char **signs;
 	/* Beginnings of variables of the submitter's that the job does not get; variables it gets
 	 * unless the submitter has set them; those it gets unless the submitter has set them or the
-	 * number of OpenMP's threads; those it gets in any case. */
-	char **hidden, **defaults, **openmp_defaults, **own;
+	 * number of OpenMP's threads; or them or how these wait; those it gets in any case. */
+	char **hidden, **defaults, **openmp_defaults, **wait_defaults, **own;
 	/* What the interpreters of scripts are started with: see script.h. */
 	char **programs;
 };
@@ -44,7 +44,7 @@ static struct plan read_plan(int fd)
 			quit(FAILED);
 		have += (size_t)got;
 	}
-	if (strcmp(next(&from), "drfd-plan-1") != 0)
+	if (strcmp(next(&from), "drfd-plan-2") != 0)
 		fail(from.step, 0, from.fault);
 	plan.flags = next_number(&from, 16);
 	plan.effective = next_number(&from, 16);
@@ -68,6 +68,7 @@ static struct plan read_plan(int fd)
 	plan.hidden = counted_texts(&from);
 	plan.defaults = counted_texts(&from);
 	plan.openmp_defaults = counted_texts(&from);
+	plan.wait_defaults = counted_texts(&from);
 	plan.own = counted_texts(&from);
 	plan.programs = next_texts(&from, 4);
 	return plan;

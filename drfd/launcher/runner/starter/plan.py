@@ -1,7 +1,7 @@
 """The plan of a job's process: what root has decided, for the compiled program that carries it out.
 
     length of the rest, in four bytes
-    drfd-plan-1, and the fields in the order of `encode`, each with a NUL after it
+    drfd-plan-2, and the fields in the order of `encode`, each with a NUL after it
 
 Numbers are hexadecimal; a list has its length first, unless that is always the same. starter.c
 reads the plan from a pipe that only the runner can write to. It holds nothing of the payload.
@@ -20,9 +20,15 @@ from drfd.launcher.runner.child import JobStart
 from drfd.launcher.system.private_tmp import COVERED
 from drfd.linux import service
 from drfd.linux.syscalls import Capabilities
-from drfd.payload.environment import DEFAULT_PATH, DEFAULTS, GRES_PREFIX, thread_defaults
+from drfd.payload.environment import (
+    DEFAULT_PATH,
+    DEFAULTS,
+    GRES_PREFIX,
+    PASSIVE_WAIT,
+    thread_defaults,
+)
 
-MAGIC = "drfd-plan-1"
+MAGIC = "drfd-plan-2"
 #: Flags of starter.c.
 DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
 
@@ -57,6 +63,7 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
         *_removed(order.hidden),
         *_counted(_variables(usual | DEFAULTS | {"PATH": DEFAULT_PATH})),
         *_counted(_variables(openmp)),
+        *_counted(_variables(PASSIVE_WAIT if order.may_be_lent_cores else {})),
         *_counted(_variables(identity.account_variables(user) | order.variables)),
         *scripts.PROGRAMS,
     ]

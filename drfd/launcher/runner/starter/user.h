@@ -193,11 +193,22 @@ static size_t count_of(char **list)
 	return count;
 }
 
+/* Add those of `defaults` that are neither given nor the job's own. Returns the end of the list. */
+static char **add_missing(char **at, char **defaults, char **given, char **own)
+{
+	for (; *defaults; defaults++)
+		if (!has_name(given, *defaults) && !has_name(own, *defaults))
+			*at++ = *defaults;
+	return at;
+}
+
 /* The job's variables, as identity.environment. The list `given` is changed. */
 static char **environment(const struct plan *plan, char **given, const char *cwd)
 {
-	size_t most = count_of(given) + count_of(plan->defaults) + count_of(plan->openmp_defaults);
-	char **env = take((most + count_of(plan->own) + 2) * sizeof *env), **at = env, **kept = given;
+	size_t defaults = count_of(plan->defaults) + count_of(plan->openmp_defaults) +
+			  count_of(plan->wait_defaults);
+	size_t most = count_of(given) + defaults + count_of(plan->own);
+	char **env = take((most + 2) * sizeof *env), **at = env, **kept = given;
 	char *pwd = take(strlen(cwd) + 5);
 
 	memcpy(pwd, "PWD=", 4);
@@ -218,13 +229,11 @@ static char **environment(const struct plan *plan, char **given, const char *cwd
 	for (char **each = given; *each; each++)
 		if (!has_name(plan->own, *each) && !begins(*each, "PWD="))
 			*at++ = *each;
-	for (char **each = plan->defaults; *each; each++)
-		if (!has_name(given, *each) && !has_name(plan->own, *each))
-			*at++ = *each;
+	at = add_missing(at, plan->defaults, given, plan->own);
 	if (!has_name(given, "OMP_NUM_THREADS="))
-		for (char **each = plan->openmp_defaults; *each; each++)
-			if (!has_name(given, *each) && !has_name(plan->own, *each))
-				*at++ = *each;
+		at = add_missing(at, plan->openmp_defaults, given, plan->own);
+	if (!has_name(given, "OMP_WAIT_POLICY="))
+		at = add_missing(at, plan->wait_defaults, given, plan->own);
 	*at = NULL;
 	return env;
 }

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drfd.launcher.protocol import SHARE, AttemptLimits, Ceilings
 from launcher.rig import AttemptFiles, Driver, order
 
 #: Each example runs two jobs.
@@ -32,6 +33,7 @@ _names = st.one_of(
         [
             *("OMP_NUM_THREADS", "GOMAXPROCS", "MKL_NUM_THREADS", "HOME", "USER", "SHELL", "PWD"),
             *("INVOCATION_ID", "LISTEN_FDS", "DRF_GRES_GPU", "DRF_GRES", "DRF_JOB_ID", "LANG"),
+            *("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"),
             *("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"),
         ]
     ),
@@ -90,6 +92,8 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
         "array_id": array_id,
         "array_index": 3 * array_id,
         "threads": draw(st.integers(0, 3)),
+        "limits": AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=1000, cores_by=SHARE),
+        "most": draw(st.sampled_from([None, Ceilings(cores_milli=3000)])),
         "hidden": draw(st.sampled_from([(), ("ROCR_VISIBLE_DEVICES",)])),
         "variables": draw(st.sampled_from([{}, {"DRF_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": ""}])),
         "empties_output": draw(st.booleans()),
