@@ -122,6 +122,18 @@ def test_only_with_weights_a_job_takes_what_nobody_else_wants(start: Start, mode
     assert (max(took) > 0.06) == (mode == "weight"), took
 
 
+# -- share ----------------------------------------------------------------------------------
+
+
+def test_who_shares_begins_with_what_is_declared_and_doctor_says_so(start: Start) -> None:
+    instance = start("share")
+    jobs = [run(instance, cores, "sleep", "600") for cores in (1, 0.5)]
+    limits = [Kernel().limits(job)["cores"] for job in jobs]
+    assert limits == [1000, 500] and all(map(has_quota, jobs))
+    said = instance.drf("doctor").stdout
+    assert "cores      enforced: at least what a job declares, at most what it is lent" in said
+
+
 # -- pin ------------------------------------------------------------------------------------
 
 
