@@ -120,6 +120,18 @@ class Machine:
             shutil.rmtree(self.root)
 
 
+#: Writes to the disk, and a byte into another file for each MiB.
+WRITE = """
+import mmap, os
+block = mmap.mmap(-1, 1 << 20)
+data = os.open("data", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+count = os.open("count", os.O_WRONLY | os.O_CREAT)
+while True:
+    os.pwrite(data, block, 0)
+    os.write(count, b"+")
+"""
+
+
 class Job:
     """Its figures in the kernel's files."""
 
@@ -232,12 +244,17 @@ def test_an_order_about_a_job_that_is_gone_is_logged_once_and_harms_nobody(
     assert job.ceiling() == 1
 
 
-def test_what_the_disk_gives_moves_between_floor_and_most(machine: Machine) -> None:
-    status = os.stat("/var/tmp").st_dev
-    device = _whole_disk(os.major(status), os.minor(status))
-    if device is None or "disks" not in machine.controller.hello["lendable"]:
+@pytest.fixture
+def device(machine: Machine) -> str:
+    """The disk of the directory that jobs run in."""
+    status = os.stat(machine.root).st_dev
+    found = _whole_disk(os.major(status), os.minor(status))
+    if found is None or "disks" not in machine.controller.hello["lendable"]:
         pytest.skip("no disk here whose rates can be limited")
+    return found
 
+
+def test_what_the_disk_gives_moves_between_floor_and_most(machine: Machine, device: str) -> None:
     def rates(read_bps: int) -> tuple[DiskLimit, ...]:
         return (DiskLimit(device=device, read_bps=read_bps, write_bps=0),)
 
@@ -249,6 +266,28 @@ def test_what_the_disk_gives_moves_between_floor_and_most(machine: Machine) -> N
         assert str(there * MIB) in line and line.startswith(device)
     machine.lend(job, 1)
     assert str(50 * MIB) in job.reads(), "a disk that is not named keeps its rates"
+
+
+def test_a_job_writes_at_the_rate_that_it_is_lent(machine: Machine, device: str) -> None:
+    def rates(mib: int) -> tuple[DiskLimit, ...]:
+        return (DiskLimit(device=device, read_bps=0, write_bps=mib * MIB),)
+
+    def written(seconds: float = 3.0) -> float:
+        """MiB in a second."""
+        began, before = time.monotonic(), count.stat().st_size
+        time.sleep(seconds)
+        return (count.stat().st_size - before) / (time.monotonic() - began)
+
+    job = machine.run(0.5, 1, WRITE, disks=rates(2), most_disks=rates(40))
+    count = machine.root / "count"
+    wait_for("a job that writes", lambda: count.exists() and count.stat().st_size > 2)
+    assert written() < 3
+    machine.lend(job, 0.5, rates(40))
+    wait_for("more from the disk", lambda: written(1) > 6)  # Three times the floor.
+    machine.lend(job, 0.5, rates(2))
+    # What it has begun before.
+    time.sleep(1)
+    assert written() < 3
 
 
 def _whole_disk(major: int, minor: int) -> str | None:
