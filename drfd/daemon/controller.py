@@ -45,6 +45,7 @@ from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.server.server import Server
@@ -141,6 +142,7 @@ class Daemon:
         self._engine.changes.listen(self._curves.job_changed)
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(self._engine, self._meter, self._curves)
+        self._lender = Lender(self._engine, self._meter, self._link.lending, self._link.lends)
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(
             self.journal,
@@ -164,6 +166,7 @@ class Daemon:
             key_socket=places.key_socket(),
             reload=self.reload,
             shut_down=self.shut_down,
+            loan_of=self._lender.loan,
         )
         self._feed = EventFeed(self._engine, self._meter)
         overview = Overview(
@@ -190,6 +193,7 @@ class Daemon:
         parts = [
             asyncio.create_task(self._link.run(self._engine)),
             asyncio.create_task(self._sampler.run()),
+            asyncio.create_task(self._lender.run()),
             asyncio.create_task(self._retention.run()),
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_supervisor()),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import psutil
 
@@ -64,7 +64,7 @@ def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
             available = min(available, limit - (kept_memory(directory) or 0))
     return MachineUse(
         mono_s=time.monotonic(),
-        cpu_s=busy_s(Path("/proc/stat").read_text(), os.sched_getaffinity(0)),
+        cpu_s=read_busy_s(),
         memory_bytes=max(0, total - available),
     )
 
@@ -221,6 +221,31 @@ def sample_cgroup(mounts: Mapping[str, str], cgroup: str, mono_s: float) -> Samp
         written_bytes=written_bytes,
         cpu_s=cpu_s,
     )
+
+
+class CpuCounters(NamedTuple):
+    """Counters of an attempt's cgroup that only grow."""
+
+    cpu_s: float
+    #: Periods in which its quota has held it back.
+    throttled: int
+
+
+def cpu_counters(mounts: Mapping[str, str], cgroup: str) -> CpuCounters | None:
+    """Return the counters of one attempt's cgroup, or None if they cannot be read."""
+    stat = _read(mounts, "cpu", cgroup, "cpu.stat", _table)
+    if stat is None:
+        return None
+    throttled = stat.get("nr_throttled", 0)
+    if UNIFIED in mounts:
+        return CpuCounters(stat.get("usage_usec", 0) / 1e6, throttled)
+    cpu_ns = _read(mounts, "cpuacct", cgroup, "cpuacct.usage", _count)
+    return None if cpu_ns is None else CpuCounters(cpu_ns / 1e9, throttled)
+
+
+def read_busy_s() -> float:
+    """Return the processor time since boot of the CPUs that this process may use."""
+    return busy_s(Path("/proc/stat").read_text(), os.sched_getaffinity(0))
 
 
 def peak_memory(mounts: Mapping[str, str], cgroup: str) -> int | None:

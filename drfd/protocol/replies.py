@@ -331,11 +331,25 @@ class GpuLimitPart(TypedDict):
     gpu_memory_unkept: NotRequired[str]
 
 
+class LoanView(TypedDict):
+    """What a running job may use now of its range, in cores."""
+
+    floor: float
+    ceiling: float
+    most: float
+    #: Whether it could use more than it may, and users who could, too.
+    hungry: bool
+    others: list[str]
+    text: str
+
+
 class LendingPart(TypedDict):
     """Of a live job or array that declares a range."""
 
     #: What of its ranges is not lent on this machine, and why; only if that is so.
     unlent: NotRequired[str]
+    #: What a running job may use now; only of one with a range of cores, where cores are lent.
+    lent: NotRequired[LoanView]
 
 
 class DetailedJobView(ExplainedJobView, GpuLimitPart, LendingPart):

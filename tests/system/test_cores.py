@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from instance import ALONE, CONFIG, Instance, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -35,10 +35,11 @@ def start(lend: Callable[[str], Instance]) -> Start:
 
 def config(mode: str, cores: int = len(CPUS)) -> str:
     text = CONFIG.replace("cores = 9", f"cores = {cores}")
-    return text.replace("[enforcement]", f'[enforcement]\ncores = "{mode}"')
+    alone = ALONE if mode == "share" else ""
+    return text.replace("[enforcement]", f'[enforcement]\ncores = "{mode}"') + alone
 
 
-def run(instance: Instance, cores: float, *command: str) -> dict[str, Any]:
+def run(instance: Instance, cores: float | str, *command: str) -> dict[str, Any]:
     """A job that runs."""
     job_id = instance.submit("-c", str(cores), "-m", "100M", "--", *command)
     return instance.wait_state(job_id, "RUNNING")
@@ -74,6 +75,16 @@ def has_quota(job: dict[str, Any]) -> bool:
     if Kernel().v2 is None:
         return (cgroup(job, "cpu") / "cpu.cfs_quota_us").read_text() != "-1\n"
     return not (cgroup(job, "cpu") / "cpu.max").read_text().startswith("max")
+
+
+def quota(job: dict[str, Any]) -> float:
+    """The cores that its quota lets it use."""
+    if Kernel().v2 is None:
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        most, period = (int((cgroup(job, "cpu") / name).read_text()) for name in names)
+    else:
+        most, period = map(int, (cgroup(job, "cpu") / "cpu.max").read_text().split())
+    return most / period
 
 
 def end(instance: Instance, *jobs: dict[str, Any]) -> None:
@@ -256,3 +267,39 @@ def test_programs_are_told_how_many_threads_to_start(start: Start) -> None:
     words = ("-c", str(len(CPUS)), "--", *command)
     set_by_user = instance.wait_end(instance.submit(*words, env=own))
     assert instance.output(set_by_user["id"]).split() == ["5", str(len(CPUS))]
+
+
+# -- share ----------------------------------------------------------------------------------
+
+
+def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start: Start) -> None:
+    """Other tests may load the machine: then it is full, but nobody's jobs of this daemon are."""
+    instance, most = start("share"), len(CPUS)
+    first = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    assert quota(first) >= 0.25
+    wait_for("a loan", lambda: quota(first) > 0.9 * most)
+    shown = instance.show(first["id"])
+    assert shown["lent"]["ceiling"] > 0.9 * most
+    still = run(instance, 0.25, "sleep", "600")
+    assert quota(still) == pytest.approx(0.25)
+    second = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    wait_for("equal parts", lambda: abs(quota(first) - quota(second)) < 0.1 * most)
+    assert quota(first) + quota(second) <= 1.05 * most
+    end(instance, second)
+    wait_for("all of it again", lambda: quota(first) > 0.9 * most - 0.25)
+    instance.config.write_text(config("quota"))
+    instance.drf("reload")
+    wait_for("its floor alone", lambda: quota(first) == pytest.approx(0.25))
+    end(instance, first, still)
+
+
+def test_a_job_keeps_its_ceiling_while_no_controller_runs(start: Start) -> None:
+    instance, most = start("share"), len(CPUS)
+    job = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    wait_for("a loan", lambda: quota(job) > 0.9 * most)
+    instance.kill()
+    assert quota(job) > 0.9 * most
+    instance.start()
+    wait_for("its loan again", lambda: "lent" in instance.show(job["id"]))
+    wait_for("a loan", lambda: quota(job) > 0.9 * most)
+    end(instance, job)

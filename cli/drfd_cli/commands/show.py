@@ -101,7 +101,8 @@ def _demand(demand: ResourcesView) -> str:
 
 
 def _unlent(shown: LendingPart) -> list[tuple[str, str]]:
-    return [("range", shown["unlent"])] if "unlent" in shown else []
+    lines = [("range", shown["unlent"])] if "unlent" in shown else []
+    return [*lines, ("loan", shown["lent"]["text"])] if "lent" in shown else lines
 
 
 def _group(job: SubmittedView) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
@@ -60,6 +60,7 @@ from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.monitoring.gpu_limits import unkept_text
+from drfd.daemon.monitoring.lender import Loan
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
@@ -82,6 +83,7 @@ from drfd.protocol.replies import (
     JobView,
     LendingPart,
     LimitHoursView,
+    LoanView,
     Reply,
     ServiceState,
     ShowReply,
@@ -93,6 +95,7 @@ from drfd.protocol.replies import (
 )
 from drfd.protocol.requests import Ref, Selection
 from drfd.wording.ends import end_text
+from drfd.wording.loans import loan_text
 from drfd.wording.waits import unknown_start_text
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
@@ -129,6 +132,8 @@ class Requests:
     shut_down: Callable[..., None]
     #: The socket of the signing keys, or None if submissions are not signed.
     key_socket: Path | None = None
+    #: Returns what a running job may use now of its range of cores.
+    loan_of: Callable[[Job], Loan | None] = lambda job: None
     _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
@@ -420,7 +425,7 @@ class Requests:
             curve = self.curves.of_job(job)
             reply: ShowReply = {
                 "job": self._lookup.full_view(
-                    job, actor, self._gpu_limit(job), self._lending(job.spec, job.state)
+                    job, actor, self._gpu_limit(job), self._lending(job.spec, job.state, job)
                 ),
                 **events,
                 "used": used,
@@ -452,10 +457,33 @@ class Requests:
             part["gpu_memory_unkept"] = unkept
         return part
 
-    def _lending(self, spec: JobSpec, state: JobState) -> LendingPart:
-        """Return what of the ranges of a live job or array is not lent here."""
+    def _lending(self, spec: JobSpec, state: JobState, job: Job | None = None) -> LendingPart:
+        """Return what of the ranges of a live job or array is not lent here, and what the job may
+        use now."""
+        part: LendingPart = {}
         text = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
-        return {} if text is None or state is JobState.ENDED else {"unlent": text}
+        if text is not None and state is not JobState.ENDED:
+            part["unlent"] = text
+        loan = None if job is None else self._loan(job)
+        if loan is not None:
+            part["lent"] = loan
+        return part
+
+    def _loan(self, job: Job) -> LoanView | None:
+        loan = None if job.state is not JobState.RUNNING else self.loan_of(job)
+        if loan is None:
+            return None
+        floor, most = job.spec.demand.cores_milli, most_cores_milli(job.spec)
+        return {
+            "floor": floor / 1000,
+            "ceiling": loan.ceiling_milli / 1000,
+            "most": most / 1000,
+            "hungry": loan.is_hungry,
+            "others": list(loan.others),
+            "text": loan_text(
+                loan.ceiling_milli, floor, most, is_hungry=loan.is_hungry, others=loan.others
+            ),
+        }
 
     def _show_others(self, actor: st.Actor, job: Job) -> ShowReply:
         """Return of another user's job what lists show to everybody: no command, paths, conditions
@@ -466,7 +494,7 @@ class Requests:
                 **self._lookup.view(job, actor),
                 **views.NO_CONDITIONS,
                 **self._gpu_limit(job),
-                **self._lending(job.spec, job.state),
+                **self._lending(job.spec, job.state, job),
                 "cpus": None,
                 "memory_nodes": [],
             },
@@ -511,6 +539,9 @@ class Requests:
             return reply
         if is_own:
             reply["notes"] = self._preemption_notes(job)
+        loan = self._loan(job)
+        if loan is not None:
+            reply["notes"].append(loan["text"])
         if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
         if is_own and job.broken is not None:

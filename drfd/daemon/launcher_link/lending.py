@@ -9,8 +9,9 @@ from __future__ import annotations
 from drfd.core.model.job import JobSpec
 from drfd.launcher.protocol import SHARE, Message
 
-#: What is lent, for people.
+#: What a range may be of, for people, and what of it the controller lends.
 _WORDS = {"cores": "cores", "disks": "disk rates"}
+_LENT = frozenset({"cores"})
 
 
 def lends(hello: Message, cores_by: str) -> frozenset[str] | None:
@@ -20,7 +21,7 @@ def lends(hello: Message, cores_by: str) -> frozenset[str] | None:
         return frozenset()
     if not hello:
         return None
-    return frozenset(hello.get("lendable", _WORDS) if hello.get("lends") else ())
+    return _LENT.intersection(hello.get("lendable", _WORDS) if hello.get("lends") else ())
 
 
 def unlent_text(spec: JobSpec, hello: Message, cores_by: str) -> str | None:
@@ -34,5 +35,7 @@ def unlent_text(spec: JobSpec, hello: Message, cores_by: str) -> str | None:
     if not idle:
         return None
     what = " or ".join(_WORDS[name] for name in idle)
-    why = f"enforcement.cores is {cores_by}" if cores_by != SHARE else "the kernel gives no way"
+    why = "drfd lends cores alone" if _LENT.isdisjoint(idle) else "the kernel gives no way"
+    if cores_by != SHARE:
+        why = f"enforcement.cores is {cores_by}"
     return f"no {what} are lent here ({why}); the job has the lower end"

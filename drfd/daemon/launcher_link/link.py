@@ -42,6 +42,7 @@ from drfd.core.model.lifecycle import (
     Terminate,
     Thaw,
 )
+from drfd.core.model.ranges import most_here
 from drfd.core.model.stimuli import (
     AttemptMissing,
     AttemptRemoved,
@@ -53,6 +54,7 @@ from drfd.core.model.stimuli import (
     Tick,
 )
 from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.launcher_link.lending import lends
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     EndedReport,
@@ -143,6 +145,23 @@ class Link:
 
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
+
+    def lends(self) -> bool:
+        """Return whether idle cores are lent to running jobs."""
+        return "cores" in (lends(self.hello, self.settings.cores_by) or ())
+
+    def lending(self) -> Callable[[AttemptKey, int], None] | None:
+        """Return what sends a running attempt's ceiling, in thousandths of cores; None while no
+        order reaches a launcher that knows them."""
+        connection = self._connection
+        if connection is None or not connection.is_ready or not self.hello.get("lends"):
+            return None
+
+        def send(key: AttemptKey, cores_milli: int) -> None:
+            order = protocol.LendOrder(id=key[0], attempt=key[1], cores_milli=cores_milli)
+            connection.send(protocol.lend_message(order))
+
+        return send
 
     def away_s(self) -> float | None:
         """Return for how many seconds no launcher has taken orders, or None if one does."""
@@ -426,6 +445,7 @@ class LauncherConnection:
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
             taken=engine.ledger.taken,
+            most=most_here(job.spec, engine.rules.capacity) if self._link.lends() else None,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.

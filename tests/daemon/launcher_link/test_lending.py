@@ -18,8 +18,8 @@ RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=
 @pytest.mark.parametrize(
     ("hello", "mode", "lent"),
     [
-        (ALL_OF_IT, SHARE, {"cores", "disks"}),
-        ({"lends": True}, SHARE, {"cores", "disks"}),
+        (ALL_OF_IT, SHARE, {"cores"}),
+        ({"lends": True}, SHARE, {"cores"}),
         (CORES, SHARE, {"cores"}),
         (NONE, SHARE, set()),
         # An older launcher.
@@ -38,10 +38,11 @@ def test_something_is_lent_only_where_both_say_so(
 @pytest.mark.parametrize(
     ("hello", "mode", "text"),
     [
-        (ALL_OF_IT, SHARE, None),
         ({}, SHARE, None),
+        (ALL_OF_IT, SHARE,
+         "no disk rates are lent here (drfd lends cores alone); the job has the lower end"),
         (CORES, SHARE,
-         "no disk rates are lent here (the kernel gives no way); the job has the lower end"),
+         "no disk rates are lent here (drfd lends cores alone); the job has the lower end"),
         (NONE, SHARE,
          "no cores or disk rates are lent here (the kernel gives no way); the job has the lower "
          "end"),
@@ -55,3 +56,8 @@ def test_an_owner_is_told_what_of_a_range_does_not_count(
 ) -> None:
     assert unlent_text(RANGE, hello, mode) == text
     assert unlent_text(spec(asks=demand(2)), hello, mode) is None
+
+
+def test_a_range_of_cores_needs_no_word_where_cores_are_lent() -> None:
+    wide = spec(asks=demand(2), most=Resources(cores_milli=8000))
+    assert unlent_text(wide, ALL_OF_IT, SHARE) is None

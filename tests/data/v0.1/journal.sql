@@ -118,7 +118,7 @@ CREATE TABLE facts (
     name  text primary key,
     value text not null
 ) strict, without rowid;
-INSERT INTO "facts" VALUES('id','11530de1e393da62c63a7c2fb38f4aa3');
+INSERT INTO "facts" VALUES('id','ff32d5eca029837dfb65e7d855eaaa1b');
 CREATE TABLE jobs (
     id             integer primary key,
     uid            integer not null,

@@ -1,0 +1,209 @@
+"""Lending of idle cores to running jobs, once a second.
+
+Measures how much each running job has used and whether its ceiling held it back, has
+`core.lending` judge, and sends the launcher the ceilings that have changed. Nothing of this is
+state that must survive: without this loop, jobs keep the ceilings that the kernel has, and their
+floors by weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.lending.ceilings import Borrower, Judgement, Machine, Place, judge
+from drfd.core.lending.places import places_of
+from drfd.core.model.job import Job, JobState, most_cores_milli
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.monitoring.meter import Meter
+from drfd.host.measurements import CpuCounters, cpu_counters, read_busy_s
+
+log = logging.getLogger("drfd")
+
+#: Seconds between two judgements.
+STEP_S = 1.0
+#: Seconds after which a reading is too old to tell a rate.
+_STALE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """What a running job may use now, in thousandths of cores."""
+
+    ceiling_milli: int
+    #: Whether it could use more than it may, and who else could, by name.
+    is_hungry: bool
+    others: tuple[str, ...] = ()
+
+
+class Reading(NamedTuple):
+    """Processor time at one moment."""
+
+    mono_s: float
+    attempts: Mapping[AttemptKey, CpuCounters]
+    #: Of all processes since boot, on the CPUs that are given out, and their number.
+    busy_s: float
+    cpus: int
+
+
+@dataclass
+class Lender:
+    """The loop, and what it has lent. Lends nothing unless `lends` says that cores are lent."""
+
+    engine: Engine
+    meter: Meter
+    #: Sends the launcher a job's ceiling, in thousandths of cores; None while no order reaches it.
+    send: Callable[[], Callable[[AttemptKey, int], None] | None]
+    lends: Callable[[], bool]
+    loans: dict[AttemptKey, Loan] = field(default_factory=dict)
+    _before: Reading | None = None
+    _places: tuple[object, Mapping[str, Place]] | None = None
+
+    async def run(self) -> None:
+        has_failed = False
+        while True:
+            await asyncio.sleep(STEP_S)
+            try:
+                await self._step()
+                has_failed = False
+            except OSError as error:
+                if not has_failed:
+                    log.error("event=not-lent error=%s", error)
+                has_failed = True
+
+    async def _step(self) -> None:
+        send = self.send()
+        if send is None:
+            # What the launcher has set stays.
+            return
+        if not self.lends():
+            self._take_back(send)
+            return
+        watched = {key: cgroup for key, cgroup, _ in self.meter.watched_attempts() if cgroup}
+        reading = await asyncio.to_thread(read_counters, dict(self.meter.mounts), watched)
+        self.take(reading, send)
+
+    def take(self, reading: Reading, send: Callable[[AttemptKey, int], None]) -> None:
+        """Judge by this reading and the one before, and send the ceilings that have changed."""
+        before, self._before = self._before, reading
+        if before is None or not 0 < reading.mono_s - before.mono_s < _STALE_S:
+            return
+        jobs = self._borrowers(before, reading)
+        if jobs:
+            machine = self._machine_between(before, reading)
+            found = judge([each for _, each in jobs], machine, self._tree())
+            self._apply(jobs, found, send)
+
+    def _running(self) -> list[Job]:
+        return [
+            job
+            for job in self.engine.ledger.allocated_jobs()
+            if job.state is JobState.RUNNING and not job.freezing
+        ]
+
+    def _borrowers(self, before: Reading, after: Reading) -> list[tuple[Job, Borrower]]:
+        """Return the running jobs of which it is known what they have used in between."""
+        found = []
+        span_s = after.mono_s - before.mono_s
+        for job in self._running():
+            key = job.id, job.attempt
+            first, last = before.attempts.get(key), after.attempts.get(key)
+            if first is None or last is None:
+                continue
+            floor = job.spec.demand.cores_milli / 1000
+            most = most_cores_milli(job.spec) / 1000
+            loan = self.loans.get(key)
+            if most > floor and loan is None and self.meter.pinned_cpus(job) is not None:
+                # From before the configuration was changed: it has CPUs of its own.
+                most = floor
+            borrower = Borrower(
+                job_id=job.id,
+                leaf=job.spec.leaf,
+                floor=floor,
+                most=min(most, max(floor, self.engine.rules.capacity.cores_milli / 1000)),
+                ceiling=floor if loan is None else loan.ceiling_milli / 1000,
+                used=max(0.0, last.cpu_s - first.cpu_s) / span_s,
+                is_throttled=last.throttled > first.throttled,
+            )
+            found.append((job, borrower))
+        return found
+
+    def _machine_between(self, before: Reading, after: Reading) -> Machine:
+        """Return what there is to lend from."""
+        span_s = after.mono_s - before.mono_s
+        all_of_it = max(0.0, after.busy_s - before.busy_s) / span_s
+        by_jobs = sum(
+            max(0.0, last.cpu_s - before.attempts[key].cpu_s) / span_s
+            for key, last in after.attempts.items()
+            if key in before.attempts
+        )
+        rules = self.engine.rules
+        outside = 0.0
+        if rules.beside is not None:
+            outside = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
+        return Machine(
+            capacity=rules.capacity.cores_milli / 1000,
+            outside=outside,
+            busy=min(1.0, all_of_it / after.cpus),
+        )
+
+    def _tree(self) -> Mapping[str, Place]:
+        ledger, shares = self.engine.ledger, self.engine.rules.shares
+        key = ledger, shares, ledger.allocations.version
+        if self._places is None or self._places[0] != key:
+            self._places = key, places_of(shares, ledger.used, axis=0)
+        return self._places[1]
+
+    def _apply(
+        self,
+        jobs: Sequence[tuple[Job, Borrower]],
+        found: Mapping[int, Judgement],
+        send: Callable[[AttemptKey, int], None],
+    ) -> None:
+        hungry = {job.spec.user for job, _ in jobs if found[job.id].is_hungry}
+        loans: dict[AttemptKey, Loan] = {}
+        for job, borrower in jobs:
+            key, judgement = (job.id, job.attempt), found[job.id]
+            before = self.loans.get(key)
+            milli = round(judgement.ceiling * 1000)
+            if borrower.most > borrower.floor or before is not None:
+                if (borrower.floor * 1000 if before is None else before.ceiling_milli) != milli:
+                    send(key, milli)
+                others = sorted(hungry - {job.spec.user}) if judgement.is_hungry else []
+                loans[key] = Loan(
+                    ceiling_milli=milli, is_hungry=judgement.is_hungry, others=tuple(others)
+                )
+        # Of a job that is frozen now, or was not measured, the loan stays as it is.
+        alive = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
+        kept = {key: loan for key, loan in self.loans.items() if key in alive}
+        self.loans = kept | loans
+
+    def _take_back(self, send: Callable[[AttemptKey, int], None]) -> None:
+        """Set all ceilings back to the floors, after the configuration has changed."""
+        for job in self._running():
+            loan = self.loans.pop((job.id, job.attempt), None)
+            floor = job.spec.demand.cores_milli
+            if loan is not None and loan.ceiling_milli != floor:
+                send((job.id, job.attempt), floor)
+        self._before = None
+
+    def loan(self, job: Job) -> Loan | None:
+        """Return what the job may use now, or None if it is lent nothing."""
+        return self.loans.get((job.id, job.attempt))
+
+
+def read_counters(mounts: Mapping[str, str], watched: Mapping[AttemptKey, str]) -> Reading:
+    """Read the counters of these cgroups, and of the machine."""
+    found = {key: cpu_counters(mounts, cgroup) for key, cgroup in watched.items()}
+    return Reading(
+        time.monotonic(),
+        {key: counters for key, counters in found.items() if counters is not None},
+        read_busy_s(),
+        len(os.sched_getaffinity(0)),
+    )

@@ -1,0 +1,190 @@
+"""Lending, second by second: from counters to orders."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job
+from drfd.core.model.resources import Resources
+from drfd.daemon.monitoring.lender import Lender, Loan, Reading, read_counters
+from drfd.daemon.monitoring.meter import Meter
+from drfd.host.measurements import CpuCounters
+from fakes import ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
+
+
+@dataclass
+class World:
+    """Running jobs of which each second is told what they have used."""
+
+    bench: Bench = field(default_factory=Bench)
+    is_on: bool = True
+    is_connected: bool = True
+    sent: list[tuple[AttemptKey, int]] = field(default_factory=list)
+    mono_s: float = 100.0
+    busy_s: float = 0.0
+    counters: dict[AttemptKey, CpuCounters] = field(default_factory=dict)
+    lender: Lender = field(init=False)
+
+    def __post_init__(self) -> None:
+        engine = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
+        self.lender = Lender(
+            engine,  # type: ignore[arg-type]
+            Meter(lambda: self.mono_s),
+            lambda: self._send if self.is_connected else None,
+            lambda: self.is_on,
+        )
+
+    def _send(self, key: AttemptKey, cores_milli: int) -> None:
+        self.sent.append((key, cores_milli))
+
+    def start(self, floor: int, most: int | None, *, leaf: str = "root.alice") -> Job:
+        actor = ALICE if leaf == "root.alice" else BOB
+        asked = spec(leaf, asks=demand(floor, 1), actor=actor)
+        if most is not None:
+            asked = replace(asked, most=Resources(cores_milli=most * 1000))
+        job_id = self.bench.start(asked)
+        self.counters[job_id, 1] = CpuCounters(0.0, 0)
+        return self.bench.job(job_id)
+
+    def second(self, *use: tuple[Job, float, bool], outside: float = 0.0) -> dict[int, int]:
+        """Let a second pass with this use, by job: cores, and whether its ceiling has held it back.
+        Returns the ceilings that were sent."""
+        self.mono_s += 1
+        self.busy_s += outside + sum(cores for _, cores, _ in use)
+        for job, cores, throttled in use:
+            before = self.counters[job.id, 1]
+            self.counters[job.id, 1] = CpuCounters(
+                before.cpu_s + cores, before.throttled + throttled
+            )
+        self.sent.clear()
+        reading = Reading(self.mono_s, dict(self.counters), self.busy_s, 9)
+        self.lender.take(reading, self._send)
+        return {key[0]: milli for key, milli in self.sent}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_is_idle_is_lent_to_who_can_use_it(world: World) -> None:
+    job = world.start(2, 8)
+    assert world.second((job, 2, True)) == {}
+    assert world.second((job, 2, True)) == {job.id: 4000}
+    assert world.lender.loan(job) == Loan(ceiling_milli=4000, is_hungry=True)
+    assert world.second((job, 4, True)) == {job.id: 8000}
+    assert world.second((job, 8, True)) == {}
+    assert world.lender.loan(job) == Loan(ceiling_milli=8000, is_hungry=False)
+
+
+def test_jobs_without_a_range_are_left_alone(world: World) -> None:
+    plain, job = world.start(2, None), world.start(2, 9)
+    for _ in range(4):
+        sent = world.second((plain, 0.1, False), (job, 2, True))
+        assert plain.id not in sent
+    assert world.lender.loan(plain) is None
+    assert world.lender.loans[job.id, 1].ceiling_milli > 8000
+
+
+def test_users_who_could_use_more_are_named_to_each_other(world: World) -> None:
+    mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
+    for _ in range(5):
+        world.second((mine, 4.5, True), (other, 4.5, True))
+    loans = [world.lender.loan(job) for job in (mine, other)]
+    assert loans == [
+        Loan(ceiling_milli=4500, is_hungry=True, others=("bob",)),
+        Loan(ceiling_milli=4500, is_hungry=True, others=("alice",)),
+    ]
+
+
+@pytest.mark.parametrize(("is_considered", "most"), [(True, 5000), (False, 9000)])
+def test_load_from_outside_comes_first_unless_it_is_not_considered(
+    is_considered: bool, most: int
+) -> None:
+    beside = Resources(cores_milli=1000) if is_considered else None
+    world = World(Bench(replace(rules(), beside=beside)))
+    job = world.start(2, 9)
+    for _ in range(6):
+        world.second((job, 2, True), outside=5)
+    loan = world.lender.loan(job)
+    assert loan is not None
+    assert 2000 < loan.ceiling_milli <= most
+
+
+def test_a_job_that_is_frozen_keeps_its_loan_and_one_that_ends_has_none(world: World) -> None:
+    job, other = world.start(2, 8), world.start(1, 9)
+    for _ in range(3):
+        world.second((job, 2, True), (other, 0, False))
+    loan = world.lender.loan(job)
+    world.bench.feed(st.SuspendAsked(now(), job.id, ALICE))
+    world.bench.feed(st.Frozen(now(), job.id, 1))
+    for _ in range(2):
+        assert job.id not in world.second((other, 0, False))
+    assert world.lender.loan(world.bench.job(job.id)) == loan
+    world.bench.feed(ended(other.id))
+    world.bench.feed(st.AttemptRemoved(now(), other.id, 1))
+    del world.counters[other.id, 1]
+    third = world.start(1, 9)
+    for _ in range(3):
+        world.second((third, 1, True))
+    assert other.id not in {key[0] for key in world.lender.loans}
+
+
+def test_what_was_used_before_a_pause_tells_nothing(world: World) -> None:
+    job = world.start(2, 8)
+    world.second((job, 2, True))
+    world.mono_s += 60
+    assert world.second((job, 2, True)) == {}
+
+
+def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> None:
+    job, quiet = world.start(2, 8), world.start(1, None)
+    for _ in range(3):
+        world.second((job, 2, True), (quiet, 0, False))
+    world.sent.clear()
+    world.is_on = False
+    asyncio.run(world.lender._step())
+    assert world.sent == [((job.id, 1), 2000)]
+    assert world.lender.loans == {}
+    world.sent.clear()
+    asyncio.run(world.lender._step())
+    assert world.sent == []
+
+
+def test_while_no_order_reaches_the_launcher_all_stays(world: World) -> None:
+    job = world.start(2, 8)
+    for _ in range(3):
+        world.second((job, 2, True))
+    world.sent.clear()
+    world.is_connected = world.is_on = False
+    asyncio.run(world.lender._step())
+    assert (world.sent, world.lender.loan(job)) == ([], Loan(ceiling_milli=8000, is_hungry=False))
+
+
+def test_counters_are_read_of_both_versions_of_cgroups(tmp_path: Path) -> None:
+    job = tmp_path / "drfd/1.1"
+    job.mkdir(parents=True)
+    (job / "cpu.stat").write_text("usage_usec 2500000\nnr_periods 9\nnr_throttled 4\n")
+    (job / "cpuacct.usage").write_text("1500000000\n")
+    watched = {(1, 1): "drfd/1.1", (2, 1): "drfd/2.1"}
+    second = read_counters({"cgroup2": str(tmp_path)}, watched)
+    assert second.attempts == {(1, 1): CpuCounters(2.5, 4)}
+    first = read_counters({"cpu": str(tmp_path), "cpuacct": str(tmp_path)}, watched)
+    assert first.attempts == {(1, 1): CpuCounters(1.5, 4)}
+    assert first.busy_s > 0 < first.cpus
+
+
+def test_attempts_are_told_apart(world: World) -> None:
+    """A job that was started again has used nothing yet."""
+    job = world.start(2, 8)
+    world.second((job, 2, True))
+    world.counters[job.id, 2] = world.counters.pop((job.id, 1))
+    world.bench.feed(attempt_started(job.id, 1))
+    assert world.second() == {}

@@ -1,0 +1,30 @@
+"""What a running job may use of its range of cores, in words."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from drfd.wording.loans import loan_text
+
+HUNGRY = partial(loan_text, is_hungry=True, others=())
+
+
+def test_what_is_lent_is_told_apart_from_the_floor() -> None:
+    assert HUNGRY(5004, 2000, 8000) == "may use 5 cores now, 3 of them lent: the others are in use"
+    assert HUNGRY(1500, 1000, 8000).startswith("may use 1.5 cores now, 0.5 of them lent")
+    assert HUNGRY(1000, 1000, 8000) == "may use 1 core now, its floor: the others are in use"
+
+
+def test_who_could_use_more_too_is_named() -> None:
+    text = loan_text(5000, 2000, 8000, is_hungry=True, others=("bob", "carol"))
+    assert text == "may use 5 cores now, 3 of them lent: bob, carol could use more, too"
+    users = ("a", "b", "c", "d", "e")
+    text = loan_text(5000, 2000, 8000, is_hungry=True, others=users)
+    assert text.endswith("a, b, c and 2 more users could use more, too")
+
+
+def test_nothing_is_explained_where_nothing_is_missing() -> None:
+    text = loan_text(8000, 2000, 8000, is_hungry=False, others=())
+    assert text == "may use 8 cores now, 6 of them lent: all that it asked for"
+    text = loan_text(4000, 2000, 8000, is_hungry=False, others=())
+    assert text == "may use 4 cores now, 2 of them lent"
