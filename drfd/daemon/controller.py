@@ -175,6 +175,7 @@ class Daemon:
             self._curves,
             self._requests.notices,
             self._link.gpu_use.gpus,
+            self._lender.loan,
         )
         self._snapshots = SnapshotFeed(overview)
         self._server = Server(

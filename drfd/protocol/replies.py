@@ -69,6 +69,8 @@ class NowView(TypedDict):
     gpu_utilisation: NotRequired[int | None]
     #: Bytes on a single one of its GPUs, at most; sent of a job that declares its memory on each.
     gpu_memory_single: NotRequired[int]
+    #: What it may use of its range of cores; sent where something is lent to it.
+    cores_ceiling: NotRequired[float]
 
 
 class SumView(TypedDict):

@@ -280,6 +280,7 @@ def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start:
     wait_for("a loan", lambda: quota(first) > 0.9 * most)
     shown = instance.show(first["id"])
     assert shown["lent"]["ceiling"] > 0.9 * most
+    wait_for("its loan on the screen", lambda: "/0.25+" in instance.drf("top", "--once").stdout)
     still = run(instance, 0.25, "sleep", "600")
     assert quota(still) == pytest.approx(0.25)
     second = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))

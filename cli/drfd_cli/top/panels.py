@@ -705,7 +705,8 @@ _NAME_BESIDE = 12
 def _gauge(
     title: str, width: int, axis: Axis, bar_columns: int, theme: Theme, at_limit: str = ""
 ) -> PanelColumn:
-    """Return a column with a bar and the text "now/declared".
+    """Return a column with a bar and the text "now/declared". What a job is lent is added: "5/2+4"
+    uses five cores of the two that it declares and four more, and the bar is of all six.
 
     `at_limit` is the style of a full bar if the limit only throttles the job. It is empty if the
     limit ends the job; then the bar changes its colour near the limit, too.
@@ -715,7 +716,8 @@ def _gauge(
         now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
         if not declared and not now:
             return [Segment(fit_right("-", width), theme["dim"])]
-        part = part_of(now or 0.0, declared)
+        lent = _lent(row) if axis == "cores" else 0.0
+        part = part_of(now or 0.0, declared + lent)
         style = "good"
         if part >= _HOT:
             style = at_limit or "hot"
@@ -724,7 +726,7 @@ def _gauge(
         room = width - bar_columns - 1
         figures = (
             "?" if now is None else show_axis(axis, now),
-            show_declared(axis, declared) if declared else "-",
+            _declared_words(axis, declared, lent),
         )
         words = fit_right("/".join(figures), room)
         is_near = style in ("hot", "warm") and not theme.has_colour
@@ -736,8 +738,20 @@ def _gauge(
     return PanelColumn(title, width, cell, is_right=True)
 
 
-def _declared(rows: Sequence[SnapshotRow]) -> set[float]:
-    return {row["demand"]["cores"] for row in rows}
+def _lent(row: SnapshotRow) -> float:
+    """Return the cores that a job may use beyond those that it declares."""
+    ceiling = None if row["now"] is None else row["now"].get("cores_ceiling")
+    return 0.0 if ceiling is None else max(0.0, ceiling - row["demand"]["cores"])
+
+
+def _declared_words(axis: Axis, declared: float, lent: float) -> str:
+    words = show_declared(axis, declared) if declared else "-"
+    more = show_axis(axis, lent) if lent else "0"
+    return words if more == "0" else f"{words}+{more}"
+
+
+def _declared(rows: Sequence[SnapshotRow]) -> set[str]:
+    return {_declared_words("cores", row["demand"]["cores"], _lent(row)) for row in rows}
 
 
 def running_table(
@@ -752,7 +766,7 @@ def running_table(
     is_wide = columns >= _WITH_POOLS
     gauge = 8 if is_wide else 4
     # Such as "0.07/0.125"; the narrowest screens have no room for it.
-    longest = max((len(show_declared("cores", each)) for each in _declared(rows)), default=0)
+    longest = max((len(each) for each in _declared(rows)), default=0)
     cores = min(10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
 
     def mark_of(row: SnapshotRow) -> LeafMark:

@@ -186,12 +186,14 @@ class Lender:
 
     def _take_back(self, send: Callable[[AttemptKey, int], None]) -> None:
         """Set all ceilings back to the floors, after the configuration has changed."""
+        self._before = None
+        if not self.loans:
+            return
         for job in self._running():
             loan = self.loans.pop((job.id, job.attempt), None)
             floor = job.spec.demand.cores_milli
             if loan is not None and loan.ceiling_milli != floor:
                 send((job.id, job.attempt), floor)
-        self._before = None
 
     def loan(self, job: Job) -> Loan | None:
         """Return what the job may use now, or None if it is lent nothing."""

@@ -36,6 +36,7 @@ from drfd.daemon.lookup.views import (
     wait_view,
 )
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
+from drfd.daemon.monitoring.lender import Loan
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
 from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow, WaitView
@@ -72,6 +73,8 @@ class Overview:
     notices: Callable[[], list[CodeText]] = list
     #: Returns the GPUs whose use is measured.
     gpus: Callable[[], list[MeasuredGpu]] = list
+    #: Returns what a running job may use now of its range of cores.
+    loan_of: Callable[[Job], Loan | None] = lambda job: None
     #: Rows of the jobs that ended last, or None if they must be read again.
     _ended: list[SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
@@ -165,7 +168,7 @@ class Overview:
 
     def _running(self, job: Job) -> SnapshotRow:
         waits = job.state is JobState.SUSPENDED
-        return row_view(
+        row = row_view(
             job,
             reason=wait_view(self.lookup.reason(job)) if waits else None,
             now=self.curves.last(job),
@@ -173,6 +176,10 @@ class Overview:
             gpus=self.curves.meter.gpus(job),
             each_gpu=self.curves.meter.each_gpu(job),
         )
+        loan = None if waits else self.loan_of(job)
+        if loan is not None and row["now"] is not None:
+            row["now"]["cores_ceiling"] = loan.ceiling_milli / 1000
+        return row
 
     def _used(self) -> dict[str, Sums]:
         """Return what the jobs of each node use at present, by the node's path."""

@@ -339,6 +339,18 @@ def test_the_figures_beside_a_graph_are_whole(columns: int) -> None:
     assert " 0.06 of 5, most 0.06" in lines
 
 
+def test_cores_that_are_lent_are_added_to_those_that_are_declared() -> None:
+    shown = three_jobs()
+    job = shown["running"][0]
+    job["demand"]["cores"] = 2.0
+    assert job["now"] is not None
+    job["now"]["cores"], job["now"]["cores_ceiling"] = 4.9, 5.5
+    lines = text(screen(at(shown, State()), Size(120, 40), PLAIN))
+    assert " 4.9/2+3.5 " in lines
+    job["now"]["cores_ceiling"] = 2.0
+    assert " 4.9/2 " in text(screen(at(shown, State()), Size(120, 40), PLAIN))
+
+
 def test_a_declared_memory_of_each_gpu_is_shown_beside_the_most_on_one() -> None:
     shown = with_gpus()
     shown["running"][1]["demand"]["gres_memory"] = {"gpu": 20 << 30}
