@@ -28,6 +28,8 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two judgements.
 STEP_S = 1.0
+#: The counters of an attempt that has not begun.
+_NONE = CpuCounters(0.0, 0)
 #: Seconds after which a reading is too old to tell a rate.
 _STALE_S = 5.0
 
@@ -63,6 +65,8 @@ class Lender:
     lends: Callable[[], bool]
     loans: dict[AttemptKey, Loan] = field(default_factory=dict)
     _before: Reading | None = None
+    #: The use by processes outside drfd at the latest step, in cores.
+    _outside: float = 0.0
     _places: tuple[object, Mapping[str, Place]] | None = None
 
     async def run(self) -> None:
@@ -138,15 +142,17 @@ class Lender:
         """Return what there is to lend from."""
         span_s = after.mono_s - before.mono_s
         all_of_it = max(0.0, after.busy_s - before.busy_s) / span_s
+        # What a job has used that has just been started is all its own; of one that has just ended
+        # nothing is known, and counts as outside: hence the smaller of two readings.
         by_jobs = sum(
-            max(0.0, last.cpu_s - before.attempts[key].cpu_s) / span_s
+            max(0.0, last.cpu_s - before.attempts.get(key, _NONE).cpu_s) / span_s
             for key, last in after.attempts.items()
-            if key in before.attempts
         )
         rules = self.engine.rules
         outside = 0.0
         if rules.beside is not None:
-            outside = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
+            seen = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
+            outside, self._outside = min(seen, self._outside), seen
         return Machine(
             capacity=rules.capacity.cores_milli / 1000,
             outside=outside,

@@ -118,6 +118,23 @@ def test_load_from_outside_comes_first_unless_it_is_not_considered(
     assert 2000 < loan.ceiling_milli <= most
 
 
+def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
+    world = World(Bench(replace(rules(), beside=Resources())))
+    job = world.start(2, 9)
+    for _ in range(4):
+        world.second((job, 6, True))
+    high = world.lender.loans[job.id, 1].ceiling_milli
+    assert high > 8000
+    short = world.start(1, None)
+    world.second((job, 8, True), (short, 1, True))
+    world.counters.pop((short.id, 1))
+    world.bench.feed(ended(short.id))
+    world.bench.feed(st.AttemptRemoved(now(), short.id, 1))
+    # Of its last second only the machine tells.
+    world.second((job, 8, True), outside=1)
+    assert world.lender.loans[job.id, 1].ceiling_milli == 9000
+
+
 def test_a_job_that_is_frozen_keeps_its_loan_and_one_that_ends_has_none(world: World) -> None:
     job, other = world.start(2, 8), world.start(1, 9)
     for _ in range(3):
