@@ -125,7 +125,8 @@ def job() -> MakeJob:
     def make(**changes: Any) -> Message:
         return {
             "id": 42, "array_id": None, "array_index": None, "name": "train", "user": "alice",
-            "uid": 1001, "pool": "root.alice", "state": "RUNNING", "reason": None,
+            # Nobody who runs the tests: some words are only for the owner.
+            "uid": 4_001_001, "pool": "root.alice", "state": "RUNNING", "reason": None,
             "demand": {"cores": 8.0, "memory": 1 << 34, "read": 0, "write": 0, "gres": {}},
             "time_limit_s": 3600, "priority": 0, "attempt": 1, "submitted_at": 1_700_000_000.0,
             "eligible_at": 1_700_000_000.0, "started_at": 1_700_000_010.0, "ended_at": None,

@@ -392,7 +392,7 @@ def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(
     queue.replies["history"] = {"jobs": jobs, "after": None}
     assert drf("sacct", "-n", "-P", "-o", "jobid,state,exitcode").out.splitlines() == [
         "7|TIMEOUT|0:0", "7.batch|TIMEOUT|0:15", "8|CANCELLED by 0|0:0",
-        "9|CANCELLED by 1001|0:0", "9.batch|CANCELLED|0:15",
+        "9|CANCELLED by 4001001|0:0", "9.batch|CANCELLED|0:15",
     ]  # fmt: skip
 
 

@@ -100,7 +100,11 @@ class Departures:
         """Return the resources that jobs which are being stopped or frozen will release. Those not
         released a minute after `grace_s`, the time between SIGTERM and SIGKILL, do not count:
         some processes never freeze, or never end."""
-        leaving = _departing(ledger)
+        leaving = [
+            (job, release)
+            for job in ledger.allocated_jobs()
+            if (release := _release_of(ledger, job))
+        ]
         before = self.since_mono_s
         self.since_mono_s = {
             key: before.get(key, mono_s) for key in (_departure(job) for job, _ in leaving)
@@ -111,13 +115,6 @@ class Departures:
             for job, release in leaving
             if self.since_mono_s[_departure(job)] > oldest_mono_s
         ]
-
-
-def _departing(ledger: Ledger) -> list[tuple[Job, Vector]]:
-    """Return the jobs that are being stopped or frozen, with what they will release."""
-    return [
-        (job, release) for job in ledger.allocated_jobs() if (release := _release_of(ledger, job))
-    ]
 
 
 def _departure(job: Job) -> tuple[int, int, JobState, int]:
@@ -168,9 +165,8 @@ def preempt(
         return []
     candidates = (job for job in ledger.allocated_jobs() if _is_candidate(job, how, now.at_s))
     left = share_tree.as_held()
-    # Also what is overdue: its owner will be without it, however long that takes.
-    for job, release in _departing(ledger):
-        left.hold(job.spec.leaf, minus(ledger.nothing, release))
+    for leaf, release in leaving:
+        left.hold(leaf, minus(ledger.nothing, release))
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
     if supply.external is not None:

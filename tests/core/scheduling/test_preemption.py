@@ -231,20 +231,6 @@ def test_what_is_being_given_back_keeps_no_promise() -> None:
         assert world.victims("b", mine) == []
 
 
-@pytest.mark.parametrize("event", [ev.StopRequested, ev.Exited, ev.SuspendRequested])
-def test_what_should_have_been_given_back_long_ago_keeps_no_promise_either(event: type) -> None:
-    """a holds ten cores, five of them in a job that nobody counts on any more, but which may still
-    end: then a would have nothing left of its promise."""
-    world = World()
-    overdue = world.run("a", 5)
-    world.run("a", 5)
-    world._apply(happened(event, overdue, 10))
-    mine = world.wait("b", 2)
-    supply = Supply(capacity=world.bench.rules.shares.capacity, leaving=())
-    starving = Starving("root.b", mine)
-    assert preempt(world.bench.ledger, world.share_tree(), supply, starving, HOW, now(200)) == []
-
-
 def crossed(memory_gib: float) -> tuple[World, int]:
     """lab.y starves for a core; lab.x holds five and so much memory, and b holds seven cores."""
     world = World(cores=12, memory_gib=12)
