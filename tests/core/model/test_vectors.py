@@ -77,7 +77,8 @@ def test_parts_of_two_instances_are_not_one_part() -> None:
     assert short_axes((1, 15), free) == [1]
     assert short_axes((9, 15), free) == [0, 1]
     assert lacking_of((1, 15), free, 1) == (15, 10)
-    assert lacking_of((1, 21), free, 1) == (21, 20)
+    assert lacking_of((1, 21), free, 1) == (21, 10)
+    assert lacking_of((1, 2 * SIZE), room(24, 24, 9), 1) == (2 * SIZE, 2 * SIZE)
 
 
 def test_whole_instances_are_those_of_which_nothing_is_taken() -> None:
