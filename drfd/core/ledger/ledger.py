@@ -36,7 +36,7 @@ from drfd.core.ledger.transitions import (
 )
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
-from drfd.core.model.instances import Instance, count_instances
+from drfd.core.model.instances import Instance, count_instances, each_instance
 from drfd.core.model.job import (
     ALLOCATED_STATES,
     Array,
@@ -625,8 +625,14 @@ class Ledger:
         held_back = self.queues.held_back(), fresh.queues.held_back()
         assert held_back[0] == held_back[1], "ledger: the count of jobs held back is wrong"
         assert all(amount >= 0 for amount in self.allocated)
-        own = [count for (name, _), count in self.taken.items() if not self.axes.is_shared(name)]
-        assert all(count == 1 for count in own), "an instance is held twice"
+        # Jobs that declare their memory there may share one, also from before sharing was ended.
+        own = {
+            (name, each)
+            for job in self.allocated_jobs()
+            for name, each in each_instance(job.instances)
+            if name not in dict(job.spec.demand.gres_memory)
+        }
+        assert all(self.taken[each] == 1 for each in own), "an instance is held twice"
         if self.axes.shared is not None and isinstance(self.allocated, Placed):
             assert max(self.allocated.parts, default=0) <= self.axes.shared[1], (
                 "an instance is full"
