@@ -11,7 +11,7 @@ waiting job fits into what is left at its own turn, nobody else is in its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
@@ -208,8 +208,7 @@ def _enough_parts(
     """Return the jobs that are named as holders of shared instances, without those that have only
     others than the demand would get; and how much is kept free for processes outside drfd, if
     these jobs are not enough."""
-    external = () if last.external is None else last.external.instances
-    shut = [name for (kind, name), _ in external if ledger.axes.is_shared(kind)]
+    shut = () if last.external is None else last.external.shared_names(ledger.axes)
     by_end = _by_end(free.shared.axis, ledger, last)
     own = [part for part in by_end.get(job.spec.user, []) if part[0].id != job.id]
     others = [part for part in by_end[None] if part[0].spec.user != job.spec.user]
@@ -219,22 +218,16 @@ def _enough_parts(
         if room.place(demand) is not None:
             break
         found.append(part)
-        room = _changed(room, ledger.allocation(part[0]), plus).shut(shut)
+        room = plus(room, ledger.allocation(part[0])).shut(shut)
     if room.place(demand) is None:
         return found, len(shut) * free.shared.size
     for part in tuple(found):
-        less = _changed(room, ledger.allocation(part[0]), minus)
+        less = minus(room, ledger.allocation(part[0]))
         if less.place(demand) is not None:
             # The others are enough without it.
             room = less
             found.remove(part)
     return found, 0
-
-
-def _changed(room: Room, held: Vector, change: Callable[[Vector, Vector], Vector]) -> Room:
-    changed = change(room, held)
-    assert isinstance(changed, Room)
-    return changed
 
 
 def _raised(free: Vector, demand: Vector, axis: int) -> Vector:

@@ -143,9 +143,13 @@ def judge(
 
 def _growth(jobs: Sequence[Borrower], parts: Mapping[int, float], left: float) -> dict[int, float]:
     """Divide what nobody could use now as room to grow, by floors."""
-    room = {job.job_id: job.most - max(parts[job.job_id], job.floor) for job in jobs}
     claims = [
-        Claim(job_id=job.job_id, least=0.0, most=max(0.0, room[job.job_id]), weight=job.floor)
+        Claim(
+            job_id=job.job_id,
+            least=0.0,
+            most=max(0.0, job.most - max(parts[job.job_id], job.floor)),
+            weight=job.floor,
+        )
         for job in jobs
     ]
     return divide(Node(entitled=1.0, held=0.0, claims=claims), max(0.0, left))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import add, sub
+from typing import overload
 
 from drfd.core.model.instances import SharedInstances
 
@@ -74,9 +75,7 @@ class Room(Placed):
         """Return the room with all free of the instances that jobs do not hold."""
         taken = allocated.parts if isinstance(allocated, Placed) else (0,) * len(self.parts)
         parts = tuple([max(0, self.shared.size - each) for each in taken])
-        amounts = list(self)
-        amounts[self.shared.axis] = sum(parts)
-        return Room.of(amounts, parts, self.shared)
+        return Room.of(self, parts, self.shared).summed()
 
     def summed(self) -> Room:
         """Return the room with the sum of its parts: an instance of which jobs hold more than it
@@ -89,6 +88,10 @@ class Room(Placed):
         return Room.of(amounts, self.parts, self.shared)
 
 
+@overload
+def plus(left: Room, right: Vector) -> Room: ...
+@overload
+def plus(left: Vector, right: Vector) -> Vector: ...
 def plus(left: Vector, right: Vector) -> Vector:
     if len(left) != len(right):
         raise ValueError(_UNLIKE)
@@ -97,6 +100,10 @@ def plus(left: Vector, right: Vector) -> Vector:
     return tuple(map(add, left, right))
 
 
+@overload
+def minus(left: Room, right: Vector) -> Room: ...
+@overload
+def minus(left: Vector, right: Vector) -> Vector: ...
 def minus(left: Vector, right: Vector) -> Vector:
     if len(left) != len(right):
         raise ValueError(_UNLIKE)

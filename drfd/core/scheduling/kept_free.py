@@ -28,7 +28,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.instances import Instance, each_instance
 from drfd.core.model.job import ALLOCATED_STATES, JobState
-from drfd.core.model.resources import NOTHING, Resources
+from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.model.vectors import Vector, minus
 
 #: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
@@ -119,6 +119,10 @@ class ExternalLoad:
     until_s: float
     #: Instances that they use and no job has, each with the names of their users.
     instances: tuple[tuple[Instance, tuple[str, ...]], ...] = ()
+
+    def shared_names(self, axes: Axes) -> tuple[str, ...]:
+        """Return which instances of the resource that jobs may share they use."""
+        return tuple([each for (name, each), _ in self.instances if axes.is_shared(name)])
 
     @property
     def is_of_instances_alone(self) -> bool:

@@ -162,10 +162,10 @@ class Scheduler:
         if blocks is not None and blocks.machine is not None:
             # No job could be launched in room made now.
             return
-        kept, shut = None, list[str]()
+        kept, shut = None, tuple[str, ...]()
         if external is not None:
             kept = rules.axes.vector(external.kept)
-            shut = [each for (name, each), _ in external.instances if rules.axes.is_shared(name)]
+            shut = external.shared_names(rules.axes)
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
         self._searched_mono_s = now.mono_s
@@ -182,9 +182,7 @@ class Scheduler:
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left)
             self._has_dropped_reservation = True
-        supply = Supply(
-            capacity=rules.shares.capacity, leaving=leaving, external=kept, shut=tuple(shut)
-        )
+        supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=kept, shut=shut)
         for starving in due:
             if blocks is not None and ledger.job(starving.job_id).spec.user in blocks.users:
                 continue

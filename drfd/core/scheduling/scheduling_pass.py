@@ -158,12 +158,10 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
     if isinstance(free, Room):
         free = free.summed()
     taken = kept(ledger, rules, external)
-    if taken is NOTHING:
-        return free
-    free = minus(free, rules.axes.vector(taken))
+    if taken is not NOTHING:
+        free = minus(free, rules.axes.vector(taken))
     if isinstance(free, Room) and external is not None:
-        in_use = [name for (kind, name), _ in external.instances if rules.axes.is_shared(kind)]
-        return free.shut(in_use)
+        free = free.shut(external.shared_names(rules.axes))
     return free
 
 

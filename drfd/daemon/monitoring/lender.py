@@ -19,7 +19,8 @@ from typing import NamedTuple
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, Machine, Place, judge
 from drfd.core.lending.places import places_of
-from drfd.core.model.job import Job, JobState, most_cores_milli
+from drfd.core.model.job import Job, JobState
+from drfd.core.model.ranges import most_here
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import CpuCounters, cpu_counters, read_busy_s
@@ -120,8 +121,10 @@ class Lender:
             first, last = before.attempts.get(key), after.attempts.get(key)
             if first is None or last is None:
                 continue
-            floor = job.spec.demand.cores_milli / 1000
-            most = most_cores_milli(job.spec) / 1000
+            floor = most = job.spec.demand.cores_milli / 1000
+            ends = most_here(job.spec, self.engine.rules.capacity)
+            if ends is not None and ends.cores_milli:
+                most = ends.cores_milli / 1000
             loan = self.loans.get(key)
             if most > floor and loan is None and self.meter.pinned_cpus(job) is not None:
                 # From before the configuration was changed: it has CPUs of its own.
@@ -130,7 +133,7 @@ class Lender:
                 job_id=job.id,
                 leaf=job.spec.leaf,
                 floor=floor,
-                most=min(most, max(floor, self.engine.rules.capacity.cores_milli / 1000)),
+                most=most,
                 ceiling=floor if loan is None else loan.ceiling_milli / 1000,
                 used=max(0.0, last.cpu_s - first.cpu_s) / span_s,
                 is_throttled=last.throttled > first.throttled,

@@ -47,6 +47,22 @@ def gpus_of(job: Job) -> tuple[str, ...]:
     return dict(job.instances).get("gpu", ())
 
 
+def run(bench: Bench, scheduler: Scheduler, at_s: float) -> list[int]:
+    """Make a pass of a kept scheduler; the jobs that start."""
+    found = []
+    for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
+        bench.befall(event)
+        found.append(getattr(event, "job_id", 0))
+        scheduler.note(bench.job(found[-1]))
+    return found
+
+
+def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:
+    job_id = bench.submit(asked, at_s=at_s)
+    scheduler.note(bench.job(job_id))
+    return job_id
+
+
 def test_the_first_free_ones_in_the_order_of_the_list_are_chosen() -> None:
     assert choose_instances([("gpu", 2)], THERE, ()) == (("gpu", ("0", "1")),)
     assert choose_instances([("gpu", 2)], THERE, {("gpu", "1")}) == (("gpu", ("0", "2")),)
@@ -269,29 +285,16 @@ def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
 
 def test_gpus_are_kept_for_a_big_job_and_short_ones_may_use_them_meanwhile() -> None:
     bench, scheduler = Bench(with_gpus(2)), Scheduler(3600)
-
-    def run(at_s: float) -> list[int]:
-        found = []
-        for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
-            bench.befall(event)
-            found.append(getattr(event, "job_id", 0))
-            scheduler.note(bench.job(found[-1]))
-        return found
-
-    def submit(asked: JobSpec, at_s: float) -> int:
-        job_id = bench.submit(asked, at_s=at_s)
-        scheduler.note(bench.job(job_id))
-        return job_id
-
-    first = submit(of_gpus(1, time_limit_s=3600), 0)
-    assert run(0) == [first]
+    first = submit(bench, scheduler, of_gpus(1, time_limit_s=3600), 0)
+    assert run(bench, scheduler, 0) == [first]
     bench.feed(attempt_started(first))
     scheduler.note(bench.job(first))
-    big = submit(of_gpus(2, pool="root.bob", actor=BOB), 0)
-    assert run(100) == []
-    late = submit(of_gpus(1, time_limit_s=7200), 100)
-    short = submit(of_gpus(1, pool="root.root", actor=ADMIN, time_limit_s=600), 100)
-    assert run(101) == [short]
+    big = submit(bench, scheduler, of_gpus(2, pool="root.bob", actor=BOB), 0)
+    assert run(bench, scheduler, 100) == []
+    late = submit(bench, scheduler, of_gpus(1, time_limit_s=7200), 100)
+    admins = of_gpus(1, pool="root.root", actor=ADMIN, time_limit_s=600)
+    short = submit(bench, scheduler, admins, 100)
+    assert run(bench, scheduler, 101) == [short]
     assert gpus_of(bench.job(short)) == ("1",)
     assert {bench.job(each).state for each in (big, late)} == {JobState.PENDING}
 

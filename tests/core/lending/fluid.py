@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from random import Random
 
 from drfd.core.lending.ceilings import Borrower, Machine, Place, judge
@@ -116,9 +117,7 @@ class FluidMachine:
                 return
 
     def _step(self) -> None:
-        bound = (lambda job: job.floor) if self.mode == "quota" else (lambda job: job.ceiling)
-        if self.mode == "weight":
-            bound = lambda job: job.most  # noqa: E731
+        bound = attrgetter({"quota": "floor", "weight": "most", "share": "ceiling"}[self.mode])
         rates = kernel(self.running, self.cores, bound)
         self._look(rates)
         for job, rate in zip(self.running, rates, strict=True):

@@ -71,10 +71,9 @@ class Machine:
 
     @property
     def free(self) -> Room:
-        free: Vector = self.room
+        free = self.room
         for each in self.held.values():
             free = minus(free, each)
-        assert isinstance(free, Room)
         return free
 
     def end_s(self, job_id: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.explain.test_reasons import why
-from core.ledger.test_instances import gpus_of, reload, steps
+from core.ledger.test_instances import gpus_of, reload, run, steps, submit
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import TooLittleFree
 from drfd.core.fairness.rules import Pool, Preempting
@@ -48,22 +48,6 @@ def taken(bench: Bench) -> list[int]:
     """How much of each GPU jobs hold, in GiB."""
     held = bench.ledger.allocated
     return [part // GIB for part in held.parts] if isinstance(held, Placed) else []
-
-
-def run(bench: Bench, scheduler: Scheduler, at_s: float) -> list[int]:
-    """Make a pass of a kept scheduler; the jobs that start."""
-    found = []
-    for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
-        bench.befall(event)
-        found.append(getattr(event, "job_id", 0))
-        scheduler.note(bench.job(found[-1]))
-    return found
-
-
-def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:
-    job_id = bench.submit(asked, at_s=at_s)
-    scheduler.note(bench.job(job_id))
-    return job_id
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)

@@ -35,7 +35,7 @@ class World:
     def __post_init__(self) -> None:
         engine = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
         self.lender = Lender(
-            engine,  # type: ignore[arg-type]
+            engine,  # type: ignore[arg-type]  # only the ledger and the rules are asked for
             Meter(lambda: self.mono_s),
             lambda: self._send if self.is_connected else None,
             lambda: self.is_on,
