@@ -9,12 +9,14 @@ from drfd.core.lending.ceilings import Place
 from drfd.core.model.vectors import Vector
 
 
-def places_of(shares: FairShare, used: Mapping[str, Vector], axis: int) -> dict[str, Place]:
+def places_of(
+    shares: FairShare, used: Mapping[str, Vector], axis: int, unit: int = 1
+) -> dict[str, Place]:
     """Return the places of all nodes with running jobs, by path, for lending the resource of one
     axis. `used` is what each leaf holds; its amount on the axis is not considered, as what is
-    measured takes its place. Amounts are in thousandths, as those of cores are."""
+    measured takes its place. Amounts of the result are in units of so many of the axis's own."""
     tree = shares.share_tree(used, ())
-    top = shares.capacity[axis] / 1000
+    top = shares.capacity[axis] / unit
     found = {}
     for path, node in tree.nodes.items():
         if path == TOP:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from drfd.core.decisions.decide import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, Machine, Place, judge
+from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
+from drfd.core.lending.cores import Machine
 from drfd.core.lending.places import places_of
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_here
@@ -166,7 +167,7 @@ class Lender:
         ledger, shares = self.engine.ledger, self.engine.rules.shares
         key = ledger, shares, ledger.allocations.version
         if self._places is None or self._places[0] != key:
-            self._places = key, places_of(shares, ledger.used, axis=0)
+            self._places = key, places_of(shares, ledger.used, axis=0, unit=1000)
         return self._places[1]
 
     def _apply(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from random import Random
 
-from drfd.core.lending.ceilings import Borrower, Machine, Place, judge
+from drfd.core.lending.ceilings import Borrower, Place, judge
+from drfd.core.lending.cores import Machine
 from drfd.core.lending.division import Claim, Node, divide
 
 STEP_S = 0.25

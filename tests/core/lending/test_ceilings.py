@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.lending.fluid import FluidJob, FluidMachine, Phase, workload
-from drfd.core.lending.ceilings import Borrower, Machine, Place, judge
+from drfd.core.lending.ceilings import Borrower, Place, judge
+from drfd.core.lending.cores import Machine
 from seeds import examples, seeds
 
 IDLE = Machine(capacity=8.0, outside=0.0, busy=0.3)

@@ -18,7 +18,7 @@ def test_only_what_jobs_hold_beside_the_resource_counts() -> None:
     bench = Bench(replace(rules(), pools={"lab": pool}))
     bench.start(spec("root.lab", asks=demand(8, 6), actor=ALICE))
     bench.start(spec("root.bob", asks=demand(1, 3), actor=BOB))
-    found = places_of(bench.rules.shares, bench.ledger.used, axis=0)
+    found = places_of(bench.rules.shares, bench.ledger.used, axis=0, unit=1000)
     assert found.keys() == {"root.lab", "root.lab.alice", "root.bob"}
     assert found["root.bob"].entitled == pytest.approx(3)
     assert found["root.bob"].held == pytest.approx(0.5)
@@ -30,4 +30,4 @@ def test_only_what_jobs_hold_beside_the_resource_counts() -> None:
 def test_nobody_has_a_place_where_nothing_runs() -> None:
     bench = Bench()
     bench.submit(spec())
-    assert places_of(bench.rules.shares, bench.ledger.used, axis=0) == {}
+    assert places_of(bench.rules.shares, bench.ledger.used, axis=0, unit=1000) == {}
