@@ -8,7 +8,7 @@ are in its attempt file, so that the next launcher keeps to them too.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drfd.common.journald import about
@@ -40,10 +40,13 @@ class Bounds:
     floor: Ceilings
     most: Ceilings
 
-    def clamp(self, order: LendOrder) -> tuple[int, tuple[DiskLimit, ...]]:
-        """Return the cores, and the rates of each disk that has a limit, of an order about this
-        attempt, moved into the bounds. A rate without a limit stays without one."""
-        cores_milli = _between(self.floor.cores_milli, order.cores_milli, self.most.cores_milli)
+    def clamp(self, order: LendOrder) -> tuple[int | None, tuple[DiskLimit, ...]]:
+        """Return the cores, None if none can be lent, and the rates of each disk that has a limit,
+        of an order about this attempt, moved into the bounds. A rate without a limit stays without
+        one."""
+        cores_milli = None
+        if self.most.cores_milli > self.floor.cores_milli:
+            cores_milli = _between(self.floor.cores_milli, order.cores_milli, self.most.cores_milli)
         asked = {disk.device: disk for disk in order.disks}
         most = {disk.device: disk for disk in self.most.disks}
         return cores_milli, tuple(
@@ -66,11 +69,14 @@ def _between(floor: int, asked: int, most: int) -> int:
 
 
 def bounds_of(order: LaunchOrder) -> Bounds | None:
-    """Return the bounds of an attempt that can be lent something, or None."""
-    if order.most is None or not order.may_be_lent:
+    """Return the bounds of an attempt that can be lent something, or None. In modes of cores other
+    than SHARE, no quota of it is ever moved."""
+    if order.most is None:
         return None
-    limits = order.limits
-    return Bounds(Ceilings(cores_milli=limits.cores_milli, disks=limits.disks), order.most)
+    limits, most = order.limits, order.most
+    if not order.may_be_lent_cores:
+        most = replace(most, cores_milli=limits.cores_milli)
+    return Bounds(Ceilings(cores_milli=limits.cores_milli, disks=limits.disks), most)
 
 
 def record_of(bounds: Bounds) -> Record:

@@ -165,8 +165,8 @@ class LaunchOrder:
     output_max_bytes: int = 0
     #: Of each countable resource that may have device nodes.
     grants: tuple[Grant, ...] = ()
-    #: The most that it may be lent while it runs, with the cores mode SHARE; None for nothing. Its
-    #: floor is in `limits`.
+    #: The most that it may be lent while it runs, cores only with the mode SHARE; None for nothing.
+    #: Its floor is in `limits`.
     most: Ceilings | None = None
 
     @property
@@ -176,14 +176,11 @@ class LaunchOrder:
         )
 
     @property
-    def may_be_lent(self) -> bool:
-        return self.most is not None and self.limits.cores_by == SHARE
-
-    @property
     def may_be_lent_cores(self) -> bool:
         """Return whether its number of threads may exceed the cores that it has at a time."""
-        most = self.most.cores_milli if self.most is not None and self.may_be_lent else 0
-        return most > self.limits.cores_milli
+        if self.most is None or self.limits.cores_by != SHARE:
+            return False
+        return self.most.cores_milli > self.limits.cores_milli
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Record
 from drfd.launcher.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
-from drfd.launcher.protocol import SHARE, AttemptLimits, Ceilings, DiskLimit, LendOrder
+from drfd.launcher.protocol import (
+    PIN,
+    QUOTA,
+    SHARE,
+    WEIGHT,
+    AttemptLimits,
+    Ceilings,
+    DiskLimit,
+    LendOrder,
+)
 from launcher.rig import LauncherProcess, order
 
 _rates = st.integers(0, 50)
@@ -38,9 +47,11 @@ def test_nothing_is_set_below_the_floor_or_above_the_most(
     """Also where the most is below the floor: then it is the floor."""
     asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks)
     cores, rates = Bounds(floor, most).clamp(asked)
-    top = max(floor.cores_milli, most.cores_milli)
-    assert floor.cores_milli <= cores <= top
-    assert cores == cores_milli or cores in (floor.cores_milli, top)
+    if most.cores_milli <= floor.cores_milli:
+        assert cores is None
+    else:
+        assert cores is not None and floor.cores_milli <= cores <= most.cores_milli
+        assert cores == cores_milli or cores in (floor.cores_milli, most.cores_milli)
     named = {disk.device for disk in disks}
     assert [disk.device for disk in rates] == [
         disk.device for disk in floor.disks if disk.device in named
@@ -63,14 +74,16 @@ def test_the_bounds_are_in_the_order_and_in_the_attempt_file(tmp_path: Path) -> 
     asked = order(cwd=tmp_path, limits=limits, most=BOUNDS.most).order
     assert bounds_of(asked) == BOUNDS
     assert bounds_of(replace(asked, most=None)) is None
-    assert bounds_of(replace(asked, limits=replace(limits, cores_by="quota"))) is None
+    for mode in (QUOTA, WEIGHT, PIN):
+        found = bounds_of(replace(asked, limits=replace(limits, cores_by=mode)))
+        assert found == replace(BOUNDS, most=replace(BOUNDS.most, cores_milli=500)), "only disks"
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
         os.close(attempt_files.create(directory, (1, 1), {"uid": 0, LENDS: record_of(BOUNDS)}))
-        found = attempt_files.read(directory, (1, 1))
+        kept = attempt_files.read(directory, (1, 1))
     finally:
         os.close(directory)
-    assert found is not None and read_bounds(found) == BOUNDS
+    assert kept is not None and read_bounds(kept) == BOUNDS
 
 
 @pytest.mark.parametrize(

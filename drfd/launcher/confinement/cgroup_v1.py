@@ -145,13 +145,14 @@ class CgroupV1:
     def lendable(self) -> tuple[str, ...]:
         return (LENT_CORES, LENT_DISKS) if "blkio" in self._mounts else (LENT_CORES,)
 
-    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
-        cpu = CpuFiles(self._directory("cpu", key))
-        # The kernel may have doubled the period (`_set_quota`).
-        wanted = quota_us(cores_milli, cpu.cfs_period_us)
-        if cpu.cfs_quota_us != wanted:
-            cpu.cfs_quota_us = wanted
-            verify("cpu.cfs_quota_us", wanted, cpu.cfs_quota_us)
+    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
+        if cores_milli is not None:
+            cpu = CpuFiles(self._directory("cpu", key))
+            # The kernel may have doubled the period (`_set_quota`).
+            wanted = quota_us(cores_milli, cpu.cfs_period_us)
+            if cpu.cfs_quota_us != wanted:
+                cpu.cfs_quota_us = wanted
+                verify("cpu.cfs_quota_us", wanted, cpu.cfs_quota_us)
         for disk in disks:
             self._limit_disk(key, disk)
 

@@ -157,9 +157,9 @@ class CgroupV2:
         found = {LENT_CORES: "cpu", LENT_DISKS: "io"}
         return tuple(what for what, name in found.items() if name in self._controllers)
 
-    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
+    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
         group = self._cgroup(key)
-        if "cpu" in self._controllers:
+        if cores_milli is not None and "cpu" in self._controllers:
             group.limit("cpu_max", (quota_us(cores_milli), PERIOD_US))
         if "io" in self._controllers:
             for disk in disks:

@@ -143,9 +143,10 @@ class Confinement(Protocol):
     def lendable(self) -> tuple[str, ...]:
         """Return what `lend` can set here: of LENT_CORES and LENT_DISKS."""
 
-    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
-        """Set what a running attempt of the cores mode SHARE may use, as far as it is `lendable`,
-        within some microseconds. Raises LimitFailed, OSError."""
+    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
+        """Set what a running attempt may use, as far as it is `lendable`, within some microseconds:
+        cores, of one of the mode SHARE, or None to leave them, and rates of some of its disks.
+        Raises LimitFailed, OSError."""
 
     def fork(self, key: Key) -> int:
         """Fork a process that is to `enter` the attempt's cgroup, and is in it already where the

@@ -94,7 +94,7 @@ class Unconfined:
     def lendable(self) -> tuple[str, ...]:
         return ()
 
-    def lend(self, key: Key, cores_milli: int, disks: tuple[DiskLimit, ...]) -> None:
+    def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
         raise LimitFailed(f"nothing can be lent: {self._why}")
 
     def entry(self) -> tuple[str, str]:

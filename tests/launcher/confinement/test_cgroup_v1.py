@@ -523,10 +523,12 @@ def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(
 
 def test_a_disk_is_lent_by_its_rates(kernel: Kernel, place: CgroupV1) -> None:
     disk = DiskLimit(device="8:0", read_bps=1000, write_bps=0)
-    place.create(KEY, replace(limits(1000, SHARE), disks=(disk,)), Devices())
-    place.lend(KEY, 1000, (replace(disk, read_bps=5000),))
+    place.create(KEY, replace(limits(1000, WEIGHT), disks=(disk,)), Devices())
+    kernel.writes.clear()
+    place.lend(KEY, None, (replace(disk, read_bps=5000),))
     names = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
     assert values(kernel, *names) == {names[0]: "8:0 5000", names[1]: ""}
+    assert len(kernel.writes) == 1, "and nothing of its cores"
 
 
 def test_without_blkio_no_disk_is_lent(kernel: Kernel) -> None:

@@ -408,6 +408,8 @@ def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(
     place.lend(KEY, 1500, (replace(DISK[0], read_bps=5000),))
     rates = "8:0 rbps=5000 wbps=2000 riops=max wiops=max"
     assert kernel.values() == {**begun, "io.max": rates}
+    place.lend(KEY, None, (replace(DISK[0], read_bps=6000),))
+    assert kernel.values() == {**begun, "io.max": rates.replace("5000", "6000")}, "no cores"
 
 
 def test_only_what_the_controllers_hold_is_lent(kernel: Kernel, open_place: Open) -> None:
