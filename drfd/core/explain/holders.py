@@ -122,8 +122,8 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
     free = last.free
     for axis in short_axes(demand, last.free):
         needed, there = lacking_of(demand, last.free, axis)
-        if isinstance(last.free, Room) and axis == last.free.shared.axis:
-            parts, beside = _enough_parts(job, demand, last.free, ledger, last)
+        if isinstance(last.free, Room) and axis in last.free.lacking(demand):
+            parts, beside = _enough_parts(job, demand, axis, last.free, ledger, last)
         else:
             parts, beside = list(_enough(job, axis, needed - there, ledger, last)), 0
             if sum([amount for _, amount in parts]) < needed - there:
@@ -203,13 +203,13 @@ def _enough(
 
 
 def _enough_parts(
-    job: Job, demand: Vector, free: Room, ledger: Ledger, last: Plan
+    job: Job, demand: Vector, axis: int, free: Room, ledger: Ledger, last: Plan
 ) -> tuple[list[_Part], int]:
-    """Return the jobs that are named as holders of shared instances, without those that have only
-    others than the demand would get; and how much is kept free for processes outside drfd, if
-    these jobs are not enough."""
+    """Return the jobs that are named as holders of a resource of which no place has enough,
+    without those that have only what is in other places than the demand would get; and how much
+    is kept free for processes outside drfd, if these jobs are not enough."""
     shut = () if last.external is None else last.external.shared_names(ledger.axes)
-    by_end = _by_end(free.shared.axis, ledger, last)
+    by_end = _by_end(axis, ledger, last)
     own = [part for part in by_end.get(job.spec.user, []) if part[0].id != job.id]
     others = [part for part in by_end[None] if part[0].spec.user != job.spec.user]
     found: list[_Part] = []
@@ -220,7 +220,7 @@ def _enough_parts(
         found.append(part)
         room = plus(room, ledger.allocation(part[0])).shut(shut)
     if room.place(demand) is None:
-        return found, len(shut) * free.shared.size
+        return found, free.reopened(ledger.allocated)[axis] - free[axis]
     for part in tuple(found):
         less = minus(room, ledger.allocation(part[0]))
         if less.place(demand) is not None:
@@ -234,8 +234,9 @@ def _raised(free: Vector, demand: Vector, axis: int) -> Vector:
     """Return the free amounts with as much of an axis as the demand wants."""
     amounts = list(free)
     amounts[axis] = max(free[axis], demand[axis])
-    is_other = isinstance(free, Room) and axis != free.shared.axis
-    return free.with_amounts(amounts) if isinstance(free, Room) and is_other else tuple(amounts)
+    if isinstance(free, Room) and axis not in free.lacking(demand):
+        return free.with_amounts(amounts)
+    return tuple(amounts)
 
 
 def _by_end(axis: int, ledger: Ledger, last: Plan) -> Mapping[str | None, list[_Part]]:

@@ -36,6 +36,7 @@ from drfd.core.ledger.transitions import (
 )
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
+from drfd.core.model.instance_room import OnInstances
 from drfd.core.model.instances import Instance, count_instances, each_instance
 from drfd.core.model.job import (
     ALLOCATED_STATES,
@@ -49,7 +50,7 @@ from drfd.core.model.job import (
 from drfd.core.model.lifecycle import InvalidTransition, next_state
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.vectors import Placed, Vector, minus, plus
+from drfd.core.model.vectors import Vector, minus, plus
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,7 +634,7 @@ class Ledger:
             if name not in dict(job.spec.demand.gres_memory)
         }
         assert all(self.taken[each] == 1 for each in own), "an instance is held twice"
-        if self.axes.shared is not None and isinstance(self.allocated, Placed):
+        if self.axes.shared is not None and isinstance(self.allocated, OnInstances):
             assert max(self.allocated.parts, default=0) <= self.axes.shared[1], (
                 "an instance is full"
             )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from drfd.core.model.instance_room import InstanceRoom, OnInstances
 from drfd.core.model.instances import Instance, InstancePlace, Instances, SharedInstances
-from drfd.core.model.vectors import Placed, Room, Vector, minus
+from drfd.core.model.vectors import Vector, minus
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})
@@ -138,7 +139,7 @@ class Axes:
         shared = SharedInstances(
             axis=self.names.index(memory_axis(name)), size=size, names=names, places=known
         )
-        return Room.of(free, (size,) * len(names), shared)
+        return InstanceRoom.of(free, (size,) * len(names), shared)
 
     def held(self, demand: Vector, instances: Instances) -> Vector:
         """Return what a job of this demand holds that was given these instances. Those that the
@@ -153,7 +154,7 @@ class Axes:
         parts = tuple([part if each in own else 0 for each in there])
         amounts = list(minus(demand, self.retired(others)))
         amounts[axis] = sum(parts)
-        return Placed(amounts, parts)
+        return OnInstances(amounts, parts)
 
     def split_gres(
         self, gres: Iterable[tuple[str, int]], held: Vector | None
@@ -161,7 +162,7 @@ class Axes:
         """Split what a job asks for into what it gets as whole instances that are not chosen yet,
         and the shared instances that it was placed on."""
         whole = [pair for pair in gres if not self.is_shared(pair[0])]
-        if self.shared is None or not isinstance(held, Placed):
+        if self.shared is None or not isinstance(held, OnInstances):
             return whole, ()
         name, _ = self.shared
         there = zip(dict(self.instances).get(name, ()), held.parts, strict=True)

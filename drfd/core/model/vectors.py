@@ -1,91 +1,86 @@
 """Arithmetic of vectors: amounts of resources in the order of `core.model.resources.Axes`.
 
-What is free on a machine is a plain vector, unless several jobs may share an instance of a
-countable resource: then it is a `Room`, which also has what is free of each of these instances, and
-what a job holds is a `Placed`. A demand stays plain, and `place` turns it into what would be held.
+What is free on a machine is a plain vector, unless it matters where it is free: then it is a
+`Room`, which also has what is free in each place, and what a job holds is a `Placed`. A demand
+stays plain, and `place` turns it into what would be held. `core.model.instance_room` has the rooms
+of a machine on which several jobs may share a GPU, and `core.model.node_room` those of several
+machines.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from operator import add, sub
-from typing import overload
-
-from drfd.core.model.instances import SharedInstances
+from typing import Self, overload
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
 
+#: What is done to each two amounts: `operator.add`, `operator.sub` or `min`.
+Change = Callable[[int, int], int]
 
-class Placed(Vector):
-    """A vector, with the part of each shared instance that is in it."""
 
-    parts: Vector
+class Placed(Vector, ABC):
+    """A vector, with where its amounts are."""
 
-    def __new__(cls, amounts: Iterable[int], parts: Vector) -> Placed:
-        placed = super().__new__(cls, amounts)
-        placed.parts = parts
-        return placed
+    @property
+    @abstractmethod
+    def where(self) -> object:
+        """Return what is equal for vectors that are of the same places."""
+
+    @abstractmethod
+    def with_amounts(self, amounts: Iterable[int]) -> Self:
+        """Return other amounts, of the same places."""
+
+    @abstractmethod
+    def taken_away(self) -> Placed:
+        """Return the vector with what it has in each place taken away; the sums are not changed."""
+
+    @abstractmethod
+    def changed(self, amounts: Iterable[int], other: Placed, change: Change) -> Placed:
+        """Return these amounts, with what is in each place changed by what `other` has there. The
+        result is a room if one of the two is one."""
 
     def __eq__(self, other: object) -> bool:
-        same = not isinstance(other, Placed) or self.parts == other.parts
+        same = not isinstance(other, Placed) or self.where == other.where
         return same and tuple.__eq__(self, other) is True
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __getnewargs__(self) -> tuple[Vector, Vector]:
-        """Return what copies are made of."""
-        return tuple(self), self.parts
-
     __hash__ = tuple.__hash__
 
 
 class Room(Placed):
-    """Free amounts, with what is free of each shared instance."""
+    """Free amounts, with what is free in each place."""
 
-    shared: SharedInstances
-
-    @classmethod
-    def of(cls, amounts: Iterable[int], parts: Vector, shared: SharedInstances) -> Room:
-        room = cls(amounts, parts)
-        assert isinstance(room, Room)
-        room.shared = shared
-        return room
-
+    @abstractmethod
     def place(self, demand: Vector) -> Vector | None:
-        """Return what a job of this demand would hold if it started here, or None if none of the
-        instances has that much free. The other amounts are not compared."""
-        asked = demand[self.shared.axis]
-        if not asked:
-            return demand
-        parts = self.shared.parts_for(asked, self.parts)
-        return None if parts is None else Placed(demand, parts)
+        """Return what a job of this demand would hold if it started here, or None if no place has
+        that much free. The sums are not compared."""
 
+    @abstractmethod
+    def lacking(self, demand: Vector) -> dict[int, tuple[int, int]]:
+        """Return the axes on which no place has enough free for the demand, each with how much it
+        wants and the free amount that it could be taken of. The sums are not compared."""
+
+    @abstractmethod
     def shut(self, names: Iterable[str]) -> Room:
-        """Return the room without anything free of these instances."""
-        closed = frozenset(names)
-        named = zip(self.shared.names, self.parts, strict=True)
-        taken = tuple([max(0, part) if name in closed else 0 for name, part in named])
-        amounts = list(self)
-        amounts[self.shared.axis] -= sum(taken)
-        return Room.of(amounts, tuple(map(sub, self.parts, taken)), self.shared)
+        """Return the room without anything free of these shared instances."""
 
+    @abstractmethod
     def reopened(self, allocated: Vector) -> Room:
-        """Return the room with all free of the instances that jobs do not hold."""
-        taken = allocated.parts if isinstance(allocated, Placed) else (0,) * len(self.parts)
-        parts = tuple([max(0, self.shared.size - each) for each in taken])
-        return Room.of(self, parts, self.shared).summed()
+        """Return the room with all free of the shared instances that jobs do not hold."""
 
+    @abstractmethod
     def summed(self) -> Room:
-        """Return the room with the sum of its parts: an instance of which jobs hold more than it
-        has, since its size was changed, takes nothing from the others."""
-        amounts = list(self)
-        amounts[self.shared.axis] = sum([max(0, part) for part in self.parts])
-        return self.with_amounts(amounts)
+        """Return the room with the sums of what is free in each place: a place of which jobs hold
+        more than it has, since its size was changed, takes nothing from the others."""
 
-    def with_amounts(self, amounts: Iterable[int]) -> Room:
-        return Room.of(amounts, self.parts, self.shared)
+    def not_negative(self) -> Room:
+        """Return the room with zero in place of negative sums."""
+        return self.with_amounts([max(0, amount) for amount in self])
 
 
 @overload
@@ -96,7 +91,7 @@ def plus(left: Vector, right: Vector) -> Vector:
     if len(left) != len(right):
         raise ValueError(_UNLIKE)
     if left.__class__ is not tuple or right.__class__ is not tuple:
-        return _with_parts(left, right, add)
+        return _changed(left, right, add)
     return tuple(map(add, left, right))
 
 
@@ -108,27 +103,28 @@ def minus(left: Vector, right: Vector) -> Vector:
     if len(left) != len(right):
         raise ValueError(_UNLIKE)
     if left.__class__ is not tuple or right.__class__ is not tuple:
-        return _with_parts(left, right, sub)
+        return _changed(left, right, sub)
     return tuple(map(sub, left, right))
 
 
 def least(left: Vector, right: Vector) -> Vector:
-    """Return the smaller of each two amounts, and of each two parts; a plain vector bounds only the
-    amounts."""
+    """Return the smaller of each two amounts, in each place too; a plain vector bounds only the
+    sums."""
     if left.__class__ is not tuple or right.__class__ is not tuple:
-        return _with_parts(left, right, min)
+        return _changed(left, right, min)
     return tuple(map(min, left, right))
 
 
 def not_negative(vector: Vector) -> Vector:
     """Return the vector with zero in place of negative amounts."""
-    amounts = tuple([max(0, amount) for amount in vector])
-    return vector.with_amounts(amounts) if isinstance(vector, Room) else amounts
+    if isinstance(vector, Room):
+        return vector.not_negative()
+    return tuple([max(0, amount) for amount in vector])
 
 
 def remainder(free: Vector, held: Vector) -> Vector:
     """Return what is left of `free` beside `held`, of which there may be less free: then zero. A
-    shared instance of which too little is free takes nothing from the others."""
+    place in which too little is free takes nothing from the others."""
     left = not_negative(minus(free, held))
     return left.summed() if isinstance(left, Room) and isinstance(held, Placed) else left
 
@@ -149,8 +145,8 @@ def fits(demand: Vector, free: Vector) -> bool:
 
 
 def place(demand: Vector, free: Vector) -> Vector | None:
-    """Return what a job of this demand would hold if it started in `free`, or None if none of the
-    shared instances has as much free as it wants of one. Other amounts are not compared."""
+    """Return what a job of this demand would hold if it started in `free`, or None if no place has
+    as much free as it wants of one. The sums are not compared."""
     return free.place(demand) if isinstance(free, Room) else demand
 
 
@@ -165,40 +161,25 @@ def short_axes(demand: Vector, free: Vector) -> list[int]:
     """Return the axes on which `demand` does not fit into `free`."""
     pairs = enumerate(zip(demand, free, strict=True))
     found = [axis for axis, (asked, there) in pairs if asked > there and asked]
-    if isinstance(free, Room) and free.shared.axis not in found and free.place(demand) is None:
-        found.append(free.shared.axis)
-        found.sort()
-    return found
+    return sorted({*found, *free.lacking(demand)}) if isinstance(free, Room) else found
 
 
 def lacking_of(demand: Vector, free: Vector, axis: int) -> tuple[int, int]:
-    """Return how much of an axis the demand wants, and the free amount that it could be taken of:
-    of shared instances that is what the one with the most has, or all that are wholly free for a
-    demand of several."""
-    asked, there = demand[axis], free[axis]
-    if not (isinstance(free, Room) and axis == free.shared.axis):
-        return asked, there
-    size = free.shared.size
-    if asked <= size:
-        return asked, max(free.parts, default=0)
-    return asked, sum([size for part in free.parts if part >= size])
+    """Return how much the demand wants of an axis on which it is short, and the free amount that it
+    could be taken of."""
+    amounts = demand[axis], free[axis]
+    return free.lacking(demand).get(axis, amounts) if isinstance(free, Room) else amounts
 
 
 _UNLIKE = "vectors of machines with different resources"
 
 
-def _with_parts(left: Vector, right: Vector, change: Callable[[int, int], int]) -> Vector:
-    """Return the changed amounts and parts, as a room if one of the two is one. A plain vector is
-    of no shared instance."""
+def _changed(left: Vector, right: Vector, change: Change) -> Vector:
+    """Return the changed amounts, with what is in each place. A plain vector is of no place."""
     amounts = [change(*pair) for pair in zip(left, right, strict=True)]
-    if not isinstance(right, Placed):
-        assert isinstance(left, Placed)
-        parts = left.parts
-    elif not isinstance(left, Placed):
-        parts = right.parts if change is not sub else tuple([-part for part in right.parts])
-    else:
-        parts = tuple([change(*pair) for pair in zip(left.parts, right.parts, strict=True)])
-    room = left if isinstance(left, Room) else right
-    if isinstance(room, Room):
-        return Room.of(amounts, parts, room.shared)
-    return Placed(amounts, parts)
+    if isinstance(left, Placed):
+        if isinstance(right, Placed):
+            return left.changed(amounts, right, change)
+        return left.with_amounts(amounts)
+    assert isinstance(right, Placed)
+    return (right.taken_away() if change is sub else right).with_amounts(amounts)

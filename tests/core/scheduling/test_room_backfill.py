@@ -17,8 +17,9 @@ from core.passes import plan
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model.instance_room import InstanceRoom, OnInstances
 from drfd.core.model.instances import SharedInstances
-from drfd.core.model.vectors import Placed, Room, Vector, minus, plus
+from drfd.core.model.vectors import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
 from seeds import examples
@@ -62,15 +63,15 @@ class Machine:
     last: Plan | None = None
 
     @property
-    def room(self) -> Room:
+    def room(self) -> InstanceRoom:
         """The machine without jobs."""
         count = self.stream.gpus
         names = tuple(map(str, range(count)))
         shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
-        return Room.of((CORES, count * SIZE), (SIZE,) * count, shared)
+        return InstanceRoom.of((CORES, count * SIZE), (SIZE,) * count, shared)
 
     @property
-    def free(self) -> Room:
+    def free(self) -> InstanceRoom:
         free = self.room
         for each in self.held.values():
             free = minus(free, each)
@@ -174,7 +175,7 @@ def streams(draw: some.DrawFn, *, exact: bool = False) -> Stream:
 
 
 def parts_of(vector: Vector, count: int) -> Vector:
-    return vector.parts if isinstance(vector, Placed) else (0,) * count
+    return vector.parts if isinstance(vector, OnInstances) else (0,) * count
 
 
 def has_place(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:

@@ -16,9 +16,10 @@ from drfd.core.explain.reasons import TooLittleFree
 from drfd.core.fairness.rules import Pool, Preempting
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
+from drfd.core.model.instance_room import OnInstances
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.resources import NOTHING, Resources
-from drfd.core.model.vectors import Placed, fits, minus
+from drfd.core.model.vectors import fits, minus
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -47,7 +48,7 @@ GIB = 1 << 30
 def taken(bench: Bench) -> list[int]:
     """How much of each GPU jobs hold, in GiB."""
     held = bench.ledger.allocated
-    return [part // GIB for part in held.parts] if isinstance(held, Placed) else []
+    return [part // GIB for part in held.parts] if isinstance(held, OnInstances) else []
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
@@ -212,7 +213,7 @@ def test_short_jobs_may_use_the_gpu_that_is_kept_and_longer_ones_the_other() -> 
     big = submit(bench, scheduler, of_gpus(1, pool="root.bob", actor=BOB), 0)
     assert run(bench, scheduler, 100) == []
     (kept,) = scheduler.reservations
-    assert isinstance(kept.held, Placed)
+    assert isinstance(kept.held, OnInstances)
     assert (kept.job_id, [part // GIB for part in kept.held.parts]) == (big, [24, 0])
     # The four that the kept GPU has free are for jobs that end in time; the sixteen of the other
     # are for all.
