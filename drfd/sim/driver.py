@@ -1,15 +1,15 @@
 """Simulation of a workload by the daemon's own scheduler, on a virtual clock.
 
 `core.scheduling.scheduler.Scheduler`, the ledger and the events are those of the daemon. The
-machine is replaced: an admitted job runs at once, and ends after its run time. There is one
-scheduling pass after all events of one moment. No job is preempted, cut at its limit, or measured.
+machine is replaced: an admitted job runs at once, and ends after its run time, or sooner if it is
+lent cores. There is one scheduling pass after all events of one moment. No job is preempted, cut at
+its limit, or measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from math import ceil
 
 from drfd.common.errors import Refused
@@ -22,6 +22,7 @@ from drfd.core.model.stimuli import Now
 from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
+from drfd.sim.lending import RunningJobs
 from drfd.sim.workload import SimJob
 
 #: The run times that the scheduler assumes.
@@ -37,10 +38,12 @@ class FinishedJob:
 
     job: SimJob
     start_s: float
+    end_s: float
 
     @property
-    def end_s(self) -> float:
-        return self.start_s + self.job.run_s
+    def run_s(self) -> float:
+        """How long it took: less than its run time if it was lent cores."""
+        return self.end_s - self.start_s
 
     @property
     def wait_s(self) -> float:
@@ -72,6 +75,8 @@ class Run:
     leaves: dict[int, str]
     #: The number of scheduling passes.
     passes: int
+    #: Whether idle cores were lent to running jobs.
+    lends: bool = False
 
     def changes(self) -> Iterator[tuple[float, str, Vector, int]]:
         """Yield (time, leaf, demand, 1 or -1) for each allocation (1) and release (-1).
@@ -95,21 +100,24 @@ def simulate(
     *,
     policy: str = "drf",
     estimates: str = "predicted",
+    lends: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """Simulate `jobs`, which are in the order of submission, under `rules`.
+    """Simulate `jobs`, which are in the order of submission, under `rules`. With `lends`, jobs that
+    have a range are lent cores that others leave idle, as `drfd.sim.lending` has it.
 
     The result depends on the arguments alone: equal arguments give equal runs.
     """
-    simulation = _Simulation(rules_for(rules, policy, estimates), estimates)
+    simulation = _Simulation(rules_for(rules, policy, estimates), estimates, lends=lends)
     upcoming, at = list(jobs), 0
     ended_before = -1
-    while at < len(upcoming) or simulation.ends:
+    while at < len(upcoming) or simulation.running.next_end_s is not None:
         times = [upcoming[at].submit_s] if at < len(upcoming) else []
-        times += [simulation.ends[0][0]] if simulation.ends else []
+        end_s = simulation.running.next_end_s
+        times += [] if end_s is None else [end_s]
         simulation.now = Now(at_s=min(times), mono_s=min(times))
-        while simulation.ends and simulation.ends[0][0] <= simulation.now.at_s:
-            simulation.end(heappop(simulation.ends)[1])
+        while (job_id := simulation.running.take_ended(simulation.now.at_s)) is not None:
+            simulation.end(job_id)
         while at < len(upcoming) and upcoming[at].submit_s <= simulation.now.at_s:
             simulation.submit(upcoming[at])
             at += 1
@@ -121,7 +129,7 @@ def simulate(
         policy=policy,
         estimates=estimates,
         rules=rules,
-        ran=tuple(simulation.ran),
+        ran=tuple(simulation.ran()),
         refused=tuple(simulation.refused),
         unstarted=tuple(
             UnfinishedJob(simulation.asked[job_id], "never started")
@@ -129,6 +137,7 @@ def simulate(
         ),
         leaves=simulation.leaves,
         passes=simulation.passes,
+        lends=lends,
     )
 
 
@@ -152,17 +161,18 @@ class _DeclaredRunTimes(RunTimes):
 class _Simulation:
     """The ledger, the scheduler, and a machine on which jobs just run."""
 
-    def __init__(self, rules: Rules, estimates: str) -> None:
+    def __init__(self, rules: Rules, estimates: str, *, lends: bool) -> None:
         self.rules, self._estimates = rules, estimates
         self.ledger = Ledger(rules.axes)
         run_times = RunTimes() if estimates in ("predicted", "none") else _DeclaredRunTimes()
         self._scheduler = Scheduler(rules.half_life_s, run_times)
         self.now = Now(0.0, 0.0)
-        #: (time, job id) of future ends, a heap.
-        self.ends: list[tuple[float, int]] = []
+        self.running = RunningJobs(rules.shares, lends=lends)
         self.asked: dict[int, SimJob] = {}
         self.leaves: dict[int, str] = {}
-        self.ran: list[FinishedJob] = []
+        #: Job id → the job and when it started, in the order of starts; and when it ended.
+        self._started: dict[int, tuple[SimJob, float]] = {}
+        self._ended: dict[int, float] = {}
         self.refused: list[UnfinishedJob] = []
         self.ended = self.passes = 0
         #: The specification that equal jobs share, or the text of its refusal.
@@ -184,8 +194,13 @@ class _Simulation:
             assert isinstance(event, ev.Admitted), "nothing is preempted or suspended here"
             self._apply(event.launched(self.now.mono_s))
             job = self.asked[event.job_id]
-            self.ran.append(FinishedJob(job, self.now.at_s))
-            heappush(self.ends, (self.now.at_s + job.run_s, job.id))
+            self._started[job.id] = job, self.now.at_s
+            self.running.start(job, self.leaves[job.id], self.now.at_s)
+        self.running.divide(self.ledger.used, self.now.at_s)
+
+    def ran(self) -> Iterator[FinishedJob]:
+        for job_id, (job, start_s) in self._started.items():
+            yield FinishedJob(job, start_s, self._ended[job_id])
 
     def end(self, job_id: int) -> None:
         exited = self._apply(
@@ -202,6 +217,7 @@ class _Simulation:
         )
         self._scheduler.remember([exited], self.rules, self.now)
         self._apply(ev.Cleaned(job_id=job_id, at_s=self.now.at_s, attempt=1))
+        self._ended[job_id] = self.now.at_s
         self.ended += 1
         del self.asked[job_id]
 

@@ -16,6 +16,7 @@ from typing import Any
 from drfd.core.fairness.share_tree import ShareTree
 from drfd.core.model.vectors import Vector, minus, plus
 from drfd.sim.driver import FinishedJob, Run
+from drfd.sim.lending import work_s
 from drfd.sim.workload import SimJob
 
 #: The number of moments, at equal distances, at which envy is measured.
@@ -70,7 +71,7 @@ def _changes(run: Run) -> list[_Change]:
         found.append((ran.job.submit_s, 1, ran.job.id, ran.job, "waits"))
         found.append((ran.start_s, 2, at, ran.job, "starts"))
         # A job of no length must end after its start.
-        found.append((ran.end_s, 0 if ran.job.run_s else 3, at, ran.job, "ends"))
+        found.append((ran.end_s, 0 if ran.end_s > ran.start_s else 3, at, ran.job, "ends"))
     found += [(left.job.submit_s, 1, left.job.id, left.job, "waits") for left in run.unstarted]
     return sorted(found, key=itemgetter(0, 1, 2))
 
@@ -270,7 +271,11 @@ def measure(run: Run) -> View:
         "jobs_per_hour": len(run.ran) / span_s * 3600 if span_s else None,
         "wait_s": spread([ran.wait_s for ran in run.ran]),
         "slowdown": spread([slowdown(ran) for ran in run.ran]),
+        "lends": run.lends,
+        "run_s": spread([ran.run_s for ran in run.ran]),
         "use": _parts_held(run, run.ran, span_s),
+        # The part of all cores that were busy, not only held; null where no job tells.
+        "cores_busy": _busy(run, span_s),
         "promise_kept": {
             "mean": _mean(list(found.kept.values())),
             "least": _least(found.kept),
@@ -284,8 +289,9 @@ def measure(run: Run) -> View:
 
 
 def slowdown(ran: FinishedJob) -> float:
-    """Return the bounded slowdown: the time from submission to end, over the run time."""
-    return max(1.0, (ran.wait_s + ran.job.run_s) / max(ran.job.run_s, SLOWDOWN_LEAST_S))
+    """Return the bounded slowdown: the time from submission to end, over the run time that the job
+    has when it is lent nothing."""
+    return max(1.0, (ran.wait_s + ran.run_s) / max(ran.job.run_s, SLOWDOWN_LEAST_S))
 
 
 def size(job: SimJob, run: Run) -> float:
@@ -318,9 +324,17 @@ def _parts_held(run: Run, rans: Iterable[FinishedJob], span_s: float) -> View:
     sums = [0.0] * len(rules.shares.capacity)
     for ran in rans:
         for axis, amount in enumerate(rules.axes.vector(ran.job.demand)):
-            sums[axis] += amount * ran.job.run_s
+            sums[axis] += amount * ran.run_s
     rows = zip(rules.axes.names, sums, rules.shares.capacity, strict=True)
     return {name: held / (top * span_s) if span_s else 0.0 for name, held, top in rows if top}
+
+
+def _busy(run: Run, span_s: float) -> float | None:
+    jobs = [ran.job for ran in run.ran]
+    top_s = run.rules.capacity.cores_milli / 1000 * span_s
+    if not top_s or all(job.cpu_s is None for job in jobs):
+        return None
+    return sum(map(work_s, jobs)) / top_s
 
 
 def _by_size(run: Run) -> list[View]:
@@ -359,6 +373,7 @@ def _users(run: Run, kept: dict[str, float], span_s: float) -> View:
             "jobs": len(rans),
             "wait_s": spread([ran.wait_s for ran in rans]),
             "slowdown": spread([slowdown(ran) for ran in rans]),
+            "run_s": spread([ran.run_s for ran in rans]),
             "promise_kept": kept.get(leaf),
             # The mean dominant share.
             "share": max(_parts_held(run, rans, span_s).values(), default=0.0),

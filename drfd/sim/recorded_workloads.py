@@ -37,7 +37,11 @@ Row = Mapping[str, str]
 #: The columns of our own tables. Times are in seconds; sizes, and rates per second, in bytes or
 #: with a unit as in "16G".
 OWN_NEEDED = ("user", "submit_s", "run_s", "cores", "memory")
-OWN = ("name", "user", "group", "submit_s", "run_s", "limit_s", "cores", "memory", "read", "write")
+OWN = (
+    *("name", "user", "group", "submit_s", "run_s", "limit_s", "cores", "memory", "read", "write"),
+    # The processor time, and the upper end of a range of cores.
+    *("cpu_s", "cores_max"),
+)
 
 #: Bytes per second that a task of a SWIM trace reads and writes, and bytes of input of a task.
 SWIM_TASK_BPS, SWIM_TASK_BYTES = 50_000_000, 64 << 20
@@ -94,7 +98,17 @@ def _own(row: Row) -> SimJob:
         limit_s=_limit(row.get("limit_s", ""), "limit_s"),
         user=name(row["user"], "user"),
         group=row.get("group") or None,
+        cpu_s=_cpu_s(row.get("cpu_s"), "cpu_s"),
+        most_cores_milli=_most(row.get("cores_max"), "cores_max"),
     )
+
+
+def _cpu_s(text: str | None, what: str) -> float | None:
+    return number(text, what) if text else None
+
+
+def _most(text: str | None, what: str) -> int:
+    return round(number(text, what, 1e9) * 1000) if text else 0
 
 
 def _size(text: str, what: str) -> int:
@@ -131,6 +145,8 @@ def _history(row: Row) -> SimJob:
         limit_s=_limit(row["time_limit_s"], "time_limit_s"),
         user=name(row["user"], "user"),
         group=pool_name(row["pool"], row["user"]),
+        cpu_s=_cpu_s(row.get("cpu_seconds"), "cpu_seconds"),
+        most_cores_milli=_most(row.get("declared_cores_max"), "declared_cores_max"),
     )
 
 
@@ -279,9 +295,9 @@ class _Reader:
     def _job(self, words: list[str]) -> SimJob:
         if len(words) != FIELDS:
             raise NotAJob(f"it has {len(words)} fields, not {FIELDS}")
-        job, submit, _, run, allocated, _, used, asked, limit, memory, status, user, group = words[
-            :13
-        ]
+        job, submit, _, run, allocated, cpu, used, asked, limit, memory, status, user, group = (
+            words[:13]
+        )
         if run.startswith("-") and status == _CANCELLED:
             raise NotAJob("it was cancelled before it started")
         processors = number(allocated if _is_unknown(asked) else asked, "processors")
@@ -307,6 +323,8 @@ class _Reader:
             limit_s=limit_s,
             user="unknown" if _is_unknown(user) else f"u{user}",
             group=None if _is_unknown(group) else f"g{group}",
+            # An average over the processors that the job had.
+            cpu_s=None if _is_unknown(cpu) else number(cpu, "the processor time") * processors,
         )
 
 
@@ -448,4 +466,6 @@ def _job(job: View) -> SimJob:
         limit_s=job["time_limit_s"],
         user=job["user"],
         group=pool_name(job["pool"], job["user"]),
+        cpu_s=(job.get("used") or {}).get("cpu_seconds"),
+        most_cores_milli=round(job["demand"].get("cores_max", 0) * 1000),
     )

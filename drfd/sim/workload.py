@@ -99,6 +99,10 @@ class SimJob:
     user: str
     #: Its group in the trace, or None.
     group: str | None = None
+    #: Its processor time, or None if unknown.
+    cpu_s: float | None = None
+    #: The upper end of its range of cores; 0 without one.
+    most_cores_milli: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,14 @@ def test_what_a_table_leaves_out_is_nothing() -> None:
     assert (job.demand, job.limit_s, job.group, job.run_s) == (asked(2, MIB), None, None, 1.5)
 
 
+def test_a_table_of_our_own_may_tell_what_jobs_used_and_could_use() -> None:
+    text = (
+        "user,submit_s,run_s,cores,memory,cpu_s,cores_max\nann,0,10,2,1M,12.5,8\nann,1,1,2,1M,,\n"
+    )
+    found = [(job.cpu_s, job.most_cores_milli) for job in read(text).jobs]
+    assert found == [(12.5, 8000), (None, 0)]
+
+
 def test_an_unknown_column_of_our_own_table_is_a_slip() -> None:
     with pytest.raises(Refused, match="unknown column 'reed'"):
         read(OWN.replace("read", "reed") + "a,ann,lab,3,10,60,0.5,16G,0,0\n")
@@ -57,6 +65,11 @@ def test_a_log_in_the_standard_format_has_memory_for_each_processor() -> None:
         id=1, name="7", submit_s=10, run_s=100, demand=asked(8, 8 * 2 * MIB), limit_s=3600,
         user="u3", group="g2",
     )  # fmt: skip
+
+
+def test_a_log_in_the_standard_format_has_processor_time_for_each_processor() -> None:
+    job = only("7 10 5 100 4 60 -1 8 3600 2048 1 3 2 -1 -1 -1 -1 -1\n")
+    assert job.cpu_s == 480
 
 
 def test_where_nothing_was_requested_what_was_used_counts_and_is_said() -> None:
@@ -157,6 +170,15 @@ def test_what_history_prints_is_a_trace() -> None:
 
 
 # -- any file -----------------------------------------------------------------------------------
+
+
+def test_what_history_prints_tells_what_jobs_used_and_could_use() -> None:
+    header, line = (
+        HISTORY.rstrip("\n") + ",cpu_seconds,declared_cores_max\n",
+        "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10,33.25,8\n",
+    )
+    job = only(header + line)
+    assert (job.cpu_s, job.most_cores_milli) == (33.25, 8000)
 
 
 def test_jobs_are_in_the_order_of_submission_whatever_the_file_has() -> None:

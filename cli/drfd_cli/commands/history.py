@@ -81,7 +81,7 @@ def _csv(jobs: list[PastJobView]) -> Csv:
     used = [name for name in USED if name not in _GPU]
     names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *used]
     # Columns of later releases come last, so that no other column moves.
-    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS), *_GPU]
+    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS), *_GPU, "declared_cores_max"]
     return names, (
         [
             *_values(job, _CSV),
@@ -93,6 +93,7 @@ def _csv(jobs: list[PastJobView]) -> Csv:
             *_values(_used(job), _ALL_RUNS),
             # An older daemon does not send them.
             *(job["used"].get(name) for name in _GPU),
+            job["demand"].get("cores_max"),
         ]
         for job in jobs
     )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,9 @@ def _patience(text: str) -> int:
 @click.option("--io-profile", metavar="FILE", help="SYNTHETIC disk rates, see docs/simulator.md.")
 @click.option("--history", is_flag=True, help="This machine's past in place of a TRACE.")
 @click.option("--since", type=MOMENT, help="With --history: what ended since then.")
+@click.option("--lend", is_flag=True, help="Show also what lending of idle cores would bring.")
+@click.option("--ranges", "factor", metavar="N", type=click.FloatRange(1, 1000, min_open=True),
+              help="… if jobs could use N times what they declare.")  # fmt: skip
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
               help="Only the first so many.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
@@ -106,9 +110,11 @@ def _patience(text: str) -> int:
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
-    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], **changes: Any,
+    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], lend: bool,
+    factor: float | None, **changes: Any,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
+    from drfd.sim.lending import for_lending
     from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
     from drfd_cli import charts
@@ -138,9 +144,12 @@ def trace(
             hint=f"for this trace for instance --capacity {suggestion(work.jobs)}",
         )  # fmt: skip
     check(work.jobs, capacity)
+    lends = lend or factor is not None
+    if lends:
+        work = for_lending(work, factor)
     variants = _variants(work, rules or rules_of(capacity), dict(weights), **changes)
-    runs = list(_runs(work, variants, policies, estimates))
-    machine, has_users = capacity, users or bool(weights)
+    runs = list(_runs(work, variants, policies, estimates, lends=lends))
+    machine, has_users = capacity, users or bool(weights) or lends
     return Result(
         show=lambda: view.print_tables(work, machine, runs, users=has_users),
         view=lambda: view.as_view(work, machine, runs),
@@ -227,20 +236,28 @@ def _variants(
 
 
 def _runs(
-    work: Workload, variants: dict[str, Rules], policies: list[str], estimates: list[str]
-) -> Iterator[tuple[str, Run]]:
+    work: Workload, variants: dict[str, Rules], policies: list[str], estimates: list[str], *,
+    lends: bool,
+) -> Iterator[tuple[str, Run]]:  # fmt: skip
+    """Simulate each, and with `lends` each once more with lending."""
     from drfd.sim.driver import simulate
 
     for policy in policies:
         # Other policies use no estimates of run times.
         asks = policy in ("drf", "easy")
         for estimate in estimates if asks else estimates[:1]:
-            for variant, rules in variants.items():
-                several = (estimate if asks and len(estimates) > 1 else "", variant)
+            for (variant, rules), with_loans in product(
+                variants.items(), (False, True) if lends else (False,)
+            ):
+                several = (
+                    estimate if asks and len(estimates) > 1 else "",
+                    variant,
+                    "lent" if with_loans else "",
+                )
                 label = " ".join((policy, *filter(None, several)))
                 with _Progress(label, len(work.jobs)) as progress:
                     run = simulate(
-                        work.jobs, rules, policy=policy, estimates=estimate,
+                        work.jobs, rules, policy=policy, estimates=estimate, lends=with_loans,
                         progress=progress.tell,
                     )  # fmt: skip
                     progress.done(run.passes + len(run.ran))

@@ -109,13 +109,19 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
         return show
 
     spread = (("mean", "mean"), ("median", "median"), ("95 %", "p95"), ("99 %", "p99"))
+    lends = any(run["lends"] for run in runs)
     resources = dict.fromkeys(name for run in runs for name, part in run["use"].items() if part)
     return [
         ("jobs run", of("jobs", by=_count)),
         ("never started", lambda run: _count(run["unstarted"]) if run["unstarted"] else ""),
         *((f"wait, {name}", of("wait_s", key, by=show_duration)) for name, key in spread),
+        *(
+            (f"run time, {name}", of("run_s", key, by=show_duration))
+            for name, key in spread * lends
+        ),
         *((f"bounded slowdown, {name}", of("slowdown", key, by=_figure)) for name, key in spread),
         *((f"use of {name}", of("use", name, by=_percent)) for name in resources),
+        ("cores that were busy", of("cores_busy", by=_percent) if lends else lambda run: ""),
         ("promises kept while waiting, mean user", of("promise_kept", "mean", by=_percent)),
         ("… least kept to a user", of("promise_kept", "least", by=_kept)),
         (f"… in the worst {_window(runs)}", of("promise_kept", "worst_window", by=_kept)),
@@ -159,8 +165,10 @@ def _window(runs: list[View]) -> str:
 def _print_users(runs: list[View]) -> None:
     """Print waits by user, longest under the first policy first."""
     columns: list[output.Column] = ["USER", ("JOBS", "right")]
+    lends = any(run["lends"] for run in runs)
     for run in runs:
-        columns += [(f"{run['label']}: WAIT", "right"), ("KEPT", "right"), ("SHARE", "right")]
+        columns.append((f"{run['label']}: WAIT", "right"))
+        columns += [("RUN", "right")] * lends + [("KEPT", "right"), ("SHARE", "right")]
     leaves = list(runs[0]["users"]) if runs else []
     leaves.sort(key=lambda leaf: (-(runs[0]["users"][leaf]["wait_s"]["mean"]), leaf))
     rows: list[list[object]] = []
@@ -169,16 +177,17 @@ def _print_users(runs: list[View]) -> None:
         for run in runs:
             user = run["users"].get(leaf)
             if user is None:
-                cells += ["-", "-", "-"]
+                cells += ["-"] * (4 if lends else 3)
             else:
                 kept = user["promise_kept"]
                 cells += [
                     show_duration(user["wait_s"]["mean"]),
+                    *([show_duration(user["run_s"]["mean"])] if lends else []),
                     "-" if kept is None else _percent(kept),
                     _percent(user["share"]),
                 ]
         rows.append(cells)
-    output.print_rows(columns, rows, fixed=("JOBS", "KEPT", "SHARE"))
+    output.print_rows(columns, rows, fixed=("JOBS", "RUN", "KEPT", "SHARE"))
     if len(leaves) > _MOST_USERS:
         counts = Counter(len(run["users"]) for run in runs)
         output.say(f"{_MOST_USERS} of {max(counts):,} users; --json has all")

@@ -92,17 +92,12 @@ def judge(
     the others are lent what it leaves.
     """
     want = {job.job_id: min(job.most, source.wanted(job)) for job in jobs}
-    claims = {
-        job.job_id: Claim(
-            job_id=job.job_id,
-            least=min(want[job.job_id], job.floor),
-            most=want[job.job_id],
-            weight=job.floor,
-        )
-        for job in jobs
-    }
-    tree = _tree(jobs, claims, places)
-    parts = divide(tree, source.room)
+    claims: dict[str, list[Claim]] = {}
+    for job in jobs:
+        most = want[job.job_id]
+        claim = Claim(job_id=job.job_id, least=min(most, job.floor), most=most, weight=job.floor)
+        claims.setdefault(job.leaf, []).append(claim)
+    parts = divide(node_of(claims, places), source.room)
     left = source.room - sum(max(parts[job.job_id], job.floor) for job in jobs)
     grown = _growth(jobs, parts, left)
     aims = {
@@ -153,14 +148,9 @@ def _moved(jobs: Sequence[Borrower], aims: Mapping[int, float], source: Source) 
     return found
 
 
-def _tree(
-    jobs: Sequence[Borrower],
-    claims: Mapping[int, Claim],
-    places: Mapping[str, Place],
-) -> Node:
-    own: dict[str, list[Claim]] = {}
-    for job in jobs:
-        own.setdefault(job.leaf, []).append(claims[job.job_id])
+def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Place]) -> Node:
+    """Return the tree of these nodes, with the claims of the jobs of each leaf, by its path.
+    `places` are as in `judge`."""
     children: dict[str, list[str]] = {}
     for path in places:
         children.setdefault(parent_of(path), []).append(path)
@@ -171,7 +161,7 @@ def _tree(
             entitled=place.entitled,
             held=place.held,
             below={each: node(each) for each in sorted(children.get(path, ()))},
-            claims=own.get(path, ()),
+            claims=claims.get(path, ()),
         )
 
     return node(TOP)

@@ -127,6 +127,41 @@ def test_synthetic_rates_are_called_so_in_every_output(
     assert notes[0].startswith("SYNTHETIC disk rates")
 
 
+USED = """name,user,submit_s,run_s,cores,memory,cpu_s,cores_max
+a,ann,0,100,2,1G,100,8
+b,bob,10,100,2,1G,200,
+"""
+
+
+def test_lending_stands_beside_what_is_without_it(drf: Drf, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(USED)
+    words = ("simulate", path, "--capacity", "cores=8,memory=8G", "--policy", "drf")
+    plain, lending = json.loads(drf(*words, "--lend", "--json").out)["runs"]
+    assert [(run["label"], run["lends"]) for run in (plain, lending)] == [
+        ("drf", False), ("drf lent", True),
+    ]  # fmt: skip
+    assert plain["run_s"]["mean"] == 100
+    # It was busy for 50 of its 100 seconds; with four times the cores these are 12.5.
+    assert lending["users"]["root.ann"]["run_s"]["mean"] == 62.5
+    assert lending["users"]["root.bob"]["run_s"]["mean"] == 100
+    shown = drf(*words, "--ranges", "2").screen
+    rows = {name: cells for name, *cells in (
+        re.split("  +", line.strip()) for line in shown.splitlines())}  # fmt: skip
+    assert rows["run time, mean"] == ["1m40s", "1m02s"]
+    assert rows["cores that were busy"] == ["34.1 %", "50.0 %"]
+    assert "as if each job could use 2 times the cores that it declares" in shown
+    assert "drf lent: WAIT" in shown
+    bare = drf(*words).screen
+    assert "run time" not in bare and "busy" not in bare
+
+
+def test_it_is_said_when_no_job_can_be_lent_anything(drf: Drf, table: Path) -> None:
+    shown = drf("simulate", table, *NODE, "--policy", "drf", "--lend").screen
+    assert "no job has a range, so nothing is lent; --ranges 4 gives them all one" in shown
+    assert "4 of 4 jobs say nothing" not in shown and "say nothing of their processor" in shown
+
+
 def test_what_is_generated_can_be_simulated(drf: Drf, tmp_path: Path) -> None:
     made = drf("simulate", "generate", "--jobs", "60", "--users", "3", "--seed", "4")
     assert made.code == 0

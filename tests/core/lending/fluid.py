@@ -3,6 +3,9 @@ weights, within ceilings, without knowing anything else.
 
 A job goes through phases: parallel ones, in which it can use all the cores that it has threads for,
 and serial ones of a fixed time.
+
+Here the loop is followed second by second. `drfd.sim.lending` only knows where it comes to rest,
+which suffices for months of jobs; `tests/sim/test_lending.py` compares the two.
 """
 
 from __future__ import annotations

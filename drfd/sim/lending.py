@@ -1,0 +1,185 @@
+"""The running jobs of a simulation: when they end, at the speed that the cores lent to them allow.
+
+A job's use of its declared cores is known only as a mean: its processor time over its run time. It
+is taken for a part of the time in which the job kept all its cores busy, and a rest in which it
+used none. With more cores the busy part takes less time, in proportion (a perfect speed-up, so
+results are upper bounds), and the rest takes as long as before. A job whose processor time is not
+known counts as busy all the time.
+
+Between two changes of what runs, all uses stay the same; so the ceilings, which the daemon moves
+each second, are at rest. Their division is therefore made once for each change, by the daemon's
+`core.lending`, and the seconds that its loop takes to follow are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+from drfd.core.fairness.share_tree import FairShare
+from drfd.core.lending.ceilings import Place, node_of
+from drfd.core.lending.division import Claim, divide
+from drfd.core.lending.places import places_of
+from drfd.core.model.vectors import Vector
+from drfd.sim.workload import SimJob, Workload
+
+#: Speeds that differ by less than this part are equal, against rounding errors.
+_SAME = 1e-9
+#: The place of cores in a vector.
+_CORES = 0
+
+
+def busy_part(job: SimJob) -> float:
+    """Return the part of its time in which the job keeps its declared cores busy."""
+    if job.cpu_s is None:
+        return 1.0
+    most_s = job.demand.cores_milli / 1000 * job.run_s
+    return min(1.0, job.cpu_s / most_s) if most_s else 0.0
+
+
+def work_s(job: SimJob) -> float:
+    """Return the job's processor time in core-seconds."""
+    return busy_part(job) * job.demand.cores_milli / 1000 * job.run_s
+
+
+@dataclass(frozen=True, slots=True)
+class Borrower:
+    """A job's use of cores, on average over its busy and its idle time."""
+
+    leaf: str
+    floor: float
+    #: With its declared cores, and with the most that it may be lent.
+    least: float
+    most: float
+
+
+def borrower(job: SimJob, leaf: str, capacity_milli: int) -> Borrower:
+    floor = job.demand.cores_milli / 1000
+    most = max(floor, min(job.most_cores_milli, capacity_milli) / 1000)
+    busy = busy_part(job)
+    least = busy * floor
+    fastest = least / (1 - busy + busy * floor / most) if least else 0.0
+    return Borrower(leaf, floor, least, fastest)
+
+
+def divided(
+    jobs: Mapping[int, Borrower], cores: float, places: Mapping[str, Place]
+) -> dict[int, float]:
+    """Return the cores that each job uses, by job, when its ceiling is at rest."""
+    own: dict[str, list[Claim]] = {}
+    for job_id, job in jobs.items():
+        claim = Claim(job_id=job_id, least=job.least, most=job.most, weight=job.floor)
+        own.setdefault(job.leaf, []).append(claim)
+    return divide(node_of(own, places), cores)
+
+
+class RunningJobs:
+    """The jobs that run in a simulation. Without lending, each takes its run time."""
+
+    def __init__(self, shares: FairShare, *, lends: bool) -> None:
+        self._shares, self._lends = shares, lends
+        self._capacity_milli = shares.capacity[_CORES]
+        self._jobs: dict[int, Borrower] = {}
+        #: Job → (since when it has its speed, what is left then, in seconds without lending; speed)
+        self._left: dict[int, tuple[float, float, float]] = {}
+        #: (end, job), a heap. An entry is out of date if the job's end is another one by now.
+        self._heap: list[tuple[float, int]] = []
+        self._ends: dict[int, float] = {}
+        #: Running jobs that may be lent something.
+        self._borrowing = 0
+
+    @property
+    def next_end_s(self) -> float | None:
+        while self._heap and self._ends.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def start(self, job: SimJob, leaf: str, now_s: float) -> None:
+        if self._lends:
+            self._jobs[job.id] = borrower(job, leaf, self._capacity_milli)
+            self._borrowing += self._may_borrow(job.id)
+        self._set(job.id, now_s, job.run_s, 1.0)
+
+    def take_ended(self, now_s: float) -> int | None:
+        """Remove a job that has ended by now and return its id, or None if there is no more."""
+        end_s = self.next_end_s
+        if end_s is None or end_s > now_s:
+            return None
+        _, job_id = heappop(self._heap)
+        del self._left[job_id], self._ends[job_id]
+        if self._lends:
+            self._borrowing -= self._may_borrow(job_id)
+            del self._jobs[job_id]
+        return job_id
+
+    def divide(self, used: Mapping[str, Vector], now_s: float) -> None:
+        """Lend anew, after a change of what runs. `used` is what each leaf holds."""
+        if not self._borrowing:
+            return
+        cores = self._capacity_milli / 1000
+        if sum(job.most for job in self._jobs.values()) <= cores:
+            parts = {job_id: job.most for job_id, job in self._jobs.items()}
+        else:
+            parts = divided(self._jobs, cores, places_of(self._shares, used, axis=_CORES))
+        for job_id, job in self._jobs.items():
+            speed = max(1.0, parts[job_id] / job.least) if job.most > job.least else 1.0
+            since_s, left_s, before = self._left[job_id]
+            if abs(speed - before) > _SAME * before:
+                self._set(job_id, now_s, left_s - (now_s - since_s) * before, speed)
+        if len(self._heap) > 4 * len(self._ends) + 100:
+            self._heap = [(end_s, job_id) for job_id, end_s in self._ends.items()]
+            heapify(self._heap)
+
+    def _may_borrow(self, job_id: int) -> bool:
+        job = self._jobs[job_id]
+        return job.most > job.least
+
+    def _set(self, job_id: int, now_s: float, left_s: float, speed: float) -> None:
+        self._left[job_id] = now_s, max(0.0, left_s), speed
+        self._ends[job_id] = end_s = now_s + max(0.0, left_s) / speed
+        heappush(self._heap, (end_s, job_id))
+
+
+def for_lending(work: Workload, factor: float | None) -> Workload:
+    """Return the workload with the run times that its jobs have on their declared cores alone.
+
+    With a factor, each job may use so many times the cores that it declares; otherwise each has its
+    own range. Notes say what was assumed.
+    """
+    jobs = [_prepared(job, factor) for job in work.jobs]
+    notes = [
+        "lending: the time in which a job keeps its cores busy shortens in proportion to the cores "
+        "lent to it: an upper bound"
+    ]
+    if factor is not None:
+        notes.append(f"as if each job could use {factor:g} times the cores that it declares")
+    elif not any(job.most_cores_milli > job.demand.cores_milli for job in jobs):
+        notes.append("no job has a range, so nothing is lent; --ranges 4 gives them all one")
+    unknown = sum(job.cpu_s is None for job in jobs)
+    if unknown:
+        notes.append(
+            f"{unknown:,} of {len(jobs):,} jobs say nothing of their processor time, and count as "
+            "busy on all their cores all the time"
+        )
+    slower = sum(new.run_s > old.run_s for new, old in zip(jobs, work.jobs, strict=True))
+    if slower:
+        they, take = ("it", "takes") if slower == 1 else ("they", "take")
+        its = "its" if slower == 1 else "their"
+        notes.append(
+            f"{slower:,} {'job' if slower == 1 else 'jobs'} used more cores than {they} declared; "
+            f"without lending {they} {take} as long as {its} processor time does on what {they} "
+            "declared"
+        )
+    return replace(work, jobs=jobs, notes=(*work.notes, *notes))
+
+
+def _prepared(job: SimJob, factor: float | None) -> SimJob:
+    cores = job.demand.cores_milli / 1000
+    run_s = job.run_s
+    if job.cpu_s is not None and cores and job.cpu_s > cores * run_s:
+        run_s = job.cpu_s / cores
+    most_milli = job.most_cores_milli
+    if factor is not None:
+        most_milli = round(job.demand.cores_milli * factor)
+    return replace(job, run_s=run_s, most_cores_milli=most_milli)
