@@ -597,7 +597,8 @@ def _changes_most_alone(before: JobSpec, after: JobSpec) -> bool:
 def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Actor) -> None:
     """Raise Refused for all but the wall time, which only an administrator may lengthen."""
     asked = {each.name for each in fields(wish) if getattr(wish, each.name) not in (None, ())}
-    if not _changes_most_alone(job.spec, spec) or (asked - {"time_limit_s"}).difference(_AMOUNTS):
+    others = asked.difference(_AMOUNTS, {"disks_max", "time_limit_s"})
+    if others or not _changes_most_alone(job.spec, spec):
         raise Refused(
             "not-waiting",
             f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "

@@ -676,6 +676,17 @@ def two_disks() -> Rules:
     return replace(few, capacity=capacity, axes=Axes(disks=("data", "scratch")))
 
 
+def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs() -> None:
+    bench = Bench(two_disks())
+    job_id = bench.start(spec(asks=TWO))
+    changed(bench, job_id, disks=(("data", 10, 20),), disks_max=(("data", 50, "all"),))
+    assert bench.job(job_id).spec.most == Resources(disks=(("data", 50, 100),))
+    changed(bench, job_id, disks=(("data", 10, 20),), disks_max=(("data", 0, 0),))
+    assert bench.job(job_id).spec.most is None
+    with pytest.raises(Refused, match="the upper end of a range"):
+        changed(bench, job_id, disks=(("data", 11, 20),), disks_max=(("data", 0, 0),))
+
+
 def changed(bench: Bench, job_id: int, **wish: object) -> Resources:
     bench.feed(st.ChangeAsked(now(), job_id, ALICE, st.Change(**wish)))  # type: ignore[arg-type]
     bench.ledger.check()
