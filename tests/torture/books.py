@@ -77,10 +77,19 @@ class Record:
     alone_until_s: int | None = None
     retries: int = 0
     outcome: Outcome | None = None
+    #: Since when it gives back what it has, on the monotonic clock; each step counts anew.
+    leaves_since_mono_s: float | None = None
 
     @property
     def key(self) -> tuple[int, int]:
         return -self.spec.priority, self.id
+
+    @property
+    def departure(self) -> str | None:
+        """The step by which it gives back what it has, or None if it keeps it."""
+        if self.state in ("STOPPING", "CLEANING"):
+            return self.state
+        return "freezing" if self.freezing else None
 
     def is_eligible(self, at_s: float) -> bool:
         late = self.not_before_s is None or self.not_before_s <= at_s
@@ -92,6 +101,8 @@ class Turn:
     """What was known when the events of a turn were decided."""
 
     rules: Rules
+    #: On the monotonic clock.
+    mono_s: float
     kept: Amounts
     #: For whom the pass before had kept a place.
     reserved: frozenset[int]
@@ -293,6 +304,13 @@ class Books:
         job.state = to
 
     def _happen(self, job: Record, event: ev.Event, turn: Turn) -> None:
+        before = job.departure
+        self._enter_news(job, event, turn)
+        if job.departure != before:
+            job.leaves_since_mono_s = None if job.departure is None else turn.mono_s
+        self._note_time(job, event)
+
+    def _enter_news(self, job: Record, event: ev.Event, turn: Turn) -> None:
         attempt = getattr(event, "attempt", None)
         if attempt is not None and not isinstance(event, ev.Admitted):
             claim(attempt == job.attempt, "news of another attempt", event)
@@ -412,7 +430,6 @@ class Books:
                 job.retries += 1
                 self._begin_anew(job, event)
                 job.not_before_s = event.not_before_s
-        self._note_time(job, event)
 
     def _note_time(self, job: Record, event: ev.Event) -> None:
         """What is eligible once does not become early again when the clock is set back."""

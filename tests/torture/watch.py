@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from drfd.core.explain.reasons import ReasonCode, explain_wait
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobState
+from drfd.core.model.job import Job, JobState
 from drfd.core.model.vectors import fits, minus, plus
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.wording.waits import wait_text
@@ -16,6 +16,9 @@ from torture.claims import claim
 
 if TYPE_CHECKING:
     from torture.world import World
+
+#: So many seconds after its grace time a job that gives back its resources is overdue.
+SLOW_S = 60.0
 
 
 def look(world: World) -> None:
@@ -31,7 +34,8 @@ def look(world: World) -> None:
 
 def look_at_victims(world: World, events: list[ev.Event]) -> None:
     """Of the jobs that a turn has stopped or frozen for another, those who pay keep their promise,
-    and the other fits when they have gone."""
+    and the other fits when they have gone. What should have gone long ago counts as held still: who
+    starves behind it is served nevertheless, though its owner has less when it goes after all."""
     asked = (ev.PreemptRequested, ev.SuspendRequested)
     victims = [
         event.job_id
@@ -55,6 +59,9 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
             gift = ledger.axes.released(held)
         else:
             continue
+        if _is_overdue(world, job):
+            world.counts["overdue"] += 1
+            continue
         left[job.spec.leaf] = minus(left[job.spec.leaf], gift)
         free = plus(free, gift)
     claim(fits(place.demand, free), "it is made room, and not enough", victims, place, free)
@@ -65,6 +72,20 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
             if path not in gaining:
                 kept = share_tree.satisfaction(path) >= 1
                 claim(kept, "who pays does not keep its promise", path, job_id, place)
+
+
+def _is_overdue(world: World, job: Job) -> bool:
+    """Whether a job should have given back by now what it was told to. It has its grace time and a
+    minute, from when the controller saw it first: one that has just begun has seen nobody yet."""
+    engine = world.engine
+    assert engine is not None
+    step = job.id, job.attempt, job.state, job.suspensions
+    seen_s = engine.scheduler._departures.since_mono_s.get(step)
+    if seen_s is None:
+        return False
+    began_s = world.books.jobs[job.id].leaves_since_mono_s
+    claim(began_s is not None and seen_s >= began_s, "it was seen to go before it went", job)
+    return seen_s <= world.now().mono_s - engine.rules.grace_s - SLOW_S
 
 
 def _same_jobs(world: World) -> None:

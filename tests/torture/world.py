@@ -317,7 +317,8 @@ class World:
 
     def turn_now(self) -> Turn:
         assert self.engine is not None
-        return Turn(self.engine.rules, self.kept(), self._reserved(), self._real_end)
+        rules, mono_s = self.engine.rules, self.now().mono_s
+        return Turn(rules, mono_s, self.kept(), self._reserved(), self._real_end)
 
     def kept(self) -> Amounts:
         assert self.engine is not None
