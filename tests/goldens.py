@@ -104,6 +104,7 @@ ORDERS: list[Message] = [
     protocol.launch_message(LENT_ORDER),
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=2500)),
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)),
+    protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, most=MOST)),
     protocol.notify_message(ORDER),
     protocol.exec_message(ORDER, protocol.Inside(number=1, command=b"words", proof="0" * 64)),
     protocol.signal_message((5, 1), 3, (10, 12)),
@@ -120,6 +121,15 @@ REPORTS: list[Message] = [
         "mounts": {},
     },
     {"report": "up", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": None, "runner_pid": 10},
+    {
+        "report": "up",
+        **_ONE,
+        "at_s": 5.5,
+        "mono_s": 0.5,
+        "cgroup": "drfd/5.1",
+        "runner_pid": 10,
+        "lends": protocol.ceilings_record(MOST),
+    },
     {"report": "broke", **_ONE, "text": "there is no command x in the job's PATH"},
     {
         "report": "shortage",

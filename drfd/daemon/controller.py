@@ -142,7 +142,13 @@ class Daemon:
         self._engine.changes.listen(self._curves.job_changed)
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(self._engine, self._meter, self._curves)
-        self._lender = Lender(self._engine, self._meter, self._link.lending, self._link.lends)
+        self._lender = Lender(
+            self._engine,
+            self._meter,
+            self._link.lending,
+            self._link.lends,
+            self._link.can_lend,
+        )
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(
             self.journal,

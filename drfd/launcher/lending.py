@@ -2,7 +2,8 @@
 
 The controller orders it, as often as it likes. Only the kernel remembers it: an attempt begins at
 its floor, and keeps what it has been lent while there is no launcher or no controller. Its bounds
-are in its attempt file, so that the next launcher keeps to them too.
+are in its attempt file, so that the next launcher keeps to them too. An attempt that began in
+another mode of cores than SHARE keeps the cores that it has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from drfd.common.journald import about
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.protocol import (
+    SHARE,
     BadMessage,
     Ceilings,
     DiskLimit,
@@ -38,17 +40,18 @@ class Bounds:
     """What an attempt always has, and the most that it may be lent."""
 
     floor: Ceilings
+    #: With 0 cores if its quota is never moved, as in all modes of cores but SHARE.
     most: Ceilings
 
     def clamp(self, order: LendOrder) -> tuple[int | None, tuple[DiskLimit, ...]]:
         """Return the cores, None if none can be lent, and the rates of each disk that has a limit,
         of an order about this attempt, moved into the bounds. A rate without a limit stays without
         one."""
-        cores_milli = None
-        if self.most.cores_milli > self.floor.cores_milli:
-            cores_milli = _between(self.floor.cores_milli, order.cores_milli, self.most.cores_milli)
+        ends, cores_milli = order.most or self.most, None
+        if self.most.cores_milli:
+            cores_milli = _between(self.floor.cores_milli, order.cores_milli, ends.cores_milli)
         asked = {disk.device: disk for disk in order.disks}
-        most = {disk.device: disk for disk in self.most.disks}
+        most = {disk.device: disk for disk in ends.disks}
         return cores_milli, tuple(
             _clamp_disk(floor, asked[floor.device], most.get(floor.device, floor))
             for floor in self.floor.disks
@@ -69,14 +72,13 @@ def _between(floor: int, asked: int, most: int) -> int:
 
 
 def bounds_of(order: LaunchOrder) -> Bounds | None:
-    """Return the bounds of an attempt that can be lent something, or None. In modes of cores other
-    than SHARE, no quota of it is ever moved."""
-    if order.most is None:
-        return None
-    limits, most = order.limits, order.most
-    if not order.may_be_lent_cores:
-        most = replace(most, cores_milli=limits.cores_milli)
-    return Bounds(Ceilings(cores_milli=limits.cores_milli, disks=limits.disks), most)
+    """Return the bounds of an attempt that can be lent something, or None. One without ranges can
+    be, too: its owner may declare them while it runs."""
+    floor = Ceilings(cores_milli=order.limits.cores_milli, disks=order.limits.disks)
+    most = order.most or floor
+    if order.limits.cores_by == SHARE:
+        return Bounds(floor, most)
+    return Bounds(floor, replace(most, cores_milli=0)) if floor.disks else None
 
 
 def record_of(bounds: Bounds) -> Record:

@@ -398,6 +398,8 @@ class LendOrder:
     cores_milli: int
     #: New rates; the ceilings of disks that are not named stay.
     disks: tuple[DiskLimit, ...] = ()
+    #: The most that it may be lent, where that is not what the launch order said; None where it is.
+    most: Ceilings | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -467,13 +469,14 @@ def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...
 def lend_message(order: LendOrder) -> Message:
     fields = {"id": order.id, "attempt": order.attempt, "cores_milli": order.cores_milli}
     disks = {"disks": [_shallow(disk) for disk in order.disks]} if order.disks else {}
-    return {"cmd": LEND, **fields, **disks}
+    most = {} if order.most is None else {"most": ceilings_record(order.most)}
+    return {"cmd": LEND, **fields, **disks, **most}
 
 
 def read_lend(message: Message) -> LendOrder:
     """Raises BadMessage."""
     body = _body(message)
-    more = {"disks": _disks} if "disks" in body else {}
+    more = {name: read for name, read in _LEND_MORE.items() if name in body}
     return LendOrder(**_read_fields("command", body, _LEND | more))
 
 
@@ -652,6 +655,8 @@ _LEND: dict[str, Callable[[str, Any], Any]] = {
     "attempt": _ordinal,
     "cores_milli": _number,
 }
+#: Fields that an order to lend may lack.
+_LEND_MORE: dict[str, Callable[[str, Any], Any]] = {"disks": _disks, "most": _ceilings}
 _CEILINGS: dict[str, Callable[[str, Any], Any]] = {"cores_milli": _number, "disks": _disks}
 _INSIDE: dict[str, Callable[[str, Any], Any]] = {
     "number": _number,

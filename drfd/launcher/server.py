@@ -29,7 +29,7 @@ from drfd.launcher.confinement.interface import Confinement, Devices, LimitFaile
 from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
 from drfd.launcher.gpu_meter.supervision import GpuMeters
-from drfd.launcher.lending import LENDS, Lending, bounds_of, record_of
+from drfd.launcher.lending import LENDS, Lending, bounds_of, read_bounds, record_of
 from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
@@ -44,6 +44,7 @@ from drfd.launcher.protocol import (
     Message,
     PayloadCommand,
     SignalCommand,
+    ceilings_record,
     read_command,
 )
 from drfd.launcher.runner import privileges
@@ -102,6 +103,9 @@ def reports_from(
             "cgroup": created["cgroup"],
             "runner_pid": (attempt.runner or {}).get("pid", 0),
         }
+        bounds = read_bounds(attempt)
+        if bounds is not None:
+            up["lends"] = ceilings_record(bounds.most)
         reports.append(("up", up))
     short = None if attempt.failed is None else read_failure(attempt.failed)
     if short is not None:

@@ -47,11 +47,12 @@ def test_nothing_is_set_below_the_floor_or_above_the_most(
     """Also where the most is below the floor: then it is the floor."""
     asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks)
     cores, rates = Bounds(floor, most).clamp(asked)
-    if most.cores_milli <= floor.cores_milli:
+    top = max(floor.cores_milli, most.cores_milli)
+    if most.cores_milli == 0:
         assert cores is None
     else:
-        assert cores is not None and floor.cores_milli <= cores <= most.cores_milli
-        assert cores == cores_milli or cores in (floor.cores_milli, most.cores_milli)
+        assert cores is not None and floor.cores_milli <= cores <= top
+        assert cores == cores_milli or cores in (floor.cores_milli, top)
     named = {disk.device for disk in disks}
     assert [disk.device for disk in rates] == [
         disk.device for disk in floor.disks if disk.device in named
@@ -67,16 +68,35 @@ def test_nothing_is_set_below_the_floor_or_above_the_most(
             assert (rate == 0) if least == 0 else (least <= rate <= max(least, highest))
 
 
+def test_an_order_may_move_the_upper_ends_and_never_the_lower_ones() -> None:
+    """The owner may declare others while the job runs."""
+
+    def clamped(cores_milli: int, read_bps: int, most: Ceilings | None) -> tuple[int | None, int]:
+        disks = (DiskLimit(device="8:0", read_bps=read_bps, write_bps=9),)
+        asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks, most=most)
+        cores, (rates,) = BOUNDS.clamp(asked)
+        assert rates.write_bps == 0
+        return cores, rates.read_bps
+
+    wider = Ceilings(cores_milli=5000, disks=(replace(BOUNDS.most.disks[0], read_bps=90),))
+    assert clamped(9000, 99, None) == (2000, 50)
+    assert clamped(9000, 99, wider) == (5000, 90)
+    assert clamped(9000, 99, Ceilings(cores_milli=100)) == (500, 10)
+    assert clamped(0, 0, wider) == (500, 10)
+
+
 def test_the_bounds_are_in_the_order_and_in_the_attempt_file(tmp_path: Path) -> None:
     limits = AttemptLimits(
         cores_milli=500, memory_bytes=1, pids=1, cores_by=SHARE, disks=BOUNDS.floor.disks
     )
     asked = order(cwd=tmp_path, limits=limits, most=BOUNDS.most).order
     assert bounds_of(asked) == BOUNDS
-    assert bounds_of(replace(asked, most=None)) is None
+    assert bounds_of(replace(asked, most=None)) == Bounds(BOUNDS.floor, BOUNDS.floor)
     for mode in (QUOTA, WEIGHT, PIN):
-        found = bounds_of(replace(asked, limits=replace(limits, cores_by=mode)))
-        assert found == replace(BOUNDS, most=replace(BOUNDS.most, cores_milli=500)), "only disks"
+        other = replace(limits, cores_by=mode)
+        only_disks = replace(BOUNDS, most=replace(BOUNDS.most, cores_milli=0))
+        assert bounds_of(replace(asked, limits=other)) == only_disks
+        assert bounds_of(replace(asked, limits=replace(other, disks=()))) is None
     directory = os.open(tmp_path, os.O_RDONLY)
     try:
         os.close(attempt_files.create(directory, (1, 1), {"uid": 0, LENDS: record_of(BOUNDS)}))
@@ -124,6 +144,8 @@ def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(
     controller.take("up", id=1, attempt=1)
     for _ in range(3):
         controller.send({"cmd": "lend", "id": 1, "attempt": 1, "cores_milli": 1000})
-    assert [report["report"] for report in controller.list()] == ["up", "listed"]
+    up, listed = controller.list()
+    assert (up["report"], up["lends"]) == ("up", {"cores_milli": 2000, "disks": []})
+    assert listed["report"] == "listed"
     said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
     assert len(said) == 1 and "nothing can be lent" in said[0]

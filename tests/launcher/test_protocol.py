@@ -324,7 +324,9 @@ def test_an_order_to_lend_comes_out_as_it_went_in(disks: tuple[DiskLimit, ...]) 
     asked = LendOrder(id=5, attempt=2, cores_milli=2500, disks=disks)
     line = decode(encode(lend_message(asked)))
     assert read_command(line) == asked and asked.key == (5, 2)
-    assert ("disks" in line) == bool(disks)
+    assert ("disks" in line) == bool(disks) and "most" not in line
+    asked = replace(asked, most=Ceilings(cores_milli=9000, disks=disks))
+    assert read_command(decode(encode(lend_message(asked)))) == asked
 
 
 @pytest.mark.parametrize(
@@ -332,6 +334,7 @@ def test_an_order_to_lend_comes_out_as_it_went_in(disks: tuple[DiskLimit, ...]) 
     [
         *({name: value} for name in ("id", "attempt", "cores_milli") for value in ("1", -1, 1.5)),
         *({"disks": value} for value in (None, {}, "8:0", [{}], [{"device": "8:0"}])),
+        *({"most": value} for value in (None, 9000, {}, {"cores_milli": 9000})),
         *({"id": 0}, {"attempt": 10**18}, {"cores_milli": 1 << 63}, {"memory_bytes": 1}),
     ],
     ids=repr,

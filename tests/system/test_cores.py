@@ -294,6 +294,39 @@ def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start:
     end(instance, first, still)
 
 
+def test_a_range_can_be_declared_while_the_job_runs_and_only_new_jobs_see_another_mode(
+    start: Start,
+) -> None:
+    instance, most = start("quota"), len(CPUS)
+    spin = python("import os; os.fork()\n" + BURN)
+    old = run(instance, f"0.25..{most}", *spin)
+    assert "enforcement.cores is quota" in instance.show(old["id"])["unlent"]
+    instance.config.write_text(config("share"))
+    instance.drf("reload")
+    new = run(instance, 0.25, *spin)
+    instance.drf("set", "-c", "0.25..1", new["id"])
+    wait_for("a loan up to a core", lambda: quota(new) == pytest.approx(1))
+    instance.drf("set", "-c", f"0.25..{most}", new["id"])
+    wait_for("all of it", lambda: quota(new) > 0.9 * (most - 0.25))
+    shown = instance.show(old["id"])
+    assert "lent" not in shown and "it began before" in shown["unlent"]
+    assert quota(old) == pytest.approx(0.25)
+    instance.drf("set", "-c", "0.25", new["id"])
+    wait_for("its floor", lambda: quota(new) == pytest.approx(0.25))
+    end(instance, old, new)
+
+
+def test_what_was_lent_is_taken_back_by_a_daemon_that_starts_in_another_mode(start: Start) -> None:
+    instance, most = start("share"), len(CPUS)
+    job = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    wait_for("a loan", lambda: quota(job) > 0.9 * most)
+    instance.kill()
+    instance.config.write_text(config("quota"))
+    instance.start()
+    wait_for("its floor", lambda: quota(job) == pytest.approx(0.25))
+    end(instance, job)
+
+
 def test_a_job_keeps_its_ceiling_while_no_controller_runs(start: Start) -> None:
     instance, most = start("share"), len(CPUS)
     job = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))

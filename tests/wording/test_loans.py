@@ -6,7 +6,7 @@ from functools import partial
 
 from drfd.wording.loans import loan_text
 
-HUNGRY = partial(loan_text, is_hungry=True, others=())
+HUNGRY = partial(loan_text, asked_milli=8000, is_hungry=True, others=())
 
 
 def test_what_is_lent_is_told_apart_from_the_floor() -> None:
@@ -16,15 +16,17 @@ def test_what_is_lent_is_told_apart_from_the_floor() -> None:
 
 
 def test_who_could_use_more_too_is_named() -> None:
-    text = loan_text(5000, 2000, 8000, is_hungry=True, others=("bob", "carol"))
+    text = HUNGRY(5000, 2000, 8000, others=("bob", "carol"))
     assert text == "may use 5 cores now, 3 of them lent: bob, carol could use more, too"
     users = ("a", "b", "c", "d", "e")
-    text = loan_text(5000, 2000, 8000, is_hungry=True, others=users)
+    text = HUNGRY(5000, 2000, 8000, others=users)
     assert text.endswith("a, b, c and 2 more users could use more, too")
 
 
 def test_nothing_is_explained_where_nothing_is_missing() -> None:
-    text = loan_text(8000, 2000, 8000, is_hungry=False, others=())
+    text = HUNGRY(8000, 2000, 8000, is_hungry=False)
     assert text == "may use 8 cores now, 6 of them lent: all that it asked for"
-    text = loan_text(4000, 2000, 8000, is_hungry=False, others=())
+    text = HUNGRY(6000, 2000, 6000, is_hungry=False)
+    assert text == "may use 6 cores now, 4 of them lent: all that there is"
+    text = HUNGRY(4000, 2000, 8000, is_hungry=False)
     assert text == "may use 4 cores now, 2 of them lent"

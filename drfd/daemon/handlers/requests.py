@@ -25,6 +25,8 @@ from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
+from drfd.core.model.ranges import most_here
+from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
@@ -55,7 +57,7 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.handlers.waiting import WaitingRows
-from drfd.daemon.launcher_link.lending import unlent_text
+from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
@@ -462,6 +464,8 @@ class Requests:
         use now."""
         part: LendingPart = {}
         text = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
+        if text is None and job is not None and self._keeps_its_limits(job):
+            text = ENTRENCHED
         if text is not None and state is not JobState.ENDED:
             part["unlent"] = text
         loan = None if job is None else self._loan(job)
@@ -469,11 +473,21 @@ class Requests:
             part["lent"] = loan
         return part
 
+    def _keeps_its_limits(self, job: Job) -> bool:
+        """Return whether a running job with a range of cores can be lent nothing, though others
+        are: it began in another mode."""
+        is_up = job.state in (JobState.RUNNING, JobState.SUSPENDED)
+        has_range = job.spec.most is not None and job.spec.most.cores_milli > 0
+        is_lent = self.link.lends() and has_range
+        return is_up and is_lent and not self.link.can_lend((job.id, job.attempt))
+
     def _loan(self, job: Job) -> LoanView | None:
         loan = None if job.state is not JobState.RUNNING else self.loan_of(job)
         if loan is None:
             return None
-        floor, most = job.spec.demand.cores_milli, most_cores_milli(job.spec)
+        ends = most_here(job.spec, self.engine.rules.capacity) or NOTHING
+        floor, asked = job.spec.demand.cores_milli, most_cores_milli(job.spec)
+        most = ends.cores_milli or floor
         return {
             "floor": floor / 1000,
             "ceiling": loan.ceiling_milli / 1000,
@@ -481,7 +495,12 @@ class Requests:
             "hungry": loan.is_hungry,
             "others": list(loan.others),
             "text": loan_text(
-                loan.ceiling_milli, floor, most, is_hungry=loan.is_hungry, others=loan.others
+                loan.ceiling_milli,
+                floor,
+                most,
+                asked_milli=asked,
+                is_hungry=loan.is_hungry,
+                others=loan.others,
             ),
         }
 

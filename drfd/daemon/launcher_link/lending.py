@@ -12,6 +12,11 @@ from drfd.launcher.protocol import SHARE, Message
 #: What a range may be of, for people, and what of it the controller lends.
 _WORDS = {"cores": "cores", "disks": "disk rates"}
 _LENT = frozenset({"cores"})
+#: What the owner should know of a running job that began in another mode.
+ENTRENCHED = (
+    "it is lent no cores, because it began before enforcement.cores was share; "
+    "it has the lower end until it ends"
+)
 
 
 def lends(hello: Message, cores_by: str) -> frozenset[str] | None:

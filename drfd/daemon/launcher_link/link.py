@@ -69,6 +69,8 @@ from drfd.daemon.launcher_link.messages import (
     StartedReport,
     StuckReport,
     ToldReport,
+    ceilings_of,
+    disk_limits,
     never_notice_for,
     notice_for,
     order_for,
@@ -142,6 +144,9 @@ class Link:
         self.strays: dict[AttemptKey, Owner] = {}
         #: Bytes of memory that ended attempts have left in use, until they are removed.
         self.left_bytes: dict[AttemptKey, int] = {}
+        #: Running attempts that can be lent something, with the most that they were launched to be
+        #: lent; with 0 cores if these are not lent to it.
+        self.borrowers: dict[AttemptKey, protocol.Ceilings] = {}
 
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
@@ -150,18 +155,18 @@ class Link:
         """Return whether idle cores are lent to running jobs."""
         return "cores" in (lends(self.hello, self.settings.cores_by) or ())
 
+    def can_lend(self, key: AttemptKey) -> bool:
+        """Return whether a running attempt can be lent cores, if any are lent."""
+        found = self.borrowers.get(key)
+        return found is not None and found.cores_milli > 0
+
     def lending(self) -> Callable[[AttemptKey, int], None] | None:
         """Return what sends a running attempt's ceiling, in thousandths of cores; None while no
-        order reaches a launcher that knows them."""
+        order reaches a launcher that knows them. It is equal for the same connection."""
         connection = self._connection
         if connection is None or not connection.is_ready or not self.hello.get("lends"):
             return None
-
-        def send(key: AttemptKey, cores_milli: int) -> None:
-            order = protocol.LendOrder(id=key[0], attempt=key[1], cores_milli=cores_milli)
-            connection.send(protocol.lend_message(order))
-
-        return send
+        return connection.lend
 
     def away_s(self) -> float | None:
         """Return for how many seconds no launcher has taken orders, or None if one does."""
@@ -405,6 +410,24 @@ class LauncherConnection:
         finally:
             del self._inside[number]
 
+    def lend(self, key: AttemptKey, cores_milli: int) -> None:
+        """Order what a running attempt may use from now on, with the upper ends of its ranges if
+        they are not those of its launch."""
+        job, begun = self._engine.ledger.job(key[0]), self._link.borrowers.get(key)
+        demand, disks = job.spec.demand, self._link.settings.disks
+        most = most_here(job.spec, self._engine.rules.capacity) or demand
+        ends = protocol.Ceilings(cores_milli=demand.cores_milli, disks=disk_limits(demand, disks))
+        ends = ceilings_of(demand, most, disks) or ends
+        if begun is not None and not begun.cores_milli:
+            begun = dataclasses.replace(begun, cores_milli=ends.cores_milli)
+        order = protocol.LendOrder(
+            id=key[0],
+            attempt=key[1],
+            cores_milli=cores_milli,
+            most=None if ends == begun else ends,
+        )
+        self.send(protocol.lend_message(order))
+
     def _unkept_limit(self, job: Job) -> str | None:
         """Return why a limit of the job cannot be kept, without which it must not start, or
         None."""
@@ -511,6 +534,8 @@ class LauncherConnection:
         match report:
             case StartedReport() if job is not None:
                 self._meter.watch(key, report.runner_pid, report.cgroup)
+                if report.lends is not None:
+                    self._link.borrowers[key] = report.lends
             case EndedReport() if job is not None:
                 measured = self._meter.finish(job, report.cpu_s)
                 if left_bytes := report.counted.get("left_bytes"):
@@ -529,6 +554,7 @@ class LauncherConnection:
         if job is not None and is_removed:
             # Whoever sees that the job has ended finds nothing of it stuck.
             self._link.stuck.discard(key)
+            self._link.borrowers.pop(key, None)
             # Usually of the same turn, so that the next start waits for one commit, not for two.
             removed = AttemptRemoved(self._engine.clock(), *key)
             # Its file is still to go. If this order is lost, the next reconciliation gives it.
@@ -537,6 +563,7 @@ class LauncherConnection:
     def _forget(self, key: AttemptKey) -> bool:
         """Drop the state of a removed attempt, and return whether it was a stray."""
         self._link.stuck.discard(key)
+        self._link.borrowers.pop(key, None)
         self._meter.forget(key)
         # Memory left in use counts as external before the job's memory is allocated to others.
         if left_bytes := self._link.left_bytes.pop(key, 0):

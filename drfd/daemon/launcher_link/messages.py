@@ -365,6 +365,8 @@ class StartedReport(_AttemptReport, tag="up", frozen=True, kw_only=True):
     runner_pid: int
     #: None if the attempt has no cgroup.
     cgroup: str | None
+    #: The most that it was launched to be lent; None if it can be lent nothing.
+    lends: Ceilings | None = None
 
 
 class LaunchAbortedReport(_AttemptReport, tag="broke", frozen=True, kw_only=True):

@@ -3,7 +3,9 @@
 Measures how much each running job has used and whether its ceiling held it back, has
 `core.lending` judge, and sends the launcher the ceilings that have changed. Nothing of this is
 state that must survive: without this loop, jobs keep the ceilings that the kernel has, and their
-floors by weights.
+floors by weights. So what the kernel has is not known of jobs that run when a launcher connects: an
+earlier controller may have lent them something, or an order may have been lost with the launcher.
+They are ordered what they may use whatever it is.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two judgements.
 STEP_S = 1.0
+#: Orders an attempt's ceiling, in thousandths of cores.
+Send = Callable[[AttemptKey, int], None]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
 #: Seconds after which a reading is too old to tell a rate.
@@ -63,10 +67,16 @@ class Lender:
     engine: Engine
     meter: Meter
     #: Sends the launcher a job's ceiling, in thousandths of cores; None while no order reaches it.
-    send: Callable[[], Callable[[AttemptKey, int], None] | None]
+    #: Equal as long as it is the same connection.
+    send: Callable[[], Send | None]
     lends: Callable[[], bool]
+    #: Whether a running attempt can be lent anything: not one that began in another mode.
+    can_lend: Callable[[AttemptKey], bool]
     loans: dict[AttemptKey, Loan] = field(default_factory=dict)
     _before: Reading | None = None
+    #: What sent the latest order, and the attempts of which it is not known what the kernel has.
+    _latest: Send | None = None
+    _unsure: set[AttemptKey] = field(default_factory=set)
     #: The use by processes outside drfd at the latest step, in cores.
     _outside: float = 0.0
     _places: tuple[object, Mapping[str, Place]] | None = None
@@ -88,6 +98,9 @@ class Lender:
         if send is None:
             # What the launcher has set stays.
             return
+        if send != self._latest:
+            self._latest = send
+            self._unsure = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
         if not self.lends():
             self._take_back(send)
             return
@@ -95,7 +108,7 @@ class Lender:
         reading = await asyncio.to_thread(read_counters, dict(self.meter.mounts), watched)
         self.take(reading, send)
 
-    def take(self, reading: Reading, send: Callable[[AttemptKey, int], None]) -> None:
+    def take(self, reading: Reading, send: Send) -> None:
         """Judge by this reading and the one before, and send the ceilings that have changed."""
         before, self._before = self._before, reading
         if before is None or not 0 < reading.mono_s - before.mono_s < _STALE_S:
@@ -124,12 +137,9 @@ class Lender:
                 continue
             floor = most = job.spec.demand.cores_milli / 1000
             ends = most_here(job.spec, self.engine.rules.capacity)
-            if ends is not None and ends.cores_milli:
+            if ends is not None and ends.cores_milli and self.can_lend(key):
                 most = ends.cores_milli / 1000
             loan = self.loans.get(key)
-            if most > floor and loan is None and self.meter.pinned_cpus(job) is not None:
-                # From before the configuration was changed: it has CPUs of its own.
-                most = floor
             borrower = Borrower(
                 job_id=job.id,
                 leaf=job.spec.leaf,
@@ -174,7 +184,7 @@ class Lender:
         self,
         jobs: Sequence[tuple[Job, Borrower]],
         found: Mapping[int, Judgement],
-        send: Callable[[AttemptKey, int], None],
+        send: Send,
     ) -> None:
         hungry = {job.spec.user for job, _ in jobs if found[job.id].is_hungry}
         loans: dict[AttemptKey, Loan] = {}
@@ -182,28 +192,41 @@ class Lender:
             key, judgement = (job.id, job.attempt), found[job.id]
             before = self.loans.get(key)
             milli = round(judgement.ceiling * 1000)
+            had = job.spec.demand.cores_milli if before is None else before.ceiling_milli
+            if self._is_unsure(key) or had != milli:
+                send(key, milli)
             if borrower.most > borrower.floor or before is not None:
-                if (borrower.floor * 1000 if before is None else before.ceiling_milli) != milli:
-                    send(key, milli)
                 others = sorted(hungry - {job.spec.user}) if judgement.is_hungry else []
                 loans[key] = Loan(
                     ceiling_milli=milli, is_hungry=judgement.is_hungry, others=tuple(others)
                 )
         # Of a job that is frozen now, or was not measured, the loan stays as it is.
-        alive = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
-        kept = {key: loan for key, loan in self.loans.items() if key in alive}
-        self.loans = kept | loans
+        self.loans |= loans
+        self._forget_ended()
 
-    def _take_back(self, send: Callable[[AttemptKey, int], None]) -> None:
+    def _take_back(self, send: Send) -> None:
         """Set all ceilings back to the floors, after the configuration has changed."""
         self._before = None
-        if not self.loans:
+        if not self.loans and not self._unsure:
             return
         for job in self._running():
-            loan = self.loans.pop((job.id, job.attempt), None)
-            floor = job.spec.demand.cores_milli
-            if loan is not None and loan.ceiling_milli != floor:
-                send((job.id, job.attempt), floor)
+            key, floor = (job.id, job.attempt), job.spec.demand.cores_milli
+            loan = self.loans.pop(key, None)
+            if self._is_unsure(key) or (loan is not None and loan.ceiling_milli != floor):
+                send(key, floor)
+        self._forget_ended()
+
+    def _is_unsure(self, key: AttemptKey) -> bool:
+        """Return whether the kernel may have another ceiling than was ordered last, from now on
+        not any more."""
+        was_unsure = key in self._unsure
+        self._unsure.discard(key)
+        return was_unsure and self.can_lend(key)
+
+    def _forget_ended(self) -> None:
+        alive = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
+        self.loans = {key: loan for key, loan in self.loans.items() if key in alive}
+        self._unsure &= alive
 
     def loan(self, job: Job) -> Loan | None:
         """Return what the job may use now, or None if it is lent nothing."""

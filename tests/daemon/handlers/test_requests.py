@@ -32,6 +32,7 @@ from drfd.daemon.handlers.doctor import private_view
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
+from drfd.launcher.protocol import Ceilings
 from fakes import (
     ADMIN,
     ALICE,
@@ -850,6 +851,27 @@ async def test_a_range_is_accepted_and_said_to_count_for_nothing_where_nothing_i
         job = (await desk.ask(ALICE, op="show", id=reply["id"]))["job"]
         assert job["demand"].get("cores_max") == most
         assert ("unlent" in job) is (most is not None)
+
+
+async def test_a_job_that_began_before_cores_were_lent_says_that_it_is_lent_none(
+    make_desk: MakeDesk,
+) -> None:
+    desk = make_desk()
+    ranged = {"cores_milli": 1000, "cores_max_milli": 4000}
+    fields = {"argv": ["true"], "cwd": "/", "demand": ranged}
+    job_id = (await desk.ask(ALICE, op="submit", **fields))["id"]
+    desk.link.settings = replace(desk.link.settings, cores_by="share")
+    desk.link.hello = {"lends": True, "lendable": ["cores"]}
+
+    async def unlent() -> str | None:
+        return (await desk.ask(ALICE, op="show", id=job_id))["job"].get("unlent")
+
+    assert desk.shell.host.take() == [Launch(job_id, 1)]
+    assert await unlent() is None, "it may yet begin"
+    desk.shell.turn(attempt_started(job_id))
+    assert "it began before enforcement.cores was share" in (await unlent() or "")
+    desk.link.borrowers[job_id, 1] = Ceilings(cores_milli=1000)
+    assert await unlent() is None
 
 
 async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk: MakeDesk) -> None:

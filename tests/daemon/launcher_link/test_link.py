@@ -318,6 +318,46 @@ UP_1 = st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)
 CANCEL_1 = st.CancelAsked(now(), 1, ALICE)
 
 
+LENDS = {**HELLO, "lends": True, "lendable": ["cores", "disks"]}
+
+
+def ceilings(cores_milli: int) -> Message:
+    return {"cores_milli": cores_milli, "disks": []}
+
+
+async def test_an_order_to_lend_names_the_upper_ends_where_they_are_not_those_of_the_launch(
+    bench: OpenBench,
+) -> None:
+    async with bench() as b:
+        b.launcher.hello = LENDS
+        b.link.settings = replace(b.link.settings, cores_by=protocol.SHARE)
+        await b.ready()
+        await b.ask(st.SubmitAsked(now(), spec(asks=demand(1), most=demand(4))))
+        await b.ask(asks())
+        await b.quiet()
+        launches = [each for each in b.taken() if each["cmd"] == "launch"]
+        assert [each.get("most") for each in launches] == [ceilings(4000), None]
+        b.launcher.send({**up(1), "lends": ceilings(4000)}, {**up(2), "lends": ceilings(1000)})
+        await until(lambda: len(b.link.borrowers) == 2, lambda: str(b.link.borrowers))
+        send = b.link.lending()
+        assert send is not None and send == b.link.lending()
+        send((1, 1), 2000)
+        for job_id, most in ((1, 6000), (2, 3000), (2, 0)):
+            change = st.Change(cores_milli=1000, cores_max_milli=most)
+            await b.ask(st.ChangeAsked(now(), job_id, ALICE, change))
+            send((job_id, 1), 2500)
+        await b.quiet()
+        usual = {"cmd": "lend", "attempt": 1, "cores_milli": 2500}
+        assert b.taken() == [
+            {**usual, "id": 1, "cores_milli": 2000},
+            {**usual, "id": 1, "most": ceilings(6000)},
+            {**usual, "id": 2, "most": ceilings(3000)},
+            {**usual, "id": 2},
+        ]
+        b.launcher.send(ended(1), about("removed", 1))
+        await until(lambda: set(b.link.borrowers) == {(2, 1)}, lambda: str(b.link.borrowers))
+
+
 # -- the greeting ------------------------------------------------------------------------------
 
 

@@ -26,6 +26,8 @@ class World:
     bench: Bench = field(default_factory=Bench)
     is_on: bool = True
     is_connected: bool = True
+    #: Attempts that can be lent nothing.
+    fixed: set[AttemptKey] = field(default_factory=set)
     sent: list[tuple[AttemptKey, int]] = field(default_factory=list)
     mono_s: float = 100.0
     busy_s: float = 0.0
@@ -39,6 +41,7 @@ class World:
             Meter(lambda: self.mono_s),
             lambda: self._send if self.is_connected else None,
             lambda: self.is_on,
+            lambda key: key not in self.fixed,
         )
 
     def _send(self, key: AttemptKey, cores_milli: int) -> None:
@@ -165,6 +168,7 @@ def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> Non
     job, quiet = world.start(2, 8), world.start(1, None)
     for _ in range(3):
         world.second((job, 2, True), (quiet, 0, False))
+    world.fixed.add((quiet.id, 1))
     world.sent.clear()
     world.is_on = False
     asyncio.run(world.lender._step())
@@ -173,6 +177,60 @@ def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> Non
     world.sent.clear()
     asyncio.run(world.lender._step())
     assert world.sent == []
+
+
+def test_a_job_that_began_in_another_mode_is_lent_nothing(world: World) -> None:
+    """It has a quota for good, or no ceiling, or CPUs of its own."""
+    old, new = world.start(2, 8), world.start(2, 8, leaf="root.bob")
+    world.fixed.add((old.id, 1))
+    for _ in range(4):
+        assert old.id not in world.second((old, 2, True), (new, 2, True))
+    assert world.lender.loan(old) is None
+    assert world.lender.loans[new.id, 1].ceiling_milli > 6000
+
+
+def test_a_higher_end_counts_for_a_job_that_runs_and_a_lower_one_at_once(world: World) -> None:
+    job = world.start(2, None)
+    for _ in range(3):
+        assert world.second((job, 2, True)) == {}
+    for most, ceiling in ((6, 6000), (3, 3000), (2, 2000)):
+        change = st.Change(cores_milli=2000, cores_max_milli=most * 1000)
+        world.bench.feed(st.ChangeAsked(now(), job.id, ALICE, change))
+        found: dict[int, int] = {}
+        for _ in range(3):
+            found |= world.second((job, 2, True))
+        assert found == {job.id: ceiling}
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_new_launcher_or_controller_orders_all_that_run_what_they_may_use(is_on: bool) -> None:
+    """What the kernel has is not known: an earlier controller may have lent them something."""
+    world = World(is_on=is_on)
+    jobs = [world.start(2, 8), world.start(1, None, leaf="root.bob")]
+    old = world.start(1, 8)
+    world.fixed.add((old.id, 1))
+    frozen = world.start(1, 8)
+    world.bench.feed(st.SuspendAsked(now(), frozen.id, ALICE))
+    world.bench.feed(st.Frozen(now(), frozen.id, 1))
+    use = [(job, 0.1, False) for job in jobs]
+
+    def sent() -> dict[int, int]:
+        """What two seconds bring."""
+        world.sent.clear()
+        asyncio.run(world.lender._step())
+        found = dict(world.sent)
+        for _ in range(2 if is_on else 0):
+            found |= {(job_id, 1): milli for job_id, milli in world.second(*use).items()}
+        return {job_id: milli for (job_id, _), milli in found.items()}
+
+    first = sent()
+    assert first.keys() == {job.id for job in jobs}
+    assert first[jobs[1].id] == 1000
+    world.bench.feed(st.ResumeAsked(now(), frozen.id, ALICE))
+    assert world.bench.schedule() == [frozen.id]
+    use.append((world.bench.job(frozen.id), 0.1, False))
+    assert sent().keys() - first.keys() == {frozen.id}
+    assert jobs[1].id not in sent()
 
 
 def test_while_no_order_reaches_the_launcher_all_stays(world: World) -> None:
