@@ -5,8 +5,9 @@ at once. So what a job leaves of its floor may be lent to others meanwhile, and 
 may exceed what there is.
 
 What a job could use is not known, only what it has used: one that was held back by its ceiling
-could use all that it may be lent, any other a little more than it has used. Processes outside drfd
-are reckoned in the same way and come first, so nothing is lent that they would miss.
+could use all that it may be lent, any other a little more than it has used, and for one that sleeps
+nothing is kept. Processes outside drfd are reckoned in the same way and come first, so nothing is
+lent that they would miss.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from math import inf
 
 from drfd.core.lending.ceilings import Borrower
 
-#: By how much more than it has used a job is expected to use next, if nothing held it back: a
-#: factor, and for one that has used nearly nothing an amount, in cores.
-_MORE, _LEAST_MORE = 1.3, 0.05
+#: By how much more than they have used a job, and processes outside drfd, are expected to use next,
+#: if nothing held them back: a factor, and for those outside an amount, in cores.
+_MORE, _MORE_OUTSIDE = 1.3, 0.05
 #: The part of the machine that must be in use for it to count as full, and the part of its floor
 #: that a job must then use to count as held back: there is no other sign of it on cgroup v1.
 _FULL, _MOST_OF_FLOOR = 0.93, 0.9
@@ -42,7 +43,8 @@ class Machine:
     @property
     def room(self) -> float:
         """What is there for jobs, if processes outside come first and may want more."""
-        wanted = self.outside * _MORE + _LEAST_MORE if self.outside > _LEAST_MORE else self.outside
+        is_some = self.outside > _MORE_OUTSIDE
+        wanted = self.outside * _MORE + _MORE_OUTSIDE if is_some else self.outside
         return max(0.0, self.capacity - wanted)
 
     @property
@@ -61,4 +63,4 @@ class Machine:
     def wanted(self, job: Borrower) -> float:
         if self.is_held_back(job):
             return job.most
-        return job.used * _MORE + _LEAST_MORE
+        return job.used * _MORE

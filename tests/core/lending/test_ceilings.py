@@ -76,7 +76,14 @@ def test_what_an_idle_job_does_not_use_is_lent_and_its_floor_stays() -> None:
     """Together the ceilings are then more than there is: weights give the sleeper its floor back
     when it wakes up."""
     sleeper = job(2, floor=4, ceiling=4, used=0, throttled=False)
-    assert settled(FULL, job(), sleeper) == [7.95, 4]
+    assert settled(FULL, job(), sleeper) == [8, 4]
+
+
+def test_nothing_is_kept_for_a_crowd_of_sleepers() -> None:
+    sleepers = [
+        job(number, floor=0.05, ceiling=0.05, used=0, throttled=False) for number in range(2, 102)
+    ]
+    assert settled(FULL, job(), *sleepers) == [8, *[0.05] * 100]
 
 
 def test_who_holds_less_is_lent_first() -> None:
