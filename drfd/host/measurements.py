@@ -413,7 +413,18 @@ def _read(
     if mount is None:
         return None
     try:
-        with open(os.path.join(mount, cgroup, name)) as file:
-            return read(file.read())
+        return read(_text(f"{mount}/{cgroup}/{name}"))
     except (OSError, ValueError):
         return None
+
+
+def _text(path: str) -> str:
+    """Return a small file's text. Hundreds are read each second, and `open` takes twice as long."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(file, 1 << 16):
+            parts.append(part)
+        return b"".join(parts).decode()
+    finally:
+        os.close(file)
