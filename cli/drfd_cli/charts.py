@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 _LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
 _LEAST_POINTS = 3
 
-CurveKind = Literal["cores", "memory", "read", "write", "gpu_utilisation", "gpu_memory"]
+CurveKind = Literal[
+    "cores", "cores_lent", "memory", "read", "write", "gpu_utilisation", "gpu_memory"
+]
 #: Each with its label and the format of an amount.
 _USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
     ("cores", "cores", lambda cores: show_cores(round(1000 * cores))),
+    ("cores_lent", "lent", lambda cores: show_cores(round(1000 * cores))),
     ("memory", "memory", show_size),
     ("gpu_utilisation", "GPU", lambda percent: f"{percent}%"),
     ("gpu_memory", "GPU mem", show_size),
@@ -41,16 +44,19 @@ _USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
 
 def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) -> list[str]:
     """Return the use of cores, of memory and of GPUs, a line each, if known; at most `columns`
-    wide."""
+    wide. What was lent of the cores has a line of its own, unless that is nothing."""
     if curve is None:
         return []
     shown = [each for each in _USAGE_KINDS if len(_known(curve.get(each[0]))) >= _LEAST_POINTS]
+    if not any(curve.get("cores_lent", ())):
+        shown = [each for each in shown if each[0] != "cores_lent"]
     label_columns = max(len(label) for label in ("memory", *(label for _, label, _ in shown)))
     found = []
     for kind, label, show in shown:
         asked, most = declared(demand, kind), max(_known(curve[kind]))
         length = show_duration(curve["at"][-1] - curve["at"][0])
-        part = f" of {show(asked)}" if asked else ""
+        whole = output.show_cores_of(demand) if kind == "cores" else show(asked)
+        part = f" of {whole}" if asked else ""
         words = f"most {show(most)}{part}, over {length}"
         room = columns - label_columns - len(words) - 4
         if room >= _LEAST_POINTS:
@@ -64,8 +70,13 @@ def _known(values: Sequence[float | None] | None) -> list[float]:
 
 
 def declared(demand: ResourcesView, kind: CurveKind) -> float:
-    """Return the declared amount of what a curve shows, or 0 if the job declares none."""
+    """Return the declared amount of what a curve shows, of a range the upper end, or 0 if the job
+    declares none."""
     match kind:
+        case "cores":
+            return demand.get("cores_max", demand["cores"])
+        case "cores_lent":
+            return max(0.0, demand.get("cores_max", 0.0) - demand["cores"])
         case "gpu_utilisation":
             return 100 * demand["gres"].get("gpu", 0)
         case "gpu_memory":

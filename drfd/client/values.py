@@ -251,13 +251,15 @@ class UsagePoints:
     #: Bytes on all GPUs, and utilisation in per cent of one; empty for a job without a GPU.
     gpu_memory: tuple[int | None, ...] = ()
     gpu_utilisation: tuple[int | None, ...] = ()
+    #: The part of `cores` that was lent; empty for a job without a range of cores.
+    cores_lent: tuple[float | None, ...] = ()
     #: The job's demand, or None for the jobs of a user together.
     demand: Amounts | None
 
     @classmethod
     def of(cls, reply: UsageReply) -> UsagePoints:
         usage: Mapping[str, Any] = reply["usage"]
-        points = dict.fromkeys(("gpu_memory", "gpu_utilisation"), ())
+        points = dict.fromkeys(("gpu_memory", "gpu_utilisation", "cores_lent"), ())
         points |= {name: tuple(each) for name, each in usage.items()}
         demand = reply["demand"]
         return _read(cls, points, demand=None if demand is None else Amounts.of(demand))

@@ -41,11 +41,18 @@ class Point(NamedTuple):
     gpu_memory_count: int = 0
     gpu_percent_sum: int = 0
     gpu_percent_count: int = 0
+    #: The part of the processor time that was lent.
+    lent_us: int = 0
+    lent_ms: int = 0
 
     @property
     def cores_milli(self) -> int | None:
         # A microsecond of CPU time per millisecond is a thousandth of a core.
         return round(self.cpu_us / self.cpu_ms) if self.cpu_ms else None
+
+    @property
+    def lent_milli(self) -> int | None:
+        return round(self.lent_us / self.lent_ms) if self.lent_ms else None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -72,7 +79,7 @@ _WIDTH = len(Point._fields)
 
 
 class Series:
-    """A series of points in one block of machine words: 112 bytes each, 28 KiB at most."""
+    """A series of points in one block of machine words: 128 bytes each, 32 KiB at most."""
 
     __slots__ = ("_longest_ms", "_rows", "_step_ms")
 
@@ -156,6 +163,7 @@ def total(points: Iterable[Point], end_ms: int) -> Point:
         *_scaled_sum([(each.written_bytes, each.written_ms) for each in found]),
         *_known_sum([each.gpu_memory_bytes for each in found]),
         *_known_sum([each.gpu_percent for each in found]),
+        *_scaled_sum([(each.lent_us, each.lent_ms) for each in found]),
     )
 
 
@@ -231,6 +239,33 @@ class GpuTally:
         return self.percent_sum // self.percent_count if self.percent_count else None
 
 
+#: Milliseconds of use of the floor by which a use between two readings may be above it although
+#: nothing is lent: the kernel counts quotas in periods of 100 ms, which readings do not meet.
+_JITTER_MS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class LentTally:
+    """Processor time that an attempt has been lent until a reading: what it has used beyond its
+    floor, in each interval between two readings. Use below the floor makes up for none of it."""
+
+    lent_us: int = 0
+    #: All that the attempt had used at the latest reading, and when that was, on the monotonic
+    #: clock: readings go on from there after a restart.
+    cpu_us: int = 0
+    mono_ms: int = 0
+
+    def plus(self, floor_milli: int, cpu_us: int, mono_ms: int) -> LentTally:
+        """Return the tally with another reading; one that is not later changes nothing."""
+        span_ms = mono_ms - self.mono_ms
+        if span_ms <= 0:
+            return self
+        # A thousandth of a core is a microsecond per millisecond.
+        beyond_us = cpu_us - self.cpu_us - floor_milli * span_ms
+        lent_us = beyond_us if beyond_us > floor_milli * _JITTER_MS else 0
+        return LentTally(self.lent_us + lent_us, max(self.cpu_us, cpu_us), mono_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Points in columns, the oldest first: end, length, and the means of that time.
@@ -252,6 +287,10 @@ class Curve:
     gpu_percent: Column = ()
     #: Stored with the curve of a running job, so that a restart goes on with it.
     gpu_tally: GpuTally | None = None
+    #: The part of `cores_milli` that was lent.
+    lent_milli: Column = ()
+    #: As `gpu_tally`.
+    lent_tally: LentTally | None = None
 
     @classmethod
     def of(cls, attempt: int, points: Iterable[Point]) -> Curve:
@@ -271,6 +310,7 @@ class Curve:
             _known([_kib(each.write_bps) for each in found]),
             _known([_kib(each.gpu_memory_bytes) for each in found]),
             _known([each.gpu_percent for each in found]),
+            lent_milli=_known([each.lent_milli for each in found]),
         )
 
     def __len__(self) -> int:
@@ -288,9 +328,10 @@ class Curve:
             self.write_kib_s or repeat(None),
             self.gpu_memory_kib or repeat(None),
             self.gpu_percent or repeat(None),
+            self.lent_milli or repeat(None),
             strict=False,
         )
-        for later_ms, span_ms, cores, memory, read, written, gpu_memory, gpu_percent in rows:
+        for later_ms, span_ms, cores, memory, read, written, gpu_memory, gpu_percent, lent in rows:
             end_ms += later_ms
             readings = max(1, span_ms // _READING_MS)
             yield Point(
@@ -302,6 +343,7 @@ class Curve:
                 *_moved(_bytes(written), span_ms),
                 *_sum_and_divisor(_bytes(gpu_memory), readings),
                 *_sum_and_divisor(gpu_percent, readings),
+                *_sum_and_divisor(lent, span_ms),
             )
 
 

@@ -46,6 +46,8 @@ _NO_MORE = b',"also":[]'
 _NO_MOST = b',"most":null'
 #: Omitted from a curve where no GPU was measured: there are as many curves as jobs.
 _NO_GPUS, _NO_TALLY = b',"gpu_memory_kib":[],"gpu_percent":[]', b',"gpu_tally":null'
+#: Omitted from a curve of a job without a range of cores.
+_NO_LENT = b',"lent_milli":[],"lent_tally":null'
 
 
 def _plain(value: object) -> object:
@@ -67,7 +69,7 @@ def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> 
     if isinstance(record, ev.DependencySettled):
         return data.replace(_NO_MORE, b"")
     if isinstance(record, Curve):
-        return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"")
+        return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"").replace(_NO_LENT, b"")
     return data.replace(_NO_DISKS, b"").replace(_NO_MOST, b"")
 
 

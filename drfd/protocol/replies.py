@@ -121,6 +121,8 @@ class CurveView(TypedDict):
     #: seen on one.
     gpu_memory: NotRequired[list[int | None]]
     gpu_utilisation: NotRequired[list[int | None]]
+    #: The part of `cores` that was lent; sent of jobs with a range of cores.
+    cores_lent: NotRequired[list[float | None]]
 
 
 class GpuUsageView(TypedDict):
@@ -134,7 +136,13 @@ class GpuUsageView(TypedDict):
     gpu_utilisation_mean: NotRequired[int | None]
 
 
-class UsageView(GpuUsageView):
+class LentUsageView(TypedDict):
+    #: CPU time that the job used beyond the lower end of its range of cores; sent of a job with one
+    #: where it is measured.
+    lent_cpu_seconds: NotRequired[float]
+
+
+class UsageView(GpuUsageView, LentUsageView):
     """Use of a job so far; zero where it is not known."""
 
     cores: float
@@ -169,6 +177,10 @@ class UsedView(TypedDict):
     processes_peak: int | None
     gpu_memory_peak: int | None
     gpu_utilisation_mean: int | None
+    #: The most cores in use between two samples.
+    cores_peak: float | None
+    #: CPU time beyond the lower end of its range of cores; null without a range.
+    lent_cpu_seconds: float | None
 
 
 class AllRunsView(TypedDict):
@@ -184,6 +196,8 @@ class AllRunsView(TypedDict):
     written_bytes: int | None
     #: The highest of all runs, on all GPUs together.
     gpu_memory_peak: int | None
+    #: CPU time beyond the lower end of its range of cores; null without a range.
+    lent_cpu_seconds: float | None
 
 
 #: The keys of `UsedView`, in their order.
@@ -654,6 +668,8 @@ class AccountView(TypedDict):
     #: given, in bytes; null where it is not measured.
     gpu_memory_peak_max: int | None
     gpu_memory_single_peak_max: int | None
+    #: CPU time that jobs with a range of cores used beyond its lower end; null if none has one.
+    lent_us: int | None
 
 
 class JobCurveView(CurveView):

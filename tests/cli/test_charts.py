@@ -90,6 +90,27 @@ def test_of_a_job_with_gpus_their_use_is_drawn_too(
     assert "GPU mem  ▁▄▄  most 4G of 8G, over 30m00s" in drf("show", 42).out
 
 
+def test_of_a_job_that_was_lent_cores_these_are_drawn_too(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    """A job that holds two cores and has had up to eight."""
+    lent = {"cores_lent": [None, 0.0, 3.0, 6.0]}
+    shown = points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600) | lent
+    asks = job()["demand"] | {"cores": 2.0, "cores_max": 8.0}
+    usage = job()["usage"] | {"lent_cpu_seconds": 61.25}
+    shown_job = job(demand=asks, usage=usage)
+    daemon.replies = {"show": {"job": shown_job, "events": [], "curve": shown}}
+    lines = drf("show", 42).out.splitlines()
+    assert "lent       61.2 s of CPU, beyond what it holds" in lines
+    at = next(at for at, line in enumerate(lines) if line.startswith("over time"))
+    assert lines[at : at + 2] == [
+        "over time  cores   ▁▅█  most 8 of 2..8, over 30m00s",
+        "           lent     ▄█  most 6 of 6, over 30m00s",
+    ]
+    shown["cores_lent"], shown_job["usage"] = [None, 0.0, 0.0, 0.0], usage | {"lent_cpu_seconds": 0}
+    assert "lent" not in drf("show", 42).out
+
+
 @pytest.mark.parametrize("shown", [None, points([None, 1.0], [1, 1])], ids=["none", "two points"])
 def test_where_little_is_known_nothing_is_drawn(
     shown: dict[str, Any] | None, drf: Drf, daemon: CannedDaemon, job: MakeJob

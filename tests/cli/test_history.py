@@ -90,7 +90,7 @@ def test_a_job_that_ran_more_than_once_is_shown_with_all_its_runs(
     job = past("CANCELLED", started_at=None) | {"all_runs": ALL_RUNS, "used": dict.fromkeys(USED)}
     daemon.replies = {"hello": ME, "history": page(job)}
     assert drf("history").screen.splitlines()[3].split()[-3:] == ["1h00m", "2/8", "2G/16G"]
-    assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0,,,")
+    assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0,,,,,")
     job["all_runs"] = ALL_RUNS | {"gpu_memory_peak": 5 << 29}
     head, _, row = drf("history").screen.splitlines()[1:4]
     assert head.endswith(" MEM GPU MEM")
@@ -110,8 +110,28 @@ def test_the_use_of_gpus_is_shown_where_some_job_had_any(
     end = heads.index("GPU MEM") + len("GPU MEM")
     assert [row[:end].split()[-1] for row in rows] == ["-", "2.5G"]
     head, *lines = drf("history", "--csv").out.splitlines()
-    assert head.endswith(",gpu_memory_peak,gpu_utilisation_mean,declared_cores_max")
-    assert sorted(line.split(",")[-3:-1] for line in lines) == [["", ""], [str(5 << 29), "80"]]
+    at = head.split(",").index("gpu_memory_peak")
+    assert head.split(",")[at + 1] == "gpu_utilisation_mean"
+    values = sorted(line.split(",")[at : at + 2] for line in lines)
+    assert values == [["", ""], [str(5 << 29), "80"]]
+
+
+def test_a_range_is_shown_as_declared_and_what_was_lent_is_in_the_last_columns(
+    drf: Drf, daemon: CannedDaemon, past: MakeJob
+) -> None:
+    """An older daemon sends neither."""
+    lent = {"cores_peak": 5.5, "lent_cpu_seconds": 60.25}
+    job = past(used=USED | lent)
+    ranged = job | {"demand": job["demand"] | {"cores_max": 16.0}}
+    daemon.replies = {"hello": ME, "history": page(past(id=41), ranged)}
+    shown = drf("history")
+    assert [word for word in shown.screen.split() if word.startswith("0.8/")] == [
+        "0.8/8..16",
+        "0.8/8",
+    ]
+    head, *lines = drf("history", "--csv").out.splitlines()
+    assert head.endswith(",cores_peak,lent_cpu_seconds")
+    assert [line.split(",")[-2:] for line in lines] == [["5.5", "60.25"], ["", ""]]
 
 
 def test_the_time_of_a_short_job_has_tenths(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
@@ -203,7 +223,7 @@ def test_a_csv_of_nothing_has_its_first_line(drf: Drf, daemon: CannedDaemon) -> 
     assert out.endswith(
         "io_stalled_seconds,processes_peak,array_id,array_index,"
         "runs,all_wall_seconds,all_suspended_seconds,all_cpu_seconds,"
-        "gpu_memory_peak,gpu_utilisation_mean,declared_cores_max\n"
+        "gpu_memory_peak,gpu_utilisation_mean,declared_cores_max,cores_peak,lent_cpu_seconds\n"
     )
     assert out.count("\n") == 1
 

@@ -185,10 +185,11 @@ def test_of_gpus_a_report_shows_how_busy_they_were_and_the_most_memory(
     assert lost.split()[-3:] == ["2.00", "-", "-"], "what is not known is not zero"
     names, first, second = drf("report", "--csv").out.splitlines()
     columns = ["gpu_declared", "gpu_used", "gpu_unknown", "gpu_wasted", "gpu_efficiency"]
-    assert names.split(",")[-7:] == [*columns, *peaks]
+    at = names.split(",").index(columns[0])
+    assert names.split(",")[at : at + 7] == [*columns, *peaks]
     sums = ["7200000", "1800000", "0", "5400000", "0.25"]
-    assert first.split(",")[-7:] == [*sums, str(20 << 30), str(11 << 30)]
-    assert second.split(",")[-7:] == ["0", "0", "7200000", "0", "", "", ""]
+    assert first.split(",")[at : at + 7] == [*sums, str(20 << 30), str(11 << 30)]
+    assert second.split(",")[at : at + 7] == ["0", "0", "7200000", "0", "", "", ""]
 
 
 def test_where_nothing_has_a_gpu_the_report_has_no_column_for_them(
@@ -202,6 +203,32 @@ def test_where_nothing_has_a_gpu_the_report_has_no_column_for_them(
         assert "GPU" not in drf("report").out
     names, row = drf("report", "--csv").out.splitlines()
     assert len(names.split(",")) == len(row.split(","))
+
+
+def test_lent_core_hours_have_a_column_where_somebody_was_lent_some(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six core-hours were declared, of which three were used, and three more were lent."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lent = {"cores": amount(6 * HOUR, 6 * HOUR), "lent_us": 3 * HOUR}
+    none = {"lent_us": None}
+    rows = report({**TRAIN, **lent}, {**LOST, **none}, total=account(**lent))
+    daemon.replies = {"hello": ME, "report": rows}
+    head, _, train, lost, total = drf("report").screen.splitlines()[1:6]
+    at = head.split().index("CORE-H")
+    assert head.split()[at : at + 4] == ["CORE-H", "LENT", "WASTED", "CPU%"]
+    assert train.split()[at : at + 4] == ["6.00", "3.00", "3.00", "100%"]
+    assert lost.split()[at + 1] == "-", "what is not known is not zero"
+    assert total.split()[-6:-3] == ["3.00", "3.00", "100%"]
+    names, first, second = drf("report", "--csv").out.splitlines()
+    assert [line.split(",")[-1] for line in (names, first, second)] == [
+        *("lent_us", str(3 * HOUR), "")
+    ]
+    # Half of a hundredth is none, and an older daemon sends nothing.
+    for sent in ({}, none, {"lent_us": HOUR // 250}):
+        shown = report({**TRAIN, **sent}, total=account(**sent))
+        daemon.replies["report"] = shown
+        assert "LENT" not in drf("report").out
 
 
 def test_memory_on_a_gpu_that_no_job_asked_for_is_shown(

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.usage import FRESH, MOST, Curve, GpuTally, Point, Series, merged, thinned, total
+from drfd.core.usage import (
+    FRESH,
+    MOST,
+    Curve,
+    GpuTally,
+    LentTally,
+    Point,
+    Series,
+    merged,
+    thinned,
+    total,
+)
 from seeds import examples, seeds
 
 STEADY = examples(40)
@@ -54,6 +65,7 @@ def point(
         io or 0, 0 if io is None else span_ms,
         gpu or 0, 0 if gpu is None else 1,
         (gpu or 0) >> 20, 0 if gpu is None else 1,
+        (cpu or 0) // 2, 0 if cpu is None else span_ms,
     )  # fmt: skip
 
 
@@ -187,6 +199,10 @@ def test_what_several_use_at_one_time_adds_up() -> None:
     on_gpus = on_gpus._replace(gpu_percent_count=2)
     both = total([on_gpus, other, on_gpus], 6000)
     assert (both.gpu_memory_bytes, both.gpu_percent) == (8, 160)
+    single = other._replace(lent_us=0, lent_ms=0)
+    lent = one._replace(lent_us=1_000_000, lent_ms=2000)
+    found = (single, lent, total([lent, single], 6000), total([lent, lent, single], 6000))
+    assert [each.lent_milli for each in found] == [None, 500, 500, 1000]
 
 
 @STEADY
@@ -202,6 +218,7 @@ def test_a_curve_says_what_the_points_said(given_: list[Point]) -> None:
         assert near(now.write_bps, then.write_bps, 1026)
         assert near(now.gpu_memory_bytes, then.gpu_memory_bytes, 1024)
         assert now.gpu_percent == then.gpu_percent
+        assert near(now.lent_milli, then.lent_milli, 1)
     again = Curve.of(1, curve.points())
     assert replace(again, read_kib_s=(), write_kib_s=()) == replace(
         curve, read_kib_s=(), write_kib_s=()
@@ -226,3 +243,16 @@ def test_a_tally_has_the_highest_reading_and_the_mean_of_what_was_known() -> Non
     assert tally == GpuTally(500, 200, 121, 3)
     assert tally.mean_percent == 40
     assert GpuTally().plus(0, 0) == GpuTally(0, None, 0, 1), "a measured zero is known"
+
+
+def test_a_loan_is_each_use_beyond_the_floor_and_never_taken_back() -> None:
+    """A floor of half a core; readings after one second each."""
+    tally, found = LentTally(1, 0, 1000), []
+    for cpu_us, mono_ms in ((1_500_000, 2000), (1_500_000, 3000), (2_400_000, 4000)):
+        tally = tally.plus(500, cpu_us, mono_ms)
+        found.append(tally.lent_us)
+    assert found == [1_000_001, 1_000_001, 1_400_001]
+    assert tally == LentTally(1_400_001, 2_400_000, 4000)
+    assert tally.plus(500, 9_000_000, 4000) == tally, "not later"
+    # Without a cgroup, ended processes no longer count.
+    assert tally.plus(500, 100_000, 5000) == LentTally(1_400_001, 2_400_000, 5000)

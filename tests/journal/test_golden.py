@@ -39,7 +39,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.usage import Curve, GpuTally
+from drfd.core.usage import Curve, GpuTally, LentTally
 from drfd.journal import records
 from drfd.journal.files import VERSION
 from drfd.journal.journal import Journal
@@ -277,6 +277,22 @@ def test_curves_of_gpus_are_read_and_written_as_they_were() -> None:
     )
     assert records.decode_curve(data) == GPU_CURVE
     assert records.encode(GPU_CURVE) == data
+
+
+def test_curves_of_loans_are_read_and_written_as_they_were() -> None:
+    data = (
+        b'{"attempt":2,"start_ms":1700000002000,"ends_ms":[0,2000],"spans_ms":[0,2000],'
+        b'"cores_milli":[null,1500],"memory_kib":[],"read_kib_s":[],"write_kib_s":[],'
+        b'"lent_milli":[null,1000],'
+        b'"lent_tally":{"lent_us":2000000,"cpu_us":3000000,"mono_ms":5000}}'
+    )
+    curve = Curve(
+        attempt=2, start_ms=1_700_000_002_000, ends_ms=(0, 2000), spans_ms=(0, 2000),
+        cores_milli=(None, 1500), lent_milli=(None, 1000),
+        lent_tally=LentTally(2_000_000, 3_000_000, 5000),
+    )  # fmt: skip
+    assert records.decode_curve(data) == curve
+    assert records.encode(curve) == data
 
 
 def test_ranges_are_read_and_written_as_they_were() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -337,3 +338,44 @@ def test_a_job_keeps_its_ceiling_while_no_controller_runs(start: Start) -> None:
     wait_for("its loan again", lambda: "lent" in instance.show(job["id"]))
     wait_for("a loan", lambda: quota(job) > 0.9 * most)
     end(instance, job)
+
+
+def test_what_a_job_was_lent_is_counted_and_known_after_a_kill_of_the_controller(
+    start: Start,
+) -> None:
+    """A job that uses all that it may, and one with a single figure. It uses more while no
+    controller runs, and ends then."""
+    instance, floor, most = start("share"), 0.1, len(CPUS)
+    plain = run(instance, floor, *python(BURN))
+    job = run(instance, f"{floor}..{most}", *python("import os; os.fork()\n" + BURN))
+
+    def lent_s() -> float:
+        return instance.show(job["id"])["usage"].get("lent_cpu_seconds", 0.0)
+
+    def lent_curve() -> list[float | None]:
+        shown = json.loads(instance.drf("show", job["id"], "--json").stdout)
+        return list((shown["curve"] or {}).get("cores_lent", []))
+
+    wait_for("a loan", lambda: lent_s() > 2)
+    told = instance.drf("show", job["id"]).stdout
+    assert " s of CPU, beyond what it holds\n" in told.partition("\nlent ")[2]
+    before_s, used_s = lent_s(), cpu_s(job)
+    instance.kill()
+    wait_for("more work", lambda: cpu_s(job) > used_s + 4)
+    instance.start()
+    wait_for("what it was lent", lambda: lent_s() > before_s)
+    wait_for("a curve of it", lambda: any(lent_curve()))
+    instance.kill()
+    for pid in pids(job):
+        os.kill(pid, signal.SIGKILL)
+    instance.start()
+    instance.wait_end(job["id"])
+    end(instance, plain)
+    past = json.loads(instance.drf("history", "--json").stdout)["jobs"]
+    used = {each["id"]: each["used"] for each in past}
+    assert used[plain["id"]]["lent_cpu_seconds"] is None
+    was = used[job["id"]]
+    assert was["cpu_seconds"] - floor * was["wall_seconds"] - 0.5 < was["lent_cpu_seconds"]
+    assert before_s + 2 < was["lent_cpu_seconds"] < was["cpu_seconds"]
+    (row,) = json.loads(instance.drf("report", job["id"], "--json").stdout)["rows"]
+    assert row["lent_us"] == pytest.approx(was["lent_cpu_seconds"] * 1e6)

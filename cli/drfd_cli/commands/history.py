@@ -31,6 +31,8 @@ _CSV = (
 )
 #: Of the use of GPUs.
 _GPU = ("gpu_memory_peak", "gpu_utilisation_mean")
+#: Of cores, and what was lent of them.
+_CORES = ("cores_peak", "lent_cpu_seconds")
 _TASK = ("array_id", "array_index")
 #: Sums over all runs; a job that was preempted or tried again has more than one.
 _ALL_RUNS = ("wall_seconds", "suspended_seconds", "cpu_seconds")
@@ -78,10 +80,11 @@ def _csv(jobs: list[PastJobView]) -> Csv:
     from drfd.protocol.replies import USED
 
     demand = ("cores", "memory", "read", "write")
-    used = [name for name in USED if name not in _GPU]
+    used = [name for name in USED if name not in (*_GPU, *_CORES)]
     names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *used]
     # Columns of later releases come last, so that no other column moves.
-    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS), *_GPU, "declared_cores_max"]
+    names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS)]
+    names += [*_GPU, "declared_cores_max", *_CORES]
     return names, (
         [
             *_values(job, _CSV),
@@ -94,6 +97,7 @@ def _csv(jobs: list[PastJobView]) -> Csv:
             # An older daemon does not send them.
             *(job["used"].get(name) for name in _GPU),
             job["demand"].get("cores_max"),
+            *(job["used"].get(name) for name in _CORES),
         ]
         for job in jobs
     )

@@ -40,6 +40,8 @@ _PARTS = ("declared", "used", "unknown", "wasted", "efficiency")
 _GPU: Final = "gpu"
 _GPU_PEAK: Final = "gpu_memory_peak_max"
 _GPU_SINGLE_PEAK: Final = "gpu_memory_single_peak_max"
+_LENT: Final = "lent_us"
+_CORE_HOUR_US = 3.6e9
 _PLAIN = (
     *("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us"),
     *("throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs"),
@@ -89,7 +91,7 @@ def _csv(reply: ReportReply) -> Csv:
         [
             *(*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"),
             # Columns of later releases come last, so that no other column moves.
-            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK, _GPU_SINGLE_PEAK),
+            *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK, _GPU_SINGLE_PEAK, _LENT),
         ],
         (
             [
@@ -105,6 +107,7 @@ def _csv(reply: ReportReply) -> Csv:
                 *(row.get(_GPU, {}).get(part) for part in _PARTS),
                 row.get(_GPU_PEAK),
                 row.get(_GPU_SINGLE_PEAK),
+                row.get(_LENT),
             ]
             for row in rows
         ),
@@ -120,13 +123,14 @@ def _print_table(reply: ReportReply) -> None:
     disks: list[_Amount] = [what for what in _DISK if total[what]["declared"]]
     gres = list(total.get("gres_ms", {}))
     has_gpus = _GPU in gres or bool(total.get(_GPU_PEAK))
+    has_lent = _core_hours(total.get(_LENT)) not in ("-", "0.00")
     # A daemon of an older release sends no curves.
     curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
     columns: list[output.Column] = [
         *((key.upper(), "right") if key == "id" else key.upper() for key in keys),
         *([("JOBS", "right")] if by != "job" else []),
-        ("CORE-H", "right"), ("WASTED", "right"), ("CPU%", "right"), ("MEM", "right"),
-        ("PEAK", "right"), ("MEM%", "right"),
+        ("CORE-H", "right"), *([("LENT", "right")] if has_lent else []), ("WASTED", "right"),
+        ("CPU%", "right"), ("MEM", "right"), ("PEAK", "right"), ("MEM%", "right"),
         *((f"{what.upper()}%", "right") for what in disks),
         *((f"{name.upper()}-H", "right") for name in gres),
         *([("GPU%", "right"), ("GPU MEM", "right")] if has_gpus else []),
@@ -134,7 +138,9 @@ def _print_table(reply: ReportReply) -> None:
         *(_CURVES[kind] for kind in curves),
     ]  # fmt: skip
     names = _NAME if is_wide else _SHORT_NAME
-    cells = partial(_cells, by=by, is_wide=is_wide, disks=disks, gres=gres, has_gpus=has_gpus)
+    cells = partial(
+        _cells, by=by, is_wide=is_wide, disks=disks, gres=gres, has_gpus=has_gpus, has_lent=has_lent
+    )
     rows = [
         [
             *(output.shorten(row.get(key), names) for key in keys),
@@ -163,6 +169,7 @@ def _cells(
     disks: Sequence[_Amount],
     gres: Sequence[str],
     has_gpus: bool,
+    has_lent: bool,
 ) -> list[object]:
     peak = show_size(row["peak_max"]) if row["peak_max"] else "-"
     declared_us = row["cores"]["declared"] + row["cores"]["unknown"]
@@ -171,8 +178,11 @@ def _cells(
         throttled = "-"
     return [
         *([row["jobs"]] if by != "job" else []),
-        f"{declared_us / 3.6e9:.2f}",
-        f"{row['cores']['wasted'] / 3.6e9:.2f}",
+        _core_hours(declared_us),
+        # An older daemon does not send it.
+        *([_core_hours(row.get(_LENT))] if has_lent else []),
+        # What was lent makes up for nothing that was booked and not used.
+        _core_hours(row["cores"]["wasted"] + (row.get(_LENT) or 0)),
         _percent(row["cores"]["efficiency"]),
         show_size(row["demand_max"]),
         peak,
@@ -208,6 +218,10 @@ def _bar(points: JobCurveView | None, kind: charts.CurveKind) -> str:
         return ""
     most = charts.declared(points["demand"], kind)
     return charts.spark(points["at"], points[kind], most, _BARS)
+
+
+def _core_hours(microseconds: int | None) -> str:
+    return "-" if microseconds is None else f"{microseconds / _CORE_HOUR_US:.2f}"
 
 
 def _percent(share: float | None) -> str:

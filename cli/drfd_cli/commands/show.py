@@ -185,6 +185,7 @@ def job_lines(
             f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
             f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
         ),
+        *_lent_lines(job),
         *_gpu_lines(job),
         *_gpu_limit(job),
         *_all_runs(all_runs),
@@ -206,6 +207,12 @@ def job_lines(
     else:
         lines.append(("not shown", "its command, files, conditions and events, but to its owner"))
     return lines
+
+
+def _lent_lines(job: DetailedJobView) -> list[tuple[str, str]]:
+    """Return the line for a job that has used more than the lower end of its range of cores."""
+    lent_s = job["usage"].get("lent_cpu_seconds")
+    return [("lent", f"{lent_s:.1f} s of CPU, beyond what it holds")] if lent_s else []
 
 
 def _gpu_lines(job: DetailedJobView) -> list[tuple[str, str]]:

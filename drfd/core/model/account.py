@@ -84,6 +84,8 @@ class Account:
     gpu_memory_peak_bytes: int | None = None
     #: The same on a single one of the GPUs that the job was given.
     gpu_memory_single_peak_bytes: int | None = None
+    #: CPU time that jobs with a range were lent, or None if that of none is known.
+    lent_us: int | None = None
 
     def __add__(self, other: Account) -> Account:
         return Account(
@@ -109,6 +111,7 @@ class Account:
             gpu_memory_single_peak_bytes=_higher(
                 self.gpu_memory_single_peak_bytes, other.gpu_memory_single_peak_bytes
             ),
+            lent_us=_more(self.lent_us, other.lent_us),
         )
 
 
@@ -150,11 +153,16 @@ def account_of_run(job: Job) -> Account | None:
         gpu_memory_single_peak_bytes=(
             None if usage is None else usage.gpu_memory_single_peak_bytes
         ),
+        lent_us=None if usage is None else usage.lent_us,
     )
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
     return max((each for each in (one, other) if each is not None), default=None)
+
+
+def _more(one: int | None, other: int | None) -> int | None:
+    return one if other is None else (one or 0) + other
 
 
 def _summed(

@@ -351,6 +351,11 @@ class Usage:
     #: samples.
     gpu_percent: int | None = None
     gpu_mean_percent: int | None = None
+    #: The most cores in use between two samples.
+    cores_peak_milli: int | None = None
+    #: Of a job with a range of cores, the processor time in microseconds that it was lent: what it
+    #: used beyond the lower end.
+    lent_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

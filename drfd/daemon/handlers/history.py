@@ -21,7 +21,7 @@ from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
-from drfd.daemon.lookup.views import curve_view, ended_job_view, packed, resources_view
+from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, packed
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_curves, read_ended
 from drfd.protocol import requests as msg
@@ -158,9 +158,9 @@ def add_curves(
 
 
 def _curve_view(job: Job, curve: Curve) -> JobCurveView:
-    asked = job.spec.demand
-    points = curve_view(Curve.of(curve.attempt, thinned(curve.points(), _POINTS)), asked)
-    return {"id": job.id, "demand": resources_view(asked), **points}
+    few = Curve.of(curve.attempt, thinned(curve.points(), _POINTS))
+    points = curve_view(few, job.spec.demand)
+    return {"id": job.id, "demand": demand_view(job.spec), **points}
 
 
 def _row(
@@ -195,6 +195,7 @@ def account_view(account: Account) -> AccountView:
         "gpu": _amount(account.gpus),
         "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
         "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
+        "lent_us": account.lent_us,
     }
 
 

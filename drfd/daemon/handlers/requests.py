@@ -623,7 +623,7 @@ class Requests:
             hint = f"for instance {array.id}_{array.index_of(array.id + 1)}"
             raise Refused("is-array", f"{array.id} is an array: name one of its tasks", hint=hint)
         job = self._lookup.any_job(job_id)
-        return views.usage_points_view(self.curves.of_job(job), job.spec.demand)
+        return views.usage_points_view(self.curves.of_job(job), job.spec)
 
     async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> DryRunReply:
         """Return the forecast for a submission that is not made. If there is no estimate, a null

@@ -537,7 +537,8 @@ class LauncherConnection:
                 if report.lends is not None:
                     self._link.borrowers[key] = report.lends
             case EndedReport() if job is not None:
-                measured = self._meter.finish(job, report.cpu_s)
+                cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
+                measured = self._meter.finish(job, cpu_s, report.mono_s)
                 if left_bytes := report.counted.get("left_bytes"):
                     self._link.left_bytes[key] = left_bytes
                 # A notification is still to run, and memory that is left is counted first.

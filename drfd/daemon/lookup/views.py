@@ -48,6 +48,7 @@ from drfd.protocol.replies import (
     GpuUsageView,
     GpuView,
     JobView,
+    LentUsageView,
     LimitHoursView,
     NodeView,
     NowView,
@@ -121,8 +122,13 @@ def usage_view(usage: Usage | None, job: Job | None = None) -> UsageView:
         "read_bytes": usage.read_bytes,
         "written_bytes": usage.written_bytes,
         "cpu_seconds": round(usage.cpu_s, 3),
+        **_lent_usage(usage),
         **_gpu_usage(usage, job),
     }
+
+
+def _lent_usage(usage: Usage) -> LentUsageView:
+    return {} if usage.lent_us is None else {"lent_cpu_seconds": usage.lent_us / 1e6}
 
 
 def _gpu_usage(usage: Usage, job: Job | None) -> GpuUsageView:
@@ -473,10 +479,10 @@ class Sums:
         return {**self._sums, "cores": None if cores is None else round(cores, 3)}
 
 
-def usage_points_view(curve: Curve | None, demand: Resources | None) -> UsageReply:
+def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> UsageReply:
     return {
-        "usage": curve_view(curve or Curve(0), demand),
-        "demand": None if demand is None else resources_view(demand),
+        "usage": curve_view(curve or Curve(0), None if spec is None else spec.demand),
+        "demand": None if spec is None else demand_view(spec),
     }
 
 
@@ -491,6 +497,10 @@ def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
         "read": [each.read_bps for each in points],
         "write": [each.write_bps for each in points],
     }
+    if curve.lent_milli:
+        view["cores_lent"] = [
+            None if (c := each.lent_milli) is None else c / 1000 for each in points
+        ]
     is_on_some = any(curve.gpu_memory_kib) or any(curve.gpu_percent)
     if is_on_some or (demand is not None and _gpus_asked(demand)):
         view["gpu_memory"] = [each.gpu_memory_bytes for each in points]
@@ -527,6 +537,7 @@ def all_runs_view(job: Job) -> AllRunsView | None:
         "read_bytes": account.read_bytes if is_measured else None,
         "written_bytes": account.written_bytes if is_measured else None,
         "gpu_memory_peak": account.gpu_memory_peak_bytes,
+        "lent_cpu_seconds": _seconds(account.lent_us),
     }
 
 
@@ -538,8 +549,8 @@ def used_view(job: Job) -> UsedView:
     # Every job has had some memory: a peak of zero means that it was not measured at all.
     is_measured = job.usage is not None and bool(job.usage.memory_peak_bytes)
     usage = job.usage if is_measured and job.usage is not None else Usage()
-    # The use of GPUs may be known from before a restart, and nothing else.
-    on_gpus = job.usage or usage
+    # The use of GPUs and loans may be known from before a restart, and nothing else.
+    kept = job.usage or usage
     return {
         "wall_seconds": wall_s,
         "suspended_seconds": frozen_s,
@@ -560,8 +571,10 @@ def used_view(job: Job) -> UsedView:
         "oom_kills": usage.oom_kills,
         "io_stalled_seconds": _seconds(usage.io_stalled_us),
         "processes_peak": usage.processes_peak,
-        "gpu_memory_peak": on_gpus.gpu_memory_peak_bytes,
-        "gpu_utilisation_mean": on_gpus.gpu_mean_percent,
+        "gpu_memory_peak": kept.gpu_memory_peak_bytes,
+        "gpu_utilisation_mean": kept.gpu_mean_percent,
+        "cores_peak": None if usage.cores_peak_milli is None else usage.cores_peak_milli / 1000,
+        "lent_cpu_seconds": _seconds(kept.lent_us),
     }
 
 

@@ -5,9 +5,9 @@ breaches, and extends the `Curves`. It also derives the external usage: that of 
 less that of drfd and its jobs.
 
 The curve of a job's latest attempt is recorded in the journal with its end, in few points. Curves
-of running jobs are saved at intervals, so that a restart loses little, and with them the peak and
-the mean of their use of GPUs, which nothing but the meter counts. Curves of users start over with
-the daemon.
+of running jobs are saved at intervals, so that a restart loses little, and with them what nothing
+but the meter counts: the peak and the mean of their use of GPUs, and the processor time that they
+were lent. Curves of users start over with the daemon.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from drfd.core.decisions.outcome import (
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Breached, Now, Tick
-from drfd.core.usage import Curve, GpuTally, Point, Series, thinned, total
+from drfd.core.usage import Curve, GpuTally, LentTally, Point, Series, thinned, total
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
@@ -109,6 +109,10 @@ class _Watched:
     #: The highest rates between two samples, per second.
     read_peak_bps: int | None = None
     write_peak_bps: int | None = None
+    #: The most cores in use between two samples.
+    cores_peak_milli: int | None = None
+    #: Processor time that it was lent between its latest two samples; None if it is not known.
+    lent_us: int | None = None
     #: The latest use of GPUs that was read, and when, on the monotonic clock.
     gpus: GpuShare | None = None
     gpus_at_s: float = 0.0
@@ -150,6 +154,9 @@ class _Watched:
         self.write_peak_bps = _higher(
             self.write_peak_bps, before.written_bytes, after.written_bytes, span_s
         )
+        if before.cpu_s is not None and after.cpu_s is not None:
+            cores_milli = round((after.cpu_s - before.cpu_s) * 1000 / span_s)
+            self.cores_peak_milli = max(self.cores_peak_milli or 0, cores_milli)
 
 
 @dataclass
@@ -164,6 +171,8 @@ class Meter:
     _watched: dict[AttemptKey, _Watched] = field(default_factory=dict)
     #: Of attempts before the start of this process, too, which may have ended meanwhile.
     _gpu_tallies: dict[AttemptKey, GpuTally] = field(default_factory=dict)
+    #: Of attempts of jobs with a range of cores, likewise.
+    _lent_tallies: dict[AttemptKey, LentTally] = field(default_factory=dict)
     #: Processor time of all removed attempts.
     _removed_cpu_s: float = 0.0
     #: Whether it has been logged that usage may not be read.
@@ -179,6 +188,7 @@ class Meter:
 
     def forget(self, key: AttemptKey) -> None:
         self._gpu_tallies.pop(key, None)
+        self._lent_tallies.pop(key, None)
         watched = self._watched.pop(key, None)
         if watched is not None:
             self._removed_cpu_s += watched.cpu_s
@@ -200,14 +210,21 @@ class Meter:
             return None
         breach = self._sample(job, watched)
         watched.note_memory()
+        sample = watched.samples[-1]
+        if sample.cpu_s is not None:
+            lent_us = self._note_lent(job, sample.cpu_s, sample.mono_s)
+            watched.lent_us = lent_us if len(watched.samples) > 1 else None
         return breach
 
-    def finish(self, job: Job, cpu_s: float) -> Usage | None:
+    def finish(self, job: Job, cpu_s: float, ended_mono_s: float | None = None) -> Usage | None:
         """Take the last sample of an ended attempt, whose counters are still there, and return the
         final reading, or None if there was no sample before: then the runner's figures are all that
-        is known, unless the use of GPUs is known from before a restart. `cpu_s` is the processor
-        time that the runner saw the attempt use."""
+        is known, unless the use of GPUs or a loan is known from before a restart. `cpu_s` is the
+        processor time that the runner saw the attempt use until its end, whose time on the
+        monotonic clock is None if it is not known."""
         watched = self._watched.get((job.id, job.attempt))
+        if ended_mono_s is not None:
+            self._note_lent(job, cpu_s, ended_mono_s)
         if watched is None:
             return self.usage(job)
         if watched.samples:
@@ -229,6 +246,25 @@ class Meter:
         watched.add(sample, measurements.peak_memory(self.mounts, watched.cgroup))
         return judge_io(job, list(watched.samples)) if self.judges_io else None
 
+    def _note_lent(self, job: Job, cpu_s: float, mono_s: float) -> int | None:
+        """Count what the attempt was lent since the reading before, and return it in microseconds,
+        or None for a job without a range of cores.
+
+        The reading before the first is its start: what it was lent while no controller ran is not
+        lost, but only known of that time as a whole.
+        """
+        if job.spec.most is None or not job.spec.most.cores_milli:
+            return None
+        key, cpu_us, mono_ms = (job.id, job.attempt), round(cpu_s * 1e6), round(mono_s * 1000)
+        before = self._lent_tallies.get(key)
+        if before is None and job.started_mono_s is not None:
+            before = LentTally(mono_ms=round(job.started_mono_s * 1000))
+        if before is None:
+            before = LentTally(cpu_us=cpu_us, mono_ms=mono_ms)
+        tally = before.plus(job.spec.demand.cores_milli, cpu_us, mono_ms)
+        self._lent_tallies[key] = tally
+        return tally.lent_us - before.lent_us
+
     def _log_refusal(self, job: Job, cgroup: str, sample: Sample) -> None:
         """Log, once, that this process may not read the counters of jobs."""
         if self._logged_refusal or (sample.cpu_s, sample.memory_bytes) != (None, None):
@@ -240,11 +276,13 @@ class Meter:
 
     def usage(self, job: Job) -> Usage | None:
         """Return the latest reading, or None before the first. After a restart, the earlier use of
-        GPUs is known before there is any reading."""
+        GPUs and the loan are known before there is any reading."""
         key = job.id, job.attempt
-        watched, pair, tally = self._watched.get(key), self.latest(job), self._gpu_tallies.get(key)
+        watched, pair = self._watched.get(key), self.latest(job)
         if watched is None or pair is None:
-            return None if tally is None else _with_tally(Usage(), tally)
+            if key not in self._gpu_tallies and key not in self._lent_tallies:
+                return None
+            return self._with_tallies(Usage(), key)
         usage = measurements.usage_between(*pair, watched.peak_bytes)
         count = watched.memory_count
         gpus = self.gpus(job)
@@ -259,8 +297,14 @@ class Meter:
             cores_milli=usage.cores_milli if job.suspended_at is None else 0,
             gpu_memory_bytes=None if gpus is None else gpus.memory_bytes,
             gpu_percent=None if gpus is None else gpus.percent,
+            cores_peak_milli=watched.cores_peak_milli,
         )
-        return usage if tally is None else _with_tally(usage, tally)
+        return self._with_tallies(usage, key)
+
+    def _with_tallies(self, usage: Usage, key: AttemptKey) -> Usage:
+        tally, lent = self._gpu_tallies.get(key), self._lent_tallies.get(key)
+        usage = usage if tally is None else _with_tally(usage, tally)
+        return usage if lent is None else replace(usage, lent_us=lent.lent_us)
 
     def watched_attempts(self) -> Iterable[tuple[AttemptKey, str | None, int]]:
         """Return each attempt with its cgroup, or None, and the pid of its runner."""
@@ -283,6 +327,20 @@ class Meter:
     def resume_gpus(self, key: AttemptKey, tally: GpuTally) -> None:
         """Go on with the tally that an attempt had before this process was started."""
         self._gpu_tallies[key] = tally
+
+    def lent_tally(self, key: AttemptKey) -> LentTally | None:
+        """Return what the attempt was lent, or None if it has no range of cores."""
+        return self._lent_tallies.get(key)
+
+    def resume_lent(self, key: AttemptKey, tally: LentTally) -> None:
+        """Go on with the tally that an attempt had before this process was started."""
+        self._lent_tallies[key] = tally
+
+    def latest_lent_us(self, job: Job) -> int | None:
+        """Return the processor time that the attempt was lent between its latest two samples, or
+        None if it is not known."""
+        watched = self._watched.get((job.id, job.attempt))
+        return None if watched is None else watched.lent_us
 
     def note_gpu(
         self, key: AttemptKey, name: str, memory_bytes: int | None, total_bytes: int | None
@@ -375,7 +433,7 @@ class Curves:
         if pair is None:
             return
         series = self._series(job)
-        point = _point(*pair, self.meter.gpus(job))
+        point = _point(*pair, self.meter.gpus(job), self.meter.latest_lent_us(job))
         last = series.last
         if last is None or point.end_ms > last.end_ms:
             series.add(point)
@@ -439,19 +497,22 @@ class Curves:
             if all_of_them or now_ms - kept.saved_ms >= self._save_ms(job_id, kept)
         ]
         for job_id, kept in due if all_of_them else due[:_SAVED_AT_ONCE]:
-            tally = self.meter.gpu_tally((job_id, kept.attempt))
+            key = job_id, kept.attempt
+            tally, lent = self.meter.gpu_tally(key), self.meter.lent_tally(key)
             kept.saved_ms, kept.saved_peaks = now_ms, _peaks(tally)
             curve = self._curve(kept.attempt, thinned(kept.series, RUNNING_POINTS))
-            self.journal.put_curve(job_id, replace(curve, gpu_tally=tally))
+            self.journal.put_curve(job_id, replace(curve, gpu_tally=tally, lent_tally=lent))
         self.journal.commit()
 
     def resume(self, jobs: Iterable[Job]) -> None:
-        """Go on with what was saved of the use of GPUs by the last attempts of these jobs, which
-        may have ended since. Their curves are read when they are needed."""
+        """Go on with what was saved of the use of GPUs and of the loans of the last attempts of
+        these jobs, which may have ended since. Their curves are read when they are needed."""
         for job in jobs:
-            curve = self._saved(job)
+            curve, key = self._saved(job), (job.id, job.attempt)
             if curve is not None and curve.gpu_tally is not None:
-                self.meter.resume_gpus((job.id, job.attempt), curve.gpu_tally)
+                self.meter.resume_gpus(key, curve.gpu_tally)
+            if curve is not None and curve.lent_tally is not None:
+                self.meter.resume_lent(key, curve.lent_tally)
 
     def _save_ms(self, job_id: int, kept: _JobSeries) -> int:
         """Return the least time between two saves of this curve."""
@@ -493,9 +554,11 @@ def _peaks(tally: GpuTally | None) -> tuple[int, int]:
     return (0, 0) if tally is None else (tally.memory_peak or 0, tally.single_peak or 0)
 
 
-def _point(before: Sample | None, after: Sample, gpus: GpuShare | None) -> Point:
-    """Return the usage between two samples, with a reading of GPUs. Of the first sample only the
-    memory is known."""
+def _point(
+    before: Sample | None, after: Sample, gpus: GpuShare | None, lent_us: int | None
+) -> Point:
+    """Return the usage between two samples, with a reading of GPUs and what was lent. Of the first
+    sample only the memory is known."""
     end_ms = round(after.mono_s * 1000)
     span_ms = 0 if before is None else max(0, end_ms - round(before.mono_s * 1000))
     gpus = gpus or GpuShare(None, None)
@@ -511,6 +574,7 @@ def _point(before: Sample | None, after: Sample, gpus: GpuShare | None) -> Point
         end_ms, span_ms, *more("cpu_s", 1_000_000), *_reading(after.memory_bytes),
         *more("read_bytes", 1), *more("written_bytes", 1),
         *_reading(gpus.memory_bytes), *_reading(gpus.percent),
+        *((0, 0) if lent_us is None else (lent_us, span_ms)),
     )  # fmt: skip
 
 

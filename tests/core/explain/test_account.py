@@ -86,6 +86,17 @@ def test_what_nobody_has_measured_is_not_wasted() -> None:
     assert account.throttled_unknown_jobs == 1
 
 
+def test_loans_add_up_over_all_runs_and_jobs_and_are_unknown_where_no_job_has_a_range() -> None:
+    def of(lent_us: int | None) -> Job:
+        return replace(JOB, usage=Usage(cpu_s=4.0, memory_peak_bytes=1, lent_us=lent_us))
+
+    accounts = UsageAccounts("user")
+    accounts.take([of(None)])
+    assert accounts.total().lent_us is None
+    accounts.take([of(5), of(0), replace(of(None), earlier_runs=account_of_run(of(7)))])
+    assert accounts.total().lent_us == 12
+
+
 def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> None:
     def of(**counts: int) -> Job:
         asks = replace(JOB.spec.demand, gres=tuple(sorted(counts.items())))

@@ -139,6 +139,19 @@ async def test_a_report_has_the_time_of_gpus_and_the_peak_of_their_memory(
     assert reply["total"]["gpu"] == {**known, "unknown": 8000}
 
 
+async def test_a_report_sums_up_what_jobs_with_a_range_were_lent(desk: Desk) -> None:
+    """Null where nobody has one."""
+    ranged = {"cores_milli": 1000, "memory_bytes": 1 << 30, "cores_max_milli": 4000}
+    for name, asks, lent_us in (("wide", ranged, 7), ("wide", ranged, 8), ("plain", {}, None)):
+        job_id = await desk.submit(ALICE, name=name, **({"demand": asks} if asks else {}))
+        await desk.finish(job_id, **used(lent_us=lent_us))
+    reply = await desk.ask(ALICE, op="report")
+    assert {row["name"]: row["lent_us"] for row in reply["rows"]} == {"wide": 15, "plain": None}
+    assert reply["total"]["lent_us"] == 15
+    past = {job["id"]: job["used"] for job in (await desk.ask(ALICE, op="history"))["jobs"]}
+    assert [past[each]["lent_cpu_seconds"] for each in (1, 3)] == [7e-06, None]
+
+
 async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk: Desk) -> None:
     for actor in (ALICE, BOB, ADMIN):
         await desk.finish(await desk.submit(actor), **used())
@@ -173,6 +186,7 @@ async def test_all_runs_of_a_retried_job_count_wherever_it_is_told_what_it_used(
     runs = {
         "runs": 2, "wall_seconds": 3.0, "suspended_seconds": 0.0, "cpu_seconds": 3.01,
         "memory_peak": 100 << 20, "read_bytes": 0, "written_bytes": 0, "gpu_memory_peak": 7,
+        "lent_cpu_seconds": None,
     }  # fmt: skip
     (row,) = (await desk.ask(ALICE, op="history"))["jobs"]
     assert (row["all_runs"], row["used"]["cpu_seconds"], row["attempt"]) == (runs, 0.01, 2)

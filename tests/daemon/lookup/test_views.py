@@ -42,6 +42,7 @@ from drfd.daemon.lookup.views import (
     reason_view,
     resources_view,
     shares_view,
+    usage_view,
     used_view,
     wait_view,
 )
@@ -516,16 +517,19 @@ def test_what_was_counted_is_shown_and_what_was_not_is_null() -> None:
         "read_bytes": 1, "written_bytes": 0, "read_peak": None, "write_peak": None,
         "quota_periods": None, "throttled_periods": None, "throttled_seconds": 1.5,
         "limit_hits": 0, "oom_kills": None, "io_stalled_seconds": None, "processes_peak": None,
-        "gpu_memory_peak": None, "gpu_utilisation_mean": None,
+        "gpu_memory_peak": None, "gpu_utilisation_mean": None, "cores_peak": None,
+        "lent_cpu_seconds": None,
     }  # fmt: skip
 
 
-def test_the_use_of_gpus_may_be_all_that_is_known() -> None:
+def test_the_use_of_gpus_and_a_loan_may_be_all_that_is_known() -> None:
     """Of a job without a cgroup that ended while there was no daemon."""
     nothing = used_view(replace(JOB, usage=None))
-    known = Usage(cpu_s=1.0, gpu_memory_peak_bytes=5, gpu_mean_percent=80)
-    gpus = {"gpu_memory_peak": 5, "gpu_utilisation_mean": 80}
-    assert used_view(replace(JOB, usage=known)) == {**nothing, **gpus}
+    known = Usage(cpu_s=1.0, gpu_memory_peak_bytes=5, gpu_mean_percent=80, lent_us=2_500_000)
+    kept = {"gpu_memory_peak": 5, "gpu_utilisation_mean": 80, "lent_cpu_seconds": 2.5}
+    assert used_view(replace(JOB, usage=known)) == {**nothing, **kept}
+    live = usage_view(known)
+    assert (live["lent_cpu_seconds"], "lent_cpu_seconds" in usage_view(Usage())) == (2.5, False)
 
 
 def test_of_a_job_that_never_ran_nothing_is_known() -> None:

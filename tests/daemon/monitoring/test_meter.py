@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from drfd.core.model.job import Job, JobState, Outcome, Usage
+from drfd.core.model.resources import Resources
 from drfd.daemon.launcher_link.messages import HelloReport, decode_report
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host import measurements
@@ -81,6 +82,7 @@ def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> 
         memory_mean_bytes=53,
         memory_working_bytes=100,
         late_cores_milli=1000,
+        cores_peak_milli=1500,
     )
 
 
@@ -99,6 +101,7 @@ def test_the_last_sample_has_no_processes_and_no_say_in_the_mean(
         cpu_s=1.0,
         memory_mean_bytes=100,
         memory_working_bytes=100,
+        cores_peak_milli=500,
     )
 
 
@@ -107,6 +110,70 @@ def test_a_job_too_short_for_a_sample_is_left_to_its_runner(meter: Meter, tmp_pa
     write(tmp_path, 0, 0, 120)
     meter.finish(JOB, 0.0)
     assert meter.usage(JOB) is None
+
+
+#: Holds a core and may be lent three more; started at 990 on the meter's clock.
+LENDING = replace(
+    JOB, spec=spec(asks=demand(1, 1), most=Resources(cores_milli=4000)), started_mono_s=990.0
+)
+
+
+def lent_us(meter: Meter, job: Job = LENDING) -> int | None:
+    usage = meter.usage(job)
+    return None if usage is None else usage.lent_us
+
+
+def test_lent_is_what_a_job_with_a_range_uses_beyond_its_floor_while_it_does(
+    meter: Meter, tmp_path: Path
+) -> None:
+    """Samples at 1000, 1002 and so on. What it leaves of its floor makes up for nothing."""
+    meter.watch(KEY, 99, "drfd/1.1")
+    seen = []
+    for cpu_s in (12, 12, 18, 18, 21):
+        write(tmp_path, cpu_s * 10**9, 0, 0)
+        meter.sample(LENDING)
+        seen.append((lent_us(meter), meter.latest_lent_us(LENDING)))
+    assert seen == [
+        # Of the time before the first sample only the sum is known: twelve seconds in ten.
+        *((2_000_000, None), (2_000_000, 0), (6_000_000, 4_000_000), (6_000_000, 0)),
+        (7_000_000, 1_000_000),
+    ]
+    # By the runner: half a second until its end, with 2.5 cores. The look afterwards adds nothing.
+    meter.finish(LENDING, 22.25, 1008.5)
+    assert lent_us(meter) == 7_750_000
+
+
+@pytest.mark.parametrize(("cpu_ms", "us"), [(2000, 0), (2150, 0), (2160, 160_000)])
+def test_a_quota_that_readings_do_not_meet_is_no_loan(
+    meter: Meter, tmp_path: Path, cpu_ms: int, us: int
+) -> None:
+    meter.watch(KEY, 99, "drfd/1.1")
+    job = replace(LENDING, started_mono_s=998.0)
+    write(tmp_path, cpu_ms * 10**6, 0, 0)
+    meter.sample(job)
+    assert lent_us(meter, job) == us
+
+
+def test_a_job_with_a_single_figure_is_lent_nothing_that_is_known(
+    meter: Meter, tmp_path: Path
+) -> None:
+    meter.watch(KEY, 99, "drfd/1.1")
+    for most in (None, Resources(read_bps=1 << 30)):
+        plain = replace(LENDING, spec=replace(LENDING.spec, most=most))
+        write(tmp_path, 50 * 10**9, 0, 0)
+        meter.sample(plain)
+        meter.finish(plain, 50.0, 1010.0)
+        assert (lent_us(meter, plain), meter.lent_tally(KEY)) == (None, None)
+
+
+def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(meter: Meter) -> None:
+    """It was too short, or has run and ended while there was no daemon."""
+    usage = meter.finish(LENDING, 30.0, 1000.0)
+    assert usage == Usage(lent_us=20_000_000)
+    meter.forget(KEY)
+    assert meter.finish(LENDING, 30.0, None) is None
+    undated = replace(LENDING, started_mono_s=None)
+    assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
 
 
 def test_the_cgroup_is_known_before_the_books_know_it(
@@ -267,6 +334,7 @@ def test_on_version_2_use_comes_from_the_one_cgroup(meter: Meter, tmp_path: Path
         cpu_s=1.0,
         memory_mean_bytes=54,
         memory_working_bytes=100,
+        cores_peak_milli=500,
     )
 
 
@@ -284,6 +352,7 @@ def test_where_the_kernel_records_no_peak_the_highest_sample_is_it(
         memory_mean_bytes=43,
         memory_working_bytes=100,
         late_cores_milli=0,
+        cores_peak_milli=0,
     )
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from daemon.desk import Desk, MakeShell, Shell
 from drfd.common.errors import Refused
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Job, JobState, Usage
+from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
 from drfd.daemon.lookup.views import curve_view
 from drfd.daemon.monitoring.meter import ENDED_POINTS, GPUS_STALE_S, Curves, GpuShare, Meter
 from drfd.journal.journal import Journal
-from fakes import BOB, attempt_started, ended, now, of_gpus, spec
+from fakes import BOB, attempt_started, demand, ended, now, of_gpus, spec
 
 ALICE = Actor("alice", 1001, False)
 MIB = 1 << 20
@@ -210,6 +211,60 @@ def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(world: World) -> N
     assert usage.memory_bytes == 3 * MIB
     after.meter.forget((1, 1))
     assert after.meter.usage(job()) is None
+
+
+LENDING = spec(asks=demand(1), most=Resources(cores_milli=4000))
+
+
+def lending(world: World, **changes: Any) -> Job:
+    """A job that holds one core and may be lent three, and starts now."""
+    return job(spec=LENDING, started_mono_s=world.clock().mono_s, **changes)
+
+
+def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(world: World) -> None:
+    curves, each, plain = world.curves(), lending(world), job(2)
+    for cpu_s in (2, 8, 9, 11):
+        world.use(each, cpu_s=cpu_s)
+        world.use(plain, cpu_s=cpu_s)
+        world.sample(curves, each, plain)
+    curve, users = curves.of_job(each), curves.of_user("alice")
+    assert curve is not None and users is not None
+    assert curve.cores_milli == (None, 3000, 500, 1000)
+    assert curve.lent_milli == (None, 2000, 0, 0)
+    assert curve_view(curve, LENDING.demand)["cores_lent"] == [None, 2.0, 0.0, 0.0]
+    assert users.lent_milli == (None, 2000, 0, 0)
+    single = curves.of_job(plain)
+    assert single is not None and "cores_lent" not in curve_view(single, plain.spec.demand)
+
+
+def test_a_restart_goes_on_with_what_was_lent_and_counts_what_came_meanwhile(world: World) -> None:
+    """The journal has what was saved before; what came later is known as a whole."""
+    before, each = world.curves(), lending(world)
+    run(world, before, each, 5, cores=3.0)
+    before.save(all_of_them=True)
+    run(world, before, each, 2, cores=3.0)
+    after = world.curves()
+    after.resume([each])
+    known = after.meter.usage(each)
+    assert known is not None and known.lent_us == 20_000_000, "before anything was sampled"
+    run(world, after, each, 2, cores=3.0)
+    usage = after.meter.usage(each)
+    assert usage is not None and usage.lent_us == 36_000_000
+    # It ends while there is no daemon, and nothing was saved since.
+    last = world.curves()
+    last.resume([each])
+    mono_s = world.clock().mono_s
+    assert last.meter.finish(each, 3.0 * world.at_s, mono_s) == Usage(lent_us=36_000_000)
+
+
+def test_what_another_attempt_was_lent_is_not_taken_for_its_own(world: World) -> None:
+    before, each = world.curves(), lending(world)
+    run(world, before, each, 5, cores=3.0)
+    before.save(all_of_them=True)
+    after = world.curves()
+    after.resume([lending(world, attempt=2)])
+    assert after.meter.usage(lending(world, attempt=2)) is None
+    assert after.meter.lent_tally((1, 1)) is None
 
 
 def test_the_gpus_of_another_attempt_are_not_taken_for_its_own(world: World) -> None:
