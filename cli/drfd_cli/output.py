@@ -595,7 +595,8 @@ def advice_line(advice: AdviceView) -> str:
     count = advice["jobs"]
     basis = "its last job" if count == 1 else f"its last {count} jobs"
     short = f", {advice['short_jobs']} cut short" if advice["short_jobs"] else ""
-    return f"drf submit {' '.join(advice['options'])}  (from {basis}{short})"
+    note = f": {advice['cores_note']}" if "cores_note" in advice else ""
+    return f"drf submit {' '.join(advice['options'])}  (from {basis}{short}{note})"
 
 
 def is_terminal() -> bool:

@@ -598,6 +598,12 @@ class AdviceView(TypedDict):
     gres: dict[str, int]
     #: Bytes on each instance, where some are declared.
     gres_memory: NotRequired[dict[str, int]]
+    #: Upper ends of ranges; sent where a range is recommended.
+    cores_max: NotRequired[float]
+    read_max: NotRequired[int]
+    write_max: NotRequired[int]
+    #: Why a range of cores is recommended, or its lower end is raised, as a part of a sentence.
+    cores_note: NotRequired[str]
     #: The same as options of `drf submit`.
     options: list[str]
     #: Number of jobs that the advice rests on, and how many of them hit a limit.

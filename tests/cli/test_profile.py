@@ -120,6 +120,16 @@ def test_a_run_that_never_was_teaches_nothing(drf: Drf, prepared: CannedDaemon) 
     assert "it never ran" in drf("profile", "--", "x").err
 
 
+def test_a_run_that_a_range_would_serve_better_is_told_why(
+    drf: Drf, prepared: CannedDaemon
+) -> None:
+    note = "used 1.6 of 8 cores on average, at times all of them: a range books 2"
+    options = ["-c", "2..8", "-m", "384M", "-t", "1m"]
+    prepared.replies["report"] = report(ADVICE | {"options": options, "cores_note": note})
+    *_, why, command = drf("profile", "--no-warnings", "--", "train").err.splitlines()
+    assert (why, command) == (f"drf: it {note}", "drf: drf submit -c 2..8 -m 384M -t 1m -- train")
+
+
 def test_a_run_that_was_cut_short_is_a_guess(drf: Drf, prepared: CannedDaemon) -> None:
     prepared.replies["report"] = report(ADVICE | {"short_jobs": 1})
     assert (

@@ -75,6 +75,15 @@ train (alice): next time drf submit -c 1 -m 384M -t 2m  (from its last 4 jobs)
     assert (result.code, result.err) == (0, "")
 
 
+def test_a_report_says_why_it_advises_a_range(drf: Drf, daemon: CannedDaemon) -> None:
+    note = "used 5.2 of 2 declared on average: asking for 5.5 guarantees it"
+    advice = ADVICE | {"options": ["-c", "5.5..8"], "cores_max": 8.0, "cores_note": note}
+    daemon.replies = {"hello": ME, "report": report(TRAIN | {"advice": advice})}
+    assert drf("report").screen.splitlines()[-1] == (
+        f"train (alice): next time drf submit -c 5.5..8  (from its last 4 jobs: {note})"
+    )
+
+
 def test_a_wide_report_has_users_disks_and_throttling(drf: Drf, daemon: CannedDaemon) -> None:
     row = TRAIN | {"read": amount(1000, 500)}
     bob = LOST | {"user": "bob"}

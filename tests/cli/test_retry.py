@@ -340,6 +340,12 @@ def test_why_has_the_whole_line_for_a_job_of_ones_own(
     assert json.loads(drf("why", 42, "--json").out)["retry"] == (
         "drf retry 42 --with '-c 0.5 -m 96M'"
     )
+    # A range that differs in its upper end alone is another one.
+    ranged = {**advice, "options": ["-c", "8..16"], "cores": 8.0, "cores_max": 16.0}
+    for most, again in ((None, "--with '-c 8..16'"), (16.0, "42")):
+        asked = job["demand"] | ({} if most is None else {"cores_max": most})
+        daemon.replies["why"] |= {"job": job | {"demand": asked}, "advice": ranged}
+        assert drf("why", 42).out.splitlines()[-1].endswith(f" {again}")
     limited = ended("LIMIT_EXCEEDED", uid=os.getuid(), output_max_bytes=1 << 30)
     daemon.replies = {"why": {"job": limited, "notes": [], "advice": None}}
     assert drf("why", 42).out.endswith("again: drf retry 42 --with '--output-max 2G'\n")

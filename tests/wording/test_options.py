@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.client.words import Gres, parse_gres
-from drfd.common.units import parse_cores, parse_disk_rates, parse_duration, parse_memory
-from drfd.core.explain.ended_jobs import Advice
+from drfd.common.units import (
+    Range,
+    parse_cores_range,
+    parse_disk_rates,
+    parse_duration,
+    parse_memory,
+)
+from drfd.core.explain.ended_jobs import Advice, CoresReason
 from drfd.core.model.resources import Resources
-from drfd.wording.options import advice_options, changed_options
+from drfd.wording.options import advice_options, changed_options, cores_note
 from fakes import demand, spec
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -25,25 +32,41 @@ ADVICE = some.builds(
     time_limit_s=some.integers(1, 1 << 30),
     read_bps=RATES,
     write_bps=RATES,
+    most_cores_milli=some.just(0) | some.integers(2001, 9000).map(lambda halves: 500 * halves),
+    most_read_bps=some.just(0) | some.just(1 << 41),
+    most_write_bps=some.just(0) | some.just(1 << 41),
     disk=some.sampled_from(["", "data"]),
     gres=some.sampled_from([(), (("gpu", 2),)]),
     gres_memory=some.sampled_from([(), (("gpu", 20 * GIB),)]),
     jobs=some.just(3),
     short_jobs=some.just(0),
+).map(
+    # What is not declared has no range.
+    lambda advice: replace(
+        advice,
+        most_read_bps=advice.most_read_bps if advice.read_bps else 0,
+        most_write_bps=advice.most_write_bps if advice.write_bps else 0,
+    )
 )
+
+
+def asked(least: int, most: int) -> int | Range:
+    return Range(least, most) if most else least
 
 
 @given(ADVICE)
 def test_advice_can_be_typed(advice: Advice) -> None:
     words = advice_options(advice)
     given = dict(zip(words[::2], words[1::2], strict=True))
-    assert parse_cores(given["-c"]) == advice.cores_milli
+    assert parse_cores_range(given["-c"]) == asked(advice.cores_milli, advice.most_cores_milli)
     assert parse_memory(given["-m"]) == advice.memory_bytes
     assert parse_duration(given["-t"]) == advice.time_limit_s
     rates = (advice.read_bps, advice.write_bps)
     assert ("--io" in given) is any(rates)
     if "--io" in given:
-        assert parse_disk_rates(given["--io"]) == (advice.disk or None, *rates)
+        read = asked(advice.read_bps, advice.most_read_bps)
+        write = asked(advice.write_bps, advice.most_write_bps)
+        assert parse_disk_rates(given["--io"]) == (advice.disk or None, read, write)
     memory = dict(advice.gres_memory).get("gpu")
     gres = parse_gres(given["--gres"]) if "--gres" in given else ()
     assert gres == ((Gres("gpu", 2, memory),) if advice.gres else ())
@@ -66,6 +89,26 @@ def test_amounts_are_in_the_largest_unit_that_is_exact() -> None:
 
 
 # -- changes ----------------------------------------------------------------------------------
+
+
+def test_why_a_range_is_advised_is_told_with_its_figures() -> None:
+    def note(most_milli: int, **reason: Any) -> str | None:
+        return cores_note(
+            Advice(
+                cores_milli=2000, memory_bytes=GIB, time_limit_s=60, read_bps=0, write_bps=0,
+                most_cores_milli=most_milli, cores_reason=CoresReason(**reason), jobs=3,
+                short_jobs=0,
+            )
+        )  # fmt: skip
+
+    bursts = {"is_above_floor": False, "mean_milli": 1604, "declared_milli": 8000}
+    assert note(8000, **bursts) == (
+        "used 1.6 of 8 cores on average, at times all of them: a range books 2 and is lent up to 8"
+    )
+    # Too few jobs to lower the figure.
+    assert note(0, **bursts) is None
+    above = {"is_above_floor": True, "mean_milli": 1604, "declared_milli": 500}
+    assert note(0, **above) == "used 1.6 of 0.5 declared on average: asking for 2 guarantees it"
 
 
 def test_what_stays_as_it_was_is_not_said_again() -> None:

@@ -108,6 +108,8 @@ def _tell(client: Connection, ended: EndedJobView, command: tuple[str, ...]) -> 
         return
     if advice["short_jobs"]:
         output.say("it was cut short: this is a guess, profile it again with")
+    if "cores_note" in advice:
+        output.say(f"it {advice['cores_note']}")
     words = shlex.join(command)
     if output.clean(words, 800) != words:
         # It has characters that cannot be typed.

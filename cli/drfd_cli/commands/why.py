@@ -141,7 +141,11 @@ def _retry(reply: WhyReply) -> str | None:
         advised = dict(zip(words[::2], words[1::2], strict=False))
         demand = job["demand"]
         for option, wish, before in (
-            ("-c", advice.get("cores"), demand["cores"]),
+            (
+                "-c",
+                (advice.get("cores"), advice.get("cores_max")),
+                (demand["cores"], demand.get("cores_max")),
+            ),
             ("-m", advice.get("memory"), demand["memory"]),
             ("-t", advice.get("time_limit_s"), job["time_limit_s"]),
         ):

@@ -11,7 +11,9 @@ little more is better than being killed.
             memory without page cache if page cache filled it up to the limit
     cores   CPU time over run time, rounded up to the next half, but no more than was declared;
             150 % of the cores for a job that was throttled in more than a quarter of its quota
-            periods
+            periods. A range keeps its upper end; its lower end is raised up to that for a job that
+            was lent far more on average. Where cores are lent, a range is advised to a job with a
+            single figure that needs far less on average, but reached it at times
     time    150 % of the longest run time; twice the limit for a job that reached it
     disks   only if a rate was declared: 120 % of the highest rate seen, or the declared rate of a
             job that came near it
@@ -30,6 +32,7 @@ from signal import Signals
 from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import Job, Outcome, Usage
+from drfd.core.model.resources import NOTHING
 from drfd.devices.gpu import GPU
 
 # -- notes: sizes in bytes, times in milliseconds, cores in thousandths ----------------------------
@@ -334,6 +337,17 @@ _NOISE_PERCENT = 3
 _MIB = 1 << 20
 
 
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class CoresReason:
+    """Use of cores by a job that another range, or a range at all, would have served better."""
+
+    #: Whether it was lent more than its lower end on average; else it declared a single figure,
+    #: which it used at times.
+    is_above_floor: bool
+    mean_milli: int
+    declared_milli: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     cores_milli: int
@@ -342,6 +356,12 @@ class Advice:
     #: Bytes per second; 0 means to declare no rate.
     read_bps: int
     write_bps: int
+    #: Upper ends of ranges; 0 means that a single figure is advised.
+    most_cores_milli: int = 0
+    most_read_bps: int = 0
+    most_write_bps: int = 0
+    #: Why the range of cores is advised, or its lower end raised; None if neither is so.
+    cores_reason: CoresReason | None = None
     #: Name of the disk if there are several. Rates of a job on more than one are known in sum only.
     disk: str = ""
     gres: tuple[tuple[str, int], ...] = ()
@@ -382,10 +402,15 @@ def is_evidence(job: Job) -> bool:
 
 
 def advise(
-    similar: Sequence[Job], *, least: int = LEAST, gpu_bytes: int | None = None
+    similar: Sequence[Job],
+    *,
+    least: int = LEAST,
+    gpu_bytes: int | None = None,
+    lends_cores: bool = False,
 ) -> Advice | None:
     """Return advice from similar jobs, newest first; jobs that are no evidence are skipped.
-    `gpu_bytes` is what the largest GPU has, if that is known.
+    `gpu_bytes` is what the largest GPU has, if that is known; `lends_cores` says whether idle cores
+    are lent.
 
     None if fewer than `least` completed and none ran out of memory or time.
     """
@@ -394,8 +419,10 @@ def advise(
     short = [job for job in jobs if _is_short(job)]
     if len(done) < least and not short:
         return None
-    cores, memory = max(map(_cores, jobs)), max(map(_memory, jobs))
-    time_s = max(map(_time_s, jobs))
+    wishes = [_cores(job, lends=lends_cores) for job in jobs]
+    cores = max(each.floor_milli for each in wishes)
+    most_cores = max(each.most_milli for each in wishes)
+    memory, time_s = max(map(_memory, jobs)), max(map(_time_s, jobs))
     if len(done) < least:
         # Demands that were too small are raised; there is not enough evidence to lower any.
         last = jobs[0].spec
@@ -403,12 +430,20 @@ def advise(
         time_s = max(time_s, last.time_limit_s or 0)
     disks = frozenset[str]().union(*(job.spec.demand.used_disks for job in jobs))
     one = jobs if len(disks) <= 1 else []
+    read_bps = max((_rate(job, "read") for job in one), default=0)
+    write_bps = max((_rate(job, "write") for job in one), default=0)
+    ends = [job.spec.most.rate_sums for job in one if job.spec.most is not None]
+    reasons = [each.reason for each in wishes if each.reason is not None]
     return Advice(
         cores_milli=cores,
         memory_bytes=memory,
         time_limit_s=time_s,
-        read_bps=max((_rate(job, "read") for job in one), default=0),
-        write_bps=max((_rate(job, "write") for job in one), default=0),
+        read_bps=read_bps,
+        write_bps=write_bps,
+        most_cores_milli=_above(cores, most_cores),
+        most_read_bps=_above(read_bps, max((read for read, _ in ends), default=0)),
+        most_write_bps=_above(write_bps, max((write for _, write in ends), default=0)),
+        cores_reason=max(reasons, default=None),
         disk=min(disks, default=""),
         gres=jobs[0].spec.demand.gres,
         gres_memory=_gres_memory(jobs, gpu_bytes, may_lower=len(done) >= least),
@@ -419,12 +454,14 @@ def advise(
 
 def is_as_asked(advice: Advice, job: Job) -> bool:
     """Return whether the advice is what the job asked for already."""
-    demand = job.spec.demand
+    demand, most = job.spec.demand, job.spec.most or NOTHING
     return (
         advice.cores_milli == demand.cores_milli
+        and advice.most_cores_milli == most.cores_milli
         and advice.memory_bytes == demand.memory_bytes
         and advice.time_limit_s == job.spec.time_limit_s
         and (advice.read_bps, advice.write_bps) == demand.rate_sums
+        and (advice.most_read_bps, advice.most_write_bps) == most.rate_sums
         and advice.gres_memory == demand.gres_memory
     )
 
@@ -489,16 +526,47 @@ def _gres_memory(
     return tuple(sorted(declared.items()))
 
 
-def _cores(job: Job) -> int:
+@dataclass(frozen=True, slots=True)
+class _CoresWish:
+    """The range of cores that one job needs. The upper end is 0 for a single figure."""
+
+    floor_milli: int
+    most_milli: int = 0
+    reason: CoresReason | None = None
+
+
+def _cores(job: Job, *, lends: bool) -> _CoresWish:
     usage, declared = _used(job), job.spec.demand.cores_milli
+    end = 0 if job.spec.most is None else job.spec.most.cores_milli
     mean = round(usage.cpu_s * 1_000_000) // max(1, _ran_ms(job))
-    needed = mean * (100 - _NOISE_PERCENT) // 100
+    needed = _halves(mean * (100 - _NOISE_PERCENT) // 100)
+    if end and usage.lent_us:
+        # It was held back by what was idle, if at all, which says nothing of its floor.
+        if not _is_far_less(declared, min(needed, end)):
+            return _CoresWish(min(needed, declared), end)
+        reason = CoresReason(is_above_floor=True, mean_milli=mean, declared_milli=declared)
+        return _CoresWish(min(needed, end), end, reason)
     periods, held_back = usage.quota_periods, usage.throttled_periods
-    if periods and held_back is not None and periods >= 10 and held_back * 4 > periods:
-        # A job cannot exceed its quota for long.
-        return _halves(max(min(needed, declared), declared * 3 // 2))
-    # Its quota has not held it back, so that it needs no more.
-    return min(_halves(needed), declared)
+    is_held_back = bool(
+        periods and held_back is not None and periods >= 10 and held_back * 4 > periods
+    )
+    # A job cannot exceed its quota for long.
+    more = _halves(max(min(needed, declared), declared * 3 // 2)) if is_held_back else declared
+    is_bursty = is_held_back or (usage.cores_peak_milli or 0) * 10 >= declared * 9
+    if lends and not end and is_bursty and _is_far_less(needed, declared):
+        reason = CoresReason(is_above_floor=False, mean_milli=mean, declared_milli=declared)
+        return _CoresWish(needed, more, reason)
+    # If its quota has not held it back, it needs no more.
+    return _CoresWish(more if is_held_back else min(needed, declared), end)
+
+
+def _is_far_less(cores_milli: int, than_milli: int) -> bool:
+    return cores_milli * 4 <= than_milli * 3
+
+
+def _above(least: int, most: int) -> int:
+    """Return the upper end of a range, or 0 if it is not above the lower one."""
+    return most if most > least else 0
 
 
 def _halves(cores_milli: int) -> int:

@@ -6,14 +6,15 @@ Both are read in a thread, over a read-only connection to the journal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 from drfd.common.patterns import is_pattern
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.account import Row, UsageAccounts
-from drfd.core.explain.ended_jobs import LAST, Advice, advise, is_as_asked, kind_of_job
+from drfd.core.explain.ended_jobs import LAST, LEAST, Advice, advise, is_as_asked, kind_of_job
 from drfd.core.fairness.rules import ROOT
 from drfd.core.model import stimuli as st
 from drfd.core.model.account import Account, AccountedAmount
@@ -35,10 +36,13 @@ from drfd.protocol.replies import (
     ReportReply,
     ReportRow,
 )
-from drfd.wording.options import advice_options
+from drfd.wording.options import advice_options, cores_note
 
 #: Jobs of one name that are read for advice.
 _SIMILAR = 50
+
+#: Returns advice from similar jobs, newest first.
+Advise = Callable[[Sequence[Job]], Advice | None]
 
 
 @dataclass
@@ -47,6 +51,7 @@ class HistoryHandler:
     lookup: Lookup
     #: Bytes of the largest GPU that is given out, if the sizes of all are known.
     largest_gpu: Callable[[], int | None]
+    lends_cores: Callable[[], bool]
 
     async def answer(
         self, actor: st.Actor, request: msg.HistoryRequest | msg.ReportRequest
@@ -78,15 +83,20 @@ class HistoryHandler:
         kind = kind_of_job(job)
         ended = read_ended(self.engine.journal.path, past)
         similar = [each for each in ended if kind_of_job(each) == kind]
-        advice = advise(similar, gpu_bytes=self.largest_gpu())
+        advice = self._advise()(similar)
         # Advice that repeats what was asked for is none.
         return None if advice is None or is_as_asked(advice, job) else advice_view(advice)
+
+    def _advise(self, *, least: int = LEAST) -> Advise:
+        return partial(
+            advise, least=least, gpu_bytes=self.largest_gpu(), lends_cores=self.lends_cores()
+        )
 
     def _report(self, request: msg.ReportRequest, past: PastFilter) -> ReportReply:
         accounts = UsageAccounts(request.by, most_jobs=request.limit)
         accounts.take(read_ended(self.engine.journal.path, past, commands=False))
         view = report_view(
-            accounts, limit=request.limit, least=request.least, gpu_bytes=self.largest_gpu()
+            accounts, limit=request.limit, advise_from=self._advise(least=request.least)
         )
         if request.by in ("user", "pool"):
             # The curve of one job says little about all jobs of a user or pool.
@@ -133,14 +143,12 @@ KEYS: dict[str, tuple[_KeyPart, ...]] = {
 }
 
 
-def report_view(
-    accounts: UsageAccounts, *, limit: int, least: int, gpu_bytes: int | None
-) -> ReportReply:
-    """Return the report. Rows and `others` add up to `total`; advice needs `least` successes."""
+def report_view(accounts: UsageAccounts, *, limit: int, advise_from: Advise) -> ReportReply:
+    """Return the report. Rows and `others` add up to `total`."""
     rows, others = accounts.largest(limit)
     return {
         "by": accounts.by,
-        "rows": [_row(accounts, row, account, least, gpu_bytes) for row, account in rows],
+        "rows": [_row(accounts, row, account, advise_from) for row, account in rows],
         "others": None if others is None else account_view(others),
         "total": account_view(accounts.total()),
     }
@@ -163,10 +171,8 @@ def _curve_view(job: Job, curve: Curve) -> JobCurveView:
     return {"id": job.id, "demand": demand_view(job.spec), **points}
 
 
-def _row(
-    accounts: UsageAccounts, row: Row, account: Account, least: int, gpu_bytes: int | None
-) -> ReportRow:
-    advice = advise(accounts.similar(row), least=least, gpu_bytes=gpu_bytes)
+def _row(accounts: UsageAccounts, row: Row, account: Account, advise_from: Advise) -> ReportRow:
+    advice = advise_from(accounts.similar(row))
     key: dict[str, object] = dict(zip(KEYS[accounts.by], row, strict=True))
     found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
     return cast(ReportRow, found)
@@ -213,7 +219,7 @@ def _amount(amount: AccountedAmount) -> AccountedView:
 def advice_view(advice: Advice | None) -> AdviceView | None:
     if advice is None:
         return None
-    return {
+    view: AdviceView = {
         "cores": advice.cores_milli / 1000,
         "memory": advice.memory_bytes,
         "time_limit_s": advice.time_limit_s,
@@ -226,3 +232,13 @@ def advice_view(advice: Advice | None) -> AdviceView | None:
         "short_jobs": advice.short_jobs,
         "of_last": LAST,
     }
+    if advice.most_cores_milli:
+        view["cores_max"] = advice.most_cores_milli / 1000
+    if advice.most_read_bps:
+        view["read_max"] = advice.most_read_bps
+    if advice.most_write_bps:
+        view["write_max"] = advice.most_write_bps
+    note = cores_note(advice)
+    if note is not None:
+        view["cores_note"] = note
+    return view

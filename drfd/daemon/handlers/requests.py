@@ -143,7 +143,9 @@ class Requests:
     def __post_init__(self) -> None:
         self.quotas = Quotas(lambda: self.config.limits)
         self._lookup = Lookup(self.engine, self.meter)
-        self._history = HistoryHandler(self.engine, self._lookup, self._largest_gpu)
+        self._history = HistoryHandler(
+            self.engine, self._lookup, self._largest_gpu, self.link.lends
+        )
         self.forecasts = Forecasts(self.engine)
         self._waits = WaitHandler(self.engine, self._lookup)
         self._waiting_rows = WaitingRows(self.engine, self._lookup)

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 from drfd.core.explain.ended_jobs import (
     LAST,
     Advice,
+    CoresReason,
     advise,
     is_as_asked,
     is_evidence,
@@ -20,6 +21,7 @@ from drfd.core.explain.ended_jobs import (
     round_time,
 )
 from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
+from drfd.core.model.resources import Resources
 from fakes import demand, spec
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -28,12 +30,12 @@ MIB, GIB = 1 << 20, 1 << 30
 def job(
     outcome: Outcome = Outcome.COMPLETED, *, run_s: float = 100.0, cores: float = 4,
     memory_gib: float = 4, read: int = 0, write: int = 0, limit_s: int | None = 3600,
-    frozen_s: float = 0.0, **used: Any,
+    frozen_s: float = 0.0, most: Resources | None = None, **used: Any,
 ) -> Job:  # fmt: skip
     usual = {"cpu_s": run_s, "memory_peak_bytes": 300 * MIB, "limit_hits": 0}
     return Job(
         id=1,
-        spec=spec(asks=demand(cores, memory_gib, read, write), time_limit_s=limit_s),
+        spec=spec(asks=demand(cores, memory_gib, read, write), time_limit_s=limit_s, most=most),
         state=JobState.ENDED,
         attempt=1,
         submitted_at=0.0,
@@ -222,6 +224,99 @@ def test_who_was_held_back_gets_half_as_much_again(
     assert one(seen).cores_milli == cores
 
 
+# -- ranges -----------------------------------------------------------------------------------
+
+#: Up to eight cores.
+MOST = Resources(cores_milli=8000)
+
+
+def cores_of(*jobs: Job, lends: bool = True) -> tuple[int, int, CoresReason | None]:
+    advice = advise(jobs, least=1, lends_cores=lends)
+    assert advice is not None
+    return advice.cores_milli, advice.most_cores_milli, advice.cores_reason
+
+
+@pytest.mark.parametrize(
+    ("declared", "mean", "peak", "range_"),
+    [
+        # A fraction on average and all of it at times.
+        (8, 1.6, 8000, (2000, 8000)),
+        (8, 1.6, 7200, (2000, 8000)),
+        # It never came near what it declared: a lower figure serves it.
+        (8, 1.6, 7199, (2000, 0)),
+        (8, 1.6, None, (2000, 0)),
+        # It used most of it on average.
+        (8, 6.1, 8000, (6000, 8000)),
+        (8, 6.3, 8000, (6500, 0)),
+        (0.5, 0.1, 500, (500, 0)),
+    ],
+)
+def test_a_range_is_advised_to_a_job_that_used_all_its_cores_at_times_alone(
+    declared: float, mean: float, peak: int | None, range_: tuple[int, int]
+) -> None:
+    seen = job(cores=declared, cpu_s=mean * 100, cores_peak_milli=peak)
+    reason = CoresReason(
+        is_above_floor=False, mean_milli=round(mean * 1000), declared_milli=round(declared * 1000)
+    )
+    assert cores_of(seen) == (*range_, reason if range_[1] else None)
+    assert cores_of(seen, lends=False) == (range_[0], 0, None)
+
+
+def test_a_job_whose_bursts_were_held_back_gets_room_for_them_where_cores_are_lent() -> None:
+    held_back = {"quota_periods": 1000, "throttled_periods": 400}
+    bursts = job(cores=4, cpu_s=100.0, **held_back)
+    assert cores_of(bursts)[:2] == (1000, 6000)
+    assert cores_of(bursts, lends=False) == (6000, 0, None)
+    steady = job(cores=4, cpu_s=390.0, **held_back)
+    assert cores_of(steady) == (6000, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("mean", "lent_us", "floor", "is_raised"),
+    [
+        # All the time above its lower end, clearly or hardly; and a whole range of use.
+        (5.2, 320_000_000, 5500, True), (2.5, 50_000_000, 2000, False),
+        (8.4, 640_000_000, 8000, True),
+        # Bursts alone.
+        (0.9, 20_000_000, 1000, False),
+        # Nothing was lent to it: its lower end is all that it could use.
+        (2.0, 0, 2000, False), (2.0, None, 2000, False), (0.9, None, 1000, False),
+    ],
+)  # fmt: skip
+def test_a_range_keeps_its_upper_end_and_its_lower_end_follows_the_mean(
+    mean: float, lent_us: int | None, floor: int, *, is_raised: bool
+) -> None:
+    seen = job(cores=2, most=MOST, cpu_s=mean * 100, lent_us=lent_us, cores_peak_milli=8000)
+    reason = CoresReason(is_above_floor=True, mean_milli=round(mean * 1000), declared_milli=2000)
+    most = 8000 if floor < 8000 else 0
+    assert cores_of(seen) == (floor, most, reason if is_raised else None)
+
+
+def test_a_lent_job_that_its_ceiling_held_back_needs_no_higher_lower_end_for_that() -> None:
+    held_back = {"quota_periods": 1000, "throttled_periods": 900, "cpu_s": 200.0}
+    lent = job(cores=2, most=MOST, lent_us=1_000_000, **held_back)
+    assert cores_of(lent) == (2000, 8000, None)
+    quota = job(cores=2, most=MOST, lent_us=0, **held_back)
+    assert cores_of(quota, lends=False) == (3000, 8000, None)
+
+
+def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for() -> None:
+    wide, plain = job(cores=2, most=MOST, cpu_s=180.0, lent_us=5), job(cores=3, cpu_s=250.0)
+    assert cores_of(wide, plain)[:2] == cores_of(plain, wide)[:2] == (2500, 8000)
+    asked = replace(wide, spec=replace(wide.spec, demand=demand(2, 0.375), time_limit_s=180))
+    advice = one(wide)
+    assert is_as_asked(advice, asked)
+    assert not is_as_asked(advice, replace(asked, spec=replace(asked.spec, most=None)))
+
+
+def test_a_range_of_rates_keeps_its_upper_end() -> None:
+    ends = Resources(read_bps=400 * MIB)
+    rates = {"read": 100 * MIB, "write": 50 * MIB, "written_bytes": 0}
+    advice = one(job(**rates, most=ends, read_peak_bps=300 * MIB))
+    assert (advice.read_bps, advice.most_read_bps) == (100 * MIB, 400 * MIB)
+    assert (advice.write_bps, advice.most_write_bps) == (MIB, 0)
+
+
 def test_the_time_that_it_was_frozen_counts_for_nothing() -> None:
     assert one(job(frozen_s=5000.0)) == one(job())
 
@@ -285,16 +380,21 @@ PAST = some.builds(
     read_peak_bps=some.none() | AMOUNTS,
     quota_periods=some.none() | some.just(100),
     throttled_periods=some.none() | some.integers(0, 100),
+    most=some.none() | some.just(Resources(cores_milli=100_000, read_bps=1 << 40)),
+    cores_peak_milli=some.none() | some.integers(0, 100_000),
+    lent_us=some.none() | AMOUNTS,
 )
 
 
-@given(some.lists(PAST, max_size=12))
+@given(some.lists(PAST, max_size=12), some.booleans())
 def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
-    jobs: list[Job],
+    jobs: list[Job], lends: bool
 ) -> None:
-    advice = advise(jobs)
+    advice = advise(jobs, lends_cores=lends)
     if advice is None:
         return
+    assert advice.most_cores_milli == 0 or advice.most_cores_milli > advice.cores_milli
+    assert advice.most_read_bps == 0 or advice.most_read_bps > advice.read_bps > 0
     assert advice.cores_milli >= 10 and advice.memory_bytes >= MIB and advice.time_limit_s >= 1
     counted = [each for each in jobs if is_evidence(each)][:LAST]
     assert advice.jobs == len(counted)
@@ -315,7 +415,7 @@ def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
 def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs: list[Job]) -> None:
     done = [each for each in jobs if each.outcome is Outcome.COMPLETED]
     if len(done) >= 3:
-        assert advise(jobs) == advise(jobs[::-1])
+        assert advise(jobs, lends_cores=True) == advise(jobs[::-1], lends_cores=True)
 
 
 @given(some.lists(PAST, min_size=3, max_size=LAST - 1), PAST)
