@@ -13,21 +13,22 @@ each second, are at rest. Their division is therefore made once for each change,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.lending.ceilings import Place, node_of
 from drfd.core.lending.division import Claim, divide
 from drfd.core.lending.places import places_of
-from drfd.core.model.vectors import Vector
+from drfd.core.model.vectors import Vector, plus
 from drfd.sim.workload import SimJob, Workload
 
 #: Speeds that differ by less than this part are equal, against rounding errors.
 _SAME = 1e-9
-#: The place of cores in a vector.
-_CORES = 0
+#: The place of cores in a vector, which has thousandths of them.
+_CORES, _UNIT = 0, 1000
 
 
 def busy_part(job: SimJob) -> float:
@@ -74,6 +75,21 @@ def divided(
     return divide(node_of(own, places), cores)
 
 
+def used_together(jobs: Sequence[SimJob], rules: Rules) -> dict[int, float]:
+    """Return the cores that each of these jobs uses, by job, when they run at the same time and
+    idle cores are lent. Each job is of a user without a pool."""
+    capacity_milli = rules.shares.capacity[_CORES]
+    used: dict[str, Vector] = {}
+    found = {}
+    for job in jobs:
+        leaf = rules.pool_for(job.user, None)
+        demand = rules.axes.vector(job.demand)
+        used[leaf] = plus(used[leaf], demand) if leaf in used else demand
+        found[job.id] = borrower(job, leaf, capacity_milli)
+    places = places_of(rules.shares, used, _CORES, _UNIT)
+    return divided(found, capacity_milli / _UNIT, places)
+
+
 class RunningJobs:
     """The jobs that run in a simulation. Without lending, each takes its run time."""
 
@@ -117,11 +133,12 @@ class RunningJobs:
         """Lend anew, after a change of what runs. `used` is what each leaf holds."""
         if not self._borrowing:
             return
-        cores = self._capacity_milli / 1000
+        cores = self._capacity_milli / _UNIT
         if sum(job.most for job in self._jobs.values()) <= cores:
             parts = {job_id: job.most for job_id, job in self._jobs.items()}
         else:
-            parts = divided(self._jobs, cores, places_of(self._shares, used, axis=_CORES))
+            places = places_of(self._shares, used, _CORES, _UNIT)
+            parts = divided(self._jobs, cores, places)
         for job_id, job in self._jobs.items():
             speed = max(1.0, parts[job_id] / job.least) if job.most > job.least else 1.0
             since_s, left_s, before = self._left[job_id]

@@ -15,7 +15,7 @@ from core.lending.fluid import FluidJob, FluidMachine, workload
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.resources import Resources
 from drfd.sim.driver import Run, simulate
-from drfd.sim.lending import for_lending
+from drfd.sim.lending import for_lending, used_together
 from drfd.sim.machine import rules_of
 from drfd.sim.metrics import measure
 from drfd.sim.synthetic_workloads import Recipe, generate
@@ -83,6 +83,10 @@ def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end() -> None:
             demand=Resources(cores_milli=250, memory_bytes=size * GB))
         for id, (user, size) in enumerate(sizes.items(), start=1)
     ]  # fmt: skip
+    assert used_together(jobs, machine(1)) == pytest.approx({1: 0.25, 2: 0.375, 3: 0.375})
+    asleep = [*jobs[:2], replace(jobs[2], cpu_s=0.0)]
+    # b is raised to what a holds of the memory, and then a is lent the rest.
+    assert used_together(asleep, machine(1)) == pytest.approx({1: 0.4, 2: 0.6, 3: 0})
     found = lent(jobs, machine(1))
     # 250 core-seconds each. Of b and c each has 0.375 cores; then a has all.
     assert found == pytest.approx({2: 250 / 0.375, 3: 250 / 0.375, 1: 750})
