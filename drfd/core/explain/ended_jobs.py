@@ -565,8 +565,8 @@ def _is_far_less(cores_milli: int, than_milli: int) -> bool:
 
 
 def _above(least: int, most: int) -> int:
-    """Return the upper end of a range, or 0 if it is not above the lower one."""
-    return most if most > least else 0
+    """Return the upper end of a range, or 0 if there is no lower end or none below it."""
+    return most if 0 < least < most else 0
 
 
 def _halves(cores_milli: int) -> int:
