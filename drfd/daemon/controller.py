@@ -45,6 +45,7 @@ from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.reserves import Reserves
@@ -146,8 +147,10 @@ class Daemon:
             self._engine,
             self._meter,
             self._link.lending,
-            self._link.lends,
+            self._link.lends_cores,
             self._link.can_lend,
+            DiskLender(self._engine, lambda: self._link.settings.disks, self._link.can_lend_disks),
+            self._link.lends_disks,
         )
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
         self._retention = Retention(
@@ -173,6 +176,7 @@ class Daemon:
             reload=self.reload,
             shut_down=self.shut_down,
             loan_of=self._lender.loan,
+            disk_loans_of=self._lender.disks.of,
         )
         self._feed = EventFeed(self._engine, self._meter)
         overview = Overview(

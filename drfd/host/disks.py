@@ -24,6 +24,7 @@ from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.common.units import show_size
+from drfd.core.model.resources import Resources
 
 #: Size of one write or read. Large, because the kernel splits it into many requests, and a disk
 #: reaches its full speed only with many at a time.
@@ -179,6 +180,19 @@ class Disk:
     def attributes_writes(self) -> bool:
         """Whether cgroup v2 attributes buffered writes to the writer."""
         return self.filesystem in _WITH_WRITEBACK
+
+
+def rates_by_device(rates: Resources, disks: Sequence[Disk]) -> dict[str, tuple[int, int]]:
+    """Return read and write rates by the device that takes limits, without devices that have none.
+    Rates declared by name for two disks on one device add up there; a rate for all disks does
+    not."""
+    found: dict[str, tuple[int, int]] = {}
+    for disk in disks:
+        read_bps, write_bps = rates.rates(disk.name)
+        for device in disk.devices:
+            more = found.get(device, (0, 0)) if rates.disks else (0, 0)
+            found[device] = read_bps + more[0], write_bps + more[1]
+    return {device: pair for device, pair in found.items() if any(pair)}
 
 
 @dataclass(frozen=True, slots=True)

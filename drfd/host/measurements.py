@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -243,6 +243,14 @@ def cpu_counters(mounts: Mapping[str, str], cgroup: str) -> CpuCounters | None:
     return None if cpu_ns is None else CpuCounters(cpu_ns / 1e9, throttled)
 
 
+def disk_counters(mounts: Mapping[str, str], cgroup: str) -> dict[str, tuple[int, int]] | None:
+    """Return the bytes that one attempt has read and written by device, "major:minor", or None if
+    they cannot be read. A device that it has not used may be missing."""
+    if UNIFIED in mounts:
+        return _read(mounts, "io", cgroup, "io.stat", _each_io_stat)
+    return _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _each_io_service)
+
+
 def read_busy_s() -> float:
     """Return the processor time since boot of the CPUs that this process may use."""
     return busy_s(Path("/proc/stat").read_text(), os.sched_getaffinity(0))
@@ -360,12 +368,18 @@ def _own_memory(member: psutil.Process) -> int:
 
 def _io_service_bytes(text: str) -> tuple[int, int]:
     """Return the bytes read and written on all disks, on version 1."""
-    totals = {"Read": 0, "Write": 0}
+    return _summed(_each_io_service(text).values())
+
+
+def _each_io_service(text: str) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
     for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[1] in totals:
-            totals[words[1]] += _count(words[2])
-    return totals["Read"], totals["Write"]
+        match line.split():
+            case [device, "Read" | "Write" as kind, number]:
+                read, written = found.get(device, (0, 0))
+                count = _count(number)
+                found[device] = (count, written) if kind == "Read" else (read, count)
+    return found
 
 
 def _io_stat(text: str) -> tuple[int, int]:
@@ -373,14 +387,23 @@ def _io_stat(text: str) -> tuple[int, int]:
 
     Disks made of others (LVM, LUKS, md) are left out, because the disks below count the same bytes.
     """
-    read_bytes = written_bytes = 0
+    each = _each_io_stat(text)
+    return _summed(moved for device, moved in each.items() if not _is_stacked(device))
+
+
+def _each_io_stat(text: str) -> dict[str, tuple[int, int]]:
+    found = {}
     for line in text.splitlines():
         device, *pairs = line.split()
         values = dict(pair.split("=", 1) for pair in pairs)
-        if {"rbytes", "wbytes"} <= values.keys() and not _is_stacked(device):
-            read_bytes += _count(values["rbytes"])
-            written_bytes += _count(values["wbytes"])
-    return read_bytes, written_bytes
+        if {"rbytes", "wbytes"} <= values.keys():
+            found[device] = _count(values["rbytes"]), _count(values["wbytes"])
+    return found
+
+
+def _summed(moved: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    pairs = list(moved)
+    return sum(read for read, _ in pairs), sum(written for _, written in pairs)
 
 
 def _is_stacked(device: str) -> bool:

@@ -359,6 +359,22 @@ class LoanView(TypedDict):
     text: str
 
 
+class DiskLoanView(TypedDict):
+    """What a running job may use now of a range of reads or of writes, in bytes per second."""
+
+    #: The disk's name in the configuration.
+    disk: str
+    #: "read" or "write".
+    direction: str
+    floor: int
+    ceiling: int
+    most: int
+    #: Whether it could use more than it may, and users who could, too.
+    hungry: bool
+    others: list[str]
+    text: str
+
+
 class LendingPart(TypedDict):
     """Of a live job or array that declares a range."""
 
@@ -366,6 +382,8 @@ class LendingPart(TypedDict):
     unlent: NotRequired[str]
     #: What a running job may use now; only of one with a range of cores, where cores are lent.
     lent: NotRequired[LoanView]
+    #: The same of disk rates, for each disk and direction with a range.
+    lent_disks: NotRequired[list[DiskLoanView]]
 
 
 class DetailedJobView(ExplainedJobView, GpuLimitPart, LendingPart):

@@ -1,10 +1,10 @@
-"""What a running job may use now of its range of cores, and why not more."""
+"""What a running job may use now of its ranges, and why not more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drfd.common.units import show_cores
+from drfd.common.units import show_amount, show_cores
 
 #: The most users that are named.
 _NAMED = 3
@@ -30,9 +30,34 @@ def loan_text(
     text += f", {lent} of them lent" if ceiling_milli > floor_milli else ", its floor"
     if ceiling_milli >= most_milli:
         return f"{text}: all that {'it asked for' if most_milli >= asked_milli else 'there is'}"
-    if not is_hungry:
-        return text
-    if others:
-        more = f" and {len(others) - _NAMED} more users" if len(others) > _NAMED else ""
-        return f"{text}: {', '.join(others[:_NAMED])}{more} could use more, too"
-    return f"{text}: the others are in use"
+    return text + (_why(others, "the others are in use") if is_hungry else "")
+
+
+def disk_loan_text(
+    direction: str,
+    disk: str | None,
+    ceiling_bps: int,
+    floor_bps: int,
+    most_bps: int,
+    *,
+    is_hungry: bool,
+    others: Sequence[str],
+) -> str:
+    """Describe the present ceiling of a disk's reads or writes: "may read 40M/s on data now, 30M/s
+    of that lent: bob could use more, too". `disk` is None where there is only one."""
+    where = "" if disk is None else f" on {disk}"
+    text = f"may {direction} {show_amount(direction, ceiling_bps)}{where} now"
+    lent = show_amount(direction, ceiling_bps - floor_bps)
+    text += f", {lent} of that lent" if ceiling_bps > floor_bps else ", its floor"
+    if ceiling_bps >= most_bps:
+        return f"{text}: all that it asked for"
+    return text + (_why(others, "the rest is in use or kept free") if is_hungry else "")
+
+
+def _why(others: Sequence[str], rest: str) -> str:
+    """Say why a job that could use more is not lent more. `rest` says it where nobody else could
+    use more."""
+    if not others:
+        return f": {rest}"
+    more = f" and {len(others) - _NAMED} more users" if len(others) > _NAMED else ""
+    return f": {', '.join(others[:_NAMED])}{more} could use more, too"

@@ -19,6 +19,7 @@ from drfd.host import measurements
 from drfd.host.measurements import (
     busy_s,
     default_reserve,
+    disk_counters,
     own_memory_limit,
     peak_memory,
     read_machine,
@@ -63,6 +64,11 @@ def test_a_sample_is_what_cannot_be_dropped_and_what_went_to_all_disks(
         mono_s=5.0, memory_bytes=3200, read_bytes=101, written_bytes=12, cpu_s=1.5
     )
     assert peak_memory(mounts, CGROUP) == 7777
+
+
+def test_what_went_to_each_disk_is_read_by_its_number(mounts: dict[str, str]) -> None:
+    assert disk_counters(mounts, CGROUP) == {"8:0": (100, 10), "8:16": (1, 2)}
+    assert disk_counters(mounts, "drfd/job-2.1") is None
 
 
 def test_a_job_that_has_not_touched_a_disk_has_read_nothing(mounts: dict[str, str]) -> None:
@@ -149,6 +155,8 @@ def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
     (tmp_path / "sys/8:0/slaves/259:0").mkdir(parents=True)
     (tmp_path / "sys/259:0/slaves").mkdir(parents=True)
     monkeypatch.setattr(measurements, "SYS_DEV_BLOCK", str(tmp_path / "sys"))
+    mounts = {measurements.UNIFIED: str(unified)}
+    assert disk_counters(mounts, CGROUP) == {"8:0": (100, 10), "259:0": (1, 2)}, "each has its own"
     sample = sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0)
     assert (sample.read_bytes, sample.written_bytes) == (1, 2)
 

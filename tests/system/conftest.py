@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,26 @@ def lend(
 @pytest.fixture
 def instance(lend: Callable[[str], Instance]) -> Instance:
     return lend(CONFIG)
+
+
+@pytest.fixture
+def extra(tmp_path: Path) -> Iterator[Path]:
+    """A file system of our own, on a loop device."""
+    if shutil.which("mkfs.ext4") is None or not os.path.exists("/dev/loop-control"):
+        pytest.skip("no loop devices, or no ext4, to make a second disk of")
+    image, point = tmp_path / "image", tmp_path / "extra"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(192 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    try:
+        subprocess.run(["mount", "-o", "loop", image, point], check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"a loop device cannot be mounted here: {error.stderr.decode().strip()}")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +22,6 @@ path = "{extra}"
 read = "100M"
 write = "50M"
 """
-
-
-@pytest.fixture
-def extra(tmp_path: Path) -> Iterator[Path]:
-    """A file system of our own, on a loop device."""
-    if shutil.which("mkfs.ext4") is None or not os.path.exists("/dev/loop-control"):
-        pytest.skip("no loop devices, or no ext4, to make a second disk of")
-    image, point = tmp_path / "image", tmp_path / "extra"
-    point.mkdir()
-    with image.open("wb") as file:
-        file.truncate(192 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    try:
-        subprocess.run(["mount", "-o", "loop", image, point], check=True, capture_output=True)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"a loop device cannot be mounted here: {error.stderr.decode().strip()}")
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "--lazy", point], check=True)
 
 
 @pytest.fixture

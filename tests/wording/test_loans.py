@@ -1,10 +1,10 @@
-"""What a running job may use of its range of cores, in words."""
+"""What a running job may use of its ranges, in words."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from drfd.wording.loans import loan_text
+from drfd.wording.loans import disk_loan_text, loan_text
 
 HUNGRY = partial(loan_text, asked_milli=8000, is_hungry=True, others=())
 
@@ -30,3 +30,19 @@ def test_nothing_is_explained_where_nothing_is_missing() -> None:
     assert text == "may use 6 cores now, 4 of them lent: all that there is"
     text = HUNGRY(4000, 2000, 8000, is_hungry=False)
     assert text == "may use 4 cores now, 2 of them lent"
+
+
+def test_rates_are_told_like_cores() -> None:
+    mib = 1 << 20
+    rates = 40 * mib, 10 * mib, 80 * mib
+    told = partial(disk_loan_text, "read", "data")
+    bob = told(*rates, is_hungry=True, others=("bob",))
+    assert bob == "may read 40M/s on data now, 30M/s of that lent: bob could use more, too"
+    alone = disk_loan_text("write", None, *rates, is_hungry=True, others=())
+    assert alone == "may write 40M/s now, 30M/s of that lent: the rest is in use or kept free"
+    calm = told(*rates, is_hungry=False, others=())
+    assert calm == "may read 40M/s on data now, 30M/s of that lent"
+    none = told(10 * mib, 10 * mib, 80 * mib, is_hungry=False, others=())
+    assert none == "may read 10M/s on data now, its floor"
+    all_of_it = told(80 * mib, 10 * mib, 80 * mib, is_hungry=True, others=())
+    assert all_of_it == "may read 80M/s on data now, 70M/s of that lent: all that it asked for"

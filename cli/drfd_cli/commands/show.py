@@ -102,7 +102,9 @@ def _demand(demand: ResourcesView) -> str:
 
 def _unlent(shown: LendingPart) -> list[tuple[str, str]]:
     lines = [("range", shown["unlent"])] if "unlent" in shown else []
-    return [*lines, ("loan", shown["lent"]["text"])] if "lent" in shown else lines
+    if "lent" in shown:
+        lines.append(("loan", shown["lent"]["text"]))
+    return lines + [("loan", each["text"]) for each in shown.get("lent_disks", ())]
 
 
 def _group(job: SubmittedView) -> list[tuple[str, str]]:

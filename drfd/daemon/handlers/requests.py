@@ -7,7 +7,7 @@ engine, when all of it is durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -61,6 +61,7 @@ from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
+from drfd.daemon.monitoring.disk_lender import DiskLoan
 from drfd.daemon.monitoring.gpu_limits import unkept_text
 from drfd.daemon.monitoring.lender import Loan
 from drfd.daemon.monitoring.meter import Curves, Meter
@@ -76,6 +77,7 @@ from drfd.protocol.replies import (
     ArrayView,
     BatchReply,
     CodeText,
+    DiskLoanView,
     DoctorReply,
     DryRunReply,
     EndStrayReply,
@@ -97,7 +99,7 @@ from drfd.protocol.replies import (
 )
 from drfd.protocol.requests import Ref, Selection
 from drfd.wording.ends import end_text
-from drfd.wording.loans import loan_text
+from drfd.wording.loans import disk_loan_text, loan_text
 from drfd.wording.waits import unknown_start_text
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
@@ -136,6 +138,8 @@ class Requests:
     key_socket: Path | None = None
     #: Returns what a running job may use now of its range of cores.
     loan_of: Callable[[Job], Loan | None] = lambda job: None
+    #: Returns what a running job may use now of its ranges of disk rates.
+    disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
     _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
@@ -144,7 +148,7 @@ class Requests:
         self.quotas = Quotas(lambda: self.config.limits)
         self._lookup = Lookup(self.engine, self.meter)
         self._history = HistoryHandler(
-            self.engine, self._lookup, self._largest_gpu, self.link.lends
+            self.engine, self._lookup, self._largest_gpu, self.link.lends_cores
         )
         self.forecasts = Forecasts(self.engine)
         self._waits = WaitHandler(self.engine, self._lookup)
@@ -317,7 +321,7 @@ class Requests:
             unkept = unkept_text(gpu_keepings(self.site, self.link))
             if unkept is not None:
                 notes.append(f"the declared memory of a {GPU} is {unkept}")
-        unlent = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
+        unlent = self._unlent(spec)
         return [*notes, unlent] if unlent is not None and declares_range(asked) else notes
 
     def _largest_gpu(self) -> int | None:
@@ -465,7 +469,7 @@ class Requests:
         """Return what of the ranges of a live job or array is not lent here, and what the job may
         use now."""
         part: LendingPart = {}
-        text = unlent_text(spec, self.link.hello, self.link.settings.cores_by)
+        text = self._unlent(spec)
         if text is None and job is not None and self._keeps_its_limits(job):
             text = ENTRENCHED
         if text is not None and state is not JobState.ENDED:
@@ -473,6 +477,9 @@ class Requests:
         loan = None if job is None else self._loan(job)
         if loan is not None:
             part["lent"] = loan
+        disks = [] if job is None else self._disk_loans(job)
+        if disks:
+            part["lent_disks"] = disks
         return part
 
     def _keeps_its_limits(self, job: Job) -> bool:
@@ -480,8 +487,38 @@ class Requests:
         are: it began in another mode."""
         is_up = job.state in (JobState.RUNNING, JobState.SUSPENDED)
         has_range = job.spec.most is not None and job.spec.most.cores_milli > 0
-        is_lent = self.link.lends() and has_range
+        is_lent = self.link.lends_cores() and has_range
         return is_up and is_lent and not self.link.can_lend((job.id, job.attempt))
+
+    def _unlent(self, spec: JobSpec) -> str | None:
+        settings = self.link.settings
+        return unlent_text(spec, self.link.hello, settings.cores_by, settings.disks)
+
+    def _disk_loans(self, job: Job) -> list[DiskLoanView]:
+        if job.state is not JobState.RUNNING:
+            return []
+        has_several = len(self.engine.rules.axes.disks) > 1
+        return [
+            {
+                "disk": loan.flow.disk,
+                "direction": loan.flow.direction,
+                "floor": loan.floor_bps,
+                "ceiling": loan.ceiling_bps,
+                "most": loan.most_bps,
+                "hungry": loan.is_hungry,
+                "others": list(loan.others),
+                "text": disk_loan_text(
+                    loan.flow.direction,
+                    loan.flow.disk if has_several else None,
+                    loan.ceiling_bps,
+                    loan.floor_bps,
+                    loan.most_bps,
+                    is_hungry=loan.is_hungry,
+                    others=loan.others,
+                ),
+            }
+            for loan in self.disk_loans_of(job)
+        ]
 
     def _loan(self, job: Job) -> LoanView | None:
         loan = None if job.state is not JobState.RUNNING else self.loan_of(job)
@@ -563,6 +600,7 @@ class Requests:
         loan = self._loan(job)
         if loan is not None:
             reply["notes"].append(loan["text"])
+        reply["notes"] += [each["text"] for each in self._disk_loans(job)]
         if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
         if is_own and job.broken is not None:

@@ -43,6 +43,7 @@ from drfd.core.model.lifecycle import (
     Thaw,
 )
 from drfd.core.model.ranges import most_here
+from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import (
     AttemptMissing,
     AttemptRemoved,
@@ -54,7 +55,7 @@ from drfd.core.model.stimuli import (
     Tick,
 )
 from drfd.daemon.engine.engine import Engine, Work
-from drfd.daemon.launcher_link.lending import lends
+from drfd.daemon.launcher_link.lending import CORES, DISKS, lends
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
     EndedReport,
@@ -80,6 +81,7 @@ from drfd.daemon.launcher_link.messages import (
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.monitoring.gpu_use import GpuUse
+from drfd.daemon.monitoring.lender import Send
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
@@ -151,18 +153,30 @@ class Link:
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
 
-    def lends(self) -> bool:
+    def lends_cores(self) -> bool:
         """Return whether idle cores are lent to running jobs."""
-        return "cores" in (lends(self.hello, self.settings.cores_by) or ())
+        return CORES in lends(self.hello, self.settings.cores_by)
+
+    def lends_any(self) -> bool:
+        """Return whether anything is lent to running jobs."""
+        return bool(lends(self.hello, self.settings.cores_by))
+
+    def lends_disks(self) -> bool:
+        """Return whether disk rates are lent to running jobs."""
+        return DISKS in lends(self.hello, self.settings.cores_by)
 
     def can_lend(self, key: AttemptKey) -> bool:
         """Return whether a running attempt can be lent cores, if any are lent."""
         found = self.borrowers.get(key)
         return found is not None and found.cores_milli > 0
 
-    def lending(self) -> Callable[[AttemptKey, int], None] | None:
-        """Return what sends a running attempt's ceiling, in thousandths of cores; None while no
-        order reaches a launcher that knows them. It is equal for the same connection."""
+    def can_lend_disks(self, key: AttemptKey) -> bool:
+        """Return whether a running attempt can be lent disk rates, if any are lent."""
+        return key in self.borrowers
+
+    def lending(self) -> Send | None:
+        """Return what sends a running attempt's ceilings; None while no order reaches a launcher
+        that knows them. It is equal for the same connection."""
         connection = self._connection
         if connection is None or not connection.is_ready or not self.hello.get("lends"):
             return None
@@ -410,9 +424,9 @@ class LauncherConnection:
         finally:
             del self._inside[number]
 
-    def lend(self, key: AttemptKey, cores_milli: int) -> None:
+    def lend(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
         """Order what a running attempt may use from now on, with the upper ends of its ranges if
-        they are not those of its launch."""
+        they are not those of its launch. Disks that `rates` does not name stay."""
         job, begun = self._engine.ledger.job(key[0]), self._link.borrowers.get(key)
         demand, disks = job.spec.demand, self._link.settings.disks
         most = most_here(job.spec, self._engine.rules.capacity) or demand
@@ -424,6 +438,7 @@ class LauncherConnection:
             id=key[0],
             attempt=key[1],
             cores_milli=cores_milli,
+            disks=disk_limits(rates, disks),
             most=None if ends == begun else ends,
         )
         self.send(protocol.lend_message(order))
@@ -468,7 +483,7 @@ class LauncherConnection:
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
             taken=engine.ledger.taken,
-            most=most_here(job.spec, engine.rules.capacity) if self._link.lends() else None,
+            most=most_here(job.spec, engine.rules.capacity) if self._link.lends_any() else None,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.

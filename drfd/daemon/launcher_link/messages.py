@@ -51,7 +51,7 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.resources import Resources
 from drfd.devices.gpus import GPU
-from drfd.host.disks import Disk
+from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import (
     QUOTA,
@@ -128,7 +128,7 @@ def order_for(
     `array` is the array that the job is a task of, `countables` are the instances that this machine
     gives out, and `taken` those that jobs have. `proof` is the user's signature of the submission,
     and `beside` are the jobs that run now, whose outputs must not be emptied. `most` is the most
-    that the job may be lent, None where nothing is lent.
+    that the job may be lent, None where nothing is lent; cores are lent with the mode SHARE alone.
     """
     spec, demand = job.spec, job.spec.demand
     # Instances that the job has been given stay its own when the configuration changes.
@@ -141,7 +141,9 @@ def order_for(
         disks=disk_limits(demand, settings.disks),
     )
     ceilings = None
-    if most is not None and settings.cores_by == SHARE:
+    if most is not None:
+        if settings.cores_by != SHARE:
+            most = replace(most, cores_milli=0)
         ceilings = ceilings_of(demand, most, settings.disks)
     most_cores_milli = demand.cores_milli if ceilings is None else ceilings.cores_milli
     return LaunchOrder(
@@ -164,7 +166,11 @@ def order_for(
             "DRF_CORES": show_cores(demand.cores_milli),
             "DRF_MEMORY": str(demand.memory_bytes),
             # A launcher of before it, which lends nothing, does not know the name.
-            **({} if ceilings is None else {"DRF_CORES_MAX": show_cores(ceilings.cores_milli)}),
+            **(
+                {"DRF_CORES_MAX": show_cores(most_cores_milli)}
+                if most_cores_milli > demand.cores_milli
+                else {}
+            ),
             **device_variables(job.instances, named),
             **({} if array is None else _array_variables(job, array)),
         },
@@ -280,18 +286,10 @@ def _array_variables(job: Job, array: Array) -> dict[str, str]:
 
 
 def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ...]:
-    """Return the declared rates as limits on each managed disk that the kernel can limit. Rates
-    declared by name for two disks on one device add up there; a rate for all disks does not."""
-    limits: dict[str, tuple[int, int]] = {}
-    for disk in disks:
-        read_bps, write_bps = demand.rates(disk.name)
-        for device in disk.devices:
-            more = limits.get(device, (0, 0)) if demand.disks else (0, 0)
-            limits[device] = read_bps + more[0], write_bps + more[1]
+    """Return the declared rates as limits on each managed disk that the kernel can limit."""
     return tuple(
         DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
-        for device, (read_bps, write_bps) in limits.items()
-        if read_bps or write_bps
+        for device, (read_bps, write_bps) in rates_by_device(demand, disks).items()
     )
 
 

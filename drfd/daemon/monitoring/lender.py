@@ -1,11 +1,12 @@
-"""Lending of idle cores to running jobs, once a second.
+"""Lending to running jobs, once a second: idle cores, and disk rates by `DiskLender`.
 
 Measures how much each running job has used and whether its ceiling held it back, has
 `core.lending` judge, and sends the launcher the ceilings that have changed. Nothing of this is
 state that must survive: without this loop, jobs keep the ceilings that the kernel has, and their
-floors by weights. So what the kernel has is not known of jobs that run when a launcher connects: an
-earlier controller may have lent them something, or an order may have been lost with the launcher.
-They are ordered what they may use whatever it is.
+floors: of cores by weights, of disks because all ceilings together are below what a disk has. So
+what the kernel has is not known of jobs that run when a launcher connects: an earlier controller
+may have lent them something, or an order may have been lost with the launcher. They are ordered
+what they may use whatever it is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from drfd.core.lending.cores import Machine
 from drfd.core.lending.places import places_of
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_here
+from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
+from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import CpuCounters, cpu_counters, read_busy_s
 
@@ -32,8 +35,9 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two judgements.
 STEP_S = 1.0
-#: Orders an attempt's ceiling, in thousandths of cores.
-Send = Callable[[AttemptKey, int], None]
+#: Orders an attempt's ceiling of cores, in thousandths, and rates of its disks, of which those that
+#: are not named stay.
+Send = Callable[[AttemptKey, int, Resources], None]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
 #: Seconds after which a reading is too old to tell a rate.
@@ -62,16 +66,19 @@ class Reading(NamedTuple):
 
 @dataclass
 class Lender:
-    """The loop, and what it has lent. Lends nothing unless `lends` says that cores are lent."""
+    """The loop, and what it has lent of cores. Lends none unless `lends` says so, and of disks
+    nothing unless `lends_disks` does."""
 
     engine: Engine
     meter: Meter
-    #: Sends the launcher a job's ceiling, in thousandths of cores; None while no order reaches it.
-    #: Equal as long as it is the same connection.
+    #: Sends the launcher a job's ceilings; None while no order reaches it. Equal as long as it is
+    #: the same connection.
     send: Callable[[], Send | None]
     lends: Callable[[], bool]
-    #: Whether a running attempt can be lent anything: not one that began in another mode.
+    #: Whether a running attempt can be lent cores: not one that began in another mode.
     can_lend: Callable[[AttemptKey], bool]
+    disks: DiskLender
+    lends_disks: Callable[[], bool]
     loans: dict[AttemptKey, Loan] = field(default_factory=dict)
     _before: Reading | None = None
     #: What sent the latest order, and the attempts of which it is not known what the kernel has.
@@ -101,6 +108,34 @@ class Lender:
         if send != self._latest:
             self._latest = send
             self._unsure = {(job.id, job.attempt) for job in self.engine.ledger.allocated_jobs()}
+            self.disks.untold()
+        await self._lend_cores(send)
+        await self._lend_disks(send)
+
+    async def _lend_disks(self, send: Send) -> None:
+        def send_rates(key: AttemptKey, rates: Resources) -> None:
+            send(key, self._cores_milli(key), rates)
+
+        if not self.lends_disks():
+            self.disks.take_back(send_rates)
+            return
+        ranged = self.disks.watched()
+        if ranged or self.disks.loans:
+            watched = {
+                key: cgroup
+                for key, cgroup, _ in self.meter.watched_attempts()
+                if cgroup and key in ranged
+            }
+            reading = await asyncio.to_thread(read_disks, dict(self.meter.mounts), watched)
+            self.disks.take(reading, send_rates)
+
+    def _cores_milli(self, key: AttemptKey) -> int:
+        loan = self.loans.get(key)
+        if loan is not None:
+            return loan.ceiling_milli
+        return self.engine.ledger.jobs[key[0]].spec.demand.cores_milli
+
+    async def _lend_cores(self, send: Send) -> None:
         if not self.lends():
             self._take_back(send)
             return
@@ -194,7 +229,7 @@ class Lender:
             milli = round(judgement.ceiling * 1000)
             had = job.spec.demand.cores_milli if before is None else before.ceiling_milli
             if self._is_unsure(key) or had != milli:
-                send(key, milli)
+                send(key, milli, NOTHING)
             if borrower.most > borrower.floor or before is not None:
                 others = sorted(hungry - {job.spec.user}) if judgement.is_hungry else []
                 loans[key] = Loan(
@@ -213,7 +248,7 @@ class Lender:
             key, floor = (job.id, job.attempt), job.spec.demand.cores_milli
             loan = self.loans.pop(key, None)
             if self._is_unsure(key) or (loan is not None and loan.ceiling_milli != floor):
-                send(key, floor)
+                send(key, floor, NOTHING)
         self._forget_ended()
 
     def _is_unsure(self, key: AttemptKey) -> bool:

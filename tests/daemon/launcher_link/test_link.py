@@ -28,7 +28,7 @@ from drfd.core.model.job import (
     Retry,
     Words,
 )
-from drfd.core.model.resources import NOTHING, Axes
+from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
@@ -341,11 +341,11 @@ async def test_an_order_to_lend_names_the_upper_ends_where_they_are_not_those_of
         await until(lambda: len(b.link.borrowers) == 2, lambda: str(b.link.borrowers))
         send = b.link.lending()
         assert send is not None and send == b.link.lending()
-        send((1, 1), 2000)
+        send((1, 1), 2000, NOTHING)
         for job_id, most in ((1, 6000), (2, 3000), (2, 0)):
             change = st.Change(cores_milli=1000, cores_max_milli=most)
             await b.ask(st.ChangeAsked(now(), job_id, ALICE, change))
-            send((job_id, 1), 2500)
+            send((job_id, 1), 2500, NOTHING)
         await b.quiet()
         usual = {"cmd": "lend", "attempt": 1, "cores_milli": 2500}
         assert b.taken() == [
@@ -356,6 +356,35 @@ async def test_an_order_to_lend_names_the_upper_ends_where_they_are_not_those_of
         ]
         b.launcher.send(ended(1), about("removed", 1))
         await until(lambda: set(b.link.borrowers) == {(2, 1)}, lambda: str(b.link.borrowers))
+
+
+async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> None:
+    async with bench() as b:
+        b.launcher.hello = LENDS
+        disk = Disk(name="test", path="/", read_bps=1000, write_bps=1000, devices=("8:0",))
+        b.link.settings = replace(b.link.settings, disks=[disk], cores_by=protocol.WEIGHT)
+        await b.ready()
+        assert b.link.lends_disks() and not b.link.lends_cores()
+        asked = spec(asks=demand(1, read=10, write=20), most=demand(4, read=50))
+        await b.ask(st.SubmitAsked(now(), asked))
+        await b.quiet()
+
+        def most(read: int, cores_milli: int = 1000) -> Message:
+            limit = {"device": "8:0", "read_bps": read, "write_bps": 20}
+            return {"cores_milli": cores_milli, "disks": [limit]}
+
+        (launch,) = (each for each in b.taken() if each["cmd"] == "launch")
+        assert launch["most"] == most(50)
+        assert not b.link.can_lend_disks((1, 1))
+        b.launcher.send({**up(1), "lends": most(50, 0)})
+        await until(lambda: b.link.can_lend_disks((1, 1)), lambda: str(b.link.borrowers))
+        assert not b.link.can_lend((1, 1))
+        send = b.link.lending()
+        assert send is not None
+        send((1, 1), 1000, Resources(read_bps=40, write_bps=20))
+        await b.quiet()
+        (order,) = b.taken()
+        assert order["disks"] == most(40)["disks"] and "most" not in order
 
 
 # -- the greeting ------------------------------------------------------------------------------

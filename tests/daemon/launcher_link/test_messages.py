@@ -142,16 +142,19 @@ def test_what_a_job_may_be_lent_is_never_below_its_demand(
         variables=order.variables,
     )
     broken = Broken(40, Outcome.FAILED)
-    shown = {"DRF_CORES": "2.5", "DRF_CORES_MAX": show_cores(cores_milli)}
-    assert order.variables == plain.variables | shown
+    shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if cores_milli > 2500 else {}
+    assert order.variables == plain.variables | {"DRF_CORES": "2.5"} | shown
     assert never_notice_for(replace(JOB, broken=broken), order, 42, "x").most is None
 
 
-def test_in_other_modes_nothing_is_lent() -> None:
+def test_in_other_modes_no_cores_are_lent() -> None:
+    disk = DiskLimit(device="8:0", read_bps=100, write_bps=700)
     for mode in (protocol.QUOTA, protocol.WEIGHT, protocol.PIN):
         settings = LaunchSettings([DISK], 512, mode)
-        order = order_for(JOB, JOURNAL, settings, most=demand(8, 0))
-        assert order == order_for(JOB, JOURNAL, settings)
+        plain = order_for(JOB, JOURNAL, settings)
+        assert order_for(JOB, JOURNAL, settings, most=demand(8, 0)) == plain
+        order = order_for(JOB, JOURNAL, settings, most=demand(8, 0, write=700))
+        assert order == replace(plain, most=Ceilings(cores_milli=2500, disks=(disk,)))
 
 
 def test_what_the_user_has_written_goes_beside_it() -> None:

@@ -6,13 +6,15 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
-from drfd.core.model.resources import Resources
+from drfd.core.model.resources import NOTHING, Resources
+from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender, Loan, Reading, read_counters
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import CpuCounters
@@ -35,16 +37,20 @@ class World:
     lender: Lender = field(init=False)
 
     def __post_init__(self) -> None:
-        engine = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
+        # Only the ledger and the rules are asked for.
+        engine: Any = SimpleNamespace(ledger=self.bench.ledger, rules=self.bench.rules)
         self.lender = Lender(
-            engine,  # type: ignore[arg-type]  # only the ledger and the rules are asked for
+            engine,
             Meter(lambda: self.mono_s),
             lambda: self._send if self.is_connected else None,
             lambda: self.is_on,
             lambda key: key not in self.fixed,
+            DiskLender(engine, tuple, lambda key: True),
+            lambda: False,
         )
 
-    def _send(self, key: AttemptKey, cores_milli: int) -> None:
+    def _send(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
+        assert rates == NOTHING
         self.sent.append((key, cores_milli))
 
     def start(self, floor: int, most: int | None, *, leaf: str = "root.alice") -> Job:
