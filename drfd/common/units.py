@@ -66,6 +66,13 @@ def parse_size(text: str | int, *, what: str = "size") -> int:
     return size
 
 
+def parse_size_range(text: str | int, *, what: str = "size") -> int | Range:
+    """Return bytes, or a range of them: "200M", "50M..200M", "50M..". Zero is no error."""
+    if str(text) == "0":
+        return 0
+    return _parse_range(str(text), what, lambda part: parse_size(part, what=what), "50M..200M")
+
+
 def parse_memory(text: str | int, *, what: str = "memory") -> int:
     """Return the bytes of a job's memory, at least 1 MiB, below which no program starts."""
     size = parse_size(text, what=what)

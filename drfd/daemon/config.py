@@ -38,6 +38,7 @@ from drfd.common.units import (
     parse_duration,
     parse_memory,
     parse_size,
+    parse_size_range,
     show_cores,
     show_duration,
     show_size,
@@ -92,6 +93,9 @@ class Defaults:
     time_limit_s: int | None = 24 * 3600
     read_bps: int = 0
     write_bps: int = 0
+    #: The upper ends of ranges of rates, or 0 for none.
+    read_max_bps: Most = 0
+    write_max_bps: Most = 0
     #: "keep" or "cancel", for a job whose dependency can never be met.
     if_never: str = "keep"
 
@@ -284,17 +288,24 @@ def _disks(top: TomlTable) -> tuple[DiskConfig, ...] | None:
     return tuple(disks)
 
 
+def _ends(amount: int | Range) -> tuple[int, Most]:
+    return amount if isinstance(amount, Range) else (amount, 0)
+
+
 def _defaults(table: TomlTable) -> Defaults:
     plain = Defaults()
-    cores = table.take("cores", parse_cores_range, plain.cores_milli)
-    least, most = cores if isinstance(cores, Range) else (cores, 0)
+    cores, most_cores = _ends(table.take("cores", parse_cores_range, plain.cores_milli))
+    read_bps, most_read_bps = _ends(table.take("read", parse_size_range, plain.read_bps))
+    write_bps, most_write_bps = _ends(table.take("write", parse_size_range, plain.write_bps))
     return Defaults(
-        cores_milli=least,
-        cores_max_milli=most,
+        cores_milli=cores,
+        cores_max_milli=most_cores,
         memory_bytes=table.take("memory", parse_memory, plain.memory_bytes),
         time_limit_s=table.take("time", read_time, plain.time_limit_s),
-        read_bps=table.take("read", read_size_or_zero, plain.read_bps),
-        write_bps=table.take("write", read_size_or_zero, plain.write_bps),
+        read_bps=read_bps,
+        write_bps=write_bps,
+        read_max_bps=most_read_bps,
+        write_max_bps=most_write_bps,
         if_never=table.take("if_never", one_of("keep", "cancel"), plain.if_never),
     )
 

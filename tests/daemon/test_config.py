@@ -224,6 +224,16 @@ def test_the_default_of_cores_may_be_a_range(path: Path, line: str, ends: tuple[
     assert (found.cores_milli, found.cores_max_milli) == ends
 
 
+def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
+    lines = '[defaults]\nread = "50M..200M"\nwrite = "20M.."\n'
+    found = load(written(path, lines)).defaults
+    assert (found.read_bps, found.read_max_bps) == (50 << 20, 200 << 20)
+    assert (found.write_bps, found.write_max_bps) == (20 << 20, ALL)
+    plain = load(written(path, "[defaults]\nread = 0\nwrite = 1000\n")).defaults
+    assert (plain.read_bps, plain.read_max_bps) == (0, 0)
+    assert (plain.write_bps, plain.write_max_bps) == (1000, 0)
+
+
 @pytest.mark.parametrize(
     ("line", "seconds"),
     [('time = "unlimited"', None), ("time = 90", 90), ('time = "1h30m"', 5400)],
@@ -388,6 +398,8 @@ def test_history_may_be_kept_for_a_number_of_seconds_as_before(path: Path) -> No
         ("defaults.time", "-5"),
         ("defaults.time", "0"),
         ("defaults.read", '"-1M"'),
+        ("defaults.read", '"0..4M"'),
+        ("defaults.read", '"4M..1M"'),
         ("defaults.write", "-1"),
         ("defaults.write", "false"),
         ("scheduling.policy", '"easy"'),

@@ -47,6 +47,20 @@ def test_each_task_runs_once_with_its_index_and_writes_to_its_own_file(
     assert instance.cgroups() == []
 
 
+def test_tasks_have_the_range_of_their_array_and_so_has_one_that_is_tried_again(
+    instance: Instance,
+) -> None:
+    words = ("-c", "0.1..2", "-m", "64M", "--array", "0-1", "--", "sh", "-c")
+    array_id = instance.submit(*words, "exit $DRF_ARRAY_INDEX")
+    instance.drf("wait", array_id, check=False)
+    again = instance.drf("retry", "-q", f"{array_id}_1").stdout.strip()
+    instance.drf("wait", again, check=False)
+    past = json.loads(instance.drf("history", "--json").stdout)["jobs"]
+    assert [job["demand"]["cores_max"] for job in past] == [2.0, 2.0, 2.0]
+    rows = [line.split() for line in instance.drf("history").stdout.splitlines()]
+    assert sum(any(word.endswith("/0.1..2") for word in row) for row in rows) == 3
+
+
 def test_no_more_run_at_once_than_were_asked_for(instance: Instance) -> None:
     """Both lines of a task go to one file, which the kernel appends to in one piece. The first ones
     wait for each other, however slowly they are started."""

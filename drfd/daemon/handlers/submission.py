@@ -94,9 +94,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         cores_milli=_given(asked.cores_milli, defaults.cores_milli),
         memory_bytes=_given(asked.memory_bytes, defaults.memory_bytes),
     )
-    most_cores = asked.cores_max_milli
-    if most_cores is None:
-        most_cores = defaults.cores_max_milli if asked.cores_milli is None else 0
+    most_cores = _upper(asked.cores_milli, asked.cores_max_milli, defaults.cores_max_milli)
     limit, notify = request.time_limit_s, request.notify
     usual = usual_output(is_array=request.array is not None)
     name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
@@ -107,7 +105,9 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         gid=gid,
         pool=rules.pool_for(actor.user, request.pool),
         demand=demand,
-        most=most_of(demand, most_cores, _rates_max(asked, disks, request.cwd), rules.capacity),
+        most=most_of(
+            demand, most_cores, _rates_max(asked, defaults, disks, request.cwd), rules.capacity
+        ),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         priority=request.priority,
         preemptible=request.preemptible,
@@ -216,17 +216,31 @@ def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd:
 
 
 def _rates_max(
-    demand: parts.Demand, disks: Sequence[Disk], cwd: str
+    demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
 ) -> dict[str, tuple[Most, Most]]:
     """Return the upper ends of ranges of rates by the disk's name, 0 for none; in the only disk's
     name, or "" without a disk, if there are not several."""
     found: dict[str, tuple[Most, Most]] = {
+        disk.name: (defaults.read_max_bps, defaults.write_max_bps) for disk in disks
+    }
+    found |= {
         name: (rates.read_max_bps, rates.write_max_bps) for name, rates in demand.disks.items()
     }
-    if (demand.read_max_bps, demand.write_max_bps) != (None, None):
-        own = _own_disk(disks, cwd) if disks else ""
-        found[own] = demand.read_max_bps or 0, demand.write_max_bps or 0
+    plain = demand.read_bps, demand.write_bps, demand.read_max_bps, demand.write_max_bps
+    if plain != (None, None, None, None):
+        found[_own_disk(disks, cwd) if disks else ""] = (
+            _upper(demand.read_bps, demand.read_max_bps, defaults.read_max_bps),
+            _upper(demand.write_bps, demand.write_max_bps, defaults.write_max_bps),
+        )
     return found
+
+
+def _upper(least: int | None, most: Most | None, default: Most) -> Most:
+    """Return the upper end of a range, or 0 for none. A default is one only as a whole, so that it
+    does not stand above a lower end that was given."""
+    if most is not None:
+        return most
+    return default if least is None else 0
 
 
 def _own_disk(disks: Sequence[Disk], cwd: str) -> str:

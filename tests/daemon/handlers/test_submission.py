@@ -425,6 +425,28 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() 
     assert most(cores_max_milli=0) is None
 
 
+def test_a_range_of_rates_among_the_defaults_is_that_of_disks_that_a_job_does_not_name() -> None:
+    ranged = replace(DEFAULTS, read_bps=10, read_max_bps=90, write_bps=20, write_max_bps="all")
+
+    def most(there: tuple[Disk, ...], **asked: Any) -> Resources | None:
+        terms = SubmitTerms(
+            rules=BIG, defaults=ranged, limits=LIMITS, disks=there, takes_root=False
+        )
+        request = SubmitRequest(v=1, argv=["true"], cwd="/proc/self", demand=Demand(**asked))
+        return spec_for(request, ALICE, 1000, terms).most
+
+    capacity = BIG.capacity.write_bps
+    assert most((ROOT_DISK,)) == Resources(read_bps=90, write_bps=capacity)
+    assert most((ROOT_DISK,), read_bps=10, write_bps=0) is None
+    assert most((ROOT_DISK,), read_bps=10) == Resources(write_bps=capacity)
+    assert most((ROOT_DISK,), read_max_bps=40, write_max_bps=0) == Resources(read_bps=40)
+    assert most(()) is None
+    ends = most(TWO_DISKS, disks={"data": Rates(1, 2)}, write_max_bps=0)
+    assert ends == Resources(disks=(("proc", 90, 0),))
+    ends = most(TWO_DISKS, write_max_bps=0, write_bps=0)
+    assert ends is not None and [each[:2] for each in ends.disks] == [("data", 90), ("proc", 90)]
+
+
 @pytest.mark.parametrize(
     ("asked", "declares"),
     [
