@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,27 @@ async def test_a_report_has_the_time_of_gpus_and_the_peak_of_their_memory(
         "unseen": ({**nothing, "unknown": 8000}, None, None),
     }
     assert reply["total"]["gpu"] == {**known, "unknown": 8000}
+
+
+@pytest.mark.parametrize("mode", ["quota", "share"])
+async def test_a_range_is_advised_where_cores_are_lent_and_nowhere_else(
+    desk: Desk, mode: str
+) -> None:
+    """Two cores were used at times, and a quarter of one on average."""
+    desk.link.hello = {"lends": True, "lendable": ["cores", "disks"]}
+    desk.link.settings = replace(desk.link.settings, cores_by=mode)
+    for _ in range(3):
+        await desk.finish(await desk.submit(ALICE, 2, name="t"), **used(cores_peak_milli=1990))
+    (row,) = (await desk.ask(ALICE, op="report"))["rows"]
+    why = await desk.ask(ALICE, op="why", id=3)
+    assert why["advice"] == row["advice"]
+    advice, plain = row["advice"], {"options": ["-c", "0.5", "-m", "128M", "-t", "1m"]}
+    note = "used 0.25 of 2 cores on average, at times all of them: a range books 0.5 and is lent up"
+    ranged = {"options": ["-c", "0.5..2", "-m", "128M", "-t", "1m"], "cores_max": 2.0}
+    expected = plain if mode == "quota" else ranged | {"cores_note": f"{note} to 2"}
+    assert {name: advice.get(name) for name in ("cores_max", "cores_note", "options")} == (
+        {"cores_max": None, "cores_note": None} | expected
+    )
 
 
 async def test_a_report_sums_up_what_jobs_with_a_range_were_lent(desk: Desk) -> None:
