@@ -89,7 +89,7 @@ class DiskLender:
 
     def watched(self) -> frozenset[AttemptKey]:
         """Return the attempts whose use must be known."""
-        return frozenset((job.id, job.attempt) for job, _ in self._ranged())
+        return frozenset((job.id, job.attempt) for job in self._candidates())
 
     def untold(self) -> None:
         """Note that no order reaches the launcher."""
@@ -114,14 +114,14 @@ class DiskLender:
                 for key, loan in self._judge(Flow(disk.name, direction), disk, jobs):
                     found.setdefault(key, {})[loan.flow] = loan
         self.loans |= found
-        self._tell(send)
+        self._tell([job for job, _ in jobs], send)
 
     def take_back(self, send: SendRates) -> None:
         """Set all rates back to the floors, after disks have ceased to be lent."""
         self._readings.clear()
         if self.loans:
             self.loans.clear()
-            self._tell(send)
+            self._tell([], send)
         self._told.clear()
 
     def of(self, job: Job) -> Sequence[DiskLoan]:
@@ -129,20 +129,23 @@ class DiskLender:
         lent."""
         return list(self.loans.get((job.id, job.attempt), {}).values())
 
+    def _candidates(self) -> list[Job]:
+        """Return the jobs that run, declare a range of rates, and can be lent some."""
+        return [
+            job
+            for job in self.engine.ledger.allocated_jobs()
+            if job.spec.most is not None
+            and any(job.spec.most.rate_sums)
+            and job.state in _RUNS
+            and self.can_lend((job.id, job.attempt))
+        ]
+
     def _ranged(self) -> list[tuple[Job, Resources]]:
-        """Return the jobs that run, have a range of rates and can be lent some, with its upper
-        ends."""
+        """Return the candidates to which the machine has something to lend, with the upper ends of
+        their ranges."""
         capacity = self.engine.rules.capacity
-        found = []
-        for job in self.engine.ledger.allocated_jobs():
-            if job.spec.most is None or job.state not in _RUNS:
-                continue
-            if not self.can_lend((job.id, job.attempt)):
-                continue
-            most = most_here(job.spec, capacity)
-            if most is not None and any(most.rate_sums):
-                found.append((job, most))
-        return found
+        found = ((job, most_here(job.spec, capacity)) for job in self._candidates())
+        return [(job, most) for job, most in found if most is not None and any(most.rate_sums)]
 
     def _judge(
         self, flow: Flow, disk: Disk, jobs: Sequence[tuple[Job, Resources]]
@@ -223,15 +226,14 @@ class DiskLender:
             self._places[flow] = key, places_of(shares, ledger.used, axes.names.index(axis))
         return self._places[flow][1]
 
-    def _tell(self, send: SendRates) -> None:
-        """Send the rates that differ from those sent before: first to who gives something back, so
-        that together they are never more than the disk has."""
-        jobs = {(job.id, job.attempt): job for job, _ in self._ranged()}
-        for job in self.engine.ledger.allocated_jobs():
-            # Its range may have been taken away.
-            if (job.id, job.attempt) in self._told and job.state in _RUNS:
-                jobs[job.id, job.attempt] = job
-        wanted = {key: self._rates(job) for key, job in jobs.items()}
+    def _tell(self, jobs: Sequence[Job], send: SendRates) -> None:
+        """Send the rates of these jobs, and of all that were told some before, where they differ:
+        first to who gives something back, so that together they are never more than the disk
+        has."""
+        alive = {(job.id, job.attempt): job for job in self.engine.ledger.allocated_jobs()}
+        told = [alive[key] for key in self._told if key in alive and alive[key].state in _RUNS]
+        each = {(job.id, job.attempt): job for job in (*jobs, *told)}
+        wanted = {key: self._rates(job) for key, job in each.items()}
         self._told = {key: rates for key, rates in self._told.items() if key in wanted}
         news = {key: rates for key, rates in wanted.items() if self._told.get(key) != rates}
         for key in sorted(news, key=lambda key: not _is_lower(news[key], self._told.get(key))):
