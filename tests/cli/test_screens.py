@@ -521,7 +521,8 @@ def test_a_range_is_shown_with_both_ends(
     drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand = {**job()["demand"], **RANGED}
-    shown = job(demand=demand, unlent="no cores are lent here")
+    rates = [{"text": "may read 40M/s now"}, {"text": "may write 1M/s now"}]
+    shown = job(demand=demand, unlent="no cores are lent here", lent_disks=rates)
     daemon.replies = {
         "show": {"job": shown, "events": []},
         "status": {"jobs": [job(demand=demand)], "counts": {"RUNNING": 1}, "draining": False},
@@ -529,6 +530,10 @@ def test_a_range_is_shown_with_both_ends(
     lines = drf("show", 42).out.splitlines()
     assert "demand     2..8 cores, 16G memory, io 50M..200M/0" in lines
     assert "range      no cores are lent here" in lines
+    assert [line for line in lines if line.startswith("loan")] == [
+        "loan       may read 40M/s now",
+        "loan       may write 1M/s now",
+    ]
     assert drf("status", "--parsable", "--columns", "cores,cores_max,read_max,write_max").out == (
         "cores\tcores_max\tread_max\twrite_max\n2\t8\t209715200\t\n"
     )

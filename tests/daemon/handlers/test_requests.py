@@ -30,6 +30,7 @@ from drfd.daemon.engine.engine import Work
 from drfd.daemon.handlers import requests as requests_module
 from drfd.daemon.handlers.doctor import private_view
 from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import Ceilings
@@ -872,6 +873,28 @@ async def test_a_job_that_began_before_cores_were_lent_says_that_it_is_lent_none
     assert "it began before enforcement.cores was share" in (await unlent() or "")
     desk.link.borrowers[job_id, 1] = Ceilings(cores_milli=1000)
     assert await unlent() is None
+
+
+async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk: MakeDesk) -> None:
+    desk = make_desk()
+    rates = {"read_bps": 100, "read_max_bps": 400, "write_bps": 1}
+    job_id = await desk.submit(ALICE, demand={"cores_milli": 1000, **rates})
+    loan = DiskLoan(
+        flow=Flow("data", "read"), floor_bps=100, ceiling_bps=200, most_bps=400, is_hungry=True,
+        others=("bob",),
+    )  # fmt: skip
+    desk.requests.disk_loans_of = lambda job: [loan]
+    assert desk.shell.host.take() == [Launch(job_id, 1)]
+    assert "lent_disks" not in (await desk.ask(ALICE, op="show", id=job_id))["job"], "not begun"
+    await desk.feed(attempt_started(job_id))
+    text = "may read 200/s now, 100/s of that lent: bob could use more, too"
+    told = {
+        "disk": "data", "direction": "read", "floor": 100, "ceiling": 200, "most": 400,
+        "hungry": True, "others": ["bob"], "text": text,
+    }  # fmt: skip
+    for who in (ALICE, BOB):
+        assert (await desk.ask(who, op="show", id=job_id))["job"]["lent_disks"] == [told]
+        assert text in (await desk.ask(who, op="why", id=job_id))["notes"]
 
 
 async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk: MakeDesk) -> None:
