@@ -57,24 +57,33 @@ def most_here(spec: JobSpec, capacity: Resources) -> Resources | None:
         return None
     demand, most = spec.demand, spec.most
 
-    def cut(least: int, end: int, there: int) -> int:
-        amount = min(end, there)
-        return amount if amount > least else 0
-
     def rates(disk: str) -> tuple[int, int]:
         triples = zip(demand.rates(disk), most.rates(disk), capacity.rates(disk), strict=True)
-        read, write = (cut(*each) for each in triples)
+        read, write = (_cut(*each) for each in triples)
         return read, write
 
     read_bps, write_bps = (0, 0) if most.disks else rates("")
     disks = tuple((name, *rates(name)) for name, _, _ in most.disks)
     found = Resources(
-        cores_milli=cut(demand.cores_milli, most.cores_milli, capacity.cores_milli),
+        cores_milli=most_cores_here(spec, capacity),
         read_bps=read_bps,
         write_bps=write_bps,
         disks=tuple(each for each in disks if any(each[1:])),
     )
     return None if found == NOTHING else found
+
+
+def most_cores_here(spec: JobSpec, capacity: Resources) -> int:
+    """Return the upper end of a job's cores alone, as `most_here` has it, in thousandths."""
+    if spec.most is None:
+        return 0
+    return _cut(spec.demand.cores_milli, spec.most.cores_milli, capacity.cores_milli)
+
+
+def _cut(least: int, end: int, there: int) -> int:
+    """Return the upper end of one range, cut down to what there is; 0 without a range."""
+    amount = min(end, there)
+    return amount if amount > least else 0
 
 
 def _end(axis: str, least: int, most: Most, capacity: int) -> int:

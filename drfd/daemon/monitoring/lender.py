@@ -24,7 +24,7 @@ from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.cores import Machine
 from drfd.core.lending.places import places_of
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.ranges import most_here
+from drfd.core.model.ranges import most_cores_here
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
@@ -165,15 +165,16 @@ class Lender:
         """Return the running jobs of which it is known what they have used in between."""
         found = []
         span_s = after.mono_s - before.mono_s
+        capacity = self.engine.rules.capacity
         for job in self._running():
             key = job.id, job.attempt
             first, last = before.attempts.get(key), after.attempts.get(key)
             if first is None or last is None:
                 continue
             floor = most = job.spec.demand.cores_milli / 1000
-            ends = most_here(job.spec, self.engine.rules.capacity)
-            if ends is not None and ends.cores_milli and self.can_lend(key):
-                most = ends.cores_milli / 1000
+            most_milli = most_cores_here(job.spec, capacity)
+            if most_milli and self.can_lend(key):
+                most = most_milli / 1000
             loan = self.loans.get(key)
             borrower = Borrower(
                 job_id=job.id,
