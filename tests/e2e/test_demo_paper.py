@@ -1,4 +1,5 @@
-"""The DRF paper's figures 8 and 9 with real processes: short, and clean afterwards."""
+"""Demos that measure: the DRF paper's figures 8 and 9, and lending, with real processes: short, and
+clean afterwards."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from instance import BIN, wait_for
+from instance import BIN, Instance, wait_for
 
 
 @pytest.fixture
@@ -69,8 +71,11 @@ def test_figure_8_has_the_papers_shares(room: Path) -> None:
     assert figure["as_expected"] == (process.returncode == 0)
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing(room: Path) -> None:
-    with demo(room, "fig8") as process:
+@pytest.mark.parametrize("name", ["fig8", "lend"])
+def test_a_demo_that_is_interrupted_leaves_nothing(room: Path, name: str) -> None:
+    if name == "lend" and not has_cgroups():
+        pytest.skip("no cgroups, so nothing is lent here")
+    with demo(room, name) as process:
         try:
             # Python's tempfile makes a file there first, to see whether it may.
             (place,) = wait_for("its directory", lambda: list(room.glob("drf-demo-*")))
@@ -92,3 +97,45 @@ def test_figure_9_drf_is_better_than_slots(room: Path) -> None:
     names = [each["name"] for each in json.loads(out)["tables"][0]["columns"]]
     rows = {row[0]: row for row in json.loads(out)["tables"][0]["rows"]}
     assert rows["DRF"][names.index("KILLED")] == 0
+
+
+@cache
+def has_cgroups() -> bool:
+    """Whether a daemon of ours would have cgroups."""
+    instance = Instance()
+    try:
+        return instance.start().has_cgroups()
+    finally:
+        instance.destroy()
+
+
+def test_where_nothing_can_be_lent_the_demo_says_so_and_leaves_nothing(room: Path) -> None:
+    if has_cgroups():
+        pytest.skip("there are cgroups here")
+    with demo(room, "lend") as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith("drf: cores cannot be lent here (") and err.count("\n") == 1
+
+
+@pytest.mark.skipif("DRFD_TEST_LONG" not in os.environ, reason="a minute; set DRFD_TEST_LONG")
+def test_what_is_idle_is_lent_to_the_smallest_share(room: Path) -> None:
+    if not has_cgroups():
+        pytest.skip("no cgroups, so nothing is lent here")
+    with demo(room, "lend", "--json") as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode in (0, 1), err
+    figure = json.loads(out)
+    if any("Other programs were in the way" in note for note in figure["notes"]):
+        pytest.skip("this machine is too busy to tell")
+    rows = {(row[0], row[1]): row[2:] for row in figure["tables"][0]["rows"]}
+    for (words, pool), (quota, _, _) in rows.items():
+        if pool != "together" and "first" not in words:
+            assert quota <= 0.29
+    awake, asleep = "all are awake", "C is asleep"
+    assert rows[awake, "together"][1] > 1.1 * rows[awake, "together"][0]
+    assert rows[asleep, "together"][1] > 1.3 * rows[asleep, "together"][0]
+    assert rows[asleep, "B"][1] > 1.15 * rows[asleep, "A"][1]
+    for pool in ("B", "C"):
+        assert rows[awake, pool][1] > 1.15 * rows[awake, "A"][1]
+    assert figure["as_expected"] == (process.returncode == 0)

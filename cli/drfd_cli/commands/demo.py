@@ -22,7 +22,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.demo import figure8, figure9, private_daemon, scaling
+from drfd_cli.demo import figure8, figure9, lending, private_daemon, scaling
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,8 @@ def command(context: click.Context, keep: bool) -> int:
     """Half a minute of fair scheduling on this machine: three pools stand in for users, with real
     processes that use what they declare, and one that lies and is stopped.
 
-    "drf demo fig8" and "drf demo fig9" repeat experiments of the DRF paper.
+    "drf demo lend" shows how idle cores are lent to running jobs. "drf demo fig8" and "drf demo
+    fig9" repeat experiments of the DRF paper.
     """
     if context.invoked_subcommand is not None:
         if keep:
@@ -77,6 +78,7 @@ def command(context: click.Context, keep: bool) -> int:
 
 command.add_command(figure8.command)
 command.add_command(figure9.command)
+command.add_command(lending.command)
 
 
 def _config(directory: Path) -> str:

@@ -20,7 +20,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd_cli import charts
-from drfd_cli.demo import private_daemon, scaling
+from drfd_cli.demo import cgroup_files, private_daemon, scaling
 from drfd_cli.demo.figure8 import closing, opening
 from drfd_cli.demo.scaling import Scale
 from drfd_cli.options import asked_form, prints_result
@@ -250,7 +250,7 @@ def memory_bound(cgroup: str | None, mark: str, most_bytes: int) -> MemoryBound:
     """Return a bound for all tasks. `cgroup` is the cgroup of any one job, if jobs have cgroups;
     `mark` is the value of the variable `private_daemon.MARK` in the environment of all tasks."""
     if cgroup is not None:
-        place = _memory_group(str(Path(cgroup).parent))
+        place = cgroup_files.directory("memory", str(Path(cgroup).parent), "memory.max")
         if place is not None:
             try:
                 return _ByKernel(place, most_bytes)
@@ -258,19 +258,6 @@ def memory_bound(cgroup: str | None, mark: str, most_bytes: int) -> MemoryBound:
                 # We may not write to it, as in a scope of a user's own systemd.
                 pass
     return _ByHand(mark, most_bytes)
-
-
-def _memory_group(group: str) -> Path | None:
-    """Return the directory of the group under the memory controller (v1 or v2), or None."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        place = Path(before.split(" ")[4], group.lstrip("/"))
-        if kind == "cgroup" and "memory" in options.split(",") and place.is_dir():
-            return place
-        if kind == "cgroup2" and (place / "memory.max").exists():
-            return place
-    return None
 
 
 class _ByKernel:

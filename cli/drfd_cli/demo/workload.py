@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--cores", type=parse_cores, default=0, help="busy cores")
+    parser.add_argument("--asleep", metavar="FILE", help="keep no core busy while it exists")
     parser.add_argument("--memory", type=parse_size, default=0, help="memory to touch")
     parser.add_argument("--rounds", type=int, help="touch it so many times, however long it takes")
     parser.add_argument("--cache", metavar="DIR", help="memory that the kernel can take away")
@@ -36,12 +37,12 @@ def main() -> None:
     workers = -(-options.cores // 1000)
     for _ in range(max(0, workers - 1)):
         if os.fork() == 0:
-            _burn(1.0, end_s)
+            _burn(1.0, end_s, options.asleep)
             os._exit(0)
     if options.write:
         _write(options.write, end_s)
     elif workers:
-        _burn((options.cores - (workers - 1) * 1000) / 1000, end_s)
+        _burn((options.cores - (workers - 1) * 1000) / 1000, end_s, options.asleep)
     time.sleep(max(0.0, end_s - time.monotonic()))
 
 
@@ -66,9 +67,12 @@ def _rounds(size: int, count: int, seconds: float, directory: str | None) -> Non
         time.sleep(max(0.0, end_s - time.monotonic()))
 
 
-def _burn(share: float, end_s: float) -> None:
-    """Keep `share` of a core busy, in periods of a tenth of a second."""
+def _burn(share: float, end_s: float, asleep: str | None) -> None:
+    """Keep `share` of a core busy, in periods of a tenth of a second, but while a file exists."""
     while (now := time.monotonic()) < end_s:
+        if asleep is not None and os.path.exists(asleep):
+            time.sleep(0.01)
+            continue
         while time.monotonic() < now + 0.1 * share:
             pass
         time.sleep(0.1 * (1 - share))

@@ -1,0 +1,395 @@
+"""drf demo lend: idle cores are lent to running jobs, in a minute, with real processes.
+
+Three pools stand in for users. Each has one job of two processes that spin; it holds a quarter of a
+core and could use a whole one. Only memory, which the first one holds most of, tells them apart.
+The third job sleeps now and then. The same is run twice: with a quota of what is declared, and with
+lending.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from drfd.client.connection import Connection
+from drfd.common.errors import Refused
+from drfd_cli import charts, output
+from drfd_cli.demo import cgroup_files, private_daemon, scaling
+from drfd_cli.demo.figure8 import closing
+from drfd_cli.options import asked_form, prints_result
+from drfd_cli.output import Result
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from drfd.protocol.replies import DoctorReply
+    from drfd.sim.figures import Cell, Figure
+    from drfd.sim.workload import SimJob
+
+MIB = 1 << 20
+#: The one core that is given out, the floor of each job, and the most that it may be lent.
+_CAPACITY_MILLI, _FLOOR_MILLI, _MOST_MILLI = 1000, 250, 1000
+#: The memory that is given out, and what the job of each pool holds of it.
+_MEMORY_BYTES = 640 * MIB
+_HELD_BYTES = {"A": 384 * MIB, "B": 64 * MIB, "C": 64 * MIB}
+#: The pool whose job sleeps now and then.
+_SLEEPER = "C"
+#: What the daemon does with cores (`enforcement.cores`), and its name here.
+_WORDS = {"quota": "with quotas", "share": "lent"}
+#: How often the sleeper is awake, and asleep, in each mode.
+_TURNS = 2
+#: Seconds between two samples.
+_FRAME_S = 0.1
+#: Seconds after a change that do not count: the daemon lends anew each second.
+_SETTLE_S = 2.5
+#: Seconds after it has woken up in which the sleeper must have its floor.
+_WAKE_S = 0.5
+#: Largest difference between a mean use and the theory, in cores, and the least part of its floor
+#: that a job must have.
+_TOLERANCE, _OF_FLOOR = 0.08, 0.8
+#: The part of all CPUs above which other programs are in the way of what was expected.
+_CROWDED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Processor time since the start of the jobs, in seconds."""
+
+    at_s: float
+    #: By pool.
+    used: dict[str, float]
+    #: Of all programs on this machine.
+    busy: float
+
+
+@dataclass
+class Recording:
+    """What was measured in one mode."""
+
+    mode: str
+    samples: list[Sample] = field(default_factory=list)
+    #: (from, until, whether the sleeper was asleep), in seconds, one after the other.
+    turns: list[tuple[float, float, bool]] = field(default_factory=list)
+
+    def mean(self, pool: str, *, asleep: bool) -> float:
+        """Return the cores that the pool used on average, while the sleeper was asleep or not."""
+        spans = [(start + _SETTLE_S, end) for start, end, slept in self.turns if slept == asleep]
+        found = [self._used(pool, *span) for span in spans]
+        return sum(found) / sum(end - start for start, end in spans)
+
+    def after_waking(self) -> float:
+        """Return the fewest cores that the sleeper had after it was woken up."""
+        return min(
+            self._used(_SLEEPER, start, start + _WAKE_S) / _WAKE_S
+            for start, _, asleep in self.turns[1:]
+            if not asleep
+        )
+
+    def busiest(self) -> float:
+        """Return the CPUs that all programs on this machine used in the turn with the most."""
+        found = []
+        for start_s, end_s, _ in self.turns:
+            inside = [each for each in self.samples if start_s <= each.at_s <= end_s]
+            first, last = inside[0], inside[-1]
+            found.append((last.busy - first.busy) / max(_FRAME_S, last.at_s - first.at_s))
+        return max(found)
+
+    def rates(self, pool: str) -> list[tuple[float, float]]:
+        """Return the cores used in each second: (middle of the second, cores)."""
+        ends = range(1, int(self.samples[-1].at_s) + 1)
+        return [(end - 0.5, self._used(pool, end - 1, end)) for end in ends]
+
+    def _used(self, pool: str, start_s: float, end_s: float) -> float:
+        """Return the processor time between two moments, in core-seconds."""
+        return self._until(pool, end_s) - self._until(pool, start_s)
+
+    def _until(self, pool: str, at_s: float) -> float:
+        """Return the processor time until a moment, on a straight line between two samples."""
+        before = after = self.samples[0]
+        for after in self.samples:
+            if after.at_s >= at_s:
+                break
+            before = after
+        span_s = after.at_s - before.at_s
+        part = min(1.0, max(0.0, (at_s - before.at_s) / span_s)) if span_s else 0.0
+        return before.used[pool] + part * (after.used[pool] - before.used[pool])
+
+
+@click.command("lend")
+@click.option(
+    "--seconds",
+    type=click.IntRange(32, 600),
+    default=56,
+    show_default=True,
+    help="How long it takes; half with quotas, half with lending.",
+)
+@charts.plot_option
+@prints_result()
+def command(seconds: int, plot_path: str | None) -> Result:
+    """Idle cores that are lent to running jobs, with real processes: who uses what of one core,
+    without lending and with it, beside the theory.
+
+    Exits with 1 when uses are not those that DRF promises.
+    """
+    charts.check_plot(plot_path)
+    quiet = not asked_form().is_for_people
+    found: list[Recording] = []
+    for mode in _WORDS:
+        with (
+            private_daemon.directory() as place,
+            private_daemon.private_daemon(place, _config(place, mode)) as client,
+        ):
+            _check(private_daemon.controls_of(client), mode)
+            if not found and not quiet:
+                _open()
+            with _screen(quiet=quiet) as show:
+                found.append(_play(client, place, mode, seconds / 2, show))
+    return closing(*_figure(found), plot_path)
+
+
+def _config(place: Path, mode: str) -> str:
+    text = scaling.config_for(
+        place, list(_HELD_BYTES), cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES
+    )
+    # The last table is that of enforcement.
+    return f'{text}cores = "{mode}"\n'
+
+
+def _check(doctor: DoctorReply, mode: str) -> None:
+    """Raise Refused where nothing can be lent."""
+    said = doctor["controls"]["cores"]
+    if not said.startswith("enforced") or (mode == "share" and "lent" not in said):
+        raise Refused(
+            "not-lent",
+            f"cores cannot be lent here ({said}): that needs cgroups in which drfd may limit them",
+            hint="run it as root, or as a user with a systemd session of your own; "
+            "see docs/enforcement.md",
+        )
+
+
+def _open() -> None:
+    floor, most = _FLOOR_MILLI / 1000, _MOST_MILLI / 1000
+    click.echo("Three pools stand in for users, and share one core of this machine. Each has a")
+    click.echo(f"job that holds {floor:g} cores and could use {most:g} (-c {floor:g}..{most:g}):")
+    for pool, size in _HELD_BYTES.items():
+        sleeps = ", and sleeps now and then" if pool == _SLEEPER else ""
+        click.echo(f"  {pool}  holds {size / _MEMORY_BYTES:.0%} of the memory{sleeps}")
+
+
+def _play(client: Connection, place: Path, mode: str, seconds: float, show: Show) -> Recording:
+    """Run the three jobs for so many seconds."""
+    asleep = place / "asleep"
+    cgroups = _start(client, place, asleep)
+    found = Recording(mode)
+    length_s = seconds / (2 * _TURNS)
+    started = time.monotonic()
+    first = {pool: _cpu_s(cgroup) for pool, cgroup in cgroups.items()}
+    for turn in range(2 * _TURNS):
+        begun_s, is_asleep = time.monotonic() - started, turn % 2 == 1
+        if is_asleep:
+            asleep.touch()
+        else:
+            asleep.unlink(missing_ok=True)
+        while (at_s := time.monotonic() - started) < (turn + 1) * length_s:
+            used = {pool: _cpu_s(cgroup) - first[pool] for pool, cgroup in cgroups.items()}
+            found.samples.append(Sample(at_s, used, _busy_s()))
+            show(found, is_asleep=is_asleep)
+            time.sleep(_FRAME_S)
+        found.turns.append((begun_s, at_s, is_asleep))
+    return found
+
+
+def _start(client: Connection, place: Path, asleep: Path) -> dict[str, str]:
+    """Start a job in each pool, and return their cgroups when all run."""
+    argv = (
+        *(sys.executable, "-I", "-m", "drfd_cli.demo.workload"),
+        # Two processes, of which one would be enough for the one core.
+        *("--seconds", "3600", "--cores", "2"),
+    )
+    jobs = {}
+    for pool, size in _HELD_BYTES.items():
+        demand = {
+            "cores_milli": _FLOOR_MILLI, "cores_max_milli": _MOST_MILLI, "memory_bytes": size,
+        }  # fmt: skip
+        sleeps = ("--asleep", str(asleep)) if pool == _SLEEPER else ()
+        out = str(place / f"{pool}.out")
+        jobs[pool] = private_daemon.submit(
+            client, place, [*argv, *sleeps], pool, demand, out=out, time_limit_s=1200
+        )
+    return {pool: _cgroup(client, job_id) for pool, job_id in jobs.items()}
+
+
+def _cgroup(client: Connection, job_id: int) -> str:
+    """Wait until the job runs, and return its cgroup. Raises Refused if it does not."""
+    while True:
+        (job,) = client.request("status", select={"ids": [job_id]})["jobs"]
+        if job["state"] == "RUNNING" and job["cgroup"] is not None:
+            return job["cgroup"]
+        if job["state"] not in ("PENDING", "STARTING", "RUNNING"):
+            raise Refused("demo-failed", f"a job of the demo did not run: {job['state']}")
+        time.sleep(0.05)
+
+
+def _cpu_s(cgroup: str) -> float:
+    """Return the processor time of a job. Raises Refused if it is gone."""
+    found = cgroup_files.cpu_s(cgroup)
+    if found is None:
+        raise Refused("demo-failed", "a job of the demo is gone, or its use cannot be read")
+    return found
+
+
+def _busy_s() -> float:
+    """Return the processor time of all programs since this machine was started."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    # All but idle, iowait, and guests, which count as user and nice already (proc_stat(5)).
+    ticks = sum(int(word) for at, word in enumerate(words[:8]) if at not in (3, 4))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def theory(*, asleep: bool) -> dict[str, float]:
+    """Return the cores that each pool uses under lending."""
+    from drfd.core.model.resources import Resources
+    from drfd.sim.lending import used_together
+    from drfd.sim.machine import rules_of
+    from drfd.sim.workload import SimJob
+
+    def job(id: int, pool: str) -> SimJob:
+        return SimJob(
+            id=id, name=pool, submit_s=0, run_s=1, limit_s=None, user=pool,
+            demand=Resources(cores_milli=_FLOOR_MILLI, memory_bytes=_HELD_BYTES[pool]),
+            most_cores_milli=_MOST_MILLI,
+            cpu_s=0.0 if asleep and pool == _SLEEPER else None,
+        )  # fmt: skip
+
+    jobs = [job(id, pool) for id, pool in enumerate(_HELD_BYTES)]
+    capacity = Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES)
+    found = used_together(jobs, rules_of(capacity))
+    return {each.user: found[each.id] for each in jobs}
+
+
+def _figure(found: list[Recording]) -> tuple[Figure, list[str]]:
+    """Return the figure, and a sentence for each result that contradicts a promise."""
+    from drfd.sim.figures import Column, Figure, Panel, Table
+
+    rows: list[list[Cell]] = []
+    wrong = []
+
+    def add(words: str, who: str, uses: list[float], goal: float) -> None:
+        rows.append([words, who, *(round(use, 3) for use in (*uses, goal))])
+
+    for asleep, words in ((False, "all are awake"), (True, f"{_SLEEPER} is asleep")):
+        expected = theory(asleep=asleep)
+        table = [[each.mean(pool, asleep=asleep) for each in found] for pool in expected]
+        for (pool, goal), uses in zip(expected.items(), table, strict=True):
+            add(words, pool, uses, goal)
+            if abs(uses[-1] - goal) > _TOLERANCE:
+                wrong.append(f"while {words}, {pool} used {uses[-1]:.2f}, not {goal:.2f}")
+        sums = [sum(column) for column in zip(*table, strict=True)]
+        add(words, "together", sums, sum(expected.values()))
+    floor = _FLOOR_MILLI / 1000
+    woken = [each.after_waking() for each in found]
+    add(f"its first {_WAKE_S:g} s awake", _SLEEPER, woken, floor)
+    if woken[-1] < _OF_FLOOR * floor:
+        wrong.append(f"{_SLEEPER} had {woken[-1]:.2f} cores after it was woken up")
+    cpus = os.cpu_count() or 1
+    busy = max(each.busiest() for each in found)
+    notes = [
+        f"Expected when lent: the theory, give or take {_TOLERANCE:g} cores, and for {_SLEEPER} at "
+        f"least the floor of {floor:g} as soon as it wakes up: "
+        + (f"{'; '.join(wrong)}." if wrong else "so it is."),
+        "Theory: each uses its floor, if it can; the rest goes to the smallest dominant shares. "
+        f"A's is {_HELD_BYTES['A'] / _MEMORY_BYTES:.0%}, of memory, so the others are lent cores "
+        "until they use as large a part of them, and A what is left then.",
+    ]
+    if wrong and busy > _CROWDED * cpus:
+        notes.append(
+            f"Other programs were in the way: for a while {busy:.1f} of {cpus} CPUs were in use. "
+            "Try again when this machine is quiet."
+        )
+    columns = [
+        Column("WHILE"), Column("POOL"), Column("WITH QUOTAS"), Column("LENT"), Column("THEORY"),
+    ]  # fmt: skip
+    figure = Figure(
+        name="lend",
+        title="Lending of idle cores with real processes",
+        tables=[Table(title="Cores used, of one that is given out", columns=columns, rows=rows)],
+        panels=[
+            Panel(
+                title=f"Cores used over time, {_WORDS[each.mode]}", x="seconds", y="cores",
+                top=1.0, curves={pool: each.rates(pool) for pool in _HELD_BYTES},
+            )
+            for each in found
+        ],
+        notes=notes,
+    )  # fmt: skip
+    return figure, wrong
+
+
+#: Shows what has been measured so far.
+Show = Callable[..., None]
+
+
+def _now(found: Recording) -> dict[str, float]:
+    """Return the cores that each pool used in the latest second."""
+    last = found.samples[-1]
+    first = next(each for each in found.samples if each.at_s >= last.at_s - 1)
+    span_s = last.at_s - first.at_s
+    if not span_s:
+        return dict.fromkeys(last.used, 0.0)
+    return {pool: (used - first.used[pool]) / span_s for pool, used in last.used.items()}
+
+
+def _time(found: Recording) -> str:
+    return f"{_WORDS[found.mode]:<11} {found.samples[-1].at_s:4.0f} s"
+
+
+@contextmanager
+def _screen(*, quiet: bool) -> Iterator[Show]:
+    """Yield a function that now and then draws bars on a terminal, and prints a line elsewhere."""
+    if quiet:
+        yield lambda found, **how: None
+    elif not output.is_terminal():
+        yield _every(2, _print_uses)
+    else:
+        from rich.live import Live
+
+        with Live(auto_refresh=False, transient=True) as live:
+            yield _every(0.5, lambda found, **how: live.update(_bars(found, **how), refresh=True))
+
+
+def _every(period_s: float, show: Show) -> Show:
+    """Return a function that shows the uses at most once in so many seconds of each mode."""
+    told: dict[str, float] = {}
+
+    def show_now(found: Recording, **how: bool) -> None:
+        at_s = found.samples[-1].at_s
+        if at_s >= told.get(found.mode, 0.0) + period_s:
+            told[found.mode] = at_s
+            show(found, **how)
+
+    return show_now
+
+
+def _print_uses(found: Recording, *, is_asleep: bool) -> None:
+    uses = "  ".join(f"{pool} {cores:.2f}" for pool, cores in _now(found).items())
+    note = f"  {_SLEEPER} is asleep" if is_asleep else ""
+    click.echo(f"{_time(found)}  cores used: {uses}{note}")
+
+
+def _bars(found: Recording, *, is_asleep: bool) -> RichTable:
+    table = output.new_table("POOL", "MEMORY", ("CORES", "right"), "OF THE CORE")
+    columns = max(10, min(40, output.width() - 40))
+    for pool, cores in _now(found).items():
+        bar = ("█" * round(min(1.0, cores) * columns)).ljust(columns, "·")
+        memory = f"{_HELD_BYTES[pool] / _MEMORY_BYTES:.0%}"
+        output.add_row(table, [pool, memory, f"{cores:.2f}", bar])
+    table.caption = f"{_time(found)}{f', {_SLEEPER} is asleep' if is_asleep else ''}"
+    return table
