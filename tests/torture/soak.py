@@ -1,10 +1,12 @@
 """A machine in use, for as long as one likes: `python -m tests.torture.soak --minutes 60`.
 
 Twenty short jobs a second, some of them held, cancelled, suspended or signalled, and now and then
-somebody is killed: the controller, the launcher, a runner. Meanwhile the kernel's limits of all
-running jobs never sum up to more than the capacity, nor to anything but what the books say. In the
-end everybody's memory and descriptors are about what they were after the first tenth, every job has
-ended as it must, and no cgroup, process, attempt file or payload is left.
+somebody is killed: the controller, the launcher, a runner. Others have ranges and are lent cores,
+as long as the mode of cores, which changes now and then, lends any (`torture.lent`). Meanwhile the
+kernel's limits of all running jobs never sum up to more than the capacity, nor to anything but what
+the books say. In the end everybody's memory and descriptors are about what they were after the
+first tenth, every job has ended as it must, and no cgroup, process, attempt file or payload is
+left.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from drfd.journal.journal import Journal
 from fakes import tables
 from instance import CONFIG, wait_for
 from kernel import Kernel
+from torture.lent import FLOOR, POOLS, Loans
 from torture.victims import Victim
 
 #: Names of fates: the script, how often it is drawn, and the ends that are right.
@@ -40,10 +43,24 @@ FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
     "held": ("exit 4", 2, (("FAILED", 4),)),
     "cancelled": ("exec sleep 1000", 3, (("CANCELLED", None),)),
     "frozen": ("sleep 0.5; exit 5", 1, (("FAILED", 5),)),
+    # Not drawn: some of them are submitted together.
+    "lent": (
+        "while :; do :; done & a=$!; while :; do :; done & b=$!; sleep 20; kill $a $b; exit 6",
+        0,
+        (("FAILED", 6),),
+    ),
 }
 MEMORY = 64 << 20
 CAPACITY_MEMORY = 2 << 30
-SETTINGS = CONFIG.replace("cores = 9", "cores = 8").replace('"18G"', '"2G"')
+CORES = 4
+SETTINGS = (
+    CONFIG.replace("cores = 9", f"cores = {CORES}")
+    .replace('"18G"', '"2G"')
+    .replace("[enforcement]", '[enforcement]\ncores = "share"')
+)
+#: Seconds from some jobs with ranges to the next, and from one mode of cores to the next. Jobs that
+#: are lent something are left in peace for a while in most of them.
+_LENT_S, _MODE_S = 25.0, 33.0
 #: Memory of the controller may grow so much from the first tenth to the end, in bytes: what a
 #: daemon keeps of each job that has ended goes with it, so it is a bound for leaks, not for caches.
 _GROWTH_BYTES = 24 << 20
@@ -70,34 +87,45 @@ class Soak:
     victim: Victim
     chance: Random
     per_second: float = 20.0
-    #: Seconds from one death to the next.
-    deaths_s: float = 6.0
+    #: Seconds from one death to the next, one of them at a time.
+    deaths_s: tuple[float, ...] = (2.0, 4.0, 16.0)
     #: It goes on until so many have died: on a busy machine each takes a while to come back.
     least_deaths: int = 0
     fates: dict[int, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     #: Runs of jobs whose runner was killed.
     orphans: set[int] = field(default_factory=set)
-    _later: list[tuple[float, str, int]] = field(default_factory=list)
+    #: When, what and of whom to ask, and with which fields.
+    _later: list[tuple[float, str, int, dict[str, Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loans = Loans(self.victim, self.chance, CORES, counts=self.counts)
 
     def run(self, seconds: float) -> None:
         started = time.monotonic()
         until = started + seconds
-        next_job, next_death = started, started + self.deaths_s / 2
-        next_look = started
+        next_job, next_death = started, started + min(self.deaths_s)
+        next_look = next_lent = started
+        next_mode = started + _MODE_S
         first: tuple[Vital, Vital] | None = None
         while (now := time.monotonic()) < until or self._deaths() < self.least_deaths:
             if now >= next_job:
                 self._submit()
                 next_job = max(next_job + 1 / self.per_second, now - 1)
+            if now >= next_lent:
+                self._submit_some_that_borrow()
+                next_lent = now + _LENT_S
+            if now >= next_mode:
+                self.loans.reload()
+                next_mode = now + (_MODE_S if self.loans.mode == "share" else _MODE_S / 6)
             self._do_what_is_due(now)
             if now >= next_look:
                 self._look()
                 next_look = now + 0.5
-            is_wanted = until - now > self.deaths_s or self._deaths() < self.least_deaths
+            is_wanted = until - now > max(self.deaths_s) or self._deaths() < self.least_deaths
             if now >= next_death and is_wanted:
                 self._kill_somebody()
-                next_death = now + self.deaths_s
+                next_death = now + self.chance.choice(self.deaths_s)
             if first is None and now > started + seconds / 10 and not self.victim.is_dead():
                 first = self._vitals()
             time.sleep(max(0.0, min(0.01, next_job - time.monotonic())))
@@ -111,28 +139,48 @@ class Soak:
 
     def _submit(self) -> None:
         fate = self.chance.choices([*FATES], [weight for _, weight, _ in FATES.values()])[0]
+        job_id = self._submit_one(fate, {})
+        now = time.monotonic()
+        if fate == "held":
+            self._later.append((now + self.chance.uniform(0, 2), "release", job_id, {}))
+        elif fate == "cancelled":
+            self._later.append((now + self.chance.uniform(0, 2), "cancel", job_id, {}))
+        elif fate == "frozen":
+            self._later.append((now + self.chance.uniform(0, 0.5), "suspend", job_id, {}))
+            self._later.append((now + 2.0, "resume", job_id, {}))
+
+    def _submit_some_that_borrow(self) -> None:
+        """Of both pools. Of some, the upper end is changed while they run."""
+        for pool in POOLS:
+            for _ in range(self.chance.choice((1, 2, 3))):
+                most = self.chance.choice((400, 2000, *4 * (CORES * 1000,)))
+                asked = {"cores_milli": FLOOR, "cores_max_milli": most}
+                job_id = self._submit_one("lent", asked, pool=pool)
+                self.loans.most_milli[job_id] = most
+                if self.chance.random() < 0.2:
+                    other = self.chance.choice((300, 2000))
+                    self.loans.most_milli[job_id] = max(most, other)
+                    change = {"demand": {**asked, "cores_max_milli": other}}
+                    at_s = time.monotonic() + self.chance.uniform(0, 6)
+                    self._later.append((at_s, "set", job_id, change))
+
+    def _submit_one(self, fate: str, demand: dict[str, int], **more: Any) -> int:
         number = len(self.fates)
         script = f"echo x >> {number // 1000}/ran-{number}; {FATES[fate][0]}"
         (self.victim.work / str(number // 1000)).mkdir(exist_ok=True)
-        fields: dict[str, Any] = {"demand": {"memory_bytes": MEMORY}, "stdout": "/dev/null"}
-        fields |= {"stderr": "/dev/null", "held": fate == "held"}
+        demand = {"memory_bytes": MEMORY, **demand}
+        fields: dict[str, Any] = {"demand": demand, "stdout": "/dev/null"}
+        fields |= {"stderr": "/dev/null", "held": fate == "held", **more}
         job_id = self.victim.submit_job(f"{fate}-{number}", script, **fields)
         assert job_id not in self.fates, "an id was given out twice"
         self.fates[job_id] = fate
-        now = time.monotonic()
-        if fate == "held":
-            self._later.append((now + self.chance.uniform(0, 2), "release", job_id))
-        elif fate == "cancelled":
-            self._later.append((now + self.chance.uniform(0, 2), "cancel", job_id))
-        elif fate == "frozen":
-            self._later.append((now + self.chance.uniform(0, 0.5), "suspend", job_id))
-            self._later.append((now + 2.0, "resume", job_id))
+        return job_id
 
     def _do_what_is_due(self, now: float) -> None:
         due = [each for each in self._later if each[0] <= now]
         self._later = [each for each in self._later if each[0] > now]
-        for _, verb, job_id in due:
-            reply = self.victim.ask(verb, select={"ids": [job_id]})
+        for _, verb, job_id, fields in due:
+            reply = self.victim.ask(verb, select={"ids": [job_id]}, **fields)
             self.counts[f"{verb}: {'done' if reply['done'] else 'refused'}"] += 1
 
     def _deaths(self) -> int:
@@ -155,7 +203,12 @@ class Soak:
         except ProcessLookupError:
             return
         self.counts[f"killed: {whom}"] += 1
+        self.loans.look_at_bounds()
+        is_reconfigured = whom in ("controller", "both") and self.chance.random() < 0.3
+        if is_reconfigured:
+            self.loans.configure()
         wait_for("somebody who answers", self.victim.has_come_back, show=self.victim.tail)
+        self.loans.await_return() if is_reconfigured else self.loans.disturb()
 
     def _kill_a_runner(self) -> None:
         running = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
@@ -178,6 +231,8 @@ class Soak:
         limits = self._limits_by_cgroup()
         assert sum(limits.values()) <= CAPACITY_MEMORY, limits
         assert set(limits.values()) <= {MEMORY}, limits
+        running = self.victim.ask("status", select={"states": ["RUNNING"]})["jobs"]
+        self.loans.look({job["id"]: time.time() - job["started_at"] for job in running})
         self.counts["looks"] += 1
 
     def _limits_by_cgroup(self) -> dict[str, int]:
@@ -225,6 +280,7 @@ class Soak:
         """Nothing is left, every job has ended as it must, and the journal replays to that."""
         self.victim.check_at_rest()
         self.victim.stop()
+        self.loans.check_log()
         path = self.victim.state / "controller" / "journal.sqlite"
         with closing(Journal(path)) as journal:
             books = journal.load(Axes())
