@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from drfd.common.units import show_amount, show_cores
+from drfd.core.lending.rivals import Rivals
 
 #: The most users that are named.
 _NAMED = 3
@@ -17,12 +16,13 @@ def loan_text(
     *,
     asked_milli: int,
     is_hungry: bool,
-    others: Sequence[str],
+    rivals: Rivals,
 ) -> str:
-    """Describe the present ceiling: "may use 5 cores now, 3 of them lent: bob could use more, too".
+    """Describe the present ceiling: "may use 5 cores now, 3 of them lent: bob, who holds less,
+    wants more too".
 
     `most_milli` is the end of the job's range, `asked_milli`, or the machine's capacity if that is
-    less. `others` are the users who could use more than they may, as the job could if `is_hungry`.
+    less. `rivals` count if the job could use more than it may (`is_hungry`).
     """
     now = show_cores(round(ceiling_milli, -1))
     lent = show_cores(round(max(0, ceiling_milli - floor_milli), -1))
@@ -30,7 +30,7 @@ def loan_text(
     text += f", {lent} of them lent" if ceiling_milli > floor_milli else ", its floor"
     if ceiling_milli >= most_milli:
         return f"{text}: all that {'it asked for' if most_milli >= asked_milli else 'there is'}"
-    return text + (_why(others, "the others are in use") if is_hungry else "")
+    return text + (_why(rivals, "the others are in use") if is_hungry else "")
 
 
 def disk_loan_text(
@@ -41,23 +41,28 @@ def disk_loan_text(
     most_bps: int,
     *,
     is_hungry: bool,
-    others: Sequence[str],
+    rivals: Rivals,
 ) -> str:
     """Describe the present ceiling of a disk's reads or writes: "may read 40M/s on data now, 30M/s
-    of that lent: bob could use more, too". `disk` is None where there is only one."""
+    of that lent: bob wants more too". `disk` is None where there is only one."""
     where = "" if disk is None else f" on {disk}"
     text = f"may {direction} {show_amount(direction, ceiling_bps)}{where} now"
     lent = show_amount(direction, ceiling_bps - floor_bps)
     text += f", {lent} of that lent" if ceiling_bps > floor_bps else ", its floor"
     if ceiling_bps >= most_bps:
         return f"{text}: all that it asked for"
-    return text + (_why(others, "the rest is in use or kept free") if is_hungry else "")
+    return text + (_why(rivals, "the rest is in use or kept free") if is_hungry else "")
 
 
-def _why(others: Sequence[str], rest: str) -> str:
+def _why(rivals: Rivals, rest: str) -> str:
     """Say why a job that could use more is not lent more. `rest` says it where nobody else could
     use more."""
-    if not others:
+    users = rivals.poorer or rivals.everybody
+    if not users:
         return f": {rest}"
-    more = f" and {len(others) - _NAMED} more users" if len(others) > _NAMED else ""
-    return f": {', '.join(others[:_NAMED])}{more} could use more, too"
+    left = len(users) - _NAMED
+    names = [*users[:_NAMED], f"{left} more {'user' if left == 1 else 'users'}"][: len(users)]
+    who = " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    is_one = len(users) == 1
+    less = f", who {'holds' if is_one else 'hold'} less," if rivals.poorer else ""
+    return f": {who}{less} {'wants' if is_one else 'want'} more too"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
+from drfd.core.lending.rivals import Rivals
 from drfd.wording.loans import disk_loan_text, loan_text
 
-HUNGRY = partial(loan_text, asked_milli=8000, is_hungry=True, others=())
+HUNGRY = partial(loan_text, asked_milli=8000, is_hungry=True, rivals=Rivals())
 
 
 def test_what_is_lent_is_told_apart_from_the_floor() -> None:
@@ -15,12 +18,21 @@ def test_what_is_lent_is_told_apart_from_the_floor() -> None:
     assert HUNGRY(1000, 1000, 8000) == "may use 1 core now, its floor: the others are in use"
 
 
-def test_who_could_use_more_too_is_named() -> None:
-    text = HUNGRY(5000, 2000, 8000, others=("bob", "carol"))
-    assert text == "may use 5 cores now, 3 of them lent: bob, carol could use more, too"
-    users = ("a", "b", "c", "d", "e")
-    text = HUNGRY(5000, 2000, 8000, others=users)
-    assert text.endswith("a, b, c and 2 more users could use more, too")
+@pytest.mark.parametrize(
+    ("rivals", "text"),
+    [
+        (Rivals(("bob",), ("bob",)), "bob, who holds less, wants more too"),
+        (Rivals(("bob",)), "bob wants more too"),
+        (Rivals(("a", "bob"), ("bob",)), "bob, who holds less, wants more too"),
+        (Rivals(("bob", "carol")), "bob and carol want more too"),
+        (Rivals(("a", "b", "c"), ("a", "b", "c")), "a, b and c, who hold less, want more too"),
+        (Rivals(("a", "b", "c", "d")), "a, b, c and 1 more user want more too"),
+        (Rivals(tuple("abcde")), "a, b, c and 2 more users want more too"),
+    ],
+)
+def test_who_wants_more_too_is_named(rivals: Rivals, text: str) -> None:
+    told = HUNGRY(5000, 2000, 8000, rivals=rivals)
+    assert told == f"may use 5 cores now, 3 of them lent: {text}"
 
 
 def test_nothing_is_explained_where_nothing_is_missing() -> None:
@@ -36,13 +48,13 @@ def test_rates_are_told_like_cores() -> None:
     mib = 1 << 20
     rates = 40 * mib, 10 * mib, 80 * mib
     told = partial(disk_loan_text, "read", "data")
-    bob = told(*rates, is_hungry=True, others=("bob",))
-    assert bob == "may read 40M/s on data now, 30M/s of that lent: bob could use more, too"
-    alone = disk_loan_text("write", None, *rates, is_hungry=True, others=())
+    bob = told(*rates, is_hungry=True, rivals=Rivals(("bob",)))
+    assert bob == "may read 40M/s on data now, 30M/s of that lent: bob wants more too"
+    alone = disk_loan_text("write", None, *rates, is_hungry=True, rivals=Rivals())
     assert alone == "may write 40M/s now, 30M/s of that lent: the rest is in use or kept free"
-    calm = told(*rates, is_hungry=False, others=())
+    calm = told(*rates, is_hungry=False, rivals=Rivals())
     assert calm == "may read 40M/s on data now, 30M/s of that lent"
-    none = told(10 * mib, 10 * mib, 80 * mib, is_hungry=False, others=())
+    none = told(10 * mib, 10 * mib, 80 * mib, is_hungry=False, rivals=Rivals())
     assert none == "may read 10M/s on data now, its floor"
-    all_of_it = told(80 * mib, 10 * mib, 80 * mib, is_hungry=True, others=())
+    all_of_it = told(80 * mib, 10 * mib, 80 * mib, is_hungry=True, rivals=Rivals())
     assert all_of_it == "may read 80M/s on data now, 70M/s of that lent: all that it asked for"

@@ -506,7 +506,7 @@ class Requests:
                 "ceiling": loan.ceiling_bps,
                 "most": loan.most_bps,
                 "hungry": loan.is_hungry,
-                "others": list(loan.others),
+                "others": list(loan.rivals.everybody),
                 "text": disk_loan_text(
                     loan.flow.direction,
                     loan.flow.disk if has_several else None,
@@ -514,7 +514,7 @@ class Requests:
                     loan.floor_bps,
                     loan.most_bps,
                     is_hungry=loan.is_hungry,
-                    others=loan.others,
+                    rivals=loan.rivals,
                 ),
             }
             for loan in self.disk_loans_of(job)
@@ -532,14 +532,14 @@ class Requests:
             "ceiling": loan.ceiling_milli / 1000,
             "most": most / 1000,
             "hungry": loan.is_hungry,
-            "others": list(loan.others),
+            "others": list(loan.rivals.everybody),
             "text": loan_text(
                 loan.ceiling_milli,
                 floor,
                 most,
                 asked_milli=asked,
                 is_hungry=loan.is_hungry,
-                others=loan.others,
+                rivals=loan.rivals,
             ),
         }
 

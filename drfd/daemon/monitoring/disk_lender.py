@@ -18,6 +18,7 @@ from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.disks import DiskRate
 from drfd.core.lending.places import places_of
+from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_here
 from drfd.core.model.resources import Resources
@@ -56,9 +57,9 @@ class DiskLoan:
     floor_bps: int
     ceiling_bps: int
     most_bps: int
-    #: Whether it could use more than it may, and who else could, by name.
+    #: Whether it could use more than it may, and who else could.
     is_hungry: bool
-    others: tuple[str, ...] = ()
+    rivals: Rivals = NO_RIVALS
 
 
 class DiskReading(NamedTuple):
@@ -175,10 +176,14 @@ class DiskLender:
             if job.state in _USES and job.id not in borrowers
         )
         source = DiskRate(rate=flow.of(self.engine.rules.capacity), fixed=fixed)
-        found = judge([each for _, each in borrowers.values()], source, self._tree(flow))
-        hungry = {job.spec.user for job, _ in borrowers.values() if found[job.id].is_hungry}
+        tree = self._tree(flow)
+        found = judge([each for _, each in borrowers.values()], source, tree)
+        rivals = find_rivals(
+            [(job.spec.user, each) for job, each in borrowers.values()], found, tree
+        )
         for job, borrower in borrowers.values():
-            yield (job.id, job.attempt), _loan(flow, borrower, found[job.id], hungry, job.spec.user)
+            against = rivals.get((job.spec.user, job.spec.leaf), NO_RIVALS)
+            yield (job.id, job.attempt), _loan(flow, borrower, found[job.id], against)
 
     def _rates(self, job: Job) -> Resources:
         """Return all rates that the job may use now."""
@@ -255,14 +260,14 @@ def _is_lower(rates: Resources, before: Resources | None) -> bool:
     return any(now < then for now, then in flows)
 
 
-def _loan(flow: Flow, job: Borrower, judgement: Judgement, hungry: set[str], user: str) -> DiskLoan:
+def _loan(flow: Flow, job: Borrower, judgement: Judgement, rivals: Rivals) -> DiskLoan:
     return DiskLoan(
         flow=flow,
         floor_bps=int(job.floor),
         ceiling_bps=max(int(job.floor), int(judgement.ceiling)),
         most_bps=int(job.most),
         is_hungry=judgement.is_hungry,
-        others=tuple(sorted(hungry - {user})) if judgement.is_hungry else (),
+        rivals=rivals if judgement.is_hungry else NO_RIVALS,
     )
 
 

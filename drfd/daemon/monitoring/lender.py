@@ -23,6 +23,7 @@ from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.cores import Machine
 from drfd.core.lending.places import places_of
+from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_cores_here
 from drfd.core.model.resources import NOTHING, Resources
@@ -49,9 +50,9 @@ class Loan:
     """What a running job may use now, in thousandths of cores."""
 
     ceiling_milli: int
-    #: Whether it could use more than it may, and who else could, by name.
+    #: Whether it could use more than it may, and who else could.
     is_hungry: bool
-    others: tuple[str, ...] = ()
+    rivals: Rivals = NO_RIVALS
 
 
 class Reading(NamedTuple):
@@ -152,7 +153,8 @@ class Lender:
         if jobs:
             machine = self._machine_between(before, reading)
             found = judge([each for _, each in jobs], machine, self._tree())
-            self._apply(jobs, found, send)
+            rivals = find_rivals([(job.spec.user, each) for job, each in jobs], found, self._tree())
+            self._apply(jobs, found, rivals, send)
 
     def _running(self) -> list[Job]:
         return [
@@ -220,9 +222,9 @@ class Lender:
         self,
         jobs: Sequence[tuple[Job, Borrower]],
         found: Mapping[int, Judgement],
+        rivals: Mapping[tuple[str, str], Rivals],
         send: Send,
     ) -> None:
-        hungry = {job.spec.user for job, _ in jobs if found[job.id].is_hungry}
         loans: dict[AttemptKey, Loan] = {}
         for job, borrower in jobs:
             key, judgement = (job.id, job.attempt), found[job.id]
@@ -232,10 +234,9 @@ class Lender:
             if self._is_unsure(key) or had != milli:
                 send(key, milli, NOTHING)
             if borrower.most > borrower.floor or before is not None:
-                others = sorted(hungry - {job.spec.user}) if judgement.is_hungry else []
-                loans[key] = Loan(
-                    ceiling_milli=milli, is_hungry=judgement.is_hungry, others=tuple(others)
-                )
+                is_hungry = judgement.is_hungry
+                against = rivals[job.spec.user, job.spec.leaf] if is_hungry else NO_RIVALS
+                loans[key] = Loan(ceiling_milli=milli, is_hungry=is_hungry, rivals=against)
         # Of a job that is frozen now, or was not measured, the loan stays as it is.
         self.loans |= loans
         self._forget_ended()

@@ -135,7 +135,7 @@ def test_who_gives_back_is_told_before_who_is_lent_more(world: World) -> None:
     assert world.ceiling(mine) == 80
     assert list(world.second((mine, 80), (other, 10)).items()) == [(mine.id, 45), (other.id, 20)]
     loans = [world.lender.of(job)[0] for job in (mine, other)]
-    assert [(loan.is_hungry, loan.others) for loan in loans] == [
+    assert [(loan.is_hungry, loan.rivals.everybody) for loan in loans] == [
         (True, ("bob",)),
         (True, ("alice",)),
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from drfd.core.decisions.decide import AttemptKey
+from drfd.core.lending.rivals import Rivals
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
 from drfd.core.model.resources import NOTHING, Resources
@@ -108,8 +109,8 @@ def test_users_who_could_use_more_are_named_to_each_other(world: World) -> None:
         world.second((mine, 4.5, True), (other, 4.5, True))
     loans = [world.lender.loan(job) for job in (mine, other)]
     assert loans == [
-        Loan(ceiling_milli=4500, is_hungry=True, others=("bob",)),
-        Loan(ceiling_milli=4500, is_hungry=True, others=("alice",)),
+        Loan(ceiling_milli=4500, is_hungry=True, rivals=Rivals(("bob",))),
+        Loan(ceiling_milli=4500, is_hungry=True, rivals=Rivals(("alice",))),
     ]
 
 
