@@ -106,10 +106,10 @@ def _tell(client: Connection, ended: EndedJobView, command: tuple[str, ...]) -> 
         else:
             output.say(f"it ended as {code}: only a run that has done its work shows what it needs")
         return
-    if advice["short_jobs"]:
-        output.say("it was cut short: this is a guess, profile it again with")
     if "cores_note" in advice:
         output.say(f"it {advice['cores_note']}")
+    if advice["short_jobs"]:
+        output.say("it was cut short: this is a guess, profile it again with")
     words = shlex.join(command)
     if output.clean(words, 800) != words:
         # It has characters that cannot be typed.

@@ -153,7 +153,7 @@ def account_of_run(job: Job) -> Account | None:
         gpu_memory_single_peak_bytes=(
             None if usage is None else usage.gpu_memory_single_peak_bytes
         ),
-        lent_us=None if usage is None else usage.lent_us,
+        lent_us=None if seen is None else seen.lent_us,
     )
 
 
