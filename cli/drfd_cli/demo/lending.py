@@ -98,9 +98,11 @@ class Recording:
         found = []
         for start_s, end_s, _ in self.turns:
             inside = [each for each in self.samples if start_s <= each.at_s <= end_s]
-            first, last = inside[0], inside[-1]
-            found.append((last.busy - first.busy) / max(_FRAME_S, last.at_s - first.at_s))
-        return max(found)
+            # A machine that is all too busy may leave no time for two.
+            if len(inside) > 1:
+                first, last = inside[0], inside[-1]
+                found.append((last.busy - first.busy) / (last.at_s - first.at_s))
+        return max(found, default=0.0)
 
     def rates(self, pool: str) -> list[tuple[float, float]]:
         """Return the cores used in each second: (middle of the second, cores)."""
@@ -198,7 +200,7 @@ def _play(client: Connection, place: Path, mode: str, seconds: float, show: Show
             asleep.touch()
         else:
             asleep.unlink(missing_ok=True)
-        while (at_s := time.monotonic() - started) < (turn + 1) * length_s:
+        while (at_s := time.monotonic() - started) < begun_s + length_s:
             used = {pool: _cpu_s(cgroup) - first[pool] for pool, cgroup in cgroups.items()}
             found.samples.append(Sample(at_s, used, _busy_s()))
             show(found, is_asleep=is_asleep)
