@@ -6,6 +6,8 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,21 +38,20 @@ CHECKED = ("-DLIBC", "-g", "-std=gnu11", "-fsanitize=address,undefined", "-fno-s
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checked() -> Iterator[Path]:
     """The program with the compiler's sanitizers."""
-    place = tmp_path_factory.mktemp("checked")
-    # Nobody must be able to enter.
-    for above in (place, *place.parents):
-        if above.stat().st_uid == os.getuid() and above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o011)
-    program = place / "drfd-starter"
-    try:
-        compile_starter(program, flags=CHECKED)
-    except NotCompiled as error:
-        pytest.skip(f"no sanitizers: {error}")
-    if subprocess.run([program], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no sanitizers: what they compile does not run here")
-    return program
+    # Not pytest's own directory, which each pytest that starts closes to other users: the user
+    # nobody runs the program.
+    with tempfile.TemporaryDirectory(prefix="drfd-test-") as place:
+        os.chmod(place, 0o711)
+        program = Path(place, "drfd-starter")
+        try:
+            compile_starter(program, flags=CHECKED)
+        except NotCompiled as error:
+            pytest.skip(f"no sanitizers: {error}")
+        if subprocess.run([program], capture_output=True, check=False).returncode != 0:
+            pytest.skip("no sanitizers: what they compile does not run here")
+        yield program
 
 
 @pytest.fixture(scope="module")
