@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from drfd.launcher import attempt_files
+from drfd.launcher.lending import read_bounds
 from instance import patient, wait_for
 from kernel import Kernel
 from torture.victims import Victim
@@ -81,12 +82,13 @@ class Loans:
                     continue
                 cgroup = attempt.created.get("cgroup")
                 if cgroup is not None:
+                    bounds = read_bounds(attempt)
                     top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
                     found.append(
                         Attempt(
                             int(path.name.partition(".")[0]),
                             _ceiling(top, is_v2=kernel.v2 is not None),
-                            "lends" in attempt.created,
+                            bounds is not None and bounds.most.cores_milli > 0,
                         )
                     )
         return found
