@@ -78,21 +78,15 @@ class Room(Placed):
         """Return the room with the sums of what is free in each place: a place of which jobs hold
         more than it has, since its size was changed, takes nothing from the others."""
 
-    def not_negative(self) -> Room:
-        """Return the room with zero in place of negative sums."""
-        return self.with_amounts([max(0, amount) for amount in self])
-
 
 @overload
 def plus(left: Room, right: Vector) -> Room: ...
 @overload
 def plus(left: Vector, right: Vector) -> Vector: ...
 def plus(left: Vector, right: Vector) -> Vector:
-    if len(left) != len(right):
-        raise ValueError(_UNLIKE)
-    if left.__class__ is not tuple or right.__class__ is not tuple:
-        return _changed(left, right, add)
-    return tuple(map(add, left, right))
+    if left.__class__ is right.__class__ is tuple and len(left) == len(right):
+        return tuple(map(add, left, right))
+    return combine(left, right, add)
 
 
 @overload
@@ -100,26 +94,21 @@ def minus(left: Room, right: Vector) -> Room: ...
 @overload
 def minus(left: Vector, right: Vector) -> Vector: ...
 def minus(left: Vector, right: Vector) -> Vector:
-    if len(left) != len(right):
-        raise ValueError(_UNLIKE)
-    if left.__class__ is not tuple or right.__class__ is not tuple:
-        return _changed(left, right, sub)
-    return tuple(map(sub, left, right))
+    if left.__class__ is right.__class__ is tuple and len(left) == len(right):
+        return tuple(map(sub, left, right))
+    return combine(left, right, sub)
 
 
 def least(left: Vector, right: Vector) -> Vector:
     """Return the smaller of each two amounts, in each place too; a plain vector bounds only the
     sums."""
-    if left.__class__ is not tuple or right.__class__ is not tuple:
-        return _changed(left, right, min)
-    return tuple(map(min, left, right))
+    return combine(left, right, min)
 
 
 def not_negative(vector: Vector) -> Vector:
     """Return the vector with zero in place of negative amounts."""
-    if isinstance(vector, Room):
-        return vector.not_negative()
-    return tuple([max(0, amount) for amount in vector])
+    amounts = tuple([max(0, amount) for amount in vector])
+    return vector.with_amounts(amounts) if isinstance(vector, Room) else amounts
 
 
 def remainder(free: Vector, held: Vector) -> Vector:
@@ -171,11 +160,12 @@ def lacking_of(demand: Vector, free: Vector, axis: int) -> tuple[int, int]:
     return free.lacking(demand).get(axis, amounts) if isinstance(free, Room) else amounts
 
 
-_UNLIKE = "vectors of machines with different resources"
-
-
-def _changed(left: Vector, right: Vector, change: Change) -> Vector:
-    """Return the changed amounts, with what is in each place. A plain vector is of no place."""
+def combine(left: Vector, right: Vector, change: Change) -> Vector:
+    """Return each two amounts made one, in each place too. A plain vector is of no place."""
+    if len(left) != len(right):
+        raise ValueError("vectors of machines with different resources")
+    if left.__class__ is tuple and right.__class__ is tuple:
+        return tuple(map(change, left, right))
     amounts = [change(*pair) for pair in zip(left, right, strict=True)]
     if isinstance(left, Placed):
         if isinstance(right, Placed):

@@ -1,0 +1,139 @@
+"""What is free, and what is held, on several machines, the nodes.
+
+Shares are of the sums over all nodes, as in the DRF paper. A job runs on one node, so it matters
+what each of them has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import add
+from typing import Self
+
+from drfd.core.model.vectors import (
+    Change,
+    Placed,
+    Room,
+    Vector,
+    combine,
+    fits,
+    lacking_of,
+    minus,
+    not_negative,
+    placed,
+    short_axes,
+)
+
+
+class OnNodes(Placed):
+    """A vector, with what of it is on each node. Nodes with nothing of it are left out."""
+
+    nodes: Mapping[str, Vector]
+
+    def __new__(cls, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
+        found = super().__new__(cls, amounts)
+        found.nodes = nodes
+        return found
+
+    def __getnewargs__(self) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return what copies are made of."""
+        return tuple(self), self.nodes
+
+    @property
+    def where(self) -> Mapping[str, Vector]:
+        return self.nodes
+
+    def with_amounts(self, amounts: Iterable[int]) -> Self:
+        return self._like(amounts, self.nodes)
+
+    def taken_away(self) -> Self:
+        nothing = (0,) * len(self)
+        return self._like(self, {name: minus(nothing, held) for name, held in self.nodes.items()})
+
+    def changed(self, amounts: Iterable[int], other: Placed, change: Change) -> OnNodes:
+        assert isinstance(other, OnNodes)
+        if isinstance(other, NodeRoom) and not isinstance(self, NodeRoom):
+            assert change is add, "a room is never taken from what is held"
+            return other.changed(amounts, self, change)
+        nodes, nothing = dict(self.nodes), (0,) * len(self)
+        for name, there in other.nodes.items():
+            nodes[name] = combine(nodes.get(name, nothing), there, change)
+        return self._like(amounts, nodes)
+
+    def _like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
+        return type(self)(amounts, {name: held for name, held in nodes.items() if any(held)})
+
+
+class NodeRoom(OnNodes, Room):
+    """Free amounts, with what is free on each node, also where that is nothing."""
+
+    #: What each node has in all.
+    capacity: Mapping[str, Vector]
+
+    @classmethod
+    def of(
+        cls, amounts: Iterable[int], nodes: Mapping[str, Vector], capacity: Mapping[str, Vector]
+    ) -> Self:
+        room = cls(amounts, nodes)
+        room.capacity = capacity
+        return room
+
+    def place(self, demand: Vector) -> Vector | None:
+        """Return the demand on the node of which the largest part that stays free is the smallest,
+        so that others keep room for large jobs; the first by name of equal ones."""
+        rests = [
+            (self._rest(name, minus(free, demand)), name)
+            for name, free in self.nodes.items()
+            if fits(demand, free)
+        ]
+        if not rests:
+            return None
+        _, name = min(rests)
+        return OnNodes(demand, {name: placed(demand, self.nodes[name])})
+
+    def _rest(self, name: str, left: Vector) -> float:
+        """Return the largest part of a node's resources among these amounts."""
+        pairs = zip(left, self.capacity[name], strict=True)
+        return max([amount / top for amount, top in pairs if top > 0], default=0.0)
+
+    def lacking(self, demand: Vector) -> dict[int, tuple[int, int]]:
+        """Return what is short on the node that comes nearest, of those that are large enough if
+        there are any."""
+        able = [name for name, top in self.capacity.items() if fits(demand, top)] or self.nodes
+        lacks = [(*self._lack(name, demand), name) for name in able]
+        if not lacks:
+            return {}
+        free = self.nodes[min(lacks)[-1]]
+        return {axis: lacking_of(demand, free, axis) for axis in short_axes(demand, free)}
+
+    def _lack(self, name: str, demand: Vector) -> tuple[int, float]:
+        """Return on how many axes a node is short, and the largest part of the demand among what it
+        is short of."""
+        free = self.nodes[name]
+        lacks = [lacking_of(demand, free, axis) for axis in short_axes(demand, free)]
+        return len(lacks), max([1 - there / asked for asked, there in lacks], default=0.0)
+
+    def shut(self, names: Iterable[str]) -> Self:
+        closed = frozenset(names)
+        return self._on_each(lambda _, room: room.shut(closed))
+
+    def reopened(self, allocated: Vector) -> Self:
+        held: Mapping[str, Vector] = allocated.nodes if isinstance(allocated, OnNodes) else {}
+        return self._on_each(lambda name, room: room.reopened(held.get(name, ())))
+
+    def summed(self) -> Self:
+        """Return the room with the sums over its nodes: one on which jobs hold more than it has
+        takes nothing from the others."""
+        columns = zip(*[not_negative(free) for free in self.nodes.values()], strict=True)
+        return self.with_amounts(map(sum, columns))
+
+    def _on_each(self, change: Callable[[str, Room], Room]) -> Self:
+        """Return the room with the rooms of shared instances on its nodes changed."""
+        nodes = {
+            name: change(name, free) if isinstance(free, Room) else free
+            for name, free in self.nodes.items()
+        }
+        return self._like(self, nodes).summed()
+
+    def _like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
+        return self.of(amounts, nodes, self.capacity)

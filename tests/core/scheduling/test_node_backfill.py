@@ -1,0 +1,101 @@
+"""Jobs on several nodes in random streams, under a virtual clock.
+
+No node is given more than it has, the reserved starts do not slip, and nothing idles that the
+reservations leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from core.scheduling.streams import (
+    Machine,
+    Stream,
+    assert_no_reserved_start_slips,
+    assert_nothing_idles,
+    streams,
+)
+from drfd.core.model.node_room import NodeRoom, OnNodes
+from drfd.core.model.vectors import Vector, fits, minus, not_negative
+from drfd.core.scheduling.backfill import Reservation
+from seeds import examples
+
+STEADY = examples(150)
+
+NOTHING = (0, 0)
+
+
+def room(*capacity: Vector) -> NodeRoom:
+    """Nodes without jobs."""
+    nodes = {f"n{at}": each for at, each in enumerate(capacity)}
+    return NodeRoom.of(map(sum, zip(*capacity, strict=True)), nodes, nodes)
+
+
+@some.composite
+def node_streams(draw: some.DrawFn, *, exact: bool = False) -> Stream:
+    """Demands of two resources, each of which fits on an empty node."""
+    amounts = some.tuples(some.integers(1, 12), some.integers(0, 12))
+    capacity = draw(some.lists(amounts, min_size=1, max_size=4))
+    below = [some.tuples(*(some.integers(0, top) for top in each)) for each in capacity]
+    return draw(streams(room(*capacity), some.one_of(below), exact=exact))
+
+
+def on_nodes(vector: Vector, names: Sequence[str]) -> list[Vector]:
+    there = vector.nodes if isinstance(vector, OnNodes) else {}
+    return [there.get(name, NOTHING) for name in names]
+
+
+def has_place(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
+    """Whether one node has enough free for the job, now and beside each reservation."""
+    ask, free = machine.asks[job_id], machine.free
+    assert isinstance(free, NodeRoom)
+    names, end_s = list(free.nodes), machine.now_s + ask.guess_s
+    rows = [on_nodes(free, names)]
+    for each in reservations:
+        if each.is_drain:
+            pairs = zip(rows[0], on_nodes(each.held, names), strict=True)
+            rows.append([not_negative(minus(there, kept)) for there, kept in pairs])
+        if end_s > each.start_s:
+            rows.append(on_nodes(each.extra, names))
+    return any(
+        all(fits(ask.demand, there) for there in of_node) for of_node in zip(*rows, strict=True)
+    )
+
+
+@STEADY
+@given(node_streams())
+def test_nothing_idles(stream: Stream) -> None:
+    assert_nothing_idles(stream, has_place)
+
+
+@STEADY
+@given(node_streams())
+def test_no_node_is_given_more_than_it_has(stream: Stream) -> None:
+    machine = Machine(stream)
+    for _ in machine.passes():
+        free = machine.free
+        assert isinstance(free, NodeRoom)
+        assert all(min(each) >= 0 for each in free.nodes.values())
+        assert free == tuple(map(sum, zip(*free.nodes.values(), strict=True)))
+        for held in machine.held.values():
+            assert isinstance(held, OnNodes)
+            assert list(held.nodes.values()) == [tuple(held)], "a job runs on one node"
+
+
+@STEADY
+@given(node_streams(exact=True))
+def test_with_exact_estimates_no_reserved_start_slips(stream: Stream) -> None:
+    assert_no_reserved_start_slips(stream)
+
+
+@STEADY
+@given(node_streams())
+def test_no_reservation_has_less_than_nothing_to_spare(stream: Stream) -> None:
+    machine = Machine(stream)
+    for done in machine.passes():
+        for each in done.reservations:
+            assert min(each.extra) >= 0
+            assert all(min(there) >= 0 for there in on_nodes(each.extra, list(stream.room.nodes)))
