@@ -25,6 +25,34 @@ from drfd.core.model.vectors import (
 )
 
 
+class NodeDemand(Vector):
+    """A demand for which only some nodes will do."""
+
+    among: frozenset[str]
+
+    def __new__(cls, amounts: Iterable[int], among: frozenset[str]) -> Self:
+        demand = super().__new__(cls, amounts)
+        demand.among = among
+        return demand
+
+    def __getnewargs__(self) -> tuple[Vector, frozenset[str]]:
+        """Return what copies are made of."""
+        return tuple(self), self.among
+
+    def __eq__(self, other: object) -> bool:
+        return nodes_of(other) == self.among and tuple.__eq__(self, other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+
+def nodes_of(demand: object) -> frozenset[str] | None:
+    """Return the only nodes that will do for a demand, or None if all will."""
+    return demand.among if isinstance(demand, NodeDemand) else None
+
+
 class OnNodes(Placed):
     """A vector, with what of it is on each node. Nodes with nothing of it are left out."""
 
@@ -83,13 +111,21 @@ class NodeRoom(OnNodes, Room):
         so that others keep room for large jobs; the first by name of equal ones."""
         rests = [
             (self._rest(name, minus(free, demand)), name)
-            for name, free in self.nodes.items()
+            for name, free in self._among(demand).items()
             if fits(demand, free)
         ]
         if not rests:
             return None
         _, name = min(rests)
-        return OnNodes(demand, {name: placed(demand, self.nodes[name])})
+        held = placed(tuple(demand), self.nodes[name])
+        return OnNodes(held, {name: held})
+
+    def _among(self, demand: Vector) -> Mapping[str, Vector]:
+        """Return what is free on the nodes that will do for the demand."""
+        among = nodes_of(demand)
+        if among is None:
+            return self.nodes
+        return {name: free for name, free in self.nodes.items() if name in among}
 
     def _rest(self, name: str, left: Vector) -> float:
         """Return the largest part of a node's resources among these amounts."""
@@ -99,7 +135,8 @@ class NodeRoom(OnNodes, Room):
     def lacking(self, demand: Vector) -> dict[int, tuple[int, int]]:
         """Return what is short on the node that comes nearest, of those that are large enough if
         there are any."""
-        able = [name for name, top in self.capacity.items() if fits(demand, top)] or self.nodes
+        among = self._among(demand)
+        able = [name for name in among if fits(demand, self.capacity[name])] or among
         lacks = [(*self._lack(name, demand), name) for name in able]
         if not lacks:
             return {}

@@ -166,10 +166,11 @@ def combine(left: Vector, right: Vector, change: Change) -> Vector:
         raise ValueError("vectors of machines with different resources")
     if left.__class__ is tuple and right.__class__ is tuple:
         return tuple(map(change, left, right))
-    amounts = [change(*pair) for pair in zip(left, right, strict=True)]
+    amounts = tuple([change(*pair) for pair in zip(left, right, strict=True)])
     if isinstance(left, Placed):
         if isinstance(right, Placed):
             return left.changed(amounts, right, change)
         return left.with_amounts(amounts)
-    assert isinstance(right, Placed)
+    if not isinstance(right, Placed):
+        return amounts
     return (right.taken_away() if change is sub else right).with_amounts(amounts)

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from drfd.core.ledger.queue import Entry
+from drfd.core.model.node_room import nodes_of
 from drfd.core.model.vectors import Vector
 
 #: A node with more parts than this is split.
 _MOST_PARTS = 24
+#: The bits of a key for the nodes to which a demand is bound.
+_CHOICE_BITS = 32
 #: A bound on the run time that every job meets.
 ANY_LENGTH = 1 << 62
 #: An entry that comes after every other.
@@ -78,6 +81,8 @@ class Demands:
         #: The bits by which each amount is shifted: equal shares of the capacity have equal bits.
         widths = [amount.bit_length() for amount in capacity]
         self._shifts = [max(widths, default=0) - width for width in widths]
+        #: A number for each choice of nodes to which demands are bound; 0 for none.
+        self._choices: dict[frozenset[str] | None, int] = {None: 0}
         self._root: _TreeNode | None = None
         #: How many items and nodes have been read in searches so far.
         self.examined = 0
@@ -177,11 +182,15 @@ class Demands:
         return bool(node.keys)
 
     def _key(self, demand: Vector) -> int:
-        """Return the interleaved bits of all amounts, the highest bits first."""
+        """Return the interleaved bits of all amounts, the highest bits first, and then the number
+        of the nodes to which the demand is bound."""
         raised = [amount << by for amount, by in zip(demand, self._shifts, strict=True)]
         width = max(amount.bit_length() for amount in raised)
         rows = [format(amount, f"0{width}b") for amount in raised] if width else []
-        return int("".join(map("".join, zip(*rows, strict=True))) or "0", 2)
+        choice = self._choices.setdefault(nodes_of(demand), len(self._choices))
+        return (
+            int("".join(map("".join, zip(*rows, strict=True))) or "0", 2) << _CHOICE_BITS | choice
+        )
 
 
 def _is_within(point: Vector, bounds: tuple[float, ...]) -> bool:

@@ -13,6 +13,7 @@ from core.passes import run_pass
 from core.scheduling.test_wait_index import DEEP, FLAT, Stream, counted, told
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model.node_room import NodeDemand
 from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
@@ -98,6 +99,9 @@ def test_what_is_found_is_the_first_within_bounds() -> None:
         demands, model = Demands(capacity), dict[Vector, tuple[tuple[int, int], int]]()
         for step in range(200):
             demand = tuple(random.randint(0, 1 + int(1.3 * top)) for top in capacity)
+            if random.random() < 0.2:
+                # Of one node, while the same amounts may be asked for of any other, or of all.
+                demand = NodeDemand(demand, frozenset(random.choice("abc")))
             if random.random() < 0.6:
                 model[demand] = (random.randint(-2, 2), step), random.choice([0, 5, 50])
                 demands.put(demand, *model[demand])

@@ -1,0 +1,159 @@
+"""What is free on several machines, and where a job is placed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.core.model.instance_room import InstanceRoom, OnInstances
+from drfd.core.model.instances import SharedInstances
+from drfd.core.model.node_room import NodeDemand, NodeRoom, OnNodes
+from drfd.core.model.vectors import (
+    Vector,
+    fits,
+    lacking_of,
+    least,
+    minus,
+    place,
+    placed,
+    plus,
+    remainder,
+    short_axes,
+    total,
+)
+
+SIZE = 24
+
+
+def room(**nodes: Vector) -> NodeRoom:
+    """So much free on each node, of 8 cores and 64 of memory."""
+    sums = map(sum, zip(*nodes.values(), strict=True))
+    return NodeRoom.of(sums, nodes, dict.fromkeys(nodes, (8, 64)))
+
+
+def with_gpus(*parts: int) -> InstanceRoom:
+    names = tuple(map(str, range(len(parts))))
+    shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
+    return InstanceRoom.of((8, sum(parts)), parts, shared)
+
+
+def on(demand: Vector, node: str) -> OnNodes:
+    return OnNodes(demand, {node: demand})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "node"),
+    [
+        ({"a": (8, 64), "b": (4, 32)}, "b"),
+        ({"a": (8, 64), "b": (2, 32)}, "a"),
+        ({"a": (4, 64), "b": (8, 16)}, "b"),
+        ({"b": (4, 32), "a": (4, 32)}, "a"),
+        ({"a": (3, 64), "b": (8, 7)}, None),
+    ],
+    ids=["the fuller one", "the only one", "the smallest rest", "by name", "none alone"],
+)
+def test_a_job_is_placed_where_least_stays_free(nodes: dict[str, Vector], node: str | None) -> None:
+    demand = (4, 8)
+    assert place(demand, room(**nodes)) == (None if node is None else on(demand, node))
+    assert fits(demand, room(**nodes)) is (node is not None)
+
+
+def test_what_is_short_is_said_of_the_node_that_comes_nearest() -> None:
+    free = room(a=(3, 64), b=(7, 5), c=(2, 2))
+    assert (fits((4, 4), free), short_axes((4, 8), free)) == (True, [0])
+    assert lacking_of((4, 8), free, 0) == (4, 3)
+    assert short_axes((8, 65), free) == [0, 1], "no node is large enough"
+    assert lacking_of((8, 65), free, 0) == (8, 3)
+    assert short_axes((13, 8), free) == [0]
+
+
+def test_only_the_nodes_that_will_do_are_asked() -> None:
+    free = room(a=(8, 64), b=(4, 32))
+    bound = NodeDemand((4, 8), frozenset({"a"}))
+    assert place(bound, free) == on((4, 8), "a")
+    assert place((4, 8), free) == on((4, 8), "b")
+    assert not fits(NodeDemand((5, 8), frozenset({"b"})), free)
+    assert lacking_of(NodeDemand((5, 8), frozenset({"b"})), free, 0) == (5, 4)
+    assert fits(NodeDemand((4, 8), frozenset({"a", "gone"})), free)
+    assert not fits(NodeDemand((4, 8), frozenset({"gone"})), free)
+
+
+def test_demands_for_other_nodes_are_others() -> None:
+    bound = NodeDemand((4, 8), frozenset({"a"}))
+    assert bound == NodeDemand((4, 8), frozenset({"a"}))
+    assert bound != (4, 8)
+    assert bound != (4, 8)
+    assert bound != NodeDemand((4, 8), frozenset({"b"}))
+    assert len({bound, (4, 8), NodeDemand((4, 8), frozenset({"b"}))}) == 3
+    assert plus(bound, bound) == (8, 16)
+    assert minus((4, 8), bound) == (0, 0)
+
+
+def test_what_is_placed_is_taken_and_comes_back() -> None:
+    free = room(a=(8, 64), b=(4, 32))
+    held = placed((4, 8), free)
+    left = minus(free, held)
+    assert isinstance(left, NodeRoom)
+    assert (tuple(left), left.nodes) == ((8, 88), {"a": (8, 64), "b": (0, 24)})
+    assert plus(left, held) == free == plus(held, left)
+    assert total([held, on((1, 1), "a")], (0, 0)) == OnNodes((5, 9), {"a": (1, 1), "b": (4, 8)})
+    assert plus(minus((0, 0), held), held) == OnNodes((0, 0), {})
+    assert minus(total([held, held], (0, 0)), held) == held
+
+
+def test_a_node_of_which_more_is_held_than_it_has_takes_nothing_from_others() -> None:
+    free = room(a=(2, 64), b=(4, 32))
+    left = remainder(free, on((6, 8), "a"))
+    assert isinstance(left, NodeRoom)
+    assert (tuple(left), left.nodes["a"]) == ((4, 88), (-4, 56))
+
+
+def test_two_rooms_bound_each_other_on_each_node() -> None:
+    both = least(room(a=(8, 1), b=(1, 8)), room(a=(1, 8), b=(8, 1)))
+    assert not fits((2, 1), both)
+    assert fits((1, 1), both)
+
+
+def test_nodes_may_have_gpus_that_are_shared() -> None:
+    capacity = {"a": with_gpus(SIZE, SIZE), "b": (8, 0)}
+    nodes = {"a": with_gpus(10, 10), "b": (8, 0)}
+    free = NodeRoom.of((16, 20), nodes, capacity)
+    assert not fits((1, 15), free)
+    assert lacking_of((1, 15), free, 1) == (15, 10)
+    held = placed((1, 9), free)
+    assert held == OnNodes((1, 9), {"a": OnInstances((1, 9), (9, 0))})
+    assert minus(free, held).shut(["1"]) == (15, 1)
+    assert minus(free, held).shut(["1"]).reopened(held) == (15, 39)
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies_are_whole(copy: Callable[[Vector], Vector]) -> None:
+    free = room(a=(8, 64), b=(4, 32))
+    again = copy(free)
+    assert isinstance(again, NodeRoom)
+    assert (again, again.capacity) == (free, free.capacity)
+    bound = copy(NodeDemand((4, 8), frozenset({"a"})))
+    assert bound == NodeDemand((4, 8), frozenset({"a"}))
+
+
+amounts = some.tuples(some.integers(-3, 8), some.integers(-3, 8))
+
+
+@given(nodes=some.lists(amounts, min_size=1, max_size=4), demand=amounts)
+def test_a_demand_is_placed_exactly_if_a_node_has_enough(
+    nodes: list[Vector], demand: Vector
+) -> None:
+    demand = tuple([max(0, each) for each in demand])
+    free = room(**{f"n{at}": each for at, each in enumerate(nodes)}).summed()
+    assert fits(demand, free) is any(fits(demand, each) for each in nodes)
+    assert fits(demand, free) is (short_axes(demand, free) == [])
+    if fits(demand, free):
+        left = minus(free, placed(demand, free))
+        held = [name for name in free.nodes if left.nodes[name] != free.nodes[name]]
+        assert len(held) == any(demand)
+        assert all(minus(free.nodes[name], demand) == left.nodes[name] for name in held)
