@@ -55,7 +55,7 @@ from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.ranges import most_of
 from drfd.core.model.resources import NOTHING, Axes, Resources, with_gres
-from drfd.core.model.vectors import short_axes
+from drfd.core.model.vectors import Vector, fits, short_axes
 from drfd.devices.gpu import GPU
 
 Ask = TypeVar("Ask", bound=st.JobAsked)
@@ -113,6 +113,41 @@ def may_touch(actor: st.Actor, spec: JobSpec) -> bool:
     return actor.is_admin or owns(actor, spec)
 
 
+def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
+    """Raise Refused for a demand that no node can satisfy, where there are several."""
+    names = [node.name for node in axes.nodes]
+    if demand.node and demand.node not in names:
+        there = f"there are {', '.join(names)}" if names else "there is one machine alone"
+        raise Refused("no-such-node", f"there is no node {demand.node!r}", hint=there)
+    able = [node for node in axes.nodes if node.name in axes.nodes_for(demand)]
+    if demand.features and not able:
+        words = " and ".join(demand.features)
+        known = sorted({each for node in axes.nodes for each in node.features})
+        raise Refused(
+            "no-such-node",
+            f"no node {demand.node or 'here'} has the features {words}",
+            hint=f"features here: {', '.join(known) or 'none'}",
+        )
+    if not able or any(fits(asked, axes.vector(node.capacity)) for node in able):
+        return
+    # Of each resource some node has enough, unless the sums have been refused already.
+    columns = zip(*(axes.vector(node.capacity) for node in able), strict=True)
+    largest = tuple(map(max, columns))
+    for axis in short_axes(asked, largest):
+        name = axes.names[axis]
+        raise Refused(
+            "too-big",
+            f"the job asks for {show_need(name, asked[axis])}, and no node for it has more than "
+            f"{show_amount(name, largest[axis])}: a job runs on one node",
+            hint="not queued; ask for less",
+        )
+    raise Refused(
+        "too-big",
+        "no node has as much of all that the job asks for: a job runs on one node",
+        hint="not queued; ask for less; `drf nodes` shows what each of them has",
+    )
+
+
 def refuse_unfit(
     spec: JobSpec, rules: Rules, hours: LimitHours = NO_HOURS, now_s: float = 0.0
 ) -> None:
@@ -152,6 +187,7 @@ def refuse_unfit(
             f"{show_amount(name, rules.shares.capacity[axis])} for jobs: it could never start",
             hint="not queued; ask for less",
         )
+    _refuse_without_node(spec.demand, asked, rules.axes)
     found = limit_ever(rules, hours, spec.leaf, asked, now_s)
     if found is not None:
         raise Refused(

@@ -593,7 +593,7 @@ def _is_external(demand: Vector, last: Plan, rules: Rules, ledger: Ledger) -> bo
     load = last.external
     if load is None:
         return False
-    free = plus(last.free, rules.axes.vector(load.kept))
+    free = plus(last.free, rules.axes.at_home(load.kept))
     return fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free)
 
 

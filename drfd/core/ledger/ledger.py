@@ -94,6 +94,7 @@ def keeps_allocation(before: Job, job: Job) -> bool:
         and job.state in ALLOCATED_STATES
         and before.suspended_at is job.suspended_at is None
         and before.instances is job.instances
+        and before.node is job.node
     )
 
 
@@ -323,7 +324,7 @@ class Ledger:
         """Return the job's allocation; a frozen job keeps only memory and instances."""
         if job.state not in ALLOCATED_STATES:
             return self._nothing
-        demand = self.axes.held(self.demand(job), job.instances)
+        demand = self.axes.held(self.demand(job), job.instances, job.node)
         return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
 
     def wanted(self, job: Job) -> Vector | None:
@@ -334,7 +335,7 @@ class Ledger:
         if job.state is JobState.PENDING and job.eligible_at is not None:
             return self.demand(job)
         if job.state is JobState.SUSPENDED and job.held_by is None:
-            return self.axes.released(self.demand(job))
+            return self.axes.to_resume(self.demand(job), job.node)
         return None
 
     def active_leaves(self) -> set[str]:

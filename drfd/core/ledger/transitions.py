@@ -272,7 +272,13 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
     match event:
         # The events of every job come first: patterns are tried in order.
         case ev.Admitted():
-            return replace_in(job, state=state, attempt=event.attempt, instances=event.instances)
+            return replace_in(
+                job,
+                state=state,
+                attempt=event.attempt,
+                instances=event.instances,
+                node=event.node,
+            )
         case ev.Launched():
             return replace_in(
                 job,

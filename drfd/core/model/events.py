@@ -42,6 +42,8 @@ class Admitted(_OfAttempt):
     """The job starts: its demand and these instances are allocated, and its launch is owed."""
 
     instances: Instances = ()
+    #: The node that it starts on; "" if there is one machine.
+    node: str = ""
     #: None in events of versions that did not record it.
     why: StartReason | None = None
 

@@ -457,6 +457,8 @@ class Job:
     array_index: int | None = None
     #: Instances of countable resources that this attempt has or had.
     instances: Instances = ()
+    #: The node that it has been started on; "" if there is one machine.
+    node: str = ""
 
     @property
     def label(self) -> str:

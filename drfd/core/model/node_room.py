@@ -92,6 +92,11 @@ class OnNodes(Placed):
         return type(self)(amounts, {name: held for name, held in nodes.items() if any(held)})
 
 
+def node_of(held: Vector | None) -> str:
+    """Return the node that a job which holds this is on; "" if there is one machine."""
+    return next(iter(held.nodes)) if isinstance(held, OnNodes) else ""
+
+
 class NodeRoom(OnNodes, Room):
     """Free amounts, with what is free on each node, also where that is nothing."""
 

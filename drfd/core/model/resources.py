@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from drfd.core.model.instance_room import InstanceRoom, OnInstances
 from drfd.core.model.instances import Instance, InstancePlace, Instances, SharedInstances
+from drfd.core.model.node_room import NodeDemand, NodeRoom, OnNodes
 from drfd.core.model.vectors import Vector, minus
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
@@ -33,6 +34,10 @@ class Resources:
     gres_memory: tuple[tuple[str, int], ...] = ()
     #: On a machine with several disks, in place of the two rates: (name, read, write) of each.
     disks: tuple[tuple[str, int, int], ...] = ()
+    #: Of a demand: the name of the only node that will do, and the features that a node must have,
+    #: sorted.
+    node: str = ""
+    features: tuple[str, ...] = ()
 
     def rates(self, disk: str) -> tuple[int, int]:
         """Return the read and write rates on this disk, in bytes per second."""
@@ -67,6 +72,15 @@ def with_gres(demand: Resources, counts: Mapping[str, int], memory: Mapping[str,
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One of several machines."""
+
+    name: str
+    capacity: Resources
+    features: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Axes:
     """The order of a machine's resources in its vectors."""
@@ -85,6 +99,9 @@ class Axes:
     #: The countable resource of which several jobs may share an instance, and the memory of each of
     #: its instances, in bytes. Its axis "memory:NAME" counts bytes.
     shared: tuple[str, int] | None = None
+    #: The machines, if there are several; the first one is the controller's own. Instances are of
+    #: that one alone.
+    nodes: tuple[Node, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,7 +117,21 @@ class Axes:
         return self.shared is not None and self.shared[0] == name
 
     def vector(self, amount: Resources) -> Vector:
-        """Return the amounts in order, without countable resources that have no axis."""
+        """Return the amounts in order, without countable resources that have no axis. A demand is
+        bound to the nodes that it names."""
+        if amount.node or amount.features:
+            return NodeDemand(self._amounts(amount), self.nodes_for(amount))
+        return self._amounts(amount)
+
+    def nodes_for(self, demand: Resources) -> frozenset[str]:
+        """Return the names of the nodes that will do for a demand, as far as it names any."""
+        return frozenset(
+            node.name
+            for node in self.nodes
+            if demand.node in ("", node.name) and node.features.issuperset(demand.features)
+        )
+
+    def _amounts(self, amount: Resources) -> Vector:
         if not (self.gres or self.lost or amount.disks) and len(self.disks) < 2:
             return amount.cores_milli, amount.memory_bytes, amount.read_bps, amount.write_bps
         counts = dict(amount.gres)
@@ -130,7 +161,15 @@ class Axes:
         return (min(part, size) if count == 1 else count * size) + counts.get(memory_axis(name), 0)
 
     def room(self, free: Vector) -> Vector:
-        """Return these free amounts, with all of each shared instance free."""
+        """Return these free amounts with all of each node, and of each shared instance, free."""
+        if not self.nodes:
+            return self._with_instances(free)
+        amounts = [self.vector(node.capacity) for node in self.nodes]
+        rooms = [self._with_instances(amounts[0]), *amounts[1:]]
+        capacity = {node.name: each for node, each in zip(self.nodes, rooms, strict=True)}
+        return NodeRoom.of(free, capacity, capacity)
+
+    def _with_instances(self, free: Vector) -> Vector:
         if self.shared is None:
             return free
         name, size = self.shared
@@ -141,9 +180,19 @@ class Axes:
         )
         return InstanceRoom.of(free, (size,) * len(names), shared)
 
-    def held(self, demand: Vector, instances: Instances) -> Vector:
-        """Return what a job of this demand holds that was given these instances. Those that the
-        machine no longer has use no capacity."""
+    def held(self, demand: Vector, instances: Instances, node: str) -> Vector:
+        """Return what a job of this demand holds on this node that was given these instances.
+        Instances that the machine no longer has use no capacity, and neither does a node that is no
+        longer there. A job from before there were nodes is on the first one."""
+        if not self.nodes:
+            return self._held(demand, instances)
+        held = self._held(tuple(demand), instances)
+        name = node or self.nodes[0].name
+        if all(each.name != name for each in self.nodes):
+            return (0,) * len(held)
+        return OnNodes(held, {name: held})
+
+    def _held(self, demand: Vector, instances: Instances) -> Vector:
         if self.shared is None:
             return minus(demand, self.retired(instances)) if instances else demand
         name, _ = self.shared
@@ -187,9 +236,23 @@ class Axes:
         )
 
     def released(self, demand: Vector) -> Vector:
-        """Return the part of a demand that a frozen job releases: cores and rates, not memory."""
+        """Return the part of a demand, or of what a job holds, that a frozen job releases: cores
+        and rates, not memory."""
+        if isinstance(demand, OnNodes):
+            nodes = {name: self.released(held) for name, held in demand.nodes.items()}
+            return OnNodes(self.released(tuple(demand)), nodes)
         names = zip(self.names, demand, strict=True)
         return tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
+
+    def at_home(self, amount: Resources) -> Vector:
+        """Return an amount that is used on the controller's own node."""
+        vector = self.vector(amount)
+        return OnNodes(vector, {self.nodes[0].name: vector}) if self.nodes else vector
+
+    def to_resume(self, demand: Vector, node: str) -> Vector:
+        """Return what a job that is frozen on this node waits for."""
+        released = self.released(tuple(demand))
+        return NodeDemand(released, frozenset({node})) if self.nodes else released
 
     def retired(self, held: Instances) -> Vector:
         """Count those of these instances that the machine no longer has; they use no capacity."""

@@ -89,7 +89,7 @@ def launches_with_room(
     if len(left) == len(admitted):
         return None
     taken = runner_bytes(count + 1, rules) - before
-    return left, minus(free, rules.axes.vector(Resources(memory_bytes=taken)))
+    return left, minus(free, rules.axes.at_home(Resources(memory_bytes=taken)))
 
 
 #: The number of latest samples that must be on one side of the level to move it.

@@ -351,7 +351,7 @@ def make_pass_context(
     ends.read_noted()
     others: list[LineEnd] = []
     if external is not None and isfinite(external.until_s):
-        others.append((external.until_s, 0, ledger.axes.vector(external.kept)))
+        others.append((external.until_s, 0, ledger.axes.at_home(external.kept)))
 
     def certainty(start_s: float) -> Certainty:
         if external is not None and external.until_s <= start_s:

@@ -164,7 +164,7 @@ class Scheduler:
             return
         kept, shut = None, tuple[str, ...]()
         if external is not None:
-            kept = rules.axes.vector(external.kept)
+            kept = rules.axes.at_home(external.kept)
             shut = external.shared_names(rules.axes)
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return

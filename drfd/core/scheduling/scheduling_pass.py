@@ -20,6 +20,7 @@ from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model import events as ev
 from drfd.core.model.instances import Instance, Instances, choose_instances, each_instance
 from drfd.core.model.job import GroupKey, JobState
+from drfd.core.model.node_room import node_of
 from drfd.core.model.resources import NOTHING
 from drfd.core.model.stimuli import Now
 from drfd.core.model.vectors import Room, Vector, minus
@@ -123,6 +124,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
             at_s=now.at_s,
             attempt=job.attempt + 1,
             instances=instances,
+            node=node_of(plan.held.get(job_id)),
             why=plan.start_reason(job_id),
         )
 
@@ -159,7 +161,7 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
         free = free.summed()
     taken = kept(ledger, rules, external)
     if taken is not NOTHING:
-        free = minus(free, rules.axes.vector(taken))
+        free = minus(free, rules.axes.at_home(taken))
     if isinstance(free, Room) and external is not None:
         free = free.shut(external.shared_names(rules.axes))
     return free

@@ -1,0 +1,199 @@
+"""Jobs on several machines: where they start, what is kept for them there, and why they wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from core.explain.test_reasons import why
+from core.ledger.test_instances import run, submit
+from drfd.core.explain.reasons import TooLittleFree
+from drfd.core.fairness.rules import Preempting, Rules
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import JobSpec, JobState
+from drfd.core.model.node_room import OnNodes
+from drfd.core.model.resources import Axes, Node, Resources
+from drfd.core.scheduling.preemption import Starving, Supply, preempt
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
+from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, demand, now, spec
+
+GIB = 1 << 30
+
+
+def with_nodes(
+    *sizes: tuple[float, float], features: dict[str, str] | None = None, **changes: Any
+) -> Rules:
+    """Machines n0, n1 and so on with so many cores and GiB; `features` of some, by name."""
+    nodes = tuple(
+        Node(
+            name=f"n{at}",
+            capacity=demand(cores, memory),
+            features=frozenset((features or {}).get(f"n{at}", "").split()),
+        )
+        for at, (cores, memory) in enumerate(sizes)
+    )
+    capacity = demand(sum(cores for cores, _ in sizes), sum(memory for _, memory in sizes))
+    return Rules(axes=Axes(nodes=nodes), capacity=capacity, **changes)
+
+
+def of(cores: float, memory: float = 1, **changes: Any) -> JobSpec:
+    """A job that asks for so much; `node` and `features` as in `Resources`."""
+    where = {key: changes.pop(key) for key in ("node", "features") if key in changes}
+    return spec(asks=replace(demand(cores, memory), **where), **changes)
+
+
+def nodes_of(bench: Bench, *jobs: int) -> list[str]:
+    return [bench.job(each).node for each in jobs]
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_no_job_gets_parts_of_two_nodes(policy: str) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
+    jobs = [bench.submit(of(3)) for _ in range(3)]
+    assert bench.schedule() == jobs[:2]
+    assert nodes_of(bench, *jobs) == ["n0", "n1", ""]
+    small = bench.submit(of(1))
+    assert (small in bench.schedule()) is (policy != "fifo")
+    bench.check()
+
+
+def test_a_job_goes_where_it_leaves_room_for_large_ones() -> None:
+    bench = Bench(with_nodes((8, 16), (4, 8), (4, 8)))
+    first, second, large = (bench.submit(each) for each in (of(2, 4), of(2, 4), of(8, 16)))
+    assert bench.schedule() == [first, second, large]
+    assert nodes_of(bench, first, second, large) == ["n1", "n1", "n0"]
+    bench.finish(first)
+    again = bench.submit(of(4, 8))
+    assert bench.schedule() == [again]
+    assert nodes_of(bench, again) == ["n2"]
+    bench.check()
+
+
+def test_shares_are_of_all_nodes_together() -> None:
+    """As in the DRF paper: 9 cores and 18 GiB are shared as if they were one machine's."""
+    bench = Bench(with_nodes((5, 10), (4, 8)))
+    of_alice = [bench.submit(of(1, 4)) for _ in range(9)]
+    of_bob = [bench.submit(of(3, 1, pool="root.bob", actor=BOB)) for _ in range(9)]
+    started = bench.schedule()
+    assert sorted(started) == sorted([*of_alice[:3], *of_bob[:2]])
+    of_both = [bench.ledger.used[f"root.{each}"] for each in ("alice", "bob")]
+    assert [bench.rules.shares.dominant_share(each) for each in of_both] == [Fraction(2, 3)] * 2
+    bench.check()
+
+
+def test_a_job_may_insist_on_a_node_or_on_features() -> None:
+    rules = with_nodes((4, 8), (8, 16), (8, 16), features={"n1": "avx512 ssd", "n2": "ssd"})
+    bench = Bench(rules)
+    jobs = [
+        bench.submit(of(1, node="n2")),
+        bench.submit(of(1, features=("ssd",))),
+        bench.submit(of(1, features=("avx512", "ssd"))),
+        bench.submit(of(5, node="n1")),
+        bench.submit(of(7, node="n1")),
+        bench.submit(of(1)),
+    ]
+    assert bench.schedule() == [*jobs[:4], jobs[5]]
+    assert nodes_of(bench, *jobs) == ["n2", "n2", "n1", "n1", "", "n1"]
+    bench.check()
+
+
+def test_who_waits_for_a_node_is_passed_by_those_who_do_not() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bench.start(of(4, node="n1"))
+    bound, free = bench.submit(of(2, node="n1")), bench.submit(of(2))
+    assert bench.schedule() == [free]
+    found = why(bench, bound)
+    assert found is not None and isinstance(found.evidence, TooLittleFree)
+    (short,) = found.evidence.shortfalls
+    assert (short.shortage.axis, short.shortage.needed, short.shortage.free) == ("cores", 2000, 0)
+
+
+def test_a_wait_says_what_the_nearest_node_has_and_who_holds_it() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    others = [bench.start(of(cores, time_limit_s=600 * cores)) for cores in (3, 2)]
+    waiting = bench.submit(of(4, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    found = why(bench, waiting)
+    assert found is not None and isinstance(found.evidence, TooLittleFree)
+    (short,) = found.evidence.shortfalls
+    assert (short.shortage.needed, short.shortage.free) == (4000, 2000)
+    assert [each.job for each in short.holders] == [str(others[1])]
+
+
+def test_a_node_is_kept_for_a_job_that_has_waited_long() -> None:
+    bench, scheduler = Bench(with_nodes((4, 8), (4, 8))), Scheduler(3600)
+    first = submit(bench, scheduler, of(3, time_limit_s=3600), 0)
+    second = submit(bench, scheduler, of(2, time_limit_s=9000), 0)
+    assert run(bench, scheduler, 0) == [first, second]
+    for each in (first, second):
+        bench.feed(attempt_started(each))
+        scheduler.note(bench.job(each))
+    big = submit(bench, scheduler, of(4, pool="root.bob", actor=BOB), 0)
+    assert run(bench, scheduler, 100) == []
+    (kept,) = scheduler.reservations
+    assert isinstance(kept.held, OnNodes)
+    assert (kept.job_id, list(kept.held.nodes)) == (big, ["n0"])
+    # The core that n0 has free is for jobs that end in time; the two of n1 are for all.
+    late = submit(bench, scheduler, of(1, time_limit_s=7200), 100)
+    assert run(bench, scheduler, 101) == [late]
+    bound = submit(bench, scheduler, of(1, node="n0", time_limit_s=7200), 101)
+    short = submit(
+        bench, scheduler, of(1, pool="root.root", actor=ADMIN, node="n0", time_limit_s=600), 101
+    )
+    assert run(bench, scheduler, 102) == [short]
+    assert nodes_of(bench, first, second, late, short) == ["n0", "n1", "n1", "n0"]
+    assert bench.job(bound).state is JobState.PENDING
+    bench.check()
+
+
+def test_a_frozen_job_goes_on_where_its_memory_is() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    frozen = bench.start(of(3))
+    bench.suspend(frozen)
+    other = bench.submit(of(3, node="n0"))
+    assert bench.schedule() == [other]
+    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
+    # The other node has room enough, and no copy of its memory.
+    assert bench.schedule() == []
+    assert bench.ledger.allocated == OnNodes((3000, 2 * GIB, 0, 0), {"n0": (3000, 2 * GIB, 0, 0)})
+    bench.finish(other)
+    assert bench.schedule() == [frozen]
+    bench.check()
+
+
+def test_the_jobs_of_one_node_make_room_for_who_starves() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for at_s in (0, 10, 20, 30):
+        bench.start(of(2, preemptible=True), at_s=at_s)
+    starving = Starving("root.bob", bench.submit(of(4, pool="root.bob", actor=BOB)))
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, bench.ledger.queues)
+    supply = Supply(capacity=bench.rules.shares.capacity)
+    found = preempt(bench.ledger, share_tree, supply, starving, Preempting(), now(5000))
+    assert {bench.job(event.job_id).node for event in found} == {"n1"}
+    assert len(found) == 2
+
+
+def test_more_than_the_largest_node_has_is_refused() -> None:
+    bench = Bench(with_nodes((4, 8), (8, 4)))
+    with pytest.raises(Exception, match="9 cores, and no node for it has more than 8"):
+        bench.submit(of(9))
+    with pytest.raises(Exception, match="no node has as much of all"):
+        bench.submit(of(8, 8))
+    with pytest.raises(Exception, match="no node 'n7'"):
+        bench.submit(of(1, node="n7"))
+    with pytest.raises(Exception, match="no node here has the features gold"):
+        bench.submit(of(1, features=("gold",)))
+
+
+def test_load_from_outside_is_of_the_first_node_alone() -> None:
+    rules = with_nodes((4, 8), (4, 8), beside=Resources())
+    bench, scheduler = Bench(rules), Scheduler(3600)
+    for at_s in range(10):
+        scheduler.external_load.see(demand(3, 0), bench.rules, now(at_s).at_s)
+    job = submit(bench, scheduler, of(4), 20)
+    assert run(bench, scheduler, 20) == [job]
+    assert nodes_of(bench, job) == ["n1"]
