@@ -40,6 +40,8 @@ class StoredWords(Words):
 #: Omitted from a demand on a machine with one disk, so that the first version can read it too. No
 #: string contains these bytes, because JSON escapes quotation marks.
 _NO_DISKS = b',"disks":[]'
+#: Omitted from a demand that any node satisfies, and from what is on no node, as on one machine.
+_ANY_NODE, _NO_NODE = b',"node":"","features":[]', b',"node":""'
 #: Omitted from an event about a single end, so that older versions can read it.
 _NO_MORE = b',"also":[]'
 #: Omitted from the specification of a job without a range, as most are.
@@ -64,13 +66,16 @@ _encoder = msgspec.json.Encoder(enc_hook=_plain)
 def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> bytes:
     if isinstance(record, ev.Altered):
         given = {each.name: getattr(record, each.name) for each in fields(record)}
-        return _encoder.encode({name: value for name, value in given.items() if value is not None})
+        told = {name: value for name, value in given.items() if value is not None}
+        return _encoder.encode(told).replace(_ANY_NODE, b"")
     data = _encoder.encode(record)
     if isinstance(record, ev.DependencySettled):
         return data.replace(_NO_MORE, b"")
     if isinstance(record, Curve):
         return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"").replace(_NO_LENT, b"")
-    return data.replace(_NO_DISKS, b"").replace(_NO_MOST, b"")
+    for default in (_ANY_NODE, _NO_NODE, _NO_DISKS, _NO_MOST):
+        data = data.replace(default, b"")
+    return data
 
 
 class _ArrayHead(msgspec.Struct):

@@ -521,3 +521,17 @@ def test_rates_of_named_disks_come_back(path: Path, open_journal: Callable[[], J
 
 if __name__ == "__main__":
     write_dump()
+
+
+def test_nodes_are_read_and_written_as_they_were() -> None:
+    """The keys came after the last golden journal; without nodes there are none."""
+    started = ev.Admitted(job_id=7, at_s=1.5, attempt=1, node="n2")
+    data = b'{"job_id":7,"at_s":1.5,"attempt":1,"instances":[],"node":"n2","why":null}'
+    assert records.decode_event("Admitted", data) == started
+    assert records.encode(started) == data
+    bound = replace(SPEC, demand=replace(SPEC.demand, node="n2", features=("ssd",)))
+    anywhere, there = (ev.Submitted(job_id=1, at_s=1.5, spec=each) for each in (SPEC, bound))
+    assert b'"node"' not in records.encode(anywhere)
+    assert b'"node":"n2","features":["ssd"]' in records.encode(there)
+    for each in (anywhere, there):
+        assert records.decode_event("Submitted", records.encode(each)) == each

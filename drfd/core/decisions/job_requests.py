@@ -119,7 +119,8 @@ def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
     if demand.node and demand.node not in names:
         there = f"there are {', '.join(names)}" if names else "there is one machine alone"
         raise Refused("no-such-node", f"there is no node {demand.node!r}", hint=there)
-    able = [node for node in axes.nodes if node.name in axes.nodes_for(demand)]
+    among = axes.nodes_for(demand)
+    able = [node for node in axes.nodes if node.name in among]
     if demand.features and not able:
         words = " and ".join(demand.features)
         known = sorted({each for node in axes.nodes for each in node.features})
