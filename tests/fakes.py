@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import settle_all
 from drfd.core.fairness.rules import Pool, Rules
@@ -16,7 +18,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
 from drfd.core.model.lifecycle import TRANSITIONS, Effect
-from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import (
     Actor,
     AttemptEnded,
@@ -29,7 +30,6 @@ from drfd.core.model.stimuli import (
     SubmitAsked,
     SuspendAsked,
 )
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import Plan

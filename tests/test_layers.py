@@ -34,14 +34,15 @@ GROUND = {"common", "linux", "payload", "devices"}
 #: Below a room with rooms of its own: the package or module → which others of them it may import.
 INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.core": {
-        "model": set(),
+        "amounts": set(),
+        "model": {"amounts"},
         "usage": set(),
-        "ledger": {"model"},
-        "fairness": {"model"},
-        "lending": {"model", "fairness"},
-        "scheduling": {"model", "ledger", "fairness"},
-        "decisions": {"model", "ledger", "fairness", "scheduling"},
-        "explain": {"model", "ledger", "fairness", "scheduling", "decisions"},
+        "ledger": {"amounts", "model"},
+        "fairness": {"amounts", "model"},
+        "lending": {"amounts", "model", "fairness"},
+        "scheduling": {"amounts", "model", "ledger", "fairness"},
+        "decisions": {"amounts", "model", "ledger", "fairness", "scheduling"},
+        "explain": {"amounts", "model", "ledger", "fairness", "scheduling", "decisions"},
     },
     "drfd.core.scheduling": {
         "preemption": set(),

@@ -44,6 +44,7 @@ from drfd.common.units import (
     show_size,
 )
 from drfd.common.week import WEEK_S
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import (
     NodeSettings,
     Pool,
@@ -54,7 +55,6 @@ from drfd.core.fairness.rules import (
     read_scheduling,
 )
 from drfd.core.model.job import show_path
-from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.daemon.countable import (

@@ -16,8 +16,8 @@ from functools import partial
 from drfd.common.errors import Refused
 from drfd.common.strict_table import TomlTable, one_of, read_flag, read_path, wrong
 from drfd.common.units import parse_size
-from drfd.core.model.instances import Instance, InstancePlace, Instances
-from drfd.core.model.resources import Axes
+from drfd.core.amounts.instances import Instance, InstancePlace, Instances
+from drfd.core.amounts.resources import Axes
 from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
 from drfd.devices.nodes import DeviceNode, is_basic, node_at
 from drfd.launcher.protocol import DeviceSettings

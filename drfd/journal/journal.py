@@ -16,12 +16,12 @@ from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.common.failpoints import reach
+from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.transitions import End
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
-from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.model.stimuli import Kept
 from drfd.core.scheduling.backfill import Promise
 from drfd.core.usage import Curve

@@ -19,9 +19,9 @@ from typing import Any, NoReturn, TypeVar
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import StrictTable, suggestion
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.plan import PassInput, PolicyOptions
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

@@ -15,10 +15,10 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 from random import Random
 
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import TOP, FairShare
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import PassInput, PolicyOptions
 from drfd.core.scheduling.scheduling_pass import POLICIES

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from drfd.common.errors import Refused
+from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.job_requests import refuse_unfit
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Job, JobSpec, Outcome
 from drfd.core.model.stimuli import Now
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.sim.lending import RunningJobs

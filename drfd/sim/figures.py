@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from drfd.core.model.vectors import Vector
+from drfd.core.amounts.vectors import Vector
 from drfd.sim.driver import Run
 
 #: A cell of a table, or None if it is empty.

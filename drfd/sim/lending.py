@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.lending.ceilings import Place, node_of
 from drfd.core.lending.division import Claim, divide
 from drfd.core.lending.places import places_of
-from drfd.core.model.vectors import Vector, plus
 from drfd.sim.workload import SimJob, Workload
 
 #: Speeds that differ by less than this part are equal, against rounding errors.

@@ -13,8 +13,8 @@ from math import ceil
 from operator import itemgetter
 from typing import Any
 
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.share_tree import ShareTree
-from drfd.core.model.vectors import Vector, minus, plus
 from drfd.sim.driver import FinishedJob, Run
 from drfd.sim.lending import work_s
 from drfd.sim.workload import SimJob

@@ -27,8 +27,8 @@ from typing import Any
 
 from drfd.common.errors import Refused
 from drfd.common.units import parse_size
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
-from drfd.core.model.resources import Resources
 from drfd.sim.workload import NotAJob, SimJob, Workload, collect, name, number, seconds
 
 #: Column → cell of a line.

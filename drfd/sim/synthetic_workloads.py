@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.sim.recorded_workloads import OWN
 from drfd.sim.workload import NotAJob, SimJob, Workload, number
 

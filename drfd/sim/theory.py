@@ -14,9 +14,9 @@ from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from operator import mul
 
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
 from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up
-from drfd.core.model.vectors import Vector
 
 #: Leaf → number of tasks.
 Tasks = dict[str, Fraction]

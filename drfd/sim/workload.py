@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from drfd.common.errors import Refused
-from drfd.core.model.resources import Resources
+from drfd.core.amounts.resources import Resources
 
 #: Largest time in seconds, a thousand years, and largest amount; others are errors.
 _MOST_S, _MOST = 3.2e10, float(1 << 60)

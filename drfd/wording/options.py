@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word, show_range
+from drfd.core.amounts.resources import NOTHING
 from drfd.core.explain.ended_jobs import Advice
 from drfd.core.model.job import JobSpec
-from drfd.core.model.resources import NOTHING
 
 
 def advice_options(advice: Advice) -> list[str]:

@@ -24,10 +24,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from drfd.client.connection import Connection
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec, Words
-from drfd.core.model.resources import Axes, Resources
 from drfd.daemon.spawn import Places
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload

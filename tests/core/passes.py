@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
 from drfd.core.scheduling.scheduling_pass import POLICIES

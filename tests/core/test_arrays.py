@@ -13,6 +13,7 @@ import pytest
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span
+from drfd.core.amounts.resources import Axes
 from drfd.core.decisions.decide import decide
 from drfd.core.explain.reasons import (
     ArrayLimit,
@@ -41,7 +42,6 @@ from drfd.core.model.job import (
     output_path,
 )
 from drfd.core.model.lifecycle import InvalidTransition
-from drfd.core.model.resources import Axes
 from drfd.core.scheduling.scheduling_pass import start_events
 from fakes import (
     ADMIN,

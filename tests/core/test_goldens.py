@@ -14,9 +14,9 @@ from fractions import Fraction
 import pytest
 
 from core.passes import plan
+from drfd.core.amounts.vectors import Vector, minus, plus, total
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector, minus, plus, total
 from drfd.sim import theory
 from drfd.sim.theory import FlowDemand, Tasks, ceei
 

@@ -12,13 +12,13 @@ import pytest
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.groups import read_group
+from drfd.core.amounts.vectors import fits
 from drfd.core.decisions import job_requests
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import GroupLimit, ReasonCode, WaitReason, explain_wait
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState, UserGroup
-from drfd.core.model.vectors import fits
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import POLICIES, free_of

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from drfd.core.amounts.vectors import fits, minus
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import OutOfQuota, ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
@@ -27,7 +28,6 @@ from drfd.core.fairness.week_quotas import (
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
-from drfd.core.model.vectors import fits, minus
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from drfd.core.amounts.vectors import fits
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import (
     ReasonCode,
@@ -28,7 +29,6 @@ from drfd.core.ledger.windows import (
 )
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
-from drfd.core.model.vectors import fits
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import ALICE, BOB, Bench, attempt_started, demand, now, rules, schedule, spec

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from drfd.common.week import parse_week_hours
+from drfd.core.amounts.resources import Axes
 from drfd.core.fairness.rules import HourlyLimit, NodeSettings
 from drfd.core.ledger.windows import NO_LIMIT_S, Window
 from drfd.core.model.limit_hours import LimitHours
-from drfd.core.model.resources import Axes
 from drfd.daemon.calendar import (
     Weekly,
     WindowSettings,

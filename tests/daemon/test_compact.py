@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.resources import Axes
 from drfd.daemon import spawn
 from drfd.daemon.main import main
 from drfd.journal.journal import Journal

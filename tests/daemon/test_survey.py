@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import ConfigError
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, Rules
 from drfd.core.fairness.share_tree import WeekQuota
-from drfd.core.model.resources import Axes, Resources
 from drfd.daemon import countable
 from drfd.daemon.config import Config, DiskConfig, HistorySettings, UserLimits, survey
 from drfd.daemon.countable import CountableResource

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
@@ -38,7 +39,6 @@ from drfd.core.model.job import (
     Whose,
     Words,
 )
-from drfd.core.model.resources import Axes, Resources
 from drfd.core.usage import Curve, GpuTally, LentTally
 from drfd.journal import records
 from drfd.journal.files import VERSION

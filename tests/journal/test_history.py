@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import Refused
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import Settlement
 from drfd.core.ledger.ledger import Ledger
@@ -29,7 +30,6 @@ from drfd.core.model.job import (
     Warn,
     Whose,
 )
-from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.scheduling_pass import start_events
 from drfd.journal import records
 from drfd.journal.journal import Journal

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.model import events as ev
 from drfd.core.model.job import Words
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Actor, Kept
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.model import events as ev
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Actor, Kept
 from drfd.journal import past
 from drfd.journal.journal import Journal

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, Words
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Actor
 from drfd.core.usage import Curve
 from drfd.journal import pruning

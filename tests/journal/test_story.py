@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome, UserGroup, Words
-from drfd.core.model.resources import Axes
 from drfd.journal import records
 from drfd.journal.history import FIRST, LAST, PastFilter, query, read_ended, read_story
 from drfd.journal.journal import Journal

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec, Notify, Words
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Actor
 from drfd.journal import records
 from drfd.journal.history import PastFilter, read_ended

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Outcome, Usage
-from drfd.core.model.resources import Resources
 from drfd.daemon.lookup.views import job_view
 from drfd.protocol.codec import decode, encode
 from drfd.protocol.replies import CodeText

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
-from drfd.core.model.resources import Resources
 from drfd.core.scheduling.scheduling_pass import POLICIES
 from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
 from drfd.sim.workload import SimJob

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Rules
-from drfd.core.model.resources import Resources
 from drfd.sim.driver import simulate
 from drfd.sim.figures import Panel, panels_of, waits
 from drfd.sim.workload import SimJob

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import ConfigError, Refused
-from drfd.core.model.resources import Resources
+from drfd.core.amounts.resources import Resources
 from drfd.sim import machine
 from drfd.sim.machine import configured, of_groups, rules_of, weighted
 from drfd.sim.recorded_workloads import of_history, read_lines, with_weights

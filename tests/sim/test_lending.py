@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.lending.fluid import FluidJob, FluidMachine, workload
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Rules
-from drfd.core.model.resources import Resources
 from drfd.sim.driver import Run, simulate
 from drfd.sim.lending import for_lending, used_together
 from drfd.sim.machine import rules_of

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.fairness.share_tree import ShareTree
-from drfd.core.model.resources import Resources
-from drfd.core.model.vectors import Vector, minus, plus
 from drfd.sim.driver import Run, simulate
 from drfd.sim.metrics import measure, over_time, spread
 from drfd.sim.workload import SimJob

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import Refused
-from drfd.core.model.resources import Resources
+from drfd.core.amounts.resources import Resources
 from drfd.sim.recorded_workloads import read_lines, read_trace
 from drfd.sim.workload import BadLine, SimJob, Workload
 

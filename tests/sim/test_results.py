@@ -13,7 +13,7 @@ from statistics import mean
 import pytest
 
 from bench.traces import MACHINES, RESULTS, Block, blocks, run
-from drfd.core.model.resources import Resources
+from drfd.core.amounts.resources import Resources
 from drfd.sim.driver import Run, simulate
 from drfd.sim.machine import parse_capacity, rules_of
 from drfd.sim.metrics import measure

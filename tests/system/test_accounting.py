@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from drfd.common.units import parse_memory
+from drfd.core.amounts.resources import Axes
 from drfd.core.model.job import Usage
-from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from instance import PATIENCE, Instance, wait_for
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
@@ -19,7 +20,6 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
-from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, spec
 from torture.realm import LAB, OPEN, USERS, later_rules
 from torture.script import Step

@@ -10,9 +10,9 @@ from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
-from drfd.core.model.resources import Axes, Resources
 from fakes import GIB
 
 USERS = ("ann", "ben", "cyd", "dan")

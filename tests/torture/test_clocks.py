@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.lifecycle import Launch, RemoveAttempt, Terminate
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import (
     AttemptEnded,
     AttemptRemoved,

@@ -19,10 +19,10 @@ from random import Random
 import pytest
 
 from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Outcome
-from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import apply_and_append, spec, tables

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drfd.core.amounts.vectors import fits, minus, plus
 from drfd.core.explain.reasons import ReasonCode, explain_wait
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.vectors import fits, minus, plus
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.wording.waits import wait_text
 from torture.books import HOLDS, Record

@@ -16,8 +16,8 @@ from drfd.common.units import (
     parse_duration,
     parse_memory,
 )
+from drfd.core.amounts.resources import Resources
 from drfd.core.explain.ended_jobs import Advice, CoresReason
-from drfd.core.model.resources import Resources
 from drfd.wording.options import advice_options, changed_options, cores_note
 from fakes import demand, spec
 

@@ -258,7 +258,7 @@ def _busy_s() -> float:
 
 def theory(*, asleep: bool) -> dict[str, float]:
     """Return the cores that each pool uses under lending."""
-    from drfd.core.model.resources import Resources
+    from drfd.core.amounts.resources import Resources
     from drfd.sim.lending import used_together
     from drfd.sim.machine import rules_of
     from drfd.sim.workload import SimJob

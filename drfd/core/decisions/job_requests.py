@@ -33,6 +33,8 @@ from drfd.common.units import (
     show_range,
     show_size,
 )
+from drfd.core.amounts.resources import NOTHING, Axes, Resources, with_gres
+from drfd.core.amounts.vectors import Vector, fits, short_axes
 from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.fairness.rules import Rules, limit_ever
@@ -54,8 +56,6 @@ from drfd.core.model.job import (
 from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.ranges import most_of
-from drfd.core.model.resources import NOTHING, Axes, Resources, with_gres
-from drfd.core.model.vectors import Vector, fits, short_axes
 from drfd.devices.gpu import GPU
 
 Ask = TypeVar("Ask", bound=st.JobAsked)

@@ -12,8 +12,8 @@ from math import ceil
 from signal import Signals
 
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import AttemptEnded
 from drfd.devices.gpu import GPU
 

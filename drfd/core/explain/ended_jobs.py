@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
+from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import Job, Outcome, Usage
-from drfd.core.model.resources import NOTHING
 from drfd.devices.gpu import GPU
 
 # -- notes: sizes in bytes, times in milliseconds, cores in thousandths ----------------------------

@@ -18,6 +18,8 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.common.errors import Refused
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import begin, settle_all
 from drfd.core.fairness.priority_tree import PriorityTree
@@ -32,9 +34,7 @@ from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import Axes, Resources
 from drfd.core.model.stimuli import Now, SubmitAsked
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad

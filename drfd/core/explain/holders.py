@@ -17,13 +17,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from drfd.core.fairness.priority_tree import Levels
-from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.job import Job, JobState
-from drfd.core.model.vectors import (
+from drfd.core.amounts.vectors import (
     Room,
     Vector,
     fits,
@@ -33,6 +27,12 @@ from drfd.core.model.vectors import (
     plus,
     short_axes,
 )
+from drfd.core.fairness.priority_tree import Levels
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model.job import Job, JobState
 from drfd.core.scheduling.backfill import Backfill, InOrder
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import Plan

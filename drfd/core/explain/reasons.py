@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, plus, short_axes
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
 from drfd.core.explain.holders import (
@@ -30,7 +31,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
-from drfd.core.model.vectors import Room, Vector, fits, lacking_of, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import floor, inf, lcm
 
-from drfd.core.model.vectors import Vector
+from drfd.core.amounts.vectors import Vector
 
 ZERO, ONE = Fraction(0), Fraction(1)
 

@@ -35,9 +35,9 @@ from heapq import heapify, heappop, heappush
 from math import expm1, inf, log, log2
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.entitlement import Level, over
 from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, parent_of, path_up
-from drfd.core.model.vectors import Vector, fits, minus, plus
 
 
 class ServingOrder(UserList[str]):

@@ -32,11 +32,11 @@ from drfd.common.strict_table import (
 )
 from drfd.common.units import parse_cores, parse_duration, parse_size
 from drfd.common.week import WeekHours, parse_week_hours
+from drfd.core.amounts.resources import Axes, Resources, kind_of, memory_axis
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
 from drfd.core.model.job import leaf_path
 from drfd.core.model.limit_hours import Limit, LimitHours
-from drfd.core.model.resources import Axes, Resources, kind_of, memory_axis
-from drfd.core.model.vectors import Vector
 
 T = TypeVar("T")
 N = TypeVar("N", bound="NodeSettings")

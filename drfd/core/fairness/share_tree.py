@@ -24,6 +24,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import floor
 
+from drfd.core.amounts.vectors import Vector, fits, least, minus, not_negative, plus
 from drfd.core.fairness.entitlement import (
     ONE,
     ZERO,
@@ -35,7 +36,6 @@ from drfd.core.fairness.entitlement import (
     over,
     plain,
 )
-from drfd.core.model.vectors import Vector, fits, least, minus, not_negative, plus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

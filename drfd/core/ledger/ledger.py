@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from drfd.core.amounts.instance_room import OnInstances
+from drfd.core.amounts.instances import Instance, count_instances, each_instance
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.ledger.postponed import LaunchBlocks, Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
@@ -36,8 +40,6 @@ from drfd.core.ledger.transitions import (
 )
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
-from drfd.core.model.instance_room import OnInstances
-from drfd.core.model.instances import Instance, count_instances, each_instance
 from drfd.core.model.job import (
     ALLOCATED_STATES,
     Array,
@@ -49,8 +51,6 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.lifecycle import InvalidTransition, next_state
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.vectors import Vector, minus, plus
 
 
 @dataclass(frozen=True, slots=True)

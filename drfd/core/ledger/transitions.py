@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from drfd.core.amounts.resources import NOTHING
 from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.copying import copier
 from drfd.core.model.job import Broken, Job, JobSpec, JobState, Outcome, Stop
-from drfd.core.model.resources import NOTHING
 
 if TYPE_CHECKING:
     # So that the names and types of the fields are checked.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare
 from drfd.core.lending.ceilings import Place
-from drfd.core.model.vectors import Vector
 
 
 def places_of(

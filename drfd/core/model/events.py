@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import get_args
 
-from drfd.core.model.instances import Instances
+from drfd.core.amounts.instances import Instances
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Dependency, JobSpec, Outcome, Postponed, Usage, UserGroup
-from drfd.core.model.resources import Resources
 
 
 class StartReason(StrEnum):

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
+from drfd.core.amounts.instances import Instances
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.account import Account
-from drfd.core.model.instances import Instances
-from drfd.core.model.resources import Resources
 from drfd.payload import unpack
 
 #: Bytes that `JobSpec.stored_bytes` adds for each job, text and dependency to the texts' own bytes.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from drfd.core.model.resources import kind_of
+from drfd.core.amounts.resources import kind_of
 
 #: Amounts by the name of an axis. An axis that is left out has no limit.
 Limit = Mapping[str, int]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from drfd.common.errors import Refused
 from drfd.common.units import ALL, Most, show_amount
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.model.job import JobSpec
-from drfd.core.model.resources import NOTHING, Resources
 
 #: The option that declares an axis.
 _OPTIONS = {"cores": "-c", "read": "--io", "write": "--io"}

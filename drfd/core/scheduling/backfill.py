@@ -31,9 +31,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from drfd.core.fairness.rules import ReservationSettings
-from drfd.core.ledger.queue import Entry
-from drfd.core.model.vectors import (
+from drfd.core.amounts.vectors import (
     Room,
     Vector,
     fits,
@@ -45,6 +43,8 @@ from drfd.core.model.vectors import (
     remainder,
     short_axes,
 )
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.ledger.queue import Entry
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad
 

@@ -25,12 +25,12 @@ from math import lcm
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from drfd.core.amounts.vectors import Vector, fits, minus, placed
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
 from drfd.core.fairness.priority_tree import NEVER, IndexedHeap
 from drfd.core.fairness.share_tree import TOP, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, Line
 from drfd.core.model.events import StartReason
-from drfd.core.model.vectors import Vector, fits, minus, placed
 from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.plan import PassInput, Plan
 

@@ -13,9 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+from drfd.core.amounts.node_room import nodes_of
+from drfd.core.amounts.vectors import Vector
 from drfd.core.ledger.queue import Entry
-from drfd.core.model.node_room import nodes_of
-from drfd.core.model.vectors import Vector
 
 #: A node with more parts than this is split.
 _MOST_PARTS = 24

@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 
+from drfd.core.amounts.vectors import Room, Vector, fits, minus, placed
 from drfd.core.fairness.entitlement import Level
 from drfd.core.fairness.priority_tree import PriorityTree, ServingOrder, SiblingKey
 from drfd.core.fairness.share_tree import TOP
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
-from drfd.core.model.vectors import Room, Vector, fits, minus, placed
 from drfd.core.scheduling.backfill import Backfill, Reservation, beside
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands, Item
 from drfd.core.scheduling.plan import PassInput, Plan

@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from drfd.core.amounts.instances import Instance, each_instance
+from drfd.core.amounts.resources import NOTHING, Axes, Resources
+from drfd.core.amounts.vectors import Vector, minus
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.instances import Instance, each_instance
 from drfd.core.model.job import ALLOCATED_STATES, JobState
-from drfd.core.model.resources import NOTHING, Axes, Resources
-from drfd.core.model.vectors import Vector, minus
 
 #: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
 RUNNER_BYTES = 3 << 20

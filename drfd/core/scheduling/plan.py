@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import ShareTree
 from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model.events import StartReason
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import Backfill, PassContext, Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad

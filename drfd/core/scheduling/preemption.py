@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 
+from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes, total
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Now
-from drfd.core.model.vectors import Room, Vector, fits, minus, plus, short_axes, total
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0

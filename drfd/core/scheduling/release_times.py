@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import NamedTuple
 
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
@@ -28,7 +29,6 @@ from drfd.core.ledger.queue import Entry
 from drfd.core.ledger.windows import first_start_s
 from drfd.core.ledger.windows import length_s as window_length_s
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import InOrder, LineEnd, PassContext, Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedEnd, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad

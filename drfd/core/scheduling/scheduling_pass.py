@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from drfd.core.amounts.instances import Instance, Instances, choose_instances, each_instance
+from drfd.core.amounts.node_room import node_of
+from drfd.core.amounts.resources import NOTHING
+from drfd.core.amounts.vectors import Room, Vector, minus
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model import events as ev
-from drfd.core.model.instances import Instance, Instances, choose_instances, each_instance
 from drfd.core.model.job import GroupKey, JobState
-from drfd.core.model.node_room import node_of
-from drfd.core.model.resources import NOTHING
 from drfd.core.model.stimuli import Now
-from drfd.core.model.vectors import Room, Vector, minus
 from drfd.core.scheduling import baseline_policies as baselines
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.demand_tree import ANY_LENGTH

@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.priority_tree import NEVER, IndexedHeap, PriorityTree
 from drfd.core.fairness.share_tree import TOP, FairShare, ShareNode, ShareTree, parent_of, path_up
 from drfd.core.ledger.queue import Entry, LeafQueue, Queues
-from drfd.core.model.vectors import Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
 

@@ -21,6 +21,8 @@ from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.units import show_amount
+from drfd.core.amounts.instances import Instance
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import Settlement, is_any_due, jobs_to_notify
 from drfd.core.decisions.outcome import deadline_mono_s
@@ -37,11 +39,9 @@ from drfd.core.fairness.week_quotas import (
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
-from drfd.core.model.instances import Instance
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.lifecycle import Effect, owed, signals_owed
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
-from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.model.stimuli import (
     AttemptStarted,
     ChangeAsked,

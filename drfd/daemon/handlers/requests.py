@@ -15,6 +15,7 @@ from drfd import __version__
 from drfd.common.errors import NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
 from drfd.common.units import show_size
+from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
@@ -26,7 +27,6 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.ranges import most_here
-from drfd.core.model.resources import NOTHING
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
+from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions.dependencies import is_cancelled_by_rule, is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
@@ -24,7 +25,6 @@ from drfd.core.model.job import (
     Outcome,
     after_word,
 )
-from drfd.core.model.resources import NOTHING
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.journal.records import Payload

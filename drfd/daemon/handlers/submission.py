@@ -9,6 +9,7 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.groups import read_group
 from drfd.common.paths import private_place
 from drfd.common.units import Most, show_apart
+from drfd.core.amounts.resources import Resources, with_gres
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
@@ -25,7 +26,6 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.ranges import most_of
-from drfd.core.model.resources import Resources, with_gres
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
@@ -43,7 +44,6 @@ from drfd.core.model.lifecycle import (
     Thaw,
 )
 from drfd.core.model.ranges import most_here
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import (
     AttemptMissing,
     AttemptRemoved,

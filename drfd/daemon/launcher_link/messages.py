@@ -31,11 +31,12 @@ from msgspec import Struct
 
 from drfd.common.errors import HostError
 from drfd.common.units import show_cores
+from drfd.core.amounts.instances import Instance, Instances
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.model import stimuli as st
-from drfd.core.model.instances import Instance, Instances
 from drfd.core.model.job import (
     UNSTARTED,
     Array,
@@ -49,7 +50,6 @@ from drfd.core.model.job import (
     shares_output,
     submitted_us,
 )
-from drfd.core.model.resources import Resources
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.patterns import is_like
+from drfd.core.amounts.instances import each_instance
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
-from drfd.core.model.instances import each_instance
 from drfd.core.model.job import Array, Group, Job
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.engine.engine import Engine

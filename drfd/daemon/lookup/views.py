@@ -13,6 +13,8 @@ import msgspec
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, count_of, merged, show_spans
 from drfd.common.units import clock_time, short_clock
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.outcome import GpuMemory, attempts_of, signal_name
 from drfd.core.explain.account import account_of
 from drfd.core.explain.reasons import WaitReason
@@ -23,8 +25,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Group, Job, JobSpec, JobState, Outcome, Usage, output_path
 from drfd.core.model.limit_hours import Limit, LimitHours
-from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.core.usage import Curve, Point

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.disks import DiskRate
@@ -21,7 +22,6 @@ from drfd.core.lending.places import places_of
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_here
-from drfd.core.model.resources import Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.host.disks import Disk, rates_by_device
 from drfd.host.measurements import disk_counters

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.cores import Machine
@@ -26,7 +27,6 @@ from drfd.core.lending.places import places_of
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_cores_here
-from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
 from drfd.daemon.monitoring.meter import Meter

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from drfd.common.errors import HostError
 from drfd.common.journald import about
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.decisions.outcome import (
     GPU_READINGS,
@@ -31,7 +32,6 @@ from drfd.core.decisions.outcome import (
     judge_samples,
 )
 from drfd.core.model.job import Job, JobState, Outcome, Usage
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Breached, Now, Tick
 from drfd.core.usage import Curve, GpuTally, LentTally, Point, Series, thinned, total
 from drfd.daemon.engine.engine import Engine, Work

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.decisions.decide import Leftovers, leftovers, missing_attempts
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState, Outcome, Owner, owner_of
 from drfd.core.model.lifecycle import RemoveAttempt
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import AttemptMissing
 from fakes import (
     ADMIN,

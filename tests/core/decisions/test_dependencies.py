@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions import dependencies
 from drfd.core.decisions.decide import decide, leftovers
 from drfd.core.decisions.dependencies import (
@@ -52,7 +53,6 @@ from drfd.core.model.job import (
     owner_of,
 )
 from drfd.core.model.lifecycle import NotifyNever, RemoveAttempt, owed
-from drfd.core.model.resources import Resources
 from fakes import ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import seeds
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.job_requests import ALWAYS_BYTES, may_touch, refuse_unfit
 from drfd.core.fairness.rules import Pool, Rules
@@ -28,7 +29,6 @@ from drfd.core.model.job import (
     Stop,
     Words,
 )
-from drfd.core.model.resources import Axes, Resources
 from fakes import (
     ADMIN,
     ALICE,

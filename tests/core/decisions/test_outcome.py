@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import parse_memory, parse_size
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.outcome import (
     IO_FACTOR,
     IO_WINDOW_S,
@@ -46,7 +47,6 @@ from drfd.core.model.job import (
     Warn,
 )
 from drfd.core.model.lifecycle import SendSignals, signals_owed
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import AttemptEnded
 from fakes import (
     ALICE,

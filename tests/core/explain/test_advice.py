@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.explain.ended_jobs import (
     LAST,
     Advice,
@@ -21,7 +22,6 @@ from drfd.core.explain.ended_jobs import (
     round_time,
 )
 from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
-from drfd.core.model.resources import Resources
 from fakes import demand, spec
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
+from drfd.core.amounts.resources import Axes
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.explain import forecast
 from drfd.core.explain.forecast import Forecast, smaller_demand
@@ -25,7 +26,6 @@ from drfd.core.fairness.rules import NodeSettings, ReservationSettings, Rules
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
-from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import RunTimes

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.explain.forecast import line, upcoming
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model.job import Array, Job, JobSpec, JobState
-from drfd.core.model.resources import Resources
 from fakes import demand, rules, schedule, spec
 
 VAST = 100_000

@@ -16,6 +16,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.amounts.vectors import Vector
 from drfd.core.explain import reasons as why
 from drfd.core.explain.holders import ReservedFirst, ServedFirst, Shortfall
 from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
@@ -24,8 +26,6 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
-from drfd.core.model.resources import Axes, Resources
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan

@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 
 from drfd.common.week import parse_week_hours
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import (
     HourlyLimit,
     NodeSettings,
@@ -18,7 +19,6 @@ from drfd.core.fairness.rules import (
     Rules,
     rules_text,
 )
-from drfd.core.model.resources import Resources
 from fakes import rules
 
 NIGHTS = parse_week_hours("22:00-06:00")

@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
-from drfd.core.model.resources import Axes, Resources
 from fakes import demand
 
 RULES = Rules(

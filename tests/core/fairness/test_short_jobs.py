@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from core.passes import plan
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.priority_tree import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector
 
 
 def queue_of(*jobs: tuple[str, Vector]) -> dict[str, LeafQueue]:

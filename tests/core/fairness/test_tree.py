@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 
 from core.passes import plan
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector, minus, plus
 from drfd.core.scheduling.plan import Plan
 
 Queues = dict[str, LeafQueue]

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances, each_instance
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.fairness.rules import Pool, Preempting, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.instances import Instance, InstancePlace, choose_instances, each_instance
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.lifecycle import Launch, owed
 from drfd.core.scheduling.preemption import Starving, Supply, preempt

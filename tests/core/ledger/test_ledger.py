@@ -10,13 +10,13 @@ from typing import Any, get_args
 
 import pytest
 
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import JobCounts, Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model import events as ev
 from drfd.core.model.account import AccountedAmount
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage
 from drfd.core.model.lifecycle import TRANSITIONS, InvalidTransition
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import AttemptRemoved
 from fakes import (
     ALICE,

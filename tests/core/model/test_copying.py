@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.copying import copier
 from drfd.core.model.job import NO_WORDS, Job, JobSpec, JobState
-from drfd.core.model.resources import Resources
 
 JOB = Job(
     id=7,

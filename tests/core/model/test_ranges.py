@@ -8,9 +8,9 @@ import pytest
 
 from drfd.common.errors import Refused
 from drfd.common.units import ALL, Most
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import most_cores_milli
 from drfd.core.model.ranges import most_here, most_of
-from drfd.core.model.resources import Resources
 from fakes import demand, spec
 
 CAPACITY = demand(16, 64, read=1000, write=500)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from hypothesis import strategies as some
 
 from core.passes import plan
+from drfd.core.amounts.vectors import Room, Vector, minus, plus
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Room, Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
 

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.passes import plan
+from drfd.core.amounts.vectors import Vector, fits, minus, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.vectors import Vector, fits, minus, plus, total
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.baseline_policies import YarnKey, yarn_key
 from drfd.core.scheduling.plan import Plan, PolicyOptions

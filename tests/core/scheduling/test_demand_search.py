@@ -11,10 +11,10 @@ import pytest
 
 from core.passes import run_pass
 from core.scheduling.test_wait_index import DEEP, FLAT, Stream, counted, told
+from drfd.core.amounts.node_room import NodeDemand
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.model.node_room import NodeDemand
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.holders import ResourceShortage
 from drfd.core.explain.reasons import (
@@ -17,7 +18,6 @@ from drfd.core.explain.reasons import (
 )
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.model.job import JobSpec
-from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.scheduling.kept_free import (
     SAMPLES,
     ExternalLoad,

@@ -18,8 +18,8 @@ from core.scheduling.streams import (
     assert_nothing_idles,
     streams,
 )
-from drfd.core.model.node_room import NodeRoom, OnNodes
-from drfd.core.model.vectors import Vector, fits, minus, not_negative
+from drfd.core.amounts.node_room import NodeRoom, OnNodes
+from drfd.core.amounts.vectors import Vector, fits, minus, not_negative
 from drfd.core.scheduling.backfill import Reservation
 from seeds import examples
 

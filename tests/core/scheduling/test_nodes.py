@@ -10,12 +10,12 @@ import pytest
 
 from core.explain.test_reasons import why
 from core.ledger.test_instances import run, submit
+from drfd.core.amounts.node_room import OnNodes
+from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.explain.reasons import TooLittleFree
 from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec, JobState
-from drfd.core.model.node_room import OnNodes
-from drfd.core.model.resources import Axes, Node, Resources
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE

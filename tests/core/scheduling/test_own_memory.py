@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import stimuli as st
-from drfd.core.model.resources import Resources
 from drfd.core.scheduling.kept_free import RUNNER_BYTES, ExternalLoad
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.vectors import Vector
 from drfd.core.scheduling import release_times as ends_module
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from core.passes import plan
+from drfd.core.amounts.vectors import Vector, fits, minus, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model.events import StartReason
-from drfd.core.model.vectors import Vector, fits, minus, plus, total
 from drfd.core.scheduling.backfill import (
     Availability,
     Coming,

@@ -19,9 +19,9 @@ from core.scheduling.streams import (
     assert_nothing_idles,
     streams,
 )
-from drfd.core.model.instance_room import InstanceRoom, OnInstances
-from drfd.core.model.instances import SharedInstances
-from drfd.core.model.vectors import Vector
+from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
+from drfd.core.amounts.instances import SharedInstances
+from drfd.core.amounts.vectors import Vector
 from drfd.core.scheduling.backfill import Reservation
 from seeds import examples
 

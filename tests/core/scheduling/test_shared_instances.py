@@ -11,15 +11,15 @@ import pytest
 
 from core.explain.test_reasons import why
 from core.ledger.test_instances import gpus_of, reload, run, steps, submit
+from drfd.core.amounts.instance_room import OnInstances
+from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.amounts.vectors import fits, minus
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import TooLittleFree
 from drfd.core.fairness.rules import Pool, Preempting
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
-from drfd.core.model.instance_room import OnInstances
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.resources import NOTHING, Resources
-from drfd.core.model.vectors import fits, minus
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler

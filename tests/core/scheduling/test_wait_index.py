@@ -20,12 +20,12 @@ import pytest
 
 from bench.load import Load, Shape
 from core.passes import plan, run_pass
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.entitlement import AxisClaim, divide_all
 from drfd.core.fairness.priority_tree import ShortJobs
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import Entry, LeafQueue
-from drfd.core.model.vectors import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.wait_index import FEW_VECTORS, LeafTables, WaitIndex

@@ -10,9 +10,9 @@ import pytest
 from daemon.desk import Shell
 from drfd import __version__
 from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import rules_text
 from drfd.core.model import events as ev
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon.engine.journal_upkeep import AuditRecords
 from drfd.journal.journal import Journal

@@ -14,6 +14,7 @@ import pytest
 
 from daemon.desk import MakeShell, Shell
 from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.core.amounts.resources import Axes
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import BeyondMachine, ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.priority_tree import DecayedUsage
@@ -26,7 +27,6 @@ from drfd.core.model import stimuli as st
 from drfd.core.model.job import Broken, Dependency, Job, JobState, Outcome, RequiredOutcome
 from drfd.core.model.lifecycle import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.resources import Axes
 from drfd.core.scheduling.plan import PassLimits
 from drfd.core.scheduling.release_times import UNKNOWN_S, Ends, make_pass_context
 from drfd.daemon.engine.engine import Work

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.resources import Axes
 from drfd.core.model.stimuli import Actor, Now
 from drfd.daemon.config import HistorySettings
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock

@@ -17,10 +17,10 @@ from drfd import __version__
 from drfd.common import patterns
 from drfd.common.errors import HostError, NotPermitted, Refused
 from drfd.common.units import clock_time
+from drfd.core.amounts.instances import InstancePlace
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
-from drfd.core.model.instances import InstancePlace
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps

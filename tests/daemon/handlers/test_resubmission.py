@@ -12,8 +12,8 @@ from msgspec import convert
 from daemon.desk import Desk
 from daemon.handlers.test_submission import DATA, DEFAULTS, LIMITS, POOLED, SubmitTerms
 from drfd.common.indices import Spans, read_array
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Array, Job, JobSpec
-from drfd.core.model.resources import Resources
 from drfd.daemon.handlers import resubmission
 from drfd.daemon.handlers.resubmission import RepeatSearch, submission_fields
 from drfd.daemon.handlers.submission import spec_for

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import NotPermitted, Refused
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Pool, Rules
 from drfd.core.model import job
 from drfd.core.model.job import JobSpec, Notify, Words
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.daemon.handlers.submission import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from drfd.core.model.resources import Resources
+from drfd.core.amounts.resources import Resources
 from drfd.daemon.launcher_link.lending import lends, unlent_text
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import PIN, QUOTA, SHARE, WEIGHT, Message

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import HostError
+from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Event, OwnerNotified
 from drfd.core.model.job import (
@@ -28,7 +29,6 @@ from drfd.core.model.job import (
     Retry,
     Words,
 )
-from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module

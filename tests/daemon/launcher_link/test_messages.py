@@ -9,9 +9,9 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.common.units import show_cores
+from drfd.core.amounts.resources import Resources
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Broken, Job, JobState, Outcome, Usage, Words, output_path
-from drfd.core.model.resources import Resources
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     decode_report,

@@ -7,7 +7,7 @@ from pwd import getpwuid
 
 import pytest
 
-from drfd.core.model.instances import Instances
+from drfd.core.amounts.instances import Instances
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,

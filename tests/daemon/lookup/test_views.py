@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.explain.holders import Holder, ResourceShortage, Shortfall
 from drfd.core.explain.reasons import (
     Evidence,
@@ -28,7 +29,6 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
-from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.daemon.lookup.views import (
     conditions_view,

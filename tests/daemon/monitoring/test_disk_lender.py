@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
-from drfd.core.model.resources import Axes, Resources
 from drfd.daemon.monitoring.disk_lender import DiskLender, DiskLoan, DiskReading, Flow, read_disks
 from drfd.host.disks import Disk
 from fakes import ALICE, BOB, Bench, demand, ended, now, rules, spec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.resources import Resources
 from drfd.daemon.monitoring.meter import ExternalUsage, Meter
 from drfd.host.measurements import MachineUse
 from fakes import GIB, spec

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.rivals import Rivals
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
-from drfd.core.model.resources import NOTHING, Resources
 from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender, Loan, Reading, read_counters
 from drfd.daemon.monitoring.meter import Meter

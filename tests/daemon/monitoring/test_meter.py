@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Outcome, Usage
-from drfd.core.model.resources import Resources
 from drfd.daemon.launcher_link.messages import HelloReport, decode_report
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host import measurements

@@ -11,8 +11,8 @@ import pytest
 
 from daemon.desk import Desk, MakeShell, Shell
 from drfd.common.errors import Refused
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Usage
-from drfd.core.model.resources import Resources
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, SubmitAsked
 from drfd.daemon.lookup.views import curve_view
 from drfd.daemon.monitoring.meter import ENDED_POINTS, GPUS_STALE_S, Curves, GpuShare, Meter

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.core.model.resources import Resources
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.lookup.lookup import Lookup, Row
 from drfd.daemon.watching import snapshots as snapshots_module

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.model.resources import NOTHING, Axes, Resources
-from drfd.core.model.vectors import minus, plus, total
+from drfd.core.amounts.resources import NOTHING, Axes, Resources
+from drfd.core.amounts.vectors import minus, plus, total
 from seeds import examples
 
 STEADY = examples(100)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import add
 from typing import Self
 
-from drfd.core.model.vectors import (
+from drfd.core.amounts.vectors import (
     Change,
     Placed,
     Room,

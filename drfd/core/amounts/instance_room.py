@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from operator import sub
 from typing import Self
 
-from drfd.core.model.instances import SharedInstances
-from drfd.core.model.vectors import Change, Placed, Room, Vector
+from drfd.core.amounts.instances import SharedInstances
+from drfd.core.amounts.vectors import Change, Placed, Room, Vector
 
 
 class OnInstances(Placed):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.model.instance_room import InstanceRoom, OnInstances
-from drfd.core.model.instances import SharedInstances
-from drfd.core.model.vectors import (
+from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
+from drfd.core.amounts.instances import SharedInstances
+from drfd.core.amounts.vectors import (
     Vector,
     fits,
     lacking_of,

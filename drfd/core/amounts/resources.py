@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from drfd.core.model.instance_room import InstanceRoom, OnInstances
-from drfd.core.model.instances import Instance, InstancePlace, Instances, SharedInstances
-from drfd.core.model.node_room import NodeDemand, NodeRoom, OnNodes
-from drfd.core.model.vectors import Vector, minus
+from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
+from drfd.core.amounts.instances import Instance, InstancePlace, Instances, SharedInstances
+from drfd.core.amounts.node_room import NodeDemand, NodeRoom, OnNodes
+from drfd.core.amounts.vectors import Vector, minus
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})

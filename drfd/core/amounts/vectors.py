@@ -1,10 +1,10 @@
-"""Arithmetic of vectors: amounts of resources in the order of `core.model.resources.Axes`.
+"""Arithmetic of vectors: amounts of resources in the order of `core.amounts.resources.Axes`.
 
 What is free on a machine is a plain vector, unless it matters where it is free: then it is a
 `Room`, which also has what is free in each place, and what a job holds is a `Placed`. A demand
-stays plain, and `place` turns it into what would be held. `core.model.instance_room` has the rooms
-of a machine on which several jobs may share a GPU, and `core.model.node_room` those of several
-machines.
+stays plain, and `place` turns it into what would be held. `core.amounts.instance_room` has the
+rooms of a machine on which several jobs may share a GPU, and `core.amounts.node_room` those of
+several machines.
 """
 
 from __future__ import annotations
