@@ -20,6 +20,7 @@ from drfd.common.units import clock_time
 from drfd.core.amounts.instances import InstancePlace
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
+from drfd.core.lending.rivals import Rivals
 from drfd.core.model import events as ev
 from drfd.core.model.job import Usage, Words
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
@@ -881,13 +882,13 @@ async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk:
     job_id = await desk.submit(ALICE, demand={"cores_milli": 1000, **rates})
     loan = DiskLoan(
         flow=Flow("data", "read"), floor_bps=100, ceiling_bps=200, most_bps=400, is_hungry=True,
-        others=("bob",),
+        rivals=Rivals(("bob",)),
     )  # fmt: skip
     desk.requests.disk_loans_of = lambda job: [loan]
     assert desk.shell.host.take() == [Launch(job_id, 1)]
     assert "lent_disks" not in (await desk.ask(ALICE, op="show", id=job_id))["job"], "not begun"
     await desk.feed(attempt_started(job_id))
-    text = "may read 200/s now, 100/s of that lent: bob could use more, too"
+    text = "may read 200/s now, 100/s of that lent: bob wants more too"
     told = {
         "disk": "data", "direction": "read", "floor": 100, "ceiling": 200, "most": 400,
         "hungry": True, "others": ["bob"], "text": text,
