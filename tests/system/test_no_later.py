@@ -60,8 +60,8 @@ def lengths(instance: Instance, users: Accounts) -> dict[str, float]:
 def test_nobodys_jobs_end_later_than_under_a_quota(
     lend: Callable[[str], Instance], users: Accounts
 ) -> None:
-    """What else runs on the machine delays either; what delays jobs by lending does so in each
-    round."""
+    """What else runs on the machine delays either, and may leave nothing to lend; what delays jobs
+    by lending does so in each round."""
     if CPUS < 2:
         pytest.skip("one CPU is everybody's")
     quota, share = (lend(config(mode)) for mode in ("quota", "share"))
@@ -70,7 +70,6 @@ def test_nobodys_jobs_end_later_than_under_a_quota(
         before, now = lengths(quota, users), lengths(share, users)
         parts = {name: round(now[name] / before[name], 2) for name in before}
         seen.append(parts)
-        is_sooner = all(parts[name] < 0.9 for name in ("wide0", "wide1"))
-        if is_sooner and max(parts.values()) <= LATE:
+        if max(parts.values()) <= LATE:
             return
     raise AssertionError(f"longer than under a quota, by round: {seen}")
