@@ -88,8 +88,8 @@ _WITH_ROOT = (
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 #: System tests that are not run there, as they say nothing of cgroups: budget takes long on an
 #: emulated processor, directory needs a compiler, which the guest has not.
-#: In lent_cores a program outside had half as much beside lent cores there, in one run on a busy
-#: machine: whether that is the emulator's or drfd's doing is not known yet.
+#: lent_cores measures who has a processor at once. It passes there while nothing else runs on the
+#: host; beside other tests, the emulated processors themselves are taken away for too long.
 _ELSEWHERE = ["budget", "directory", "lent_cores"]
 if not IS_FULL:
     # Accounts, signatures and files are the same by both versions of cgroups.
