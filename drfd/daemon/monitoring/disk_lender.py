@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.decide import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
+from drfd.core.lending.ceilings import Borrower, Judgement, judge
 from drfd.core.lending.disks import DiskRate
-from drfd.core.lending.places import places_of
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_here
 from drfd.daemon.engine.engine import Engine
+from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.host.disks import Disk, rates_by_device
 from drfd.host.measurements import disk_counters
 
@@ -33,8 +33,6 @@ _RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.STOPPING})
 #: Readings that are kept. A job's use is the highest rate between any two in a row: of large
 #: requests at a low rate, one second has more and the next one less.
 _READINGS = 4
-#: Seconds after which a reading is too old to tell a rate.
-_STALE_S = 5.0
 
 
 class Flow(NamedTuple):
@@ -86,7 +84,10 @@ class DiskLender:
     #: something, or a launcher that has gone meanwhile: it is told again.
     _told: dict[AttemptKey, Resources] = field(default_factory=dict)
     _readings: deque[DiskReading] = field(default_factory=lambda: deque(maxlen=_READINGS))
-    _places: dict[Flow, tuple[object, Mapping[str, Place]]] = field(default_factory=dict)
+    _places: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = Places(self.engine)
 
     def watched(self) -> frozenset[AttemptKey]:
         """Return the attempts whose use must be known."""
@@ -99,13 +100,13 @@ class DiskLender:
 
     def take(self, reading: DiskReading, send: SendRates) -> None:
         """Judge by this reading and the ones before, and send the rates that have changed."""
-        if self._readings and not 0 < reading.mono_s - self._readings[-1].mono_s < _STALE_S:
+        if self._readings and not 0 < reading.mono_s - self._readings[-1].mono_s < STALE_S:
             self._readings.clear()
         self._readings.append(reading)
         if len(self._readings) < 2:
             return
         jobs = self._ranged()
-        running = {(job.id, job.attempt): job for job, _ in jobs if _is_judged(job)}
+        running = {(job.id, job.attempt): job for job, _ in jobs if is_judged(job)}
         # What stands still, or is about to end, gives its loans back; what cannot be read now
         # keeps them.
         self.loans = {key: loans for key, loans in self.loans.items() if key in running}
@@ -154,7 +155,7 @@ class DiskLender:
         borrowers = {}
         for job, most in jobs:
             has_range = flow.of(job.spec.demand) and flow.of(most)
-            used = self._used(job, flow, disk) if has_range and _is_judged(job) else None
+            used = self._used(job, flow, disk) if has_range and is_judged(job) else None
             if used is None:
                 continue
             borrowers[job.id] = (
@@ -176,7 +177,7 @@ class DiskLender:
             if job.state in _USES and job.id not in borrowers
         )
         source = DiskRate(rate=flow.of(self.engine.rules.capacity), fixed=fixed)
-        tree = self._tree(flow)
+        tree = self._places.on(self._axis(flow))
         found = judge([each for _, each in borrowers.values()], source, tree)
         rivals = find_rivals(
             [(job.spec.user, each) for job, each in borrowers.values()], found, tree
@@ -223,13 +224,10 @@ class DiskLender:
                 parts.append(max(0, moved) / span_s / limits[device][at])
         return max(parts) * flow.of(rates) if parts else None
 
-    def _tree(self, flow: Flow) -> Mapping[str, Place]:
-        ledger, shares, axes = self.engine.ledger, self.engine.rules.shares, self.engine.rules.axes
-        key = ledger, shares, ledger.allocations.version
-        if flow not in self._places or self._places[flow][0] != key:
-            axis = f"{flow.direction}:{flow.disk}" if len(axes.disks) > 1 else flow.direction
-            self._places[flow] = key, places_of(shares, ledger.used, axes.names.index(axis))
-        return self._places[flow][1]
+    def _axis(self, flow: Flow) -> int:
+        axes = self.engine.rules.axes
+        name = f"{flow.direction}:{flow.disk}" if len(axes.disks) > 1 else flow.direction
+        return axes.names.index(name)
 
     def _tell(self, jobs: Sequence[Job], send: SendRates) -> None:
         """Send the rates of these jobs, and of all that were told some before, where they differ:
@@ -244,10 +242,6 @@ class DiskLender:
         for key in sorted(news, key=lambda key: not _is_lower(news[key], self._told.get(key))):
             send(key, news[key])
         self._told |= news
-
-
-def _is_judged(job: Job) -> bool:
-    return job.state is JobState.RUNNING and not job.freezing
 
 
 def _is_lower(rates: Resources, before: Resources | None) -> bool:

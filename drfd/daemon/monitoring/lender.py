@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
+from drfd.core.lending.ceilings import Borrower, Judgement, judge
 from drfd.core.lending.cores import Machine
-from drfd.core.lending.places import places_of
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Job
 from drfd.core.model.ranges import most_cores_here
 from drfd.daemon.engine.engine import Engine
+from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
 from drfd.daemon.monitoring.meter import Meter
 from drfd.host.measurements import CpuCounters, cpu_counters, read_busy_s
@@ -39,10 +39,10 @@ STEP_S = 1.0
 #: Orders an attempt's ceiling of cores, in thousandths, and rates of its disks, of which those that
 #: are not named stay.
 Send = Callable[[AttemptKey, int, Resources], None]
+#: The axis of cores.
+_CORES = 0
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
-#: Seconds after which a reading is too old to tell a rate.
-_STALE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,10 @@ class Lender:
     _unsure: set[AttemptKey] = field(default_factory=set)
     #: The use by processes outside drfd at the latest step, in cores.
     _outside: float = 0.0
-    _places: tuple[object, Mapping[str, Place]] | None = None
+    _places: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = Places(self.engine)
 
     async def run(self) -> None:
         has_failed = False
@@ -147,21 +150,18 @@ class Lender:
     def take(self, reading: Reading, send: Send) -> None:
         """Judge by this reading and the one before, and send the ceilings that have changed."""
         before, self._before = self._before, reading
-        if before is None or not 0 < reading.mono_s - before.mono_s < _STALE_S:
+        if before is None or not 0 < reading.mono_s - before.mono_s < STALE_S:
             return
         jobs = self._borrowers(before, reading)
         if jobs:
             machine = self._machine_between(before, reading)
-            found = judge([each for _, each in jobs], machine, self._tree())
-            rivals = find_rivals([(job.spec.user, each) for job, each in jobs], found, self._tree())
+            places = self._places.on(_CORES, 1000)
+            found = judge([each for _, each in jobs], machine, places)
+            rivals = find_rivals([(job.spec.user, each) for job, each in jobs], found, places)
             self._apply(jobs, found, rivals, send)
 
     def _running(self) -> list[Job]:
-        return [
-            job
-            for job in self.engine.ledger.allocated_jobs()
-            if job.state is JobState.RUNNING and not job.freezing
-        ]
+        return [job for job in self.engine.ledger.allocated_jobs() if is_judged(job)]
 
     def _borrowers(self, before: Reading, after: Reading) -> list[tuple[Job, Borrower]]:
         """Return the running jobs of which it is known what they have used in between."""
@@ -210,13 +210,6 @@ class Lender:
             outside=outside,
             busy=min(1.0, all_of_it / after.cpus),
         )
-
-    def _tree(self) -> Mapping[str, Place]:
-        ledger, shares = self.engine.ledger, self.engine.rules.shares
-        key = ledger, shares, ledger.allocations.version
-        if self._places is None or self._places[0] != key:
-            self._places = key, places_of(shares, ledger.used, axis=0, unit=1000)
-        return self._places[1]
 
     def _apply(
         self,
