@@ -84,6 +84,7 @@ def plus(left: Room, right: Vector) -> Room: ...
 @overload
 def plus(left: Vector, right: Vector) -> Vector: ...
 def plus(left: Vector, right: Vector) -> Vector:
+    # The usual case without a further call: passes add and subtract all the time.
     if left.__class__ is right.__class__ is tuple and len(left) == len(right):
         return tuple(map(add, left, right))
     return combine(left, right, add)
@@ -94,6 +95,7 @@ def minus(left: Room, right: Vector) -> Room: ...
 @overload
 def minus(left: Vector, right: Vector) -> Vector: ...
 def minus(left: Vector, right: Vector) -> Vector:
+    # As in `plus`.
     if left.__class__ is right.__class__ is tuple and len(left) == len(right):
         return tuple(map(sub, left, right))
     return combine(left, right, sub)

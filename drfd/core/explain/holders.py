@@ -21,7 +21,6 @@ from drfd.core.amounts.vectors import (
     Room,
     Vector,
     fits,
-    lacking_of,
     minus,
     placed,
     plus,
@@ -120,9 +119,10 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
     found: dict[int, Job] = {}
     shortfalls = []
     free = last.free
+    nowhere = free.lacking(demand) if isinstance(free, Room) else {}
     for axis in short_axes(demand, last.free):
-        needed, there = lacking_of(demand, last.free, axis)
-        if isinstance(last.free, Room) and axis in last.free.lacking(demand):
+        needed, there = nowhere.get(axis, (demand[axis], last.free[axis]))
+        if isinstance(last.free, Room) and axis in nowhere:
             parts, beside = _enough_parts(job, demand, axis, last.free, ledger, last)
         else:
             parts, beside = list(_enough(job, axis, needed - there, ledger, last)), 0
