@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from hypothesis import strategies as some
 
@@ -63,19 +63,106 @@ def streams(
     )
 
 
-@dataclass
-class Machine:
-    """Runs a stream with the real pass. Times are whole seconds from 0."""
+class Times(Protocol):
+    """What the clock must know of a stream."""
 
-    stream: Stream
-    now_s: int = 0
-    #: All that ever came, by id from 1, with the time at which it came.
-    asks: dict[int, Arrival] = field(default_factory=dict)
-    since_s: dict[int, int] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
-    started_s: dict[int, int] = field(default_factory=dict)
-    held: dict[int, Vector] = field(default_factory=dict)
-    last: Plan | None = None
+    @property
+    def arrivals(self) -> Sequence[Any]:
+        """Each with `gap_s`, the seconds since the one before."""
+
+    @property
+    def patience_s(self) -> int: ...
+
+    @property
+    def drain_after_s(self) -> int: ...
+
+
+class Clock(ABC):
+    """The jobs of a stream in time, in whole seconds from 0, and when a pass is due. Whoever knows
+    the jobs says how long they run, and makes the passes."""
+
+    def __init__(self, times: Times) -> None:
+        self._times = times
+        self.now_s = 0
+        self.waiting: set[int] = set()
+        self.started_s: dict[int, int] = {}
+        self._ended: set[int] = set()
+        #: The last pass.
+        self.last: Plan | None = None
+
+    def passes(self) -> Iterator[Plan]:
+        """One pass at each arrival, each end, and when somebody's patience is over."""
+        due: list[tuple[int, Any]] = []
+        at_s, times = 0, self._times
+        for arrival in times.arrivals:
+            at_s += arrival.gap_s
+            due.append((at_s, arrival))
+        while True:
+            moments = [self.end_s(job_id) for job_id in self.running]
+            moments += [at_s for at_s, _ in due[:1]]
+            for job_id in self.waiting:
+                for wait_s in (times.patience_s, times.drain_after_s + 1):
+                    if self.came_s(job_id) + wait_s > self.now_s:
+                        moments.append(self.came_s(job_id) + wait_s)
+            if not moments:
+                return
+            self.now_s = min(moments)
+            self._ended |= {job_id for job_id in self.running if self.end_s(job_id) <= self.now_s}
+            while due and due[0][0] <= self.now_s:
+                self.waiting.add(self.submit(due.pop(0)[1]))
+            self.last = self.make_pass()
+            for job_id in self.last.admitted:
+                self.waiting.remove(job_id)
+                self.started_s[job_id] = self.now_s
+            yield self.last
+
+    @property
+    def running(self) -> list[int]:
+        return [job_id for job_id in self.started_s if job_id not in self._ended]
+
+    def end_s(self, job_id: int) -> int:
+        return self.started_s[job_id] + self.run_s(job_id)
+
+    def guess_s(self, job_id: int) -> int:
+        """When a running job will have ended, as estimated: doubled when it outlives that."""
+        length_s = self.length_s(job_id)
+        while self.started_s[job_id] + length_s <= self.now_s:
+            length_s *= 2
+        return self.started_s[job_id] + length_s
+
+    @abstractmethod
+    def submit(self, arrival: Any) -> int:
+        """Take a job, which waits from now on, and return its id."""
+
+    @abstractmethod
+    def came_s(self, job_id: int) -> int: ...
+
+    @abstractmethod
+    def run_s(self, job_id: int) -> int: ...
+
+    @abstractmethod
+    def length_s(self, job_id: int) -> int:
+        """The estimate of `run_s`."""
+
+    @abstractmethod
+    def make_pass(self) -> Plan: ...
+
+
+class Machine(Clock):
+    """Runs a stream with the real pass."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
+        self.stream = stream
+        #: All that ever came, by id from 1, with the time at which it came.
+        self.asks: dict[int, Arrival] = {}
+        self._came_s: dict[int, int] = {}
+        #: What each job holds, or held, that has been started.
+        self._held: dict[int, Vector] = {}
+
+    @property
+    def held(self) -> dict[int, Vector]:
+        return {job_id: self._held[job_id] for job_id in self.running}
 
     @property
     def free(self) -> Room:
@@ -88,42 +175,22 @@ class Machine:
     def nothing(self) -> Vector:
         return (0,) * len(self.stream.room)
 
-    def end_s(self, job_id: int) -> int:
-        return self.started_s[job_id] + self.asks[job_id].run_s
+    def submit(self, arrival: Arrival) -> int:
+        job_id = len(self.asks) + 1
+        self.asks[job_id] = arrival
+        self._came_s[job_id] = self.now_s
+        return job_id
 
-    def guess_s(self, job_id: int) -> int:
-        """When a running job will have ended, as estimated: doubled when it outlives that."""
-        length_s = self.asks[job_id].guess_s
-        while self.started_s[job_id] + length_s <= self.now_s:
-            length_s *= 2
-        return self.started_s[job_id] + length_s
+    def came_s(self, job_id: int) -> int:
+        return self._came_s[job_id]
 
-    def passes(self) -> Iterator[Plan]:
-        """One pass at each arrival, each end, and when somebody's patience is over."""
-        due: list[tuple[int, Arrival]] = []
-        at_s = 0
-        for arrival in self.stream.arrivals:
-            at_s += arrival.gap_s
-            due.append((at_s, arrival))
-        while True:
-            moments = [self.end_s(job_id) for job_id in self.held] + [at_s for at_s, _ in due[:1]]
-            for job_id in self.waiting:
-                for wait_s in (self.stream.patience_s, self.stream.drain_after_s + 1):
-                    if self.since_s[job_id] + wait_s > self.now_s:
-                        moments.append(self.since_s[job_id] + wait_s)
-            if not moments:
-                return
-            self.now_s = min(moments)
-            for job_id in [each for each in self.held if self.end_s(each) <= self.now_s]:
-                del self.held[job_id]
-            while due and due[0][0] <= self.now_s:
-                job_id = len(self.asks) + 1
-                self.asks[job_id] = due.pop(0)[1]
-                self.since_s[job_id] = self.now_s
-                self.waiting.add(job_id)
-            yield self._pass()
+    def run_s(self, job_id: int) -> int:
+        return self.asks[job_id].run_s
 
-    def _pass(self) -> Plan:
+    def length_s(self, job_id: int) -> int:
+        return self.asks[job_id].guess_s
+
+    def make_pass(self) -> Plan:
         queues: dict[str, LeafQueue] = {}
         used: dict[str, Vector] = {}
         for job_id in sorted(self.waiting):
@@ -132,7 +199,7 @@ class Machine:
         for job_id, held in self.held.items():
             leaf = self.asks[job_id].leaf
             used[leaf] = plus(used.get(leaf, self.nothing), held)
-        self.last = plan(
+        done = plan(
             queues=queues,
             used=used,
             free=self.free,
@@ -145,17 +212,14 @@ class Machine:
                     depth=self.stream.depth,
                 ),
                 ends=[(self.guess_s(each), held) for each, held in self.held.items()],
-                since_s=lambda job_id: self.since_s[job_id],
-                length_s=lambda job_id: self.asks[job_id].guess_s,
+                since_s=self.came_s,
+                length_s=self.length_s,
                 entry=lambda job_id: (0, job_id) if job_id in self.waiting else None,
                 before=() if self.last is None else tuple(self.last.reservations),
             ),
         )
-        for job_id in self.last.admitted:
-            self.waiting.remove(job_id)
-            self.started_s[job_id] = self.now_s
-            self.held[job_id] = self.last.held[job_id]
-        return self.last
+        self._held.update(done.held)
+        return done
 
 
 def assert_no_reserved_start_slips(stream: Stream) -> None:

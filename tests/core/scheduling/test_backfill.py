@@ -6,8 +6,7 @@ and no job starves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hypothesis import assume, given
@@ -15,6 +14,7 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Kept, Pass, Rule, Times, Tree, Vector, added, begin, slow_pass, within
 from core.passes import plan
+from core.scheduling.streams import Clock
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, queues_of, reserved, trees
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.scheduling.backfill import PassContext
@@ -55,58 +55,26 @@ class View(NamedTuple):
     ends: list[tuple[float, Vector]]
 
 
-@dataclass
-class Machine:
-    """Runs a stream with the real pass. Times are whole seconds from 0."""
+class Machine(Clock):
+    """Runs a stream with the real pass."""
 
-    stream: Stream
-    now_s: int = 0
-    #: All that ever came, by id from 1.
-    asks: dict[int, Ask] = field(default_factory=dict)
-    kinds: dict[int, Kind] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
-    started_s: dict[int, int] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-    #: The last pass, and what it had to go by.
-    last: Plan | None = None
-    view: View | None = None
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
+        self.stream = stream
+        #: All that ever came, by id from 1.
+        self.asks: dict[int, Ask] = {}
+        self.kinds: dict[int, Kind] = {}
+        #: What the last pass had to go by.
+        self.view: View | None = None
 
-    def passes(self) -> Iterator[Plan]:
-        """One pass at each arrival, each end, and when somebody's patience is over."""
-        due: list[tuple[int, Arrival]] = []
-        at_s = 0
-        for arrival in self.stream.arrivals:
-            at_s += arrival.gap_s
-            due.append((at_s, arrival))
-        while True:
-            moments = [self.end_s(job_id) for job_id in self.running]
-            moments += [at_s for at_s, _ in due[:1]]
-            for job_id in self.waiting:
-                since_s = int(self.asks[job_id].since_s)
-                for wait_s in (self.stream.patience_s, self.stream.drain_after_s + 1):
-                    if since_s + wait_s > self.now_s:
-                        moments.append(since_s + wait_s)
-            if not moments:
-                return
-            self.now_s = min(moments)
-            self.ended |= {job_id for job_id in self.running if self.end_s(job_id) <= self.now_s}
-            while due and due[0][0] <= self.now_s:
-                self._submit(due.pop(0)[1])
-            yield self._pass()
+    def came_s(self, job_id: int) -> int:
+        return int(self.asks[job_id].since_s)
 
-    @property
-    def running(self) -> list[int]:
-        return [job_id for job_id in self.started_s if job_id not in self.ended]
+    def run_s(self, job_id: int) -> int:
+        return self.kinds[job_id].run_s
 
-    def end_s(self, job_id: int) -> int:
-        return self.started_s[job_id] + self.kinds[job_id].run_s
-
-    def guess_s(self, job_id: int) -> int:
-        """When a running job will have ended, as estimated: doubled when it outlives that."""
-        length_s = self.kinds[job_id].guess_s
-        while self.started_s[job_id] + length_s <= self.now_s:
-            length_s *= 2
-        return self.started_s[job_id] + length_s
+    def length_s(self, job_id: int) -> int:
+        return self.kinds[job_id].guess_s
 
     def look(self) -> View:
         held: dict[str, Vector] = {}
@@ -124,17 +92,18 @@ class Machine:
         now = self.look()
         return begin(self.stream.tree, now.waiting, now.held)
 
-    def _submit(self, new: Arrival) -> None:
+    def submit(self, arrival: Arrival) -> int:
+        kind = arrival.kind
         job_id = len(self.asks) + 1
         self.asks[job_id] = Ask(
-            new.leaf, new.kind.demand, new.priority, self.now_s, new.kind.guess_s
+            arrival.leaf, kind.demand, arrival.priority, self.now_s, kind.guess_s
         )
-        self.kinds[job_id] = new.kind
-        self.waiting.add(job_id)
+        self.kinds[job_id] = kind
+        return job_id
 
-    def _pass(self) -> Plan:
+    def make_pass(self) -> Plan:
         self.view = self.look()
-        self.last = plan(
+        return plan(
             queues=queues_of(self.view.waiting),
             used=self.view.held,
             free=self.state().free,
@@ -153,10 +122,6 @@ class Machine:
                 before=all_reserved(self.last),
             ),
         )
-        for job_id in self.last.admitted:
-            self.waiting.remove(job_id)
-            self.started_s[job_id] = self.now_s
-        return self.last
 
 
 # -- random streams ----------------------------------------------------------------------------
