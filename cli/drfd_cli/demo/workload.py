@@ -69,13 +69,17 @@ def _rounds(size: int, count: int, seconds: float, directory: str | None) -> Non
 
 def _burn(share: float, end_s: float, asleep: str | None) -> None:
     """Keep `share` of a core busy, in periods of a tenth of a second, but while a file exists."""
+    # What the start of this process has used is part of its share, too.
+    used_s = time.process_time()
     while (now := time.monotonic()) < end_s:
         if asleep is not None and os.path.exists(asleep):
             time.sleep(0.01)
             continue
-        while time.monotonic() < now + 0.1 * share:
+        busy_s = max(0.0, 0.1 * share - used_s)
+        used_s -= 0.1 * share - busy_s
+        while time.monotonic() < now + busy_s:
             pass
-        time.sleep(0.1 * (1 - share))
+        time.sleep(0.1 - busy_s)
 
 
 def _write(path: str, end_s: float) -> None:
