@@ -261,6 +261,11 @@ class Rules:
         return replace(self, axes=replace(self.axes, lost=lost, gres=(*self.axes.gres, *no_more)))
 
     @property
+    def own_capacity(self) -> Resources:
+        """Return the capacity of the controller's own machine: all of it if there is one alone."""
+        return self.axes.nodes[0].capacity if self.axes.nodes else self.capacity
+
+    @property
     def lost_gres(self) -> tuple[str, ...]:
         """Return the countables that the machine no longer has and jobs still name."""
         there = {name for name, _ in self.axes.instances}

@@ -183,7 +183,7 @@ class ExternalLoadEstimator:
             return False
         cores, memory = zip(*self._samples, strict=True)
         self._level = _drawn(self._level[0], cores), _drawn(self._level[1], memory)
-        return self._judge(rules.beside, rules.capacity, now_s)
+        return self._judge(rules.beside, rules.own_capacity, now_s)
 
     def leave(self, memory_bytes: int, rules: Rules, now_s: float) -> bool:
         """Count memory that a job has left in use at its end as load from outside. Returns
@@ -196,7 +196,7 @@ class ExternalLoadEstimator:
         self._samples = deque(
             ((cores, memory + memory_bytes) for cores, memory in self._samples), maxlen=SAMPLES
         )
-        return self._judge(rules.beside, rules.capacity, now_s)
+        return self._judge(rules.beside, rules.own_capacity, now_s)
 
     def see_instances(
         self, used: Mapping[Instance, tuple[str, ...]], rules: Rules, now_s: float
@@ -225,7 +225,7 @@ class ExternalLoadEstimator:
         samples: jobs that start earlier must not be given memory that is in use."""
         if rules.beside is not None and kept.memory_bytes:
             self._level = self._level[0], kept.memory_bytes + rules.beside.memory_bytes
-            self._judge(rules.beside, rules.capacity, now_s)
+            self._judge(rules.beside, rules.own_capacity, now_s)
 
     def _judge(self, beside: Resources, capacity: Resources, now_s: float) -> bool:
         """Compute what is kept free from the level. Returns whether that has changed."""

@@ -484,7 +484,7 @@ class Engine:
         has_changed = take(self.rules, self.clock().at_s)
         load = self.external
         kept = NOTHING if load is None else load.kept
-        if not self.audit.see_load(kept, self.rules.capacity) and not has_changed:
+        if not self.audit.see_load(kept, self.rules.own_capacity) and not has_changed:
             return False
         if was_seen != (load is not None):
             words = "event=external-load cores_milli=%d memory_bytes=%d"

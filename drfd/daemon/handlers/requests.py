@@ -524,7 +524,7 @@ class Requests:
         loan = None if job.state is not JobState.RUNNING else self.loan_of(job)
         if loan is None:
             return None
-        ends = most_here(job.spec, self.engine.rules.capacity) or NOTHING
+        ends = most_here(job.spec, self.engine.rules.own_capacity) or NOTHING
         floor, asked = job.spec.demand.cores_milli, most_cores_milli(job.spec)
         most = ends.cores_milli or floor
         return {

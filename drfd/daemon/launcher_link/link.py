@@ -429,7 +429,7 @@ class LauncherConnection:
         they are not those of its launch. Disks that `rates` does not name stay."""
         job, begun = self._engine.ledger.job(key[0]), self._link.borrowers.get(key)
         demand, disks = job.spec.demand, self._link.settings.disks
-        most = most_here(job.spec, self._engine.rules.capacity) or demand
+        most = most_here(job.spec, self._engine.rules.own_capacity) or demand
         ends = protocol.Ceilings(cores_milli=demand.cores_milli, disks=disk_limits(demand, disks))
         ends = ceilings_of(demand, most, disks) or ends
         if begun is not None and not begun.cores_milli:
@@ -483,7 +483,7 @@ class LauncherConnection:
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
             taken=engine.ledger.taken,
-            most=most_here(job.spec, engine.rules.capacity) if self._link.lends_any() else None,
+            most=most_here(job.spec, engine.rules.own_capacity) if self._link.lends_any() else None,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.

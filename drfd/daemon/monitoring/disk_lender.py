@@ -145,7 +145,7 @@ class DiskLender:
     def _ranged(self) -> list[tuple[Job, Resources]]:
         """Return the candidates to which the machine has something to lend, with the upper ends of
         their ranges."""
-        capacity = self.engine.rules.capacity
+        capacity = self.engine.rules.own_capacity
         found = ((job, most_here(job.spec, capacity)) for job in self._candidates())
         return [(job, most) for job, most in found if most is not None and any(most.rate_sums)]
 
@@ -176,7 +176,7 @@ class DiskLender:
             for job in self.engine.ledger.allocated_jobs()
             if job.state in _USES and job.id not in borrowers
         )
-        source = DiskRate(rate=flow.of(self.engine.rules.capacity), fixed=fixed)
+        source = DiskRate(rate=flow.of(self.engine.rules.own_capacity), fixed=fixed)
         tree = self._places.on(self._axis(flow))
         found = judge([each for _, each in borrowers.values()], source, tree)
         rivals = find_rivals(

@@ -167,7 +167,7 @@ class Lender:
         """Return the running jobs of which it is known what they have used in between."""
         found = []
         span_s = after.mono_s - before.mono_s
-        capacity = self.engine.rules.capacity
+        capacity = self.engine.rules.own_capacity
         for job in self._running():
             key = job.id, job.attempt
             first, last = before.attempts.get(key), after.attempts.get(key)
@@ -206,7 +206,7 @@ class Lender:
             seen = max(0.0, all_of_it - by_jobs - rules.beside.cores_milli / 1000)
             outside, self._outside = min(seen, self._outside), seen
         return Machine(
-            capacity=rules.capacity.cores_milli / 1000,
+            capacity=rules.own_capacity.cores_milli / 1000,
             outside=outside,
             busy=min(1.0, all_of_it / after.cpus),
         )

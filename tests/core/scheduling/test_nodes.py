@@ -197,3 +197,13 @@ def test_load_from_outside_is_of_the_first_node_alone() -> None:
     job = submit(bench, scheduler, of(4), 20)
     assert run(bench, scheduler, 20) == [job]
     assert nodes_of(bench, job) == ["n1"]
+
+
+def test_load_from_outside_is_noticed_by_the_size_of_the_first_node() -> None:
+    """A core is much of 4 and nothing among 1,000."""
+    rules = with_nodes((4, 8), (1000, 8), beside=Resources())
+    scheduler = Scheduler(3600)
+    for at_s in range(10):
+        scheduler.external_load.see(demand(1, 0), rules, now(at_s).at_s)
+    load = scheduler.external_load.load(now(10).at_s)
+    assert load is not None and load.kept == demand(1, 0)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
 from drfd.core.decisions.decide import AttemptKey
+from drfd.core.fairness.rules import Rules
 from drfd.core.lending.rivals import Rivals
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
@@ -92,6 +93,19 @@ def test_what_is_idle_is_lent_to_who_can_use_it(world: World) -> None:
     assert world.second((job, 4, True)) == {job.id: 8000}
     assert world.second((job, 8, True)) == {}
     assert world.lender.loan(job) == Loan(ceiling_milli=8000, is_hungry=False)
+
+
+def test_only_what_this_machine_has_is_lent_where_there_are_others() -> None:
+    own, other = demand(6, 8), demand(60, 8)
+    nodes = Node(name="n0", capacity=own), Node(name="n1", capacity=other)
+    world = World(Bench(Rules(axes=Axes(nodes=nodes), capacity=demand(66, 16))))
+    job = world.start(2, 50)
+    assert job.node == "n0"
+    for _ in range(6):
+        world.second((job, 2, True))
+    loan = world.lender.loan(job)
+    assert loan is not None
+    assert 2000 < loan.ceiling_milli <= 6000
 
 
 def test_jobs_without_a_range_are_left_alone(world: World) -> None:
