@@ -24,8 +24,9 @@ ALLOWED = {
     "launcher": {"core"},
     "sim": {"core"},
     "install": set(),
+    "slurm": set(),
     "client": {"protocol"},
-    "daemon": {"core", "wording", "protocol", "journal", "host", "launcher", "install"},
+    "daemon": {"core", "wording", "protocol", "journal", "host", "launcher", "install", "slurm"},
     "cli": {"client", "core", "protocol", "sim"},
 }
 #: Rooms that anyone may use; they use only each other.

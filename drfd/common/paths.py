@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SYSTEM_SOCKET = Path("/run/drfd/drfd.sock")
+#: Where Slurm's scripts send a datagram when a job starts or ends.
+SYSTEM_SLURM_SOCKET = Path("/run/drfd/slurm.sock")
 SYSTEM_STATE = Path("/var/lib/drfd")
 SYSTEM_CONFIG = Path("/etc/drfd/drfd.toml")
 

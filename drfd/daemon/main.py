@@ -41,6 +41,8 @@ from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.linux import own_process, service
+from drfd.slurm.files import EVENT, NAMES, Layout, files
+from drfd.slurm.running import running_differences
 from drfd.wording.waits import limit_hours_text
 
 log = logging.getLogger("drfd")
@@ -316,6 +318,27 @@ def list_gpus(options: argparse.Namespace) -> None:
         _say('none of them is for gpu = "auto"; those without a fault may be listed by number')
 
 
+def slurm_conf(options: argparse.Namespace) -> None:
+    """Print the configuration that Slurm needs, or how the running one differs. Exits with 1 if it
+    does."""
+    layout = Layout(options.dir.absolute(), options.socket.absolute())
+    if options.check:
+        found = running_differences(layout, os.environ)
+        for difference in found:
+            print(difference)
+        if found:
+            sys.exit(1)
+        _say("Slurm is configured as drfd needs it")
+        return
+    texts = files(layout)
+    if options.file is not None:
+        print(texts[options.file], end="")
+        return
+    for name, text in texts.items():
+        mode = ", mode 755" if name == EVENT else ""
+        print(f"### {layout.directory / name}{mode}\n{text}")
+
+
 def compact_journal(options: argparse.Namespace) -> str:
     """Shorten the journal of a daemon that does not run, and return a line about that. Raises
     HostError if it runs, or there is no journal."""
@@ -515,6 +538,34 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     gpus.add_argument("--json", action="store_true", help="print JSON for programs")
 
+    slurm = commands.add_parser(
+        "slurm-conf",
+        help="print the configuration of a Slurm that starts jobs for drfd, "
+        "or compare that of one which runs",
+    )
+    either = slurm.add_mutually_exclusive_group()
+    either.add_argument(
+        "file", nargs="?", choices=NAMES, help="print only this file, as it is to be stored"
+    )
+    either.add_argument(
+        "--check",
+        action="store_true",
+        help="instead, print each setting of the running Slurm that differs, and why it matters",
+    )
+    slurm.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("/etc/slurm"),
+        help="directory of slurm.conf (default /etc/slurm)",
+    )
+    slurm.add_argument(
+        "--socket",
+        type=Path,
+        default=paths.SYSTEM_SLURM_SOCKET,
+        metavar="PATH",
+        help=f"socket that drfd hears of jobs at (default {paths.SYSTEM_SLURM_SOCKET})",
+    )
+
     shorten = commands.add_parser(
         "compact", help="make the journal of a stopped daemon as short as it can be"
     )
@@ -581,6 +632,7 @@ _COMMANDS = {
     "calibrate": calibrate,
     "check-config": _check_config,
     "gpus": list_gpus,
+    "slurm-conf": slurm_conf,
     "compact": lambda options: print(compact_journal(options)),
     "install": _install,
     "uninstall": _uninstall,

@@ -1,0 +1,112 @@
+"""The texts of the files that Slurm needs to start jobs for drfd.
+
+The event script sends datagrams, each with one line as logger(1) writes it for syslog: after the
+tag `drfd-slurm: ` it is `start ID NODES COMMENT` or `end ID EXITCODE:SIGNAL NODES STATE`, of the
+job with this id of Slurm's.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from drfd.slurm.settings import (
+    CGROUP_CONF,
+    COMPLETION,
+    EVENT_SETTINGS,
+    GATE,
+    SETTINGS,
+    SLURM_CONF,
+    Setting,
+)
+
+EVENT, GATE_FILE = "drfd-event", "job_submit.lua"
+#: Names of the files, in the order in which they are printed.
+NAMES = (SLURM_CONF, CGROUP_CONF, GATE_FILE, EVENT)
+#: Seconds that the event script waits for a listener which does not read.
+_PATIENCE_S = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the files are."""
+
+    #: Directory of slurm.conf.
+    directory: Path
+    #: Socket of drfd that the event script sends datagrams to.
+    socket: Path
+
+
+def files(layout: Layout) -> dict[str, str]:
+    """Return the text of each file of `NAMES`."""
+    event = str(layout.directory / EVENT)
+    scripts = (COMPLETION, GATE)
+    conf = [
+        *(_lines(setting) for setting in (*SETTINGS, *scripts) if setting.file == SLURM_CONF),
+        *(f"# {why}\n{name}={event}" for name, why in EVENT_SETTINGS.items()),
+        "# drfd names the node of each job, and ends jobs at their time limit itself\n"
+        "PartitionName=drfd Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+    ]
+    cgroup = (_lines(setting) for setting in SETTINGS if setting.file == CGROUP_CONF)
+    return {
+        SLURM_CONF: _joined(conf),
+        CGROUP_CONF: _joined(cgroup),
+        GATE_FILE: gate_script(),
+        EVENT: event_script(layout.socket),
+    }
+
+
+def _joined(blocks: Iterator[str] | list[str]) -> str:
+    return "".join(f"{block}\n" for block in blocks if block)
+
+
+def _lines(setting: Setting) -> str:
+    return f"# {setting.why}\n{setting.name}={setting.value}" if setting.value else ""
+
+
+def event_script(socket: Path) -> str:
+    """Return the script that Slurm runs when a job starts, and with other variables when it ends.
+    It never fails: Slurm puts a job back into its queue if its PrologSlurmctld does."""
+    return f"""\
+#!/bin/sh
+# Tells drfd that a job of Slurm starts or has ended. It is a hint to look: where nobody listens, it
+# is lost, and drfd asks Slurm. It must not fail or hang, because the job would not start then.
+PATH=/usr/bin:/bin
+if [ -n "${{JOBSTATE-}}" ]; then
+    said="end $JOBID $EXITCODE $NODES $JOBSTATE"
+else
+    said="start $SLURM_JOB_ID $SLURM_JOB_NODELIST ${{SLURM_JOB_COMMENT-}}"
+fi
+timeout {_PATIENCE_S} logger --socket {shlex.quote(str(socket))} --udp --tag drfd-slurm \
+-- "$said" 2>/dev/null || :
+"""
+
+
+def gate_script() -> str:
+    """Return the script that refuses all jobs but those of drfd: root's, with the name of an
+    attempt, INSTANCE.JOB.ATTEMPT, as their comment."""
+    return r"""
+-- Only drfd submits jobs to this Slurm: as root, with the name of an attempt as the comment.
+local function is_attempt(comment)
+    return comment ~= nil and string.match(comment, "^%S+%.%d+%.%d+$") ~= nil
+end
+
+function slurm_job_submit(job, partitions, uid)
+    if uid == 0 and is_attempt(job.comment) then
+        return slurm.SUCCESS
+    end
+    slurm.log_user("drfd decides what runs here: submit jobs with drf submit or drf run")
+    return slurm.ERROR
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+    if uid == 0 then
+        return slurm.SUCCESS
+    end
+    return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+end
+
+return slurm.SUCCESS
+""".lstrip()

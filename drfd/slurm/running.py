@@ -1,0 +1,80 @@
+"""How the configuration of a running Slurm, with its scripts, differs from what drfd needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from drfd.common.errors import HostError, Unavailable
+from drfd.slurm.files import GATE_FILE, Layout, event_script, gate_script
+from drfd.slurm.settings import EVENT_SETTINGS, Difference, differences, read_config
+
+#: Seconds that slurmctld has to answer. The command itself would wait for minutes.
+_ANSWER_S = 10.0
+
+
+def running_differences(layout: Layout, env: Mapping[str, str]) -> list[Difference]:
+    """Return how the running Slurm differs from what drfd needs.
+
+    `env` may say by PATH where scontrol is, and by SLURM_CONF which Slurm is meant. Raises
+    HostError if there is no scontrol, and Unavailable if slurmctld does not answer.
+    """
+    running = read_config(_show_config(env))
+    if "SLURM_VERSION" not in running:
+        raise HostError(
+            "no-slurm",
+            "the scontrol in PATH is not Slurm's: it shows no SLURM_VERSION",
+            hint="set PATH to where Slurm's commands are",
+        )
+    gate_path = str(Path(running.get("SLURM_CONF", layout.directory / "x")).parent / GATE_FILE)
+    texts = {}
+    for path in {gate_path, *(running.get(name, "") for name in EVENT_SETTINGS)}:
+        with suppress(OSError, UnicodeDecodeError):
+            texts[path] = Path(path).read_text(encoding="utf-8")
+    return list(
+        differences(
+            running,
+            texts,
+            event=event_script(layout.socket),
+            gate=gate_script(),
+            gate_path=gate_path,
+        )
+    )
+
+
+def _show_config(env: Mapping[str, str]) -> str:
+    path = env.get("PATH", os.defpath)
+    program = shutil.which("scontrol", path=path)
+    if program is None:
+        raise HostError(
+            "no-slurm",
+            "there is no scontrol on this machine",
+            hint="install Slurm, or set PATH to where its commands are",
+        )
+    # Variables of the caller change what Slurm's commands print.
+    clean = {"PATH": path, "LC_ALL": "C"}
+    clean |= {name: env[name] for name in ("SLURM_CONF",) if name in env}
+    try:
+        done = subprocess.run(
+            [program, "show", "config"],
+            env=clean,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(
+            "no-slurmctld", f"slurmctld has not answered for {_ANSWER_S:.0f} s", hint="does it run?"
+        ) from None
+    except OSError as error:
+        raise HostError("no-slurm", f"cannot start {program}: {error.strerror}") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        raise Unavailable("no-slurmctld", f"slurmctld does not answer: {said}")
+    return done.stdout

@@ -1,0 +1,105 @@
+"""`drfd slurm-conf`: files that can be stored as they are, and a comparison with what runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drfd.daemon.main import main
+from drfd.slurm import running
+from drfd.slurm.files import NAMES, Layout, files
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(*words: str) -> int:
+    try:
+        main(["slurm-conf", *words])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program of this name, alone in PATH but for the shell's."""
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    return program
+
+
+def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) -> None:
+    texts = files(Layout(tmp_path, tmp_path / "socket"))
+    assert tuple(texts) == NAMES
+    where = ("--dir", str(tmp_path), "--socket", str(tmp_path / "socket"))
+    for name, text in texts.items():
+        assert run(name, *where) == 0
+        assert capsys.readouterr() == (text, "")
+    assert run(*where) == 0
+    everything = capsys.readouterr().out
+    assert all(f"### {tmp_path / name}" in everything for name in NAMES)
+    assert all(text in everything for text in texts.values())
+
+
+def test_the_lines_name_the_script_in_the_directory(capsys: Captured) -> None:
+    assert run("slurm.conf", "--dir", "/opt/slurm/etc") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "PrologSlurmctld=/opt/slurm/etc/drfd-event" in lines
+    assert "JobCompLoc=/opt/slurm/etc/drfd-event" in lines
+
+
+def test_a_file_and_a_comparison_are_not_asked_for_at_once(capsys: Captured) -> None:
+    assert run("slurm.conf", "--check") == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys: Captured) -> None:
+    """Variables of the caller that change what Slurm prints do not reach it."""
+    scontrol.write_text(
+        "#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\necho SchedulerType = sched/backfill\n"
+        'echo "Epilog = $SLURM_TIME_FORMAT"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_TIME_FORMAT", "anything")
+        assert run("--check") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "SchedulerType is sched/backfill, needed: sched/builtin (drfd decides which job is next)"
+    )
+    assert any(line.startswith("Epilog is not shown, ") for line in lines)
+
+
+def test_another_program_of_this_name_is_not_taken_for_slurms(
+    scontrol: Path, capsys: Captured
+) -> None:
+    assert run("--check") == 1
+    said = capsys.readouterr()
+    assert (said.out, "it shows no SLURM_VERSION" in said.err) == ("", True)
+
+
+def test_without_slurm_there_is_nothing_to_compare(
+    scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol.unlink()
+    monkeypatch.setenv("PATH", str(scontrol.parent))
+    assert run("--check") == 1
+    assert "there is no scontrol on this machine" in capsys.readouterr().err
+
+
+def test_a_slurmctld_that_hangs_is_said_to_be_away(
+    scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(running, "_ANSWER_S", 0.5)
+    assert run("--check") == 69
+    assert "slurmctld has not answered" in capsys.readouterr().err
+
+
+def test_what_scontrol_complains_of_is_said(scontrol: Path, capsys: Captured) -> None:
+    scontrol.write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: refused' >&2\nexit 1\n")
+    assert run("--check") == 69
+    error = "drfd: slurmctld does not answer: slurm_load_ctl_conf error: refused\n"
+    assert capsys.readouterr() == ("", error)

@@ -1,0 +1,172 @@
+"""What `drfd slurm-conf` prints, in a Slurm that runs: it is accepted, and it does what it says."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from instance import wait_for
+from slurm_cluster import Cluster, missing
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm"),
+]
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+#: Each file by its name as it is printed → its name here.
+STORED = {name: name for name in ("cgroup.conf", "job_submit.lua", "drfd-event")}
+STORED["slurm.conf"] = "drfd.conf"
+SENTENCE = "drfd decides what runs here: submit jobs with drf submit or drf run"
+
+
+def slurm_conf(where: Path, *words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-m", "drfd.daemon", "slurm-conf", *words]
+    places = ["--dir", str(where), "--socket", str(where / "events")]
+    return subprocess.run(
+        [*command, *places], env=env, capture_output=True, text=True, timeout=60, cwd="/"
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A Slurm with nothing but what is printed, and the lines that say where it is."""
+    made = Cluster()
+    try:
+        made.start(
+            {
+                stored: slurm_conf(made.directory, name, env=made.env).stdout
+                for name, stored in STORED.items()
+            }
+        )
+        yield made
+    finally:
+        made.destroy()
+
+
+@pytest.fixture
+def events(cluster: Cluster) -> Iterator[socket.socket]:
+    place = cluster.directory / "events"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(place))
+        listener.settimeout(30)
+        yield listener
+    place.unlink()
+
+
+def next_event(listener: socket.socket) -> str:
+    return listener.recv(4096).decode().partition(" drfd-slurm: ")[2]
+
+
+def submit(cluster: Cluster, comment: str, script: str) -> str:
+    """Submit a job of nobody's as drfd does, and return Slurm's id."""
+    done = cluster.run(
+        *("sbatch", "--parsable", f"--uid={NOBODY}", f"--gid={NOBODY}", f"--comment={comment}"),
+        *(f"--nodelist={cluster.nodes[1]}", "--mem=100M", "--time=5", "--export=ALL"),
+        f"--output={cluster.directory}/out/{comment}",
+        stdin=f"#!/bin/sh\n{script}\n",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_slurm_accepts_the_files_and_nothing_differs(cluster: Cluster) -> None:
+    done = slurm_conf(cluster.directory, "--check", env=cluster.env)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "drfd: Slurm is configured as drfd needs it\n"
+    complaint = re.compile(r"unrecognized|invalid|ignor|more than once|deprecated|lua", re.I)
+    for name in ("slurmctld", *cluster.nodes):
+        lines = [line for line in cluster.said(name).splitlines() if complaint.search(line)]
+        assert lines == [], name
+
+
+def test_a_user_cannot_submit_past_drfd(cluster: Cluster) -> None:
+    """Not with the comment of an attempt either."""
+    for command in (
+        ["sbatch", "--wrap=id"],
+        ["sbatch", "--comment=moon.1.1", "--wrap=id"],
+        ["sbatch", "--array=1-3", "--comment=moon.1.1", "--wrap=id"],
+        ["srun", "--comment=moon.1.1", "id"],
+        ["salloc", "--comment=moon.1.1", "id"],
+    ):
+        done = cluster.run(*command, uid=NOBODY)
+        assert done.returncode != 0
+        assert SENTENCE in done.stderr
+    assert cluster.run("squeue", "-h", "-t", "all", "-o", "%u %k").stdout.count("nobody") == 0
+
+
+def test_a_job_of_roots_without_an_attempt_is_refused_too(cluster: Cluster) -> None:
+    for comment in ([], ["--comment=important"]):
+        done = cluster.run("sbatch", *comment, "--wrap=id")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert SENTENCE in done.stderr
+
+
+def test_drfds_job_runs_as_its_user_and_drfd_hears_of_it(
+    cluster: Cluster, events: socket.socket
+) -> None:
+    number = submit(cluster, "moon.12.1", "id -u; cat /proc/self/cgroup; exit 7")
+    node = cluster.nodes[1]
+    assert next_event(events) == f"start {number} {node} moon.12.1"
+    assert next_event(events) == f"end {number} 7:0 {node} FAILED"
+    output = (cluster.directory / "out" / "moon.12.1").read_text()
+    assert output.splitlines()[0] == str(NOBODY)
+    # Slurm keeps the job to its resources by a cgroup of its own.
+    assert re.search(rf":(cpuset|memory|):/.*{node}.*/job_{number}/", output)
+
+
+def test_a_user_may_cancel_a_job_but_not_change_it(cluster: Cluster, events: socket.socket) -> None:
+    number = submit(cluster, "moon.13.1", "sleep 60")
+    assert next_event(events).startswith("start ")
+    for change in ("TimeLimit=1", "Comment=moon.99.1", "JobName=other"):
+        done = cluster.run("scontrol", "update", f"JobId={number}", change, uid=NOBODY)
+        assert (done.returncode, done.stderr) == (1, f"Access/permission denied for job {number}\n")
+    # Slurm would start it a second time.
+    assert cluster.run("scontrol", "requeue", number, uid=NOBODY).returncode != 0
+    shown = cluster.run("squeue", "-h", "-j", number, "-o", "%k %l %T").stdout
+    assert shown == "moon.13.1 5:00 RUNNING\n"
+    assert cluster.run("scancel", number, uid=NOBODY).returncode == 0
+    # The exit code is that of the shell, if it has one by then.
+    end = rf"end {number} 0:\d+ {cluster.nodes[1]} CANCELLED"
+    assert re.fullmatch(end, next_event(events))
+
+
+def test_a_job_starts_and_ends_while_drfd_is_away(cluster: Cluster) -> None:
+    number = submit(cluster, "moon.14.1", "exit 0")
+
+    def has_ended() -> bool:
+        shown = cluster.run("squeue", "-h", "-t", "all", "-j", number, "-o", "%T|%k").stdout
+        return shown == "COMPLETED|moon.14.1\n"
+
+    wait_for("the end of the job", has_ended, pause_s=0.2)
+
+
+def test_what_is_changed_is_named(cluster: Cluster) -> None:
+    conf, event = cluster.directory / "drfd.conf", cluster.directory / "drfd-event"
+    before, script = conf.read_text(), event.read_text()
+    try:
+        conf.write_text(before.replace("MinJobAge=3600", "MinJobAge=300"))
+        event.write_text("#!/bin/sh\n")
+        assert cluster.run("scontrol", "reconfigure").returncode == 0
+        done = slurm_conf(cluster.directory, "--check", env={**os.environ, **cluster.env})
+        assert done.returncode == 1
+        assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == [
+            "MinJobAge is 300 sec, needed: at least 3600",
+            *(
+                f"{name} is {event}, with another text, needed: a file with what drfd slurm-conf "
+                "drfd-event prints"
+                for name in ("PrologSlurmctld", "JobCompLoc")
+            ),
+        ]
+    finally:
+        conf.write_text(before)
+        event.write_text(script)
+        cluster.run("scontrol", "reconfigure")

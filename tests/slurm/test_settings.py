@@ -1,0 +1,155 @@
+"""What of a running Slurm's configuration will do for drfd, and how the rest is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from drfd.slurm.settings import Difference, differences, read_config
+
+EVENT, GATE = "#!/bin/sh\nsend a datagram\n", "-- the gate\n"
+GATE_PATH = "/etc/slurm/job_submit.lua"
+FILES = {"/etc/slurm/drfd-event": EVENT, GATE_PATH: GATE}
+
+#: As Slurm 22.05 prints it, but for the settings that do not matter.
+SHOWN = """\
+Configuration data as of 2026-11-23T23:34:53
+AccountingStorageEnforce = none
+Epilog                  = /bin/true
+JobCompLoc              = /etc/slurm/drfd-event
+JobCompType             = jobcomp/script
+JobRequeue              = 0
+JobSubmitPlugins        = lua
+MaxJobCount             = 60000
+MinJobAge               = 3600 sec
+PreemptMode             = OFF
+PreemptType             = preempt/none
+PriorityType            = priority/basic
+ProctrackType           = proctrack/cgroup
+PrologSlurmctld         = /etc/slurm/drfd-event
+SchedulerParameters     = batch_sched_delay=0,sched_interval=5
+SchedulerType           = sched/builtin
+SelectType              = select/cons_tres
+SelectTypeParameters    = CR_CORE_MEMORY
+SlurmctldHost[0]        = here(127.0.0.1)
+TaskPlugin              = task/cgroup
+
+Cgroup Support Configuration:
+ConstrainCores          = yes
+ConstrainDevices        = yes
+ConstrainRAMSpace       = yes
+
+Slurmctld(primary) at here is UP
+"""
+
+
+def found(files: dict[str, str] | None = None, **changed: str | None) -> list[Difference]:
+    running: dict[str, str | None] = {**read_config(SHOWN), **changed}
+    known = {name: value for name, value in running.items() if value is not None}
+    return list(
+        differences(
+            known,
+            FILES if files is None else files,
+            event=EVENT,
+            gate=GATE,
+            gate_path=GATE_PATH,
+        )
+    )
+
+
+def test_what_drfd_needs_does_not_differ() -> None:
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TaskPlugin", "task/affinity,task/cgroup"),
+        ("MinJobAge", "7200 sec"),
+        ("Epilog", "/etc/slurm/clean-up"),
+        ("JobSubmitPlugins", "require_timelimit,lua"),
+        ("SelectTypeParameters", "CR_CORE_MEMORY,CR_ONE_TASK_PER_CORE"),
+        (
+            "SchedulerParameters",
+            "sched_interval=1,default_queue_depth=9,sched_min_interval=0,batch_sched_delay=0",
+        ),
+    ],
+)
+def test_more_than_is_needed_will_do(name: str, value: str) -> None:
+    assert found(**{name: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SchedulerType", "sched/backfill"),
+        ("PriorityType", "priority/multifactor"),
+        ("PreemptType", "preempt/qos"),
+        ("PreemptMode", "GANG,SUSPEND"),
+        ("AccountingStorageEnforce", "associations,limits"),
+        ("SelectType", "select/linear"),
+        ("SelectTypeParameters", "CR_CORE"),
+        ("ProctrackType", "proctrack/linuxproc"),
+        ("TaskPlugin", "task/affinity"),
+        ("JobRequeue", "1"),
+        ("MinJobAge", "300 sec"),
+        ("MinJobAge", "0 sec"),
+        ("MaxJobCount", "10000"),
+        ("Epilog", "(null)"),
+        ("JobCompType", "jobcomp/none"),
+        ("JobSubmitPlugins", "(null)"),
+        ("ConstrainCores", "no"),
+        ("ConstrainRAMSpace", "no"),
+        ("ConstrainDevices", "no"),
+        ("SchedulerParameters", "(null)"),
+        ("SchedulerParameters", "batch_sched_delay=0"),
+        ("SchedulerParameters", "sched_interval=5"),
+        ("SchedulerParameters", "batch_sched_delay=0,sched_interval=60"),
+        ("SchedulerParameters", "batch_sched_delay=3,sched_interval=5"),
+        ("SchedulerParameters", "batch_sched_delay=0,sched_interval=5,sched_min_interval=1000000"),
+        ("SchedulerParameters", "defer,batch_sched_delay=0,sched_interval=5"),
+    ],
+)
+def test_each_setting_that_will_not_do_is_named_with_its_value(name: str, value: str) -> None:
+    [difference] = found(**{name: value})
+    assert (difference.name, difference.found) == (name, value)
+    assert difference.needed
+    assert difference.why
+
+
+def test_a_difference_is_one_line() -> None:
+    assert [str(each) for each in found(MinJobAge="300 sec")] == [
+        "MinJobAge is 300 sec, needed: at least 3600 (the end of a job must be there when drfd "
+        "asks for it)"
+    ]
+
+
+def test_a_setting_that_this_version_does_not_show_differs() -> None:
+    assert [(each.name, each.found) for each in found(ConstrainCores=None)] == [
+        ("ConstrainCores", "not shown")
+    ]
+
+
+def test_numbered_settings_of_newer_versions_are_read() -> None:
+    assert read_config("Epilog[0] = /a\nEpilog[1] = /b\nX = a=b\nno setting\n") == {
+        "Epilog": "/a",
+        "X": "a=b",
+    }
+
+
+def test_a_script_may_do_more_than_drfd_needs() -> None:
+    own = "#!/bin/bash\n/site/prolog\nsend a datagram\n"
+    assert found({"/site": own, **FILES}, PrologSlurmctld="/site") == []
+
+
+def test_scripts_that_are_not_set_not_there_or_others_differ() -> None:
+    without = found({"/other": "#!/bin/sh\n"}, PrologSlurmctld="(null)", JobCompLoc="/other")
+    event = "a file with what drfd slurm-conf drfd-event prints"
+    assert [each[:3] for each in without] == [
+        ("PrologSlurmctld", "not set", event),
+        ("JobCompLoc", "/other, with another text", event),
+        (
+            "job_submit.lua",
+            f"{GATE_PATH}, which cannot be read here",
+            "a file with what drfd slurm-conf job_submit.lua prints",
+        ),
+    ]
