@@ -264,14 +264,7 @@ class Journal:
             rows = self._db.execute("select data from jobs where live = 1 order by id")
             jobs = [self._records.job(data) for (data,) in rows]
             last_id = self._db.execute("select max(id) from jobs").fetchone()[0] or 0
-            drained = self._db.execute(
-                "select data from events where job_id is null and kind = 'Drained'"
-                " order by seq desc limit 1"
-            ).fetchone()
-            stopped = None
-            if drained is not None:
-                event = self._records.event("Drained", drained[0])
-                stopped = event if isinstance(event, ev.Drained) and event.on else None
+            drains = self._drains()
             try:
                 return Ledger.of_jobs(
                     axes,
@@ -280,12 +273,27 @@ class Journal:
                     next_id=max(
                         last_id + 1, self.arrays.last_id() + 1, int(self._fact("next_id") or 1)
                     ),
-                    drained=stopped,
+                    drained=drains.pop("", None),
+                    node_drains=drains,
                     ended=self._ended,
                 )
             except (TypeError, LookupError, AssertionError) as error:
                 # Each record can be read, but they contradict each other.
                 raise ValueError(f"its jobs contradict each other: {error!r}") from error
+
+    def _drains(self) -> dict[str, ev.Drained]:
+        """Return the drains that last, by node; that of all nodes under ""."""
+        rows = self._db.execute(
+            "select data from events where job_id is null and kind = 'Drained' order by seq"
+        )
+        found: dict[str, ev.Drained] = {}
+        for (data,) in rows:
+            event = self._records.event("Drained", data)
+            assert isinstance(event, ev.Drained)
+            found.pop(event.node, None)
+            if event.on:
+                found[event.node] = event
+        return found
 
     def _ended(self, ids: Sequence[int]) -> dict[int, End]:
         """Return the ends of these jobs, tasks and arrays, numbered in the order they happened.

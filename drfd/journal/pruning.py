@@ -20,7 +20,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
 from drfd.journal.past import BYTES_BY_UID, PastPayloads
-from drfd.journal.records import Records, StoredWords
+from drfd.journal.records import Records, StoredWords, decode_event
 from drfd.journal.texts import Commands
 
 #: Maximum number of events of one job or array, and of their bytes; the first and last events stay
@@ -154,7 +154,7 @@ _READ_AT_ONCE, _MOST_READ = 20, 500
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
 _PAGES_AT_ONCE, _PAGES_KEPT = 128, 256
 #: Kinds of records that belong to no job. The newest of each stays, because it is still valid.
-_JOBLESS_KINDS = ("Drained", *ev.AUDIT_KINDS)
+_JOBLESS_KINDS = tuple(ev.AUDIT_KINDS)
 #: Length in bytes above which the log is written back and truncated while there is no reader.
 _LOG_BYTES = 64 << 20
 #: Decodes a long command line as its row number, without reading it.
@@ -384,6 +384,27 @@ class Pruning:
                     break
                 self._db.execute("delete from events where seq = ?", (rows[0][0],))
                 left.take(rows[0][2])
+        for seq, size in self._outdated_drains(before_s):
+            if left.is_none:
+                break
+            self._db.execute("delete from events where seq = ?", (seq,))
+            left.take(size)
+
+    def _outdated_drains(self, before_s: float) -> list[tuple[int, int]]:
+        """Return number and length of the records of drains that another one of the same node
+        followed before that Unix time, the oldest first."""
+        rows = self._db.execute(
+            "select seq, at_s, data from events where job_id is null and kind = 'Drained'"
+            " order by seq desc"
+        ).fetchall()
+        found, followed_s = [], dict[str, float]()
+        for seq, at_s, data in rows:
+            event = decode_event("Drained", data)
+            assert isinstance(event, ev.Drained)
+            if followed_s.get(event.node, before_s) < before_s:
+                found.append((seq, len(data)))
+            followed_s[event.node] = at_s
+        return found[::-1]
 
     def _value(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0] or 0)

@@ -86,6 +86,8 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             return f"held by {fact.by}; {_undo('release', fact)} lets it go"
         case why.Draining():
             return _draining(fact, show_clock)
+        case why.NodesClosed():
+            return _nodes_closed(fact, show_clock)
         case why.WindowAhead():
             return _window_ahead(fact, show_clock)
         case why.OutOfQuota():
@@ -211,6 +213,9 @@ def unknown_start_text(reason: why.WaitReason, of: str | None = None) -> str | N
             return f"somebody must release {job} first"
         case why.Draining():
             return "no job starts until drf undrain"
+        case why.NodesClosed(nodes=nodes):
+            names = " or ".join(each.name for each in nodes)
+            return f"no job starts on {names} just now"
         case why.WindowAhead(from_s=None):
             return f"{job} is too long for the times between maintenance windows"
         case why.LauncherAway():
@@ -261,6 +266,8 @@ def wait_columns(reason: why.WaitReason, show_clock: ShowClock) -> WaitColumns:
             return WaitColumns("resume" if fact.is_suspended else "release", fact.by)
         case why.Draining():
             return WaitColumns("undrain", fact.by)
+        case why.NodesClosed():
+            return WaitColumns(" or ".join(each.name for each in fact.nodes))
         case why.WindowAhead():
             what = "never starts" if fact.from_s is None else f"end of {fact.name}"
             return WaitColumns(what, "maintenance window", until_s=fact.from_s)
@@ -335,6 +342,24 @@ def _draining(fact: why.Draining, show_clock: ShowClock) -> str:
     about = f": {fact.text}" if fact.text else ""
     since = show_clock(fact.since_s)
     return f"{fact.by} has stopped launching (drf drain) since {since}, until drf undrain{about}"
+
+
+def _nodes_closed(fact: why.NodesClosed, show_clock: ShowClock) -> str:
+    """Say what is the matter with each node, and when the job can start."""
+    found = "; ".join(_closed_node(each, show_clock) for each in fact.nodes)
+    then = "it starts there" if len(fact.nodes) == 1 else "it starts on one of them"
+    return f"{found}; {then} when that is over, and no other node has enough for it"
+
+
+def _closed_node(node: why.ClosedNode, show_clock: ShowClock) -> str:
+    parts = []
+    if node.away_since_s is not None:
+        parts.append(f"has been away since {show_clock(node.away_since_s)}")
+    if node.drained is not None:
+        about = f": {node.drained.text}" if node.drained.text else ""
+        since = show_clock(node.drained.since_s)
+        parts.append(f"was drained by {node.drained.by} at {since}{about}")
+    return f"node {node.name} {' and '.join(parts)}"
 
 
 def _array_limit(fact: why.ArrayLimit) -> str:

@@ -258,6 +258,28 @@ def test_the_reason_of_a_drain_outlives_the_daemon(
     assert loaded.stopped_s == first.at_s
 
 
+def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
+    journal: Journal, open_journal: Callable[[], Journal]
+) -> None:
+    of_n1, of_n2 = (
+        ev.Drained(at_s=at_s, on=True, by="root", node=node)
+        for at_s, node in ((1.0, "n1"), (2.0, "n2"))
+    )
+    others = [
+        ev.Drained(at_s=at_s, on=at_s % 2 == 1, by="root", node=node)
+        for at_s in (3.0, 4.0, 5.0, 6.0)
+        for node in ("", "n3")
+    ]
+    write(journal, of_n1, of_n2, *others)
+    while journal.remove_ended(1e9) is not None:
+        journal.commit()
+    left = [each for each in journal.events() if isinstance(each, ev.Drained)]
+    assert left == [of_n1, of_n2, *others[-2:]]
+    loaded = open_journal().load(Axes())
+    assert loaded.node_drains == {"n1": of_n1, "n2": of_n2}
+    assert loaded.drained is None
+
+
 def test_a_drain_of_a_journal_without_reasons_is_read() -> None:
     event = records.decode_event("Drained", b'{"at_s":36.5,"on":true,"by":"root"}')
     assert event == ev.Drained(at_s=36.5, on=True, by="root", reason="")

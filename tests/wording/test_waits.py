@@ -21,6 +21,7 @@ from drfd.core.explain.reasons import (
     BehindInFifo,
     BeyondLimit,
     BeyondMachine,
+    ClosedNode,
     DependenciesEnded,
     Draining,
     Evidence,
@@ -35,6 +36,7 @@ from drfd.core.explain.reasons import (
     MayNotPass,
     NeverStarts,
     NextPass,
+    NodesClosed,
     OutOfQuota,
     PathLimit,
     ReasonCode,
@@ -125,6 +127,22 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "root has stopped launching (drf drain) since T+5.0s, until drf undrain: disk swap",
     ),
     (LauncherAway(), "the launcher is away; jobs start again when it is back"),
+    (
+        NodesClosed((ClosedNode("n1", away_since_s=5.0),)),
+        "node n1 has been away since T+5.0s; it starts there when that is over, and no other node "
+        "has enough for it",
+    ),
+    (
+        NodesClosed(
+            (
+                ClosedNode("n1", drained=Draining("root", 5.0, "new fans")),
+                ClosedNode("n2", 7.0, Draining("root", 5.0)),
+            )
+        ),
+        "node n1 was drained by root at T+5.0s: new fans; node n2 has been away since T+7.0s and "
+        "was drained by root at T+5.0s; it starts on one of them when that is over, and no other "
+        "node has enough for it",
+    ),
     (NextPass(), "starts with the next pass"),
     # Dependencies and begin times.
     (
@@ -473,6 +491,7 @@ COLUMNS: list[tuple[Evidence, WaitColumns]] = [
     (AHEAD, WaitColumns("end of upgrade", "maintenance window", until_s=7260)),
     (replace(AHEAD, from_s=None), WaitColumns("never starts", "maintenance window")),
     (LauncherAway(), WaitColumns("launcher")),
+    (NodesClosed((ClosedNode("n1"), ClosedNode("n2"))), WaitColumns("n1 or n2")),
     (NextPass(), WaitColumns("next pass")),
     (
         NeverStarts("2_0", "1", Outcome.FAILED, RequiredOutcome.OK),
@@ -575,6 +594,7 @@ def test_attempts_are_counted_with_the_end_of_the_last_one(
         (HeldBy("root", "2"), "somebody must release it first"),
         (HeldBy("root", "2", is_suspended=True), "somebody must resume it first"),
         (Draining("root", 0), "no job starts until drf undrain"),
+        (NodesClosed((ClosedNode("n1"), ClosedNode("n2"))), "no job starts on n1 or n2 just now"),
         (WaitsFor(job((JobState.HELD, 1))), "the job that it waits for is held"),
         (WaitsFor(job((JobState.SUSPENDED, 1))), "the job that it waits for is suspended"),
         (WaitsFor(job()), "what it waits for can no longer happen"),

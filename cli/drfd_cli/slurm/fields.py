@@ -42,7 +42,7 @@ ENDED = (
 #: Codes of reasons → Slurm's; others are printed as they are.
 _REASONS = {
     "RESOURCES": "Resources", "EXTERNAL_LOAD": "Resources", "FAIR_SHARE": "Priority",
-    "MACHINE_SHORT": "Resources",
+    "MACHINE_SHORT": "Resources", "NODE_AWAY": "ReqNodeNotAvail",
     "RESERVATION": "Priority", "STARTING_SOON": "None", "DEPENDENCY": "Dependency",
     "DEPENDENCY_NEVER": "DependencyNeverSatisfied", "BEGIN_TIME": "BeginTime",
     "HELD": "JobHeldUser", "LIMIT": "AssocGrpLimit",

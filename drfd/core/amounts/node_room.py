@@ -74,6 +74,14 @@ class OnNodes(Placed):
     def with_amounts(self, amounts: Iterable[int]) -> Self:
         return self._like(amounts, self.nodes)
 
+    def beside(self, names: frozenset[str]) -> OnNodes:
+        """Return what is not on these nodes."""
+        amounts: Vector = tuple(self)
+        for name in names & self.nodes.keys():
+            amounts = minus(amounts, tuple(self.nodes[name]))
+        left = {name: held for name, held in self.nodes.items() if name not in names}
+        return OnNodes(amounts, left)
+
     def taken_away(self) -> Self:
         nothing = (0,) * len(self)
         return self._like(self, {name: minus(nothing, held) for name, held in self.nodes.items()})
@@ -102,14 +110,33 @@ class NodeRoom(OnNodes, Room):
 
     #: What each node has in all.
     capacity: Mapping[str, Vector]
+    #: Nodes on which nothing starts: the room is without them, whatever jobs give back there.
+    closed: frozenset[str]
 
     @classmethod
     def of(
-        cls, amounts: Iterable[int], nodes: Mapping[str, Vector], capacity: Mapping[str, Vector]
+        cls,
+        amounts: Iterable[int],
+        nodes: Mapping[str, Vector],
+        capacity: Mapping[str, Vector],
+        closed: frozenset[str] = frozenset(),
     ) -> Self:
         room = cls(amounts, nodes)
-        room.capacity = capacity
+        room.capacity, room.closed = capacity, closed
         return room
+
+    def without(self, names: Iterable[str]) -> Self:
+        """Return the room with these nodes closed."""
+        closed = self.closed.union(names)
+        left = {name: free for name, free in self.nodes.items() if name not in closed}
+        return self.of(self, left, self.capacity, closed).summed()
+
+    def changed(self, amounts: Iterable[int], other: Placed, change: Change) -> OnNodes:
+        assert isinstance(other, OnNodes)
+        if not self.closed.isdisjoint(other.nodes):
+            other = other.beside(self.closed)
+            amounts = [change(*pair) for pair in zip(self, other, strict=True)]
+        return super().changed(amounts, other, change)
 
     def place(self, demand: Vector) -> Vector | None:
         """Return the demand on the node of which the largest part that stays free is the smallest,
@@ -166,7 +193,9 @@ class NodeRoom(OnNodes, Room):
     def summed(self) -> Self:
         """Return the room with the sums over its nodes: one on which jobs hold more than it has
         takes nothing from the others."""
-        columns = zip(*[not_negative(free) for free in self.nodes.values()], strict=True)
+        nothing = (0,) * len(self)
+        rows = [not_negative(free) for free in self.nodes.values()]
+        columns = zip(nothing, *rows, strict=True)
         return self.with_amounts(map(sum, columns))
 
     def _on_each(self, change: Callable[[str, Room], Room]) -> Self:
@@ -178,4 +207,4 @@ class NodeRoom(OnNodes, Room):
         return self._like(self, nodes).summed()
 
     def _like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
-        return self.of(amounts, nodes, self.capacity)
+        return self.of(amounts, nodes, self.capacity, self.closed)

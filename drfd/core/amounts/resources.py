@@ -104,6 +104,11 @@ class Axes:
     nodes: tuple[Node, ...] = ()
 
     @property
+    def home(self) -> str:
+        """The name of the controller's own node; "" if there is one machine."""
+        return self.nodes[0].name if self.nodes else ""
+
+    @property
     def names(self) -> tuple[str, ...]:
         rates = _of_each(self.disks) if len(self.disks) > 1 else ("read", "write")
         return ("cores", "memory", *rates, *map(self.axis_of, self.gres), *_of_each(self.lost))
@@ -247,7 +252,17 @@ class Axes:
     def at_home(self, amount: Resources) -> Vector:
         """Return an amount that is used on the controller's own node."""
         vector = self.vector(amount)
-        return OnNodes(vector, {self.nodes[0].name: vector}) if self.nodes else vector
+        return OnNodes(vector, {self.home: vector}) if self.nodes else vector
+
+    def is_home(self, node: str) -> bool:
+        """Return whether this is the controller's own node."""
+        return node in ("", self.home)
+
+    def part_at_home(self, free: Vector) -> Vector:
+        """Return what of this is on the controller's own node."""
+        if not isinstance(free, OnNodes):
+            return free
+        return free.nodes.get(self.home, self.vector(NOTHING))
 
     def to_resume(self, demand: Vector, node: str) -> Vector:
         """Return what a job that is frozen on this node waits for."""

@@ -113,12 +113,18 @@ def may_touch(actor: st.Actor, spec: JobSpec) -> bool:
     return actor.is_admin or owns(actor, spec)
 
 
+def _refuse_unknown_node(name: str, axes: Axes) -> None:
+    """Raise Refused if there is no node of this name."""
+    names = [node.name for node in axes.nodes]
+    if name not in names:
+        there = f"there are {', '.join(names)}" if names else "there is one machine alone"
+        raise Refused("no-such-node", f"there is no node {name!r}", hint=there)
+
+
 def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
     """Raise Refused for a demand that no node can satisfy, where there are several."""
-    names = [node.name for node in axes.nodes]
-    if demand.node and demand.node not in names:
-        there = f"there are {', '.join(names)}" if names else "there is one machine alone"
-        raise Refused("no-such-node", f"there is no node {demand.node!r}", hint=there)
+    if demand.node:
+        _refuse_unknown_node(demand.node, axes)
     among = axes.nodes_for(demand)
     able = [node for node in axes.nodes if node.name in among]
     if demand.features and not able:
@@ -436,15 +442,26 @@ def _refuse_if_kept(job: Job, actor: st.Actor) -> None:
 def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:
     if not asked.actor.is_admin:
         raise NotPermitted("not-admin", "only an administrator may drain or undrain")
-    at_s, by, before = asked.now.at_s, asked.actor.user, ledger.drained
-    if not asked.on:
-        return [] if before is None else [ev.Drained(at_s=at_s, on=False, by=by)]
-    if before is None:
-        return [ev.Drained(at_s=at_s, on=True, by=by, reason=asked.reason or "")]
-    if asked.reason in (None, before.reason):
+    node, before = asked.node, ledger.drained
+    if node:
+        before = ledger.node_drains.get(node)
+        # A node that was removed from the configuration may still be undrained.
+        if before is None:
+            _refuse_unknown_node(node, ledger.axes)
+    if before is None and not asked.on:
         return []
-    since_s = before.stopped_s
-    return [ev.Drained(at_s=at_s, on=True, by=by, reason=asked.reason or "", since_s=since_s)]
+    if before is not None and asked.on and asked.reason in (None, before.reason):
+        return []
+    return [
+        ev.Drained(
+            at_s=asked.now.at_s,
+            on=asked.on,
+            by=asked.actor.user,
+            reason=(asked.reason or "") if asked.on else "",
+            since_s=before.stopped_s if before is not None and asked.on else None,
+            node=node,
+        )
+    ]
 
 
 #: Fields of `Change` for amounts that may be ranges.

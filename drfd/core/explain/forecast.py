@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from math import inf, isfinite
 from typing import NamedTuple
@@ -65,6 +65,9 @@ class Circumstances:
     before: tuple[Reservation, ...]
     now: Now
     external: ExternalLoad | None
+    #: See `Ledger`. A forecast takes no closed node to be opened.
+    node_drains: Mapping[str, ev.Drained] = field(default_factory=dict)
+    nodes_away: Mapping[str, float] = field(default_factory=dict)
     #: See `Ledger.windows`.
     windows: tuple[Window, ...] = ()
     #: See `Ledger.limit_hours`.
@@ -80,9 +83,11 @@ class Circumstances:
             arrays=arrays,
             next_id=self.next_id,
             drained=self.drained,
+            node_drains=self.node_drains,
             shortages=self.shortages.copy(),
             ended=lambda ids: self.ended,
         )
+        ledger.nodes_away = self.nodes_away
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         settle_all(ledger)
         week_use = None if self.week_use is None else self.week_use.copy()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, plus, short_axes
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
@@ -30,6 +31,7 @@ from drfd.core.fairness.week_quotas import QuotaUse, waits_for_week
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
+from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
@@ -48,6 +50,7 @@ class ReasonCode(StrEnum):
     BEGIN_TIME = "BEGIN_TIME"
     HELD = "HELD"
     DRAINING = "DRAINING"
+    NODE_AWAY = "NODE_AWAY"
     MAINTENANCE = "MAINTENANCE"
     QUOTA = "QUOTA"
     EXTERNAL_LOAD = "EXTERNAL_LOAD"
@@ -80,6 +83,24 @@ class Draining:
     by: str
     since_s: float
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedNode:
+    """A node on which nothing starts now."""
+
+    name: str
+    #: Since when its launcher is away (Unix time), or None if it is there.
+    away_since_s: float | None = None
+    #: The drain of this node, or None if there is none.
+    drained: Draining | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodesClosed:
+    """No job starts now on the only nodes that have as much as the job needs."""
+
+    nodes: tuple[ClosedNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +343,7 @@ class BehindInFifo:
 Evidence = (
     HeldBy
     | Draining
+    | NodesClosed
     | WindowAhead
     | OutOfQuota
     | LauncherAway
@@ -386,9 +408,7 @@ def explain_wait(
     if demand is None:
         return _unready(job, ledger, name_of)
     if ledger.drained is not None:
-        stop = ledger.drained
-        evidence = Draining(stop.by, stop.stopped_s, stop.reason)
-        return WaitReason(ReasonCode.DRAINING, evidence)
+        return WaitReason(ReasonCode.DRAINING, _draining(ledger.drained))
     if not can_launch:
         return WaitReason(ReasonCode.STARTING_SOON, LauncherAway())
     blocks = None if last is None else last.blocks
@@ -403,6 +423,11 @@ def explain_wait(
     beyond = short_axes(demand, rules.shares.capacity)
     if beyond:
         return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))
+    closed = _nodes_closed(demand, ledger, rules)
+    if closed is not None:
+        all_drained = all(each.drained is not None for each in closed.nodes)
+        code = ReasonCode.DRAINING if all_drained else ReasonCode.NODE_AWAY
+        return WaitReason(code, closed)
     beyond_limit = _beyond_limit(job, demand, ledger, rules)
     if beyond_limit is not None:
         return WaitReason(ReasonCode.LIMIT, beyond_limit)
@@ -540,6 +565,29 @@ def _beyond_limit(
                 until_s = _limit_rises_s(ledger, path, name)
                 return LimitAtThisHour(path, name, needed, most, until_s, from_s)
     return None
+
+
+def _draining(stop: ev.Drained) -> Draining:
+    return Draining(stop.by, stop.stopped_s, stop.reason)
+
+
+def _nodes_closed(demand: Vector, ledger: Ledger, rules: Rules) -> NodesClosed | None:
+    """Return the closed nodes of which one must be opened for the job to start, or None if another
+    node has enough without jobs, or none has."""
+    names = ledger.closed_nodes
+    room = rules.axes.room(rules.shares.capacity) if names else None
+    if not isinstance(room, NodeRoom) or fits(demand, room.without(names)):
+        return None
+    able = [name for name in room.nodes if fits(demand, room.without(room.nodes.keys() - {name}))]
+    if not able:
+        return None
+    return NodesClosed(tuple([_closed_node(name, ledger) for name in able]))
+
+
+def _closed_node(name: str, ledger: Ledger) -> ClosedNode:
+    stop = ledger.node_drains.get(name)
+    drained = None if stop is None else _draining(stop)
+    return ClosedNode(name, ledger.nodes_away.get(name), drained)
 
 
 def _limit_rises_s(ledger: Ledger, path: str, axis: str) -> float | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from drfd.core.amounts.instance_room import OnInstances
@@ -194,6 +195,11 @@ class Ledger:
         self.next_id = 1
         #: The event that stopped launching, or None while jobs are launched.
         self.drained: ev.Drained | None = None
+        #: The nodes on which launching is stopped, each with the event that did it.
+        self.node_drains: dict[str, ev.Drained] = {}
+        #: The nodes whose launcher is away, each since when (Unix time); the owner of the ledger
+        #: may replace them.
+        self.nodes_away: Mapping[str, float] = {}
         #: The array that the latest event was about, as a whole or through one of its tasks, even
         #: if that event ended it; None if it was about no array.
         self.latest_array: ArrayState | None = None
@@ -215,6 +221,7 @@ class Ledger:
         arrays: Iterable[LiveArray] = (),
         next_id: int = 1,
         drained: ev.Drained | None = None,
+        node_drains: Mapping[str, ev.Drained] = MappingProxyType({}),
         shortages: Shortages | None = None,
         ended: Callable[[Sequence[int]], Mapping[int, End]] | None = None,
     ) -> Ledger:
@@ -230,7 +237,7 @@ class Ledger:
         for job in jobs:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
-        ledger.drained = drained
+        ledger.drained, ledger.node_drains = drained, dict(node_drains)
         ledger.shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
@@ -252,9 +259,11 @@ class Ledger:
             arrays=self.arrays.live(),
             next_id=self.next_id,
             drained=self.drained,
+            node_drains=self.node_drains,
             shortages=self.shortages,
             ended=lambda ids: self.dependents.ended,
         )
+        ledger.nodes_away = self.nodes_away
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         return ledger
 
@@ -266,6 +275,11 @@ class Ledger:
         """Yield the specification of each live job, and of each live array for its tasks."""
         yield from (job.spec for job in self.jobs.values())
         yield from (array.spec for array, *_ in self.arrays.live())
+
+    @property
+    def closed_nodes(self) -> frozenset[str]:
+        """The nodes on which nothing starts now."""
+        return frozenset((*self.node_drains, *self.nodes_away))
 
     @property
     def draining(self) -> bool:
@@ -412,6 +426,14 @@ class Ledger:
             for leaf, ids in self.allocations.items()
         }
 
+    def _note_drain(self, event: ev.Drained) -> None:
+        if not event.node:
+            self.drained = event if event.on else None
+        elif event.on:
+            self.node_drains[event.node] = event
+        else:
+            self.node_drains.pop(event.node, None)
+
     def apply(self, event: ev.Event) -> Job | None:
         """Apply the event, and return the job after it, or None if it is not about a job.
 
@@ -419,7 +441,7 @@ class Ledger:
         """
         self.latest_array = None
         if isinstance(event, ev.Drained):
-            self.drained = event if event.on else None
+            self._note_drain(event)
             return None
         if isinstance(event, ev.IdsRaised):
             self.next_id = max(self.next_id, event.next_id)

@@ -314,8 +314,8 @@ class ArraySubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Launching was stopped (`on`) or allowed again, or the reason of the stop was changed; not
-    about one job."""
+    """Launching was stopped (`on`) or allowed again, on one node or on all, or the reason of the
+    stop was changed; not about one job."""
 
     at_s: float
     on: bool
@@ -324,6 +324,8 @@ class Drained:
     reason: str = ""
     #: Since when launching has been stopped, if only the reason was changed.
     since_s: float | None = None
+    #: The node, or "" for all of them.
+    node: str = ""
 
     @property
     def stopped_s(self) -> float:

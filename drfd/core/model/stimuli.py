@@ -157,6 +157,8 @@ class DrainAsked:
     actor: Actor
     #: None to keep the reason of a stop that lasts already.
     reason: str | None = None
+    #: The node, or "" for all of them.
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

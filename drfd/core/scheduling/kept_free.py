@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from drfd.core.amounts.instances import Instance, each_instance
+from drfd.core.amounts.node_room import node_of
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.amounts.vectors import Vector, minus
 from drfd.core.fairness.rules import Rules
@@ -55,6 +56,9 @@ def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resourc
 
 
 def runner_count(ledger: Ledger) -> int:
+    """Return the number of runners on the controller's own node."""
+    if ledger.axes.nodes:
+        return sum(ledger.axes.is_home(job.node) for job in ledger.allocated_jobs())
     return sum([ledger.job_counts.states[state] for state in ALLOCATED_STATES])
 
 
@@ -65,7 +69,8 @@ def launches_with_room(
     after them; or None if that is all of them. `held` is what each of them holds once it has
     started, and `free` is from before the pass.
 
-    A job alone on the machine always starts, since it may ask for the whole capacity.
+    A job alone on the machine always starts, since it may ask for the whole capacity. Where there
+    are several, the runners of other nodes take nothing from this one.
     """
     if rules.root_room_bytes is None:
         return None
@@ -78,11 +83,13 @@ def launches_with_room(
     for job_id in admitted:
         job = ledger.job(job_id)
         after = minus(free, held[job_id])
-        if job.state is JobState.SUSPENDED:
+        room = rules.axes.part_at_home(after)[axis]
+        is_elsewhere = not rules.axes.is_home(node_of(held[job_id]))
+        if job.state is JobState.SUSPENDED or is_elsewhere:
             # A suspended job has a runner already.
             left.append(job_id)
             free = after
-        elif not count or after[axis] >= runner_bytes(count + 1, rules) - before:
+        elif not count or room >= runner_bytes(count + 1, rules) - before:
             count += 1
             left.append(job_id)
             free = after

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 
+from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes, total
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up
@@ -159,11 +160,18 @@ def preempt(
         minus(ledger.axes.room(supply.capacity), ledger.allocated),
         total((release for _, release in leaving), ledger.nothing),
     )
-    if isinstance(free, Room):
+    if isinstance(free, NodeRoom):
+        free = free.without(ledger.closed_nodes)
+    elif isinstance(free, Room):
         free = free.summed()
     if demand is None or fits(demand, free):
         return []
-    candidates = (job for job in ledger.allocated_jobs() if _is_candidate(job, how, now.at_s))
+    closed = ledger.closed_nodes
+    candidates = (
+        job
+        for job in ledger.allocated_jobs()
+        if _is_candidate(job, how, now.at_s) and (job.node or ledger.axes.home) not in closed
+    )
     left = share_tree.as_held()
     for leaf, release in leaving:
         left.hold(leaf, minus(ledger.nothing, release))

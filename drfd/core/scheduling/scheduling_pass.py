@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from drfd.core.amounts.instances import Instance, Instances, choose_instances, each_instance
-from drfd.core.amounts.node_room import node_of
+from drfd.core.amounts.node_room import NodeRoom, node_of
 from drfd.core.amounts.resources import NOTHING
 from drfd.core.amounts.vectors import Room, Vector, minus
 from drfd.core.fairness.rules import Rules
@@ -157,7 +157,9 @@ def build_wait_index(
 def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
     """Return the free resources; an amount is negative where more is held than there is."""
     free = minus(rules.axes.room(rules.shares.capacity), ledger.allocated)
-    if isinstance(free, Room):
+    if isinstance(free, NodeRoom):
+        free = free.without(ledger.closed_nodes)
+    elif isinstance(free, Room):
         free = free.summed()
     taken = kept(ledger, rules, external)
     if taken is not NOTHING:

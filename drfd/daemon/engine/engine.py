@@ -421,6 +421,8 @@ class Engine:
         return Circumstances(
             next_id=self.ledger.next_id,
             drained=self.ledger.drained,
+            node_drains=self.ledger.node_drains,
+            nodes_away=self.ledger.nodes_away,
             shortages=self.ledger.shortages,
             ended=self.ledger.dependents.ended,
             run_times=self.scheduler.run_times,

@@ -113,6 +113,19 @@ def test_a_node_of_which_more_is_held_than_it_has_takes_nothing_from_others() ->
     assert (tuple(left), left.nodes["a"]) == ((4, 88), (-4, 56))
 
 
+def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
+    free = minus(room(a=(8, 64), b=(4, 32)), on((8, 8), "a")).without(["a"])
+    assert (free, free.nodes) == ((4, 32), {"b": (4, 32)})
+    back = plus(free, on((8, 8), "a"))
+    assert isinstance(back, NodeRoom)
+    assert (back, back.nodes, back.closed) == ((4, 32), {"b": (4, 32)}, {"a"})
+    assert place((5, 1), back) is None
+    assert short_axes((5, 1), back) == [0]
+    assert not fits(NodeDemand((1, 1), frozenset({"a"})), back)
+    nothing = back.without(["b"])
+    assert (nothing, place((1, 1), nothing)) == ((0, 0), None)
+
+
 def test_two_rooms_bound_each_other_on_each_node() -> None:
     both = least(room(a=(8, 1), b=(1, 8)), room(a=(1, 8), b=(8, 1)))
     assert not fits((2, 1), both)
@@ -157,3 +170,21 @@ def test_a_demand_is_placed_exactly_if_a_node_has_enough(
         held = [name for name in free.nodes if left.nodes[name] != free.nodes[name]]
         assert len(held) == any(demand)
         assert all(minus(free.nodes[name], demand) == left.nodes[name] for name in held)
+
+
+@given(
+    nodes=some.lists(amounts, min_size=2, max_size=4),
+    moves=some.lists(some.tuples(some.integers(0, 3), amounts, some.booleans()), max_size=6),
+)
+def test_a_room_without_nodes_is_the_room_of_the_others(
+    nodes: list[Vector], moves: list[tuple[int, Vector, bool]]
+) -> None:
+    whole = {f"n{at}": each for at, each in enumerate(nodes)}
+    closed = room(**whole).without(["n0"])
+    others = room(**{name: free for name, free in whole.items() if name != "n0"}).summed()
+    for at, held, is_start in moves:
+        change = on(held, f"n{at % len(nodes)}")
+        closed = minus(closed, change) if is_start else plus(closed, change)
+        if at % len(nodes):
+            others = minus(others, change) if is_start else plus(others, change)
+    assert (closed, closed.nodes, closed.summed()) == (others, others.nodes, others.summed())

@@ -653,6 +653,7 @@ def test_the_codes_are_the_documented_closed_list() -> None:
         "BEGIN_TIME",
         "HELD",
         "DRAINING",
+        "NODE_AWAY",
         "MAINTENANCE",
         "QUOTA",
         "EXTERNAL_LOAD",

@@ -99,3 +99,22 @@ def test_no_reservation_has_less_than_nothing_to_spare(stream: Stream) -> None:
         for each in done.reservations:
             assert min(each.extra) >= 0
             assert all(min(there) >= 0 for there in on_nodes(each.extra, list(stream.room.nodes)))
+
+
+@STEADY
+@given(some.data())
+def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
+    """Jobs start when and where they would without it."""
+    amounts = some.tuples(some.integers(1, 12), some.integers(0, 12))
+    first, *others = data.draw(some.lists(amounts, min_size=2, max_size=4))
+    below = [some.tuples(*(some.integers(0, top) for top in each)) for each in others]
+    whole = room(first, *others)
+    stream = data.draw(streams(whole.without(["n0"]), some.one_of(below)))
+    names = [f"n{at}" for at in range(1, len(others) + 1)]
+    nodes = dict(zip(names, others, strict=True))
+    alone = NodeRoom.of(map(sum, zip(*others, strict=True)), nodes, nodes)
+    closed, without = Machine(stream), Machine(stream._replace(room=alone))
+    for found, wanted in zip(closed.passes(), without.passes(), strict=True):
+        assert found.admitted == wanted.admitted
+        assert closed.held == without.held
+        assert found.reservations == wanted.reservations

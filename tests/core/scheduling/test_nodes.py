@@ -12,10 +12,19 @@ from core.explain.test_reasons import why
 from core.ledger.test_instances import run, submit
 from drfd.core.amounts.node_room import OnNodes
 from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.explain.reasons import TooLittleFree
+from drfd.core.explain.reasons import (
+    ClosedNode,
+    Draining,
+    NodesClosed,
+    ReasonCode,
+    TooLittleFree,
+    WaitReason,
+)
 from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.model import stimuli as st
+from drfd.core.model.events import Drained
 from drfd.core.model.job import JobSpec, JobState
+from drfd.core.scheduling.kept_free import RUNNER_BYTES, runner_count
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
@@ -207,3 +216,110 @@ def test_load_from_outside_is_noticed_by_the_size_of_the_first_node() -> None:
         scheduler.external_load.see(demand(1, 0), rules, now(at_s).at_s)
     load = scheduler.external_load.load(now(10).at_s)
     assert load is not None and load.kept == demand(1, 0)
+
+
+def drained(bench: Bench, node: str, *, on: bool = True) -> None:
+    bench.feed(st.DrainAsked(now(50), on, ADMIN, "new fans" if on else None, node))
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy: str) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
+    bench.ledger.nodes_away = {"n0": 50.0}
+    jobs = [bench.submit(of(2)) for _ in range(3)]
+    assert bench.schedule() == jobs[:2]
+    assert nodes_of(bench, *jobs) == ["n1", "n1", ""]
+    bench.ledger.nodes_away = {}
+    assert bench.schedule() == jobs[2:]
+    assert nodes_of(bench, *jobs) == ["n1", "n1", "n0"]
+    bench.check()
+
+
+def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None:
+    """Neither a reservation nor a long wait keeps others from the other node."""
+    bench, scheduler = Bench(with_nodes((8, 16), (4, 8))), Scheduler(3600)
+    bench.ledger.nodes_away = {"n0": 50.0}
+    bound = submit(bench, scheduler, of(1, node="n0"), 0)
+    large = submit(bench, scheduler, of(6), 0)
+    for at_s in (0, 1000, 10**6):
+        small = submit(bench, scheduler, of(4, time_limit_s=9000), at_s)
+        assert run(bench, scheduler, at_s) == [small]
+        assert scheduler.reservations == ()
+        for each in (bound, large):
+            told = NodesClosed((ClosedNode("n0", away_since_s=50.0),))
+            assert why(bench, each) == WaitReason(ReasonCode.NODE_AWAY, told)
+        bench.feed(attempt_started(small, at_s=at_s))
+        scheduler.note(bench.job(small))
+        bench.finish(small)
+        scheduler.forget_derived_state()
+    bench.ledger.nodes_away = {}
+    bench.check()
+
+
+def test_a_drained_node_is_told_apart_from_one_that_is_away() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), (2, 4)))
+    large, bound = bench.submit(of(3)), bench.submit(of(1, node="n0"))
+    drained(bench, "n0")
+    stop = Draining("root", now(50).at_s, "new fans")
+    bench.ledger.nodes_away = {"n1": 60.0}
+    assert bench.schedule() == []
+    away = NodesClosed((ClosedNode("n0", drained=stop), ClosedNode("n1", away_since_s=60.0)))
+    assert why(bench, large) == WaitReason(ReasonCode.NODE_AWAY, away)
+    only = NodesClosed((ClosedNode("n0", drained=stop),))
+    assert why(bench, bound) == WaitReason(ReasonCode.DRAINING, only)
+    copy = bench.ledger.with_axes(bench.rules.axes)
+    assert copy.closed_nodes == bench.ledger.closed_nodes == {"n0", "n1"}
+    drained(bench, "n0", on=False)
+    assert bench.schedule() == [large, bound]
+    bench.ledger.nodes_away = {}
+    bench.check()
+
+
+def test_a_node_is_drained_by_administrators_and_by_its_name() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    with pytest.raises(Exception, match="only an administrator"):
+        bench.feed(st.DrainAsked(now(), True, ALICE, node="n0"))
+    with pytest.raises(Exception, match="no node 'n7'"):
+        bench.feed(st.DrainAsked(now(), True, ADMIN, node="n7"))
+    assert bench.feed(st.DrainAsked(now(), False, ADMIN, node="n0")) == []
+    drained(bench, "n1")
+    assert bench.feed(st.DrainAsked(now(60), True, ADMIN, "new fans", "n1")) == []
+    (event,) = bench.feed(st.DrainAsked(now(60), True, ADMIN, "new disks", "n1"))
+    assert isinstance(event, Drained) and event.stopped_s == now(50).at_s
+    assert not bench.ledger.draining
+    assert bench.ledger.closed_nodes == {"n1"}
+
+
+def test_a_frozen_job_waits_for_its_own_node() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    frozen = bench.start(of(3))
+    bench.suspend(frozen)
+    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
+    bench.ledger.nodes_away = {"n0": 50.0}
+    assert bench.schedule() == []
+    found = why(bench, frozen)
+    assert found is not None and found.code is ReasonCode.NODE_AWAY
+    bench.ledger.nodes_away = {}
+    assert bench.schedule() == [frozen]
+
+
+def test_nobody_is_stopped_for_room_on_a_closed_node() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for at_s in (0, 10):
+        bench.start(of(4, preemptible=True), at_s=at_s)
+    drained(bench, "n1")
+    starving = Starving("root.bob", bench.submit(of(4, pool="root.bob", actor=BOB)))
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, bench.ledger.queues)
+    supply = Supply(capacity=bench.rules.shares.capacity)
+    found = preempt(bench.ledger, share_tree, supply, starving, Preempting(), now(5000))
+    assert {bench.job(event.job_id).node for event in found} == {"n0"}
+
+
+def test_runners_take_memory_of_the_first_node_alone() -> None:
+    """There is memory for one runner beside the capacity, and the nodes are full of jobs."""
+    rules = with_nodes((4, 8), (4, 8), root_room_bytes=RUNNER_BYTES)
+    bench = Bench(rules)
+    jobs = [bench.submit(of(1, 2, node=node)) for node in ("n0", "n1") for _ in range(4)]
+    assert bench.schedule() == [*jobs[:3], *jobs[4:]]
+    assert runner_count(bench.ledger) == 3
+    bench.check()
