@@ -112,9 +112,9 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
             yield ev.Resumed(job_id=job_id, at_s=now.at_s, mono_s=now.mono_s)
             continue
         instances: Instances = ()
-        if job.spec.demand.gres:
+        axes, node = ledger.axes, node_of(plan.held.get(job_id))
+        if job.spec.demand.gres and axes.is_home(node):
             taken = {*ledger.taken, *chosen}
-            axes = ledger.axes
             whole, shared = axes.split_gres(job.spec.demand.gres, plan.held.get(job_id))
             instances = choose_instances(whole, axes.instances, taken, axes.places)
             instances = tuple(sorted((*instances, *shared)))
@@ -124,7 +124,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
             at_s=now.at_s,
             attempt=job.attempt + 1,
             instances=instances,
-            node=node_of(plan.held.get(job_id)),
+            node=node,
             why=plan.start_reason(job_id),
         )
 

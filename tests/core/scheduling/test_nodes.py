@@ -323,3 +323,26 @@ def test_runners_take_memory_of_the_first_node_alone() -> None:
     assert bench.schedule() == [*jobs[:3], *jobs[4:]]
     assert runner_count(bench.ledger) == 3
     bench.check()
+
+
+def test_instances_are_of_the_first_node_alone() -> None:
+    """Which ones a job is given on another node is that node's business; how many is counted."""
+    sizes = {"n0": 1, "n1": 2}
+    nodes = tuple(
+        Node(name=name, capacity=replace(demand(4, 8), gres=(("tape", count),)))
+        for name, count in sizes.items()
+    )
+    axes = Axes(gres=("tape",), instances=(("tape", ("0",)),), nodes=nodes)
+    bench = Bench(Rules(axes=axes, capacity=replace(demand(8, 16), gres=(("tape", 3),))))
+    asks = replace(demand(1, 1), gres=(("tape", 1),))
+    jobs = [bench.submit(spec(asks=asks)) for _ in range(4)]
+    assert bench.schedule() == jobs[:3]
+    given = {(bench.job(each).node, bench.job(each).instances) for each in jobs[:3]}
+    assert given == {("n0", (("tape", ("0",)),)), ("n1", ())}
+    assert sorted(nodes_of(bench, *jobs[:3])) == ["n0", "n1", "n1"]
+    bench.check()
+    on_own = next(each for each in jobs[:3] if bench.job(each).node == "n0")
+    bench.finish(on_own)
+    assert bench.schedule() == jobs[3:]
+    assert bench.job(jobs[3]).instances == (("tape", ("0",)),)
+    bench.check()
