@@ -24,10 +24,10 @@ _NODE_CORES, _NODE_MEMORY_MB = 4, 2000
 
 def missing() -> str:
     """Return why no cluster can be made here, or nothing if one can, or must."""
-    if os.environ.get("DRFD_SLURM") == "required":
-        return ""
     if os.getuid() != 0:
         return "Slurm's daemons need root"
+    if os.environ.get("DRFD_SLURM") == "required":
+        return ""
     lacking = {package for name, package in _PACKAGES.items() if not shutil.which(name, path=_PATH)}
     return f"not installed: {', '.join(sorted(lacking))}" if lacking else ""
 
