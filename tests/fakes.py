@@ -147,6 +147,9 @@ class FakeHost:
     def is_ready(self) -> bool:
         return self.ready
 
+    def nodes_away(self) -> frozenset[str]:
+        return frozenset()
+
     def perform(self, effect: Effect, job: Job) -> None:
         self.effects.append(effect)
 

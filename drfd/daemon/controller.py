@@ -40,9 +40,11 @@ from drfd.daemon.config import Config, Site
 from drfd.daemon.countable import late_gpus, names_with_nodes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
+from drfd.daemon.engine.nodes import home_and_others
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.monitoring.disk_lender import DiskLender
@@ -130,10 +132,17 @@ class Daemon:
             settings=_launch_settings(config, site),
             meter=self._meter,
         )
+        others = Link(
+            socket_path=places.slurm_launcher / SOCKET_NAME,
+            settings=self._link.settings,
+            meter=self._meter,
+        )
+        self._links = Links(self._link, others)
+        self._links.adopt(home_and_others(site.rules.axes))
         self._engine = Engine(
             journal=self.journal,
             rules=site.rules,
-            host=self._link,
+            host=self._links,
             clock=clock,
             curve_of=self._curves.final_curve,
             on_failure=_end_after,
@@ -169,6 +178,7 @@ class Daemon:
             meter=self._meter,
             curves=self._curves,
             link=self._link,
+            links=self._links,
             reserves=self._reserves,
             install=install,
             takes_root=0 in surroundings.allow,
@@ -202,7 +212,7 @@ class Daemon:
         sys.setswitchinterval(_SWITCH_S)
         defer_full_collections()
         parts = [
-            asyncio.create_task(self._link.run(self._engine)),
+            asyncio.create_task(self._links.run(self._engine)),
             asyncio.create_task(self._sampler.run()),
             asyncio.create_task(self._lender.run()),
             asyncio.create_task(self._retention.run()),
@@ -252,7 +262,8 @@ class Daemon:
         self._engine.adopt(site.rules, _limit_hours(site.rules))
         site = self._and_open(before, self._and_lost(site))
         self._requests.config, self._requests.site = config, site
-        self._link.settings = _launch_settings(config, site)
+        self._links.adopt(home_and_others(site.rules.axes))
+        self._links.set_up(_launch_settings(config, site))
         self._link.measure_gpus()
         self._adopt_windows(config)
         self._engine.want_pass()

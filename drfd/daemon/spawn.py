@@ -59,6 +59,11 @@ class Places:
         """The launcher's directory, with attempt files and its socket; root's in system mode."""
         return self.given_launcher or self.state / "launcher"
 
+    @property
+    def slurm_launcher(self) -> Path:
+        """The directory of the launcher of Slurm's nodes, if there are any."""
+        return self.launcher.with_name(self.launcher.name.replace("launcher", "slurm-launcher"))
+
     def key_socket(self) -> Path | None:
         """Return the socket where users get their keys, or None if the launcher has this process's
         uid: then its secrets could not be kept from this process."""

@@ -372,6 +372,9 @@ class World:
     def is_ready(self) -> bool:
         return self.ready
 
+    def nodes_away(self) -> frozenset[str]:
+        return frozenset()
+
     def perform(self, effect: Effect, job: Job) -> None:
         assert self.journal is not None
         claim(not self.journal.pending, "an order goes out before it is durable", effect)

@@ -223,7 +223,7 @@ def _breached(job: Job, breach: st.Breached) -> list[ev.Event]:
 def _tick(ledger: Ledger, tick: st.Tick, rules: Rules) -> list[ev.Event]:
     found: list[ev.Event] = []
     for job in ledger.allocated_jobs():
-        due_mono_s = deadline_mono_s(job, rules.grace_s, tick.heard_since_mono_s)
+        due_mono_s = deadline_mono_s(job, rules.grace_s, tick.heard.since_mono_s(job.node))
         if due_mono_s is None or due_mono_s > tick.now.mono_s:
             continue
         if job.state is JobState.STOPPING:

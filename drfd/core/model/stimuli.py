@@ -269,12 +269,23 @@ class Breached(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """Since when launchers take orders, on the monotonic clock; None while one takes none."""
+
+    #: That of the controller's own node, and of all that are not named.
+    mono_s: float | None = 0.0
+    by_node: Mapping[str, float | None] = field(default_factory=dict)
+
+    def since_mono_s(self, node: str) -> float | None:
+        return self.by_node.get(node, self.mono_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed, so wall-time limits and grace times are checked."""
 
     now: Now
-    #: Monotonic time since which the launcher takes orders, or None if it takes none now.
-    heard_since_mono_s: float | None = 0.0
+    heard: Heard = field(default_factory=Heard)
 
 
 Stimulus = (

@@ -45,6 +45,7 @@ from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
 from drfd.core.model.stimuli import (
     AttemptStarted,
     ChangeAsked,
+    Heard,
     Kept,
     NeverNotified,
     Now,
@@ -60,6 +61,7 @@ from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.journal_upkeep import AuditRecords
+from drfd.daemon.engine.nodes import ALL_NODES, Nodes
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -92,6 +94,9 @@ class Host(Protocol):
 
     def is_ready(self) -> bool:
         """Whether it can take orders now. When it becomes ready it asks again for owed effects."""
+
+    def nodes_away(self) -> frozenset[str]:
+        """Return the nodes for which it takes none now, while it takes those for others."""
 
     def perform(self, effect: Effect, job: Job) -> None: ...
 
@@ -190,9 +195,9 @@ class Engine:
     #: only jobs still name.
     _ordinary: Rules = field(init=False)
     _configured: Rules = field(init=False)
-    #: The highest attempt that the launcher has under a job's id and that is not the job's own:
-    #: the job's next attempt gets a higher number.
-    taken_attempts: dict[int, int] = field(default_factory=dict)
+    #: The highest attempt that a launcher has under a job's id and that is not the job's own, by
+    #: the link to it: the job's next attempt gets a higher number.
+    taken_attempts: dict[object, dict[int, int]] = field(default_factory=dict)
     #: Dependents that one turn notifies of the ends of other jobs, at most.
     notified_at_once: int = 64
     #: Seconds for which the latest turn has notified dependents, which no client has asked for.
@@ -221,6 +226,8 @@ class Engine:
     _leftovers_due_mono_s: float = 0.0
     #: When the host last became ready, on the monotonic clock.
     _ready_since_mono_s: float = 0.0
+    #: The same for the nodes of single launchers, where there are several.
+    _node_ready_since_mono_s: dict[str, float] = field(default_factory=dict)
     #: When launches that were put off are tried again, a maintenance window is over, or quotas are
     #: restored, in Unix time.
     _retry_s: float | None = None
@@ -308,8 +315,11 @@ class Engine:
     def due_s(self) -> float | None:
         """Return in how many seconds a turn is due by time alone, or None: when a wall-time limit
         or grace time ends, a begin time comes, postponed launches are due, or a rest is over."""
-        now, grace_s, since_s = self.clock(), self.rules.grace_s, self.heard_since_mono_s
-        dues = (deadline_mono_s(job, grace_s, since_s) for job in self.ledger.allocated_jobs())
+        now, grace_s, heard = self.clock(), self.rules.grace_s, self.heard
+        dues = (
+            deadline_mono_s(job, grace_s, heard.since_mono_s(job.node))
+            for job in self.ledger.allocated_jobs()
+        )
         delays = [due - now.mono_s for due in dues if due is not None]
         begin_s = self.ledger.begins.first[0] - now.at_s if self.ledger.begins else 0.0
         if begin_s > 0:
@@ -329,6 +339,7 @@ class Engine:
         answers: list[tuple[Work, list[ev.Event] | DrfdError]]
         touched: dict[int, Job] = {}
         self._follow_limit_hours()
+        self._follow_nodes()
         while True:
             try:
                 self.audit.write()
@@ -402,18 +413,40 @@ class Engine:
             self.host.perform(effect, job)
             reach("engine.after-effect")
 
-    def perform_all_owed(self) -> None:
-        """Send all owed effects of live jobs to a host that has just become ready."""
-        self._ready_since_mono_s = self.clock().mono_s
-        for job in sorted(self.ledger.allocated_jobs(), key=lambda job: job.id):
+    def perform_all_owed(self, nodes: Nodes = ALL_NODES) -> None:
+        """Send all owed effects of live jobs to a host that has just become ready for these
+        nodes."""
+        ready_mono_s = self.clock().mono_s
+        if nodes.names is None:
+            self._ready_since_mono_s = ready_mono_s
+        else:
+            self._node_ready_since_mono_s.update(dict.fromkeys(nodes.names, ready_mono_s))
+        for job in sorted(filter(nodes.has, self.ledger.allocated_jobs()), key=lambda job: job.id):
             self.perform_owed(job)
-        for job in self.ledger.jobs_to_notify():
-            self.perform_owed(job)
+        if nodes.has_home:
+            for job in self.ledger.jobs_to_notify():
+                self.perform_owed(job)
 
     @property
-    def heard_since_mono_s(self) -> float | None:
-        """Since when the host takes orders, on the monotonic clock; None if it takes none now."""
-        return self._ready_since_mono_s if self.host.is_ready() else None
+    def heard(self) -> Heard:
+        """Since when the host takes orders."""
+        if not self.host.is_ready():
+            return Heard(None)
+        since_mono_s: dict[str, float | None] = dict(self._node_ready_since_mono_s)
+        since_mono_s.update(dict.fromkeys(self.host.nodes_away()))
+        home_mono_s = since_mono_s.get(self.rules.axes.home, self._ready_since_mono_s)
+        return Heard(home_mono_s, since_mono_s)
+
+    def _follow_nodes(self) -> None:
+        """Have nothing started on nodes of which the host takes no orders."""
+        away = self.host.nodes_away()
+        before = self.ledger.nodes_away
+        if away != before.keys():
+            now_s = self.clock().at_s
+            for name in sorted(before.keys() ^ away):
+                log.info("event=node-%s node=%s", "away" if name in away else "back", name)
+            self.ledger.nodes_away = {name: before.get(name, now_s) for name in sorted(away)}
+            self._wants_pass = True
 
     def circumstances(self) -> Circumstances:
         """Return the starting point of a forecast, except rules, jobs and arrays. Parts of it
@@ -657,7 +690,7 @@ class Engine:
             case StoringAsked():
                 return replace(stimulus, kept=self._kept(stimulus.job_id))
             case Tick():
-                return replace(stimulus, heard_since_mono_s=self.heard_since_mono_s)
+                return replace(stimulus, heard=self.heard)
             case _:
                 return stimulus
 
@@ -697,9 +730,11 @@ class Engine:
         is_idle = True
         for event in self.scheduler.run(self.ledger, self.rules, self.clock()):
             is_idle = False
-            if isinstance(event, ev.Admitted) and event.job_id in self.taken_attempts:
-                above = self.taken_attempts[event.job_id] + 1
-                event = replace(event, attempt=max(event.attempt, above))
+            if isinstance(event, ev.Admitted):
+                for taken in self.taken_attempts.values():
+                    if event.job_id in taken:
+                        above = taken[event.job_id] + 1
+                        event = replace(event, attempt=max(event.attempt, above))
             self._record(event, touched)
         end_mono_s = self.clock().mono_s
         if is_idle and end_mono_s - begin_mono_s > _LONG_PASS_S:
@@ -768,7 +803,7 @@ class Engine:
     def _use_ledger(self, ledger: Ledger) -> None:
         """Replace the ledger. Each ledger numbers ends from the start, so the progress of
         notifying dependents, which goes by these numbers, is reset too."""
-        self.ledger = ledger
+        ledger.nodes_away, self.ledger = self.ledger.nodes_away, ledger
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         self._settlement = Settlement()
 

@@ -15,6 +15,7 @@ from drfd.common.units import clock_time, show_duration
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, shared_text
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
@@ -127,7 +128,11 @@ _NO_GPU = (
 )
 
 
-def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
+def doctor_view(
+    site: Site, link: Link, journal_id: str, links: Link | Links | None = None
+) -> EnforcementView:
+    """Return what is enforced here; `links` are those of all launchers, if there may be several."""
+    links = links or link
     controls = {disk.name: disk_control(disk, link.hello) for disk in site.disks}
     disks: list[DiskView] = [
         {
@@ -165,7 +170,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
             *link.hello.get("warnings", []),
             *link.hello.get("lost_devices", []),
         ],
-        "stuck_jobs": sorted(job_id for job_id, _ in link.stuck),
+        "stuck_jobs": sorted(job_id for job_id, _ in links.stuck),
         "strays": [
             {
                 "id": job_id,
@@ -174,7 +179,7 @@ def doctor_view(site: Site, link: Link, journal_id: str) -> EnforcementView:
                 "user": owner.user,
                 "is_foreign": owner.journal not in (None, journal_id),
             }
-            for (job_id, attempt), owner in sorted(link.strays.items(), key=lambda each: each[0])
+            for (job_id, attempt), owner in sorted(links.strays.items(), key=lambda each: each[0])
         ],
         "launcher": "connected" if link.is_ready() else "away",
     }

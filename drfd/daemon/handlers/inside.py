@@ -10,7 +10,8 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Actor
-from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.link import Link, launcher_away
+from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.protocol.replies import ExecReply
 from drfd.protocol.requests import ExecRequest
@@ -26,7 +27,7 @@ _WAITS = ("does not run yet", "drf why {0}")
 
 
 async def run_inside(
-    lookup: Lookup, link: Link, actor: Actor, request: ExecRequest, *, is_signed: bool
+    lookup: Lookup, links: Link | Links, actor: Actor, request: ExecRequest, *, is_signed: bool
 ) -> ExecReply:
     """Have a command run inside a job, and return when it runs. `is_signed`: whether it needs its
     user's signature. Raises Refused, NotPermitted, Unavailable."""
@@ -40,6 +41,9 @@ async def run_inside(
     _insist_on_running(job)
     if job.attempt != request.attempt:
         raise Refused("begun-again", f"job {job.label} has begun again meanwhile", hint="try again")
+    link = links.of(job)
+    if link is None:
+        raise launcher_away()
     if not link.hello.get("exec", False):
         raise Refused(
             "no-cgroups",

@@ -59,6 +59,7 @@ from drfd.daemon.handlers.submission import (
 from drfd.daemon.handlers.waiting import WaitingRows
 from drfd.daemon.launcher_link.lending import ENTRENCHED, unlent_text
 from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
 from drfd.daemon.monitoring.disk_lender import DiskLoan
@@ -125,6 +126,7 @@ class Requests:
     site: Site
     meter: Meter
     curves: Curves
+    #: The link to the controller's own launcher.
     link: Link
     reserves: Reserves
     install: InstallContext
@@ -140,6 +142,8 @@ class Requests:
     loan_of: Callable[[Job], Loan | None] = lambda job: None
     #: Returns what a running job may use now of its ranges of disk rates.
     disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
+    #: The links to all launchers, if there may be several.
+    links: Links | None = None
     _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
@@ -222,7 +226,11 @@ class Requests:
                 return self._doctor()
             case msg.ExecRequest():
                 return await run_inside(
-                    self._lookup, self.link, actor, request, is_signed=self.key_socket is not None
+                    self._lookup,
+                    self.links or self.link,
+                    actor,
+                    request,
+                    is_signed=self.key_socket is not None,
                 )
             case msg.EndStrayRequest():
                 return self._end_stray(actor, request)
@@ -241,7 +249,7 @@ class Requests:
         return {**reply, **self._service_state()} if self.link.is_missed() else reply
 
     def _doctor(self) -> DoctorReply:
-        view = doctor_view(self.site, self.link, self.engine.journal.id)
+        view = doctor_view(self.site, self.link, self.engine.journal.id, self.links)
         return {
             **view,
             "warnings": [*view["warnings"], *self.reserves.warnings()],
@@ -699,7 +707,8 @@ class Requests:
         if not actor.is_admin:
             raise NotPermitted("not-admin", "only an administrator may end a stray attempt")
         name = f"{request.id}.{request.attempt}"
-        if not self.link.end_stray((request.id, request.attempt)):
+        links = self.links or self.link
+        if not links.end_stray((request.id, request.attempt)):
             raise Refused("no-stray", f"{name} is no stray attempt", hint="drf doctor lists them")
         return {"ended": name}
 

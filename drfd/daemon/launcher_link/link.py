@@ -1,4 +1,4 @@
-"""The link to the launcher: one connection at a time, which carries orders and reports.
+"""The link to a launcher: one connection at a time, which carries orders and reports.
 
 On every new connection the launcher lists all attempts that it knows, the ledger is reconciled with
 the list, and every effect that is still owed is sent again, so a lost connection does no harm.
@@ -55,6 +55,7 @@ from drfd.core.model.stimuli import (
     Tick,
 )
 from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.engine.nodes import ALL_NODES, Nodes
 from drfd.daemon.launcher_link.lending import CORES, DISKS, lends
 from drfd.daemon.launcher_link.messages import (
     AttemptReport,
@@ -128,8 +129,20 @@ def booted_at_s() -> float:
 class Link:
     """An engine's `Host`: the launcher, connected or not, and its latest reports about itself."""
 
-    def __init__(self, *, socket_path: Path, settings: LaunchSettings, meter: Meter) -> None:
+    def __init__(
+        self,
+        *,
+        socket_path: Path,
+        settings: LaunchSettings,
+        meter: Meter,
+        nodes: Nodes = ALL_NODES,
+    ) -> None:
+        """`nodes` are those on which this launcher runs jobs."""
         self.settings = settings
+        self.nodes = nodes
+        #: Set while there is a node: without one no launcher is looked for.
+        self._has_nodes = asyncio.Event()
+        self.adopt(nodes)
         self.meter = meter
         self.gpu_use = GpuUse(meter)
         self._socket_path = socket_path
@@ -152,6 +165,25 @@ class Link:
 
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
+
+    def adopt(self, nodes: Nodes) -> None:
+        """Let the launcher run jobs on these nodes from now on."""
+        before, self.nodes = self.nodes, nodes
+        if nodes.names == frozenset():
+            self._has_nodes.clear()
+        else:
+            self._has_nodes.set()
+        if nodes != before and self._connection is not None:
+            self._connection.list_again()
+
+    def of(self, job: Job) -> Link:
+        """Return the link to the job's launcher, as `Links` do."""
+        return self
+
+    def nodes_away(self) -> frozenset[str]:
+        """Return the nodes without a launcher while there is one elsewhere: never any, because
+        this is the only one."""
+        return frozenset()
 
     def lends_cores(self) -> bool:
         """Return whether idle cores are lent to running jobs."""
@@ -223,25 +255,30 @@ class Link:
     async def run(self, engine: Engine) -> None:
         """Connect, exchange orders and reports, and connect again. Never returns."""
         while True:
+            await self._has_nodes.wait()
             try:
                 await self._connect(engine)
             except (OSError, ValueError, protocol.BadMessage, MemoryError) as error:
                 self._log_away(str(error) or "out of memory")
             finally:
-                if self.is_ready():
+                was_ready = self.is_ready()
+                if was_ready:
                     self.away_since_s, self._logged_away = time.monotonic(), False
                 if self._connection is not None:
                     self._connection.close()
                 self._connection = None
+                if was_ready and not self.nodes.are_all:
+                    # Who waits for these nodes is told so.
+                    engine.submit(Work(Tick(engine.clock())))
             await asyncio.sleep(_RETRY_S)
 
     def _log_away(self, error: str) -> None:
         """Log a lost connection, and once that no new one has been made for a while."""
         if self.is_ready():
-            log.warning("event=launcher-away error=%s", error)
+            log.warning("event=launcher-away%s error=%s", self.nodes, error)
         elif not self._logged_away and (self.away_s() or 0.0) > _STILL_AWAY_S:
             self._logged_away = True
-            log.error("event=launcher-still-away error=%s", error)
+            log.error("event=launcher-still-away%s error=%s", self.nodes, error)
 
     async def _connect(self, engine: Engine) -> None:
         with at_socket(self._socket_path) as address:
@@ -483,7 +520,7 @@ class LauncherConnection:
             proof=payload.proof,
             beside=engine.ledger.allocated_jobs(),
             taken=engine.ledger.taken,
-            most=most_here(job.spec, engine.rules.own_capacity) if self._link.lends_any() else None,
+            most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.
@@ -493,6 +530,9 @@ class LauncherConnection:
             grants = tuple(dataclasses.replace(each, memory_bytes=0) for each in order.grants)
             order = dataclasses.replace(order, grants=grants)
         return with_slurm_variables(order, payload.env), payload
+
+    def _lends_any(self) -> bool:
+        return self._link.nodes.has_home and self._link.lends_any()
 
     def _send_attempt(self, effect: Effect) -> None:
         command = _COMMANDS[type(effect)]
@@ -504,8 +544,9 @@ class LauncherConnection:
         match report:
             case HelloReport():
                 self._link.hello = report.facts
-                self._meter.configure(report.mounts, judges_io=report.measures_io)
-                self.measure_gpus()
+                if self._link.nodes.has_home:
+                    self._meter.configure(report.mounts, judges_io=report.measures_io)
+                    self.measure_gpus()
             case GpusReport():
                 self._take_gpus(report)
             case ListedReport():
@@ -543,18 +584,24 @@ class LauncherConnection:
         if job is not None and not report.owner.may_be(owner_of(job, self._engine.journal.id)):
             # The report is about a stray with the job's id.
             return
+        if job is not None and not self._link.nodes.may_have(job):
+            # So is this one: the job runs elsewhere.
+            return
         measured = None
         then: Callable[[], None] | None = None
         is_removed = False
         match report:
-            case StartedReport() if job is not None:
+            case StartedReport() if job is not None and self._link.nodes.has_home:
                 self._meter.watch(key, report.runner_pid, report.cgroup)
                 if report.lends is not None:
                     self._link.borrowers[key] = report.lends
             case EndedReport() if job is not None:
-                cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
-                measured = self._meter.finish(job, cpu_s, report.mono_s)
-                if left_bytes := report.counted.get("left_bytes"):
+                left_bytes = 0
+                if self._link.nodes.has_home:
+                    cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
+                    measured = self._meter.finish(job, cpu_s, report.mono_s)
+                    left_bytes = report.counted.get("left_bytes", 0)
+                if left_bytes:
                     self._link.left_bytes[key] = left_bytes
                 # A notification is still to run, and memory that is left is counted first.
                 is_removed = report.gone and job.spec.notify is None and not left_bytes
@@ -564,7 +611,7 @@ class LauncherConnection:
                 then = self._launch_if_owed(key[0])
             case MissingReport():
                 if job is not None:
-                    report = replace(report, loss=loss_by_boot(job, booted_at_s()))
+                    report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
                 then = self._launch_if_owed(key[0])
         self._submit(stimulus_for(report, self._engine.clock(), measured), then)
         if job is not None and is_removed:
@@ -612,14 +659,19 @@ class LauncherConnection:
             # Submitted first, so that it is durable before any job is admitted.
             highest = max((job_id for job_id, _ in known), default=0)
             self._submit(IdsSeen(engine.clock(), highest))
-            left = leftovers(engine.ledger, known, engine.journal.id, engine.journal.job)
-            self._note_strays(left.strays)
-            ours = known.keys() - left.strays.keys()
-            for missing in missing_attempts(engine.ledger, ours, engine.clock(), booted_at_s()):
-                self._submit(missing)
+            nodes = self._link.nodes
+            elsewhere = {key: owner for key, owner in known.items() if self._is_elsewhere(key)}
+            here = {key: owner for key, owner in known.items() if key not in elsewhere}
+            left = leftovers(engine.ledger, here, engine.journal.id, engine.journal.job)
+            self._note_strays({**left.strays, **elsewhere})
+            ours = here.keys() - left.strays.keys()
+            booted_at_s = self._booted_at_s()
+            for missing in missing_attempts(engine.ledger, ours, engine.clock(), booted_at_s):
+                if nodes.has(engine.ledger.jobs[missing.job_id]):
+                    self._submit(missing)
             for removal in left.removals:
                 self._send_attempt(removal)
-            engine.perform_all_owed()
+            engine.perform_all_owed(nodes)
             # Jobs may have been submitted while no launcher was there to start them.
             engine.want_pass()
             self._submit(Tick(engine.clock()))
@@ -627,13 +679,23 @@ class LauncherConnection:
         # A tick changes nothing; its answer comes after all reports before it are recorded.
         self._submit(Tick(self._engine.clock()), reconcile)
 
+    def _booted_at_s(self) -> float | None:
+        """Return when the machine was started on which jobs run, if it is this one."""
+        return booted_at_s() if self._link.nodes.has_home else None
+
+    def _is_elsewhere(self, key: AttemptKey) -> bool:
+        """Return whether the job's present attempt is on another launcher's node: then this
+        one's is of an earlier journal, and somebody's work."""
+        job = self._engine.ledger.jobs.get(key[0])
+        return job is not None and job.attempt == key[1] and not self._link.nodes.may_have(job)
+
     def _note_strays(self, strays: dict[AttemptKey, Owner]) -> None:
         for key in strays.keys() - self._link.strays.keys():
             words = "event=stray job=%d attempt=%d uid=%s: it is of no job of this journal"
             log.warning(words, *key, strays[key].uid)
         self._link.strays = strays
         taken = (key for key in sorted(strays) if key[1] != UNSTARTED)
-        self._engine.taken_attempts = dict(taken)
+        self._engine.taken_attempts[self._link] = dict(taken)
 
     def _submit(self, stimulus: Stimulus, then: Callable[[], None] | None = None) -> None:
         """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails

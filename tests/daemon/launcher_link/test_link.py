@@ -273,6 +273,9 @@ class _Gone:
     def is_ready(self) -> bool:
         return True
 
+    def nodes_away(self) -> frozenset[str]:
+        return frozenset()
+
     def perform(self, effect: object, job: Job) -> None:
         pass
 

@@ -1,0 +1,72 @@
+"""The links to several launchers: one of each, by the nodes on which it runs jobs.
+
+An order goes to the launcher of the node that its job is on. Each launcher may be away and come
+back by itself: the engine starts nothing on its nodes meanwhile, and goes on with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.model.job import Job, Owner
+from drfd.core.model.lifecycle import Effect
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.engine.nodes import NO_NODES, Nodes
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.messages import LaunchSettings
+
+
+class Links:
+    """An engine's `Host`: the controller's own launcher, and those of other nodes."""
+
+    def __init__(self, *links: Link) -> None:
+        self._links = links
+
+    def is_ready(self) -> bool:
+        return any(link.is_ready() and link.nodes != NO_NODES for link in self._links)
+
+    def nodes_away(self) -> frozenset[str]:
+        away = (link.nodes.names or () for link in self._links if not link.is_ready())
+        return frozenset().union(*away)
+
+    def perform(self, effect: Effect, job: Job) -> None:
+        link = self.of(job)
+        if link is not None and link.is_ready():
+            link.perform(effect, job)
+
+    def of(self, job: Job) -> Link | None:
+        """Return the link to the launcher of the job's node, or None if there is no such node any
+        more: nobody knows what has become of the job until it is there again."""
+        return next((link for link in self._links if link.nodes.has(job)), None)
+
+    def adopt(self, nodes: Iterable[Nodes]) -> None:
+        """Let the launchers run jobs on these nodes from now on, in their order."""
+        for link, names in zip(self._links, nodes, strict=True):
+            link.adopt(names)
+
+    def set_up(self, settings: LaunchSettings) -> None:
+        """Let these limits hold for all jobs that start from now on."""
+        for link in self._links:
+            link.settings = settings
+
+    @property
+    def strays(self) -> dict[AttemptKey, Owner]:
+        """Attempts that belong to no job of this journal, of all launchers."""
+        return {key: owner for link in self._links for key, owner in link.strays.items()}
+
+    @property
+    def stuck(self) -> set[AttemptKey]:
+        """Attempts whose processes cannot be killed, of all launchers."""
+        return {key for link in self._links for key in link.stuck}
+
+    def end_stray(self, key: AttemptKey) -> bool:
+        """Have the launchers that know this attempt of no job end and remove it. Returns False if
+        none does."""
+        found = [link.end_stray(key) for link in self._links]
+        return any(found)
+
+    async def run(self, engine: Engine) -> None:
+        """Keep all connections. Never returns."""
+        await asyncio.gather(*(link.run(engine) for link in self._links))

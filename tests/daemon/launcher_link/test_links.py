@@ -1,0 +1,291 @@
+"""Two launchers behind one engine, each with a node of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.launcher_link.test_link import (
+    LIST,
+    FakeLauncher,
+    Message,
+    ended,
+    live_through,
+    until,
+    up,
+)
+from drfd.core.amounts.resources import Axes, Node
+from drfd.core.explain.reasons import ClosedNode, NodesClosed, ReasonCode, explain_wait
+from drfd.core.fairness.rules import Rules
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobState, Outcome
+from drfd.daemon.engine import engine as engine_module
+from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.engine.nodes import ALL_NODES, NO_NODES, Nodes, home_and_others
+from drfd.daemon.launcher_link import link as link_module
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.monitoring.meter import Meter
+from drfd.journal.journal import Journal
+from fakes import ALICE, demand, now, spec
+
+NODES = (Node(name="atlas", capacity=demand(4, 8)), Node(name="n1", capacity=demand(4, 8)))
+RULES = Rules(axes=Axes(nodes=NODES), capacity=demand(8, 16))
+
+
+@dataclass
+class TwoLaunchers:
+    engine: Engine
+    links: Links
+    own: Link
+    other: Link
+    meter: Meter
+    #: The controller's own launcher, and that of n1.
+    atlas: FakeLauncher
+    n1: FakeLauncher
+
+    def job(self, job_id: int) -> Job:
+        found = self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)
+        assert found is not None
+        return found
+
+    async def ask(self, stimulus: st.Stimulus) -> None:
+        await self.engine.submit_and_wait(stimulus)
+
+    async def submit(self, node: str, cores: float = 1) -> None:
+        await self.ask(asked(node, cores))
+
+    async def both(self) -> None:
+        for link in (self.own, self.other):
+            await until(link.is_ready, lambda: "a link is not ready")
+
+    async def orders(self, launcher: FakeLauncher, *cmds: str) -> list[tuple[str, int]]:
+        """What it was told since the last look but for `list`: `cmds`, and no more."""
+
+        def told() -> list[Message]:
+            return [each for each in launcher.orders if each != LIST]
+
+        await until(lambda: len(told()) >= len(cmds), told)
+        found = [(each["cmd"], each["id"]) for each in told()]
+        launcher.orders.clear()
+        assert [cmd for cmd, _ in found] == list(cmds)
+        return found
+
+    async def state(self, job_id: int, state: JobState) -> None:
+        await until(lambda: self.job(job_id).state is state, lambda: self.job(job_id))
+
+    async def back(self, launcher: FakeLauncher, *known: tuple[int, int]) -> FakeLauncher:
+        """Another process in place of the launcher, which knows these attempts."""
+        another = FakeLauncher(launcher.path, known=list(known))
+        await another.start()
+        if launcher is self.n1:
+            self.n1 = another
+        else:
+            self.atlas = another
+        return another
+
+
+def asked(node: str = "", cores: float = 1) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec(asks=replace(demand(cores), node=node)))
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def two(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    monkeypatch.setattr(link_module, "_RETRY_S", 0.005)
+    monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
+
+    @asynccontextmanager
+    async def run(
+        *,
+        history: Sequence[st.Stimulus] = (),
+        known: Sequence[tuple[int, int]] = (),
+        known_n1: Sequence[tuple[int, int]] = (),
+    ) -> AsyncIterator[TwoLaunchers]:
+        atlas = FakeLauncher(short / "atlas.sock", known=list(known))
+        n1 = FakeLauncher(short / "n1.sock", known=list(known_n1))
+        await atlas.start()
+        await n1.start()
+        meter = Meter(lambda: 0.0)
+        settings = LaunchSettings([], max_pids=64, cores_by="quota")
+        own, other = (
+            Link(socket_path=each.path, settings=settings, meter=meter) for each in (atlas, n1)
+        )
+        links = Links(own, other)
+        links.adopt(home_and_others(RULES.axes))
+        journal = Journal(tmp_path / "journal.sqlite")
+        engine = Engine(journal=journal, rules=RULES, host=links, clock=now)
+        if history:
+            live_through(engine, history)
+        running = asyncio.create_task(links.run(engine))
+        made = TwoLaunchers(engine, links, own, other, meter, atlas, n1)
+        try:
+            await made.both()
+            yield made
+            assert not running.done(), "the links have stopped listening"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await made.atlas.leave()
+            await made.n1.leave()
+            journal.close()
+
+    return run
+
+
+async def test_an_order_goes_to_the_launcher_of_the_job_s_node(two: Open) -> None:
+    async with two() as b:
+        await b.submit("n1")
+        await b.submit("atlas")
+        assert await b.orders(b.n1, "launch") == [("launch", 1)]
+        assert await b.orders(b.atlas, "launch") == [("launch", 2)]
+        b.n1.send(up(1))
+        b.atlas.send(up(2))
+        for each in (1, 2):
+            await b.state(each, JobState.RUNNING)
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        assert await b.orders(b.n1, "terminate") == [("terminate", 1)]
+        b.n1.send(ended(1, code=None, signal=15))
+        await b.state(1, JobState.CLEANING)
+        assert await b.orders(b.n1, "remove") == [("remove", 1)]
+        b.n1.send({"report": "removed", "id": 1, "attempt": 1})
+        await b.state(1, JobState.ENDED)
+        assert await b.orders(b.atlas) == []
+
+
+async def test_only_the_own_machine_s_processes_are_measured(two: Open) -> None:
+    """A process number means another process on another machine."""
+    async with two() as b:
+        watched: list[tuple[int, int]] = []
+        b.meter.watch = lambda key, *_: watched.append(key)
+        await b.submit("n1")
+        await b.submit("atlas")
+        b.n1.send(up(1))
+        b.atlas.send(up(2))
+        for each in (1, 2):
+            await b.state(each, JobState.RUNNING)
+        assert watched == [(2, 1)]
+
+
+async def test_a_launcher_may_be_away_while_the_other_goes_on(two: Open) -> None:
+    async with two() as b:
+        await b.submit("n1")
+        b.n1.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        await b.orders(b.n1, "launch")
+        await b.n1.leave()
+        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
+        await b.submit("n1")
+        await b.submit("", 3)
+        await b.submit("", 1)
+        assert await b.orders(b.atlas, "launch", "launch") == [("launch", 3), ("launch", 4)]
+        waiting = b.job(2)
+        found = explain_wait(waiting, b.engine.ledger, b.engine.scheduler.last_plan, RULES)
+        assert found is not None
+        assert found.code is ReasonCode.NODE_AWAY
+        assert found.evidence == NodesClosed((ClosedNode("n1", away_since_s=now().at_s),))
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        another = await b.back(b.n1, (1, 1))
+        assert sorted(await b.orders(another, "terminate", "launch")) == [
+            ("launch", 2),
+            ("terminate", 1),
+        ]
+        assert b.job(1).state is JobState.STOPPING
+        assert b.engine.ledger.nodes_away == {}
+        assert await b.orders(b.atlas) == []
+
+
+async def test_the_own_launcher_may_be_away_too(two: Open) -> None:
+    async with two() as b:
+        await b.atlas.leave()
+        await until(lambda: b.engine.ledger.nodes_away, lambda: "atlas is not missed")
+        await b.submit("", 2)
+        await b.submit("atlas")
+        assert await b.orders(b.n1, "launch") == [("launch", 1)]
+        assert b.job(2).state is JobState.PENDING
+        another = await b.back(b.atlas)
+        assert await b.orders(another, "launch") == [("launch", 2)]
+
+
+async def test_a_list_says_nothing_of_jobs_on_other_nodes(two: Open) -> None:
+    async with two() as b:
+        for node in ("n1", "n1", "atlas"):
+            await b.submit(node)
+        b.n1.send(up(1), up(2))
+        b.atlas.send(up(3))
+        for each in (1, 2, 3):
+            await b.state(each, JobState.RUNNING)
+        await b.n1.leave()
+        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
+        await b.back(b.n1, (1, 1))
+        await b.state(2, JobState.CLEANING)
+        assert b.job(2).outcome is Outcome.LOST
+        assert [b.job(each).state for each in (1, 3)] == [JobState.RUNNING] * 2
+
+
+async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(two: Open) -> None:
+    """As after a journal was restored from an old copy: it is not known whose work it is."""
+    history = [asked("n1"), st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)]
+    async with two(history=history, known=[(1, 1)], known_n1=[(1, 1)]) as b:
+        assert b.own.strays.keys() == {(1, 1)}
+        assert b.other.strays == {}
+        assert b.links.strays == b.own.strays
+        b.atlas.send(ended(1))
+        await b.submit("atlas")
+        assert await b.orders(b.atlas, "launch") == [("launch", 2)]
+        assert b.job(1).state is JobState.RUNNING
+        assert b.links.end_stray((1, 1))
+        assert await b.orders(b.atlas, "remove") == [("remove", 1)]
+        assert await b.orders(b.n1) == []
+
+
+async def test_a_grace_time_begins_when_the_job_s_own_launcher_is_there(two: Open) -> None:
+    async with two() as b:
+        assert b.engine.heard.since_mono_s("n1") == now().mono_s
+        await b.n1.leave()
+        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
+        heard = b.engine.heard
+        assert heard.since_mono_s("n1") is None
+        assert heard.since_mono_s("atlas") == heard.since_mono_s("") == now().mono_s
+
+
+async def test_a_node_may_come_with_a_new_configuration(two: Open) -> None:
+    async with two() as b:
+        b.links.adopt((ALL_NODES, NO_NODES))
+        assert b.links.is_ready()
+        await b.atlas.leave()
+        await until(lambda: not b.own.is_ready(), lambda: "atlas is there")
+        assert b.other.is_ready() and not b.links.is_ready(), "nobody starts jobs"
+        await b.back(b.atlas)
+        await until(b.links.is_ready, lambda: "atlas is not back")
+        await b.n1.leave()
+        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
+        another = await b.back(b.n1)
+        await asyncio.sleep(0.05)
+        assert another.connections == 0, "nobody looks for the launcher of no node"
+        b.engine.submit(Work(st.Tick(now())))
+        assert b.links.nodes_away() == frozenset()
+        b.links.adopt(home_and_others(RULES.axes))
+        await b.both()
+        await b.submit("n1")
+        assert await b.orders(another, "launch") == [("launch", 1)]
+
+
+def test_jobs_on_no_node_are_those_of_the_own_launcher() -> None:
+    own, others = home_and_others(RULES.axes)
+    assert (own, others) == (Nodes(frozenset({"atlas"}), True), Nodes(frozenset({"n1"}), False))
+    job = Job(id=1, spec=spec(), state=JobState.PENDING, submitted_at=0.0)
+    assert own.has(job) and not others.has(job)
+    assert own.may_have(job) and others.may_have(job)
+    gone = replace(job, node="n7")
+    assert not own.may_have(gone) and not others.may_have(gone)
+    assert ALL_NODES.has(gone)
