@@ -34,6 +34,12 @@ class Nodes:
         anywhere."""
         return not job.node or self.has(job)
 
+    def must_have(self, job: Job) -> bool:
+        """Return whether the launcher knows the job's attempt if anybody does. Where no node is
+        configured any more, the job may run on one that was: it must not be taken for lost, and be
+        started once more, because this launcher does not know it."""
+        return not job.node if self.names is None else self.has(job)
+
     def __str__(self) -> str:
         return "" if self.names is None else f" nodes={','.join(sorted(self.names))}"
 

@@ -667,7 +667,7 @@ class LauncherConnection:
             ours = here.keys() - left.strays.keys()
             booted_at_s = self._booted_at_s()
             for missing in missing_attempts(engine.ledger, ours, engine.clock(), booted_at_s):
-                if nodes.has(engine.ledger.jobs[missing.job_id]):
+                if nodes.must_have(engine.ledger.jobs[missing.job_id]):
                     self._submit(missing)
             for removal in left.removals:
                 self._send_attempt(removal)

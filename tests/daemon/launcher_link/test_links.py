@@ -280,6 +280,23 @@ async def test_a_node_may_come_with_a_new_configuration(two: Open) -> None:
         assert await b.orders(another, "launch") == [("launch", 1)]
 
 
+async def test_a_job_of_a_node_that_is_configured_no_more_is_not_taken_for_lost(two: Open) -> None:
+    async with two() as b:
+        await b.submit("n1")
+        b.n1.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        b.links.adopt((ALL_NODES, NO_NODES))
+        await until(lambda: b.atlas.orders.count(LIST) == 2, lambda: b.atlas.orders)
+        await b.submit("", 3)
+        await b.orders(b.atlas, "launch")
+        assert b.job(1).state is JobState.RUNNING
+        # Who ends it asks the launcher that is there, and learns what that knows.
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        assert await b.orders(b.atlas, "terminate") == [("terminate", 1)]
+        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
+        await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
+
+
 def test_jobs_on_no_node_are_those_of_the_own_launcher() -> None:
     own, others = home_and_others(RULES.axes)
     assert (own, others) == (Nodes(frozenset({"atlas"}), True), Nodes(frozenset({"n1"}), False))
