@@ -423,6 +423,7 @@ class Bench:
             arrays=self.ledger.arrays.live(),
             next_id=self.ledger.next_id,
             drained=self.ledger.drained,
+            node_drains=self.ledger.node_drains,
         )
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
         pairs = zip(self.ledger.allocated, self.rules.shares.capacity, strict=True)

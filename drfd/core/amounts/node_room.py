@@ -131,6 +131,10 @@ class NodeRoom(OnNodes, Room):
         left = {name: free for name, free in self.nodes.items() if name not in closed}
         return self.of(self, left, self.capacity, closed).summed()
 
+    def without_jobs(self) -> Self:
+        """Return the room with all of each node free but for the closed ones."""
+        return self.of(self, self.capacity, self.capacity).without(self.closed)
+
     def changed(self, amounts: Iterable[int], other: Placed, change: Change) -> OnNodes:
         assert isinstance(other, OnNodes)
         if not self.closed.isdisjoint(other.nodes):

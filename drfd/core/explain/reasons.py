@@ -807,6 +807,10 @@ def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
     """Return the first waiting job of the leaf that fits the machine and its limits, or None."""
     groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
     most = rules.shares.most(leaf)
-    able = (entries.first for demand, entries in groups.items() if fits(demand, most))
+    able = (
+        entries.first
+        for demand, entries in groups.items()
+        if fits(demand, most) and _nodes_closed(demand, ledger, rules) is None
+    )
     _, job_id = min(able, default=(0, None))
     return job_id

@@ -25,6 +25,7 @@ from math import lcm
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.vectors import Vector, fits, minus, placed
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
 from drfd.core.fairness.priority_tree import NEVER, IndexedHeap
@@ -62,6 +63,10 @@ class BaselinePass:
         axes = range(len(pass_input.free))
         self._loose = set() if binding is None else set(axes).difference(binding)
         self._most = self._loosened(tables.shares.capacity)
+        #: What the nodes on which jobs start have in all, if there are others.
+        self._open: Vector | None = None
+        if isinstance(pass_input.free, NodeRoom) and pass_input.free.closed:
+            self._open = self._loosened(pass_input.free.without_jobs())
         #: The number of admitted jobs of each demand, by leaf.
         self._passed: dict[str, Counter[Vector]] = {}
         #: The jobs admitted before earlier ones of their queue.
@@ -98,6 +103,9 @@ class BaselinePass:
 
     def _first_within(self, leaf: str, most: Vector) -> Head | None:
         heads = self.heads(leaf)
+        if self._open is not None:
+            # Nobody need wait behind a job of a node on which nothing starts.
+            heads = [head for head in heads if fits(head[1], self._open)]
         first = min(heads, default=None)
         if first is None or fits(first[1], most):
             return first

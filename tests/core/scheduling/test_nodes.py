@@ -13,6 +13,7 @@ from core.ledger.test_instances import run, submit
 from drfd.core.amounts.node_room import OnNodes
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.explain.reasons import (
+    BehindInFifo,
     ClosedNode,
     Draining,
     NodesClosed,
@@ -253,6 +254,25 @@ def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None
         bench.finish(small)
         scheduler.forget_derived_state()
     bench.ledger.nodes_away = {}
+    bench.check()
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_nobody_waits_behind_a_job_of_a_closed_node(policy: str) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
+    drained(bench, "n1")
+    bound = bench.submit(of(1, node="n1"))
+    others = [bench.submit(of(3)) for _ in range(2)]
+    assert bench.schedule() == others[:1]
+    last = bench.submit(of(3, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    found = why(bench, bound)
+    assert found is not None and found.code is ReasonCode.DRAINING
+    for each in (others[1], last):
+        found = why(bench, each)
+        assert found is not None and not isinstance(found.evidence, NodesClosed)
+        if isinstance(found.evidence, BehindInFifo):
+            assert found.evidence.job == str(others[1])
     bench.check()
 
 
