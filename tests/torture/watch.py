@@ -50,7 +50,7 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
     claim(place.is_forced, "room is made for nobody", victims, place)
     world.counts["preemptions"] += 1
     left = dict(ledger.used)
-    free = minus(rules.axes.room(rules.shares.capacity), ledger.allocated)
+    free = minus(rules.room, ledger.allocated)
     for job in ledger.allocated_jobs():
         held = ledger.allocation(job)
         if job.state in (JobState.STOPPING, JobState.CLEANING):

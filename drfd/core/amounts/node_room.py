@@ -6,7 +6,8 @@ what each of them has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from operator import add
 from typing import Self
 
@@ -94,10 +95,12 @@ class OnNodes(Placed):
         nodes, nothing = dict(self.nodes), (0,) * len(self)
         for name, there in other.nodes.items():
             nodes[name] = combine(nodes.get(name, nothing), there, change)
+            if not any(nodes[name]) and not isinstance(self, NodeRoom):
+                del nodes[name]
         return self._like(amounts, nodes)
 
     def _like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
-        return type(self)(amounts, {name: held for name, held in nodes.items() if any(held)})
+        return type(self)(amounts, nodes)
 
 
 def node_of(held: Vector | None) -> str:
@@ -145,39 +148,62 @@ class NodeRoom(OnNodes, Room):
     def place(self, demand: Vector) -> Vector | None:
         """Return the demand on the node of which the largest part that stays free is the smallest,
         so that others keep room for large jobs; the first by name of equal ones."""
-        rests = [
-            (self._rest(name, minus(free, demand)), name)
-            for name, free in self._among(demand).items()
-            if fits(demand, free)
-        ]
-        if not rests:
+        alike: dict[tuple[Vector, Vector], str] = {}
+        for name in sorted(self._roomy(demand)):
+            alike.setdefault((self.nodes[name], self.capacity[name]), name)
+        if not alike:
             return None
-        _, name = min(rests)
+        _, name = min([(self._rest(name, demand), name) for name in alike.values()])
         held = placed(tuple(demand), self.nodes[name])
         return OnNodes(held, {name: held})
 
-    def _among(self, demand: Vector) -> Mapping[str, Vector]:
+    def has_place(self, demand: Vector) -> bool:
+        return next(self._roomy(demand), None) is not None
+
+    def _roomy(self, demand: Vector) -> Iterator[str]:
+        """Yield the names of the nodes that have enough free."""
+        names = list(self.nodes)
+        found: Iterable[int] = range(len(names))
+        # Whole columns first: on most axes of a full cluster few nodes have enough.
+        for asked, column in zip(demand, self._columns, strict=True):
+            if asked:
+                found = [at for at in found if column[at] >= asked]
+        among = nodes_of(demand)
+        for name in map(names.__getitem__, found):
+            if (among is None or name in among) and fits(demand, self.nodes[name]):
+                yield name
+
+    @cached_property
+    def _columns(self) -> list[tuple[int, ...]]:
+        """What is free of each resource, node by node."""
+        return list(zip(*self.nodes.values(), strict=True)) or [()] * len(self)
+
+    def among(self, demand: Vector) -> Mapping[str, Vector]:
         """Return what is free on the nodes that will do for the demand."""
         among = nodes_of(demand)
         if among is None:
             return self.nodes
         return {name: free for name, free in self.nodes.items() if name in among}
 
-    def _rest(self, name: str, left: Vector) -> float:
-        """Return the largest part of a node's resources among these amounts."""
-        pairs = zip(left, self.capacity[name], strict=True)
-        return max([amount / top for amount, top in pairs if top > 0], default=0.0)
+    def _rest(self, name: str, demand: Vector) -> float:
+        """Return the largest part of a node's resources that stays free beside the demand."""
+        amounts = zip(self.nodes[name], demand, self.capacity[name], strict=True)
+        return max([(free - asked) / top for free, asked, top in amounts if top > 0], default=0.0)
 
     def lacking(self, demand: Vector) -> dict[int, tuple[int, int]]:
-        """Return what is short on the node that comes nearest, of those that are large enough if
-        there are any."""
-        among = self._among(demand)
+        """Return what is short on the node that comes nearest."""
+        free = self.nearest(demand)
+        if free is None:
+            return {}
+        return {axis: lacking_of(demand, free, axis) for axis in short_axes(demand, free)}
+
+    def nearest(self, demand: Vector) -> Vector | None:
+        """Return what is free on the node that comes nearest to having enough, of those that are
+        large enough if there are any; None if no node will do."""
+        among = self.among(demand)
         able = [name for name in among if fits(demand, self.capacity[name])] or among
         lacks = [(*self._lack(name, demand), name) for name in able]
-        if not lacks:
-            return {}
-        free = self.nodes[min(lacks)[-1]]
-        return {axis: lacking_of(demand, free, axis) for axis in short_axes(demand, free)}
+        return self.nodes[min(lacks)[-1]] if lacks else None
 
     def _lack(self, name: str, demand: Vector) -> tuple[int, float]:
         """Return on how many axes a node is short, and the largest part of the demand among what it
@@ -197,10 +223,7 @@ class NodeRoom(OnNodes, Room):
     def summed(self) -> Self:
         """Return the room with the sums over its nodes: one on which jobs hold more than it has
         takes nothing from the others."""
-        nothing = (0,) * len(self)
-        rows = [not_negative(free) for free in self.nodes.values()]
-        columns = zip(nothing, *rows, strict=True)
-        return self.with_amounts(map(sum, columns))
+        return self.with_amounts([sum(not_negative(column)) for column in self._columns])
 
     def _on_each(self, change: Callable[[str, Room], Room]) -> Self:
         """Return the room with the rooms of shared instances on its nodes changed."""

@@ -60,6 +60,10 @@ class Room(Placed):
         """Return what a job of this demand would hold if it started here, or None if no place has
         that much free. The sums are not compared."""
 
+    def has_place(self, demand: Vector) -> bool:
+        """Return whether a place has enough free for the demand. The sums are not compared."""
+        return self.place(demand) is not None
+
     @abstractmethod
     def lacking(self, demand: Vector) -> dict[int, tuple[int, int]]:
         """Return the axes on which no place has enough free for the demand, each with how much it
@@ -109,6 +113,8 @@ def least(left: Vector, right: Vector) -> Vector:
 
 def not_negative(vector: Vector) -> Vector:
     """Return the vector with zero in place of negative amounts."""
+    if vector.__class__ is tuple and min(vector, default=0) >= 0:
+        return vector
     amounts = tuple([max(0, amount) for amount in vector])
     return vector.with_amounts(amounts) if isinstance(vector, Room) else amounts
 
@@ -132,7 +138,7 @@ def fits(demand: Vector, free: Vector) -> bool:
     for asked, there in zip(demand, free, strict=True):
         if asked > there and asked:
             return False
-    return free.__class__ is tuple or place(demand, free) is not None
+    return free.__class__ is tuple or not isinstance(free, Room) or free.has_place(demand)
 
 
 def place(demand: Vector, free: Vector) -> Vector | None:

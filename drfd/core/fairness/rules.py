@@ -240,8 +240,11 @@ class Rules:
             for path, node in self.nodes()
         }
         object.__setattr__(self, "shares", FairShare(vector, rules))
+        object.__setattr__(self, "room", self.axes.room(vector))
 
     shares: FairShare = field(init=False, compare=False)
+    #: What is free while no job runs.
+    room: Vector = field(init=False, compare=False)
 
     def nodes(self) -> Iterator[tuple[str, NodeSettings]]:
         """Yield the configured pools and users, each with its path."""

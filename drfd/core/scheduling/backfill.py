@@ -31,6 +31,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
+from drfd.core.amounts.node_room import NodeRoom, OnNodes
 from drfd.core.amounts.vectors import (
     Room,
     Vector,
@@ -220,6 +221,8 @@ def shadow(demand: Vector, length_s: float, availability: Availability) -> Shado
         line = sorted([*line, *_line(availability.started)], key=_time)
     if not reservations and not isinstance(free, Room):
         return _first_fit(demand, free, line, now_s)
+    if not reservations and isinstance(free, NodeRoom):
+        return _first_fit_on_nodes(demand, free, line, now_s)
     nothing = minus(free, free)
     others = []
     for each in reservations:
@@ -270,6 +273,32 @@ def _first_fit(
     if after > count:
         free = _sum([free, *[held for _, _, held in line[count:after]]])
     return Shadow(at_s, minus(free, demand), demand)
+
+
+def _first_fit_on_nodes(
+    demand: Vector, free: NodeRoom, line: Sequence[LineEnd], now_s: float
+) -> Shadow | None:
+    """Compute the shadow time on several nodes without earlier reservations. Resources then only
+    come back, so it is enough to look at the node on which a job has just ended."""
+    nodes, among = dict(free.nodes), free.among(demand)
+    amounts: list[Vector] = [free]
+    start_s = now_s if fits(demand, free) else inf
+    for end_s, _, held in line:
+        # All that comes back at one moment is there together.
+        if end_s > start_s:
+            break
+        for name, back in held.nodes.items() if isinstance(held, OnNodes) else ():
+            if name in free.closed:
+                continue
+            amounts.append(back)
+            nodes[name] = plus(nodes[name], back)
+            if start_s == inf and name in among and fits(demand, nodes[name]):
+                start_s = max(now_s, end_s)
+    if start_s == inf:
+        return None
+    free = NodeRoom.of(_sum(amounts), nodes, free.capacity, free.closed)
+    held = placed(demand, free)
+    return Shadow(start_s, minus(free, held), held)
 
 
 def _count_until(line: Sequence[LineEnd], count: int, axis: int, lack: int) -> int:

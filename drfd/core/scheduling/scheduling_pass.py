@@ -156,7 +156,7 @@ def build_wait_index(
 
 def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
     """Return the free resources; an amount is negative where more is held than there is."""
-    free = minus(rules.axes.room(rules.shares.capacity), ledger.allocated)
+    free = minus(rules.room, ledger.allocated)
     if isinstance(free, NodeRoom):
         free = free.without(ledger.closed_nodes)
     elif isinstance(free, Room):

@@ -188,3 +188,16 @@ def test_a_room_without_nodes_is_the_room_of_the_others(
         if at % len(nodes):
             others = minus(others, change) if is_start else plus(others, change)
     assert (closed, closed.nodes, closed.summed()) == (others, others.nodes, others.summed())
+
+
+@given(nodes=some.lists(some.sampled_from([(8, 64), (4, 64), (8, 9), (1, 1)]), min_size=1))
+def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(
+    nodes: list[Vector],
+) -> None:
+    demand, free = (3, 8), room(**{f"n{at}": each for at, each in enumerate(nodes)})
+    rests = [
+        (max((cores - 3) / 8, (memory - 8) / 64), name)
+        for name, (cores, memory) in free.nodes.items()
+        if cores >= 3 and memory >= 8
+    ]
+    assert place(demand, free) == (on(demand, min(rests)[1]) if rests else None)

@@ -19,8 +19,8 @@ from core.scheduling.streams import (
     streams,
 )
 from drfd.core.amounts.node_room import NodeRoom, OnNodes
-from drfd.core.amounts.vectors import Vector, fits, minus, not_negative
-from drfd.core.scheduling.backfill import Reservation
+from drfd.core.amounts.vectors import Vector, fits, minus, not_negative, total
+from drfd.core.scheduling.backfill import Availability, Reservation, shadow
 from seeds import examples
 
 STEADY = examples(150)
@@ -118,3 +118,29 @@ def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
         assert found.admitted == wanted.admitted
         assert closed.held == without.held
         assert found.reservations == wanted.reservations
+
+
+@given(
+    nodes=some.lists(some.tuples(some.integers(-4, 8), some.integers(-4, 8)), min_size=1),
+    ends=some.lists(
+        some.tuples(
+            some.integers(0, 9).map(float),
+            some.integers(0, 9),
+            some.tuples(some.integers(0, 4), some.integers(0, 4)),
+        )
+    ),
+    demand=some.tuples(some.integers(0, 8), some.integers(0, 8)),
+)
+def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(
+    nodes: list[Vector], ends: list[tuple[float, int, Vector]], demand: Vector
+) -> None:
+    free, now_s = room(*nodes).summed(), 3.0
+    coming = [(end_s, OnNodes(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
+    found = shadow(demand, 1.0, Availability(free=free, now_s=now_s, ends=coming))
+    for at_s in sorted({now_s, *(end_s for end_s, _ in coming if end_s > now_s)}):
+        there = total([held for end_s, held in coming if end_s <= at_s], free)
+        if fits(demand, there):
+            assert found is not None and found.start_s == at_s
+            assert found.extra == minus(there, found.held)
+            return
+    assert found is None
