@@ -18,6 +18,7 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.common.errors import Refused
+from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.decide import decide
@@ -318,7 +319,11 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     spec, demand = job.spec, job.spec.demand
     ledger, shares = future.ledger, future.rules.shares
     share_tree = shares.share_tree(ledger.used, [spec.leaf])
-    free = free_of(ledger, future.rules, future.external)
+    free: Vector | None = free_of(ledger, future.rules, future.external)
+    if isinstance(free, NodeRoom):
+        free = free.nearest(future.rules.axes.vector(demand))
+    if free is None:
+        return
     headroom = share_tree.headroom(spec.leaf, free)
     shrunk = _within(demand, headroom, future.rules.axes)
     if shrunk is not None and shrunk != demand:

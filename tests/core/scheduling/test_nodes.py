@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,6 +13,7 @@ from core.explain.test_reasons import why
 from core.ledger.test_instances import run, submit
 from drfd.core.amounts.node_room import OnNodes
 from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import (
     BehindInFifo,
     ClosedNode,
@@ -27,6 +29,7 @@ from drfd.core.model.events import Drained
 from drfd.core.model.job import JobSpec, JobState
 from drfd.core.scheduling.kept_free import RUNNER_BYTES, runner_count
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, demand, now, spec
@@ -366,3 +369,42 @@ def test_instances_are_of_the_first_node_alone() -> None:
     assert bench.schedule() == jobs[3:]
     assert bench.job(jobs[3]).instances == (("tape", ("0",)),)
     bench.check()
+
+
+def forecast(bench: Bench) -> Forecast:
+    """From now on; the bench is copied, as a forecast changes its ledger."""
+    return Forecast(
+        ledger=deepcopy(bench.ledger),
+        rules=bench.rules,
+        run_times=RunTimes(),
+        past_usage={},
+        before=(),
+        now=now(0.0),
+    )
+
+
+def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have_it_sooner() -> (
+    None
+):
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for cores, limit_s, node in ((3, 600, "n0"), (2, 60, "n1"), (2, 1200, "n1")):
+        bench.start(of(cores, node=node, time_limit_s=limit_s))
+    waiting = bench.submit(of(3, pool="root.bob", actor=BOB))
+    bound = bench.submit(of(4, pool="root.bob", actor=BOB, node="n1"))
+    # At 60 s three cores are free, one of them on n0.
+    found = forecast(bench)
+    assert found.start_s(waiting) == now(600.0).at_s
+    assert found.ledger.job(waiting).node == "n0"
+    assert forecast(bench).start_s(bound) == now(1200.0).at_s
+
+
+def test_a_smaller_demand_is_proposed_that_one_node_has_free() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bench.start(of(2, node="n0"))
+    bench.start(of(1, node="n1"))
+    waiting = bench.submit(of(4, pool="root.bob", actor=BOB))
+    less = smaller_demand(lambda: forecast(bench), bench.job(waiting))
+    assert less is not None
+    assert less.demand.cores_milli == 3000
+    fits_now = bench.submit(replace(less, pool="root.bob"))
+    assert bench.schedule() == [fits_now]
