@@ -521,7 +521,7 @@ def _warn_of_shared_devices(disks: Sequence[Disk]) -> Iterator[str]:
 
 def _warn_of_short_history(rules: Rules, keep_s: int | None) -> Iterator[str]:
     """Yield a warning if jobs are removed before the quotas of their week are restored."""
-    quotas = [show_path(path) for path, node in rules.nodes() if node.quota is not None]
+    quotas = [show_path(path) for path, node in rules.pools_and_users() if node.quota is not None]
     if quotas and keep_s is not None and keep_s < WEEK_S:
         yield (
             f"{', '.join(quotas)}: a quota counts the jobs of a week, and history.keep removes "

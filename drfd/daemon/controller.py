@@ -397,7 +397,7 @@ def _launch_settings(config: Config, site: Site) -> LaunchSettings:
 
 
 def _limit_hours(rules: Rules) -> LimitHours:
-    return expand_hours(rules.nodes(), rules.axes, time.time())
+    return expand_hours(rules.pools_and_users(), rules.axes, time.time())
 
 
 def clock() -> Now:

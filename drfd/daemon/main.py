@@ -24,7 +24,7 @@ from drfd.common import failpoints, journald, paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
 from drfd.common.units import clock_time, exact_size, show_size
 from drfd.core.amounts.resources import Axes
-from drfd.core.fairness.rules import nodes_of
+from drfd.core.fairness.rules import pools_and_users
 from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
@@ -593,7 +593,7 @@ def _check_config(options: argparse.Namespace) -> None:
         disks=tuple(disk.name for disk in config.disks or ()),
         shared=shared_memory(config.countables),
     )
-    hours = expand_hours(nodes_of(config.pools, config.members), axes, now_s)
+    hours = expand_hours(pools_and_users(config.pools, config.members), axes, now_s)
     for path, steps in sorted(hours.steps.items()):
         print(limit_hours_text(path, steps, now_s, clock_time))
 

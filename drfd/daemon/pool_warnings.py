@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 from drfd.common.units import show_need
-from drfd.core.fairness.rules import ROOT, NodeSettings, Pool, Rules, nodes_of
+from drfd.core.fairness.rules import ROOT, NodeSettings, Pool, Rules, pools_and_users
 from drfd.core.fairness.share_tree import parent_of
 
 #: The most names in one sentence.
@@ -89,7 +89,7 @@ def _places(
     places += [
         f"pools.{_toml(name)}.users.{user}" if name else f"users.{user}" for name, user in members
     ]
-    paths = (path for path, _ in nodes_of(pools, members))
+    paths = (path for path, _ in pools_and_users(pools, members))
     return dict(zip(paths, places, strict=True))
 
 

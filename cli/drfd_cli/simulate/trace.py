@@ -216,7 +216,7 @@ def _variants(
         rules = replace(rules, pools=of_groups(work.jobs))
     elif pools is not None:
         rules = configured(rules, Path(pools))
-        hourly = [show_path(path) for path, node in rules.nodes() if node.hours]
+        hourly = [show_path(path) for path, node in rules.pools_and_users() if node.hours]
         if hourly:
             output.say(
                 f"limits by hour (of {', '.join(hourly)}) are not simulated: the ordinary limits "

@@ -184,7 +184,7 @@ class Pool(NodeSettings):
     users: frozenset[str] | None = None
 
 
-def nodes_of(
+def pools_and_users(
     pools: Mapping[str, Pool], members: Mapping[tuple[str, str], NodeSettings]
 ) -> Iterator[tuple[str, NodeSettings]]:
     """Yield pools and members, named as in `Rules`, each with its path."""
@@ -237,7 +237,7 @@ class Rules:
             path: node.rule_within(self.limits_now[path], self.axes)
             if path in self.limits_now
             else node.rule(self.axes)
-            for path, node in self.nodes()
+            for path, node in self.pools_and_users()
         }
         object.__setattr__(self, "shares", FairShare(vector, rules))
         object.__setattr__(self, "room", self.axes.room(vector))
@@ -246,9 +246,9 @@ class Rules:
     #: What is free while no job runs.
     room: Vector = field(init=False, compare=False)
 
-    def nodes(self) -> Iterator[tuple[str, NodeSettings]]:
+    def pools_and_users(self) -> Iterator[tuple[str, NodeSettings]]:
         """Yield the configured pools and users, each with its path."""
-        return nodes_of(self.pools, self.members)
+        return pools_and_users(self.pools, self.members)
 
     def also_for(self, demands: Iterable[Resources]) -> Rules:
         """Return the rules with axes also for disks and countables that jobs ask for and that
