@@ -168,6 +168,11 @@ class LaunchOrder:
     #: The most that it may be lent while it runs, cores only with the mode SHARE; None for nothing.
     #: Its floor is in `limits`.
     most: Ceilings | None = None
+    #: The node that it is launched on, by a launcher that has several; "" for the launcher's own.
+    node: str = ""
+    #: Seconds after which the node itself ends the attempt, should no controller do so before;
+    #: 0 for never. Only a launcher that has several nodes looks at it.
+    last_resort_s: int = 0
 
     @property
     def owner(self) -> Owner:
@@ -280,8 +285,9 @@ def _fields(order: LaunchOrder) -> Message:
     """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
     limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
     fields = _shallow(order) | {"limits": limits}
-    if not order.output_max_bytes:
-        del fields["output_max_bytes"]
+    for name in ("output_max_bytes", "node", "last_resort_s"):
+        if not fields[name]:
+            del fields[name]
     if order.grants:
         fields["grants"] = [_grant(grant) for grant in order.grants]
     else:
@@ -575,6 +581,7 @@ def _matching(pattern: str, fault: str) -> Callable[[str, object], str]:
 _signature = _matching("[0-9a-f]{64}", "no signature")
 _journal = _matching("[0-9a-f]{32}", "not the id of a journal")
 _device = _matching("[0-9]{1,9}:[0-9]{1,9}", "not major:minor")
+_node = _matching("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "not the name of a node")
 
 
 def _proof(what: str, value: object) -> str | None:
@@ -695,4 +702,6 @@ _LIMITING: dict[str, Callable[[str, Any], Any]] = {
     "output_max_bytes": _number,
     "grants": _grants,
     "most": _ceilings,
+    "node": _node,
+    "last_resort_s": _number,
 }

@@ -97,6 +97,8 @@ class Asked:
     output_max_bytes: int = 0
     grants: tuple[Grant, ...] = ()
     most: Ceilings | None = None
+    node: str = ""
+    last_resort_s: int = 0
     umask: int = 0o022
     cwd: str
     argv: tuple[str, ...]
