@@ -6,6 +6,8 @@ order:
 
     created   the launcher is about to start a runner: when, for whom, in which cgroup
     runner    the runner has started: its pid and start time
+    submitted Slurm has the job, under this number of its own; in place of `runner`, where the
+              attempt is on a node of Slurm's
     running   the job's program is about to be released; from here on it is never launched again
     failed    its program could not be run, and why
     ended     its first process is gone, and how
@@ -83,6 +85,7 @@ class Attempt:
 
     created: Record
     runner: Record | None = None
+    submitted: Record | None = None
     running: Record | None = None
     failed: Record | None = None
     ended: Record | None = None
@@ -108,7 +111,10 @@ class Attempt:
 
 
 _PIECE_BYTES = 1 << 16
-_KINDS = ["created", "runner", "running", "failed", "ended", "signalled", "notifying", "notified"]
+_KINDS = [
+    *("created", "runner", "submitted", "running", "failed", "ended"),
+    *("signalled", "notifying", "notified"),
+]
 #: Stands for a first record that cannot be read: no uid, and any boot.
 UNKNOWN: Record = {"uid": None, "boot_id": None, "cgroup": None, "at_s": None, "mono_s": None}
 _CHECKED = re.compile(rb'(.*),"crc":"([0-9a-f]{8})"\}', re.DOTALL)

@@ -150,7 +150,7 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
         text for text in (inheritance.keyring_warning(), *privileges.warnings()) if text is not None
     ]
     state: Path = options.state
-    _lock_state(state)
+    lock_state(state)
     attempts_dir = state / "attempts"
     attempts_dir.mkdir(mode=0o700, exist_ok=True)
     confinement = _confinement(options)
@@ -166,7 +166,7 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
         bounds=bounds.read_launcher_bounds(get(_MOUNTINFO)),
         policy=Policy(min_uid=options.min_uid, allowed_uids=frozenset(options.allow_uid)),
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
-        port=Port(_listen(state, options.controller_uid), options.controller_uid),
+        port=Port(listen(state, options.controller_uid), options.controller_uid),
         keep_fd=options.keep_fd,
         keys=keys,
         key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
@@ -219,7 +219,7 @@ def _bound_processes(confinement: Confinement, options: argparse.Namespace) -> b
     return found
 
 
-def _lock_state(state: Path) -> None:
+def lock_state(state: Path) -> None:
     """Wait until an earlier launcher of this directory is gone, then hold its lock for life."""
     fd = os.open(state / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _PREDECESSOR_WAIT_S
@@ -249,7 +249,7 @@ def _keys(state: Path) -> SigningKeys:
         sys.exit(f"drfd-launcher: the secret of signatures cannot be had: {error}")
 
 
-def _listen(state: Path, controller_uid: int) -> socket.socket:
+def listen(state: Path, controller_uid: int) -> socket.socket:
     # The socket is created for root alone, and then given to the controller's user.
     listener = _bind(state, SOCKET_NAME, 0o600, backlog=8)
     if os.getuid() == 0:
