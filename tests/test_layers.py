@@ -123,6 +123,19 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
             *("signatures", "server", "device_table"),
         },
+        "slurm": {
+            *("protocol", "system", "attempt_files", "runner", "port", "signatures"),
+            # The lock and the socket of a launcher.
+            "main",
+        },
+        "__main__": {"main"},
+    },
+    "drfd.launcher.slurm": {
+        "mapping": set(),
+        "commands": set(),
+        "submission": {"mapping", "commands"},
+        "server": {"mapping", "commands", "submission"},
+        "main": {"submission", "server"},
         "__main__": {"main"},
     },
     "drfd.journal": {

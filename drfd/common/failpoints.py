@@ -36,9 +36,16 @@ RUNNER = (
 NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")
 #: The process that waits for a command inside a job, and the command's own.
 SESSION = ("inside.before-enter", "inside.after-enter", "inside.before-answer")
-#: All failpoints. A test checks this list against the calls of `reach`, and another one
-#: (tests/torture) requires a scenario that reaches each.
-NAMES = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER + SESSION
+#: What jobs of this machine pass through: a test (tests/torture) requires a scenario that reaches
+#: each.
+LOCAL = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER + SESSION
+#: The launcher of Slurm's nodes; a test of it goes through all of them.
+SLURM = (
+    *("slurm.before-attempt-file", "slurm.before-submission", "slurm.after-submission"),
+    *("slurm.before-end-record", "slurm.before-unlink"),
+)
+#: All failpoints. A test checks this list against the calls of `reach`.
+NAMES = LOCAL + SLURM
 
 _directory = ""
 

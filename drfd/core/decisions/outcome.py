@@ -30,6 +30,9 @@ LOSSES = {
     "RUNNER_KILLED": (
         "its runner, the process of drfd that waits for its end, was killed, and not by drfd"
     ),
+    "NODE_FAILED": "its node went down, or did not answer, while it ran",
+    "SLURM_FORGOT": "Slurm does not know the job any more, and has told no end of it",
+    "SLURM_ENDED": "Slurm has ended it for a reason of its own, and not at drfd's order",
 }
 #: Code for a cause that the launcher does not know, or that this version does not know.
 UNKNOWN_LOSS = "UNKNOWN"

@@ -1,0 +1,225 @@
+"""The words of Slurm's commands: what is asked, and what the answers mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from drfd.launcher.attempt_files import Key, Record
+from drfd.launcher.protocol import LaunchOrder
+
+#: Why the end of an attempt is not known: codes of `core.decisions.outcome.LOSSES`.
+NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM = "NODE_FAILED", "SLURM_FORGOT", "SLURM_ENDED"
+
+#: States in which a job holds its resources, or may do so again. COMPLETING is among them.
+_WAITING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"))
+_STARTED = frozenset(
+    ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING")
+)
+_LOST = {"NODE_FAIL": NODE_FAILED, "BOOT_FAIL": NODE_FAILED}
+_EXITED = frozenset(("COMPLETED", "FAILED"))
+#: Ended by somebody's `scancel`, or by Slurm's own time limit, both of which begin with SIGTERM.
+_TERMINATED = frozenset(("CANCELLED", "TIMEOUT"))
+_OUT_OF_MEMORY = "OUT_OF_MEMORY"
+_TERM = 15
+
+#: The fields that are asked of each job. The comment, which may hold anything, comes last.
+_FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "Comment")
+LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
+
+_COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
+_MEBI = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What drfd calls an attempt in Slurm: the journal that it is from, and its key."""
+
+    journal: str
+    key: Key
+
+    def __str__(self) -> str:
+        return f"{self.journal}.{self.key[0]}.{self.key[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One of drfd's jobs, as Slurm shows it."""
+
+    id: int
+    uid: int
+    state: str
+    #: As wait(2) gives it.
+    wait_status: int
+    #: Seconds since 1970 by slurmctld's clock, or None.
+    ended_at_s: float | None
+    name: Name
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it holds nothing any more. A state that is not known here is no end."""
+        return self.state in _EXITED | _TERMINATED | _LOST.keys() or self.state in (
+            *(_OUT_OF_MEMORY, "PREEMPTED", "DEADLINE", "REVOKED"),
+        )
+
+    @property
+    def has_started(self) -> bool:
+        return self.state in _STARTED
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in _WAITING
+
+
+def name_of(order: LaunchOrder) -> Name:
+    return Name(order.journal, (order.id, order.attempt))
+
+
+def read_jobs(text: str) -> list[SlurmJob]:
+    """Read the answer to `LIST_JOBS`. Jobs that are not drfd's are left out."""
+    found = (_read_job(line) for line in text.splitlines())
+    return [job for job in found if job is not None]
+
+
+def _read_job(line: str) -> SlurmJob | None:
+    fields = line.split("|", len(_FIELDS) - 1)
+    if len(fields) != len(_FIELDS):
+        return None
+    job_id, uid, state, status, ended_at, comment = fields
+    name = _COMMENT.fullmatch(comment.removesuffix("|"))
+    if name is None or not all(map(_is_number, (job_id, uid, status))):
+        return None
+    return SlurmJob(
+        id=int(job_id),
+        uid=int(uid),
+        # "CANCELLED by 1000"
+        state=state.split(" ")[0],
+        wait_status=int(status),
+        ended_at_s=float(ended_at) if _is_number(ended_at) else None,
+        name=Name(name[1], (int(name[2]), int(name[3]))),
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 18
+
+
+def end_of(job: SlurmJob, now_s: float, mono_s: float, began_s: float | None) -> Record:
+    """Return the record of the end of a job that is over, as it was seen at `now_s`.
+
+    The state is judged and not the exit code: a job may exit 0 after the kernel has killed a part
+    of it for memory."""
+    code, number = None, None
+    loss = None
+    if job.state in _EXITED:
+        number = job.wait_status & 0x7F or None
+        code = None if number is not None else job.wait_status >> 8 & 0xFF
+    elif job.state in _TERMINATED:
+        number = job.wait_status & 0x7F or _TERM
+    elif job.state != _OUT_OF_MEMORY:
+        loss = _LOST.get(job.state, ENDED_BY_SLURM)
+    is_oom = job.state == _OUT_OF_MEMORY
+    return end_record(
+        at_s=_end_time(job, now_s, began_s), mono_s=mono_s, exit_code=code, signal=number,
+        is_oom=is_oom, loss=loss,
+    ) | {"state": job.state, "slurm_id": job.id}  # fmt: skip
+
+
+def _end_time(job: SlurmJob, now_s: float, began_s: float | None) -> float:
+    """Return when the job ended: slurmctld's clock counts if it does not contradict this one's."""
+    if job.ended_at_s is not None and (began_s or 0.0) <= job.ended_at_s <= now_s:
+        return job.ended_at_s
+    return now_s
+
+
+def forgotten_end(now_s: float, mono_s: float) -> Record:
+    """Return the record of the end of an attempt that Slurm does not know any more."""
+    return end_record(
+        at_s=now_s, mono_s=mono_s, exit_code=None, signal=None, is_oom=False, loss=FORGOTTEN
+    )
+
+
+def end_record(
+    *, at_s: float, mono_s: float, exit_code: int | None, signal: int | None, is_oom: bool,
+    loss: str | None,
+) -> Record:  # fmt: skip
+    record: Record = {
+        "at_s": at_s,
+        "mono_s": mono_s,
+        "exit_code": exit_code,
+        "signal": signal,
+        "oom_killed": is_oom,
+        "over_limit": is_oom,
+    }
+    return record if loss is None else record | {"loss": loss}
+
+
+def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
+    """Return which of the jobs with one attempt's name is the attempt, and those that must go.
+
+    Slurm keeps names no more apart than ids. One that has started comes before one that waits, and
+    one that is over only counts if there is none that is not."""
+    ordered = sorted(jobs, key=lambda job: (job.is_over, not job.has_started, job.id))
+    return (ordered[0] if ordered else None), [job for job in ordered[1:] if not job.is_over]
+
+
+# -- submission -------------------------------------------------------------------------------
+
+
+def submit_words(
+    order: LaunchOrder, *, partition: str | None, cwd: str, stdout: str, stderr: str
+) -> list[str]:
+    """Return the command that submits an attempt, whose script is standard input."""
+    limits = order.limits
+    words = [
+        *("sbatch", "--parsable", "--no-requeue", "--export=ALL", f"--comment={name_of(order)}"),
+        *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
+        f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
+        f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
+        *(f"--chdir={cwd}", "--input=/dev/null"),
+        *(f"--output={_literal(stdout)}", f"--error={_literal(stderr)}"),
+        f"--open-mode={'truncate' if order.empties_output else 'append'}",
+    ]
+    if order.last_resort_s:
+        words.append(f"--time={max(1, -(-order.last_resort_s // 60))}")
+    gres = [f"{grant.name}:{len(grant.given)}" for grant in order.grants if grant.given]
+    if gres:
+        words.append(f"--gres={','.join(gres)}")
+    if partition is not None:
+        words.append(f"--partition={partition}")
+    return words
+
+
+def _literal(path: str) -> str:
+    """Return a path in which Slurm replaces nothing."""
+    return path.replace("%", "%%")
+
+
+def without_slurms(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that Slurm's commands would take for options."""
+    return {name: text for name, text in env.items() if not name.startswith(("SBATCH_", "SLURM_"))}
+
+
+#: Parts of sbatch's complaints after which the same submission may succeed later.
+_PASSING = (
+    *("unable to contact", "timed out", "connection refused", "zero bytes", "temporar"),
+    *("try again", "resource limit", "max jobs", "maxjobcount", "communication", "connect"),
+    *("munge", "credential", "not responding", "down", "unavailable", "not available"),
+)
+
+
+def may_pass(complaint: str) -> bool:
+    """Return whether what sbatch complains of may be over later, so that the job has to wait. Of an
+    unknown complaint it is not assumed: the job would wait for ever."""
+    text = complaint.lower()
+    return not text.strip() or any(part in text for part in _PASSING)
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something, without the name of Slurm's command."""
+    for line in text.splitlines():
+        words = line.removeprefix("sbatch: ").removeprefix("error: ").strip()
+        if words:
+            return words[:500]
+    return ""

@@ -1,0 +1,712 @@
+"""The loop of the launcher for Slurm's nodes: it carries out orders by Slurm's commands.
+
+All that is known of Slurm's jobs comes from one list of them, which is asked for at each event,
+some moments after it, and in any case every `poll_s`. Events say only that something has happened:
+one that is lost, repeated or forged changes nothing. An order acts on a list that was asked for
+later than the order came.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from drfd.common.failpoints import reach
+from drfd.common.journald import about
+from drfd.core.model.job import UNSTARTED, read_owner
+from drfd.launcher import attempt_files, protocol
+from drfd.launcher.attempt_files import Attempt, Key, Record
+from drfd.launcher.port import Policy, Port
+from drfd.launcher.protocol import (
+    Assignment,
+    AttemptCommand,
+    BadMessage,
+    ExecCommand,
+    ListCommand,
+    Message,
+    PayloadCommand,
+    SignalCommand,
+    read_command,
+)
+from drfd.launcher.runner.shortage import MACHINE, Shortage, failure, read_failure
+from drfd.launcher.signatures import SignatureChecks, SigningKeys
+from drfd.launcher.slurm import mapping
+from drfd.launcher.slurm.commands import Answer, Commands
+from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
+from drfd.launcher.slurm.submission import fork_submission
+from drfd.launcher.system import process
+from drfd.launcher.system.background import BackgroundWork
+from drfd.linux.descriptors import opened
+from drfd.linux.sealed import NotSealed, sealed_size
+from drfd.payload.pack import MAX_BYTES
+
+log = logging.getLogger("drfd.launcher")
+
+#: When Slurm is asked after an event, in seconds: a job passes some states at its start and end.
+_AFTER_EVENT_S = (0.0, 0.05, 0.2, 1.0, 3.0)
+#: The least pause between two lists.
+_LEAST_PAUSE_S = 0.02
+#: How many lists must lack a name before it is submitted after an unknown outcome, and the pause
+#: between them: what sbatch has sent may still be on its way.
+_LOOKS, _LOOK_PAUSE_S = 2, 2.0
+#: Seconds that all lists must lack an attempt before its end counts as unknown.
+_FORGOTTEN_S = 10.0
+#: Submissions that run at a time, and those that wait.
+_SUBMISSIONS, _MOST_ATTEMPTS = 8, 20_000
+#: Seconds between two tries to end a job.
+_AGAIN_S = 2.0
+#: The file with the journals whose jobs are this launcher's.
+_INSTANCES = "instances"
+_MOST_DATAGRAM = 4096
+
+_NOT_SIGNED = "the request is not signed by its user: submit it again"
+_TAKEN = "another job's attempt has its number here, from another journal perhaps"
+_NO_NODE = "the order names no node"
+_NOT_INSIDE = "commands run inside jobs of the controller's own machine alone"
+_NOT_TOLD = "not told: notifications run for jobs of the controller's own machine alone"
+_CONTROLS = "enforced by Slurm's cgroups, if its configuration says so (task/cgroup)"
+_NOT_CONTROLLED = "counted, not controlled: Slurm has no limit for disks"
+
+
+@dataclass(slots=True)
+class _Submission:
+    """An attempt that is not known to be submitted."""
+
+    assignment: Assignment
+    #: Number of lists that must lack its name first.
+    looks: int
+    #: The last list that does not count, and when the next may.
+    after_list: int
+    due_mono_s: float = 0.0
+    #: True while sbatch runs.
+    runs: bool = False
+    #: What is to be recorded if the lists lack its name: sbatch has failed.
+    failed: Record | None = None
+
+
+@dataclass(slots=True)
+class _Wish:
+    """What the controller wants of an attempt, until it is so."""
+
+    after_list: int
+    terminate: bool = False
+    kill: bool = False
+    remove: bool = False
+    freeze: bool = False
+    thaw: bool = False
+    #: When the next try to end the job is due, and how many there were.
+    due_mono_s: float = 0.0
+    tries: int = 0
+
+
+@dataclass
+class SlurmLauncher:
+    """The state of the launcher, which `serve` keeps up to date until SIGTERM."""
+
+    state: Path
+    policy: Policy
+    attempts_fd: int
+    port: Port
+    events: socket.socket
+    programs: Path
+    conf: Path | None = None
+    partition: str | None = None
+    keys: SigningKeys | None = None
+    #: Readable when the process that started this launcher is gone.
+    keep_fd: int | None = None
+    poll_s: float = 30.0
+    #: How long each command of Slurm's may take.
+    most_s: float = 5.0
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _boot_id: str = field(default_factory=process.boot_id)
+    _running: bool = True
+    _known: dict[Key, Attempt] = field(default_factory=dict)
+    _instances: set[str] = field(default_factory=set)
+    _submissions: dict[Key, _Submission] = field(default_factory=dict)
+    _wishes: dict[Key, _Wish] = field(default_factory=dict)
+    #: Signals that are to have been sent: how many in all, and the last of them.
+    _signals: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    #: When each attempt was first missing in a list.
+    _missing: dict[Key, float] = field(default_factory=dict)
+    #: When a list is due (monotonic clock), the number of those asked for, and the last one's time.
+    _dues: list[float] = field(default_factory=list)
+    _lists: int = 0
+    _listing: bool = False
+    _listed_mono_s: float = 0.0
+    _is_away: bool = False
+
+    def __post_init__(self) -> None:
+        self._commands = Commands(
+            self._selector, programs=self.programs, conf=self.conf, most_s=self.most_s
+        )
+        self._checks = SignatureChecks(self.keys)
+        self._background = BackgroundWork(self._selector)
+        with suppress(FileNotFoundError):
+            self._instances.update((self.state / _INSTANCES).read_text().split())
+
+    def serve(self) -> None:
+        self.port.open(
+            self._selector,
+            on_connect=self._hello,
+            on_order=self._handle,
+            close=self._background.close,
+        )
+        self.events.setblocking(False)
+        self._selector.register(self.events, selectors.EVENT_READ, self._on_event)
+        if self.keep_fd is not None:
+            self._selector.register(self.keep_fd, selectors.EVENT_READ, self._quit)
+        wake_out, wake_in = os.pipe()
+        os.set_blocking(wake_in, False)
+        signal.set_wakeup_fd(wake_in)
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
+        for key in attempt_files.keys(self.attempts_fd):
+            self._read(key)
+        self._hurry()
+        while self._running:
+            for chosen, _ in self._selector.select(self._pause_s()):
+                # An earlier handler of this round may have closed the descriptor.
+                if chosen.fd in self._selector.get_map():
+                    chosen.data()
+            self._commands.run_due()
+            self._checks.run_due()
+            self._begin_submissions()
+            self._ask_for_list()
+            self.port.flush()
+
+    def _pause_s(self) -> float | None:
+        now = time.monotonic()
+        pauses = [self._commands.pause_s(), self._checks.pause_s()]
+        if not self._listing:
+            due = min([*self._dues, self._listed_mono_s + self.poll_s])
+            pauses.append(max(0.0, due - now, self._listed_mono_s + _LEAST_PAUSE_S - now))
+        return min((pause for pause in pauses if pause is not None), default=None)
+
+    def _on_event(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self.events.recv(_MOST_DATAGRAM)
+        self._hurry()
+
+    def _hurry(self, *more_s: float) -> None:
+        now = time.monotonic()
+        self._dues = sorted({*self._dues, *(now + wait for wait in (*_AFTER_EVENT_S, *more_s))})
+        # A burst of events needs no more lists than the least pause allows.
+        del self._dues[64:]
+
+    def _quit(self) -> None:
+        self._running = False
+
+    # -- orders ---------------------------------------------------------------------------------
+
+    def _hello(self) -> Message:
+        self._checks.cancel_all()
+        return {
+            "report": "hello",
+            "kind": "slurm",
+            "controls": {
+                "cores": _CONTROLS,
+                "memory": _CONTROLS,
+                "read": _NOT_CONTROLLED,
+                "write": _NOT_CONTROLLED,
+                "processes": "not limited by drfd: Slurm's own limits hold",
+            },
+            "cores": dict.fromkeys(protocol.CORES_MODES, _CONTROLS)
+            | {protocol.SHARE: protocol.NO_SHARE},
+            "entry": ("slurm", "Slurm starts a job's process on its node"),
+            "hiding": (False, "by Slurm's ConstrainDevices"),
+            "lost_devices": [],
+            "mounts": {},
+            "warnings": [],
+            "private_tmp": None,
+            "removes_ipc": False,
+            "exec": False,
+            "processes": None,
+            "min_uid": self.policy.min_uid,
+            "allowed_uids": sorted(self.policy.allowed_uids),
+            "output_max": False,
+            "unstarted_notices": False,
+            "measures_gpus": False,
+            "lends": False,
+            "lendable": [],
+            "limits_gpus": [],
+        }
+
+    def _handle(self, message: Message, payload_fd: int) -> None:
+        """Carry out an order. `payload_fd` belongs to this method. Raises BadMessage."""
+        try:
+            command = read_command(message)
+            if isinstance(command, PayloadCommand | ExecCommand):
+                sealed_size(payload_fd, MAX_BYTES)
+        except (BadMessage, NotSealed) as error:
+            if payload_fd != -1:
+                self._background.close(payload_fd)
+            raise BadMessage(str(error)) from None
+        match command:
+            case PayloadCommand(protocol.LAUNCH, order):
+                self._launch(Assignment(order, payload_fd))
+            case PayloadCommand(_, order):
+                os.close(payload_fd)
+                self._not_told((order.id, order.attempt))
+            case ExecCommand(order, inside):
+                os.close(payload_fd)
+                key = (order.id, order.attempt)
+                self._tell(protocol.EXEC, key, number=inside.number, text=_NOT_INSIDE)
+            case AttemptCommand(name, key):
+                self._checks.cancel(key)
+                self._wish(name, key)
+            case SignalCommand(key, count, signals):
+                self._signals[key] = count, signals
+                self._hurry()
+            case ListCommand():
+                self._report_all()
+            case _:
+                # Nothing is lent on these nodes, and no GPUs are measured there.
+                pass
+
+    def _tell(self, kind: str, key: Key, **facts: object) -> None:
+        self.port.send({"report": kind, "id": key[0], "attempt": key[1], **facts})
+
+    def _not_told(self, key: Key) -> None:
+        if key[1] == UNSTARTED:
+            self._tell(protocol.TOLD, key, notice=_NOT_TOLD)
+        else:
+            self._wish(protocol.REMOVE, key)
+
+    def _wish(self, name: str, key: Key) -> None:
+        attempt = self._known.get(key)
+        if attempt is None and name != protocol.REMOVE:
+            self._tell("missing", key)
+            return
+        if attempt is not None and attempt.is_over and name != protocol.REMOVE:
+            return
+        wish = self._wishes.setdefault(key, _Wish(self._lists))
+        wish.after_list, wish.due_mono_s = self._lists, 0.0
+        match name:
+            case protocol.TERMINATE:
+                wish.terminate, wish.freeze = True, False
+            case protocol.KILL:
+                wish.kill = True
+            case protocol.REMOVE:
+                wish.remove = True
+            case protocol.FREEZE:
+                wish.freeze, wish.thaw = True, False
+            case protocol.THAW:
+                wish.freeze, wish.thaw = False, True
+        self._hurry()
+
+    def _report_all(self) -> None:
+        owners = {}
+        for key, attempt in sorted(self._known.items()):
+            owners[attempt_files.file_name(key)] = attempt.owner.facts()
+            self._report(key)
+        self.port.send({"report": "listed", "known": sorted(self._known), "owners": owners})
+
+    def _report(self, key: Key) -> None:
+        """Report what the attempt file says."""
+        attempt = self._known[key]
+        owner = attempt.owner.facts()
+        if attempt.running is not None:
+            up = {**self._start(attempt), "cgroup": None, "runner_pid": 0}
+            self._tell("up", key, of=owner, **up)
+        if attempt.failed is not None:
+            short = read_failure(attempt.failed)
+            if short is None:
+                text = attempt.failed.get("text", "it is not known why")
+                self._tell("broke", key, of=owner, text=text)
+            else:
+                self._tell("shortage", key, of=owner, **short)
+        elif attempt.ended is not None:
+            self._tell("ended", key, of=owner, gone=True, **attempt.ended)
+
+    def _start(self, attempt: Attempt) -> dict[str, float]:
+        """Return when an attempt began. The file may be of an earlier boot of this machine, which
+        the node has outlived."""
+        created, now_s = attempt.created, time.time()
+        at_s = now_s if created["at_s"] is None else created["at_s"]
+        if created["boot_id"] == self._boot_id:
+            return {"at_s": at_s, "mono_s": created["mono_s"]}
+        return {"at_s": at_s, "mono_s": time.monotonic() - max(0.0, now_s - at_s)}
+
+    # -- launches -------------------------------------------------------------------------------
+
+    def _launch(self, assignment: Assignment) -> None:
+        order = assignment.order
+        key = (order.id, order.attempt)
+        known = self._known.get(key)
+        if known is not None and not known.owner.may_be(order.owner):
+            self._refuse(assignment, _TAKEN)
+            return
+        if known is not None and (known.may_have_run or known.submitted is not None):
+            assignment.close()
+            self._report(key)
+            return
+        if key in self._submissions:
+            assignment.close()
+            return
+        refusal = self.policy.refusal(order.uid) or (None if order.node else _NO_NODE)
+        if refusal is None:
+            checked = self._checks.check_now(assignment)
+            if checked is None:
+                self._checks.begin(assignment, self._launch, is_launch=True)
+                return
+            assignment = checked
+            refusal = None if checked.is_signed else _NOT_SIGNED
+        if refusal is not None:
+            self._refuse(assignment, refusal)
+            return
+        if len(self._known) >= _MOST_ATTEMPTS:
+            text = f"{len(self._known)} jobs run or wait to be removed, the most that can be"
+            self._tell("shortage", key, text=text, whose=MACHINE, resource="launcher")
+            assignment.close()
+            return
+        try:
+            self._remember_instance(order.journal)
+            if known is None:
+                self._create(key, assignment)
+        except OSError as error:
+            attempt_files.remove(self.attempts_fd, key)
+            text = f"its attempt file cannot be made: {error.strerror}"
+            self._tell("shortage", key, text=text, whose=MACHINE, resource="space")
+            assignment.close()
+            return
+        # One that an earlier launcher may have submitted is looked for as long as after a failure.
+        looks = 1 if known is None else _LOOKS
+        self._submissions[key] = _Submission(assignment, looks, self._lists)
+        self._hurry()
+
+    def _refuse(self, assignment: Assignment, text: str) -> None:
+        order = assignment.order
+        assignment.close()
+        self._tell("broke", (order.id, order.attempt), text=text)
+
+    def _create(self, key: Key, assignment: Assignment) -> None:
+        """Make the attempt file. Unlike a local job, one on a node outlives a power cut here."""
+        order = assignment.order
+        reach("slurm.before-attempt-file")
+        created = attempt_files.created_record(
+            order.owner, self._boot_id, None, payload=assignment.digest
+        ) | {"node": order.node}
+        fd = attempt_files.create(self.attempts_fd, key, created)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.fsync(self.attempts_fd)
+        self._read(key)
+
+    def _remember_instance(self, journal: str) -> None:
+        if journal in self._instances:
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with opened(self.state / _INSTANCES, flags, 0o600) as fd:
+            os.write(fd, f"{journal}\n".encode())
+            os.fsync(fd)
+        self._instances.add(journal)
+
+    def _read(self, key: Key) -> Attempt | None:
+        attempt = attempt_files.read(self.attempts_fd, key)
+        if attempt is None:
+            # Its creation was interrupted, so nothing was submitted.
+            attempt_files.remove(self.attempts_fd, key)
+            return None
+        self._known[key] = attempt
+        return attempt
+
+    def _append(self, key: Key, kind: str, record: Record) -> None:
+        with opened(
+            attempt_files.file_name(key), os.O_RDWR | os.O_APPEND, dir_fd=self.attempts_fd
+        ) as fd:
+            attempt_files.end_partial_line(fd)
+            attempt_files.append(fd, kind, record)
+            os.fsync(fd)
+        self._read(key)
+
+    def _begin_submissions(self) -> None:
+        """Run sbatch for those whose names no list has shown."""
+        count = sum(each.runs for each in self._submissions.values())
+        for key, each in self._submissions.items():
+            if count >= _SUBMISSIONS:
+                return
+            if each.runs or each.looks > 0:
+                continue
+            each.runs = True
+            count += 1
+            reach("slurm.before-submission")
+            try:
+                pid, output_fd, complaint_fd, report_fd = fork_submission(
+                    each.assignment, self._commands, self.partition
+                )
+            except OSError as error:
+                short = Shortage(MACHINE, "processes", "EAGAIN")
+                each.failed = failure(f"sbatch cannot be run: {error.strerror}", short)
+                self._look_again(each)
+                continue
+            then = partial(self._submitted, key, report_fd)
+            self._commands.watch(pid, output_fd, complaint_fd, then)
+
+    def _submitted(self, key: Key, report_fd: int, answer: Answer) -> None:
+        reach("slurm.after-submission")
+        try:
+            report = os.pread(report_fd, 1 << 16, 0)
+        finally:
+            os.close(report_fd)
+        each = self._submissions[key]
+        number = answer.output.strip().split(";")[0]
+        if answer.is_good and number.isascii() and number.isdigit():
+            self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
+            self._end_submission(key)
+            self._hurry()
+            return
+        if report:
+            # sbatch was never executed, so there is nothing to look for.
+            self._end_submission(key)
+            self._fail(key, json.loads(report))
+            return
+        complaint = mapping.first_line(answer.complaint)
+        short = None
+        if answer.code is None or mapping.may_pass(answer.complaint):
+            short = Shortage(MACHINE, "slurm", "ETIMEDOUT" if answer.code is None else "EAGAIN")
+        each.failed = failure(f"Slurm does not take the job: {complaint or 'no reason'}", short)
+        self._look_again(each)
+
+    def _look_again(self, each: _Submission) -> None:
+        each.runs, each.looks, each.after_list = False, _LOOKS, self._lists
+        each.due_mono_s = time.monotonic()
+        self._hurry(_LOOK_PAUSE_S, 2 * _LOOK_PAUSE_S)
+
+    def _end_submission(self, key: Key) -> None:
+        self._submissions.pop(key).assignment.close()
+
+    def _fail(self, key: Key, record: Record) -> None:
+        self._append(key, "failed", record)
+        self._report(key)
+
+    # -- lists ----------------------------------------------------------------------------------
+
+    def _ask_for_list(self) -> None:
+        now = time.monotonic()
+        is_due = bool(self._dues) and self._dues[0] <= now
+        if self._listing or now < self._listed_mono_s + _LEAST_PAUSE_S:
+            return
+        if not is_due and now < self._listed_mono_s + self.poll_s:
+            return
+        self._dues = [due for due in self._dues if due > now]
+        self._listing, self._listed_mono_s = True, now
+        self._lists += 1
+        self._commands.run(LIST_JOBS, partial(self._take_list, self._lists))
+
+    def _take_list(self, number: int, answer: Answer) -> None:
+        self._listing = False
+        if not answer.is_good:
+            if not self._is_away:
+                log.error("event=slurm-away error=%s", mapping.first_line(answer.complaint))
+            self._is_away = True
+            self._dues.append(time.monotonic() + 1.0)
+            self._dues.sort()
+            return
+        if self._is_away:
+            log.info("event=slurm-back")
+        self._is_away = False
+        found: dict[Name, list[SlurmJob]] = {}
+        for job in mapping.read_jobs(answer.output):
+            if job.name.journal in self._instances:
+                found.setdefault(job.name, []).append(job)
+        for key in list(self._known):
+            self._compare(number, key, found)
+        for name, jobs in found.items():
+            attempt = self._known.get(name.key)
+            is_ours = attempt is not None and self._name(name.key) == name
+            for job in jobs:
+                if job.is_over or (is_ours and attempt and not attempt.is_over):
+                    continue
+                # A submission that arrived after all, or whose end was reported before.
+                log.warning("event=stray-job job=%d slurm=%d", name.key[0], job.id)
+                self._cancel([job], forced=True)
+        for key in list(self._wishes):
+            if key not in self._known and number > self._wishes[key].after_list:
+                jobs = [job for name in found if name.key == key for job in found[name]]
+                if all(job.is_over for job in jobs):
+                    del self._wishes[key]
+                    self._tell("removed", key)
+
+    def _name(self, key: Key) -> Name:
+        return Name(read_owner(self._known[key].created).journal or "", key)
+
+    def _compare(self, number: int, key: Key, found: dict[Name, list[SlurmJob]]) -> None:
+        """Bring an attempt up to date with a list."""
+        attempt = self._known[key]
+        uid = attempt.created["uid"]
+        # Any user can give a job of the user's own this name.
+        jobs = [job for job in found.get(self._name(key), []) if job.uid == uid]
+        job, others = mapping.choose(jobs)
+        if others:
+            self._cancel(others, forced=True)
+        if not attempt.is_over:
+            if job is None:
+                self._lacks(number, key, attempt)
+            else:
+                self._shows(key, job)
+        wish = self._wishes.get(key)
+        if wish is not None and number > wish.after_list:
+            self._act(key, wish, job)
+        if key in self._signals and key in self._known:
+            self._send_signals(key, job)
+
+    def _lacks(self, number: int, key: Key, attempt: Attempt) -> None:
+        now = time.monotonic()
+        each = self._submissions.get(key)
+        if each is not None:
+            if each.runs or number <= each.after_list or now < each.due_mono_s:
+                return
+            each.looks -= 1
+            each.after_list, each.due_mono_s = number, now + _LOOK_PAUSE_S
+            if each.looks > 0:
+                self._hurry(_LOOK_PAUSE_S)
+            elif each.failed is not None:
+                self._end_submission(key)
+                self._fail(key, each.failed)
+            return
+        if attempt.submitted is None:
+            # An earlier launcher has ended before it submitted; the controller orders it again.
+            return
+        since = self._missing.setdefault(key, now)
+        if now - since < _FORGOTTEN_S:
+            self._hurry(_FORGOTTEN_S)
+            return
+        log.error("event=forgotten-by-slurm job=%d attempt=%d", *key, extra=about(job=key[0]))
+        self._end(key, mapping.forgotten_end(time.time(), now))
+
+    def _shows(self, key: Key, job: SlurmJob) -> None:
+        self._missing.pop(key, None)
+        each = self._submissions.get(key)
+        if each is not None and not each.runs:
+            self._end_submission(key)
+        attempt = self._known[key]
+        if attempt.submitted is None and key not in self._submissions:
+            self._append(key, "submitted", {"slurm_id": job.id, "at_s": time.time()})
+        if job.is_over and key not in self._submissions:
+            began_s = self._known[key].created["at_s"]
+            self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
+        elif job.has_started and self._known[key].running is None:
+            self._append(key, "running", {"at_s": time.time()})
+            self._report(key)
+
+    def _end(self, key: Key, record: Record) -> None:
+        if self._known[key].running is None:
+            self._append(key, "running", {"at_s": time.time()})
+        reach("slurm.before-end-record")
+        self._append(key, "ended", record)
+        self._missing.pop(key, None)
+        self._signals.pop(key, None)
+        self._report(key)
+
+    # -- wishes ---------------------------------------------------------------------------------
+
+    def _act(self, key: Key, wish: _Wish, job: SlurmJob | None) -> None:
+        now = time.monotonic()
+        is_live = job is not None and not job.is_over
+        if wish.remove and self._may_remove(key, is_live=is_live):
+            self._remove(key)
+            return
+        if self._known[key].is_over and not is_live:
+            wish.terminate = wish.kill = wish.freeze = wish.thaw = False
+        elif job is not None and is_live and job.state != "COMPLETING":
+            if wish.kill or wish.remove:
+                self._try(wish, now, lambda: self._cancel([job], forced=wish.tries % 2 == 0))
+            elif wish.terminate:
+                self._terminate(job)
+                wish.terminate = False
+            elif wish.freeze:
+                if job.state == "SUSPENDED":
+                    wish.freeze = False
+                    self._tell("frozen", key)
+                elif job.state == "RUNNING":
+                    words = ("scontrol", "suspend", str(job.id))
+                    self._try(wish, now, lambda: self._command(*words))
+            elif wish.thaw:
+                if job.state == "SUSPENDED":
+                    words = ("scontrol", "resume", str(job.id))
+                    self._try(wish, now, lambda: self._command(*words))
+                elif job.state == "RUNNING":
+                    wish.thaw = False
+        if not (wish.terminate or wish.kill or wish.remove or wish.freeze or wish.thaw):
+            del self._wishes[key]
+        else:
+            self._hurry(_AGAIN_S)
+
+    def _try(self, wish: _Wish, now: float, action: Callable[[], None]) -> None:
+        if now >= wish.due_mono_s:
+            action()
+            wish.tries += 1
+            wish.due_mono_s = now + _AGAIN_S
+
+    def _may_remove(self, key: Key, *, is_live: bool) -> bool:
+        """Return whether nothing of the attempt is left, so that its file may go."""
+        each = self._submissions.get(key)
+        if is_live or (each is not None and (each.runs or each.failed is not None)):
+            return False
+        attempt = self._known[key]
+        return attempt.is_over or attempt.submitted is None
+
+    def _remove(self, key: Key) -> None:
+        if key in self._submissions:
+            self._end_submission(key)
+        reach("slurm.before-unlink")
+        attempt_files.remove(self.attempts_fd, key)
+        del self._known[key]
+        del self._wishes[key]
+        self._signals.pop(key, None)
+        self._missing.pop(key, None)
+        self._tell("removed", key)
+
+    def _terminate(self, job: SlurmJob) -> None:
+        if job.has_started:
+            self._command("scancel", "--signal=TERM", "--full", str(job.id))
+        else:
+            self._command("scancel", str(job.id))
+
+    def _cancel(self, jobs: list[SlurmJob], *, forced: bool) -> None:
+        """End jobs: with SIGKILL at once, if `forced`, those that have started."""
+        started = [str(job.id) for job in jobs if forced and job.state == "RUNNING"]
+        others = [str(job.id) for job in jobs if not forced or job.state != "RUNNING"]
+        if started:
+            self._command("scancel", "--signal=KILL", *started)
+        if others:
+            self._command("scancel", *others)
+
+    def _send_signals(self, key: Key, job: SlurmJob | None) -> None:
+        """Send the signals that were not sent: recorded first, so that none is sent twice."""
+        if job is None or job.is_over or not job.has_started:
+            return
+        count, signals = self._signals.pop(key)
+        signalled = self._known[key].signalled
+        sent = 0 if signalled is None else signalled["count"]
+        new = signals[-(count - sent) :] if count > sent else ()
+        if not new:
+            return
+        attempt_files.note_signals(self.attempts_fd, key, count)
+        self._read(key)
+        for number in dict.fromkeys(new):
+            self._command("scancel", f"--signal={number}", "--full", str(job.id))
+
+    def _command(self, *words: str) -> None:
+        """Run a command whose effect the next lists show."""
+
+        def on_answer(answer: Answer) -> None:
+            if not answer.is_good:
+                text = mapping.first_line(answer.complaint)
+                log.warning("event=slurm-refuses command=%s error=%s", words[0], text)
+            self._hurry()
+
+        self._commands.run(words, on_answer)

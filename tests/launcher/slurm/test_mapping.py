@@ -1,0 +1,126 @@
+"""What Slurm's words mean, and what it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.protocol import Grant
+from drfd.launcher.slurm.mapping import (
+    Name,
+    SlurmJob,
+    choose,
+    end_of,
+    may_pass,
+    read_jobs,
+    submit_words,
+    without_slurms,
+)
+from launcher.rig import order
+
+JOURNAL = "0" * 31 + "a"
+NAME = Name(JOURNAL, (7, 2))
+
+
+def slurm_job(state: str = "RUNNING", number: int = 1, status: int = 0) -> SlurmJob:
+    return SlurmJob(number, 1000, state, status, None, NAME)
+
+
+def test_a_list_has_drfds_jobs_alone() -> None:
+    text = (
+        f"12|1000|CANCELLED by 1000|15|1795477564|{NAME}|\n"
+        "13|1000|RUNNING|0|NONE|a user's | word|\n"
+        f"14_1|1000|RUNNING|0|NONE|{NAME}|\n"
+        f"15|1000|PENDING|0|N/A|{NAME}x|\n"
+        "slurm_load_jobs error\n"
+        f"16|1001|PENDING|0|N/A|{NAME}|\n"
+    )
+    assert read_jobs(text) == [
+        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, NAME),
+        SlurmJob(16, 1001, "PENDING", 0, None, NAME),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code", "number", "oom", "loss"),
+    [
+        ("COMPLETED", 0, 0, None, False, None),
+        ("FAILED", 7 << 8, 7, None, False, None),
+        ("FAILED", 9, None, 9, False, None),
+        ("FAILED", 139, None, 11, False, None),
+        ("CANCELLED", 0, None, 15, False, None),
+        ("TIMEOUT", 0, None, 15, False, None),
+        # A process of it was killed for memory, and the first one has ended well.
+        ("OUT_OF_MEMORY", 0, None, None, True, None),
+        ("NODE_FAIL", 0, None, None, False, "NODE_FAILED"),
+        ("BOOT_FAIL", 0, None, None, False, "NODE_FAILED"),
+        ("PREEMPTED", 0, None, None, False, "SLURM_ENDED"),
+    ],
+)
+def test_the_state_tells_how_a_job_ended(
+    state: str, status: int, code: int | None, number: int | None, oom: bool, loss: str | None
+) -> None:
+    job = slurm_job(state, status=status)
+    assert job.is_over
+    end = end_of(job, 100.0, 5.0, 50.0)
+    assert (end["exit_code"], end["signal"], end["oom_killed"]) == (code, number, oom)
+    assert end.get("loss") == loss
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "PENDING", "SUSPENDED", "A_STATE_OF_2030"])
+def test_what_is_no_end_is_none(state: str) -> None:
+    assert not slurm_job(state).is_over
+
+
+@pytest.mark.parametrize(("told", "taken"), [(60.0, 60.0), (40.0, 100.0), (200.0, 100.0)])
+def test_an_end_outside_the_attempts_life_is_not_believed(told: float, taken: float) -> None:
+    job = replace(slurm_job("COMPLETED"), ended_at_s=told)
+    assert end_of(job, 100.0, 5.0, 50.0)["at_s"] == taken
+
+
+def test_of_several_with_one_name_the_running_one_is_the_attempt() -> None:
+    over, waits, runs = slurm_job("FAILED", 1), slurm_job("PENDING", 2), slurm_job("RUNNING", 3)
+    assert choose([over, waits, runs]) == (runs, [waits])
+    assert choose([over]) == (over, [])
+    assert choose([]) == (None, [])
+
+
+def test_an_order_in_sbatchs_words() -> None:
+    asked = replace(
+        order(cwd=Path("/w"), id=7, attempt=2, journal=JOURNAL, empties_output=False),
+        node="n1",
+        last_resort_s=61,
+        grants=(Grant(name="gpu", given=("0", "2"), others=("1",)),),
+    )
+    limits = replace(asked.limits, cores_milli=1500, memory_bytes=(1 << 20) + 1)
+    words = submit_words(
+        replace(asked, limits=limits).order,
+        partition="p", cwd="/w", stdout="/w/50%", stderr="/w/e",
+    )  # fmt: skip
+    assert words[0] == "sbatch"
+    assert set(words) >= {
+        *(f"--comment={NAME}", "--nodelist=n1", "--cpus-per-task=2", "--mem=2M", "--time=2"),
+        *("--gres=gpu:2", "--partition=p", "--output=/w/50%%", "--open-mode=append"),
+        *("--no-requeue", "--export=ALL", "--parsable"),
+    }
+
+
+def test_users_variables_are_no_options_of_slurms_commands() -> None:
+    env = {"SBATCH_COMMENT": "x", "SLURM_CONF": "/x", "SLURMX": "y"}
+    assert without_slurms(env) == {"SLURMX": "y"}
+
+
+@pytest.mark.parametrize(
+    ("complaint", "passes"),
+    [
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", True),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", True),
+        ("", True),
+        ("sbatch: error: invalid partition specified: x", False),
+        ("sbatch: error: Batch job submission failed: Invalid node name specified", False),
+    ],
+)
+def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
+    assert may_pass(complaint) is passes

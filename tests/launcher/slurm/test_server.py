@@ -1,0 +1,371 @@
+"""The launcher of Slurm's nodes against a real slurmctld with two nodes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.common import failpoints
+from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
+from launcher.slurm.cluster import Cluster, missing
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+NOBODY = 65534
+JOURNAL = "a" * 32
+
+
+class SlurmLauncherProcess(LauncherProcess):
+    """`python -m drfd.launcher.slurm`, of this tree."""
+
+    def __init__(self, state: Path, cluster: Cluster) -> None:
+        super().__init__(state)
+        self._cluster = cluster
+
+    def start(self, *options: str, **_: object) -> subprocess.Popen[bytes]:  # type: ignore[override]
+        command = [
+            *(sys.executable, "-I", "-c"),
+            "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+            "runpy.run_module('drfd.launcher.slurm', run_name='__main__', alter_sys=True)",
+            *(str(ROOT), "--state", str(self.state), "--controller-uid", str(os.getuid())),
+            *("--allow-uid", str(NOBODY), "--slurm-conf", str(self._cluster.conf)),
+            *("--timeout", "2", "--poll", "2", "--failpoints", str(self.failpoints)),
+        ]
+        with self._log.open("ab") as log:
+            started = subprocess.Popen(
+                [*command, *options], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
+            )
+        self._processes.append(started)
+        return started
+
+    def clean_up(self) -> None:
+        for controller in self._controllers:
+            controller.close()
+        for started in self._processes:
+            started.kill()
+            started.wait()
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A short path that everybody can enter."""
+    path = Path(tempfile.mkdtemp(prefix="drfd-slurm-", dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def cluster(place: Path) -> Iterator[Cluster]:
+    # All launchers of this module have the same state, and so the same socket for events.
+    (place / "cluster").mkdir()
+    cluster = Cluster(place / "cluster", place / "state" / "events.sock")
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def slurm(cluster: Cluster, place: Path) -> Iterator[SlurmLauncherProcess]:
+    launcher = SlurmLauncherProcess(place / "state", cluster)
+    launcher.start()
+    yield launcher
+    launcher.clean_up()
+    shutil.rmtree(place / "state")
+
+
+@pytest.fixture
+def jobs_dir(place: Path) -> Iterator[Path]:
+    path = place / "jobs"
+    path.mkdir()
+    os.chown(path, NOBODY, NOBODY)
+    yield path
+    shutil.rmtree(path)
+
+
+_ids = iter(range(1, 1000))
+
+
+def job(script: str, cwd: Path, **changes: object):  # type: ignore[no-untyped-def]
+    """A job of nobody's on the first node, under a number of its own."""
+    usual = {"id": next(_ids), "uid": NOBODY, "gid": NOBODY, "journal": JOURNAL, "node": "n1"}
+    return shell(script, cwd=cwd, **(usual | changes))
+
+
+def comments(cluster: Cluster, key: tuple[int, int]) -> list[str]:
+    """The states of all jobs of Slurm's for an attempt."""
+    name = f"{JOURNAL}.{key[0]}.{key[1]}"
+    return [state for _, state, comment in cluster.jobs() if comment == name]
+
+
+def remove(controller: Controller, key: tuple[int, int]) -> None:
+    controller.ask("remove", key)
+    controller.take("removed", id=key[0])
+
+
+def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job(
+        'id -u; pwd; echo "$SLURMD_NODENAME $A $DRF_JOB_ID"; umask; exit 7', jobs_dir,
+        node="n2", env={"A": "b c", "SBATCH_COMMENT": "x"}, variables={"DRF_JOB_ID": "1"},
+        umask=0o027, stdout="100%%n-%j",
+    )  # fmt: skip
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    end = controller.take("ended", id=asked.id)
+    assert (end["exit_code"], end["signal"], end["oom_killed"]) == (7, None, False)
+    out = (jobs_dir / f"100%n-{asked.id}").read_text().splitlines()
+    assert out == [str(NOBODY), str(jobs_dir), "n2 b c 1", "0027"]
+    remove(controller, (asked.id, 1))
+    assert controller.list()[-1]["known"] == []
+
+
+def test_a_submitted_script_runs_as_it_was(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
+    controller = slurm.connect()
+    text = '#!/bin/sh\n#SBATCH --array=1-3\necho "it\'s $0 $1"\n'
+    asked = replace(
+        job("", jobs_dir), argv=("s.sh", "a  b"), script=text, env={"DRF_SCRIPT": "/x/s.sh"}
+    )
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    assert controller.take("ended", id=asked.id)["exit_code"] == 0
+    assert (jobs_dir / "out").read_text() == "it's /x/s.sh a  b\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "number"), [("kill -9 $$", 9), ("kill -SEGV $$", 11)], ids=["kill", "fault"]
+)
+def test_a_signal_that_ends_a_job_is_named(
+    slurm: SlurmLauncherProcess, jobs_dir: Path, script: str, number: int
+) -> None:
+    controller = slurm.connect()
+    asked = job(script, jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    end = controller.take("ended", id=asked.id)
+    assert (end["exit_code"], end["signal"]) == (None, number)
+
+
+def test_a_job_gets_the_signals_that_are_ordered(
+    slurm: SlurmLauncherProcess, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    traps = "trap 'echo usr' USR1; trap 'echo term; exit 3' TERM; echo up > up"
+    script = f"{traps}; while :; do sleep 0.1; done"
+    asked = job(script, jobs_dir)
+    key = (asked.id, 1)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    until("the traps", (jobs_dir / "up").exists)
+    for _ in range(2):
+        controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [10]})
+    until("the signal", lambda: "usr" in (jobs_dir / "out").read_text())
+    controller.ask("terminate", key)
+    assert controller.take("ended", id=asked.id)["exit_code"] == 3
+    assert (jobs_dir / "out").read_text() == "usr\nterm\n"
+
+
+def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
+    controller = slurm.connect()
+    asked = job("trap '' TERM; while :; do sleep 0.1; done", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    controller.ask("kill", (asked.id, 1))
+    assert controller.take("ended", id=asked.id)["signal"] == 9
+
+
+def test_a_frozen_job_stands_still_until_it_is_thawed(
+    slurm: SlurmLauncherProcess, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("while [ ! -e go ]; do sleep 0.05; done; echo went", jobs_dir)
+    key = (asked.id, 1)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    controller.ask("freeze", key)
+    controller.take("frozen", id=asked.id)
+    (jobs_dir / "go").touch()
+    controller.ask("thaw", key)
+    assert controller.take("ended", id=asked.id)["exit_code"] == 0
+
+
+def test_a_job_that_its_user_cancels_has_ended_by_sigterm(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("sleep 1000", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    cluster.ask("scancel", f"--name=drfd-{asked.id}")
+    assert controller.take("ended", id=asked.id)["signal"] == 15
+
+
+def test_what_slurm_refuses_is_reported_with_its_words(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("true", jobs_dir, node="n9")
+    controller.launch(asked)
+    assert "node" in controller.take("broke", id=asked.id)["text"].lower()
+    assert comments(cluster, (asked.id, 1)) == []
+
+
+@pytest.mark.parametrize("point", failpoints.SLURM)
+def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, point: str
+) -> None:
+    controller = slurm.connect()
+    (slurm.failpoints / point).write_text("self")
+    asked = job("echo once >> runs", jobs_dir)
+    controller.launch(asked)
+    is_last = point == "slurm.before-unlink"
+    if is_last:
+        controller.take("up", id=asked.id)
+        controller.take("ended", id=asked.id)
+        controller.ask("remove", (asked.id, 1))
+    slurm.process.wait(WAIT_S)
+    slurm.start()
+    controller = slurm.connect()
+    if not is_last:
+        # The controller repeats what it has not heard of.
+        controller.launch(asked)
+        controller.take("up", id=asked.id)
+        assert controller.take("ended", id=asked.id)["exit_code"] == 0
+    remove(controller, (asked.id, 1))
+    assert comments(cluster, (asked.id, 1)) == ["COMPLETED"]
+    assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def test_an_end_while_no_launcher_runs_is_reported_later(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    slurm.kill()
+    (jobs_dir / "go").touch()
+    until("its end", lambda: comments(cluster, (asked.id, 1)) == ["FAILED"])
+    slurm.start()
+    controller = slurm.connect()
+    controller.take("up", id=asked.id)
+    assert controller.take("ended", id=asked.id)["exit_code"] == 4
+
+
+def test_while_slurm_hangs_nothing_is_submitted(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("sleep 1000", jobs_dir)
+    cluster.stop_controller()
+    try:
+        controller.launch(asked)
+        until("a word of it", lambda: "slurm-away" in slurm.log())
+    finally:
+        cluster.continue_controller()
+    controller.take("up", id=asked.id)
+    assert comments(cluster, (asked.id, 1)) == ["RUNNING"]
+    controller.ask("kill", (asked.id, 1))
+    controller.take("ended", id=asked.id)
+
+
+def test_a_submission_that_got_no_answer_is_found_and_not_repeated(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """slurmctld hangs between the list and sbatch, which is killed, and reads it afterwards."""
+    controller = slurm.connect()
+    (slurm.failpoints / "slurm.before-submission").write_text("stop")
+    asked = job("echo once >> runs; sleep 1000", jobs_dir)
+    controller.launch(asked)
+    until("a stop", (slurm.failpoints / "slurm.before-submission.reached").exists)
+    cluster.stop_controller()
+    try:
+        os.kill(slurm.process.pid, signal.SIGCONT)
+        until("a word of it", lambda: "slurm-away" in slurm.log())
+    finally:
+        cluster.continue_controller()
+    controller.take("up", id=asked.id)
+    assert comments(cluster, (asked.id, 1)) == ["RUNNING"]
+    controller.ask("kill", (asked.id, 1))
+    controller.take("ended", id=asked.id)
+    assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def test_a_job_that_no_attempt_file_knows_is_ended(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """As one whose submission was believed lost, and arrives late."""
+    controller = slurm.connect()
+    asked = job("true", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    controller.take("ended", id=asked.id)
+    late = f"{JOURNAL}.{asked.id}.2"
+    cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", "sleep 1000")
+    until("its end", lambda: comments(cluster, (asked.id, 2)) == ["CANCELLED"], cluster.jobs)
+
+
+def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("while [ ! -e go ]; do sleep 0.05; done; exit 5", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    name = f"{JOURNAL}.{asked.id}.1"
+    small = ("-c1", "--mem=10", "-o", "/dev/null")
+    cluster.ask("sbatch", f"--comment={name}", *small, "--wrap", "exit 9")
+    until("its end", lambda: "FAILED" in comments(cluster, (asked.id, 1)))
+    (jobs_dir / "go").touch()
+    assert controller.take("ended", id=asked.id)["exit_code"] == 5
+
+
+def test_a_node_that_dies_with_its_job_loses_it(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    asked = job("sleep 1000", jobs_dir, node="n2")
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    cluster.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    try:
+        end = controller.take("ended", id=asked.id)
+        assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "NODE_FAILED")
+    finally:
+        # Its slurmd lives, and tells so.
+        until("the node's return", cluster.are_idle, cluster.log)
+
+
+def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """Killed at once, slurmctld has not written what it took: its next process knows nothing."""
+    controller = slurm.connect()
+    asked = job("echo once >> runs; sleep 1000", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    cluster.kill("slurmctld")
+    for name in ("job_state", "job_state.old"):
+        (cluster.path / "state" / name).unlink(missing_ok=True)
+    cluster.start_controller()
+    end = controller.take("ended", id=asked.id)
+    assert end["loss"] in ("SLURM_FORGOT", "NODE_FAILED")
+    controller.launch(asked)
+    assert controller.list()[0]["report"] == "up"
+    assert (jobs_dir / "runs").read_text() == "once\n"
