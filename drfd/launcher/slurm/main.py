@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         policy=Policy(min_uid=options.min_uid, allowed_uids=frozenset(options.allow_uid)),
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
         port=Port(listen(state, options.controller_uid), options.controller_uid),
-        events=_listen_for_events(state, options.slurm_uid),
+        events=_listen_for_events(options.events or state / EVENTS_NAME, options.slurm_uid),
         programs=options.programs,
         conf=options.slurm_conf,
         partition=options.partition,
@@ -69,6 +69,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--keys", type=Path, metavar="DIR", help="state directory of the local launcher")
     add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
     add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
+    add("--events", type=Path, metavar="SOCKET", help="for Slurm's scripts; else in the state")
     add("--slurm-uid", type=int, default=0, help="SlurmUser, which sends events")
     add("--partition", help="Slurm's partition; its default without this")
     add("--slurm-conf", type=Path, metavar="FILE", help="where Slurm's configuration is")
@@ -92,9 +93,8 @@ def _keys(options: argparse.Namespace) -> SigningKeys | None:
         sys.exit(f"drfd-slurm-launcher: the secret of signatures cannot be had: {error}")
 
 
-def _listen_for_events(state: Path, slurm_uid: int) -> socket.socket:
+def _listen_for_events(path: Path, slurm_uid: int) -> socket.socket:
     """Return the socket for datagrams of Slurm's scripts, which only SlurmUser can send."""
-    path = state / EVENTS_NAME
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     before = os.umask(0o177)

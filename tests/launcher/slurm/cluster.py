@@ -6,7 +6,6 @@ All its files are in one directory, its ports are free ones, and its processes a
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,15 +16,6 @@ from pathlib import Path
 from launcher.rig import WAIT_S, until
 
 NODES = ("n1", "n2")
-#: Program → the Debian package it comes from.
-PROGRAMS = {
-    "munged": "munge",
-    "slurmctld": "slurm-wlm",
-    "slurmd": "slurm-wlm",
-    "sbatch": "slurm-wlm",
-    "squeue": "slurm-wlm",
-}
-
 _CONF = """\
 ClusterName=drfdtest
 SlurmctldHost={host}(127.0.0.1)
@@ -75,16 +65,6 @@ _EVENT = """\
 # Slurm starts no job whose prolog fails, also where nobody listens.
 exit 0
 """
-
-
-def missing() -> str | None:
-    """Why there can be no cluster here, or None."""
-    if os.getuid() != 0:
-        return "only root can start Slurm's daemons"
-    for program, package in PROGRAMS.items():
-        if shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin") is None:
-            return f"{program} is not installed: apt-get install {package}"
-    return None
 
 
 class Cluster:

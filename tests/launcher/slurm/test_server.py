@@ -16,11 +16,12 @@ import pytest
 
 from drfd.common import failpoints
 from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
-from launcher.slurm.cluster import Cluster, missing
+from launcher.slurm.cluster import Cluster
+from slurm_cluster import missing
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
 NOBODY = 65534
