@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from drfd.core.amounts.resources import Resources
+from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.fairness.priority_tree import DecayedUsage
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
@@ -19,8 +19,9 @@ from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, sta
 GIB = 1 << 30
 #: (cores, GiB) of the jobs: eight vectors, some of cores and some of memory.
 MENU = ((1, 2), (1, 4), (2, 2), (2, 16), (4, 8), (1, 16), (3, 24), (8, 8))
-#: What the reserved job needs, nearly the whole machine, and what keeps it waiting for an hour.
-BIG, BLOCKER = (60, 16), (8, 8)
+#: What a machine has, what the reserved job needs of it, nearly all of its cores, and what keeps
+#: that job waiting for an hour.
+MACHINE, BIG, BLOCKER = (64, 256), (60, 16), (8, 8)
 #: What the jobs of one user in two take, and of the others: some end before the hour, some do not.
 SHORT_S, LONG_S = 600.0, 3600.0
 
@@ -34,6 +35,26 @@ class Shape:
     deep: bool
     #: A job that needs nearly the whole machine has a place, and half of the others would hurt it.
     reserved: bool
+    #: How many machines there are together, and whether they are nodes, on one of which each job
+    #: runs, or one machine that is as large as all of them.
+    machines: int = 1
+    has_nodes: bool = False
+
+    @property
+    def capacity(self) -> Resources:
+        return amount(MACHINE, self.machines)
+
+    @property
+    def axes(self) -> Axes:
+        if not self.has_nodes:
+            return Axes()
+        names = [f"n{number}" for number in range(self.machines)]
+        return Axes(nodes=tuple(Node(name=name, capacity=amount(MACHINE)) for name in names))
+
+
+def amount(asks: tuple[int, int], times: int = 1) -> Resources:
+    """So many cores and GiB, times a number."""
+    return Resources(cores_milli=1000 * asks[0] * times, memory_bytes=GIB * asks[1] * times)
 
 
 @dataclass
@@ -44,7 +65,7 @@ class Load:
     _specs: dict[tuple[int, tuple[int, int]], JobSpec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rules = Rules(capacity=Resources(cores_milli=64_000, memory_bytes=256 * GIB))
+        self.rules = Rules(axes=self.shape.axes, capacity=self.shape.capacity)
         patience_s = 30.0 if self.shape.reserved else 1e9
         self.patience = ReservationSettings(patience_s=patience_s, drain_after_s=1e9)
         self.history = DecayedUsage(half_life_s=7 * 86400)
@@ -112,16 +133,20 @@ class Load:
         jobs = []
         if self.shape.reserved:
             blocker = replace(self._spec(0, BLOCKER), time_limit_s=3600)
+            times = 1 if self.shape.has_nodes else self.shape.machines
+            big = replace(self._spec(0, BIG), demand=amount(BIG, times))
             jobs = [
-                Job(id=0, spec=blocker, state=JobState.RUNNING, submitted_at=0.0, started_at=0.0),
                 Job(
-                    id=1, spec=self._spec(0, BIG), submitted_at=-2000.0, eligible_at=-2000.0
-                ),
+                    id=number, spec=blocker, state=JobState.RUNNING, submitted_at=0.0,
+                    started_at=0.0, node=f"n{number}" if self.shape.has_nodes else "",
+                )
+                for number in range(self.shape.machines)
             ]  # fmt: skip
+            jobs.append(Job(id=len(jobs), spec=big, submitted_at=-2000.0, eligible_at=-2000.0))
         for number in range(self.shape.queued):
             spec = self._spec(number % self.shape.users, self.random.choice(MENU))
             at_s = -1000.0 + number * 1e-6
-            jobs.append(Job(id=number + 2, spec=spec, submitted_at=at_s, eligible_at=at_s))
+            jobs.append(Job(id=len(jobs), spec=spec, submitted_at=at_s, eligible_at=at_s))
         return jobs
 
     def _spec(self, user: int, asks: tuple[int, int]) -> JobSpec:
@@ -133,7 +158,7 @@ class Load:
                 pool = f"root.faculty{user % 7}.lab{user % 91}"
             self._specs[user, asks] = JobSpec(
                 name="job", user=name, uid=1000 + user, gid=1000, pool=pool,
-                demand=Resources(cores_milli=1000 * asks[0], memory_bytes=GIB * asks[1]),
+                demand=amount(asks),
                 time_limit_s=86400, argv=Words.of(("true",)), cwd="/", stdout="o", stderr="e",
             )  # fmt: skip
         return self._specs[user, asks]
