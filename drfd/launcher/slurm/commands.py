@@ -67,21 +67,25 @@ class Commands:
     def env(self) -> dict[str, str]:
         """The clean environment: users' variables change what the commands print."""
         env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-        return env | self.conf_variable
+        return env if self.conf is None else env | {"SLURM_CONF": str(self.conf)}
 
-    @property
-    def conf_variable(self) -> dict[str, str]:
-        return {} if self.conf is None else {"SLURM_CONF": str(self.conf)}
-
-    def run(self, words: Sequence[str], on_answer: Callable[[Answer], None]) -> None:
-        """Run one of Slurm's commands as this process's user."""
+    def run(
+        self,
+        words: Sequence[str],
+        on_answer: Callable[[Answer], None],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        fds: Sequence[int] = (),
+    ) -> None:
+        """Run one of Slurm's commands, which gets these descriptors under their numbers."""
         output_fd, complaint_fd = os.memfd_create("output"), os.memfd_create("complaint")
         try:
             process = subprocess.Popen(
                 [str(self.programs / words[0]), *words[1:]],
                 env=self.env,
                 cwd="/",
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
+                pass_fds=fds,
                 stdout=output_fd,
                 stderr=complaint_fd,
                 start_new_session=True,
@@ -137,6 +141,6 @@ def _taken(fd: int) -> str:
         while at < _MOST_BYTES and (part := os.pread(fd, 1 << 20, at)):
             parts.append(part)
             at += len(part)
-        return b"".join(parts).decode(errors="replace")
+        return b"".join(parts).decode(errors="surrogateescape")
     finally:
         os.close(fd)

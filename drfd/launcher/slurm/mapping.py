@@ -168,12 +168,21 @@ def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
 
 
 def submit_words(
-    order: LaunchOrder, *, partition: str | None, cwd: str, stdout: str, stderr: str
+    order: LaunchOrder,
+    *,
+    partition: str | None,
+    cwd: str,
+    stdout: str,
+    stderr: str,
+    gid: int | None,
+    env_fd: int,
 ) -> list[str]:
-    """Return the command that submits an attempt, whose script is standard input."""
+    """Return the command that submits an attempt, whose script is standard input and whose
+    environment is in the descriptor `env_fd`. Root submits for the user, with this primary group;
+    None for a user's own launcher."""
     limits = order.limits
     words = [
-        *("sbatch", "--parsable", "--no-requeue", "--export=ALL", f"--comment={name_of(order)}"),
+        *("sbatch", "--parsable", "--no-requeue", f"--comment={name_of(order)}"),
         *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
         f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
         f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
@@ -181,6 +190,10 @@ def submit_words(
         *(f"--output={_literal(stdout)}", f"--error={_literal(stderr)}"),
         f"--open-mode={'truncate' if order.empties_output else 'append'}",
     ]
+    # With --export other than ALL, Slurm would run a login shell on the node.
+    words.append(f"--export-file={env_fd}")
+    if gid is not None:
+        words += [f"--uid={order.uid}", f"--gid={gid}"]
     if order.last_resort_s:
         words.append(f"--time={max(1, -(-order.last_resort_s // 60))}")
     gres = [f"{grant.name}:{len(grant.given)}" for grant in order.grants if grant.given]

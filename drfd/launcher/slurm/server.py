@@ -43,7 +43,7 @@ from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
-from drfd.launcher.slurm.submission import fork_submission
+from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.descriptors import opened
@@ -68,6 +68,8 @@ _AGAIN_S = 2.0
 #: The file with the journals whose jobs are this launcher's.
 _INSTANCES = "instances"
 _MOST_DATAGRAM = 4096
+#: Number of paths of a submission.
+_PATHS = 3
 
 _NOT_SIGNED = "the request is not signed by its user: submit it again"
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
@@ -444,34 +446,53 @@ class SlurmLauncher:
             count += 1
             reach("slurm.before-submission")
             try:
-                pid, output_fd, complaint_fd, report_fd = fork_submission(
-                    each.assignment, self._commands, self.partition
-                )
+                prepared = prepare(each.assignment)
             except OSError as error:
                 short = Shortage(MACHINE, "processes", "EAGAIN")
                 each.failed = failure(f"sbatch cannot be run: {error.strerror}", short)
                 self._look_again(each)
                 continue
-            then = partial(self._submitted, key, report_fd)
-            self._commands.watch(pid, output_fd, complaint_fd, then)
+            then = partial(self._submit, key, prepared)
+            self._commands.watch(prepared.pid, prepared.paths_fd, prepared.complaint_fd, then)
 
-    def _submitted(self, key: Key, report_fd: int, answer: Answer) -> None:
-        reach("slurm.after-submission")
+    def _submit(self, key: Key, prepared: Prepared, answer: Answer) -> None:
+        """Run sbatch with what the process has prepared."""
+        each = self._submissions[key]
         try:
-            report = os.pread(report_fd, 1 << 16, 0)
+            gid, record = prepared.read_report()
+            paths = answer.output.split("\0")
+            if not answer.is_good or record or len(paths) != _PATHS + 1:
+                # Nothing was submitted, so there is nothing to look for.
+                self._end_submission(key)
+                unknown = failure("its submission could not be prepared", None)
+                self._fail(key, json.loads(record) if record else unknown)
+                return
+            words = mapping.submit_words(
+                each.assignment.order,
+                partition=self.partition,
+                cwd=paths[0],
+                stdout=paths[1],
+                stderr=paths[2],
+                gid=gid if os.getuid() == 0 else None,
+                env_fd=prepared.env_fd,
+            )
+            self._commands.run(
+                words,
+                partial(self._submitted, key),
+                stdin=prepared.script_fd,
+                fds=(prepared.env_fd,),
+            )
         finally:
-            os.close(report_fd)
+            prepared.close()
+
+    def _submitted(self, key: Key, answer: Answer) -> None:
+        reach("slurm.after-submission")
         each = self._submissions[key]
         number = answer.output.strip().split(";")[0]
         if answer.is_good and number.isascii() and number.isdigit():
             self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
             self._end_submission(key)
             self._hurry()
-            return
-        if report:
-            # sbatch was never executed, so there is nothing to look for.
-            self._end_submission(key)
-            self._fail(key, json.loads(report))
             return
         complaint = mapping.first_line(answer.complaint)
         short = None

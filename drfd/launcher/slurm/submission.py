@@ -1,7 +1,7 @@
-"""The process that submits a job: it becomes the job's user, reads what the user has written, and
-executes sbatch, so that Slurm itself learns who submits.
-
-Root parses nothing of the user's. The node opens the output files, as the user.
+"""The process that prepares a submission: it becomes the job's user and reads what the user has
+written. What it leaves in files in memory is handed to sbatch: the script, the environment, and the
+paths. sbatch is root's, so that Slurm can refuse all submissions but drfd's, and gets the user's
+variables as data alone. The node opens the output files, as the user.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import shlex
 import signal
 from base64 import b64encode
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from drfd.launcher.protocol import Assignment, LaunchOrder
 from drfd.launcher.runner import identity, inheritance, scripts
 from drfd.launcher.runner.failures import MAX_TEXT, StepFailed, describe_in_job, unreadable
-from drfd.launcher.slurm.commands import Commands
-from drfd.launcher.slurm.mapping import submit_words, without_slurms
+from drfd.launcher.slurm.mapping import without_slurms
 from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.sealed import read_sealed
@@ -28,73 +28,91 @@ from drfd.payload.unpack import LaunchPayload, decode, output_path
 
 #: Descriptor of a submitted script, in the job.
 _SCRIPT_FD = 9
-#: The signals that Python ignores, which a program would inherit.
-_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM)
 
 
-def fork_submission(
-    assignment: Assignment, commands: Commands, partition: str | None
-) -> tuple[int, int, int, int]:
-    """Start the process. Returns its pid, and descriptors of files in memory: what sbatch prints
-    and complains of, and why sbatch was not executed, as a `failed` record. Raises OSError."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The process, and descriptors of the files in memory that it writes to. The holder closes
+    them, but for those of `Commands.watch`."""
+
+    pid: int
+    #: Directory, output and error output, each before a NUL.
+    paths_fd: int
+    complaint_fd: int
+    #: The gid in a line of its own, written with root's rights; then a `failed` record, if any.
+    report_fd: int
+    #: Variables with a NUL after each, and the script, both at their beginning.
+    env_fd: int
+    script_fd: int
+
+    def close(self) -> None:
+        for fd in (self.report_fd, self.env_fd, self.script_fd):
+            os.close(fd)
+
+    def read_report(self) -> tuple[int, bytes]:
+        """Return the gid of the job and the record of a failure."""
+        gid, _, record = os.pread(self.report_fd, 1 << 16, 0).partition(b"\n")
+        return int(gid or b"0"), record
+
+
+def prepare(assignment: Assignment) -> Prepared:
+    """Start the process. Raises OSError."""
     fds: list[int] = []
     try:
-        for name in ("output", "complaint", "report"):
+        for name in ("paths", "complaint", "report", "env", "script"):
             fds.append(os.memfd_create(name))
-        output_fd, complaint_fd, report_fd = fds
         pid = syscalls.fork()
     except OSError:
         for fd in fds:
             os.close(fd)
         raise
+    prepared = Prepared(pid, *fds)
     if pid == 0:
-        _submit(assignment, commands, partition, output_fd, complaint_fd, report_fd)
-    return pid, output_fd, complaint_fd, report_fd
+        _prepare(assignment, prepared)
+    return prepared
 
 
-def _submit(
-    assignment: Assignment, commands: Commands, partition: str | None,
-    output_fd: int, complaint_fd: int, report_fd: int,
-) -> NoReturn:  # fmt: skip
+def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
+    code = 125
     try:
         gc.disable()
         signal.set_wakeup_fd(-1)
         os.setsid()
-        process.close_all_but(assignment.payload_fd, output_fd, complaint_fd, report_fd)
+        process.close_all_but(
+            *(assignment.payload_fd, into.paths_fd, into.complaint_fd, into.report_fd),
+            *(into.env_fd, into.script_fd),
+        )
         order = assignment.order
         user = identity.account(order.uid, order.user)
         groups = identity.groups_of(user)
+        _write(into.report_fd, f"{identity.gid_of(user, groups, order.gid)}\n".encode())
         inheritance.leave_keyring()
         identity.become(user, groups, order.gid)
         # From here on the process has only the user's rights.
         payload = _read(assignment)
         if payload.attach is not None:
             raise StepFailed("`drf run` and its terminal are on this machine, and its node is not")
-        words = submit_words(
-            order,
-            partition=partition,
-            cwd=payload.cwd,
-            stdout=_output(order, payload, payload.stdout),
-            stderr=_output(order, payload, payload.stderr),
-        )
-        env = without_slurms(identity.environment(user, order, payload)) | commands.conf_variable
+        env = without_slurms(identity.environment(user, order, payload))
         if any(grant.given for grant in order.grants):
             # Slurm chooses them on the node, and names them there.
             for name in DEVICE_LISTS:
                 env.pop(name, None)
-        os.dup2(_in_memory(script_of(payload)), 0)
-        os.dup2(output_fd, 1)
-        os.dup2(complaint_fd, 2)
-        os.chdir("/")
-        os.umask(payload.umask)
-        for number in _RESTORED:
-            signal.signal(number, signal.SIG_DFL)
-        os.execve(commands.programs / words[0], words, env)
+        outputs = [_output(order, payload, each) for each in (payload.stdout, payload.stderr)]
+        for fd, texts in (
+            (into.paths_fd, [payload.cwd, *outputs]),
+            (into.env_fd, [f"{name}={text}" for name, text in env.items()]),
+        ):
+            _write(fd, "".join(f"{text}\0" for text in texts).encode(errors="surrogateescape"))
+        _write(into.script_fd, script_of(payload))
+        for fd in (into.env_fd, into.script_fd):
+            # sbatch reads them from where they stand, which is shared.
+            os.lseek(fd, 0, os.SEEK_SET)
+        code = 0
     except BaseException as error:
         record = describe_in_job(error)
-        os.write(report_fd, json.dumps(record | {"text": record["text"][:MAX_TEXT]}).encode())
+        os.write(into.report_fd, json.dumps(record | {"text": record["text"][:MAX_TEXT]}).encode())
     finally:
-        os._exit(125)
+        os._exit(code)
 
 
 def script_of(payload: LaunchPayload) -> bytes:
@@ -125,13 +143,10 @@ def script_of(payload: LaunchPayload) -> bytes:
     return "\n".join([*lines, ""]).encode(errors="surrogateescape")
 
 
-def _in_memory(data: bytes) -> int:
-    fd = os.memfd_create("script")
+def _write(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _read(assignment: Assignment) -> LaunchPayload:

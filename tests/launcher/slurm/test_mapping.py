@@ -97,13 +97,13 @@ def test_an_order_in_sbatchs_words() -> None:
     limits = replace(asked.limits, cores_milli=1500, memory_bytes=(1 << 20) + 1)
     words = submit_words(
         replace(asked, limits=limits).order,
-        partition="p", cwd="/w", stdout="/w/50%", stderr="/w/e",
+        partition="p", cwd="/w", stdout="/w/50%", stderr="/w/e", gid=5, env_fd=9,
     )  # fmt: skip
     assert words[0] == "sbatch"
     assert set(words) >= {
         *(f"--comment={NAME}", "--nodelist=n1", "--cpus-per-task=2", "--mem=2M", "--time=2"),
         *("--gres=gpu:2", "--partition=p", "--output=/w/50%%", "--open-mode=append"),
-        *("--no-requeue", "--export=ALL", "--parsable"),
+        *("--no-requeue", "--parsable", "--export-file=9", "--gid=5"),
     }
 
 
