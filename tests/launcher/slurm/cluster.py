@@ -13,6 +13,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from drfd.slurm.files import gate_script
 from launcher.rig import WAIT_S, until
 
 NODES = ("n1", "n2")
@@ -50,6 +51,7 @@ SwitchType=switch/none
 JobRequeue=0
 KillWait=2
 SlurmdTimeout=10
+JobSubmitPlugins=lua
 JobCompType=jobcomp/script
 JobCompLoc={dir}/event.sh
 PrologSlurmctld={dir}/event.sh
@@ -86,6 +88,7 @@ class Cluster:
             )
         )  # fmt: skip
         (path / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (path / "job_submit.lua").write_text(gate_script())
         event = path / "event.sh"
         event.write_text(_EVENT.format(events=events))
         event.chmod(0o755)
