@@ -79,9 +79,11 @@ FATES: dict[int, dict[str, Message]] = {
         "notified": {"text": "told"},
     },
     7: {"runner": RUNNER, "running": RUNNING},
+    8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "running": RUNNING, "ended": ENDED},
 }
-#: The job that has been sent signals, and the one that may be lent something.
-SIGNALLED, LENT = 3, 7
+#: The job that has been sent signals, the one that may be lent something, and the one on a node of
+#: Slurm's.
+SIGNALLED, LENT, AWAY = 3, 7, 8
 
 ORDER = LaunchOrder(
     id=5, attempt=1, uid=1001, user="alice", journal="0" * 32, submitted_us=1, gid=1001,
@@ -102,6 +104,7 @@ ORDERS: list[Message] = [
         replace(ORDER, grants=(Grant(name="gpu", given=("1",), others=("0", "GPU-5c")),))
     ),
     protocol.launch_message(LENT_ORDER),
+    protocol.launch_message(replace(ORDER, node="n1", last_resort_s=3720)),
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=2500)),
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)),
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, most=MOST)),
@@ -345,10 +348,12 @@ def _write_journal(path: Path) -> None:
 
 
 def created_of(job_id: int) -> dict[str, Any]:
-    """The first record of the job's attempt: that of LENT has the bounds of LENT_ORDER."""
+    """The first record of the job's attempt: that of LENT has the bounds of LENT_ORDER, and that of
+    AWAY its node."""
     bounds = bounds_of(LENT_ORDER)
     assert bounds is not None
-    return {**CREATED, LENDS: record_of(bounds)} if job_id == LENT else CREATED
+    more = {LENT: {LENDS: record_of(bounds)}, AWAY: {"cgroup": None, "node": "n1"}}
+    return {**CREATED, **more.get(job_id, {})}
 
 
 def _write_attempts(place: Path) -> None:
