@@ -303,6 +303,8 @@ def test_a_submission_that_got_no_answer_is_found_and_not_repeated(
         cluster.continue_controller()
     controller.take("up", id=asked.id)
     assert comments(cluster, (asked.id, 1)) == ["RUNNING"]
+    # Slurm says that it runs before its first line does.
+    until("its first line", (jobs_dir / "runs").exists)
     controller.ask("kill", (asked.id, 1))
     controller.take("ended", id=asked.id)
     assert (jobs_dir / "runs").read_text() == "once\n"
@@ -361,6 +363,7 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
     asked = job("echo once >> runs; sleep 1000", jobs_dir)
     controller.launch(asked)
     controller.take("up", id=asked.id)
+    until("its first line", (jobs_dir / "runs").exists)
     cluster.kill("slurmctld")
     for name in ("job_state", "job_state.old"):
         (cluster.path / "state" / name).unlink(missing_ok=True)
