@@ -115,6 +115,8 @@ def test_a_submitted_job_waits_in_the_queue_of_its_leaf() -> None:
         "arrays": {},
         "next_id": 4,
         "drained": None,
+        "node_drains": {},
+        "nodes_away": {},
         "groups": {},
     }
 
@@ -519,6 +521,8 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
         "arrays": {},
         "next_id": 2,
         "drained": None,
+        "node_drains": {},
+        "nodes_away": {},
         "groups": {},
     }
     started = ledger.apply(happened(ev.Admitted, at_s=10, attempt=2))
