@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd_cli.slurm.sbatch_options import SLURM_NAMES
 from instance import BIN, CONFIG, Instance
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -110,14 +111,26 @@ def test_slurms_commands_go_together(instance: Instance) -> None:
     assert done.stdout == "1\n"
 
 
+def without_slurm(place: Path) -> Path:
+    """Make a directory of the machine's programs but for Slurm's, which may be installed here."""
+    place.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if program.name not in SLURM_NAMES:
+            (place / program.name).symlink_to(program)
+    return place
+
+
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash -l"])
 def test_a_script_finds_slurms_commands_by_itself(instance: Instance, shell: str) -> None:
     place = instance.work / shell[5:9].strip()
     place.mkdir()
+    path = without_slurm(place / "bin")
     lines = ["srun -l hostname", "scontrol show hostnames", "squeue -h -j $SLURM_JOB_ID -o %i"]
+    if shell.endswith("-l"):  # its profile has set PATH anew, with Slurm's if they are installed
+        lines.insert(0, f"PATH={path}")
     text = "\n".join([f"#!{shell}", "#SBATCH -n 2 --mem=64M -t 5", *lines])
     (place / "x.sh").write_text(text)
-    job_id = instance.submit("x.sh", cwd=place, env={"PATH": "/usr/bin:/bin"})
+    job_id = instance.submit("x.sh", cwd=place, env={"PATH": str(path)})
     instance.wait_end(job_id)
     host = os.uname().nodename
     said = (place / f"drf-{job_id}.out").read_text().splitlines()
