@@ -31,6 +31,9 @@ from typing import Any
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 
+from drfd.core.amounts.resources import Resources  # noqa: E402
+from drfd.core.model import events as ev  # noqa: E402
+from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.lending import LENDS, bounds_of, record_of  # noqa: E402
 from drfd.launcher.protocol import (  # noqa: E402
@@ -45,6 +48,16 @@ from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 from journal.test_golden import LAST_EVENTS, write_anew  # noqa: E402
 
 HERE = TESTS / "data" / "v0.1"
+
+#: Records for an audit, which name the rules by the digest of their text.
+RULES_TEXT = '{"policy":"drf"}'
+AUDIT_EVENTS: list[ev.AuditEvent] = [
+    ev.DaemonStarted(at_s=90.5, version="0.1.0", rules=digest(RULES_TEXT), away_since_s=80.5),
+    ev.Configured(at_s=91.5, rules=digest(RULES_TEXT)),
+    ev.LaunchersAway(at_s=92.5, everywhere=False, nodes=("n1", "n2")),
+    ev.ExternalLoadChanged(at_s=93.5, kept=Resources(cores_milli=1500, memory_bytes=1 << 30)),
+    ev.DaemonStopped(at_s=94.5),
+]
 Message = dict[str, Any]
 
 CREATED = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/x/job-1-1", "at_s": 5.5, "mono_s": 0.5}
@@ -340,6 +353,11 @@ def _write_journal(path: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         whole = Path(directory, "journal.sqlite")
         write_anew(LAST_EVENTS, whole)
+        with closing(Journal(whole)) as journal:
+            journal.audit.put_rules(RULES_TEXT)
+            for event in AUDIT_EVENTS:
+                journal.append_audit(event)
+            journal.commit()
         with closing(sqlite3.connect(whole)) as database:
             names = ("application_id", "user_version")
             marks = [(each, database.execute(f"pragma {each}").fetchone()[0]) for each in names]

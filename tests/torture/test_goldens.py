@@ -31,18 +31,21 @@ from drfd.daemon.launcher_link.messages import (
     stimulus_for,
 )
 from drfd.journal.journal import Journal
+from drfd.journal.records import decode_event
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.lending import bounds_of, read_bounds
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import (
+    AUDIT_EVENTS,
     EVENTS,
     FATES,
     HERE,
     LAST_EVENTS,
     LENT,
     LENT_ORDER,
+    RULES_TEXT,
     SETTINGS,
     SIGNALLED,
     SNAPSHOT,
@@ -91,6 +94,26 @@ def test_every_kind_of_event_is_in_the_journal(journal: Journal) -> None:
     """In this one, in that of the last version of the tables, or as a line of its own there."""
     there = {type(event) for event in (*journal.events(), *LAST_EVENTS, RAISED, NOTIFIED)}
     assert not {*ev.KINDS.values()} - there, AGAIN
+
+
+def test_the_records_for_an_audit_are_as_they_were_written(journal: Journal) -> None:
+    there = [event for _, event in journal.audit.events()]
+    assert there == AUDIT_EVENTS, AGAIN
+    assert {type(event) for event in there} == {*ev.AUDIT_KINDS.values()}, AGAIN
+    assert journal.audit.rules(there[1].rules) == RULES_TEXT
+
+
+def test_the_reasons_of_starts_are_read() -> None:
+    """None is from before they were recorded."""
+    line = '{"job_id":1,"at_s":5.5,"attempt":1%s}'
+    for word, why in (
+        ("", None),
+        (',"why":"turn"', ev.StartReason.TURN),
+        (',"why":"reservation"', ev.StartReason.RESERVATION),
+        (',"why":"backfill"', ev.StartReason.BACKFILL),
+    ):
+        then = ev.Admitted(job_id=1, at_s=5.5, attempt=1, why=why)
+        assert decode_event("Admitted", (line % word).encode()) == then
 
 
 def test_the_attempt_files_load() -> None:

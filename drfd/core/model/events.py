@@ -375,6 +375,20 @@ class ExternalLoadChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchersAway:
+    """Other nodes than before are without a launcher, so that nothing starts on them.
+
+    Not about one job. A launcher is taken to be there until such an event says otherwise.
+    """
+
+    at_s: float
+    #: Whether nothing starts anywhere, as without the launcher of the controller's own machine.
+    everywhere: bool
+    #: The nodes without a launcher, by name, while there is one elsewhere.
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdsRaised:
     """The next job gets this id or a higher one.
 
@@ -415,7 +429,7 @@ JobEvent = (
 )
 Event = JobEvent | ArraySubmitted | Drained | IdsRaised
 #: Events that do not change the ledger, recorded because an audit cannot derive them from jobs.
-AuditEvent = Configured | DaemonStarted | DaemonStopped | ExternalLoadChanged
+AuditEvent = Configured | DaemonStarted | DaemonStopped | ExternalLoadChanged | LaunchersAway
 
 #: Every kind of event by its name in the journal.
 KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}

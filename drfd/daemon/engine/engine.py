@@ -447,6 +447,7 @@ class Engine:
                 log.info("event=node-%s node=%s", "away" if name in away else "back", name)
             self.ledger.nodes_away = {name: before.get(name, now_s) for name in sorted(away)}
             self._wants_pass = True
+        self.audit.see_away(everywhere=not self.host.is_ready(), nodes=away)
 
     def circumstances(self) -> Circumstances:
         """Return the starting point of a forecast, except rules, jobs and arrays. Parts of it

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
@@ -35,6 +35,8 @@ from drfd.journal.pruning import StoredBytes, read_shares
 _NOTABLE_PART = 20
 #: Seconds between two records of the external load, at least.
 _LOAD_PAUSE_S = 30.0
+#: Seconds between two records that a launcher is away, at least: one may end as soon as it starts.
+_AWAY_PAUSE_S = 30.0
 
 
 class AuditRecords:
@@ -49,6 +51,9 @@ class AuditRecords:
         self._rules_digest: str | None = None
         self._load = NOTHING
         self._load_mono_s = float("-inf")
+        #: As last recorded: whether nothing starts anywhere, and the nodes without a launcher.
+        self._away: tuple[bool, tuple[str, ...]] = False, ()
+        self._away_mono_s = float("-inf")
 
     def started(self, rules: Rules, seen_alive_s: float) -> None:
         """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
@@ -90,6 +95,19 @@ class AuditRecords:
         self._load, self._load_mono_s = kept, now.mono_s
         self._pending.append(ev.ExternalLoadChanged(at_s=now.at_s, kept=kept))
         return True
+
+    def see_away(self, *, everywhere: bool, nodes: Collection[str]) -> None:
+        """Note where no launcher takes orders now. That all are back is recorded at once."""
+        away = everywhere, () if everywhere else tuple(sorted(nodes))
+        if away == self._away:
+            return
+        now = self._clock()
+        if any(away):
+            if now.mono_s - self._away_mono_s < _AWAY_PAUSE_S:
+                return
+            self._away_mono_s = now.mono_s
+        self._away = away
+        self._pending.append(ev.LaunchersAway(at_s=now.at_s, everywhere=away[0], nodes=away[1]))
 
     def write(self) -> None:
         """Add the pending records to the journal's open transaction. Raises HostError."""

@@ -267,8 +267,8 @@ class Link:
                 if self._connection is not None:
                     self._connection.close()
                 self._connection = None
-                if was_ready and not self.nodes.are_all:
-                    # Who waits for these nodes is told so.
+                if was_ready:
+                    # Who waits for these nodes is told so, and the journal records it.
                     engine.submit(Work(Tick(engine.clock())))
             await asyncio.sleep(_RETRY_S)
 

@@ -108,6 +108,34 @@ def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench: Bench
     ]
 
 
+def test_the_times_without_a_launcher_are_recorded(bench: Bench) -> None:
+    """Those of a launcher that ends again and again, only now and then; its return always."""
+    seen = [
+        (0, False, ()), (10, True, ()), (12, False, ()), (13, True, ()), (14, False, ()),
+        (50, False, ("n2", "n1")), (60, False, ("n2", "n1")), (90, True, ("n2",)), (95, False, ()),
+    ]  # fmt: skip
+    for bench.time_s, everywhere, nodes in seen:
+        bench.records.see_away(everywhere=everywhere, nodes=nodes)
+    assert bench.written() == [
+        ev.LaunchersAway(at_s=10, everywhere=True),
+        ev.LaunchersAway(at_s=12, everywhere=False),
+        ev.LaunchersAway(at_s=50, everywhere=False, nodes=("n1", "n2")),
+        ev.LaunchersAway(at_s=90, everywhere=True),
+        ev.LaunchersAway(at_s=95, everywhere=False),
+    ]
+
+
+def test_the_journal_knows_from_the_next_turn_on_that_no_launcher_takes_orders(
+    shell: Shell,
+) -> None:
+    for shell.host.ready in (True, False, False, True):
+        shell.turn(Tick(now()))
+    assert [event for _, event in shell.journal.audit.events()] == [
+        ev.LaunchersAway(at_s=now().at_s, everywhere=True),
+        ev.LaunchersAway(at_s=now().at_s, everywhere=False),
+    ]
+
+
 def test_a_record_that_could_not_be_written_is_written_by_the_next_turn(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
