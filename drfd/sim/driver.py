@@ -9,7 +9,7 @@ its limit, or measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from drfd.common.errors import Refused
@@ -77,6 +77,8 @@ class Run:
     passes: int
     #: Whether idle cores were lent to running jobs.
     lends: bool = False
+    #: Job id → the scheduler's rule by which the job was started.
+    reasons: dict[int, ev.StartReason | None] = field(default_factory=dict)
 
     def changes(self) -> Iterator[tuple[float, str, Vector, int]]:
         """Yield (time, leaf, demand, 1 or -1) for each allocation (1) and release (-1).
@@ -136,6 +138,7 @@ def simulate(
             for job_id in sorted(simulation.ledger.jobs)
         ),
         leaves=simulation.leaves,
+        reasons=simulation.reasons,
         passes=simulation.passes,
         lends=lends,
     )
@@ -170,6 +173,7 @@ class _Simulation:
         self.running = RunningJobs(rules.shares, lends=lends)
         self.asked: dict[int, SimJob] = {}
         self.leaves: dict[int, str] = {}
+        self.reasons: dict[int, ev.StartReason | None] = {}
         #: Job id → the job and when it started, in the order of starts; and when it ended.
         self._started: dict[int, tuple[SimJob, float]] = {}
         self._ended: dict[int, float] = {}
@@ -193,6 +197,7 @@ class _Simulation:
             self._apply(event)
             assert isinstance(event, ev.Admitted), "nothing is preempted or suspended here"
             self._apply(event.launched(self.now.mono_s))
+            self.reasons[event.job_id] = event.why
             job = self.asked[event.job_id]
             self._started[job.id] = job, self.now.at_s
             self.running.start(job, self.leaves[job.id], self.now.at_s)

@@ -6,15 +6,15 @@ They depend on the run alone, so equal runs have equal metrics, byte for byte.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import ceil
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
-from drfd.core.amounts.vectors import Vector, minus, plus
-from drfd.core.fairness.share_tree import ShareTree
+from drfd.core.amounts.vectors import Vector
+from drfd.core.promises import WHOLE, Account, Parts, Starts
 from drfd.sim.driver import FinishedJob, Run
 from drfd.sim.lending import work_s
 from drfd.sim.workload import SimJob
@@ -51,14 +51,43 @@ class OverTime:
     #: another user, scaled to their weight: these had room for more than one additional waiting
     #: job.
     envy: float
+    #: All of it, by hours or days from the first submission.
+    account: Account
 
 
 def over_time(run: Run) -> OverTime:
-    watch = _Watch(run)
+    first = [left.job.submit_s for left in run.unstarted]
+    first += [ran.job.submit_s for ran in run.ran]
+    last = [*first, *(ran.end_s for ran in run.ran)]
+    start_s = min(first, default=0.0)
+    span_s = max(last, default=0.0) - start_s
+    window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
+    account = Account(run.rules, window_s * 1000)
+    envy = _Envy(account, run)
+    step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(_changes(run), key=itemgetter(0)):
-        watch.go_to(at_s)
-        watch.take(changes)
-    return watch.sum_up()
+        while sampled < SAMPLES and start_s + (sampled + 0.5) * step_s < at_s:
+            sampled += 1
+            envy.sample()
+        account.advance(round((at_s - start_s) * 1000))
+        for _, _, _, job, what in changes:
+            _tell(account, run, job, what)
+    kept, waited = Counter[str](), Counter[str]()
+    worst: Window | None = None
+    for (at, leaf), sums in sorted(account.sums.items(), key=lambda each: each[0][::-1]):
+        kept[leaf] += sums.kept_part
+        waited[leaf] += sums.waited
+        part = sums.kept_part / (sums.waited * WHOLE)
+        is_long = sums.waited >= _LEAST_OF_WINDOW * window_s * 1000
+        if is_long and (worst is None or part < worst.kept):
+            worst = Window(part, leaf, start_s + at * window_s, window_s)
+    return OverTime(
+        kept={leaf: kept[leaf] / (waited_ms * WHOLE) for leaf, waited_ms in waited.items()},
+        waited_s={leaf: waited_ms / 1000 for leaf, waited_ms in waited.items()},
+        worst=worst,
+        envy=envy.part,
+        account=account,
+    )
 
 
 #: (time, order within a moment, order of the job in the run, the job, the kind of change).
@@ -76,161 +105,45 @@ def _changes(run: Run) -> list[_Change]:
     return sorted(found, key=itemgetter(0, 1, 2))
 
 
-class _Watch:
-    """Follows a run, and sums up what each leaf held of its entitlement.
+def _tell(account: Account, run: Run, job: SimJob, what: str) -> None:
+    leaf = run.leaves[job.id]
+    if what == "waits":
+        account.put(job.id, leaf, wants=job.demand)
+    elif what == "starts":
+        account.start(job.id, run.reasons.get(job.id))
+    else:
+        account.put(job.id, leaf)
 
-    Entitlements are as in the daemon: by weights, guarantees and limits, among those who hold
-    something or wait. Only time counts in which a leaf waits: without a waiting job it lacks
-    nothing. The figures are floats: they are for people, and decide nothing.
-    """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._rules = run.rules
-        self._share_tree = ShareTree(run.rules.shares)
-        self._nothing: Vector = (0,) * len(run.rules.shares.capacity)
-        self._used: dict[str, Vector] = {}
-        self._running: Counter[str] = Counter()
-        #: Leaf → its waiting jobs, in the order of submission.
-        self._waiting: dict[str, dict[int, Vector]] = {}
-        #: Leaf → its entitlement, as amounts.
-        self._entitled: dict[str, list[float]] = {}
-        #: Leaf that waits → (since when, the part of its entitlement that it holds).
-        self._keeps: dict[str, tuple[float, float]] = {}
-        #: (leaf, window) → [seconds waited, these seconds times the part held].
-        self._sums: dict[tuple[str, int], list[float]] = {}
-        first = [left.job.submit_s for left in run.unstarted]
-        first += [ran.job.submit_s for ran in run.ran]
-        last = [*first, *(ran.end_s for ran in run.ran)]
-        self._start_s, self._end_s = min(first, default=0.0), max(last, default=0.0)
-        span_s = self._end_s - self._start_s
-        self._window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-        self._step_s = max(span_s / SAMPLES, 1e-9)
-        self._sampled = self._pairs = self._envious = 0
+class _Envy:
+    """Counts at moments how many of those who wait would have preferred what another one holds."""
 
-    def go_to(self, at_s: float) -> None:
-        """Advance to a time until which nothing changes."""
-        while self._sampled < SAMPLES:
-            sample_s = self._start_s + (self._sampled + 0.5) * self._step_s
-            if sample_s >= at_s:
-                break
-            self._sampled += 1
-            self._look_for_envy()
-        self._now_s = at_s
+    def __init__(self, account: Account, run: Run) -> None:
+        self._account, self._capacity = account, run.rules.shares.capacity
+        self._pairs = self._envious = 0
 
-    def take(self, changes: Iterator[_Change]) -> None:
-        touched: dict[str, None] = {}
-        before = len(self._share_tree.nodes), self._competing()
-        for _, _, _, job, what in changes:
-            leaf = self._run.leaves[job.id]
-            touched[leaf] = None
-            self._change(leaf, job, what)
-        entered = [leaf for leaf in touched if self._enter_or_leave(leaf)]
-        if entered or (len(self._share_tree.nodes), self._competing()) != before:
-            self._share_tree.redivide()
-            self._entitled.clear()
-            touched |= dict.fromkeys(self._keeps)
-        for leaf in touched:
-            self._settle(leaf)
+    @property
+    def part(self) -> float:
+        return self._envious / self._pairs if self._pairs else 0.0
 
-    def sum_up(self) -> OverTime:
-        for leaf in list(self._keeps):
-            self._note(leaf)
-        sums: dict[str, list[float]] = {}
-        worst: Window | None = None
-        for (leaf, at), (waited_s, kept_s) in sorted(self._sums.items()):
-            both = sums.setdefault(leaf, [0.0, 0.0])
-            both[0] += waited_s
-            both[1] += kept_s
-            if waited_s >= _LEAST_OF_WINDOW * self._window_s and (
-                worst is None or kept_s / waited_s < worst.kept
-            ):
-                start_s = self._start_s + at * self._window_s
-                worst = Window(kept_s / waited_s, leaf, start_s, self._window_s)
-        return OverTime(
-            kept={leaf: kept_s / waited_s for leaf, (waited_s, kept_s) in sums.items()},
-            waited_s={leaf: waited_s for leaf, (waited_s, _) in sums.items()},
-            worst=worst,
-            envy=self._envious / self._pairs if self._pairs else 0.0,
-        )
-
-    def _competing(self) -> int:
-        return len(self._used) + len(self._waiting)
-
-    def _change(self, leaf: str, job: SimJob, what: str) -> None:
-        demand = self._rules.axes.vector(job.demand)
-        if what == "waits":
-            self._waiting.setdefault(leaf, {})[job.id] = demand
-            return
-        if what == "starts":
-            del self._waiting[leaf][job.id]
-            if not self._waiting[leaf]:
-                del self._waiting[leaf]
-            self._running[leaf] += 1
-            self._used[leaf] = plus(self._used.get(leaf, self._nothing), demand)
-            return
-        self._running[leaf] -= 1
-        self._used[leaf] = minus(self._used[leaf], demand)
-        if not self._running[leaf]:
-            del self._running[leaf], self._used[leaf]
-
-    def _enter_or_leave(self, leaf: str) -> bool:
-        node = self._share_tree.nodes.get(leaf)
-        competes = node is not None and node.competes
-        if competes == (leaf in self._used or leaf in self._waiting):
-            return False
-        if competes:
-            self._share_tree.leave(leaf)
-        else:
-            self._share_tree.enter(leaf)
-        return True
-
-    def _settle(self, leaf: str) -> None:
-        """Sum up a leaf's part until now, and compute the part that it holds from now on."""
-        self._note(leaf)
-        if leaf in self._waiting:
-            used = self._used.get(leaf, self._nothing)
-            pairs = zip(used, self._promised(leaf), strict=True)
-            kept = max((amount / most for amount, most in pairs if most), default=1.0)
-            self._keeps[leaf] = self._now_s, min(1.0, kept)
-
-    def _promised(self, leaf: str) -> list[float]:
-        found = self._entitled.get(leaf)
-        if found is None:
-            node = self._share_tree.nodes[leaf]
-            parts, capacity = node.entitlement.parts, self._rules.shares.capacity
-            factor = 1.0
-            while node.above is not None:
-                factor *= float(node.weight) / float(node.above.total)
-                node = node.above
-            found = [top * float(part) * factor for part, top in zip(parts, capacity, strict=True)]
-            self._entitled[leaf] = found
-        return found
-
-    def _note(self, leaf: str) -> None:
-        found = self._keeps.pop(leaf, None)
-        if found is None:
-            return
-        since_s, kept = found
-        while since_s < self._now_s:
-            at = int((since_s - self._start_s) // self._window_s)
-            until_s = min(self._now_s, self._start_s + (at + 1) * self._window_s)
-            both = self._sums.setdefault((leaf, at), [0.0, 0.0])
-            both[0] += until_s - since_s
-            both[1] += (until_s - since_s) * kept
-            since_s = until_s
-
-    def _look_for_envy(self) -> None:
-        for leaf, waiting in self._waiting.items():
-            demand = next(iter(waiting.values()))
-            mine, used = self._promised(leaf), self._used
-            own = _tasks(demand, used.get(leaf, self._nothing))
+    def sample(self) -> None:
+        used, waiting = self._account.used, self._account.waiting
+        promised = {leaf: self._promised(leaf) for leaf in {*used, *waiting}} if waiting else {}
+        nothing = (0,) * len(self._capacity)
+        for leaf, demands in waiting.items():
+            demand = next(iter(demands.values()))
+            mine = promised[leaf]
+            own = _tasks(demand, used.get(leaf, nothing))
             self._pairs += 1
             self._envious += any(
-                _tasks(demand, _scaled(held, mine, self._promised(other))) > own + 1
+                _tasks(demand, _scaled(held, mine, promised[other])) > own + 1
                 for other, held in used.items()
                 if other != leaf
             )
+
+    def _promised(self, leaf: str) -> list[float]:
+        parts = self._account.entitled(leaf)
+        return [top * float(part) for part, top in zip(parts, self._capacity, strict=True)]
 
 
 def _tasks(demand: Vector, bundle: Vector | list[float]) -> int:
@@ -281,11 +194,34 @@ def measure(run: Run) -> View:
             "least": _least(found.kept),
             "worst_window": worst and asdict(worst) | {"start_s": worst.start_s - first_s},
         },
+        # What was promised while somebody waited, in parts; null if nobody ever waited.
+        "promised": _parts_by_cause(found.account),
+        "starts": _starts_by_reason(found.account),
         "envy": found.envy,
         "longest_wait_s": _by_size(run),
         "largest_job": _largest(run),
         "users": _users(run, found.kept, span_s),
     }
+
+
+def _parts_by_cause(account: Account) -> View | None:
+    sums = Parts()
+    for each in account.sums.values():
+        sums = sums.after(each, 1)
+    if not sums.promised:
+        return None
+    # Of the other causes a simulated machine has none.
+    names = ("kept", "own_limit", "others", "size")
+    return {name: getattr(sums, name) / sums.promised for name in names}
+
+
+def _starts_by_reason(account: Account) -> View:
+    """Return the counts of `Starts` by `StartReason`."""
+    found: dict[str, Starts] = {}
+    for (_, why), starts in account.starts.items():
+        name = "unknown" if why is None else why.value
+        found[name] = Starts(*map(add, found.get(name, Starts()), starts))
+    return {name: starts._asdict() for name, starts in sorted(found.items())}
 
 
 def slowdown(ran: FinishedJob) -> float:
