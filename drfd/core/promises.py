@@ -17,18 +17,15 @@ changes give equal accounts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from fractions import Fraction
 from math import floor
 from operator import add
 from typing import NamedTuple
 
-from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.amounts.vectors import Vector, fits, minus, plus
-from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import ShareTree
+from drfd.core.fairness.entitlement import Shares
+from drfd.core.fairness.share_tree import FairShare, ShareTree
 from drfd.core.model.events import StartReason
 
 #: The whole machine, and the whole of a promise, in the account's units.
@@ -99,26 +96,15 @@ class Stretch(NamedTuple):
         return self.end_ms - self.begin_ms
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    leaf: str
-    #: The demand that it waits with, if it waits and could start.
-    wants: Resources | None
-    #: What it holds, if anything is allocated to it.
-    holds: Resources | None
-
-
 class _Leaf:
     """What is known of a leaf that waits or holds something."""
 
     def __init__(self, nothing: Vector) -> None:
         self.used = nothing
-        #: The number of jobs that hold something.
-        self.running = 0
-        #: The demands of the waiting jobs by id, in the order in which these began to wait.
-        self.waiting: dict[int, Vector] = {}
-        #: The number of waiting jobs by demand.
-        self.demands: Counter[Vector] = Counter()
+        #: Whether a job holds something, be it nothing of any resource.
+        self.is_running = False
+        #: The different demands of waiting jobs, that of the first job first.
+        self.demands: Sequence[Vector] = ()
         #: What the leaf is promised, and the largest part of it that it holds, as parts of the
         #: machine; None until they are asked for.
         self.promised: int | None = None
@@ -129,10 +115,11 @@ class Account:
     """The sums of all leaves, by windows of time.
 
     Times are in milliseconds from any beginning, from which windows are counted too: the window of
-    a time is its number divided by the length of a window.
+    a time is its number divided by the length of a window. Vectors are in the order of the
+    capacity of the shares in force.
     """
 
-    def __init__(self, rules: Rules, window_ms: int) -> None:
+    def __init__(self, shares: FairShare, window_ms: int) -> None:
         self._window_ms = window_ms
         self.now_ms = 0
         #: (window, leaf) → sums of the time in which the leaf waited.
@@ -145,18 +132,34 @@ class Account:
         self.longest: dict[str, Stretch] = {}
         #: How often the clock was set back. Such a step has no length.
         self.steps_back = 0
-        self._jobs: dict[int, _Job] = {}
-        #: What each obstacle keeps from jobs.
-        self._kept_from: dict[Obstacle, Resources] = {}
         #: Leaf → since when it has waited below its promise.
         self._below_since: dict[str, int] = {}
-        self._adopt(rules)
+        self.adopt(shares)
 
     # -- changes ------------------------------------------------------------------------------
+
+    def adopt(self, shares: FairShare) -> None:
+        """Have these shares be in force from now on, on a machine without obstacles on which nobody
+        waits or holds anything: the caller tells again what does."""
+        self._shares = shares
+        self._tree = ShareTree(shares)
+        self._is_divided = True
+        self._nothing: Vector = (0,) * len(shares.capacity)
+        self._has_limits = any(rule.limit is not None for rule in shares.rules.values())
+        self._leaves: dict[str, _Leaf] = {}
+        #: The leaves that wait, in the order in which they began to.
+        self._waiting: dict[str, None] = {}
+        self._free = shares.capacity
+        #: What each obstacle keeps from jobs: the amounts, and the largest part of the machine.
+        self._kept_from: dict[Obstacle, Vector] = {}
+        self._kept_parts: dict[Obstacle, int] = {}
 
     def advance(self, at_ms: int) -> None:
         """Count the time until then, in which nothing has changed."""
         since_ms, self.now_ms = self.now_ms, at_ms
+        self._below_since = {
+            leaf: begin_ms for leaf, begin_ms in self._below_since.items() if leaf in self._waiting
+        }
         if at_ms < since_ms:
             self.steps_back += 1
             # The stretches that go on are counted from now on.
@@ -178,129 +181,64 @@ class Account:
                     self.pairs[window, leaf, other] += amount * length_ms
             since_ms = until_ms
 
-    def put(
-        self,
-        job_id: int,
-        leaf: str,
-        *,
-        wants: Resources | None = None,
-        holds: Resources | None = None,
-    ) -> None:
-        """Have the job wait with this demand, and hold these resources, from now on."""
-        job = _Job(leaf, wants, holds)
-        before = self._jobs.pop(job_id, None)
-        if before == job:
-            self._jobs[job_id] = job
-            return
-        if before is not None:
-            self._take_out(job_id, before)
-        if wants is not None or holds is not None:
-            self._jobs[job_id] = job
-            self._take_in(job_id, job)
-        if before is not None:
-            self._settle(before.leaf)
-
-    def start(self, job_id: int, why: StartReason | None = None) -> None:
-        """Have a waiting job hold what it waits for, from now on."""
-        job = self._jobs[job_id]
-        assert job.wants is not None
-        self._count_start(job.leaf, self._vector(job.wants), why)
-        self.put(job_id, job.leaf, holds=job.wants)
-
-    def keep_from_jobs(self, obstacle: Obstacle, amounts: Resources) -> None:
-        """Have the obstacle keep these amounts from jobs, from now on: the capacity for all."""
-        self._kept_from[obstacle] = amounts
-        self._kept_parts[obstacle] = _part(self._vector(amounts), self._rules.shares.capacity)
-
-    def adopt(self, rules: Rules) -> None:
-        """Have these rules hold from now on."""
-        jobs = self._jobs
-        self._adopt(rules)
-        for job_id, job in jobs.items():
-            self._take_in(job_id, job)
-        for leaf in dict.fromkeys(job.leaf for job in jobs.values()):
-            self._settle(leaf)
-        for obstacle, amounts in self._kept_from.items():
-            self.keep_from_jobs(obstacle, amounts)
-
-    # -- what holds now -----------------------------------------------------------------------
-
-    @property
-    def waiting(self) -> dict[str, dict[int, Vector]]:
-        """Each leaf that waits, with the demands of its jobs in the order in which they came."""
-        return {name: self._leaves[name].waiting for name in self._waiting}
-
-    @property
-    def used(self) -> dict[str, Vector]:
-        """What each leaf holds that has a job which holds something."""
-        return {name: leaf.used for name, leaf in self._leaves.items() if leaf.running}
-
-    def entitled(self, leaf: str) -> tuple[Fraction, ...]:
-        """Return the parts of the machine promised to a leaf that waits or holds something."""
-        return self._tree.entitled(leaf)
-
-    # -- inside -------------------------------------------------------------------------------
-
-    def _adopt(self, rules: Rules) -> None:
-        self._rules = rules
-        self._tree = ShareTree(rules.shares)
-        self._is_divided = True
-        self._nothing: Vector = (0,) * len(rules.shares.capacity)
-        self._has_limits = any(rule.limit is not None for rule in rules.shares.rules.values())
-        self._leaves: dict[str, _Leaf] = {}
-        #: The leaves with a job that waits, in the order in which they began to.
-        self._waiting: dict[str, None] = {}
-        self._free = rules.shares.capacity
-        self._vectors: dict[Resources, Vector] = {}
-        self._kept_parts: dict[Obstacle, int] = {}
-
-    def _vector(self, amounts: Resources) -> Vector:
-        found = self._vectors.get(amounts)
-        if found is None:
-            found = self._vectors[amounts] = tuple(self._rules.axes.vector(amounts))
-        return found
-
-    def _take_in(self, job_id: int, job: _Job) -> None:
-        leaf = self._leaves.get(job.leaf)
-        if leaf is None:
-            leaf = self._leaves[job.leaf] = _Leaf(self._nothing)
-            self._tree.enter(job.leaf)
-            self._is_divided = False
-        if job.wants is not None:
-            demand = leaf.waiting[job_id] = self._vector(job.wants)
-            leaf.demands[demand] += 1
-            self._waiting[job.leaf] = None
-        if job.holds is not None:
-            leaf.running += 1
-            self._hold(job.leaf, leaf, self._vector(job.holds))
-
-    def _take_out(self, job_id: int, job: _Job) -> None:
-        """Undo `_take_in`, but for leaves that are left with nothing (see `_settle`)."""
-        leaf = self._leaves[job.leaf]
-        if job.wants is not None:
-            demand = leaf.waiting.pop(job_id)
-            leaf.demands[demand] -= 1
-            if not leaf.demands[demand]:
-                del leaf.demands[demand]
-            if not leaf.waiting:
-                del self._waiting[job.leaf]
-        if job.holds is not None:
-            leaf.running -= 1
-            self._hold(job.leaf, leaf, minus(self._nothing, self._vector(job.holds)))
-
-    def _hold(self, name: str, leaf: _Leaf, more: Vector) -> None:
-        leaf.used, leaf.held = plus(leaf.used, more), None
-        self._free = minus(self._free, more)
-        self._tree.hold(name, more)
-
-    def _settle(self, name: str) -> None:
+    def put(self, name: str, *, demands: Sequence[Vector] = (), used: Vector | None = None) -> None:
+        """Have jobs of the leaf wait with these different demands, that of the first job first, and
+        the leaf hold these amounts, from now on; None if no job of it holds anything."""
         leaf = self._leaves.get(name)
-        if leaf is not None and not leaf.waiting and not leaf.running:
+        if leaf is None:
+            if not demands and used is None:
+                return
+            leaf = self._leaves[name] = _Leaf(self._nothing)
+            self._tree.enter(name)
+            self._is_divided = False
+        held = self._nothing if used is None else tuple(used)
+        if held != leaf.used:
+            more = minus(held, leaf.used)
+            leaf.used, leaf.held = held, None
+            self._free = minus(self._free, more)
+            self._tree.hold(name, more)
+        leaf.demands = demands
+        if demands:
+            self._waiting[name] = None
+        else:
+            self._waiting.pop(name, None)
+        leaf.is_running = used is not None
+        if not demands and used is None:
             del self._leaves[name]
             self._tree.leave(name)
             self._is_divided = False
-        if name not in self._waiting:
-            self._below_since.pop(name, None)
+
+    def keep_from_jobs(self, obstacle: Obstacle, amounts: Vector) -> None:
+        """Have the obstacle keep these amounts from jobs, from now on: the capacity for all."""
+        self._kept_from[obstacle] = amounts
+        self._kept_parts[obstacle] = _part(amounts, self._shares.capacity)
+
+    def count_start(self, name: str, demand: Vector, why: StartReason | None) -> None:
+        """Count the start of a waiting job of the leaf, just before what it changes is put."""
+        self._divide()
+        leaf = self._leaves[name]
+        is_past = fits_too = False
+        is_beyond = self._measured(name, plus(leaf.used, demand)) > self._promised(name, leaf)
+        if is_beyond:
+            free = minus(self._free, self._kept_from.get(Obstacle.OUTSIDE, self._nothing))
+            for other in self._waiting:
+                each = self._leaves[other]
+                promised = self._promised(other, each)
+                if other == name or self._held(other, each) >= promised:
+                    continue
+                is_past = True
+                with_first = self._measured(other, plus(each.used, each.demands[0]))
+                fits_too = fits_too or (fits(each.demands[0], free) and with_first <= promised)
+        key = self.now_ms // self._window_ms, why
+        marks = (True, is_beyond, is_past, fits_too)
+        self.starts[key] = Starts(*map(add, self.starts.get(key, Starts()), marks))
+
+    def entitled(self, name: str) -> Shares:
+        """Return the parts of the machine promised to a leaf that waits or holds something."""
+        self._divide()
+        return self._tree.entitled(name)
+
+    # -- inside -------------------------------------------------------------------------------
 
     def _divide(self) -> None:
         """Bring the promises up to date after leaves have come or gone."""
@@ -328,7 +266,7 @@ class Account:
     def _measured(self, name: str, amounts: Vector) -> int:
         """Return the satisfaction that these amounts give the leaf, times its promise."""
         parts = self._tree.nodes[name].entitlement.parts
-        rows = zip(amounts, parts, self._rules.shares.capacity, strict=True)
+        rows = zip(amounts, parts, self._shares.capacity, strict=True)
         counting = [(amount, part, top) for amount, part, top in rows if top and part]
         if not counting:
             return 0
@@ -340,7 +278,7 @@ class Account:
         self._divide()
         found = {}
         for name, leaf in self._leaves.items():
-            if leaf.running:
+            if leaf.is_running:
                 over = self._held(name, leaf) - self._promised(name, leaf)
                 if over > 0:
                     found[name] = over
@@ -374,7 +312,7 @@ class Account:
         """Return whether none of the leaf's jobs could start on an empty machine, by limits."""
         if not self._has_limits:
             return False
-        left = self._tree.headroom(name, self._rules.shares.capacity)
+        left = self._tree.headroom(name, self._shares.capacity)
         return not any(fits(demand, left) for demand in leaf.demands)
 
     def _follow_stretch(self, name: str, since_ms: int, *, is_below: bool) -> None:
@@ -386,28 +324,6 @@ class Account:
         longest = self.longest.get(name)
         if longest is None or found.length_ms > longest.length_ms:
             self.longest[name] = found
-
-    def _count_start(self, name: str, demand: Vector, why: StartReason | None) -> None:
-        self._divide()
-        leaf = self._leaves[name]
-        is_past = fits_too = False
-        is_beyond = self._measured(name, plus(leaf.used, demand)) > self._promised(name, leaf)
-        if is_beyond:
-            outside = self._kept_from.get(Obstacle.OUTSIDE, NOTHING)
-            free = minus(self._free, self._vector(outside))
-            for other in self._waiting:
-                each = self._leaves[other]
-                promised = self._promised(other, each)
-                if other == name or self._held(other, each) >= promised:
-                    continue
-                is_past = True
-                first = next(iter(each.waiting.values()))
-                with_it = self._measured(other, plus(each.used, first))
-                fits_too = fits_too or (fits(first, free) and with_it <= promised)
-        key = self.now_ms // self._window_ms, why
-        before = self.starts.get(key, Starts())
-        marks = (True, is_beyond, is_past, fits_too)
-        self.starts[key] = Starts(*map(add, before, marks))
 
 
 def _part(amounts: Vector, capacity: Vector) -> int:

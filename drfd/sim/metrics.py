@@ -13,7 +13,7 @@ from math import ceil
 from operator import add, itemgetter
 from typing import Any
 
-from drfd.core.amounts.vectors import Vector
+from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.promises import WHOLE, Account, Parts, Starts
 from drfd.sim.driver import FinishedJob, Run
 from drfd.sim.lending import work_s
@@ -62,16 +62,16 @@ def over_time(run: Run) -> OverTime:
     start_s = min(first, default=0.0)
     span_s = max(last, default=0.0) - start_s
     window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-    account = Account(run.rules, window_s * 1000)
-    envy = _Envy(account, run)
+    account = Account(run.rules.shares, window_s * 1000)
+    watch = _Watch(account, run)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(_changes(run), key=itemgetter(0)):
         while sampled < SAMPLES and start_s + (sampled + 0.5) * step_s < at_s:
             sampled += 1
-            envy.sample()
+            watch.look_for_envy()
         account.advance(round((at_s - start_s) * 1000))
         for _, _, _, job, what in changes:
-            _tell(account, run, job, what)
+            watch.take(job, what)
     kept, waited = Counter[str](), Counter[str]()
     worst: Window | None = None
     for (at, leaf), sums in sorted(account.sums.items(), key=lambda each: each[0][::-1]):
@@ -85,7 +85,7 @@ def over_time(run: Run) -> OverTime:
         kept={leaf: kept[leaf] / (waited_ms * WHOLE) for leaf, waited_ms in waited.items()},
         waited_s={leaf: waited_ms / 1000 for leaf, waited_ms in waited.items()},
         worst=worst,
-        envy=envy.part,
+        envy=watch.envy,
         account=account,
     )
 
@@ -105,45 +105,67 @@ def _changes(run: Run) -> list[_Change]:
     return sorted(found, key=itemgetter(0, 1, 2))
 
 
-def _tell(account: Account, run: Run, job: SimJob, what: str) -> None:
-    leaf = run.leaves[job.id]
-    if what == "waits":
-        account.put(job.id, leaf, wants=job.demand)
-    elif what == "starts":
-        account.start(job.id, run.reasons.get(job.id))
-    else:
-        account.put(job.id, leaf)
-
-
-class _Envy:
-    """Counts at moments how many of those who wait would have preferred what another one holds."""
+class _Watch:
+    """Tells the account of what happens in a run, and counts at moments how many of those who wait
+    would have preferred what another one holds."""
 
     def __init__(self, account: Account, run: Run) -> None:
-        self._account, self._capacity = account, run.rules.shares.capacity
+        self._account, self._run = account, run
+        self._nothing: Vector = (0,) * len(run.rules.shares.capacity)
+        self._used: dict[str, Vector] = {}
+        self._running: Counter[str] = Counter()
+        #: Leaf → its waiting jobs, in the order of submission, and how many have each demand.
+        self._waiting: dict[str, dict[int, Vector]] = {}
+        self._demands: dict[str, Counter[Vector]] = {}
         self._pairs = self._envious = 0
 
     @property
-    def part(self) -> float:
+    def envy(self) -> float:
         return self._envious / self._pairs if self._pairs else 0.0
 
-    def sample(self) -> None:
-        used, waiting = self._account.used, self._account.waiting
-        promised = {leaf: self._promised(leaf) for leaf in {*used, *waiting}} if waiting else {}
-        nothing = (0,) * len(self._capacity)
-        for leaf, demands in waiting.items():
-            demand = next(iter(demands.values()))
+    def take(self, job: SimJob, what: str) -> None:
+        leaf, demand = self._run.leaves[job.id], self._run.rules.axes.vector(job.demand)
+        if what == "waits":
+            self._waiting.setdefault(leaf, {})[job.id] = demand
+            self._demands.setdefault(leaf, Counter())[demand] += 1
+        elif what == "starts":
+            self._account.count_start(leaf, demand, self._run.reasons.get(job.id))
+            self._stop_waiting(leaf, job.id)
+            self._running[leaf] += 1
+            self._used[leaf] = plus(self._used.get(leaf, self._nothing), demand)
+        else:
+            self._running[leaf] -= 1
+            self._used[leaf] = minus(self._used[leaf], demand)
+            if not self._running[leaf]:
+                del self._running[leaf], self._used[leaf]
+        first = next(iter(self._waiting.get(leaf, {}).values()), None)
+        demands = () if first is None else tuple(dict.fromkeys((first, *self._demands[leaf])))
+        self._account.put(leaf, demands=demands, used=self._used.get(leaf))
+
+    def _stop_waiting(self, leaf: str, job_id: int) -> None:
+        demand = self._waiting[leaf].pop(job_id)
+        self._demands[leaf] -= Counter([demand])
+        if not self._waiting[leaf]:
+            del self._waiting[leaf], self._demands[leaf]
+
+    def look_for_envy(self) -> None:
+        if not self._waiting:
+            return
+        promised = {leaf: self._promised(leaf) for leaf in {*self._used, *self._waiting}}
+        for leaf, waiting in self._waiting.items():
+            demand = next(iter(waiting.values()))
             mine = promised[leaf]
-            own = _tasks(demand, used.get(leaf, nothing))
+            own = _tasks(demand, self._used.get(leaf, self._nothing))
             self._pairs += 1
             self._envious += any(
                 _tasks(demand, _scaled(held, mine, promised[other])) > own + 1
-                for other, held in used.items()
+                for other, held in self._used.items()
                 if other != leaf
             )
 
     def _promised(self, leaf: str) -> list[float]:
-        parts = self._account.entitled(leaf)
-        return [top * float(part) for part, top in zip(parts, self._capacity, strict=True)]
+        parts, capacity = self._account.entitled(leaf), self._run.rules.shares.capacity
+        return [top * float(part) for part, top in zip(parts, capacity, strict=True)]
 
 
 def _tasks(demand: Vector, bundle: Vector | list[float]) -> int:

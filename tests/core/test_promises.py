@@ -36,12 +36,71 @@ def machine(**others: Any) -> Rules:
     return Rules(capacity=CAPACITY, **others)
 
 
+class Bench(Account):
+    """An account that is told of single jobs."""
+
+    def __init__(self, rules: Rules, window_ms: int = HOUR) -> None:
+        self.rules = rules
+        self.wants: dict[int, tuple[str, Resources]] = {}
+        self.holds: dict[int, tuple[str, Resources]] = {}
+        self.obstacles: dict[Obstacle, Resources] = {}
+        super().__init__(rules.shares, window_ms)
+
+    def have(
+        self,
+        job_id: int,
+        leaf: str,
+        *,
+        wants: Resources | None = None,
+        holds: Resources | None = None,
+    ) -> None:
+        """Let the job wait with this demand, or hold these resources, or neither."""
+        for table, amounts in ((self.wants, wants), (self.holds, holds)):
+            if amounts is None:
+                table.pop(job_id, None)
+            else:
+                table[job_id] = leaf, amounts
+        self.tell(leaf)
+
+    def start(self, job_id: int, why: StartReason | None = None) -> None:
+        leaf, amounts = self.wants[job_id]
+        self.count_start(leaf, self.rules.axes.vector(amounts), why)
+        self.have(job_id, leaf, holds=amounts)
+
+    def rule(self, rules: Rules) -> None:
+        self.rules = rules
+        self.adopt(rules.shares)
+        for leaf in self.leaves():
+            self.tell(leaf)
+        for obstacle, amounts in self.obstacles.items():
+            self.obstruct(obstacle, amounts)
+
+    def obstruct(self, obstacle: Obstacle, amounts: Resources) -> None:
+        self.obstacles[obstacle] = amounts
+        self.keep_from_jobs(obstacle, self.rules.axes.vector(amounts))
+
+    def leaves(self) -> list[str]:
+        return [*dict.fromkeys(leaf for leaf, _ in (*self.wants.values(), *self.holds.values()))]
+
+    def tell(self, name: str) -> None:
+        vector = self.rules.axes.vector
+        demands = [vector(amounts) for leaf, amounts in self.wants.values() if leaf == name]
+        self.put(name, demands=tuple(dict.fromkeys(demands)), used=self.used().get(name))
+
+    def used(self) -> dict[str, Vector]:
+        found: dict[str, Vector] = {}
+        for leaf, amounts in self.holds.values():
+            held = self.rules.axes.vector(amounts)
+            found[leaf] = plus(found[leaf], held) if leaf in found else held
+        return found
+
+
 @pytest.fixture
-def account() -> Account:
+def account() -> Bench:
     """ann holds the whole machine for an hour, and bob waits for a core."""
-    account = Account(machine(), HOUR)
-    account.put(1, ANN, holds=asks(4))
-    account.put(2, BOB, wants=asks(1))
+    account = Bench(machine())
+    account.have(1, ANN, holds=asks(4))
+    account.have(2, BOB, wants=asks(1))
     return account
 
 
@@ -54,35 +113,35 @@ def waited(hours: float, **parts: int) -> Parts:
 # -- promised and kept ---------------------------------------------------------------------------
 
 
-def test_who_waits_is_short_of_what_another_holds_beyond_its_promise(account: Account) -> None:
+def test_who_waits_is_short_of_what_another_holds_beyond_its_promise(account: Bench) -> None:
     account.advance(HOUR)
     assert account.sums == {(0, BOB): waited(1, promised=HALF, others=HALF)}
     assert account.pairs == {(0, BOB, ANN): HALF * HOUR}
     assert account.longest == {BOB: Stretch(0, HOUR)}
 
 
-def test_who_waits_for_nothing_lacks_nothing(account: Account) -> None:
-    account.put(2, BOB)
+def test_who_waits_for_nothing_lacks_nothing(account: Bench) -> None:
+    account.have(2, BOB)
     account.advance(HOUR)
     assert (account.sums, account.pairs, account.longest) == ({}, {}, {})
 
 
-def test_what_is_held_counts_up_to_the_promise(account: Account) -> None:
-    account.put(1, ANN, holds=asks(3))
-    account.put(3, BOB, holds=asks(1))
+def test_what_is_held_counts_up_to_the_promise(account: Bench) -> None:
+    account.have(1, ANN, holds=asks(3))
+    account.have(3, BOB, holds=asks(1))
     account.advance(HOUR)
     parts = waited(1, kept_part=HALF, promised=HALF, kept=HALF // 2, others=HALF // 2)
     assert account.sums == {(0, BOB): parts}
-    account.put(4, ANN, wants=asks(1))
+    account.have(4, ANN, wants=asks(1))
     account.advance(2 * HOUR)
     assert account.sums[1, ANN] == waited(1, kept_part=WHOLE, promised=HALF, kept=HALF)
 
 
-def test_the_sums_are_by_windows(account: Account) -> None:
+def test_the_sums_are_by_windows(account: Bench) -> None:
     account.advance(HOUR // 4)
-    account.put(1, ANN)
+    account.have(1, ANN)
     account.advance(HOUR // 2)
-    account.put(1, ANN, holds=asks(4))
+    account.have(1, ANN, holds=asks(4))
     account.advance(2 * HOUR)
     short = waited(0.25 + 0.5, promised=HALF, others=HALF)
     # Alone, bob is promised the whole machine, and his job is not what keeps him from it.
@@ -94,30 +153,45 @@ def test_the_sums_are_by_windows(account: Account) -> None:
     assert account.pairs == {(0, BOB, ANN): HALF * HOUR * 3 // 4, (1, BOB, ANN): HALF * HOUR}
 
 
+def test_a_stretch_ends_when_the_promise_is_kept_or_nobody_waits(account: Bench) -> None:
+    account.advance(HOUR)
+    account.have(2, BOB)
+    account.advance(2 * HOUR)
+    account.have(2, BOB, wants=asks(1))
+    account.advance(3 * HOUR)
+    assert account.longest == {BOB: Stretch(0, HOUR)}
+    account.have(1, ANN, holds=asks(2))
+    account.have(3, BOB, holds=asks(2))
+    account.advance(4 * HOUR)
+    account.have(3, BOB)
+    account.advance(6 * HOUR)
+    assert account.longest == {BOB: Stretch(4 * HOUR, 6 * HOUR)}
+
+
 def test_others_are_charged_in_proportion_and_to_the_last_unit() -> None:
     """Three promises of a quarter; what the fourth is short of is more than they are beyond."""
-    account = Account(machine(), HOUR)
-    account.put(1, ANN, holds=asks(2))
-    account.put(2, EVE, holds=asks(0, 3))
-    account.put(3, "root.joe", holds=asks(1))
-    account.put(4, BOB, wants=asks(1))
+    account = Bench(machine())
+    account.have(1, ANN, holds=asks(2))
+    account.have(2, EVE, holds=asks(0, 3))
+    account.have(3, "root.joe", holds=asks(1))
+    account.have(4, BOB, wants=asks(1))
     account.advance(1)
     quarter, eighth = WHOLE // 4, WHOLE // 8
     assert account.sums == {(0, BOB): Parts(1, promised=quarter, others=quarter)}
     assert account.pairs == {(0, BOB, ANN): quarter * 2 // 3 + 1, (0, BOB, EVE): quarter // 3}
-    account.put(1, ANN, holds=asks(1))
+    account.have(1, ANN, holds=asks(1))
     account.advance(2)
     assert account.sums[0, BOB].size == quarter - eighth
     assert account.pairs[0, BOB, EVE] == quarter // 3 + eighth
 
 
-def test_the_rules_of_the_time_count(account: Account) -> None:
+def test_the_rules_of_the_time_count(account: Bench) -> None:
     account.advance(HOUR)
     heavy = NodeSettings(weight=Fraction(3))
-    account.adopt(machine(members={("", "ann"): heavy}))
+    account.rule(machine(members={("", "ann"): heavy}))
     account.advance(2 * HOUR)
     assert account.sums[1, BOB] == waited(1, promised=WHOLE // 4, others=WHOLE // 4)
-    account.adopt(replace(machine(), capacity=asks(8, 8)))
+    account.rule(replace(machine(), capacity=asks(8, 8)))
     account.advance(3 * HOUR)
     assert account.sums[2, BOB] == waited(1, promised=HALF, size=HALF)
 
@@ -126,18 +200,18 @@ def test_what_is_held_is_measured_by_the_promise_of_the_moment() -> None:
     """Weights of single resources: with each user who comes, kim's promise of cores falls less than
     that of memory, of which a quarter is held."""
     heavy = NodeSettings(weights={"cores": Fraction(5)})
-    account = Account(machine(members={("", "eve"): heavy}), HOUR)
-    account.put(1, "root.kim", holds=asks(0, 2))
-    account.put(2, "root.kim", wants=asks(1))
-    account.put(3, EVE, holds=asks(1))
+    account = Bench(machine(members={("", "eve"): heavy}))
+    account.have(1, "root.kim", holds=asks(0, 2))
+    account.have(2, "root.kim", wants=asks(1))
+    account.have(3, EVE, holds=asks(1))
     account.advance(HOUR)
-    account.put(4, "root.joe", holds=asks(1))
+    account.have(4, "root.joe", holds=asks(1))
     account.advance(2 * HOUR)
     kept = [sums.kept for sums in account.sums.values()]
     assert kept == [floor(Fraction(each) * WHOLE) * HOUR for each in ("1/12", "3/28")]
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away(account: Account) -> None:
+def test_a_clock_that_is_set_back_takes_nothing_away(account: Bench) -> None:
     account.advance(HOUR // 2)
     account.advance(HOUR // 4)
     account.advance(HOUR)
@@ -150,10 +224,10 @@ def test_a_clock_that_is_set_back_takes_nothing_away(account: Account) -> None:
 
 
 @pytest.mark.parametrize("obstacle", [Obstacle.AWAY, Obstacle.DRAINED])
-def test_while_nothing_may_start_nobody_is_to_blame(account: Account, obstacle: Obstacle) -> None:
-    account.keep_from_jobs(obstacle, CAPACITY)
+def test_while_nothing_may_start_nobody_is_to_blame(account: Bench, obstacle: Obstacle) -> None:
+    account.obstruct(obstacle, CAPACITY)
     account.advance(HOUR)
-    account.keep_from_jobs(obstacle, NOTHING)
+    account.obstruct(obstacle, NOTHING)
     account.advance(2 * HOUR)
     cause = {obstacle.value: HALF}
     assert account.sums == {
@@ -163,12 +237,12 @@ def test_while_nothing_may_start_nobody_is_to_blame(account: Account, obstacle: 
     assert account.pairs == {(1, BOB, ANN): HALF * HOUR}
 
 
-def test_a_load_from_outside_counts_as_far_as_it_goes(account: Account) -> None:
-    account.keep_from_jobs(Obstacle.OUTSIDE, asks(1))
+def test_a_load_from_outside_counts_as_far_as_it_goes(account: Bench) -> None:
+    account.obstruct(Obstacle.OUTSIDE, asks(1))
     account.advance(HOUR)
     quarter = WHOLE // 4
     assert account.sums == {(0, BOB): waited(1, promised=HALF, outside=quarter, others=quarter)}
-    account.adopt(replace(machine(), capacity=asks(10, 8)))
+    account.rule(replace(machine(), capacity=asks(10, 8)))
     account.advance(2 * HOUR)
     assert account.sums[1, BOB].outside == WHOLE // 10 * HOUR, "of the machine as it is now"
 
@@ -176,13 +250,13 @@ def test_a_load_from_outside_counts_as_far_as_it_goes(account: Account) -> None:
 def test_a_limit_that_stops_each_job_is_the_leafs_own() -> None:
     """The pool may hold three cores: one more job of two does not fit beside the first."""
     lab = Pool(users=frozenset({"ann", "bob"}), limit={"cores": 3000})
-    account = Account(machine(pools={"lab": lab}), HOUR)
-    account.put(1, "root.lab.ann", holds=asks(2))
-    account.put(2, "root.lab.bob", wants=asks(2))
+    account = Bench(machine(pools={"lab": lab}))
+    account.have(1, "root.lab.ann", holds=asks(2))
+    account.have(2, "root.lab.bob", wants=asks(2))
     account.advance(HOUR)
     (parts,) = account.sums.values()
     assert parts.promised == parts.own_limit == floor(WHOLE * Fraction(3, 8)) * HOUR
-    account.put(3, "root.lab.bob", wants=asks(1))
+    account.have(3, "root.lab.bob", wants=asks(1))
     account.advance(2 * HOUR)
     parts = account.sums[1, "root.lab.bob"]
     assert (parts.own_limit, parts.others) == (0, WHOLE // 8 * HOUR)
@@ -193,12 +267,12 @@ def test_a_limit_that_stops_each_job_is_the_leafs_own() -> None:
 
 
 def test_starts_past_somebody_who_is_short_are_counted_by_their_reason() -> None:
-    account = Account(machine(), HOUR)
+    account = Bench(machine())
     for job_id, cores in ((1, 2), (2, 1), (3, 1)):
-        account.put(job_id, ANN, wants=asks(cores))
-    account.put(4, BOB, wants=asks(2))
-    account.put(5, BOB, wants=asks(3))
-    account.put(4, BOB, wants=asks(2))
+        account.have(job_id, ANN, wants=asks(cores))
+    account.have(4, BOB, wants=asks(2))
+    account.have(5, BOB, wants=asks(3))
+    account.have(4, BOB, wants=asks(2))
     account.start(1, StartReason.TURN)
     account.start(2, StartReason.RESERVATION)
     account.start(3, StartReason.BACKFILL)
@@ -212,18 +286,27 @@ def test_starts_past_somebody_who_is_short_are_counted_by_their_reason() -> None
 
 
 def test_a_job_that_would_exceed_its_own_promise_was_not_passed_as_fitting() -> None:
-    account = Account(machine(), HOUR)
-    account.put(1, ANN, wants=asks(3))
-    account.put(2, BOB, wants=asks(3))
+    account = Bench(machine())
+    account.have(1, ANN, wants=asks(3))
+    account.have(2, BOB, wants=asks(3))
     account.start(1)
     assert account.starts == {(0, None): Starts(1, beyond=1, past=1)}
-    account.put(3, EVE, wants=asks(1))
-    account.put(3, EVE)
-    account.keep_from_jobs(Obstacle.OUTSIDE, asks(1))
-    account.put(2, BOB, wants=asks(1))
-    account.put(4, ANN, wants=asks(0, 1))
+    account.have(3, EVE, wants=asks(1))
+    account.have(3, EVE)
+    account.obstruct(Obstacle.OUTSIDE, asks(1))
+    account.have(2, BOB, wants=asks(1))
+    account.have(4, ANN, wants=asks(0, 1))
     account.start(4)
     assert account.starts == {(0, None): Starts(2, beyond=2, past=2)}, "no core was free for bob"
+
+
+def test_nobody_goes_past_its_own_jobs() -> None:
+    account = Bench(machine())
+    account.have(1, ANN, holds=asks(1))
+    for job_id in (2, 3):
+        account.have(job_id, BOB, wants=asks(3))
+    account.start(2)
+    assert account.starts == {(0, None): Starts(1, beyond=1)}
 
 
 # -- any history ---------------------------------------------------------------------------------
@@ -253,56 +336,43 @@ STEPS = some.lists(STEP, min_size=10, max_size=50)
 HISTORIES = some.tuples(some.sampled_from(RULES), STEPS)
 
 
-class Slow:
-    """The same account, at each moment anew from what every job wants and holds."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.wants: dict[int, Resources] = {}
-        self.holds: dict[int, Resources] = {}
-        self.sums: Counter[tuple[str, str]] = Counter()
-
-    def advance(self, ms: int) -> None:
-        used: dict[str, Vector] = {}
-        for job_id, amounts in self.holds.items():
-            leaf, held = leaf_of(job_id), self.rules.axes.vector(amounts)
-            used[leaf] = plus(used[leaf], held) if leaf in used else held
-        waiting = {leaf_of(job_id) for job_id in self.wants}
-        tree = self.rules.shares.share_tree(used, waiting)
-        for leaf in waiting:
-            promised, satisfaction = tree.entitlement(leaf), tree.satisfaction(leaf)
-            self.sums[leaf, "waited"] += ms
-            self.sums[leaf, "promised"] += floor(promised * WHOLE) * ms
-            self.sums[leaf, "kept"] += floor(min(satisfaction, 1) * promised * WHOLE) * ms
+def look(bench: Bench, ms: int) -> Counter[tuple[str, str]]:
+    """What a time adds to the sums, from what every job wants and holds."""
+    waiting = {leaf for leaf, _ in bench.wants.values()}
+    tree = bench.rules.shares.share_tree(bench.used(), waiting)
+    found: Counter[tuple[str, str]] = Counter()
+    for leaf in waiting:
+        promised, satisfaction = tree.entitlement(leaf), tree.satisfaction(leaf)
+        found[leaf, "waited"] = ms
+        found[leaf, "promised"] = floor(promised * WHOLE) * ms
+        found[leaf, "kept"] = floor(min(satisfaction, 1) * promised * WHOLE) * ms
+    return found
 
 
 def leaf_of(job_id: int) -> str:
     return LEAVES[job_id % len(LEAVES)]
 
 
-def follow(history: tuple[Rules, Sequence[Any]], window_ms: int) -> tuple[Account, Slow]:
+def follow(
+    history: tuple[Rules, Sequence[Any]], window_ms: int
+) -> tuple[Bench, Counter[tuple[str, str]]]:
+    """Return the account of a history, and sums that were found by looking at each moment."""
     rules, steps = history
-    account, slow = Account(rules, window_ms), Slow(rules)
+    account, sums = Bench(rules, window_ms), Counter[tuple[str, str]]()
     for what, one, other in steps:
         if what == "advance":
             account.advance(account.now_ms + one)
-            slow.advance(one)
+            sums.update(look(account, one))
         elif what == "adopt":
-            slow.rules = one
-            account.adopt(one)
+            account.rule(one)
         elif isinstance(what, Obstacle):
-            account.keep_from_jobs(what, other)
+            account.obstruct(what, other)
         elif what == "start":
-            if one in slow.wants:
-                slow.holds[one] = slow.wants.pop(one)
+            if one in account.wants:
                 account.start(one)
         else:
-            slow.wants.pop(one, None)
-            slow.holds.pop(one, None)
-            if what != "gone":
-                getattr(slow, what)[one] = other
-            account.put(one, leaf_of(one), **({} if what == "gone" else {what: other}))
-    return account, slow
+            account.have(one, leaf_of(one), **({} if what == "gone" else {what: other}))
+    return account, sums
 
 
 @given(HISTORIES)
@@ -324,12 +394,12 @@ def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(hist
 @given(HISTORIES)
 @examples(300)
 def test_what_is_promised_and_kept_is_what_the_tree_of_the_moment_says(history: Any) -> None:
-    account, slow = follow(history, window_ms=70)
+    account, looked = follow(history, window_ms=70)
     found: Counter[tuple[str, str]] = Counter()
     for (_, leaf), sums in account.sums.items():
         for name in ("waited", "promised", "kept"):
             found[leaf, name] += getattr(sums, name)
-    assert found == slow.sums
+    assert found == looked
 
 
 @given(HISTORIES)
