@@ -41,7 +41,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "ledger": {"amounts", "model"},
         "fairness": {"amounts", "model"},
         "lending": {"amounts", "model", "fairness"},
-        "promises": {"amounts", "model", "fairness"},
+        "promises": {"amounts", "model", "ledger", "fairness"},
         "scheduling": {"amounts", "model", "ledger", "fairness"},
         "decisions": {"amounts", "model", "ledger", "fairness", "scheduling"},
         "explain": {"amounts", "model", "ledger", "fairness", "scheduling", "decisions"},

@@ -1,21 +1,17 @@
 """The rules that the configuration sets for the core: capacity, pools, weights, bounds.
 
 `PoolTables` reads pools and users from the tables [pools.…] and [users.…] of a configuration.
-`rules_text` writes the rules as JSON with sorted keys, so that the same rules always give the same
-text. It contains every field of `Rules`: a promise of the past can be judged by the weights,
-guarantees, limits and capacity of its time.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.strict_table import (
@@ -40,32 +36,6 @@ from drfd.core.model.limit_hours import Limit, LimitHours
 
 T = TypeVar("T")
 N = TypeVar("N", bound="NodeSettings")
-
-
-def rules_text(rules: Rules) -> str:
-    """Return the canonical text: fractions as "n/d", sets sorted, members as "pool/user"."""
-    return json.dumps(_plain(rules), sort_keys=True, separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        # Fields that are derived from others were not configured.
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.init}
-    match value:
-        case Fraction():
-            return str(value)
-        case Mapping():
-            return {_key(key): _plain(each) for key, each in value.items()}
-        case set() | frozenset():
-            return sorted(_plain(each) for each in value)
-        case tuple() | list():
-            return [_plain(each) for each in value]
-        case _:
-            return value
-
-
-def _key(key: object) -> str:
-    return "/".join(key) if isinstance(key, tuple) else str(key)
 
 
 ROOT = "root"
@@ -222,7 +192,7 @@ class Rules:
     #: The half-life of the usage that decides ties, in seconds.
     half_life_s: int = 7 * 86400
     #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
-    #: from its start. Stored rules (`rules_text`) contain the field by this name.
+    #: from its start. Stored rules (`stored_rules`) contain the field by this name.
     min_hold_s: int = 10
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.

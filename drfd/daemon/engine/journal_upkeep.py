@@ -24,7 +24,8 @@ from math import inf
 from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.amounts.resources import NOTHING, Resources
-from drfd.core.fairness.rules import Rules, rules_text
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.stored_rules import rules_text
 from drfd.core.model import events as ev
 from drfd.core.model.stimuli import Now
 from drfd.daemon.config import HistorySettings
@@ -58,6 +59,8 @@ class AuditRecords:
     def started(self, rules: Rules, seen_alive_s: float) -> None:
         """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
         lock file, in Unix time; the last event of the journal may be later."""
+        # A load that has ended meanwhile must be recorded as ended.
+        self._load = self._journal.audit.last_load()
         last_s = self._journal.audit.last_event_at()
         self._rules_digest = self._note_text(rules)
         self._pending.append(

@@ -11,7 +11,7 @@ from daemon.desk import Shell
 from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Resources
-from drfd.core.fairness.rules import rules_text
+from drfd.core.fairness.stored_rules import rules_text
 from drfd.core.model import events as ev
 from drfd.core.model.stimuli import Now, Tick
 from drfd.daemon.engine.journal_upkeep import AuditRecords
@@ -106,6 +106,17 @@ def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench: Bench
         (330.0, 9000),
         (400.0, 0),
     ]
+
+
+def test_a_load_that_ends_while_there_is_no_daemon_is_recorded_as_ended(bench: Bench) -> None:
+    bench.see(1, 100)
+    bench.written()
+    for kept, at_s in ((1, 200.0), (0, 300.0)):
+        bench.records = AuditRecords(bench.journal, lambda: Now(bench.time_s, bench.time_s))
+        bench.records.started(rules(), seen_alive_s=0.0)
+        assert bench.see(kept, at_s) is (kept == 0)
+    events = bench.written()
+    assert events[-1] == ev.ExternalLoadChanged(at_s=300.0, kept=Resources())
 
 
 def test_the_times_without_a_launcher_are_recorded(bench: Bench) -> None:

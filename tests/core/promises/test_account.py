@@ -17,7 +17,7 @@ from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.model.events import StartReason
-from drfd.core.promises import WHOLE, Account, Obstacle, Parts, Starts, Stretch
+from drfd.core.promises.account import WHOLE, Account, Obstacle, Parts, Starts, Stretch
 from seeds import examples
 
 HOUR = 3_600_000
