@@ -226,7 +226,10 @@ class Lender:
             had = job.spec.demand.cores_milli if before is None else before.ceiling_milli
             if self._is_unsure(key) or had != milli:
                 send(key, milli, NOTHING)
-            if borrower.most > borrower.floor or before is not None:
+            if borrower.most <= borrower.floor:
+                # Its range may have been taken away.
+                self.loans.pop(key, None)
+            else:
                 is_hungry = judgement.is_hungry
                 against = rivals[job.spec.user, job.spec.leaf] if is_hungry else NO_RIVALS
                 loans[key] = Loan(ceiling_milli=milli, is_hungry=is_hungry, rivals=against)

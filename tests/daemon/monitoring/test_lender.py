@@ -221,6 +221,7 @@ def test_a_higher_end_counts_for_a_job_that_runs_and_a_lower_one_at_once(world: 
         for _ in range(3):
             found |= world.second((job, 2, True))
         assert found == {job.id: ceiling}
+    assert world.lender.loan(job) is None, "what has no range any more is not lent anything"
 
 
 @pytest.mark.parametrize("is_on", [True, False])
