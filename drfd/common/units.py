@@ -128,6 +128,8 @@ def _parse_range(text: str, what: str, parse: Callable[[str], int], example: str
     least = parse(low)
     if not high.strip():
         return Range(least, ALL)
+    if high.startswith("."):
+        raise _bad(what, text, "has more than two dots", f"write {example}")
     most = parse(high)
     if most < least:
         raise _bad(what, text, "ends below its beginning", f"write {high}..{low}")

@@ -493,6 +493,7 @@ def test_cores_may_be_a_range(text: str | int, ends: int | Range) -> None:
         ("..", "cores: '..' has no lower end"),
         ("0..8", "cores: '0..8' begins with zero, and a job holds some (write 2..8"),
         ("8..2", "cores: '8..2' ends below its beginning (write 2..8)"),
+        ("2...4", "cores: '2...4' has more than two dots (write 2..8, or 8 for no less)"),
         ("2..x", "cores: 'x' is not a number (write 4 or 0.5)"),
         ("2..4..8", "cores: '4..8' is not a number (write 4 or 0.5)"),
         ("2..-8", "cores: '-8' is not a number of cores"),
