@@ -490,6 +490,15 @@ class Requests:
             part["lent_disks"] = disks
         return part
 
+    def _lending_notes(self, job: Job) -> list[str]:
+        """Say of a running job what it may use now of its ranges, or why it is lent nothing."""
+        if job.state is not JobState.RUNNING:
+            return []
+        part = self._lending(job.spec, job.state, job)
+        notes = [part["unlent"]] if "unlent" in part else []
+        notes += [part["lent"]["text"]] if "lent" in part else []
+        return notes + [each["text"] for each in part.get("lent_disks", ())]
+
     def _keeps_its_limits(self, job: Job) -> bool:
         """Return whether a running job with a range of cores can be lent nothing, though others
         are: it began in another mode."""
@@ -605,10 +614,7 @@ class Requests:
             return reply
         if is_own:
             reply["notes"] = self._preemption_notes(job)
-        loan = self._loan(job)
-        if loan is not None:
-            reply["notes"].append(loan["text"])
-        reply["notes"] += [each["text"] for each in self._disk_loans(job)]
+        reply["notes"] += self._lending_notes(job)
         if self.engine.ledger.wanted(job) is not None or may_become_eligible(job):
             await self._add_forecast(job, view, reply, may_advise=is_own)
         if is_own and job.broken is not None:

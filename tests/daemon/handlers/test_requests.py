@@ -871,7 +871,9 @@ async def test_a_job_that_began_before_cores_were_lent_says_that_it_is_lent_none
     assert desk.shell.host.take() == [Launch(job_id, 1)]
     assert await unlent() is None, "it may yet begin"
     desk.shell.turn(attempt_started(job_id))
-    assert "it began before enforcement.cores was share" in (await unlent() or "")
+    text = await unlent()
+    assert text is not None and "it began before enforcement.cores was share" in text
+    assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [text]
     desk.link.borrowers[job_id, 1] = Ceilings(cores_milli=1000)
     assert await unlent() is None
 
