@@ -18,7 +18,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +115,8 @@ def prepare(places: Places) -> int:
             "running", text, hint=f"DRFD_SOCKET or --socket name its socket: {address}"
         ) from None
     if _is_plain(lock):
-        os.truncate(lock, 0)
+        with _as_last_alive(lock):
+            os.truncate(lock, 0)
     return lock
 
 
@@ -139,9 +141,19 @@ def publish(lock: int, socket_path: Path) -> None:
     if not _is_plain(lock):
         return
     try:
-        os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
+        with _as_last_alive(lock):
+            os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
     except OSError as error:
         log.warning("event=address-not-noted error=%s", error.strerror)
+
+
+@contextmanager
+def _as_last_alive(lock: int) -> Iterator[None]:
+    """Keep the modification time of the lock's file: by it a later daemon knows how long this one,
+    or one before, was alive."""
+    before = os.fstat(lock)
+    yield
+    os.utime(lock, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _make_state(state: Path) -> None:

@@ -63,6 +63,20 @@ def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
     assert (places.controller / "lock").read_bytes() == b""
 
 
+def test_a_start_does_not_change_when_a_daemon_was_last_alive(tmp_path: Path) -> None:
+    """That is the time of the lock's file, which a daemon renews now and then."""
+    places = Places(tmp_path / "state")
+    os.close(prepare(places))
+    path = places.controller / "lock"
+    path.write_text("/an/older/socket")
+    os.utime(path, (1000, 1000))
+    lock = prepare(places)
+    assert (path.read_bytes(), path.stat().st_mtime) == (b"", 1000)
+    publish(lock, tmp_path / "socket")
+    assert (path.read_text(), path.stat().st_mtime) == (f"{tmp_path}/socket", 1000)
+    os.close(lock)
+
+
 def test_a_daemon_starts_on_a_full_disk_and_writes_into_no_file_of_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
