@@ -337,6 +337,17 @@ class Journal:
                 if kind not in ev.AUDIT_KINDS:
                     yield self._records.event(kind, data)
 
+    def record(self) -> Iterator[tuple[int, ev.Event | ev.AuditEvent]]:
+        """Yield all events with their sequence numbers, records for an audit included, in order."""
+        with self._db.reported("read"):
+            for seq, kind, data in self._db.execute(
+                "select seq, kind, data from events order by seq"
+            ):
+                if kind in ev.AUDIT_KINDS:
+                    yield seq, records.decode_audit_event(kind, data)
+                else:
+                    yield seq, self._records.event(kind, data)
+
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays.
 

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.stored_rules import read_rules
 from drfd.core.model import events as ev
+from drfd.core.promises.account import WHOLE, Parts
+from drfd.core.promises.event_fold import EventFold
 from drfd.journal.journal import Journal
 from instance import CONFIG, Instance, is_alive, wait_for
 
@@ -230,3 +234,42 @@ def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked
         assert isinstance(configured, ev.Configured)
         assert '"cores_milli":8000' in (journal.audit.rules(configured.rules) or "")
         assert isinstance(stopped, ev.DaemonStopped)
+
+
+def test_the_journal_tells_what_was_promised_and_kept_also_without_a_daemon(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """Five cores are held, and five waited for, of nine."""
+    instance = make_instance().start()
+    first = instance.submit("-c", "5", "--", "sleep", "600")
+    instance.wait_state(first, "RUNNING")
+    second = instance.submit("-c", "5", "--", "true")
+    instance.kill()
+    time.sleep(1)
+    instance.start()
+    instance.drf("cancel", str(first))
+    assert instance.wait_end(second)["exit_code"] == 0
+    instance.stop()
+    with closing(Journal(instance.state / "controller" / "journal.sqlite")) as journal:
+
+        def rules_of(digest: str) -> Rules:
+            return read_rules(journal.audit.rules(digest) or "")
+
+        accounts = []
+        for _ in range(2):
+            fold = EventFold(3_600_000, rules_of)
+            for _, event in journal.record():
+                fold.take(event)
+            accounts.append(fold.account)
+    account, again = accounts
+    assert (account.sums, account.starts) == (again.sums, again.starts)
+    parts = Parts()
+    for each in account.sums.values():
+        parts = parts.after(each, 1)
+    assert parts.promised == WHOLE * parts.waited
+    # For a moment after the cancellation, before the second job starts, nothing is held.
+    assert parts.kept > WHOLE * 5 // 9 * (parts.waited - 100)
+    assert parts.promised == parts.kept + parts.away + parts.size
+    assert parts.away >= WHOLE * 4 // 9 * 1000, "the daemon was away for a second at least"
+    assert parts.size > 0
+    assert sum(starts.all for starts in account.starts.values()) == 2

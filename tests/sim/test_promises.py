@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,15 @@ import pytest
 
 from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Pool, Rules
-from drfd.sim.driver import simulate
+from drfd.core.model import events as ev
+from drfd.core.model.stimuli import Actor
+from drfd.core.promises.event_fold import EventFold
+from drfd.sim.driver import Run, simulate
 from drfd.sim.machine import parse_capacity, rules_of
 from drfd.sim.metrics import measure, over_time
 from drfd.sim.recorded_workloads import read_trace
 from drfd.sim.synthetic_workloads import Recipe, generate
+from fakes import happened, now, spec
 from seeds import seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")
@@ -50,6 +56,43 @@ def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(
     fifo = measure(simulate(jobs, rules, policy="fifo"))
     assert fifo["starts"]["turn"]["past_fitting"] > 100
     assert fifo["promised"]["kept"] < found["promised"]["kept"]
+
+
+def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
+    """What a daemon's journal would have of the run, if it began at the Unix time 0."""
+    yield ev.DaemonStarted(at_s=0.0, version="1", rules="", away_since_s=None)
+    moments: list[tuple[float, int, int, ev.Event]] = []
+    for at, ran in enumerate(run.ran):
+        job_id = ran.job.id
+        pool = run.rules.pool_for(ran.job.user, None)
+        actor = Actor(ran.job.user, 1000, False)
+        asked = spec(pool, actor=actor, asks=ran.job.demand)
+        moments += [
+            (ran.job.submit_s, 1, job_id, happened(ev.Submitted, job_id, spec=asked)),
+            (ran.start_s, 2, at, happened(ev.Admitted, job_id, why=run.reasons[job_id])),
+            (ran.end_s, 0, at, happened(ev.Exited, job_id)),
+        ]
+    begin_s = min(ran.job.submit_s for ran in run.ran)
+    for since_s, *_, event in sorted(moments, key=lambda each: each[:3]):
+        at_s = since_s - begin_s
+        yield replace(event, at_s=at_s)
+        if isinstance(event, ev.Exited):
+            yield happened(ev.Cleaned, event.job_id, at_s=at_s - now().at_s)
+
+
+@pytest.mark.parametrize("policy", ["drf", "fifo"])
+def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
+    recipe = Recipe(jobs=300, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
+    jobs = generate(recipe).jobs
+    run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
+    told = over_time(run).account
+    fold = EventFold(HOUR_MS, lambda digest: run.rules)
+    for event in events_of(run):
+        fold.take(event)
+    assert fold.account.sums == told.sums
+    assert fold.account.pairs == told.pairs
+    assert fold.account.starts == told.starts
+    assert fold.account.longest == told.longest
 
 
 @pytest.mark.slow

@@ -1,0 +1,214 @@
+"""The account of a journal's events: who waits and holds what is what the books say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from math import floor
+
+import pytest
+
+from core.test_walks import walked
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.promises.account import WHOLE, Account, Parts, Starts, Stretch
+from drfd.core.promises.event_fold import EventFold
+from fakes import BOB, demand, happened, now, rules, spec
+from seeds import seeds
+
+BEGIN_S = now().at_s
+HOUR = 3_600_000
+HALF = WHOLE // 2
+ALICES, BOBS = "root.alice", "root.bob"
+#: Nine cores, of which alice holds nine, and bob waits for one.
+PLAIN = rules()
+HOLDS = (
+    happened(ev.Submitted, 1, spec=spec(asks=demand(9))),
+    happened(ev.Admitted, 1),
+    happened(ev.Submitted, 2, spec=spec(BOBS, actor=BOB)),
+)
+#: What the digests of rules stand for.
+RULES: dict[str, Rules] = {
+    "plain": PLAIN,
+    "heavy": rules(weights={"alice": "3"}),
+    "bigger": rules(18),
+    "other axes": replace(PLAIN, axes=Axes(gres=("gpu",), disks=("a", "b"))),
+    "nodes": replace(
+        PLAIN,
+        axes=Axes(nodes=(Node(name="n1", capacity=demand(3)), Node(name="n2", capacity=demand(6)))),
+    ),
+}
+
+
+def at(hours: float) -> float:
+    return BEGIN_S + 3600 * hours
+
+
+def started(rules: str = "plain", hours: float = 0, away: float | None = None) -> ev.DaemonStarted:
+    since_s = None if away is None else at(away)
+    return ev.DaemonStarted(at_s=at(hours), version="1", rules=rules, away_since_s=since_s)
+
+
+def folded(*events: ev.Event | ev.AuditEvent) -> Account:
+    fold = EventFold(10**15, RULES.__getitem__)
+    for event in events:
+        fold.take(event)
+    return fold.account
+
+
+def sums(account: Account) -> dict[str, Parts]:
+    """By leaf, in machine-billionths times hours."""
+    found: dict[str, Parts] = {}
+    for (_, leaf), parts in account.sums.items():
+        assert not any(part % HOUR for part in parts)
+        found[leaf] = Parts(*[part // HOUR for part in parts])
+    return found
+
+
+def end(hours: float) -> ev.IdsRaised | ev.Configured:
+    """An event at this time that changes nothing."""
+    return ev.Configured(at_s=at(hours), rules="plain")
+
+
+# -- causes --------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_short_of_what_another_holds() -> None:
+    account = folded(started(), *HOLDS, end(2))
+    assert sums(account) == {BOBS: Parts(2, promised=2 * HALF, others=2 * HALF)}
+    assert {pair[1:]: amount for pair, amount in account.pairs.items()} == {
+        (BOBS, ALICES): 2 * HALF * HOUR
+    }
+    assert [*account.starts.values()] == [Starts(1)]
+    begin_ms = round(BEGIN_S * 1000)
+    assert account.longest == {BOBS: Stretch(begin_ms, begin_ms + 2 * HOUR)}
+
+
+@pytest.mark.parametrize(
+    "pause",
+    [
+        (ev.DaemonStopped(at_s=at(1)), started(hours=3, away=1)),
+        # After a kill.
+        (started(hours=3, away=1),),
+        (
+            ev.LaunchersAway(at_s=at(1), everywhere=True),
+            ev.LaunchersAway(at_s=at(3), everywhere=False),
+        ),
+        # The launcher is back when the next daemon is.
+        (ev.LaunchersAway(at_s=at(1), everywhere=True), started(hours=3, away=2)),
+    ],
+)
+def test_without_a_daemon_or_a_launcher_nobody_is_to_blame(
+    pause: tuple[ev.AuditEvent, ...],
+) -> None:
+    account = folded(started(), *HOLDS, *pause, end(4))
+    parts = Parts(4, promised=4 * HALF, away=2 * HALF, others=2 * HALF)
+    assert sums(account) == {BOBS: parts}
+
+
+def test_while_starts_are_stopped_nobody_is_to_blame() -> None:
+    stop = ev.Drained(at_s=at(1), on=True, by="root")
+    account = folded(started(), *HOLDS, stop, replace(stop, at_s=at(2), on=False), end(4))
+    parts = Parts(4, promised=4 * HALF, drained=HALF, others=3 * HALF)
+    assert sums(account) == {BOBS: parts}
+
+
+def test_nodes_that_are_closed_count_as_far_as_they_go() -> None:
+    """A third of the cores are on the first node."""
+    account = folded(
+        started("nodes"),
+        *HOLDS,
+        ev.LaunchersAway(at_s=at(0), everywhere=False, nodes=("n1",)),
+        ev.Drained(at_s=at(1), on=True, by="root", node="n1"),
+        ev.LaunchersAway(at_s=at(2), everywhere=False),
+        ev.Drained(at_s=at(3), on=False, by="root", node="n1"),
+        ev.Configured(at_s=at(4), rules="nodes"),
+    )
+    third = WHOLE // 3
+    assert sums(account) == {
+        BOBS: Parts(
+            4, promised=4 * HALF, away=2 * third, drained=third + HALF - third,
+            others=3 * HALF - 2 * third,
+        )
+    }  # fmt: skip
+
+
+def test_an_external_load_counts_as_far_as_it_goes() -> None:
+    load = ev.ExternalLoadChanged(at_s=at(1), kept=Resources(cores_milli=900))
+    account = folded(started(), *HOLDS, load, replace(load, at_s=at(3), kept=Resources()), end(4))
+    tenth = WHOLE // 10
+    parts = Parts(4, promised=4 * HALF, outside=2 * tenth, others=4 * HALF - 2 * tenth)
+    assert sums(account) == {BOBS: parts}
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def test_each_time_is_judged_by_its_rules() -> None:
+    account = folded(
+        started(),
+        *HOLDS,
+        ev.Configured(at_s=at(1), rules="heavy"),
+        ev.Configured(at_s=at(2), rules="other axes"),
+        ev.Configured(at_s=at(3), rules="bigger"),
+        end(4),
+    )
+    # Of the bigger machine alice holds only her promise: bob could start, and has not.
+    quarter = WHOLE // 4
+    assert sums(account) == {
+        BOBS: Parts(4, promised=3 * HALF + quarter, others=2 * HALF + quarter, size=HALF)
+    }
+
+
+def test_nothing_is_counted_before_there_is_a_record_of_the_rules() -> None:
+    account = folded(*HOLDS, started(hours=5), end(6))
+    assert sums(account) == {BOBS: Parts(1, promised=HALF, others=HALF)}
+    assert account.starts == {}
+
+
+def test_rules_that_are_not_known_are_an_error() -> None:
+    with pytest.raises(KeyError):
+        folded(started("others"))
+
+
+# -- any history ---------------------------------------------------------------------------------
+
+
+def looked_at(rules: Rules, events: Iterable[ev.Event]) -> Counter[tuple[str, str]]:
+    """Sums over the whole history, from the books at each moment."""
+    ledger, now_ms = Ledger(rules.axes), None
+    found: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        at_ms = round(event.at_s * 1000)
+        length_ms = 0 if now_ms is None else max(0, at_ms - now_ms)
+        now_ms = at_ms
+        tree = rules.shares.share_tree(ledger.used, ledger.queues)
+        for leaf in ledger.queues if length_ms else ():
+            promised = tree.entitlement(leaf)
+            found[leaf, "waited"] += length_ms
+            found[leaf, "promised"] += floor(promised * WHOLE) * length_ms
+            kept = floor(min(1, tree.satisfaction(leaf)) * promised * WHOLE)
+            found[leaf, "kept"] += kept * length_ms
+        ledger.apply(event)
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(range(16)))
+def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(seed: int) -> None:
+    bench = walked(seed)
+    fold = EventFold(1000, {"walk": bench.rules}.__getitem__)
+    fold.take(started("walk"))
+    for event in bench.events:
+        fold.take(event)
+    found: Counter[tuple[str, str]] = Counter()
+    for (_, leaf), parts in fold.account.sums.items():
+        assert parts.promised == parts.kept + sum(parts[4:])
+        for name in ("waited", "promised", "kept"):
+            found[leaf, name] += getattr(parts, name)
+    assert found == looked_at(bench.rules, bench.events)
+    assert found[ALICES, "waited"] > 0
+    admitted = [event for event in bench.events if isinstance(event, ev.Admitted)]
+    assert sum(starts.all for starts in fold.account.starts.values()) == len(admitted)
