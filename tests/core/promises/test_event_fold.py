@@ -14,6 +14,7 @@ from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.job import UserGroup
 from drfd.core.promises.account import WHOLE, Account, Parts, Starts, Stretch
 from drfd.core.promises.event_fold import EventFold
 from fakes import BOB, demand, happened, now, rules, spec
@@ -36,6 +37,11 @@ RULES: dict[str, Rules] = {
     "heavy": rules(weights={"alice": "3"}),
     "bigger": rules(18),
     "other axes": replace(PLAIN, axes=Axes(gres=("gpu",), disks=("a", "b"))),
+    "gpu": replace(
+        PLAIN,
+        axes=Axes(gres=("gpu",), instances=(("gpu", ("0", "1")),)),
+        capacity=replace(PLAIN.capacity, gres=(("gpu", 2),)),
+    ),
     "nodes": replace(
         PLAIN,
         axes=Axes(nodes=(Node(name="n1", capacity=demand(3)), Node(name="n2", capacity=demand(6)))),
@@ -172,6 +178,54 @@ def test_nothing_is_counted_before_there_is_a_record_of_the_rules() -> None:
 def test_rules_that_are_not_known_are_an_error() -> None:
     with pytest.raises(KeyError):
         folded(started("others"))
+
+
+# -- who waits -----------------------------------------------------------------------------------
+
+
+def test_a_job_beyond_the_limit_of_its_group_begins_to_wait_when_another_ends() -> None:
+    """Be they of different pools."""
+    group = UserGroup("sweep", 1)
+    account = folded(
+        started(),
+        happened(ev.Submitted, 1, spec=spec(group=group)),
+        happened(ev.Admitted, 1),
+        happened(ev.Submitted, 2, spec=spec("root.lab", group=group)),
+        happened(ev.Exited, 1, at_s=3600),
+        happened(ev.Cleaned, 1, at_s=3600),
+        end(3),
+    )
+    assert sums(account) == {"root.lab.alice": Parts(2, promised=2 * WHOLE, size=2 * WHOLE)}
+
+
+@pytest.mark.parametrize(("priority", "past_fitting"), [(1, 1), (0, 0)])
+def test_the_first_job_is_the_first_of_the_queue(priority: int, past_fitting: int) -> None:
+    """Five cores are more than bob's half, and one is not."""
+    account = folded(
+        started(),
+        happened(ev.Submitted, 1, spec=spec(asks=demand(6))),
+        happened(ev.Submitted, 2, spec=spec(BOBS, actor=BOB, asks=demand(5))),
+        happened(ev.Submitted, 3, spec=spec(BOBS, actor=BOB, priority=priority)),
+        happened(ev.Admitted, 1, why=ev.StartReason.BACKFILL),
+    )
+    window = round(BEGIN_S * 1000) // 10**15
+    counts = Starts(1, beyond=1, past=1, past_fitting=past_fitting)
+    assert account.starts == {(window, ev.StartReason.BACKFILL): counts}
+
+
+@pytest.mark.parametrize(("after", "past_fitting"), [("gpu", 1), ("plain", 0)])
+def test_a_job_that_needs_what_the_machine_no_longer_has_does_not_fit(
+    after: str, past_fitting: int
+) -> None:
+    asks = replace(demand(1), gres=(("gpu", 1),))
+    account = folded(
+        started("gpu"),
+        happened(ev.Submitted, 1, spec=spec(asks=demand(6))),
+        happened(ev.Submitted, 2, spec=spec(BOBS, actor=BOB, asks=asks)),
+        ev.Configured(at_s=at(0), rules=after),
+        happened(ev.Admitted, 1),
+    )
+    assert [*account.starts.values()] == [Starts(1, beyond=1, past=1, past_fitting=past_fitting)]
 
 
 # -- any history ---------------------------------------------------------------------------------
