@@ -196,6 +196,7 @@ class Daemon:
             self._requests.notices,
             self._link.gpu_use.gpus,
             self._lender.loan,
+            self._lender.disks.of,
         )
         self._snapshots = SnapshotFeed(overview)
         self._server = Server(

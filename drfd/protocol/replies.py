@@ -71,6 +71,9 @@ class NowView(TypedDict):
     gpu_memory_single: NotRequired[int]
     #: What it may use of its range of cores; sent where something is lent to it.
     cores_ceiling: NotRequired[float]
+    #: The same of its ranges of rates, all disks together.
+    read_ceiling: NotRequired[int]
+    write_ceiling: NotRequired[int]
 
 
 class SumView(TypedDict):

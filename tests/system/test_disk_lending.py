@@ -3,6 +3,7 @@ processors busy meanwhile, so what is read is compared with what was read before
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -86,6 +87,9 @@ def test_what_nobody_declares_is_lent_until_somebody_who_holds_less_wants_more(
     text = "may read 40M/s on extra now, 30M/s of that lent: all that it asked for"
     assert f"loan {text}" in " ".join(instance.drf("show", first.job["id"]).stdout.split())
     assert "unlent" not in shown
+    (row,) = json.loads(instance.drf("top", "--once", "--json").stdout)["running"]
+    assert (row["demand"]["read"], row["now"]["read_ceiling"]) == (10 * MIB, 40 * MIB)
+    assert "write_ceiling" not in row["now"], "no range of writes is declared"
 
     second = Reader(instance, extra, "10M..40M/1M", "-p", "B", "-m", "100M")
     wait_for("the second one's part", lambda: second.limit() > 30)

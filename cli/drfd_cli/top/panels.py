@@ -687,6 +687,7 @@ def _percent(part: float) -> str:
     return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}"
 
 
+_RATES: tuple[Axis, Axis] = ("read", "write")
 #: Least columns of a screen with rates of disks, with codes of reasons, and with pools.
 _WITH_GPUS, _WITH_RATES, _WITH_CODES, _WITH_POOLS = 100, 112, 140, 150
 #: Least columns of a panel with the whole reasons of waiting jobs in place of their evidence.
@@ -706,7 +707,8 @@ def _gauge(
     title: str, width: int, axis: Axis, bar_columns: int, theme: Theme, at_limit: str = ""
 ) -> PanelColumn:
     """Return a column with a bar and the text "now/declared". What a job is lent is added: "5/2+4"
-    uses five cores of the two that it declares and four more, and the bar is of all six.
+    uses five cores of the two that it declares and four more, and the bar is of all six. Where
+    there is no room for that, the bar alone has it.
 
     `at_limit` is the style of a full bar if the limit only throttles the job. It is empty if the
     limit ends the job; then the bar changes its colour near the limit, too.
@@ -716,7 +718,7 @@ def _gauge(
         now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
         if not declared and not now:
             return [Segment(fit_right("-", width), theme["dim"])]
-        lent = _lent(row) if axis == "cores" else 0.0
+        lent = _lent(row, axis)
         part = part_of(now or 0.0, declared + lent)
         style = "good"
         if part >= _HOT:
@@ -724,11 +726,11 @@ def _gauge(
         elif part >= _WARM and not at_limit:
             style = "warm"
         room = width - bar_columns - 1
-        figures = (
-            "?" if now is None else show_axis(axis, now),
-            _declared_words(axis, declared, lent),
-        )
-        words = fit_right("/".join(figures), room)
+        used = "?" if now is None else show_axis(axis, now)
+        figures = f"{used}/{_declared_words(axis, declared, lent)}"
+        if axis != "cores" and len(figures) > room:
+            figures = f"{used}/{_declared_words(axis, declared, 0.0)}"
+        words = fit_right(figures, room)
         is_near = style in ("hot", "warm") and not theme.has_colour
         words = f"!{words.lstrip()}".rjust(room) if is_near and words[0] == " " else words
         plain = theme[style if style in ("hot", "warm") else "plain"]
@@ -738,10 +740,18 @@ def _gauge(
     return PanelColumn(title, width, cell, is_right=True)
 
 
-def _lent(row: SnapshotRow) -> float:
-    """Return the cores that a job may use beyond those that it declares."""
-    ceiling = None if row["now"] is None else row["now"].get("cores_ceiling")
-    return 0.0 if ceiling is None else max(0.0, ceiling - row["demand"]["cores"])
+def _lent(row: SnapshotRow, axis: Axis) -> float:
+    """Return what a job may use beyond what it declares."""
+    now = row["now"]
+    if now is None or axis == "memory":
+        return 0.0
+    ceilings = {
+        "cores": now.get("cores_ceiling"),
+        "read": now.get("read_ceiling"),
+        "write": now.get("write_ceiling"),
+    }
+    ceiling = ceilings[axis]
+    return 0.0 if ceiling is None else max(0.0, ceiling - row["demand"][axis])
 
 
 def _declared_words(axis: Axis, declared: float, lent: float) -> str:
@@ -751,7 +761,13 @@ def _declared_words(axis: Axis, declared: float, lent: float) -> str:
 
 
 def _declared(rows: Sequence[SnapshotRow]) -> set[str]:
-    return {_declared_words("cores", row["demand"]["cores"], _lent(row)) for row in rows}
+    return {_declared_words("cores", row["demand"]["cores"], _lent(row, "cores")) for row in rows}
+
+
+def _rate_columns(rows: Sequence[SnapshotRow], axis: Axis, *, is_wide: bool) -> int:
+    """Return the columns for the figures of a rate: more where one is lent, such as
+    "150M/10M+190M", and there is room."""
+    return 14 if is_wide and any(_lent(row, axis) for row in rows) else 10
 
 
 def running_table(
@@ -791,8 +807,15 @@ def running_table(
     ]
     if columns >= _WITH_RATES:
         shown += [
-            _gauge("READ", gauge + 11, "read", gauge, theme, "warm"),
-            _gauge("WRITE", gauge + 11, "write", gauge, theme, "warm"),
+            _gauge(
+                axis.upper(),
+                gauge + 1 + _rate_columns(rows, axis, is_wide=is_wide),
+                axis,
+                gauge,
+                theme,
+                "warm",
+            )
+            for axis in _RATES
         ]
     if columns >= _WITH_GPUS and any(map(_gpu_words, rows)):
         shown.append(words_column("GPU", 10, lambda row: _gpu_words(row) or "-", is_right=True))

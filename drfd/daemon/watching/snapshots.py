@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -35,11 +35,12 @@ from drfd.daemon.lookup.views import (
     shares_view,
     wait_view,
 )
+from drfd.daemon.monitoring.disk_lender import DiskLoan
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.lender import Loan
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
-from drfd.protocol.replies import CodeText, CommonSnapshot, SnapshotRow, WaitView
+from drfd.protocol.replies import CodeText, CommonSnapshot, NowView, SnapshotRow, WaitView
 
 MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
 #: The most queue entries that are read for the pending rows. An array of which single tasks have
@@ -75,6 +76,8 @@ class Overview:
     gpus: Callable[[], list[MeasuredGpu]] = list
     #: Returns what a running job may use now of its range of cores.
     loan_of: Callable[[Job], Loan | None] = lambda job: None
+    #: The same of its ranges of disk rates.
+    disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
     #: Rows of the jobs that ended last, or None if they must be read again.
     _ended: list[SnapshotRow] | None = None
     #: The rows among them that stand for cancelled tasks, by the array's id.
@@ -176,10 +179,24 @@ class Overview:
             gpus=self.curves.meter.gpus(job),
             each_gpu=self.curves.meter.each_gpu(job),
         )
-        loan = None if waits else self.loan_of(job)
-        if loan is not None and row["now"] is not None:
-            row["now"]["cores_ceiling"] = loan.ceiling_milli / 1000
+        if row["now"] is not None and not waits:
+            self._add_ceilings(job, row["now"])
         return row
+
+    def _add_ceilings(self, job: Job, now: NowView) -> None:
+        loan = self.loan_of(job)
+        if loan is not None:
+            now["cores_ceiling"] = loan.ceiling_milli / 1000
+        disks = self.disk_loans_of(job)
+        read, write = (
+            [each.ceiling_bps - each.floor_bps for each in disks if each.flow.direction == way]
+            for way in ("read", "write")
+        )
+        held_read, held_write = job.spec.demand.rate_sums
+        if read:
+            now["read_ceiling"] = held_read + sum(read)
+        if write:
+            now["write_ceiling"] = held_write + sum(write)
 
     def _used(self) -> dict[str, Sums]:
         """Return what the jobs of each node use at present, by the node's path."""

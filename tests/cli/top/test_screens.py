@@ -351,6 +351,21 @@ def test_cores_that_are_lent_are_added_to_those_that_are_declared() -> None:
     assert " 4.9/2 " in text(screen(at(shown, State()), Size(120, 40), PLAIN))
 
 
+def test_rates_that_are_lent_are_added_too_where_there_is_room() -> None:
+    shown = three_jobs()
+    job = shown["running"][0]
+    job["demand"]["read"] = job["demand"]["write"] = 10 << 20
+    assert job["now"] is not None
+    job["now"]["read"], job["now"]["read_ceiling"] = 150 << 20, 200 << 20
+    job["now"]["write"], job["now"]["write_ceiling"] = 5 << 20, 10 << 20
+    wide = text(screen(at(shown, State()), Size(150, 40), PLAIN))
+    assert " 150M/10M+190M " in wide
+    assert " 5M/10M " in wide
+    narrow = text(screen(at(shown, State()), Size(120, 40), PLAIN))
+    assert " 150M/10M " in narrow
+    assert "190M" not in narrow
+
+
 def test_a_declared_memory_of_each_gpu_is_shown_beside_the_most_on_one() -> None:
     shown = with_gpus()
     shown["running"][1]["demand"]["gres_memory"] = {"gpu": 20 << 30}
