@@ -728,7 +728,7 @@ def _gauge(
         room = width - bar_columns - 1
         used = "?" if now is None else show_axis(axis, now)
         figures = f"{used}/{_declared_words(axis, declared, lent)}"
-        if axis != "cores" and len(figures) > room:
+        if len(figures) > room:
             figures = f"{used}/{_declared_words(axis, declared, 0.0)}"
         words = fit_right(figures, room)
         is_near = style in ("hot", "warm") and not theme.has_colour
@@ -783,7 +783,8 @@ def running_table(
     gauge = 8 if is_wide else 4
     # Such as "0.07/0.125"; the narrowest screens have no room for it.
     longest = max((len(each) for each in _declared(rows)), default=0)
-    cores = min(10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
+    most = 14 if is_wide else 10
+    cores = min(most, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
 
     def mark_of(row: SnapshotRow) -> LeafMark:
         return marks.get(leaf_of(row)) or LeafMark(theme["plain"], " ")

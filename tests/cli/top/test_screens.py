@@ -347,7 +347,10 @@ def test_cores_that_are_lent_are_added_to_those_that_are_declared() -> None:
     job["now"]["cores"], job["now"]["cores_ceiling"] = 4.9, 5.5
     lines = text(screen(at(shown, State()), Size(120, 40), PLAIN))
     assert " 4.9/2+3.5 " in lines
-    job["now"]["cores_ceiling"] = 2.0
+    job["demand"]["cores"], job["now"]["cores"], job["now"]["cores_ceiling"] = 0.3, 0.85, 0.85
+    assert " 0.85/0.3+0.55 " in text(screen(at(shown, State()), Size(150, 40), PLAIN))
+    assert " 0.85/0.3 " in text(screen(at(shown, State()), Size(120, 40), PLAIN))
+    job["demand"]["cores"], job["now"]["cores"], job["now"]["cores_ceiling"] = 2.0, 4.9, 2.0
     assert " 4.9/2 " in text(screen(at(shown, State()), Size(120, 40), PLAIN))
 
 
