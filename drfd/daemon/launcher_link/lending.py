@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from drfd.core.model.job import JobSpec
 from drfd.host.disks import Disk
-from drfd.launcher.protocol import SHARE, Message
+from drfd.launcher.protocol import SHARE, WEIGHT, Message
 
 CORES, DISKS = "cores", "disks"
 #: What the launcher could lend before it said which.
@@ -18,7 +18,7 @@ _ALL = (CORES, DISKS)
 #: What the owner should know of a running job that began in another mode.
 ENTRENCHED = (
     "it is lent no cores, because it began before enforcement.cores was share; "
-    "it has the lower end until it ends"
+    "it keeps the limits with which it began"
 )
 
 
@@ -42,7 +42,9 @@ def unlent_text(
     else:
         (first, why), (second, why_second) = reasons.items()
         text = f"no {first} are lent here ({why}), and no {second} ({why_second})"
-    return f"{text}; the job has the lower end"
+    text = f"{text}; the job has the lower end"
+    is_by_weight = cores_by == WEIGHT and "cores" in reasons
+    return f"{text}, and of cores what others leave idle" if is_by_weight else text
 
 
 def _reasons(

@@ -872,7 +872,10 @@ async def test_a_job_that_began_before_cores_were_lent_says_that_it_is_lent_none
     assert await unlent() is None, "it may yet begin"
     desk.shell.turn(attempt_started(job_id))
     text = await unlent()
-    assert text is not None and "it began before enforcement.cores was share" in text
+    assert text == (
+        "it is lent no cores, because it began before enforcement.cores was share; "
+        "it keeps the limits with which it began"
+    )
     assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == [text]
     desk.link.borrowers[job_id, 1] = Ceilings(cores_milli=1000)
     assert await unlent() is None

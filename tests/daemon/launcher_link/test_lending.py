@@ -57,6 +57,9 @@ def test_something_is_lent_only_where_both_say_so(
          "no way); the job has the lower end"),
         ({}, QUOTA,
          "no cores are lent here (enforcement.cores is quota); the job has the lower end"),
+        (ALL_OF_IT, WEIGHT,
+         "no cores are lent here (enforcement.cores is weight); the job has the lower end, and of "
+         "cores what others leave idle"),
     ],
 )  # fmt: skip
 def test_an_owner_is_told_what_of_a_range_does_not_count(
