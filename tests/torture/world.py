@@ -22,6 +22,7 @@ from drfd.core.decisions.decide import leftovers, missing_attempts
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
+from drfd.core.fairness.stored_rules import read_rules
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
@@ -29,6 +30,7 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState, Outcome, Owner
 from drfd.core.model.lifecycle import Effect
+from drfd.core.promises.event_fold import EventFold
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule
@@ -195,6 +197,7 @@ class World:
         )
         # And few jobs are told of an end at once.
         self.engine.notified_at_once = Random(f"{self.seed} told").choice([64, 1])
+        self.engine.started(seen_alive_s=0.0)
         self._inbox = []
         self._nudge(self.life)
         self.tell(st.Tick(self.now()))
@@ -240,6 +243,7 @@ class World:
         claim(read == durable, "the journal holds other events", len(read), len(durable))
         rebuilt = Ledger.of_events(self.engine.ledger.axes, durable)
         compare_books(self.engine.ledger, rebuilt, "the books that were read are others")
+        look_at_account(self.journal)
 
     def tell(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
         """Queue news; what could not be written down is asked for again. As in
@@ -482,6 +486,27 @@ def passes_by(
         yield
     finally:
         scheduling.schedule = real
+
+
+def look_at_account(journal: Journal) -> None:
+    """What was promised to those who waited adds up, and each start is counted."""
+
+    def rules_of(digest: str) -> Rules:
+        return read_rules(journal.audit.rules(digest) or "")
+
+    fold, starts = EventFold(1_000_000, rules_of), 0
+    for _, event in journal.record():
+        fold.take(event)
+        starts += isinstance(event, ev.Admitted)
+    account = fold.account
+    counted = sum(each.all for each in account.starts.values())
+    claim(counted == starts, "the account has other starts", counted, starts)
+    charged: Counter[tuple[int, str]] = Counter()
+    for (window, leaf, _), amount in account.pairs.items():
+        charged[window, leaf] += amount
+    for key, parts in account.sums.items():
+        claim(parts.promised == parts.kept + sum(parts[4:]), "parts do not add up", parts)
+        claim(min(parts) >= 0 and charged[key] == parts.others, "others do not add up", parts)
 
 
 def brief(thing: object) -> str:
