@@ -184,9 +184,10 @@ def test_a_job_gets_the_signals_that_are_ordered(
 
 def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
     controller = slurm.connect()
-    asked = job("trap '' TERM; while :; do sleep 0.1; done", jobs_dir)
+    asked = job("trap '' TERM; touch trapped; while :; do sleep 0.1; done", jobs_dir)
     controller.launch(asked)
     controller.take("up", id=asked.id)
+    until("its trap", (jobs_dir / "trapped").exists)
     controller.ask("kill", (asked.id, 1))
     assert controller.take("ended", id=asked.id)["signal"] == 9
 
