@@ -205,7 +205,8 @@ def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit, shared: I
     row(terminal, "working hard")
     row(terminal, "memory", " of 64M, most ")
     terminal.type(b"e")
-    row(terminal, "errors ", "drf-2.out")
+    row(terminal, "errors ", "drf-2.err")
+    row(terminal, "nothing yet")
     terminal.type(ESC)
     row(terminal, "RUNNING 2", "NAME")
 

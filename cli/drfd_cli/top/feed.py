@@ -67,7 +67,7 @@ def fetch_detail(
         why, why_s = _answer(lambda: connection.request("why", id=ref)), now_s
     usage = _answer(lambda: connection.request("usage", id=ref))
     lines, path, problem = _output(show, errors)
-    return label, errors, Detail(show, why, usage, why_s, lines, path, problem)
+    return label, errors, Detail(show, why, usage, why_s, lines, path, problem, errors)
 
 
 def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> FoundRows:

@@ -110,11 +110,12 @@ class Detail:
     usage: UsageReply | None = None
     #: When the reply to `why` was requested (monotonic, s).
     why_s: float = 0.0
-    #: The last lines of the job's output, and its path.
+    #: The last lines of the job's output, or of its errors if `is_errors`, and their path.
     output: tuple[str, ...] = ()
     path: str = ""
     #: The reason if there are no lines.
     problem: str = ""
+    is_errors: bool = False
 
 
 @dataclass(frozen=True)
@@ -687,6 +688,7 @@ _NEVER = ("job", "array", "state")
 _ROOMY_PAGE, _TALL_PAGE = 32, 46
 _LABEL, _FIGURES = 10, 24
 _LEAST_EVENTS = 3
+_ASKING = "asking the daemon…"
 _GRAPHS: tuple[CurveKind, ...] = (
     "cores", "memory", "read", "write", "gpu_utilisation", "gpu_memory",
 )  # fmt: skip
@@ -703,7 +705,7 @@ def detail_page(
     about = _about(detail) or cast("Mapping[str, Any]", row)
     lines = [_title(row, about, theme, columns, at_s)]
     if detail is None or detail.show is None:
-        told = detail.problem if detail is not None and detail.problem else "asking the daemon…"
+        told = detail.problem if detail is not None and detail.problem else _ASKING
         return [*lines, [Segment(fit(f" {told}", columns), theme["dim"])]]
     lines += _facts(detail, theme, columns, room)
     if detail.usage is not None:
@@ -719,6 +721,10 @@ def detail_page(
         words = f" {show_time(event['at'])}  {event['event']:<17} {event['text']}"
         lines.append([Segment(fit(words, columns))])
     what = "errors" if state.shows_errors else "output"
+    if detail.is_errors != state.shows_errors:
+        # These are the other ones, until the answer to the key is there.
+        head = _head(what, theme, columns)
+        return [*lines, head, [Segment(fit(f" {_ASKING}", columns), theme["dim"])]]
     lines.append(_head(f"{what} {detail.path}", theme, columns))
     if detail.problem:
         lines.append([Segment(fit(f" {detail.problem}", columns), theme["dim"])])

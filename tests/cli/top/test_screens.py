@@ -95,8 +95,12 @@ def scenes() -> dict[str, Scene]:
         "job": at(three, of_a_job(), detail()),
         "job-of-another": at(
             three, of_a_job(shows_errors=True),
-            detail(usage=None, output=(), path="", problem="only its owner is told where it is"),
+            detail(
+                usage=None, output=(), path="", problem="only its owner is told where it is",
+                is_errors=True,
+            ),
         ),
+        "job-errors-not-read-yet": at(three, of_a_job(shows_errors=True), detail()),
         "job-not-heard-of-yet": at(three, of_a_job()),
         "waiting-in-focus": at(three, State(panel=TopPanel.WAITING)),
         "tree-in-focus": at(many(60, 5000), State(panel=TopPanel.TREE)),
