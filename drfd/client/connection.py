@@ -34,6 +34,9 @@ RECONNECT_S = 60.0
 RETRY_S = 0.2
 #: Seconds that a reply may take, unless the request is to wait.
 _ANSWER_S = 120.0
+#: Seconds after the launcher went away until which the signing key is waited for, and for how long
+#: at least.
+_KEY_PATIENCE_S, _LEAST_KEY_PATIENCE_S = 30.0, 5.0
 #: Rows in a page of a long list.
 _PAGE = 1000
 #: Seconds between two calls of `meanwhile`.
@@ -273,19 +276,28 @@ class Connection:
                     raise
                 reconnect.pause(error, longest_s=left)
 
-    def _learn_key(self) -> None:
-        """Fetch the signing key unless it is known. A daemon of the same uid is not asked: it
-        seldom wants signatures, and refuses with `not-signed` if it does."""
+    def _learn_key(self) -> bool:
+        """Fetch the signing key unless it is known, and return whether it was asked for. A daemon
+        of the same uid is not asked: it seldom wants signatures, and refuses with `not-signed` if
+        it does."""
         if self._key is not None:
-            return
+            return False
         if self._socket is None:
             self._socket = self._connect()
-        if peer_of(self._socket)[0] != os.getuid():
-            self._ask_for_key()
+        if peer_of(self._socket)[0] == os.getuid():
+            return False
+        self._key = self.fetch_key()
+        return True
 
-    def _ask_for_key(self) -> None:
-        key_socket = self.request("hello").get("key_socket")
-        self._key = fetch_key(key_socket) if isinstance(key_socket, str) else b""
+    def fetch_key(self) -> bytes | None:
+        """Return the user's signing key: empty if nothing is signed here, None if there is none.
+        A launcher that is being restarted is waited for."""
+        hello = self.request("hello")
+        key_socket = hello.get("key_socket")
+        if not isinstance(key_socket, str):
+            return b""
+        left_s = _KEY_PATIENCE_S - (hello.get("launcher_away_s") or 0.0)
+        return fetch_key(key_socket, patience_s=max(_LEAST_KEY_PATIENCE_S, left_s))
 
     def _signed(self, fields: Mapping[str, object]) -> Mapping[str, object]:
         """Return the fields with the user's signature if the daemon wants one. Fields that cannot
@@ -356,6 +368,7 @@ class Connection:
         open_ones: list[Mapping[str, object]] = list(islice(left, int(is_sent)))
         unsent: list[Mapping[str, object]] = []
         reconnect = Reconnect(self, was_there=was_there, is_renewed=False)
+        is_asked = False
         while True:
             if len(open_ones) <= _AHEAD // 2:
                 new = list(islice(left, _AHEAD - len(open_ones)))
@@ -366,7 +379,7 @@ class Connection:
             try:
                 if unsent and len(unsent) == len(open_ones):
                     # No other reply is outstanding, which could be mistaken for that about the key.
-                    self._learn_key()
+                    is_asked = self._learn_key() or is_asked
                 self._send_all("submit", [self._signed(each) for each in unsent])
                 unsent = []
                 assert self._socket is not None
@@ -377,11 +390,10 @@ class Connection:
                 unsent = list(open_ones)
                 continue
             except DrfdError as error:
-                if error.code == "not-signed" and self._key is None:
+                if error.code == "not-signed" and self._key is None and not is_asked:
                     # The later submissions are refused as well, and sent again with their keys.
                     self.close()
-                    self._ask_for_key()
-                    self._key = self._key or b""
+                    self._key, is_asked = self.fetch_key(), True
                     unsent = list(open_ones)
                     continue
                 reply = error

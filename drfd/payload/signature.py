@@ -26,9 +26,8 @@ KEY_BYTES = 32
 KEY_SOCKET_NAME = "keys.sock"
 #: The answer of the key service to a user without an account.
 NO_ACCOUNT = b"-"
-#: Seconds between two attempts while the key service restarts, until the client gives up, and until
-#: one answer is there.
-_RETRY_S, _PATIENCE_S, _ANSWER_S = 0.1, 5.0, 30
+#: Seconds between two attempts while the key service restarts, and until one answer is there.
+_RETRY_S, _ANSWER_S = 0.1, 30
 
 
 class Digest:
@@ -66,8 +65,9 @@ def proof_of(key: bytes, digest: bytes) -> str:
     return str(blake2b(digest, key=key, digest_size=KEY_BYTES, person=b"drfd-proof").hexdigest())
 
 
-def fetch_key(key_socket: str, *, patience_s: float = _PATIENCE_S) -> bytes | None:
-    """Return the key of this process's user, or None without an account or without an answer."""
+def fetch_key(key_socket: str, *, patience_s: float) -> bytes | None:
+    """Return the key of this process's user, or None without an account, or if no answer is there
+    when `patience_s` is over."""
     give_up = time.monotonic() + patience_s
     while True:
         answer = _ask(key_socket)

@@ -312,7 +312,7 @@ def test_only_what_its_user_has_signed_is_signed_again(
     """The daemon cannot have its users sign what they never submitted."""
     key = user_key(b"s" * 32, 1000, "alice")
     monkeypatch.setattr("drfd.client.connection.peer_of", lambda connected: (os.getuid() + 1, 0, 0))
-    monkeypatch.setattr("drfd.client.connection.fetch_key", lambda path: key)
+    monkeypatch.setattr("drfd.client.connection.fetch_key", lambda path, **_: key)
     answering.replies["hello"] = {"key_socket": "/nowhere"}
     reply = {**kept("42"), "proof": proof_of(key, digest_of(of_request(FIELDS)))}
     if not is_same:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from drfd.client import connection as connection_module
 from drfd.client.connection import Connection, choose
 from drfd.common import paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, NotPermitted, Refused, Unavailable
+from drfd.payload.signature import KEY_BYTES
 
 
 @pytest.fixture
@@ -244,6 +248,75 @@ def test_what_was_not_answered_is_asked_for_again_under_its_key(
 def test_submissions_to_nobody_are_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no drfd answers"):
         list(Connection(tmp_path / "none").submit_all([{"argv": ["true"]}]))
+
+
+# -- the key for signatures --------------------------------------------------------------------
+
+JOB: Message = {"argv": ["true"], "cwd": "/", "env": {}}
+
+
+@pytest.fixture
+def signing(
+    daemon: CannedDaemon, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """Have the daemon, as if another user's, take signed submissions only, and return where the
+    key service would listen. Patience is a tenth of what it is."""
+    monkeypatch.setattr(connection_module, "peer_of", lambda connected: (os.getuid() + 1, 0, 0))
+    for name in ("_KEY_PATIENCE_S", "_LEAST_KEY_PATIENCE_S"):
+        monkeypatch.setattr(connection_module, name, getattr(connection_module, name) / 10)
+
+    def want(**hello: object) -> Path:
+        door = daemon.path.with_name("keys.sock")
+        daemon.replies = {
+            "hello": {"key_socket": str(door), **hello},
+            "submit": lambda job: {"id": 7} if "proof" in job else refuse(code="not-signed"),
+        }
+        return door
+
+    return want
+
+
+def give_key(door: Path, after_s: float) -> threading.Thread:
+    """A key service that is there after a while, and serves one caller."""
+
+    def serve() -> None:
+        time.sleep(after_s)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(door))
+            listener.listen()
+            connection, _ = listener.accept()
+            with connection:
+                connection.send(bytes(KEY_BYTES))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_submission_waits_for_a_launcher_that_is_being_restarted(
+    client: Connection, daemon: CannedDaemon, signing: Callable[..., Path]
+) -> None:
+    """After ten seconds it was refused, and its user told to try again in a moment."""
+    service = give_key(signing(), 1.5)
+    assert client.submit(**JOB)["id"] == 7
+    assert [each["op"] for each in daemon.requests] == ["hello", "submit"]
+    service.join()
+
+
+def test_a_launcher_that_is_away_for_long_is_hardly_waited_for(
+    client: Connection, daemon: CannedDaemon, signing: Callable[..., Path]
+) -> None:
+    door = signing(launcher_away_s=3600.0)
+    began_s = time.monotonic()
+    with pytest.raises(Refused) as error:
+        client.submit(**JOB)
+    assert error.value.code == "not-signed"
+    assert [each["op"] for each in daemon.requests] == ["hello", "submit"]
+    assert 0.5 <= time.monotonic() - began_s < 2.5
+    # It is back later: the same client has its key then.
+    service = give_key(door, 0.0)
+    assert client.submit(**JOB)["id"] == 7
+    service.join()
 
 
 # -- waiting over restarts ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.payload.pack import encode
-from drfd.payload.signature import exec_digest, fetch_key, proof_of
+from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli import output
 from drfd_cli.attached import (
     AttachedRun,
@@ -128,11 +128,8 @@ def _variables() -> dict[str, str]:
 
 def _proof(client: Connection, job_id: int, attempt: int, words: bytes) -> dict[str, str]:
     """Return the field with the user's signature, where commands are signed."""
-    key_socket = client.request("hello").get("key_socket")
-    if key_socket is None:
-        return {}
-    key = fetch_key(key_socket)
-    return {} if key is None else {"proof": proof_of(key, exec_digest(job_id, attempt, words))}
+    key = client.fetch_key()
+    return {"proof": proof_of(key, exec_digest(job_id, attempt, words))} if key else {}
 
 
 class InsideRun(AttachedRun):

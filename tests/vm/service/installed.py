@@ -13,7 +13,6 @@ from typing import Any
 from drfd.client.connection import Connection
 from drfd.common import paths
 from drfd.common.errors import DrfdError, Unavailable
-from drfd.payload.signature import fetch_key
 from instance import PATIENCE, wait_for
 
 USERS = ("alice", "bob", "carol")
@@ -111,12 +110,15 @@ class Installed:
 
     def answers(self) -> bool:
         """The controller does, has its launcher, and the launcher gives keys for submissions."""
+        client = Connection(paths.SYSTEM_SOCKET)
         try:
-            key_socket = ask("hello")["key_socket"]
+            has_key = client.fetch_key() is not None
             is_connected = ask("doctor")["launcher"] == "connected"
         except Unavailable:
             return False
-        return is_connected and (key_socket is None or fetch_key(key_socket) is not None)
+        finally:
+            client.close()
+        return is_connected and has_key
 
     def start(self) -> None:
         run("systemctl", "start", "drfd-launcher", "drfd")
