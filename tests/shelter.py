@@ -56,8 +56,12 @@ class Sheltered(Instance):
             )
 
     def within(self, *words: str) -> None:
+        assert self.can(*words), words
+
+    def can(self, *words: str) -> bool:
+        """Whether the command succeeds."""
         namespace = f"--mount=/proc/{self.keeper.pid}/ns/mnt"
-        subprocess.run(["nsenter", namespace, "--", *words], check=True)
+        return subprocess.run(["nsenter", namespace, "--", *words], check=False).returncode == 0
 
     def destroy(self) -> None:
         try:

@@ -179,8 +179,9 @@ def test_a_state_directory_that_is_read_only_is_one_line_and_is_left_alone(
 ) -> None:
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
     job_id = instance.submit(*SMALL, "--hold", "--", "sh", "-c", "exit 6")
-    instance.stop()
-    instance.within("mount", "-o", "remount,ro", str(instance.state))
+    instance.stop_with_launcher()
+    # Other processes of the launcher's may have its files open for a moment longer.
+    wait_for("the remount", lambda: instance.can("mount", "-o", "remount,ro", str(instance.state)))
     instance.log.write_text("")
     instance.launch()
     wait_for("its end", instance.is_dead)
