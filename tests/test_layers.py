@@ -134,9 +134,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.launcher.slurm": {
         "mapping": set(),
         "commands": set(),
+        "start_notes": {"mapping"},
         "submission": {"mapping", "commands"},
-        "server": {"mapping", "commands", "submission"},
-        "main": {"submission", "server"},
+        "server": {"mapping", "commands", "start_notes", "submission"},
+        "main": {"start_notes", "submission", "server"},
         "__main__": {"main"},
     },
     "drfd.journal": {

@@ -321,7 +321,8 @@ def list_gpus(options: argparse.Namespace) -> None:
 def slurm_conf(options: argparse.Namespace) -> None:
     """Print the configuration that Slurm needs, or how the running one differs. Exits with 1 if it
     does."""
-    layout = Layout(options.dir.absolute(), options.socket.absolute())
+    places = (options.dir, options.socket, options.starts)
+    layout = Layout(*(place.absolute() for place in places))
     if options.check:
         found = running_differences(layout, os.environ)
         for difference in found:
@@ -564,6 +565,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=paths.SYSTEM_SLURM_SOCKET,
         metavar="PATH",
         help=f"socket that drfd hears of jobs at (default {paths.SYSTEM_SLURM_SOCKET})",
+    )
+    slurm.add_argument(
+        "--starts",
+        type=Path,
+        default=paths.SYSTEM_SLURM_STARTS,
+        metavar="DIR",
+        help="directory in which Slurm notes which jobs it has started "
+        f"(default {paths.SYSTEM_SLURM_STARTS})",
     )
 
     shorten = commands.add_parser(

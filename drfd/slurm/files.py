@@ -3,6 +3,13 @@
 The event script sends datagrams, each with one line as logger(1) writes it for syslog: after the
 tag `drfd-slurm: ` it is `start ID NODES COMMENT` or `end ID EXITCODE:SIGNAL NODES STATE`, of the
 job with this id of Slurm's.
+
+It also keeps attempts from running twice. slurmctld writes what it knows of jobs to its disk some
+seconds late, so that one which was killed may start a job again that it has started before. The
+script notes the first start of each attempt by a symbolic link, which is made with its contents in
+one step: it is named after the attempt, and its target is the id of Slurm's job. At each further
+start the script fails, and leaves a link `NAME.ID` to `refused`. Slurm then ends the job that it
+was about to start.
 """
 
 from __future__ import annotations
@@ -25,7 +32,9 @@ from drfd.slurm.settings import (
 EVENT, GATE_FILE = "drfd-event", "job_submit.lua"
 #: Names of the files, in the order in which they are printed.
 NAMES = (SLURM_CONF, CGROUP_CONF, GATE_FILE, EVENT)
-#: Seconds that the event script waits for a listener which does not read.
+#: The target of the link at a start that was refused.
+REFUSED = "refused"
+#: Seconds that the event script waits for a listener which does not read, and for the disk.
 _PATIENCE_S = 2
 
 
@@ -37,6 +46,8 @@ class Layout:
     directory: Path
     #: Socket of drfd that the event script sends datagrams to.
     socket: Path
+    #: Directory in which the event script notes the first start of each attempt.
+    starts: Path
 
 
 def files(layout: Layout) -> dict[str, str]:
@@ -54,7 +65,7 @@ def files(layout: Layout) -> dict[str, str]:
         SLURM_CONF: _joined(conf),
         CGROUP_CONF: _joined(cgroup),
         GATE_FILE: gate_script(),
-        EVENT: event_script(layout.socket),
+        EVENT: event_script(layout.socket, layout.starts),
     }
 
 
@@ -66,21 +77,38 @@ def _lines(setting: Setting) -> str:
     return f"# {setting.why}\n{setting.name}={setting.value}" if setting.value else ""
 
 
-def event_script(socket: Path) -> str:
+def event_script(socket: Path, starts: Path) -> str:
     """Return the script that Slurm runs when a job starts, and with other variables when it ends.
-    It never fails: Slurm puts a job back into its queue if its PrologSlurmctld does."""
+    It fails where an attempt would start a second time, and only there: a job whose
+    PrologSlurmctld fails does not start."""
     return f"""\
 #!/bin/sh
 # Tells drfd that a job of Slurm starts or has ended. It is a hint to look: where nobody listens, it
-# is lost, and drfd asks Slurm. It must not fail or hang, because the job would not start then.
+# is lost, and drfd asks Slurm. It fails at the second start of an attempt, which must not run
+# twice; otherwise it must not fail or hang, because the job would not start then.
 PATH=/usr/bin:/bin
+starts={shlex.quote(str(starts))}
+code=0
 if [ -n "${{JOBSTATE-}}" ]; then
     said="end $JOBID $EXITCODE $NODES $JOBSTATE"
 else
-    said="start $SLURM_JOB_ID $SLURM_JOB_NODELIST ${{SLURM_JOB_COMMENT-}}"
+    name=${{SLURM_JOB_COMMENT-}}
+    said="start $SLURM_JOB_ID $SLURM_JOB_NODELIST $name"
+    case $name in
+        *[!0-9A-Za-z.]* | .* | *..* | *.) ;;
+        *.*.*)
+            if ln -sn "$SLURM_JOB_ID" "$starts/$name" 2>/dev/null; then
+                timeout {_PATIENCE_S} sync "$starts" 2>/dev/null
+            elif [ -L "$starts/$name" ]; then
+                ln -sn {REFUSED} "$starts/$name.$SLURM_JOB_ID" 2>/dev/null
+                code=1
+            fi
+            ;;
+    esac
 fi
 timeout {_PATIENCE_S} logger --socket {shlex.quote(str(socket))} --udp --tag drfd-slurm \
 -- "$said" 2>/dev/null || :
+exit $code
 """
 
 

@@ -39,7 +39,7 @@ def running_differences(layout: Layout, env: Mapping[str, str]) -> list[Differen
         differences(
             running,
             texts,
-            event=event_script(layout.socket),
+            event=event_script(layout.socket, layout.starts),
             gate=gate_script(),
             gate_path=gate_path,
         )

@@ -32,9 +32,10 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) -> None:
-    texts = files(Layout(tmp_path, tmp_path / "socket"))
+    texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
     assert tuple(texts) == NAMES
-    where = ("--dir", str(tmp_path), "--socket", str(tmp_path / "socket"))
+    where = ["--dir", str(tmp_path), "--socket", str(tmp_path / "socket")]
+    where += ["--starts", str(tmp_path / "starts")]
     for name, text in texts.items():
         assert run(name, *where) == 0
         assert capsys.readouterr() == (text, "")

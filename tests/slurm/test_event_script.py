@@ -18,11 +18,12 @@ STARTED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_COMMENT":
 ENDED = {"JOBID": "7", "JOBSTATE": "OUT_OF_MEMORY", "EXITCODE": "0:125", "NODES": "n1"}
 
 
-def run(place: Path, env: dict[str, str]) -> None:
+def run(place: Path, env: dict[str, str], code: int = 0) -> None:
+    """Run the script, which notes starts in the directory `its starts` if there is one."""
     script = place.parent / "drfd-event"
-    script.write_text(event_script(place))
+    script.write_text(event_script(place, place.parent / "its starts"))
     done = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,36 @@ def test_it_does_not_wait_long_for_a_listener_that_does_not_read(tmp_path: Path)
         began = time.monotonic()
         run(place, ENDED)
         assert 1 < time.monotonic() - began < 20
+
+
+def noted(place: Path) -> dict[str, str]:
+    return {link.name: str(link.readlink()) for link in (place.parent / "its starts").iterdir()}
+
+
+def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> None:
+    place = tmp_path / "nobody"
+    (tmp_path / "its starts").mkdir()
+    run(place, STARTED)
+    assert noted(place) == {"moon.12.1": "7"}
+    run(place, ENDED)
+    run(place, STARTED, code=1)
+    run(place, {**STARTED, "SLURM_JOB_ID": "8"}, code=1)
+    run(place, {**STARTED, "SLURM_JOB_ID": "9", "SLURM_JOB_COMMENT": "moon.12.2"})
+    assert noted(place) == {
+        "moon.12.1": "7",
+        "moon.12.1.7": "refused",
+        "moon.12.1.8": "refused",
+        "moon.12.2": "9",
+    }
+
+
+@pytest.mark.parametrize(
+    "comment", ["../x.1.1", "a/b.1.1", "$(id).1.1", ".1.1", "a..1", "a.1.", ""]
+)
+def test_a_comment_that_names_no_attempt_is_no_path(tmp_path: Path, comment: str) -> None:
+    place = tmp_path / "nobody"
+    (tmp_path / "its starts").mkdir()
+    for _ in range(2):
+        run(place, {**STARTED, "SLURM_JOB_COMMENT": comment})
+    assert noted(place) == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drfd-event", "its starts"]

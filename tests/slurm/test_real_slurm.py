@@ -31,6 +31,7 @@ SENTENCE = "drfd decides what runs here: submit jobs with drf submit or drf run"
 def slurm_conf(where: Path, *words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-m", "drfd.daemon", "slurm-conf", *words]
     places = ["--dir", str(where), "--socket", str(where / "events")]
+    places += ["--starts", str(where / "starts")]
     return subprocess.run(
         [*command, *places], env=env, capture_output=True, text=True, timeout=60, cwd="/"
     )

@@ -17,6 +17,7 @@ from drfd.launcher.port import Policy, Port
 from drfd.launcher.runner import inheritance
 from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.slurm.server import SlurmLauncher
+from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import is_there
 from drfd.linux import service
 from drfd.linux.unix_sockets import at_socket
@@ -24,6 +25,7 @@ from drfd.linux.unix_sockets import at_socket
 log = logging.getLogger("drfd.launcher")
 
 EVENTS_NAME = "events.sock"
+STARTS_NAME = "started"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,12 +45,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     lock_state(state)
     attempts_dir = state / "attempts"
     attempts_dir.mkdir(mode=0o700, exist_ok=True)
+    starts = StartNotes(options.starts or state / STARTS_NAME)
+    try:
+        starts.prepare(options.slurm_uid)
+    except OSError as error:
+        sys.exit(f"drfd-slurm-launcher: {starts.directory} cannot be made: {error.strerror}")
     launcher = SlurmLauncher(
         state=state,
         policy=Policy(min_uid=options.min_uid, allowed_uids=frozenset(options.allow_uid)),
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
         port=Port(listen(state, options.controller_uid), options.controller_uid),
         events=_listen_for_events(options.events or state / EVENTS_NAME, options.slurm_uid),
+        starts=starts,
         programs=options.programs,
         conf=options.slurm_conf,
         partition=options.partition,
@@ -70,7 +78,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
     add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
     add("--events", type=Path, metavar="SOCKET", help="for Slurm's scripts; else in the state")
-    add("--slurm-uid", type=int, default=0, help="SlurmUser, which sends events")
+    add("--starts", type=Path, metavar="DIR", help="for its notes of starts; else in the state")
+    add("--slurm-uid", type=int, default=0, help="SlurmUser, which sends events and notes starts")
     add("--partition", help="Slurm's partition; its default without this")
     add("--slurm-conf", type=Path, metavar="FILE", help="where Slurm's configuration is")
     add("--programs", type=Path, metavar="DIR", default=Path("/usr/bin"), help="Slurm's commands")

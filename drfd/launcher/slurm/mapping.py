@@ -20,7 +20,8 @@ _STARTED = frozenset(
 _LOST = {"NODE_FAIL": NODE_FAILED, "BOOT_FAIL": NODE_FAILED}
 _EXITED = frozenset(("COMPLETED", "FAILED"))
 #: Ended by somebody's `scancel`, or by Slurm's own time limit, both of which begin with SIGTERM.
-_TERMINATED = frozenset(("CANCELLED", "TIMEOUT"))
+_CANCELLED = "CANCELLED"
+_TERMINATED = frozenset((_CANCELLED, "TIMEOUT"))
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 _TERM = 15
 
@@ -68,12 +69,22 @@ class SlurmJob:
         return self.state in _STARTED
 
     @property
+    def is_cancelled(self) -> bool:
+        return self.state == _CANCELLED
+
+    @property
     def is_waiting(self) -> bool:
         return self.state in _WAITING
 
 
 def name_of(order: LaunchOrder) -> Name:
     return Name(order.journal, (order.id, order.attempt))
+
+
+def read_name(text: str) -> Name | None:
+    """Read what `str` makes of a name; None if it is anything else."""
+    found = _COMMENT.fullmatch(text)
+    return None if found is None else Name(found[1], (int(found[2]), int(found[3])))
 
 
 def read_jobs(text: str) -> list[SlurmJob]:
@@ -87,7 +98,7 @@ def _read_job(line: str) -> SlurmJob | None:
     if len(fields) != len(_FIELDS):
         return None
     job_id, uid, state, status, ended_at, comment = fields
-    name = _COMMENT.fullmatch(comment.removesuffix("|"))
+    name = read_name(comment.removesuffix("|"))
     if name is None or not all(map(_is_number, (job_id, uid, status))):
         return None
     return SlurmJob(
@@ -97,7 +108,7 @@ def _read_job(line: str) -> SlurmJob | None:
         state=state.split(" ")[0],
         wait_status=int(status),
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
-        name=Name(name[1], (int(name[2]), int(name[3]))),
+        name=name,
     )
 
 

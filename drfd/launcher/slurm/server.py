@@ -43,6 +43,7 @@ from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
+from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
@@ -59,8 +60,12 @@ _LEAST_PAUSE_S = 0.02
 #: How many lists must lack a name before it is submitted after an unknown outcome, and the pause
 #: between them: what sbatch has sent may still be on its way.
 _LOOKS, _LOOK_PAUSE_S = 2, 2.0
-#: Seconds that all lists must lack an attempt before its end counts as unknown.
+#: Seconds that all lists must lack an attempt before its end counts as unknown: Slurm's
+#: MessageTimeout, by default. Within it the nodes have registered and ended what slurmctld does not
+#: know, so that another attempt does not run beside it.
 _FORGOTTEN_S = 10.0
+#: Seconds between two removals of old notes.
+_FORGET_NOTES_S = 3600.0
 #: Submissions that run at a time, and those that wait.
 _SUBMISSIONS, _MOST_ATTEMPTS = 8, 20_000
 #: Seconds between two tries to end a job.
@@ -120,6 +125,7 @@ class SlurmLauncher:
     attempts_fd: int
     port: Port
     events: socket.socket
+    starts: StartNotes
     programs: Path
     conf: Path | None = None
     partition: str | None = None
@@ -140,6 +146,7 @@ class SlurmLauncher:
     _signals: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     #: When each attempt was first missing in a list.
     _missing: dict[Key, float] = field(default_factory=dict)
+    _notes_due_mono_s: float = 0.0
     #: When a list is due (monotonic clock), the number of those asked for, and the last one's time.
     _dues: list[float] = field(default_factory=list)
     _lists: int = 0
@@ -545,6 +552,7 @@ class SlurmLauncher:
                 found.setdefault(job.name, []).append(job)
         for key in list(self._known):
             self._compare(number, key, found)
+        self._forget_notes()
         for name, jobs in found.items():
             attempt = self._known.get(name.key)
             is_ours = attempt is not None and self._name(name.key) == name
@@ -560,6 +568,12 @@ class SlurmLauncher:
                 if all(job.is_over for job in jobs):
                     del self._wishes[key]
                     self._tell("removed", key)
+
+    def _forget_notes(self) -> None:
+        now = time.monotonic()
+        if now >= self._notes_due_mono_s:
+            self._notes_due_mono_s = now + _FORGET_NOTES_S
+            self.starts.forget_old({self._name(key) for key in self._known})
 
     def _name(self, key: Key) -> Name:
         return Name(read_owner(self._known[key].created).journal or "", key)
@@ -601,22 +615,42 @@ class SlurmLauncher:
         if attempt.submitted is None:
             # An earlier launcher has ended before it submitted; the controller orders it again.
             return
-        since = self._missing.setdefault(key, now)
-        if now - since < _FORGOTTEN_S:
+        self._lose(key)
+
+    def _lose(self, key: Key) -> None:
+        """Record an unknown end, when no node can have a process of the attempt any more."""
+        now = time.monotonic()
+        if key not in self._missing:
+            self._missing[key] = now
+            # All nodes register, and end the jobs that slurmctld does not know.
+            self._command("scontrol", "reconfigure")
+        if now - self._missing[key] < _FORGOTTEN_S:
             self._hurry(_FORGOTTEN_S)
             return
         log.error("event=forgotten-by-slurm job=%d attempt=%d", *key, extra=about(job=key[0]))
         self._end(key, mapping.forgotten_end(time.time(), now))
 
+    def _is_slurms_own(self, key: Key, job: SlurmJob) -> bool:
+        """Return whether Slurm itself has cancelled a job: because the attempt had started before,
+        or because the node has a job with its id, which slurmctld had forgotten."""
+        name = self._name(key)
+        return job.is_cancelled and (
+            self.starts.is_refused(name, job.id) or self.starts.is_anothers(name, job.id)
+        )
+
     def _shows(self, key: Key, job: SlurmJob) -> None:
-        self._missing.pop(key, None)
         each = self._submissions.get(key)
         if each is not None and not each.runs:
             self._end_submission(key)
         attempt = self._known[key]
         if attempt.submitted is None and key not in self._submissions:
             self._append(key, "submitted", {"slurm_id": job.id, "at_s": time.time()})
-        if job.is_over and key not in self._submissions:
+        is_over = job.is_over and key not in self._submissions
+        if is_over and self._is_slurms_own(key, job):
+            self._lose(key)
+            return
+        self._missing.pop(key, None)
+        if is_over:
             began_s = self._known[key].created["at_s"]
             self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
         elif job.has_started and self._known[key].running is None:

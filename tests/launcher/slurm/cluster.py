@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from drfd.slurm.files import gate_script
+from drfd.slurm.files import event_script, gate_script
 from launcher.rig import WAIT_S, until
 
 NODES = ("n1", "n2")
@@ -55,25 +55,19 @@ JobSubmitPlugins=lua
 JobCompType=jobcomp/script
 JobCompLoc={dir}/event.sh
 PrologSlurmctld={dir}/event.sh
-EpilogSlurmctld={dir}/event.sh
 AccountingStorageType=accounting_storage/none
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={n1_port} CPUs=4 RealMemory=4000
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={n2_port} CPUs=4 RealMemory=4000
 PartitionName=drfd Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
-"""
-_EVENT = """\
-#!/bin/sh
-/usr/bin/logger --socket {events} -t drfd "${{SLURM_JOB_ID:-$JOBID}}" 2>/dev/null
-# Slurm starts no job whose prolog fails, also where nobody listens.
-exit 0
 """
 
 
 class Cluster:
     """Slurm, from its start until `stop`."""
 
-    def __init__(self, path: Path, events: Path) -> None:
-        """`events`: the socket that gets a datagram at each start and end of a job."""
+    def __init__(self, path: Path, events: Path, starts: Path) -> None:
+        """`events`: the socket that gets a datagram at each start and end of a job; `starts`: the
+        directory in which its first start is noted."""
         self.path = path
         self.conf = path / "slurm.conf"
         for name in ("state", "spool", "munge"):
@@ -90,7 +84,7 @@ class Cluster:
         (path / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (path / "job_submit.lua").write_text(gate_script())
         event = path / "event.sh"
-        event.write_text(_EVENT.format(events=events))
+        event.write_text(event_script(events, starts))
         event.chmod(0o755)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 

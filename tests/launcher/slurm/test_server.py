@@ -72,7 +72,8 @@ def place() -> Iterator[Path]:
 def cluster(place: Path) -> Iterator[Cluster]:
     # All launchers of this module have the same state, and so the same socket for events.
     (place / "cluster").mkdir()
-    cluster = Cluster(place / "cluster", place / "state" / "events.sock")
+    state = place / "state"
+    cluster = Cluster(place / "cluster", state / "events.sock", state / "started")
     try:
         cluster.start()
         yield cluster
@@ -335,7 +336,8 @@ def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
     name = f"{JOURNAL}.{asked.id}.1"
     small = ("-c1", "--mem=10", "-o", "/dev/null")
     cluster.ask("sbatch", f"--comment={name}", *small, "--wrap", "exit 9")
-    until("its end", lambda: "FAILED" in comments(cluster, (asked.id, 1)))
+    # The script refuses to start it as a second start of the attempt.
+    until("its end", lambda: "CANCELLED" in comments(cluster, (asked.id, 1)))
     (jobs_dir / "go").touch()
     assert controller.take("ended", id=asked.id)["exit_code"] == 5
 
@@ -354,6 +356,46 @@ def test_a_node_that_dies_with_its_job_loses_it(
     finally:
         # Its slurmd lives, and tells so.
         until("the node's return", cluster.are_idle, cluster.log)
+
+
+def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
+    """Whether a further start was refused on the second node, which is opened for that."""
+    try:
+        if "DRAIN" in cluster.ask("scontrol", "show", "node", "n2"):
+            cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    except subprocess.CalledProcessError:
+        return False  # slurmctld starts, or the node is not drained any more
+    return any((state / "started").glob(f"{name}.*"))
+
+
+def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """slurmctld is killed after a start that it has not written yet, and takes it up as one that
+    waits."""
+    controller = slurm.connect()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    asked = job("echo once >> runs; sleep 1000", jobs_dir, node="n2")
+    controller.launch(asked)
+    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
+    state = cluster.path / "state" / "job_state"
+    name = f"{JOURNAL}.{asked.id}.1"
+    until("its record", lambda: state.exists() and name.encode() in state.read_bytes())
+    waiting = state.read_bytes()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    controller.take("up", id=asked.id)
+    until("its first line", (jobs_dir / "runs").exists)
+    cluster.kill("slurmctld")
+    state.write_bytes(waiting)
+    state.with_name("job_state.old").unlink(missing_ok=True)
+    cluster.start_controller()
+    # It may take up the node as drained, too.
+    until("a second start", lambda: is_refused(cluster, slurm.state, name), cluster.log)
+    end = controller.take("ended", id=asked.id)
+    assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
+    assert (jobs_dir / "runs").read_text() == "once\n"
+    until("idle nodes", cluster.are_idle, cluster.log)
+    remove(controller, (asked.id, 1))
 
 
 def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
