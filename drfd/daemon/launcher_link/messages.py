@@ -190,10 +190,10 @@ def _grants(
 ) -> Iterator[Grant]:
     """Yield what a job is given of each resource with device nodes, and what others may have: also
     what is not in the configuration any more, and stays with jobs that run."""
-    if not with_nodes:
-        return
     listed, held = dict(countables), tuple(taken)
-    for name in sorted(with_nodes):
+    # The launcher finds GPUs by itself; nodes of other resources it knows from the configuration.
+    is_gpu_in_use = GPU in dict((*held, *job.instances))
+    for name in sorted(with_nodes | {GPU} if is_gpu_in_use else with_nodes):
         mine = dict(job.instances).get(name, ())
         others = (*listed.get(name, ()), *(each for kind, each in held if kind == name))
         if mine or others:

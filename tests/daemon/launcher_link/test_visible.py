@@ -113,3 +113,14 @@ def test_names_of_instances_are_told_as_they_are_written() -> None:
         "HIP_VISIBLE_DEVICES": "GPU-8932f937,MIG-GPU-5c/1/0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+
+
+def test_gpus_that_jobs_have_stay_hidden_when_none_is_configured_any_more() -> None:
+    settings = LaunchSettings((), 64, "quota")
+    taken = [("gpu", "1"), ("tape", "left")]
+    without, holder = replace(JOB, instances=()), replace(JOB, instances=(("gpu", ("0",)),))
+    made = order_for(without, JOURNAL, settings, taken=taken)
+    assert made.grants == (Grant(name="gpu", given=(), others=("1",)),)
+    made = order_for(holder, JOURNAL, settings, taken=taken)
+    assert made.grants == (Grant(name="gpu", given=("0",), others=("1",)),)
+    assert order_for(without, JOURNAL, settings, taken=taken[1:]).grants == ()
