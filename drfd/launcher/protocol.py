@@ -17,7 +17,7 @@ from signal import NSIG
 from typing import Any
 
 from drfd.core.model.job import UNSTARTED, Owner
-from drfd.payload.environment import may_hide, may_set
+from drfd.payload.environment import may_hide, may_set, threads_of
 
 Message = dict[str, Any]
 
@@ -186,6 +186,13 @@ class LaunchOrder:
         if self.most is None or self.limits.cores_by != SHARE:
             return False
         return self.most.cores_milli > self.limits.cores_milli
+
+    @property
+    def floor_threads(self) -> int:
+        """Return the number of threads that it always has cores for."""
+        if not self.may_be_lent_cores:
+            return self.threads
+        return min(self.threads, threads_of(self.limits.cores_milli))
 
 
 @dataclass(frozen=True, slots=True)

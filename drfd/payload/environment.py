@@ -22,12 +22,12 @@ SOCKET, SYSTEM_SOCKET = "DRFD_SOCKET", "/run/drfd/drfd.sock"
 OPENMP = "OMP_NUM_THREADS"
 
 #: Thread counts that default to OMP_NUM_THREADS, so they are not set if the submitter sets that.
-_AFTER_OPENMP = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+#: NumExpr's threads take one block of work after another, and sleep when none is left.
+_AFTER_OPENMP = ("NUMEXPR_NUM_THREADS",)
+#: Those of them whose libraries divide each product into one part for each thread, and wait for the
+#: slowest, OpenBLAS and BLIS by spinning: on fewer cores than threads they are slower than with as
+#: many threads as cores. MKL, whose threads wait as those of OpenMP, is not known to gain.
+_STATIC = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 #: Thread counts that one runtime each reads. Left out: VECLIB_MAXIMUM_THREADS (macOS only) and
 #: JAVA_TOOL_OPTIONS (prints a line into the job's output); the JVM and .NET respect CPU quotas.
 _ALONE = (
@@ -48,22 +48,30 @@ DEFAULTS = {"PYTHONUNBUFFERED": "1"}
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def thread_counts(threads: int, env: Mapping[str, str]) -> dict[str, str]:
+def thread_counts(
+    threads: int, env: Mapping[str, str], floor_threads: int | None = None
+) -> dict[str, str]:
     """Return variables that tell programs to start so many threads, except those set in `env`.
+    Arguments are those of `thread_defaults`.
 
     Most programs start one thread for each CPU of the machine, and few respect CPU quotas. A job
     that declares fewer CPUs would have more threads than its quota can run at once.
     """
-    usual, after_openmp = thread_defaults(threads)
+    usual, after_openmp = thread_defaults(threads, floor_threads)
     counts = usual if OPENMP in env else usual | after_openmp
     return {name: count for name, count in counts.items() if name not in env}
 
 
-def thread_defaults(threads: int) -> tuple[dict[str, str], dict[str, str]]:
+def thread_defaults(
+    threads: int, floor_threads: int | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return the variables of `thread_counts`, and those of them that are not set where OPENMP is
-    set, each a default that the submitter's own value overrides."""
+    set, each a default that the submitter's own value overrides. Of a job that may be lent cores,
+    `threads` are as many as it may get cores, and `floor_threads` as many as it always has."""
     count = str(threads)
-    return dict.fromkeys((OPENMP, *_ALONE), count), dict.fromkeys(_AFTER_OPENMP, count)
+    static = count if floor_threads is None else str(floor_threads)
+    after_openmp = dict.fromkeys(_AFTER_OPENMP, count) | dict.fromkeys(_STATIC, static)
+    return dict.fromkeys((OPENMP, *_ALONE), count), after_openmp
 
 
 #: How the threads of OpenMP's programs wait where not all of them can run at a time. By default

@@ -171,6 +171,14 @@ def test_the_usual_libraries_and_runtimes_are_told() -> None:
     assert found["GOMAXPROCS"] == found["PYTHON_CPU_COUNT"] == "4"
 
 
+def test_libraries_that_divide_work_among_all_threads_have_no_more_than_the_floor() -> None:
+    found = thread_counts(8, {"MKL_NUM_THREADS": "8"}, 2)
+    assert (found["OPENBLAS_NUM_THREADS"], found["BLIS_NUM_THREADS"]) == ("2", "2")
+    assert found["OMP_NUM_THREADS"] == found["NUMEXPR_NUM_THREADS"] == found["GOMAXPROCS"] == "8"
+    assert "MKL_NUM_THREADS" not in found
+    assert "OPENBLAS_NUM_THREADS" not in thread_counts(8, {"OMP_NUM_THREADS": "3"}, 2)
+
+
 def test_what_the_submitter_has_set_is_left_alone_even_if_it_is_empty() -> None:
     found = thread_counts(4, {"GOMAXPROCS": "1", "RAYON_NUM_THREADS": ""})
     assert "GOMAXPROCS" not in found and "RAYON_NUM_THREADS" not in found

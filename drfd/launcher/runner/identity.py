@@ -166,7 +166,8 @@ def environment(
         for name, value in payload.env.items()
         if name not in order.hidden and not name.startswith(GRES_PREFIX)
     }
-    env = DEFAULTS | (thread_counts(order.threads, own) if order.threads else {}) | own
+    threads = thread_counts(order.threads, own, order.floor_threads) if order.threads else {}
+    env = DEFAULTS | threads | own
     if order.may_be_lent_cores:
         env |= passive_wait(own)
     # Those of the service in which drfd, or the submitter, was started.

@@ -297,6 +297,7 @@ def test_who_may_be_lent_cores_waits_without_spinning(most: int, count: int) -> 
     found = identity.environment(alice(), asked.order, asked.content)
     assert len({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(found)) == count
     assert found["OMP_NUM_THREADS"] == "2"
+    assert found["OPENBLAS_NUM_THREADS"] == ("1" if most > 1000 else "2")
     own = replace(asked, env={"OMP_WAIT_POLICY": "active"})
     found = identity.environment(alice(), own.order, own.content)
     assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found

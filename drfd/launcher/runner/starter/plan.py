@@ -43,7 +43,9 @@ def encode(job: JobStart, entrance: Entrance, capabilities: Capabilities) -> byt
     flags |= EMPTIES_OUTPUT * order.empties_output
     flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
     flags |= RESETS_OOM_SCORE * (inheritance.oom_score() != "0")
-    usual, openmp = thread_defaults(order.threads) if order.threads else ({}, {})
+    usual, openmp = (
+        thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})
+    )
     words = [
         MAGIC,
         *_numbers(flags, *capabilities),
