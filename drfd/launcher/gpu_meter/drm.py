@@ -30,15 +30,29 @@ _ON_GPU = ("vram", "local")
 #: All processes are searched for open nodes in one of so many readings; between, only those that
 #: had one.
 _SEARCH_EVERY = 5
+#: Most processes and files that are looked at for one user in one reading, some 20 µs each: a flood
+#: of either delays no reading of others.
+_MOST_LOOKS = 20_000
 
 
 @dataclass(slots=True)
 class _Use:
-    """Use of one GPU by one process."""
+    """Use of one GPU by one process, or by one client of its driver."""
 
     memory: int | None = None
     #: Engine → nanoseconds or cycles that it was busy, and the cycles that passed, or None.
     engines: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+
+    def add(self, other: _Use) -> None:
+        if other.memory is not None:
+            self.memory = (self.memory or 0) + other.memory
+        for engine, (busy, total) in other.engines.items():
+            self.engines[engine] = self.engines.get(engine, (0, None))[0] + busy, total
+
+
+#: PCI address and number of a client, which an open file of the driver is, through however many
+#: descriptors of however many processes.
+_Client = tuple[str, str]
 
 
 def is_present(root: Path = Path("/")) -> bool:
@@ -68,6 +82,10 @@ class DrmGpus:
         self._root = root
         self._turn = 0
         self._holders: set[int] = set()
+        #: The process for which a client counts: the first that was seen with it, as long as it has
+        #: it.
+        self._owners: dict[_Client, int] = {}
+        self._is_whole = True
         #: (address, pid) → the last use, and when it was read on the monotonic clock.
         self._before: dict[tuple[str, int], tuple[_Use, int]] = {}
 
@@ -118,22 +136,44 @@ class DrmGpus:
         everyone = [int(name) for name in os.listdir(self._root / "proc") if name.isdecimal()]
         searches = self._turn % _SEARCH_EVERY == 0
         self._turn += 1
-        uses: dict[tuple[str, int], _Use] = {}
+        known = sorted(self._holders.intersection(everyone))
+        others: list[int] = []
         if searches:
+            others = sorted(set(everyone) - self._holders)
             self._holders.clear()
             self._is_whole = True
-        for pid in everyone if searches else sorted(self._holders.intersection(everyone)):
+        clients: dict[_Client, dict[int, _Use]] = {}
+        left: dict[int, int] = {}
+        for pid in (*known, *others):
+            directory = self._root / f"proc/{pid}"
+            user = _user(directory)
+            budget = left.get(user, _MOST_LOOKS)
             try:
-                found = _fdinfo_uses(self._root / f"proc/{pid}/fdinfo")
+                found, looks, is_whole = _clients(directory / "fdinfo", budget)
             except PermissionError:
                 self._is_whole = False
                 continue
             except OSError:
                 continue
+            left[user] = budget - looks
+            self._is_whole = self._is_whole and is_whole
             if found:
                 self._holders.add(pid)
-            uses |= {(pci, pid): use for pci, use in found.items()}
-        return uses, self._is_whole
+            for client, use in found.items():
+                clients.setdefault(client, {})[pid] = use
+        return self._owned(clients), self._is_whole
+
+    def _owned(self, clients: dict[_Client, dict[int, _Use]]) -> dict[tuple[str, int], _Use]:
+        """Return the use by each process, with each client counted for one of those that have
+        it. The kernel does not tell which of them opened it."""
+        before, self._owners = self._owners, {}
+        uses: dict[tuple[str, int], _Use] = {}
+        for client, by_pid in clients.items():
+            owner = before.get(client, 0)
+            owner = owner if owner in by_pid else min(by_pid)
+            self._owners[client] = owner
+            uses.setdefault((client[0], owner), _Use()).add(by_pid[owner])
+        return uses
 
     def _add_kfd(
         self, uses: dict[tuple[str, int], _Use], gpus: dict[str, tuple[str, Path]]
@@ -175,29 +215,41 @@ def _utilisation(before: _Use, after: _Use, span_ns: int) -> int | None:
     return max(shares, default=None)
 
 
-def _fdinfo_uses(directory: Path) -> dict[str, _Use]:
-    """Return PCI address → use by one process. Raises OSError if its files cannot be read.
+def _user(directory: Path) -> int:
+    """Return the real uid of the process with this directory in /proc, or -1 if it is gone or
+    hidden. The owner of the directory is root where a process forbids that it is inspected."""
+    for line in word_in(f"{directory}/status").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return -1
 
-    Descriptors that were duplicated are one client, which counts once."""
-    found: dict[str, _Use] = {}
-    clients: set[tuple[str, str]] = set()
-    for name in os.listdir(directory):
-        try:
-            text = (directory / name).read_text(errors="replace")
-        except PermissionError:
-            raise
-        except OSError:
-            continue
-        if "drm-driver:" not in text:
-            continue
-        facts = dict(_facts(text))
-        pci = facts.get("drm-pdev")
-        client = facts.get("drm-client-id")
-        if pci is None or client is None or (pci, client) in clients:
-            continue
-        clients.add((pci, client))
-        _add(found.setdefault(pci, _Use()), facts)
-    return found
+
+def _clients(directory: Path, most: int) -> tuple[dict[_Client, _Use], int, bool]:
+    """Return the use by each client that one process has open, how many looks that took, and
+    whether `most` sufficed. Raises OSError if its files cannot be read."""
+    found: dict[_Client, _Use] = {}
+    looks = 1
+    if most < looks:
+        return found, 0, False
+    with os.scandir(directory) as files:
+        for file in files:
+            looks += 1
+            if looks > most:
+                return found, most, False
+            try:
+                text = Path(file.path).read_text(errors="replace")
+            except PermissionError:
+                raise
+            except OSError:
+                continue
+            if "drm-driver:" not in text:
+                continue
+            facts = dict(_facts(text))
+            pci = facts.get("drm-pdev")
+            client = facts.get("drm-client-id")
+            if pci is not None and client is not None and (pci, client) not in found:
+                found[pci, client] = _use(facts)
+    return found, looks, True
 
 
 def _facts(text: str) -> list[tuple[str, str]]:
@@ -205,10 +257,8 @@ def _facts(text: str) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
-def _add(use: _Use, facts: dict[str, str]) -> None:
-    memory = _on_gpu(facts)
-    if memory is not None:
-        use.memory = (use.memory or 0) + memory
+def _use(facts: dict[str, str]) -> _Use:
+    use = _Use(_on_gpu(facts))
     for name, value in facts.items():
         for prefix, total_prefix in (
             ("drm-engine-", None),
@@ -225,7 +275,8 @@ def _add(use: _Use, facts: dict[str, str]) -> None:
                     continue
             busy = _amount(value)
             if busy is not None:
-                use.engines[engine] = use.engines.get(engine, (0, None))[0] + busy, total
+                use.engines[engine] = busy, total
+    return use
 
 
 def _on_gpu(facts: dict[str, str]) -> int | None:

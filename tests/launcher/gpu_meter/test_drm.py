@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,50 @@ def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(
     machine.fdinfo(OTHER, 3, "pos:\t0\n")
     (gpu,) = DrmGpus(machine.root).read()
     assert gpu["processes"] == [process(JOB, 101 << 10)]
+
+
+def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_them(
+    machine: Machine,
+) -> None:
+    """As after a fork, which inherits descriptors. What each opened itself is its own."""
+    machine.amd()
+    workers = range(OTHER, OTHER + 10)
+    machine.fdinfo(workers[1], 3, amdgpu(7, 100))
+    gpus = DrmGpus(machine.root)
+    assert gpus.read()[0]["processes"] == [process(workers[1], 100 << 10)]
+    for pid in workers:
+        machine.fdinfo(pid, 3, amdgpu(7, 100))
+    machine.fdinfo(workers[5], 4, amdgpu(8, 1))
+    seen = [gpus.read()[0]["processes"] for _ in range(5)]
+    assert seen[-1] == [process(workers[1], 100 << 10, 0), process(workers[5], 1 << 10)]
+    shutil.rmtree(machine.root / f"proc/{workers[1]}")
+    assert gpus.read()[0]["processes"] == [
+        process(workers[0], 100 << 10), process(workers[5], 1 << 10, 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("processes", [1, 40])
+def test_a_flood_of_one_user_hides_no_use_by_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """Its own use counts as far as it was seen, so the sum for Intel's GPU is not known."""
+    monkeypatch.setattr(drm, "_MOST_LOOKS", 50)
+    machine.gpu(128, "0x8086", INTEL)
+    flood = range(JOB - 100, JOB - 100 + processes)
+    for pid in flood:
+        # A directory of a process that forbids inspection is root's, and tells nothing.
+        machine.put(f"proc/{pid}/status", "Name:\tflood\nUid:\t1001\t0\t0\t0\n")
+        for fd in range(400 // processes):
+            machine.fdinfo(pid, fd, xe(pid * 1000 + fd, 1, busy=0, total=1))
+    machine.put(f"proc/{OTHER}/status", "Name:\tother\nUid:\t1002\t1002\t1002\t1002\n")
+    machine.fdinfo(OTHER, 3, xe(1, 10, busy=0, total=1000))
+    gpus = DrmGpus(machine.root)
+    for _ in range(7):
+        (gpu,) = gpus.read()
+        assert gpu["memory_used"] is None
+        by_pid = {each["pid"]: each["memory"] for each in gpu["processes"] or ()}
+        assert by_pid.pop(OTHER) == 10 << 10
+        assert 0 < sum(each or 0 for each in by_pid.values()) <= 50 << 10
 
 
 def test_a_process_that_computes_has_the_memory_that_kfd_counts(machine: Machine) -> None:
