@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NotRequired, TypedDict
 
 from drfd.common.errors import HostError
@@ -33,8 +33,10 @@ NVIDIA, DRM = "nvidia", "drm"
 _VENDORS = {NVIDIA: (vendors.NVIDIA,), DRM: (vendors.AMD, vendors.INTEL)}
 #: Seconds between two lines.
 PERIOD_S = 2.0
-#: Largest number of bytes of a line; one that is longer leaves out the processes.
+#: Largest number of bytes of a line. Where it would be longer, it has fewer processes.
 MAX_LINE_BYTES = 256 << 10
+#: Processes of each user on each GPU that such a line has one by one, the largest number that fits.
+_SINGLE = (256, 64, 16, 4, 1)
 #: The first pid namespace of a machine (PROC_PID_INIT_INO, include/linux/proc_ns.h): drivers count
 #: pids there, which in any other namespace name other processes.
 _FIRST_PIDS = "pid:[4026531836]"
@@ -145,12 +147,64 @@ def named(readings: list[GpuReading], roster: Roster, kind: str) -> list[GpuRead
 
 
 def encode(gpus: Iterable[GpuReading] = (), why: str | None = None) -> bytes:
-    """Return the line, with its end."""
+    """Return the line, with its end.
+
+    Where it would be too long, users with many processes on a GPU have only those with the most
+    memory there one by one; the others are summed up by their cgroups, each sum with the pid of one
+    of its processes, or, if even that is too long, left out. So a flood by one user hides no use by
+    others."""
     found = list(gpus)
     line = _encode(found, why)
+    for single, rest in ((most, rest) for rest in (_summed, _omitted) for most in _SINGLE):
+        if len(line) <= MAX_LINE_BYTES:
+            return line
+        line = _encode([_condensed(gpu, single, rest) for gpu in found], why)
     if len(line) > MAX_LINE_BYTES:
         line = _encode([{**gpu, "processes": None} for gpu in found], why)
     return line
+
+
+_Processes = list[ProcessReading]
+
+
+def _condensed(
+    gpu: GpuReading, single: int, rest: Callable[[_Processes], _Processes]
+) -> GpuReading:
+    """Return the reading with so many processes of each user, and what `rest` makes of the
+    others."""
+    by_user: dict[int | None, _Processes] = {}
+    for each in gpu["processes"] or ():
+        by_user.setdefault(each["uid"], []).append(each)
+    if all(len(own) <= single for own in by_user.values()):
+        return gpu
+    shown: _Processes = []
+    for own in by_user.values():
+        own.sort(key=lambda each: each["memory"] or 0, reverse=True)
+        shown += own[:single] + rest(own[single:])
+    return {**gpu, "processes": shown}
+
+
+def _summed(processes: _Processes) -> _Processes:
+    """Return one process in place of those in the same cgroups."""
+    by_place: dict[tuple[str, ...], _Processes] = {}
+    for each in processes:
+        by_place.setdefault(tuple(each["cgroups"]), []).append(each)
+    return [
+        {
+            **same[0],
+            "memory": _total([each["memory"] for each in same]),
+            "utilisation": _total([each["utilisation"] for each in same]),
+        }
+        for same in by_place.values()
+    ]
+
+
+def _omitted(processes: _Processes) -> _Processes:
+    return []
+
+
+def _total(amounts: list[int | None]) -> int | None:
+    return None if None in amounts else sum(each or 0 for each in amounts)
 
 
 def _encode(gpus: list[GpuReading], why: str | None) -> bytes:

@@ -15,9 +15,9 @@ from drfd.launcher.gpu_meter.reading import (
     MAX_LINE_BYTES,
     NVIDIA,
     GpuReading,
+    ProcessReading,
     encode,
     named,
-    process_reading,
 )
 
 
@@ -82,8 +82,43 @@ def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch
     assert named([gpu()], Roster(), NVIDIA) == [gpu(name=None)]
 
 
-def test_a_line_that_would_be_too_long_leaves_out_the_processes() -> None:
-    many = [process_reading(999999999, 1, 1)] * 10_000
+def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessReading]:
+    usual = {"uid": uid, "cgroups": [cgroup], "memory": 1, "utilisation": 0}
+    return [{"pid": pid, **usual, **changes} for pid in pids]  # type: ignore[typeddict-item]
+
+
+def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
+    """The flood is summed up by its jobs, and its largest processes are named."""
+    flood = used_by(1001, range(1000, 9000), "/job-1-1") + used_by(1001, range(9000, 9999), "/b")
+    big = used_by(1001, range(1, 2), "/job-1-1", memory=5000)
+    others = used_by(1002, range(10_000, 10_050), "/job-2-1", memory=7, utilisation=3)
+    line = encode([gpu(processes=flood + big + others), gpu(processes=others)])
+    assert len(line) <= MAX_LINE_BYTES
+    first, second = json.loads(line)["gpus"]
+    assert second == gpu(processes=others)
+    shown = first["processes"]
+    assert [each for each in shown if each["uid"] == 1002] == others
+    assert big[0] in shown
+    for cgroup, memory in (("/job-1-1", 13_000), ("/b", 999)):
+        own = [each["memory"] for each in shown if each["cgroups"] == [cgroup]]
+        assert (sum(own), len(own) < 260) == (memory, True)
+
+
+def test_a_flood_of_cgroups_leaves_out_what_is_small() -> None:
+    flood = [
+        each for number in range(5000)
+        for each in used_by(1001, range(number, number + 1), f"/{number}", memory=number)
+    ]  # fmt: skip
+    others = used_by(1002, range(10_000, 10_001), "/job-2-1", memory=None)
+    line = encode([gpu(processes=flood + others)])
+    assert len(line) <= MAX_LINE_BYTES
+    shown = json.loads(line)["gpus"][0]["processes"]
+    assert shown[-1:] == others
+    assert [each["memory"] for each in shown[:-1]] == [*range(4999, 4999 - 256, -1)]
+
+
+def test_where_nothing_else_fits_the_line_leaves_out_the_processes() -> None:
+    many = [each for uid in range(10_000) for each in used_by(uid, range(uid, uid + 1), "/a")]
     line = encode([gpu(processes=many), gpu(processes=[])])
     assert len(line) <= MAX_LINE_BYTES
     assert json.loads(line)["gpus"] == [gpu(processes=None)] * 2
