@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from drfd.devices.gpu import AMD, Gpu, GpuFault, faulty
 from drfd.devices.kernel_files import (
+    GRAPHICS_MAJOR,
     entries,
     graphics_nodes,
     numa_node,
@@ -25,8 +26,6 @@ from drfd.devices.nodes import CHARACTER, DeviceNode
 NODES = "sys/class/kfd/kfd/topology/nodes"
 #: The PCI address of a node that does not say what it is, before its number.
 UNPLACED = "unknown, node"
-#: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
-_GRAPHICS_MAJOR = 226
 #: The type of a link by XGMI (drivers/gpu/drm/amd/amdkfd/kfd_crat.h), and the weight of one that
 #: leads through no other GPU: amdkfd gives each hop 15, and 13 within one package (kfd_crat.c).
 _XGMI, _ONE_HOP = 11, 15
@@ -81,7 +80,7 @@ def _read(root: str, gpu: Gpu, path: str) -> Gpu | None:
     minor = said.get("drm_render_minor", 0)
     if minor <= 0:
         return replace(gpu, fault=f"{path}/properties names no render node")
-    render = DeviceNode(CHARACTER, _GRAPHICS_MAJOR, minor)
+    render = DeviceNode(CHARACTER, GRAPHICS_MAJOR, minor)
     try:
         own = graphics_nodes(device)
     except (OSError, GpuFault) as error:

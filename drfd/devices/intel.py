@@ -21,19 +21,19 @@ def find(root: str, elsewhere: Collection[str]) -> list[tuple[Gpu, ...]]:
     Raises OSError if the list of graphics devices cannot be read."""
     above = f"{root}/sys/class/drm"
     names = [name for name in entries(above) if name.startswith("renderD")]
-    addresses = {_address(f"{above}/{name}") for name in names} - {""} - set(elsewhere)
+    addresses = {address(f"{above}/{name}") for name in names} - {""} - set(elsewhere)
     found: list[tuple[Gpu, ...]] = []
-    for address in sorted(addresses, key=lambda address: (len(address), address)):
-        device = f"{root}/sys/bus/pci/devices/{address}"
+    for pci in sorted(addresses, key=lambda pci: (len(pci), pci)):
+        device = f"{root}/sys/bus/pci/devices/{pci}"
         if driver(device) not in _DRIVERS:
             continue
         # Intel's integrated GPUs are at 00:02 (Linux, drivers/gpu/drm/i915: "IGD at 00:02.0").
         gpu = Gpu(
             name="",
             vendor=INTEL,
-            pci=address,
+            pci=pci,
             numa_node=numa_node(device),
-            is_integrated=address.startswith("0000:00:"),
+            is_integrated=pci.startswith("0000:00:"),
             rank=len(found),
         )
         try:
@@ -45,7 +45,7 @@ def find(root: str, elsewhere: Collection[str]) -> list[tuple[Gpu, ...]]:
     return found
 
 
-def _address(path: str) -> str:
+def address(path: str) -> str:
     """Return the PCI address that a link in /sys/class/drm leads through, or "" if it leads to a
     device that is not on a PCI bus."""
     try:

@@ -7,6 +7,8 @@ import os
 from drfd.devices.gpu import GpuFault
 from drfd.devices.nodes import CHARACTER, DeviceNode
 
+#: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
+GRAPHICS_MAJOR = 226
 #: More than any of these files has: the properties of a KFD node are about 1 KiB.
 _MOST_BYTES = 1 << 16
 

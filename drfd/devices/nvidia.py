@@ -35,7 +35,7 @@ _DRIVER_NAMES = ("nvidia", "nvidia-frontend")
 _CAPABILITIES = "nvidia-caps"
 #: The driver's major number where /proc/devices does not name it: the driver takes this one and no
 #: other (nv-chardev-numbers.h of the same modules).
-_MAJOR = 195
+MAJOR = 195
 #: The highest minor number of a GPU (same file). Nodes that all GPUs share are above it.
 _LAST_MINOR = 247
 
@@ -59,7 +59,7 @@ def find(root: str, memory: Memory) -> list[tuple[Gpu, ...]]:
         for address in addresses
     }
     texts = _read(devices, memory)
-    major = next((majors[name] for name in _DRIVER_NAMES if name in majors), _MAJOR)
+    major = next((majors[name] for name in _DRIVER_NAMES if name in majors), MAJOR)
     found: list[tuple[Gpu, ...]] = []
     for path, device in devices.items():
         gpu = Gpu(name="", vendor=NVIDIA, pci=device.rpartition("/")[2], rank=len(found))

@@ -18,7 +18,7 @@ from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
-from drfd.launcher.device_table import DeviceTable
+from drfd.launcher.device_table import DevicesFailed, DeviceTable
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.child import run_notice
@@ -95,6 +95,9 @@ class Notices:
             pid = _start_notifier(assignment, self.confinement, devices, attempt, self.attempts_fd)
         except OSError as error:
             self._results[key] = f"not told: {error.strerror}"
+            return False
+        except DevicesFailed as error:
+            self._results[key] = f"not told: {error}"
             return False
         # Set before the result is known: a notifier that cannot write its record starts only once.
         self._results[key] = _UNKNOWN
