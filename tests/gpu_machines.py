@@ -5,6 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 MACHINES = Path(__file__).parent / "data" / "gpus"
+#: Plays a launcher of a machine whose /proc and /sys are below the first argument.
+LAUNCHER = """
+import sys
+from pathlib import Path
+from drfd.devices import gpus, roster
+from drfd.launcher.main import main
+machine = Path(sys.argv.pop(1))
+roster.find_gpus = lambda root, **how: gpus.find_gpus(machine, **how)
+main()
+"""
+#: The same for a controller, whose own command line follows.
+CONTROLLER = """
+import sys
+from pathlib import Path
+from drfd.daemon import countable
+from drfd.daemon.main import main
+from drfd.devices import gpus
+machine = Path(sys.argv[1])
+countable.find_gpus = lambda **how: gpus.find_gpus(machine, **how)
+main(sys.argv[sys.argv.index("serve") :])
+"""
 
 
 def names() -> list[str]:

@@ -12,30 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_machines import unfold
+from gpu_machines import CONTROLLER, LAUNCHER, unfold
 from instance import CONFIG, Instance, wait_for
 
-#: Plays a machine whose /proc and /sys are below the first argument.
-_LAUNCHER = """
-import sys
-from pathlib import Path
-from drfd.devices import gpus, roster
-from drfd.launcher.main import main
-machine = Path(sys.argv.pop(1))
-roster.find_gpus = lambda root, **how: gpus.find_gpus(machine, **how)
-main()
-"""
-#: The same for a controller, whose own command line follows.
-_CONTROLLER = """
-import sys
-from pathlib import Path
-from drfd.daemon import countable
-from drfd.daemon.main import main
-from drfd.devices import gpus
-machine = Path(sys.argv[1])
-countable.find_gpus = lambda **how: gpus.find_gpus(machine, **how)
-main(sys.argv[sys.argv.index("serve") :])
-"""
 FIRST, SECOND = (
     "GPU-c7b57be0-94ff-d352-a59b-d0ee00aeed43",
     "GPU-d6de6afc-bdfe-75c4-5273-0544439153fc",
@@ -54,13 +33,13 @@ class Machine:
         instance.state.mkdir(mode=0o700)
         self._room.mkdir(mode=0o711)
         instance.options = ["--launcher", str(self._room)]
-        instance.before = [sys.executable, "-I", "-c", _CONTROLLER, str(root)]
+        instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
         instance.has_failpoints = False
         self.begin()
 
     def begin(self) -> None:
         me = str(os.getuid())
-        command = [sys.executable, "-I", "-c", _LAUNCHER, str(self.root), "--state"]
+        command = [sys.executable, "-I", "-c", LAUNCHER, str(self.root), "--state"]
         command += [str(self._room), "--no-cgroups", "--controller-uid", me, "--allow-uid", me]
         with self.instance.log.open("ab") as log:
             self._launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)

@@ -16,12 +16,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from drfd.daemon.spawn import group_for
 from drfd.linux.service import has_systemd
+from gpu_machines import CONTROLLER, LAUNCHER, unfold
 from instance import CONFIG, Instance, wait_for
 from kernel import Kernel
 from launcher.rig import WAIT_S
@@ -371,55 +374,71 @@ def granting(lend: Callable[[str], Instance], nodes: Path) -> Instance:
     return instance
 
 
-def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_dies(
-    granting: Instance, nodes: Path, users: Accounts
+def check_reach(
+    instance: Instance,
+    paths: list[Path],
+    jobs: list[tuple[tuple[str, ...], int, set[str]]],
+    kill: Callable[[], None],
 ) -> None:
-    work = granting.work
+    """Run jobs with these options and users, and see that each can open the nodes of these names
+    and no others: at first, inside it by its owner after `kill`, and after suspension."""
+    work = instance.work
     os.chmod(work, 0o777)
-    uid = users[0].pw_uid
-    jobs = []
-    # One each, and then none; root's job has the second one.
-    for number, (count, user) in enumerate([(1, uid), (1, 0), (0, uid)]):
-        words = ("-m", "64M", *(("--gres", f"fpga={count}") if count else ()))
-        words += ("-o", f"out{number}", "-e", "err", "--", "sh", "-c", TRY, "sh")
-        words += tuple(str(nodes / name) for name in MINORS)
-        job_id = granting.submit(*words, user=user, cwd=work, env={"HOME": "/"})
-        granting.wait_state(job_id, "RUNNING")
-        jobs.append(job_id)
-    reach = [("ok", "no"), ("no", "ok"), ("no", "no")]
-    expected = [{FREE: "ok", **dict(zip(LISTED, each, strict=True))} for each in reach]
+    begun = []
+    for number, (options, user, _) in enumerate(jobs):
+        words = ("-m", "64M", *options, "-o", f"out{number}", "-e", "err")
+        words += ("--", "sh", "-c", TRY, "sh", *map(str, paths))
+        begun.append(instance.submit(*words, user=user, cwd=work, env={"HOME": "/"}))
+        instance.wait_state(begun[-1], "RUNNING")
+    expected = [
+        {path.name: "ok" if path.name in names else "no" for path in paths} for *_, names in jobs
+    ]
 
     def found(number: int) -> list[dict[str, str]]:
         lines = [line.split() for line in (work / f"out{number}").read_text().splitlines()]
-        return [dict(lines[at : at + 3]) for at in range(0, len(lines), 3)]
+        return [dict(lines[at : at + len(paths)]) for at in range(0, len(lines), len(paths))]
+
+    def is_whole(number: int) -> bool:
+        return [*map(len, found(number))] == [len(paths)]
 
     for number, nodes_of in enumerate(expected):
         # It runs a moment before it writes.
-        wait_for("the first try", lambda number=number: [*map(len, found(number))] == [3])
+        wait_for("the first try", partial(is_whole, number))
         assert found(number) == [nodes_of]
-    launcher = granting.launcher_pid()
-    os.kill(launcher, signal.SIGKILL)
-    granting.kill()
-    granting.start()
-    codes = [
-        granting.drf(
-            *("exec", jobs[2], "--", "sh", "-c", f"exec 3< {nodes / name}"),
-            user=uid,
-            cwd="/",
-            check=False,
-            env={"HOME": "/"},
-        ).returncode
-        for name in MINORS
-    ]
-    assert [code == 0 for code in codes] == [True, False, False]
-    granting.drf("suspend", jobs[0])
-    granting.wait_state(jobs[0], "SUSPENDED")
+    kill()
+    for job_id, (_, user, names) in zip(begun, jobs, strict=True):
+        codes = {
+            path.name: instance.drf(
+                *("exec", job_id, "--", "sh", "-c", f"exec 3< {path}"),
+                user=user,
+                cwd="/",
+                check=False,
+                env={"HOME": "/"},
+            ).returncode
+            for path in paths
+        }
+        assert {name for name, code in codes.items() if code == 0} == names
+    instance.drf("suspend", begun[0])
+    instance.wait_state(begun[0], "SUSPENDED")
     (work / "gate").touch()
-    granting.drf("resume", jobs[0])
+    instance.drf("resume", begun[0])
     for number, nodes_of in enumerate(expected):
-        assert granting.wait_end(jobs[number])["state"] == "COMPLETED"
+        assert instance.wait_end(begun[number])["state"] == "COMPLETED"
         assert found(number) == [nodes_of] * 2
-    assert granting.cgroups() == []
+    assert instance.cgroups() == []
+
+
+def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_dies(
+    granting: Instance, nodes: Path, users: Accounts
+) -> None:
+    def kill() -> None:
+        os.kill(granting.launcher_pid(), signal.SIGKILL)
+        granting.kill()
+        granting.start()
+
+    uid, one = users[0].pw_uid, ("--gres", "fpga=1")
+    jobs = [(one, uid, {FREE, LISTED[0]}), (one, 0, {FREE, LISTED[1]}), ((), uid, {FREE})]
+    check_reach(granting, [nodes / name for name in MINORS], jobs, kill)
 
 
 def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, nodes: Path) -> None:
@@ -457,6 +476,103 @@ def test_devices_that_the_launcher_does_not_know_are_given_to_nobody(
     given = granting.submit(*words, "--gres", "fpga=2", "--", "sh", "-c", script)
     assert granting.wait_end(given)["state"] == "COMPLETED"
 
+
+# -- GPUs that are found ----------------------------------------------------------------------
+
+#: Nodes of two GPUs, each its own and that for rendering, by the numbers of memory devices that no
+#: program of the test needs: zero, random, full, urandom.
+GPU_NODES = {"nvidia0": 5, "render0": 8, "nvidia1": 7, "render1": 9}
+
+
+class GpuMachine:
+    """A daemon with the recorded desktop's two GPUs, and a launcher of its own for them."""
+
+    def __init__(self, instance: Instance, root: Path) -> None:
+        self.instance, self.root = instance, root
+        self._room = instance.root / "launcher"
+        self.paths = [root / name for name in GPU_NODES]
+        for path in self.paths:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, GPU_NODES[path.name]))
+            path.chmod(0o666)
+        unfold("two-nvidia-desktop", root)
+        devices = root / "proc/devices"
+        devices.write_text(devices.read_text().replace("195 nvidia-frontend", "1 nvidia"))
+        for number, bus in enumerate(("06", "07")):
+            facts = root / f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information"
+            minor = GPU_NODES[f"nvidia{number}"]
+            told = facts.read_text().replace(f"Minor: \t {number}", f"Minor: \t {minor}")
+            facts.write_text(told)
+            drm = root / f"sys/bus/pci/devices/0000:{bus}:00.0/drm"
+            (drm / f"renderD{128 + number}/dev").write_text(f"1:{GPU_NODES[f'render{number}']}\n")
+        instance.state.mkdir(mode=0o711)
+        self._room.mkdir(mode=0o711)
+        instance.options = ["--launcher", str(self._room)]
+        instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
+        instance.has_failpoints = False
+
+    def begin(self) -> None:
+        command = [sys.executable, "-I", "-c", LAUNCHER, str(self.root)]
+        command += ["--state", str(self._room), "--group", group_for(self.instance.state)]
+        command += ["--controller-uid", "0", "--allow-uid", "0"]
+        with self.instance.log.open("ab") as log:
+            self._launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
+
+    def kill(self) -> None:
+        """SIGKILL to both daemons; others go on."""
+        self._launcher.kill()
+        self._launcher.wait()
+        self.instance.kill()
+        self.begin()
+        self.instance.start()
+
+    def end(self) -> None:
+        try:
+            self.instance.destroy()
+        finally:
+            self._launcher.terminate()
+            self._launcher.wait()
+
+
+@pytest.fixture
+def with_gpus(nodes: Path) -> Iterator[GpuMachine]:
+    config = CONFIG.replace("[enforcement]", "[gres]\ngpu = [0, 1]\n[enforcement]")
+    machine = GpuMachine(Instance(f'{config}\n[daemon]\nsystem_users = ["root"]\n'), nodes)
+    machine.begin()
+    try:
+        machine.instance.start()
+        said = json.loads(machine.instance.drf("doctor", "--json").stdout)["controls"]["gpu"]
+        if not said.startswith("enforced: "):
+            pytest.skip(said)
+        yield machine
+    finally:
+        machine.end()
+
+
+def test_each_job_reaches_the_nodes_of_its_own_gpus_and_of_no_others_whatever_dies(
+    with_gpus: GpuMachine, users: Accounts
+) -> None:
+    uid, one = users[0].pw_uid, ("--gres", "gpu=1")
+    jobs = [(one, uid, {"nvidia0", "render0"}), (one, 0, {"nvidia1", "render1"})]
+    jobs += [((), uid, set()), ((), 0, set())]
+    check_reach(with_gpus.instance, with_gpus.paths, jobs, with_gpus.kill)
+
+
+def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(
+    with_gpus: GpuMachine, users: Accounts
+) -> None:
+    instance, first = with_gpus.instance, with_gpus.paths[0]
+    holder = instance.submit("-m", "64M", "--gres", "gpu", "--", "sleep", "1000")
+    instance.wait_state(holder, "RUNNING")
+    instance.config.write_text(instance.configured.replace("gpu = [0, 1]", ""))
+    instance.drf("reload")
+    tries = ("-m", "64M", "--", "sh", "-c", f"exec 3< {first}")
+    assert instance.wait_end(instance.submit(*tries))["state"] == "FAILED"
+    instance.drf("cancel", holder)
+    instance.wait_end(holder)
+    assert instance.wait_end(instance.submit(*tries))["state"] == "COMPLETED"
+
+
+# -- what a user may try ----------------------------------------------------------------------
 
 #: Each way by which a user could come to a device without the right to open its node; those that
 #: lead there are printed.
