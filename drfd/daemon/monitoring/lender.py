@@ -24,7 +24,7 @@ from drfd.core.decisions.decide import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, judge
 from drfd.core.lending.cores import Machine
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
-from drfd.core.model.job import Job
+from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_cores_here
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
@@ -149,6 +149,7 @@ class Lender:
 
     def take(self, reading: Reading, send: Send) -> None:
         """Judge by this reading and the one before, and send the ceilings that have changed."""
+        self._end_loans(send)
         before, self._before = self._before, reading
         if before is None or not 0 < reading.mono_s - before.mono_s < STALE_S:
             return
@@ -237,17 +238,27 @@ class Lender:
         self.loans |= loans
         self._forget_ended()
 
+    def _end_loans(self, send: Send) -> None:
+        """Set the ceilings of jobs that are being stopped back to their floors."""
+        if self.loans or self._unsure:
+            jobs = self.engine.ledger.allocated_jobs()
+            self._to_floors([job for job in jobs if job.state is JobState.STOPPING], send)
+
     def _take_back(self, send: Send) -> None:
         """Set all ceilings back to the floors, after the configuration has changed."""
         self._before = None
         if not self.loans and not self._unsure:
             return
-        for job in self._running():
+        self._to_floors(self._running(), send)
+        self._end_loans(send)
+        self._forget_ended()
+
+    def _to_floors(self, jobs: Sequence[Job], send: Send) -> None:
+        for job in jobs:
             key, floor = (job.id, job.attempt), job.spec.demand.cores_milli
             loan = self.loans.pop(key, None)
             if self._is_unsure(key) or (loan is not None and loan.ceiling_milli != floor):
                 send(key, floor, NOTHING)
-        self._forget_ended()
 
     def _is_unsure(self, key: AttemptKey) -> bool:
         """Return whether the kernel may have another ceiling than was ordered last, from now on

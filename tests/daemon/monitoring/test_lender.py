@@ -178,6 +178,20 @@ def test_a_job_that_is_frozen_keeps_its_loan_and_one_that_ends_has_none(world: W
     assert other.id not in {key[0] for key in world.lender.loans}
 
 
+def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -> None:
+    """Even if nobody else runs, or nothing is known of its use: what it does until it is killed
+    needs no more than its floor."""
+    job = world.start(2, 8)
+    for _ in range(3):
+        world.second((job, 2, True))
+    assert world.lender.loans[job.id, 1].ceiling_milli == 8000
+    world.bench.feed(st.CancelAsked(now(), job.id, ALICE))
+    world.mono_s += 60
+    assert world.second((job, 8, True)) == {job.id: 2000}
+    assert world.lender.loan(world.bench.job(job.id)) is None
+    assert world.second((job, 2, True)) == {}
+
+
 def test_what_was_used_before_a_pause_tells_nothing(world: World) -> None:
     job = world.start(2, 8)
     world.second((job, 2, True))
