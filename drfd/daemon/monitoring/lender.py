@@ -16,12 +16,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, judge
+from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.cores import Machine
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
@@ -41,6 +41,8 @@ STEP_S = 1.0
 Send = Callable[[AttemptKey, int, Resources], None]
 #: The axis of cores.
 _CORES = 0
+#: The arguments of `find_rivals`.
+_Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Place]]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
 
@@ -50,7 +52,7 @@ class Loan:
     """What a running job may use now, in thousandths of cores."""
 
     ceiling_milli: int
-    #: Whether it could use more than it may, and who else could.
+    #: Whether it could use more than it may, and who else could, which only `Lender.loan` fills in.
     is_hungry: bool
     rivals: Rivals = NO_RIVALS
 
@@ -88,6 +90,9 @@ class Lender:
     #: The use by processes outside drfd at the latest step, in cores.
     _outside: float = 0.0
     _places: Places = field(init=False)
+    #: The arguments of `find_rivals` for the latest judgement, and its result once it is asked for.
+    _judged: _Judged | None = None
+    _rivals: Mapping[tuple[str, str], Rivals] | None = None
 
     def __post_init__(self) -> None:
         self._places = Places(self.engine)
@@ -158,8 +163,9 @@ class Lender:
             machine = self._machine_between(before, reading)
             places = self._places.on(_CORES, 1000)
             found = judge([each for _, each in jobs], machine, places)
-            rivals = find_rivals([(job.spec.user, each) for job, each in jobs], found, places)
-            self._apply(jobs, found, rivals, send)
+            self._judged = [(job.spec.user, each) for job, each in jobs], found, places
+            self._rivals = None
+            self._apply(jobs, found, send)
 
     def _running(self) -> list[Job]:
         return [job for job in self.engine.ledger.allocated_jobs() if is_judged(job)]
@@ -216,7 +222,6 @@ class Lender:
         self,
         jobs: Sequence[tuple[Job, Borrower]],
         found: Mapping[int, Judgement],
-        rivals: Mapping[tuple[str, str], Rivals],
         send: Send,
     ) -> None:
         loans: dict[AttemptKey, Loan] = {}
@@ -231,9 +236,7 @@ class Lender:
                 # Its range may have been taken away.
                 self.loans.pop(key, None)
             else:
-                is_hungry = judgement.is_hungry
-                against = rivals[job.spec.user, job.spec.leaf] if is_hungry else NO_RIVALS
-                loans[key] = Loan(ceiling_milli=milli, is_hungry=is_hungry, rivals=against)
+                loans[key] = Loan(ceiling_milli=milli, is_hungry=judgement.is_hungry)
         # Of a job that is frozen now, or was not measured, the loan stays as it is.
         self.loans |= loans
         self._forget_ended()
@@ -273,8 +276,14 @@ class Lender:
         self._unsure &= alive
 
     def loan(self, job: Job) -> Loan | None:
-        """Return what the job may use now, or None if it is lent nothing."""
-        return self.loans.get((job.id, job.attempt))
+        """Return what the job may use now, or None if it is lent nothing. Its rivals are found
+        here, because few ask, while judgements are made each second."""
+        loan = self.loans.get((job.id, job.attempt))
+        if loan is None or not loan.is_hungry or self._judged is None:
+            return loan
+        if self._rivals is None:
+            self._rivals = find_rivals(*self._judged)
+        return replace(loan, rivals=self._rivals.get((job.spec.user, job.spec.leaf), NO_RIVALS))
 
 
 def read_counters(mounts: Mapping[str, str], watched: Mapping[AttemptKey, str]) -> Reading:

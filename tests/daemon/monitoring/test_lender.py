@@ -13,9 +13,10 @@ import pytest
 from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.fairness.rules import Rules
-from drfd.core.lending.rivals import Rivals
+from drfd.core.lending.rivals import Rivals, find_rivals
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
+from drfd.daemon.monitoring import lender
 from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender, Loan, Reading, read_counters
 from drfd.daemon.monitoring.meter import Meter
@@ -126,6 +127,25 @@ def test_users_who_could_use_more_are_named_to_each_other(world: World) -> None:
         Loan(ceiling_milli=4500, is_hungry=True, rivals=Rivals(("bob",))),
         Loan(ceiling_milli=4500, is_hungry=True, rivals=Rivals(("alice",))),
     ]
+
+
+def test_rivals_are_found_once_when_somebody_asks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def count(*judged: Any) -> Any:
+        calls.append(judged)
+        return find_rivals(*judged)
+
+    monkeypatch.setattr(lender, "find_rivals", count)
+    mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
+    for _ in range(5):
+        world.second((mine, 4.5, True), (other, 4.5, True))
+    assert calls == []
+    loans = [world.lender.loan(job) for job in (mine, other, mine)]
+    assert all(loan is not None and loan.rivals.everybody for loan in loans)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(("is_considered", "most"), [(True, 5000), (False, 9000)])
