@@ -136,6 +136,25 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where metrics for Prometheus are given. By default they are not."""
+
+    #: Whether a socket beside the daemon's own answers.
+    socket: bool = False
+    #: Port of the loopback device, or None.
+    port: int | None = None
+    #: Path of a file for node_exporter, or None, and the seconds between two versions of it.
+    textfile: str | None = None
+    interval_s: int = 15
+    #: Users with figures of their own; all others are summed up.
+    users: int = 100
+
+    @property
+    def is_on(self) -> bool:
+        return self.socket or self.port is not None or self.textfile is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The configuration. A field that is None is taken from the machine."""
 
@@ -185,6 +204,7 @@ class Config:
     #: The maintenance windows, those that are over included.
     windows: tuple[WindowSettings, ...] = ()
     history: HistorySettings = HistorySettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 def load(path: Path) -> Config:
@@ -263,6 +283,7 @@ def parse(tree: Toml, source: str) -> Config:
         limits=_limits(top.table("limits")),
         windows=read_windows(top),
         history=_history(top.table("history")),
+        metrics=_metrics(top.table("metrics")),
     )
     top.done()
     return config
@@ -337,6 +358,35 @@ def _history(table: TomlTable) -> HistorySettings:
     )
 
 
+def _metrics(table: TomlTable) -> MetricsSettings:
+    plain = MetricsSettings()
+    return MetricsSettings(
+        socket=table.take("socket", read_flag, plain.socket),
+        port=table.take("port", _read_port, None),
+        textfile=table.take("textfile", _read_textfile, None),
+        interval_s=table.take("textfile_interval", parse_duration, plain.interval_s),
+        users=table.take("users", read_count, plain.users),
+    )
+
+
+def _read_port(value: object) -> int:
+    port = read_count(value)
+    if port > _LAST_PORT:
+        raise Refused("config", f"{port} is no port", hint=f"write one up to {_LAST_PORT}")
+    return port
+
+
+def _read_textfile(value: object) -> str:
+    path = read_path(value)
+    if not path.endswith(".prom"):
+        # node_exporter reads no other files.
+        raise Refused(
+            "config", f"{path!r} does not end in .prom", hint='write "/run/drfd/drfd.prom"'
+        )
+    return path
+
+
+_LAST_PORT = 65535
 _DAY_S = 86400
 
 

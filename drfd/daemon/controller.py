@@ -47,6 +47,9 @@ from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.metrics.publication import Outlets
+from drfd.daemon.metrics.source import MetricsSource
+from drfd.daemon.metrics.tally import Tally
 from drfd.daemon.monitoring.disk_lender import DiskLender
 from drfd.daemon.monitoring.lender import Lender
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
@@ -107,6 +110,8 @@ class Surroundings:
     #: Descriptor of the state directory's lock file, whose modification time tells the next daemon
     #: when this one was last alive.
     lock: int
+    #: Where metrics are given.
+    outlets: Outlets
 
 
 class Daemon:
@@ -150,6 +155,13 @@ class Daemon:
         self._adopt_windows(config)
         self._engine.adopt_limit_hours(_limit_hours(site.rules))
         self._engine.changes.listen(self._curves.job_changed)
+        self._outlets = surroundings.outlets
+        tally = Tally()
+        if config.metrics.is_on:
+            tally.resume(self._engine.ledger.jobs.values())
+            self._engine.changes.listen(tally.job_changed)
+            self._engine.on_turn = tally.turn.observe
+            self._engine.on_commit = tally.commit.observe
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(self._engine, self._meter, self._curves)
         self._lender = Lender(
@@ -199,6 +211,9 @@ class Daemon:
             self._lender.disks.of,
         )
         self._snapshots = SnapshotFeed(overview)
+        self._metrics = MetricsSource(
+            overview, tally, most_users=config.metrics.users, away_s=self._link.away_s
+        )
         self._server = Server(
             self._requests, self._feed, self._snapshots, Accounts(surroundings.admins)
         )
@@ -226,6 +241,7 @@ class Daemon:
             asyncio.create_task(self._notifier.report_status()),
             asyncio.create_task(self._mark_alive()),
             asyncio.create_task(self._reserves.maintain()),
+            asyncio.create_task(self._outlets.run(self._metrics)),
             asyncio.create_task(collect_garbage()),
         ]
         if idle_exit_s is not None:

@@ -31,6 +31,8 @@ from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, su
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.countable import device_settings, device_warnings, shared_memory, with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
+from drfd.daemon.metrics.printing import METRICS_FILES, ask_once, shipped_file
+from drfd.daemon.metrics.publication import SOCKET_NAME, metrics_warnings, open_outlets
 from drfd.daemon.pool_warnings import user_warnings
 from drfd.daemon.server.server import ListeningSocket
 from drfd.devices.displays import other_displays
@@ -90,6 +92,8 @@ def serve(options: argparse.Namespace) -> None:
     listening = ListeningSocket(
         options.socket or _usual_socket(options, is_system), is_open=is_system or not owner
     )
+    outlets = open_outlets(config.metrics, listening.path, is_open=is_system or not owner)
+    site = replace(site, warnings=(*site.warnings, *outlets.warnings))
     launcher = None
     if options.launcher is None:
         if account is not None:
@@ -120,7 +124,7 @@ def serve(options: argparse.Namespace) -> None:
         fresh = replace(fresh, countables=with_devices_of(config.countables, fresh.countables))
         numbers = _gpu_numbers(places.launcher)
         found = survey(fresh, read_machine(), places.state, numbers)
-        return fresh, replace(found, warnings=(*found.warnings, *late))
+        return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
 
     surroundings = Surroundings(
         places,
@@ -130,6 +134,7 @@ def serve(options: argparse.Namespace) -> None:
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
         lock=lock,
+        outlets=outlets,
     )
     daemon = Daemon(config, site, surroundings, reread)
     spawn.publish(lock, listening.path)
@@ -139,6 +144,7 @@ def serve(options: argparse.Namespace) -> None:
     finally:
         daemon.journal.close()
         listening.close()
+        outlets.close()
         if launcher is not None:
             launcher.release()
         os.close(lock)
@@ -340,6 +346,22 @@ def slurm_conf(options: argparse.Namespace) -> None:
         print(f"### {layout.directory / name}{mode}\n{text}")
 
 
+def print_metrics(options: argparse.Namespace) -> None:
+    """Print a shipped file, or the metrics of the running daemon. Raises HostError if it gives none
+    at its socket."""
+    if options.file is not None:
+        print(shipped_file(options.file), end="")
+        return
+    named = os.environ.get("DRFD_SOCKET")
+    if named:
+        usual = Path(named)
+    elif os.getuid() == 0 or paths.SYSTEM_SOCKET.parent.is_dir():
+        usual = paths.SYSTEM_SOCKET
+    else:
+        usual = paths.user_socket(os.environ)
+    print(ask_once(options.socket or usual.with_name(SOCKET_NAME)), end="")
+
+
 def compact_journal(options: argparse.Namespace) -> str:
     """Shorten the journal of a daemon that does not run, and return a line about that. Raises
     HostError if it runs, or there is no journal."""
@@ -370,9 +392,12 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
     """Yield a warning for each changed key that a reload does not bring into effect."""
     for key, is_same in (
         ("daemon.system_users", before.system_users == now.system_users),
+        ("metrics", before.metrics == now.metrics),
         ("enforcement.no_new_privs", before.no_new_privs == now.no_new_privs),
     ):
-        if not is_same:
+        if not is_same and key == "metrics":
+            yield "[metrics] has changed: that takes a restart of drfd"
+        elif not is_same:
             yield f"{key} has changed: that takes a restart of drfd and its launcher"
     known, wanted = device_settings(before.countables), device_settings(now.countables)
     for name in sorted({*known.paths, *wanted.paths}):
@@ -575,6 +600,17 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         f"(default {paths.SYSTEM_SLURM_STARTS})",
     )
 
+    metrics = commands.add_parser(
+        "metrics", help="print the metrics of the running daemon once, or files for monitoring"
+    )
+    metrics.add_argument(
+        "file",
+        nargs="?",
+        choices=sorted(METRICS_FILES),
+        help="print this file instead: rules for Prometheus, or a dashboard for Grafana",
+    )
+    metrics.add_argument("--socket", type=Path, metavar="PATH", help=f"the daemon's {SOCKET_NAME}")
+
     shorten = commands.add_parser(
         "compact", help="make the journal of a stopped daemon as short as it can be"
     )
@@ -590,6 +626,7 @@ def _check_config(options: argparse.Namespace) -> None:
     print(f"{options.file} is good")
     warnings = user_warnings(config.pools, config.members, _DIRECTORY_S)
     warnings += device_warnings(config.countables)
+    warnings += metrics_warnings(config.metrics)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
         numbers = _gpu_numbers(paths.SYSTEM_STATE / "launcher")
@@ -642,6 +679,7 @@ _COMMANDS = {
     "check-config": _check_config,
     "gpus": list_gpus,
     "slurm-conf": slurm_conf,
+    "metrics": print_metrics,
     "compact": lambda options: print(compact_journal(options)),
     "install": _install,
     "uninstall": _uninstall,

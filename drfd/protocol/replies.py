@@ -958,13 +958,10 @@ class SnapshotNode(NodeView):
     used: SumView
 
 
-class CommonSnapshot(DrainPart, GpusPart):
-    """The part of a snapshot that is the same for all users."""
+class MachinePart(GpusPart):
+    """The figures of the machine and of the fair-share tree in a snapshot."""
 
-    at: float
-    host: str
     draining: bool
-    notices: list[CodeText]
     capacity: ResourcesView
     free: ResourcesView
     external: ExternalView | None
@@ -975,6 +972,14 @@ class CommonSnapshot(DrainPart, GpusPart):
     nodes: list[SnapshotNode]
     #: Jobs by state, tasks counted singly.
     counts: dict[str, int]
+
+
+class CommonSnapshot(MachinePart, DrainPart):
+    """The part of a snapshot that is the same for all users."""
+
+    at: float
+    host: str
+    notices: list[CodeText]
     running: list[SnapshotRow]
     #: In the order of their expected start; `pending_more` rows are left out.
     pending: list[SnapshotRow]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from drfd.daemon.config import Config, load
 from drfd.daemon.handlers.doctor import cures
 from drfd.daemon.main import _install_context, _late_changes, main
+from drfd.daemon.metrics.publication import open_outlets
 
 Captured = pytest.CaptureFixture[str]
 
@@ -118,6 +120,9 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
         "daemon.system_users has changed: that takes a restart of drfd and its launcher",
         "enforcement.no_new_privs has changed: that takes a restart of drfd and its launcher",
     ]
+    assert list(_late_changes(before, config("[metrics]\nport = 9477\n"))) == [
+        "[metrics] has changed: that takes a restart of drfd"
+    ]
     before = config("[gres]\ngpu = [0]\n[gres.fpga]\ndevices = ['/dev/a']\n")
     now = config("[gres.card]\ndevices = ['/dev/b']\n[gres.gpu]\ninstances = [0]\nhide = 'all'\n")
     takes = "has changed: that takes a restart of drfd and its launcher"
@@ -130,6 +135,28 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
         "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart of "
         "drfd and its launcher"
     ]
+
+
+def test_metrics_without_their_library_are_warned_of(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "drfd.toml"
+    path.write_text("[metrics]\nport = 9477\n")
+    assert check(path) == 0
+    assert "metrics" not in capsys.readouterr().err
+    # As importlib says of a package that is not there.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert check(path) == 0
+    [line] = [each for each in capsys.readouterr().err.splitlines() if "metrics" in each]
+    assert line == (
+        "drfd: warning: metrics: no metrics are given, because the Python package "
+        "prometheus-client is not installed: pip install 'drfd[metrics]' in drfd's environment, "
+        "then restart drfd"
+    )
+    assert open_outlets(load(path).metrics, tmp_path / "drfd.sock", is_open=False).tcp is None
+    path.write_text("[metrics]\nusers = 5\n")
+    assert check(path) == 0
+    assert "metrics" not in capsys.readouterr().err, "nothing is asked of the library"
 
 
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])

@@ -27,6 +27,7 @@ from drfd.daemon.config import (
     Defaults,
     DiskConfig,
     HistorySettings,
+    MetricsSettings,
     UserLimits,
     load,
     survey,
@@ -453,6 +454,14 @@ def test_history_may_be_kept_for_a_number_of_seconds_as_before(path: Path) -> No
         ("limits.command", "true"),
         ("limits.environment", '"big"'),
         ("limits.script", "-1"),
+        ("metrics.port", "0"),
+        ("metrics.port", "65536"),
+        ("metrics.port", '"9477"'),
+        ("metrics.socket", '"/run/x.sock"'),
+        ("metrics.textfile", '"drfd.prom"'),
+        ("metrics.textfile", '"/run/drfd.txt"'),
+        ("metrics.textfile_interval", '"soon"'),
+        ("metrics.users", "0"),
         ("history.keep", "0"),
         ("history.keep", "-1"),
         ("history.max_size", '"big"'),
@@ -1017,3 +1026,19 @@ def test_gpus_may_be_shared_by_their_memory(path: Path) -> None:
     assert rules.shares.rule("root.lab").limit == (None, None, None, None, 40 << 30)
     alone = load(written(path, "[gres.gpu]\ninstances = [0]\nshare = false\n"))
     assert shared_memory(alone.countables) is None
+
+
+def test_metrics_are_given_where_the_table_says(path: Path) -> None:
+    assert not Config().metrics.is_on
+    text = """
+    [metrics]
+    socket = true
+    port = 9477
+    textfile = "/run/drfd/drfd.prom"
+    textfile_interval = "1m"
+    users = 7
+    """
+    assert load(written(path, text)).metrics == MetricsSettings(
+        socket=True, port=9477, textfile="/run/drfd/drfd.prom", interval_s=60, users=7
+    )
+    assert not load(written(path, "[metrics]\nusers = 7\n")).metrics.is_on

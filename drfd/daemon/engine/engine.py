@@ -186,6 +186,9 @@ class Engine:
     #: Called with an unexpected exception of a turn, after which the state may be inconsistent.
     on_failure: Callable[[Exception], None] = _raise
     changes: ChangeHub = field(default_factory=ChangeHub)
+    #: Called with the seconds that each turn, and each commit, has taken.
+    on_turn: Callable[[float], None] = lambda seconds: None
+    on_commit: Callable[[float], None] = lambda seconds: None
     #: Charges the time of each turn to the users who asked for its work.
     loop_time: LoopTime = field(default_factory=LoopTime)
     ledger: Ledger = field(init=False)
@@ -277,13 +280,14 @@ class Engine:
 
     def _run_turn(self, batch: list[Work]) -> Work | None:
         """Make one turn on the loop, and return a tick if it has left work over."""
-        since_s = self.loop_time.begin()
+        since_s, begin_mono_s = self.loop_time.begin(), self.clock().mono_s
         try:
             self.turn(batch)
         except Exception as error:
             if not isinstance(error, MemoryError):
                 self._log()
             self.on_failure(error)
+        self.on_turn(self.clock().mono_s - begin_mono_s)
         asyncio.get_running_loop().call_soon(self._finish_turn, batch)
         self._charge(batch, max(0.0, self.loop_time.cost_s(since_s) - self.notifying_s))
         return Work(Tick(self.clock())) if self.wants_turn else None
@@ -344,7 +348,9 @@ class Engine:
             try:
                 self.audit.write()
                 answers = self._decide(batch, touched)
+                begin_mono_s = self.clock().mono_s
                 self.journal.commit()
+                self.on_commit(self.clock().mono_s - begin_mono_s)
                 self.audit.written()
                 self._remembered = set(filter(self._is_cleaning, self._remembered))
                 self._durable_entries += self._log_entries

@@ -40,7 +40,14 @@ from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.lender import Loan
 from drfd.daemon.monitoring.meter import Curves
 from drfd.host.measurements import read_pressure
-from drfd.protocol.replies import CodeText, CommonSnapshot, NowView, SnapshotRow, WaitView
+from drfd.protocol.replies import (
+    CodeText,
+    CommonSnapshot,
+    MachinePart,
+    NowView,
+    SnapshotRow,
+    WaitView,
+)
 
 MOST_RUNNING, MOST_PENDING, MOST_ENDED = 2000, 300, 50
 #: The most queue entries that are read for the pending rows. An array of which single tasks have
@@ -100,18 +107,29 @@ class Overview:
 
     def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows."""
-        engine = self.engine
-        ledger, external = engine.ledger, engine.external
         running = [self._running(job) for job in islice(self._holders(), MOST_RUNNING)]
         pending = self._pending()
+        view: CommonSnapshot = {
+            "at": self.engine.clock().at_s,
+            "host": os.uname().nodename,
+            **drain_part(self.engine.ledger),
+            "notices": self.notices(),
+            **self.machine_part(),
+            "running": running,
+            "pending": self.waiting_rows(pending.values()),
+            "pending_more": self._count_waiting_rows() - len(pending),
+            "ended": self._ended_rows(),
+        }
+        return view, frozenset(pending)
+
+    def machine_part(self) -> MachinePart:
+        """Return the figures of the machine and of the tree, which contain no job."""
+        engine = self.engine
+        ledger, external = engine.ledger, engine.external
         shares = shares_view(ledger, engine.rules, external, engine.quota_use())
         used = self._used()
-        view: CommonSnapshot = {
-            "at": engine.clock().at_s,
-            "host": os.uname().nodename,
+        return {
             "draining": ledger.draining,
-            **drain_part(ledger),
-            "notices": self.notices(),
             "capacity": shares["capacity"],
             "free": shares["free"],
             "external": external_view(external),
@@ -122,12 +140,7 @@ class Overview:
                 {**node, "used": used.get(node["path"], Sums()).view} for node in shares["nodes"]
             ],
             "counts": {state.value: count for state, count in ledger.job_counts.states.items()},
-            "running": running,
-            "pending": self.waiting_rows(pending.values()),
-            "pending_more": self._count_waiting_rows() - len(pending),
-            "ended": self._ended_rows(),
         }
-        return view, frozenset(pending)
 
     def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
         """Return the user's pending rows that are not `shown`, by id."""

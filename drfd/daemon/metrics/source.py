@@ -1,0 +1,147 @@
+"""Texts with metrics, made when somebody asks for one, and at most as often as they may cost.
+
+The figures are read on the loop between turns, as a snapshot for `drf top` is, and shared by all
+who ask; the text is made of them in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from drfd import __version__
+from drfd.core.amounts.vectors import total
+from drfd.core.fairness.rules import ROOT
+from drfd.daemon.lookup.views import resources_view
+from drfd.daemon.metrics.readings import WHOLE, NodeRow, Readings, node_rows
+from drfd.daemon.metrics.rendering import render
+from drfd.daemon.metrics.tally import Tally
+from drfd.daemon.watching.snapshots import Overview
+from drfd.protocol.replies import ResourcesView, SumView
+
+#: Seconds for which a text is given again, at least.
+_FRESH_S = 1.0
+#: The loop spends at most this part (1/n) of its time on reading the figures.
+_PART = 100
+
+
+class MetricsSource:
+    """Makes the texts of one daemon."""
+
+    def __init__(
+        self,
+        overview: Overview,
+        tally: Tally,
+        *,
+        most_users: int,
+        away_s: Callable[[], float | None],
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`away_s` returns for how many seconds the launcher has been away, or None."""
+        self._overview = overview
+        self._tally = tally
+        self._most_users = most_users
+        self._away_s = away_s
+        self._mono = mono
+        self._started_s = time.time()
+        self._one_at_a_time = asyncio.Lock()
+        self._readings: Readings | None = None
+        self._until_s = 0.0
+        self._texts: dict[str, bytes] = {}
+
+    async def text(self, format_type: str) -> bytes:
+        """Return the metrics in this format, which may be a moment old."""
+        async with self._one_at_a_time:
+            if self._readings is None or self._mono() >= self._until_s:
+                journal = self._overview.engine.journal.path
+                journal_bytes = await asyncio.to_thread(journal_size, journal)
+                begin_s = self._mono()
+                self._readings = self.read(journal_bytes)
+                end_s = self._mono()
+                self._until_s = end_s + max(_FRESH_S, _PART * (end_s - begin_s))
+                self._texts = {}
+            if format_type not in self._texts:
+                text = await asyncio.to_thread(render, self._readings, format_type)
+                self._texts[format_type] = text
+            return self._texts[format_type]
+
+    def read(self, journal_bytes: int) -> Readings:
+        """Return the figures of this moment."""
+        engine, tally = self._overview.engine, self._tally
+        view = self._overview.machine_part()
+        leaves = frozenset(engine.ledger.active_leaves())
+        configured = frozenset(f"{ROOT}.{name}" for name in engine.rules.pools)
+        pools, users = node_rows(view["nodes"], leaves, configured, self._most_users)
+        # Paths below the root have one dot.
+        top = [node for node in view["nodes"] if node["path"].count(".") == 1]
+        rules = engine.rules
+        held = total(engine.ledger.used.values(), (0,) * len(rules.shares.capacity))
+        pools.insert(
+            0,
+            NodeRow(
+                pool=WHOLE,
+                user="",
+                share=float(rules.shares.dominant_share(held)),
+                entitlement=1.0,
+                satisfaction=None,
+                running=sum(node["running"] for node in top),
+                waiting=sum(node["pending"] for node in top),
+            ),
+        )
+        allocated = resources_view(rules.axes.resources(held))
+        external = None
+        if not view["external_off"]:
+            seen = view["external"]
+            external = (0.0, 0) if seen is None else (seen["cores"], seen["memory"])
+        return Readings(
+            version=__version__,
+            started_s=self._started_s,
+            counted_since_s=self._started_s,
+            capacity=view["capacity"],
+            allocated=with_all_gres(allocated, view["capacity"]),
+            used=added(node["used"] for node in top),
+            external=external,
+            pressure=view["pressure"] or {},
+            jobs=view["counts"],
+            pools=pools,
+            users=users,
+            gpus=view.get("gpus", []),
+            ends=dict(tally.ends),
+            wait=tally.wait.copy(),
+            turn=tally.turn.copy(),
+            commit=tally.commit.copy(),
+            is_launcher_up=self._away_s() is None,
+            is_drained=view["draining"],
+            nodes_away=len(engine.ledger.nodes_away),
+            notices=[notice["code"] for notice in self._overview.notices()],
+            journal_bytes=journal_bytes,
+        )
+
+
+def with_all_gres(view: ResourcesView, capacity: ResourcesView) -> ResourcesView:
+    """Return the amounts with a 0 for each countable resource of the capacity that they lack: a
+    series that comes and goes is hard to add up."""
+    return {**view, "gres": {**dict.fromkeys(capacity["gres"], 0), **view["gres"]}}
+
+
+def added(views: Iterable[SumView]) -> SumView:
+    """Return the sums, of which each is 0 where nothing is known to be used."""
+    sums: SumView = {"cores": 0, "memory": 0, "read": 0, "write": 0}
+    for view in views:
+        for name in ("cores", "memory", "read", "write"):
+            sums[name] = (sums[name] or 0) + (view[name] or 0)
+    return sums
+
+
+def journal_size(path: Path) -> int:
+    """Return the bytes of the journal and of its write-ahead log."""
+    size = 0
+    for each in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            size += each.stat().st_size
+        except OSError:
+            # The log comes and goes.
+            continue
+    return size

@@ -1,0 +1,174 @@
+"""Texts with metrics, read back with the library's own parser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as plain_families
+
+from drfd.core.model.job import Outcome
+from drfd.daemon.metrics.readings import Readings, node_rows
+from drfd.daemon.metrics.rendering import OPENMETRICS, PLAIN, content_type, render
+from drfd.daemon.metrics.tally import Histogram
+
+EMPTY = Histogram((0.5, 2.0)).copy()
+Labels = frozenset[tuple[str, str]]
+
+
+def node(path: str, *, running: int = 0, pending: int = 0, **more: Any) -> Any:
+    return {
+        "path": path,
+        "dominant_share": 0.25,
+        "entitlement": 0.5,
+        "satisfaction": 0.5,
+        "running": running,
+        "pending": pending,
+        **more,
+    }
+
+
+NODES = [
+    node("root.lab", running=2, pending=1),
+    node("root.lab.al%2Eice", running=2, pending=1),
+    node("root.bob", running=1, pending=3),
+    node("root.idle"),
+    node("root.carol", quota={}),
+]
+LEAVES = frozenset({"root.lab.al%2Eice", "root.bob"})
+CONFIGURED = frozenset({"root.lab", "root.idle"})
+
+
+def readings(most_users: int = 10, **changed: Any) -> Readings:
+    pools, users = node_rows(NODES, LEAVES, CONFIGURED, most_users)
+    plain = Readings(
+        version='1.2"3',
+        started_s=1000.0,
+        counted_since_s=1000.0,
+        capacity={"cores": 8.0, "memory": 1 << 34, "read": 5, "write": 6, "gres": {"gpu": 2}},
+        allocated={"cores": 2.5, "memory": 1 << 30, "read": 0, "write": 1, "gres": {"gpu": 1}},
+        used={"cores": 1.5, "memory": 77, "read": None, "write": 3},
+        external=(0.5, 99),
+        pressure={"cpu": {"some": 12.5, "full": None}},
+        jobs={"RUNNING": 3, "PENDING": 4},
+        pools=pools,
+        users=users,
+        gpus=[],
+        ends={Outcome.COMPLETED: 5, Outcome.LOST: 0},
+        wait=EMPTY,
+        turn=EMPTY,
+        commit=EMPTY,
+        is_launcher_up=False,
+        is_drained=True,
+        nodes_away=0,
+        notices=["launcher-away"],
+        journal_bytes=4096,
+    )
+    return replace(plain, **changed)
+
+
+def samples(text: bytes, parse: Any = text_string_to_metric_families) -> dict[str, Any]:
+    """The values of each sample's name: by its labels, or alone where it has none."""
+    found: dict[str, dict[Labels, float]] = {}
+    for family in parse(text.decode()):
+        for sample in family.samples:
+            labels = frozenset(sample.labels.items())
+            values = found.setdefault(sample.name, {})
+            assert labels not in values, f"{sample.name} {labels} is there twice"
+            values[labels] = sample.value
+    return {
+        name: each[frozenset()] if {*each} == {frozenset()} else each
+        for name, each in found.items()
+    }
+
+
+def by(label: str, **values: float) -> dict[Labels, float]:
+    return {frozenset({(label, name)}): value for name, value in values.items()}
+
+
+def test_each_figure_has_its_name_and_unit() -> None:
+    found = samples(render(readings(), OPENMETRICS))
+    assert found["drfd_build_info"] == by("version", **{'1.2"3': 1.0})
+    assert found["drfd_capacity_cores"] == 8.0
+    assert found["drfd_allocated_cores"] == 2.5
+    assert found["drfd_allocated_memory_bytes"] == 1 << 30
+    assert found["drfd_capacity_instances"] == by("resource", gpu=2.0)
+    assert found["drfd_used_memory_bytes"] == 77
+    assert found["drfd_used_write_bytes_per_second"] == 3
+    assert "drfd_used_read_bytes_per_second" not in found, "what is not known is left out"
+    assert found["drfd_external_memory_bytes"] == 99
+    assert found["drfd_pressure_ratio"] == {
+        frozenset({("resource", "cpu"), ("kind", "some")}): 0.125
+    }
+    assert found["drfd_jobs"] == by("state", RUNNING=3.0, PENDING=4.0)
+    assert found["drfd_jobs_ended_total"] == by("outcome", COMPLETED=5.0, LOST=0.0)
+    assert found["drfd_jobs_ended_created"] == by("outcome", COMPLETED=1000.0, LOST=1000.0)
+    assert found["drfd_launcher_up"] == 0
+    assert found["drfd_drained"] == 1
+    assert found["drfd_journal_size_bytes"] == 4096
+    assert found["drfd_notice"] == by("code", **{"launcher-away": 1.0})
+
+
+def test_both_formats_say_the_same() -> None:
+    new = samples(render(readings(), OPENMETRICS))
+    old = samples(render(readings(), PLAIN), plain_families)
+    assert {name: value for name, value in old.items() if not name.endswith("_created")} == {
+        name: value for name, value in new.items() if not name.endswith("_created")
+    }
+
+
+def test_pools_and_users_have_their_own_rows() -> None:
+    found = samples(render(readings(), OPENMETRICS))
+    assert found["drfd_pool_waiting_jobs"] == by("pool", lab=1.0, idle=0.0)
+    assert found["drfd_user_running_jobs"] == {
+        frozenset({("pool", "lab"), ("user", "al.ice")}): 2.0,
+        frozenset({("pool", "/"), ("user", "bob")}): 1.0,
+    }
+
+
+def test_users_beyond_the_number_are_one_row() -> None:
+    found = samples(render(readings(most_users=1), OPENMETRICS))
+    other = frozenset({("pool", "/"), ("user", "(other)")})
+    bob = frozenset({("pool", "/"), ("user", "bob")})
+    assert found["drfd_user_running_jobs"] == {bob: 1.0, other: 2.0}
+    assert found["drfd_user_satisfaction_ratio"] == {bob: 0.5}
+
+
+def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out() -> None:
+    gpu: Any = {
+        "name": "0",
+        "pci": "0000:01:00.0",
+        "memory_used": 10,
+        "memory_total": 20,
+        "utilisation": None,
+        "is_lost": False,
+    }
+    found = samples(render(readings(gpus=[gpu]), OPENMETRICS))
+    assert found["drfd_gpu_memory_used_bytes"] == by("gpu", **{"0": 10.0})
+    assert found["drfd_gpu_lost"] == by("gpu", **{"0": 0.0})
+    assert "drfd_gpu_utilisation_ratio" not in found
+
+
+def test_a_histogram_counts_each_duration_up_to_its_bound() -> None:
+    histogram = Histogram((0.5, 2.0))
+    for seconds in (-1.0, 0.5, 0.6, 99.0):
+        histogram.observe(seconds)
+    found = samples(render(readings(wait=histogram.copy()), OPENMETRICS))
+    name = "drfd_job_start_delay_seconds"
+    assert found[f"{name}_bucket"] == by("le", **{"0.5": 2.0, "2.0": 3.0, "+Inf": 4.0})
+    assert (found[f"{name}_count"], found[f"{name}_sum"]) == (4.0, pytest.approx(100.1))
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", OPENMETRICS),
+        ("*/*", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", OPENMETRICS),
+        ("text/plain;version=0.0.4", PLAIN),
+    ],
+)
+def test_a_client_gets_the_format_that_it_accepts(accept: str, kind: str) -> None:
+    assert content_type(accept) == kind
