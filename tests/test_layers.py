@@ -190,7 +190,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("terminal", "relay", "output", "charts", "waiting"),
             *("commands.job_actions", "commands.retry", "commands.shares", "commands.show"),
         },
+        "web": {"output", "top", "waiting"},
         "commands": {
+            "web",
             *("output", "charts", "options", "words", "terminal", "demo", "simulate", "top"),
             *("slurm", "attached", "attachment", "quick_run", "relay", "waiting"),
             *("quick_request", "submitting"),
@@ -214,6 +216,8 @@ PACKAGES = {
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},
+    "starlette": {"cli"},
+    "uvicorn": {"cli"},
 }
 #: Rooms of pure code, and what it must not touch.
 PURE = {"core", "wording"}

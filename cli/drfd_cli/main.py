@@ -36,6 +36,7 @@ GROUPS = {
     },
     "What goes on": {
         "top": ("the live view: the machine, who holds what, what runs and waits", "--once"),
+        "web": ("the same as a page in the browser, read-only", "--port 8000"),
         "status": ("the queue now, with reasons", "-u alice -s pending"),
         "show": ("everything about one job", "42"),
         "why": ("why a job waits, or how it ended", "42"),

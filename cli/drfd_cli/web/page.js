@@ -1,0 +1,338 @@
+// The views: machine and shares, queue, history, one job. The address after # says which is shown.
+"use strict";
+
+let snapshot = null;
+let shown = "";
+let jobTimer = 0;
+// The last request of the view of a job, and of history: an answer to an earlier one is dropped.
+let asked = 0;
+let after = null;
+let ended = [];
+
+async function ask(path) {
+  const reply = await fetch(path, { cache: "no-store" });
+  const answer = await reply.json().catch(() => ({ error: "no entry: open the link that drf web printed" }));
+  if (!reply.ok) throw new Error(answer.error ?? `the server answers ${reply.status}`);
+  return answer;
+}
+
+function say(text, isBad) {
+  setText(byId("state"), text);
+  byId("state").className = isBad ? "bad" : "";
+}
+
+// -- the machine ----------------------------------------------------------------------------------
+
+function bar(key, name, told, parts) {
+  const parent = byId("bars");
+  let made = [...parent.children].find((each) => each.dataset.key === key);
+  if (!made) {
+    made = element("div", undefined, "bar");
+    made.dataset.key = key;
+    const picture = svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" });
+    for (const className of ["outside-fill", "held-fill", "used-fill"]) picture.append(svg("rect", { class: className, y: 0, height: 10 }));
+    made.append(element("b", name), element("span"), picture);
+    parent.append(made);
+  }
+  setText(made.querySelector("span"), told);
+  const [outside, held, used] = parts.map((part) => Math.max(0, Math.min(1, part || 0)) * 100);
+  const rects = made.querySelectorAll("rect");
+  const place = (rect, x, width) => (rect.setAttribute("x", x), rect.setAttribute("width", width));
+  place(rects[1], 0, held);
+  place(rects[2], 0, used);
+  place(rects[0], 100 - outside, outside);
+}
+
+function topNodes(nodes) {
+  return nodes.filter((node) => node.path.split(".").length === 2);
+}
+
+function showMachine() {
+  const { capacity, external, nodes, pressure } = snapshot;
+  const top = topNodes(nodes);
+  const used = (name) => top.reduce((sum, node) => sum + (node.used?.[name] ?? 0), 0);
+  const held = (name) => top.reduce((sum, node) => sum + (node.usage?.[name] ?? 0), 0);
+  const resources = [["cores", "Cores", cores], ["memory", "Memory", size], ["read", "Disk read", (value) => `${size(value)}/s`], ["write", "Disk write", (value) => `${size(value)}/s`]];
+  for (const [name, title, show] of resources) {
+    const all = capacity[name];
+    if (!all) continue;
+    const outside = external?.[name] ?? 0;
+    const told = `${show(used(name))} used, ${show(held(name))} of ${show(all)} allocated` + (outside ? `, ${show(outside)} outside` : "");
+    bar(name, title, told, [outside / all, held(name) / all, used(name) / all]);
+  }
+  for (const [name, all] of Object.entries(capacity.gres ?? {})) {
+    const given = top.reduce((sum, node) => sum + (node.usage?.gres?.[name] ?? 0), 0);
+    bar(`gres ${name}`, clean(name), `${given} of ${all} allocated`, [0, all ? given / all : 0, 0]);
+  }
+  const waits = Object.entries(pressure ?? {}).map(([name, each]) => `${name} ${each.some == null ? "–" : Math.round(each.some)} %`);
+  setText(byId("pressure"), waits.length ? `Time in which a process waited for it, of the last ten seconds: ${waits.join(", ")}.` : "");
+  const notices = [...(snapshot.drain ? [snapshot.drain.text ?? "no job starts: launching is stopped"] : snapshot.draining ? ["no job starts: launching is stopped"] : []), ...(snapshot.notices ?? []).map((each) => each.text)];
+  const list = byId("notices");
+  if (list.dataset.text !== notices.join("\n")) {
+    list.dataset.text = notices.join("\n");
+    list.replaceChildren(...notices.map((text) => element("li", text)));
+  }
+  list.hidden = notices.length === 0;
+}
+
+function showShares(past) {
+  if (!snapshot || past.at.length === 0) return;
+  const now = new Map(snapshot.nodes.map((node) => [node.path, node]));
+  const inner = new Set(Object.keys(past.nodes).map((path) => path.slice(0, path.lastIndexOf("."))));
+  const paths = Object.keys(past.nodes).filter((path) => path !== "root" && !inner.has(path));
+  const share = (path) => now.get(path)?.dominant_share ?? 0;
+  paths.sort((one, other) => share(other) - share(one) || (one < other ? -1 : 1));
+  const parent = byId("shares");
+  const kept = new Set(paths);
+  for (const each of [...parent.children]) if (!kept.has(each.dataset.key)) each.remove();
+  let most = 0.05;
+  for (const path of paths) for (const part of [...past.nodes[path].share, ...past.nodes[path].entitlement]) if (part > most) most = part;
+  for (const path of paths) {
+    const node = now.get(path);
+    const of = node?.dominant_resource ? ` of ${node.dominant_resource}` : "";
+    const told = node ? `${percent(node.dominant_share)}${of}; entitled to ${percent(node.entitlement)}; ${node.running} running, ${node.pending} waiting` : "nothing now";
+    const name = path.replace(/^root\./, "").replaceAll("%2E", ".").replaceAll("%25", "%");
+    figure(parent, path, name, told, past.at, [["promise", past.nodes[path].entitlement], ["curve", past.nodes[path].share]], most);
+  }
+  setText(byId("span"), past.at.length < 2 ? "The curves begin now." : paths.length ? `The last ${duration(past.at[past.at.length - 1] - past.at[0])}; the top of each curve is ${percent(most)} of the machine.` : "");
+  byId("no-shares").hidden = paths.length > 0;
+}
+
+async function renewShares() {
+  if (shown !== "machine" || document.hidden) return;
+  try {
+    showShares(await ask("past"));
+  } catch (error) {
+    say(error.message, true);
+  }
+}
+
+// -- the queue ------------------------------------------------------------------------------------
+
+const refOf = (row) => (row.label.includes("[") ? String(row.id) : row.label);
+const idCell = ["Job", "id", (row) => ({ text: row.label, href: `#job/${encodeURIComponent(refOf(row))}` })];
+const nameCell = ["Name", "", (row) => shorten(row.name, 80)];
+const userCell = ["User", "", (row) => shorten(row.user, 40)];
+
+function showQueue() {
+  const at = snapshot.at;
+  fillTable(byId("running"), [
+    idCell, nameCell, userCell,
+    ["State", "", (row) => row.state.toLowerCase()],
+    ["Cores", "number", (row) => `${cores(row.now?.cores)} / ${cores(row.demand.cores)}`],
+    ["Memory", "number", (row) => `${size(row.now?.memory)} / ${size(row.demand.memory)}`],
+    ["For", "number", (row) => (row.started_at == null ? "" : duration(at - row.started_at))],
+    ["Limit", "number", (row) => (row.time_limit_s ? duration(row.time_limit_s) : "none")],
+  ], snapshot.running, (row) => row.label);
+  byId("no-running").hidden = snapshot.running.length > 0;
+  const waiting = [...snapshot.pending, ...snapshot.mine];
+  fillTable(byId("waiting"), [
+    idCell, nameCell, userCell,
+    ["Asks for", "", (row) => demand(row.demand) + (row.tasks > 1 ? ` × ${row.tasks}` : "")],
+    ["Expected", "", forecast],
+    ["Why", "why wide", (row) => shorten(row.reason?.text ?? row.state.toLowerCase(), 400)],
+  ], waiting, (row) => row.label);
+  byId("no-waiting").hidden = waiting.length > 0;
+  const more = snapshot.pending_more - snapshot.mine.length;
+  byId("more").hidden = more <= 0;
+  setText(byId("more"), `${more} more wait; drf status lists all.`);
+}
+
+function forecast(row) {
+  if (row.expected_start_at == null) return row.expected_start_unknown ? `unknown: ${row.expected_start_unknown}` : "unknown";
+  const rests = row.expected_start_certainty === "estimated" ? ", estimated" : "";
+  return `${moment(row.expected_start_at)}${rests}`;
+}
+
+// -- history --------------------------------------------------------------------------------------
+
+const label = (job) => (job.array_id == null ? String(job.id) : `${job.array_id}_${job.array_index}`);
+
+async function showHistory(isMore) {
+  const mine = ++asked;
+  const query = new URLSearchParams();
+  if (byId("everybody").checked) query.set("everybody", "1");
+  if (isMore && after) {
+    query.set("at", after[0]);
+    query.set("id", after[1]);
+  }
+  try {
+    const page = await ask(`history?${query}`);
+    if (mine !== asked || shown !== "history") return;
+    ended = isMore ? [...ended, ...page.jobs] : page.jobs;
+    after = page.after;
+    fillTable(byId("ended"), [
+      ["Job", "id", (job) => ({ text: label(job), href: `#job/${encodeURIComponent(label(job))}` })],
+      nameCell, userCell,
+      ["Ended", "", (job) => moment(job.ended_at)],
+      ["Ran", "number", (job) => (job.started_at == null ? "never" : duration(job.ended_at - job.started_at))],
+      ["Peak memory", "number", (job) => `${size(job.used.memory_peak)} / ${size(job.demand.memory)}`],
+      ["End", "", (job) => ({ text: job.state.toLowerCase().replaceAll("_", " "), mark: job.state === "COMPLETED" ? "good" : "bad" })],
+      ["Cause", "why wide", (job) => shorten(job.outcome?.text, 400)],
+    ], ended, label);
+    setText(byId("ended-note"), ended.length ? "" : "No job has ended.");
+    byId("earlier").hidden = after == null;
+  } catch (error) {
+    setText(byId("ended-note"), clean(error.message));
+  }
+}
+
+// -- a job ----------------------------------------------------------------------------------------
+
+async function showJob(ref) {
+  const mine = ++asked;
+  clearTimeout(jobTimer);
+  try {
+    const found = await ask(`jobs/${encodeURIComponent(ref)}`);
+    if (mine !== asked) return;
+    setText(byId("job-note"), "");
+    drawJob(ref, found);
+    const job = found.show.job;
+    if (!job || job.outcome == null) jobTimer = setTimeout(() => (document.hidden ? (jobTimer = 0) : showJob(ref)), 3000);
+  } catch (error) {
+    if (mine !== asked) return;
+    setText(byId("job-note"), clean(error.message));
+    jobTimer = setTimeout(() => showJob(ref), 10000);
+  }
+}
+
+function part(key, heading, name) {
+  const parent = byId("job");
+  let made = [...parent.children].find((each) => each.dataset.key === key);
+  if (!made) {
+    made = element("section");
+    made.dataset.key = key;
+    if (heading) made.append(element("h3", heading));
+    made.append(element(name));
+    parent.append(made);
+  }
+  return made.lastElementChild;
+}
+
+function drawJob(ref, found) {
+  const { show, why } = found;
+  const job = show.job ?? show.array;
+  setText(byId("h-job"), `Job ${clean(ref)}: ${shorten(job.name, 120)}`);
+  document.title = `job ${clean(ref)} · drfd`;
+  const list = part("facts", "", "dl");
+  if (show.array) {
+    fillList(list, [["user", job.user], ["tasks", `${job.tasks}: ${job.array_tasks}`],
+      ...Object.entries(job.counts).map(([state, count]) => [state.toLowerCase(), String(count)]),
+      ["command", job.argv ? shorten(job.argv.join(" "), 1000) : ""]]);
+  } else {
+    const reason = job.outcome?.text ?? job.reason?.text ?? "";
+    fillList(list, [
+      ["state", job.state.toLowerCase().replaceAll("_", " ")], ["why", reason],
+      ["expected start", job.outcome == null && job.started_at == null ? forecast({ ...job, ...(why?.expected_start_at === undefined ? {} : { expected_start_at: why.expected_start_at }) }) : ""],
+      ["user", job.user], ["pool", job.pool.replace(/^root\./, "")], ["asks for", demand(job.demand)],
+      ["time limit", job.time_limit_s ? duration(job.time_limit_s) : "none"],
+      ["submitted", moment(job.submitted_at)], ["started", job.started_at == null ? "" : moment(job.started_at)],
+      ["ended", job.ended_at == null ? "" : moment(job.ended_at)],
+      ["command", job.argv ? shorten(job.argv.join(" "), 1000) : ""], ["directory", job.cwd ?? ""],
+    ]);
+  }
+  const curve = show.curve;
+  if (curve && curve.at.length > 1) {
+    const curves = part("curves", "Use over time", "div");
+    curves.className = "curves";
+    for (const [name, title, tell] of [["cores", "Cores", cores], ["memory", "Memory", size], ["read", "Disk read per second", size], ["write", "Disk write per second", size]]) {
+      const values = curve[name];
+      const most = Math.max(job.demand[name] || 0, ...values.map((value) => value ?? 0));
+      if (!most) continue;
+      const limit = job.demand[name] ? `; the dashed line is what it asked for: ${tell(job.demand[name])}` : "";
+      const last = values.findLast((value) => value != null);
+      figure(curves, name, title, `${tell(last)} at the end of ${duration(curve.at[curve.at.length - 1] - curve.at[0])}${limit}`, curve.at,
+        [["promise", values.map(() => job.demand[name] || null)], ["curve", values]], most * 1.05);
+    }
+  }
+  for (const [key, heading] of [["output", "Output"], ["errors", "Errors"]]) {
+    if (!found[key]) continue;
+    const pre = part(key, `${heading}, the end`, "pre");
+    pre.tabIndex = 0;
+    pre.setAttribute("role", "region");
+    pre.setAttribute("aria-label", `${heading} of the job, the end`);
+    const isAtEnd = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 8;
+    const text = found[key].lines.length ? found[key].lines.map(clean).join("\n") : `(${clean(found[key].note)})`;
+    if (pre.textContent !== text) {
+      pre.textContent = text;
+      if (isAtEnd) pre.scrollTop = pre.scrollHeight;
+    }
+  }
+  const events = part("events", "Events", "ol");
+  events.className = "events";
+  if (events.children.length !== show.events.length) {
+    events.replaceChildren(...show.events.map((event) => {
+      const line = element("li");
+      line.append(element("time", moment(event.at)), ` ${clean(event.event)} ${shorten(event.text, 400)}`);
+      return line;
+    }));
+  }
+}
+
+// -- which view -----------------------------------------------------------------------------------
+
+function route(isByUser) {
+  const [view, ref] = location.hash.slice(1).split("/");
+  const next = ["machine", "queue", "history"].includes(view) ? view : view === "job" && ref ? "job" : "machine";
+  shown = next;
+  asked += 1;
+  clearTimeout(jobTimer);
+  for (const each of ["machine", "queue", "history", "job"]) byId(`view-${each}`).hidden = each !== next;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === `#${next}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${next} · ${snapshot ? clean(snapshot.host) : "drfd"}`;
+  if (next === "job") {
+    byId("job").replaceChildren();
+    let name = ref;
+    try { name = decodeURIComponent(ref); } catch { /* as it is written */ }
+    setText(byId("h-job"), `Job ${clean(name)}`);
+    if (isByUser) byId("h-job").focus();
+    showJob(name);
+  }
+  if (next === "history") showHistory(false);
+  if (next === "machine") renewShares();
+  if (snapshot) draw();
+}
+
+function draw() {
+  setText(byId("host"), clean(snapshot.host));
+  setText(byId("user"), `as ${clean(snapshot.user)}`);
+  showMachine();
+  if (shown === "queue") showQueue();
+}
+
+function listen() {
+  const source = new EventSource("events");
+  source.onmessage = (message) => {
+    const news = JSON.parse(message.data);
+    const isFirst = snapshot === null;
+    snapshot = news.snapshot;
+    if (news.away) say("the daemon is away; trying again", true);
+    else say(`live, ${new Date(snapshot.at * 1000).toLocaleTimeString([], { hour12: false })}`, false);
+    draw();
+    if (isFirst) renewShares();
+  };
+  source.onerror = () => {
+    say(source.readyState === EventSource.CLOSED ? "no connection: open the link that drf web printed" : "connection lost; trying again", true);
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 10000);
+  };
+}
+
+window.addEventListener("hashchange", () => route(true));
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  renewShares();
+  if (shown === "job" && !jobTimer) route(false);
+});
+byId("skip").addEventListener("click", (event) => {
+  // The address names the view, so it must stay.
+  event.preventDefault();
+  byId("content").focus();
+});
+byId("everybody").addEventListener("change", () => showHistory(false));
+byId("earlier").addEventListener("click", () => showHistory(true));
+setInterval(renewShares, 5000);
+route(false);
+listen();

@@ -1,0 +1,226 @@
+"""What the page asks for: its files, the stream of snapshots, a job with its output, ended jobs.
+
+Everything is asked of the daemon as the user who runs `drf web`, and output files are read with
+this user's rights, so the page shows what `drf top`, `show`, `why`, `history` and `log` show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+from drfd.client.words import parse_id
+from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
+from drfd_cli.output import has_run
+from drfd_cli.waiting.output_files import last_bytes, last_lines
+from drfd_cli.web.past import Past
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from drfd.client.connection import Connection
+    from drfd.protocol.replies import JobView, WhyReply
+    from drfd_cli.top.feed import News
+
+#: The most open pages, each with a stream of snapshots.
+_MOST_STREAMS = 16
+#: Seconds after which a stream looks whether the server ends.
+_LOOK_S = 1.0
+#: Seconds after which a stream without news sends a line, so that a proxy does not end it.
+_ALIVE_S = 15.0
+#: Bytes of the end of an output file that are read, and lines of them that are shown.
+_TAIL_BYTES, _TAIL_LINES = 1 << 16, 300
+#: Ended jobs in a reply.
+_ENDED = 50
+#: The files of the page, and their kinds.
+FILES = {
+    "": ("page.html", "text/html"),
+    "page.css": ("page.css", "text/css"),
+    "page.js": ("page.js", "text/javascript"),
+    "draw.js": ("draw.js", "text/javascript"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+class Feed:
+    """The newest snapshot for all streams. A thread brings it, streams wait for it."""
+
+    def __init__(self, news: Callable[[], News], is_over: Callable[[], bool]) -> None:
+        self.news = news
+        self.is_over = is_over
+        self.past = Past()
+        self.streams = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Event] = set()
+
+    def wake(self) -> None:
+        """Tell all streams, from another thread, that there is a new snapshot."""
+        self.past.add(self.news().snapshot)
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._wake_all)
+            except RuntimeError:
+                # The server has ended.
+                self._loop = None
+
+    def _wake_all(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the newest snapshot whenever there is one, as server-sent events. A reader that is
+        slow gets fewer."""
+        self._loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self._waiting.add(event)
+        self.streams += 1
+        try:
+            last, quiet_s = None, 0.0
+            while not self.is_over():
+                news = self.news()
+                if news is not last:
+                    last, quiet_s = news, 0.0
+                    view = {"snapshot": news.snapshot, "away": news.away_since_s is not None}
+                    yield b"data: " + _json(view) + b"\n\n"
+                elif quiet_s >= _ALIVE_S:
+                    quiet_s = 0.0
+                    yield b":\n\n"
+                event.clear()
+                try:
+                    await asyncio.wait_for(event.wait(), _LOOK_S)
+                except TimeoutError:
+                    quiet_s += _LOOK_S
+        finally:
+            self._waiting.discard(event)
+            self.streams -= 1
+
+
+def application(place: str, connection: Connection, feed: Feed) -> Starlette:
+    """Return the page below `/place/`. `connection` names the daemon; it is not used itself."""
+
+    async def stream(request: Request) -> Response:
+        if feed.streams >= _MOST_STREAMS:
+            text = f"{_MOST_STREAMS} pages are open already: close one"
+            return _error(503, text)
+        return StreamingResponse(feed.lines(), media_type="text/event-stream")
+
+    def past(request: Request) -> Response:
+        return _reply(feed.past.view())
+
+    def job(request: Request) -> Response:
+        with closing(connection.another()) as asked:
+            return _answer(lambda: _job(asked, request.path_params["ref"]))
+
+    def history(request: Request) -> Response:
+        with closing(connection.another()) as asked:
+            return _answer(lambda: _history(asked, request.query_params))
+
+    return Starlette(
+        routes=[
+            Mount(
+                f"/{place}",
+                routes=[
+                    *(Route(f"/{name}", _file) for name in FILES),
+                    Route("/events", stream),
+                    Route("/past", past),
+                    Route("/history", history),
+                    Route("/jobs/{ref}", job),
+                ],
+            )
+        ]
+    )
+
+
+def _file(request: Request) -> Response:
+    name = request.url.path.rpartition("/")[2]
+    data, kind = _load(name)
+    return Response(data, media_type=kind)
+
+
+@cache
+def _load(name: str) -> tuple[bytes, str]:
+    file, kind = FILES[name]
+    return Path(__file__).with_name(file).read_bytes(), kind
+
+
+def _job(asked: Connection, text: str) -> dict[str, object]:
+    ref = parse_id(text)
+    shown = asked.request("show", id=ref)
+    try:
+        why: WhyReply | None = asked.request("why", id=ref)
+    except NotPermitted:
+        why = None
+    found: dict[str, object] = {"show": shown, "why": why}
+    if "job" in shown:
+        found["output"] = _output(shown["job"], shown["job"]["stdout"])
+        if shown["job"]["stderr"] not in (None, shown["job"]["stdout"]):
+            found["errors"] = _output(shown["job"], shown["job"]["stderr"])
+    return found
+
+
+def _output(job: JobView, path: str | None) -> dict[str, object]:
+    """Return the last lines of an output file, or in `note` why there are none."""
+    if path is None:
+        return {"path": None, "lines": [], "note": "only its owner is told where it is"}
+    found: dict[str, object] = {"path": path, "lines": [], "note": ""}
+    if not has_run(job):
+        return {**found, "note": "the job has not started"}
+    try:
+        data = last_bytes(path, _TAIL_BYTES)
+    except Refused as error:
+        return {**found, "note": str(error)}
+    if not data:
+        return {**found, "note": "the file is not there" if data is None else "nothing yet"}
+    return {**found, "lines": last_lines(data)[-_TAIL_LINES:]}
+
+
+def _history(asked: Connection, query: Any) -> dict[str, object]:
+    """Return ended jobs, the latest first: the user's own unless the query has `everybody`; after
+    the place in `at` and `id`, if it has them."""
+    past: dict[str, object] = {}
+    if "everybody" not in query:
+        past["user"] = asked.request("hello")["user"]
+    after = None
+    if "at" in query and "id" in query:
+        try:
+            after = [float(query["at"]), int(query["id"])]
+        except ValueError:
+            raise Refused("bad-value", "at and id are not numbers") from None
+        if not math.isfinite(after[0]):
+            raise Refused("bad-value", "at is not a time")
+    return dict(asked.request("history", past=past, limit=_ENDED, after=after))
+
+
+def _answer(ask: Callable[[], object]) -> Response:
+    try:
+        return _reply(ask())
+    except Unavailable as error:
+        return _error(503, str(error))
+    except NotPermitted as error:
+        return _error(403, str(error))
+    except DrfdError as error:
+        return _error(404, str(error))
+
+
+def _reply(value: object) -> Response:
+    return Response(_json(value), media_type="application/json")
+
+
+def _error(status: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status)
+
+
+def _json(value: object) -> bytes:
+    # ASCII alone: neither a line break that is none elsewhere nor half a surrogate pair.
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,175 @@
+"""Listens for the page, and keeps strangers from using up its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from drfd.common.errors import HostError, Refused
+from drfd.linux.unix_sockets import at_socket
+from drfd_cli.top.feed import SnapshotReader, first_snapshot
+from drfd_cli.web.guard import KNOWN, Guard, Pass
+from drfd_cli.web.pages import Feed, application
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from drfd.client.connection import Connection
+
+#: Connections that have not shown the token: the most of them, and the seconds that each has.
+_MOST_STRANGERS, _STRANGER_S = 32, 10.0
+#: The longest head of a request, in bytes.
+_HEAD_BYTES = 1 << 14
+#: Seconds for which a connection is kept between two requests, and that replies have at the end.
+_KEEP_S, _END_S = 30, 3
+_BACKLOG = 64
+
+
+def listen_on_port(port: int) -> socket.socket:
+    """Return a socket that listens on a loopback port, any free one if it is 0. Raises
+    HostError."""
+    listener = socket.socket(socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise HostError(
+            "no-port", f"cannot listen on port {port}: {error.strerror}",
+            hint="another one: --port NUMBER",
+        ) from None  # fmt: skip
+    return listener
+
+
+def listen_at_path(path: str) -> socket.socket:
+    """Return a socket that listens at a path, for the user and the group of the file. A socket that
+    an ended process has left there is replaced. Raises HostError or Refused."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        _remove_left(path)
+        before = os.umask(0o117)
+        try:
+            with at_socket(path) as address:
+                listener.bind(address)
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        text = f"cannot listen at {path}: {error.strerror or error}"
+        raise HostError("no-socket", text, hint="another path: --socket PATH") from None
+    except Refused:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_left(path: str) -> None:
+    """Remove a socket at which nobody listens. Raises Refused if there is something else."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
+        with socket.socket(socket.AF_UNIX) as asking, at_socket(path) as address:
+            try:
+                asking.connect(address)
+            except ConnectionRefusedError:
+                os.unlink(path)
+                return
+    raise Refused("is-there", f"{path} is there already", hint="another path: --socket PATH")
+
+
+def serve(
+    listener: socket.socket,
+    connection: Connection,
+    shown: Pass,
+    hosts: Iterable[str],
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve the page until SIGINT or SIGTERM. `connection`: names the daemon. `on_ready`: called
+    when it can be opened. Raises what the daemon refuses at the start."""
+    snapshots = connection.another()
+    first = first_snapshot(snapshots)
+    reader = SnapshotReader(snapshots, first, lambda: feed.wake())
+    feed = Feed(lambda: reader.news, lambda: server.should_exit or reader.problem is not None)
+    feed.past.add(first)
+    app = Guard(application(shown.place, connection, feed), shown, hosts)
+    server = _Server(
+        uvicorn.Config(
+            app, http=_bounded(), ws="none", lifespan="off", interface="asgi3", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False,
+            h11_max_incomplete_event_size=_HEAD_BYTES, timeout_keep_alive=_KEEP_S,
+            timeout_graceful_shutdown=_END_S,
+        )
+    )  # fmt: skip
+    reader.start()
+    # It listens already: who connects now is served in a moment.
+    on_ready()
+    server.run(sockets=[listener])
+    if reader.problem is not None:
+        raise reader.problem
+
+
+class _Server(uvicorn.Server):
+    """A server that a signal ends without ending the process, which has files to remove."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, setattr, self, "should_exit", True)
+        yield
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _bounded() -> type[H11Protocol]:
+    """Return a class of connections that knows all of them that have not shown the token."""
+    strangers: dict[Any, None] = {}
+
+    class Bounded(H11Protocol):
+        """A connection that is ended if it does not show the token in time, or if too many others
+        come meanwhile that do not, either: the oldest one goes first."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._end = self.loop.call_later(_STRANGER_S, transport.abort)
+            strangers[self] = None
+            self.app = _Telling(self.app, self._known)
+            if len(strangers) > _MOST_STRANGERS:
+                oldest = next(iter(strangers))
+                oldest._known()
+                oldest.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._known()
+            super().connection_lost(exc)
+
+        def _known(self) -> None:
+            strangers.pop(self, None)
+            self._end.cancel()
+
+    return Bounded
+
+
+class _Telling:
+    """The application, which learns with each request whom to tell that it has shown the token."""
+
+    def __init__(self, app: ASGIApp, known: Callable[[], None]) -> None:
+        self._app = app
+        self._known = known
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, KNOWN: self._known}, receive, send)

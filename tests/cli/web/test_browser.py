@@ -1,0 +1,229 @@
+"""The page in a real browser: what is seen, by whom, and what it must never do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon
+from canned_snapshots import AT_S, HOSTILE, hostile, node, row, snapshot, three_jobs
+from cli.web.browser import Browser, missing, wait_for
+from cli.web.conftest import Page, Serve
+
+#: The file axe.min.js of axe-core, which judges whether people can use a page without seeing it.
+_AXE = "DRFD_AXE"
+TAB, ENTER = "\ue004", "\ue007"
+VIEWS = {"machine": "Cores", "queue": "align-reads", "history": "exit code 3", "job/40": "step 399"}
+MARKUP = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if (lacking := missing()) and os.environ.get("DRFD_BROWSER") == "required":
+        raise AssertionError(lacking)
+    if lacking:
+        pytest.skip(lacking)
+    found = Browser(tmp_path_factory.mktemp("browser") / "chromium")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def shown(browser: Browser, page: Page) -> Iterator[Page]:
+    """The page in the browser, as of the link, on a large light screen."""
+    browser.look(1280, 900, is_dark=False)
+    browser.console()
+    browser.open(page.link)
+    wait_for("the first snapshot", lambda: browser.has("atlas"))
+    yield page
+    # No violation of the policy, no error of the script, no file that is not there.
+    assert browser.console() == []
+
+
+def visit(browser: Browser, view: str) -> None:
+    browser.run("location.hash = arguments[0]", view)
+    wait_for(f"the view {view}", lambda: browser.has(VIEWS[view]))
+
+
+def test_the_token_is_not_in_the_address_nor_in_reach_of_a_script(
+    browser: Browser, shown: Page
+) -> None:
+    assert browser.url == f"http://127.0.0.1:{shown.port}{shown.place}"
+    assert browser.run("return document.cookie") == ""
+    assert shown.token not in browser.run("return document.documentElement.outerHTML")
+    browser.open(browser.url)
+    wait_for("the page again, by its cookie", lambda: browser.has("atlas"))
+
+
+def test_each_view_shows_what_the_daemon_tells(browser: Browser, shown: Page) -> None:
+    assert "as alice" in browser.text("header")
+    # Names are told as paths, the largest share first.
+    wait_for("the shares", lambda: browser.has("lab.bob"))
+    shares = browser.run("return [...document.querySelectorAll('#shares b')].map(e => e.innerText)")
+    assert shares == ["lab.alice", "lab.bob", "carol"]
+    told = browser.text("#shares figure")
+    assert "50 % of gpu; entitled to 50 %; 1 running, 1 waiting" in told
+    assert "9.1 used, 13 of 16 allocated, 2.2 outside" in browser.text("#bars")
+    visit(browser, "queue")
+    assert len(browser.run("return [...document.querySelectorAll('#running tbody tr')]")) == 3
+    waiting = browser.text("#waiting")
+    assert "needs 8 cores, 3 free; job 40 (bob) holds 5" in waiting
+    assert "2023-11-14 23:23" in waiting
+    visit(browser, "history")
+    assert "failed" in browser.text("#ended")
+    visit(browser, "job/40")
+    job = browser.text("#view-job")
+    assert job.startswith("Job 40: align-reads")
+    assert "reads [1].fq" in job
+    assert "Launched" in job
+    assert browser.run("return document.querySelectorAll('#job figure .curve').length") == 4
+
+
+def test_a_new_snapshot_appears_by_itself_and_leaves_the_focus(
+    browser: Browser, shown: Page, lab: CannedDaemon
+) -> None:
+    visit(browser, "queue")
+    browser.run(
+        "[...document.querySelectorAll('#waiting a')].find(e => e.innerText === '45').focus()"
+    )
+    now = three_jobs()
+    now["at"] = AT_S + 30
+    now["running"].append(row(99, "dave", name="brand-new"))
+    del now["running"][0]
+    lab.replies["snapshots"] = {"snapshot": now}
+    lab.hang_up()
+    wait_for("the new job", lambda: browser.has("brand-new"))
+    assert not browser.has("align-reads")
+    assert browser.run("return document.activeElement.innerText") == "45"
+
+
+def test_hostile_words_are_shown_as_text(
+    browser: Browser, lab: CannedDaemon, serve: Serve, output: Path
+) -> None:
+    """Markup, control characters, reversed text and long words, wherever others choose words."""
+    output.write_text(f"{MARKUP}\n\x1b]0;owned\x07\x1b[31mred\u202e\n")
+    words = [*HOSTILE, MARKUP]
+    queue = hostile()
+    queue["running"] += [row(98, MARKUP, name=MARKUP, pool=f"root.{MARKUP}", state=MARKUP)]
+    queue["nodes"] += [node(f"root.{MARKUP}", running=1, dominant_share=0.2)]
+    queue["notices"] = [{"code": "x", "text": each} for each in words]
+    queue["host"] = MARKUP
+    lab.replies["snapshots"] = {"snapshot": queue}
+    show: Any = lab.replies["show"]
+    show["job"] |= {"name": MARKUP, "user": MARKUP, "argv": words, "cwd": MARKUP}
+    show["events"] = [{"at": AT_S, "event": each, "text": each} for each in words]
+    past: Any = lab.replies["history"]
+    past["jobs"][0] |= {"name": MARKUP, "user": MARKUP, "outcome": {"code": "x", "text": MARKUP}}
+    page = serve()
+    browser.look(360, 740, is_dark=False)
+    browser.console()
+    browser.open(page.link)
+    for view in VIEWS:
+        browser.run("location.hash = arguments[0]", view)
+        where = f"#view-{view.partition('/')[0]}"
+        wait_for(
+            f"the words in {view}",
+            lambda where=where: MARKUP in browser.run(
+                "return document.querySelector(arguments[0]).textContent", where),
+        )  # fmt: skip
+        made = "return document.querySelectorAll('main img, main script, main style').length"
+        assert browser.run(made) == 0
+        assert "owned" not in browser.run("return document.title.replace(arguments[0], '')", MARKUP)
+        text = browser.run("return document.body.textContent")
+        assert not set(text) & set("\x1b\x07\u202e\u2069\x9b\u200b")
+        assert is_within(browser), view
+    assert browser.console() == []
+
+
+def is_within(browser: Browser) -> bool:
+    """Return whether nothing of the page is wider than the screen."""
+    wide = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    return bool(browser.run(wide))
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_no_view_is_wider_than_the_screen(browser: Browser, shown: Page, width: int) -> None:
+    browser.look(width, 740, is_dark=False)
+    for view in VIEWS:
+        visit(browser, view)
+        assert is_within(browser), view
+
+
+def test_dark_and_light_follow_the_browser(browser: Browser, shown: Page) -> None:
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.run(ground) == "rgb(255, 255, 255)"
+    browser.look(1280, 900, is_dark=True)
+    wait_for("a dark ground", lambda: browser.run(ground) == "rgb(18, 22, 28)")
+
+
+def test_the_keyboard_reaches_everything(browser: Browser, shown: Page) -> None:
+    focused = "return document.activeElement.innerText"
+    names = []
+    for _ in range(4):
+        browser.press(TAB)
+        names.append(browser.run(focused))
+    assert names == ["To the content", "Machine", "Queue", "History"]
+    browser.run("document.querySelector('nav a[href=\"#queue\"]').focus()")
+    browser.press(ENTER)
+    wait_for("the queue", lambda: browser.has("align-reads"))
+    assert browser.run("return document.querySelector('[aria-current]').innerText") == "Queue"
+    while browser.run(focused) != "40":
+        before = browser.run(focused)
+        browser.press(TAB)
+        assert browser.run(focused) != before
+    browser.press(ENTER)
+    wait_for("the job", lambda: browser.has("step 399"))
+    assert browser.run(focused).startswith("Job 40")
+    browser.press(TAB)
+    assert browser.run("return document.activeElement.tagName") == "PRE"
+
+
+def test_nothing_is_loaded_from_elsewhere(browser: Browser, shown: Page) -> None:
+    for view in VIEWS:
+        visit(browser, view)
+    script = "return performance.getEntriesByType('resource').map(e => e.name)"
+    loaded = browser.run(script)
+    assert loaded
+    own = f"http://127.0.0.1:{shown.port}{shown.place}"
+    assert [each for each in loaded if not each.startswith(own)] == []
+
+
+def test_an_empty_machine_has_words_for_it(
+    browser: Browser, lab: CannedDaemon, serve: Serve
+) -> None:
+    lab.replies |= {"snapshots": {"snapshot": snapshot()}, "history": {"jobs": [], "after": None}}
+    browser.open(serve().link)
+    wait_for("no shares", lambda: browser.has("Nobody holds or waits for anything."))
+    for view, words in {"queue": "No job waits.", "history": "No job has ended."}.items():
+        browser.run("location.hash = arguments[0]", view)
+        wait_for(words, lambda words=words: browser.has(words))
+
+
+def test_the_page_says_when_the_connection_is_gone(browser: Browser, page: Page) -> None:
+    browser.open(page.link)
+    wait_for("the first snapshot", lambda: browser.has("live,"))
+    page.process.kill()
+    wait_for("the message", lambda: browser.has("connection lost; trying again"))
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_no_violations(browser: Browser, shown: Page, width: int, is_dark: bool) -> None:
+    file = os.environ.get(_AXE, "")
+    if not file:
+        pytest.skip(f"{_AXE} does not name the file axe.min.js of the npm package axe-core")
+    axe = Path(file).read_text()
+    browser.look(width, 900, is_dark=is_dark)
+    for view in VIEWS:
+        visit(browser, view)
+        browser.run(f"{axe}\n;window.axe = axe;")
+        found = browser.run_async(
+            "const done = arguments[arguments.length - 1];"
+            "axe.run(document).then(r => done(r.violations.map("
+            "v => [v.id, v.nodes.map(n => n.html + n.failureSummary)])), e => done(String(e)))"
+        )
+        assert found == [], view
