@@ -6,6 +6,9 @@ let shown = "";
 let jobTimer = 0;
 // The last request of the view of a job, and of history: an answer to an earlier one is dropped.
 let asked = 0;
+// What drf why tells of the job that is shown, and when it told it.
+let explained = null;
+let explainedAt = -Infinity;
 let after = null;
 let ended = [];
 
@@ -129,7 +132,7 @@ function showQueue() {
   fillTable(byId("waiting"), [
     idCell, nameCell, userCell,
     ["Asks for", "", (row) => demand(row.demand) + (row.tasks > 1 ? ` × ${row.tasks}` : "")],
-    ["Expected", "", forecast],
+    ["Expected start", "", forecast],
     ["Why", "why wide", (row) => shorten(row.reason?.text ?? row.state.toLowerCase(), 400)],
   ], waiting, (row) => row.label);
   byId("no-waiting").hidden = waiting.length > 0;
@@ -139,7 +142,7 @@ function showQueue() {
 }
 
 function forecast(row) {
-  if (row.expected_start_at == null) return row.expected_start_unknown ? `unknown: ${row.expected_start_unknown}` : "unknown";
+  if (row.expected_start_at == null) return row.expected_start_unknown ? `unknown: ${row.expected_start_unknown}` : "–";
   const rests = row.expected_start_certainty === "estimated" ? ", estimated" : "";
   return `${moment(row.expected_start_at)}${rests}`;
 }
@@ -183,8 +186,11 @@ async function showJob(ref) {
   const mine = ++asked;
   clearTimeout(jobTimer);
   try {
-    const found = await ask(`jobs/${encodeURIComponent(ref)}`);
+    // The explanation costs the daemon some work, so it is asked for seldom.
+    const isDue = performance.now() - explainedAt > 15000;
+    const found = await ask(`jobs/${encodeURIComponent(ref)}${isDue ? "?why=1" : ""}`);
     if (mine !== asked) return;
+    if (isDue) [explained, explainedAt] = [found.why, performance.now()];
     setText(byId("job-note"), "");
     drawJob(ref, found);
     const job = found.show.job;
@@ -210,7 +216,7 @@ function part(key, heading, name) {
 }
 
 function drawJob(ref, found) {
-  const { show, why } = found;
+  const { show } = found;
   const job = show.job ?? show.array;
   setText(byId("h-job"), `Job ${clean(ref)}: ${shorten(job.name, 120)}`);
   document.title = `job ${clean(ref)} · drfd`;
@@ -223,7 +229,9 @@ function drawJob(ref, found) {
     const reason = job.outcome?.text ?? job.reason?.text ?? "";
     fillList(list, [
       ["state", job.state.toLowerCase().replaceAll("_", " ")], ["why", reason],
-      ["expected start", job.outcome == null && job.started_at == null ? forecast({ ...job, ...(why?.expected_start_at === undefined ? {} : { expected_start_at: why.expected_start_at }) }) : ""],
+      ["expected start", job.outcome == null && job.started_at == null ? forecast(explained?.job ?? job) : ""],
+      ...(job.outcome == null ? [] : (explained?.notes ?? []).map((note) => ["", note])),
+      ["next time", job.outcome != null && explained?.advice?.options?.length ? `drf submit ${explained.advice.options.join(" ")}` : ""],
       ["user", job.user], ["pool", job.pool.replace(/^root\./, "")], ["asks for", demand(job.demand)],
       ["time limit", job.time_limit_s ? duration(job.time_limit_s) : "none"],
       ["submitted", moment(job.submitted_at)], ["started", job.started_at == null ? "" : moment(job.started_at)],
@@ -285,6 +293,7 @@ function route(isByUser) {
   document.title = `${next} · ${snapshot ? clean(snapshot.host) : "drfd"}`;
   if (next === "job") {
     byId("job").replaceChildren();
+    [explained, explainedAt] = [null, -Infinity];
     let name = ref;
     try { name = decodeURIComponent(ref); } catch { /* as it is written */ }
     setText(byId("h-job"), `Job ${clean(name)}`);

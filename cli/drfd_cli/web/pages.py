@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from drfd.client.connection import Connection
-    from drfd.protocol.replies import JobView, WhyReply
+    from drfd.protocol.replies import JobView
     from drfd_cli.top.feed import News
 
 #: The most open pages, each with a stream of snapshots.
@@ -120,7 +120,8 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
 
     def job(request: Request) -> Response:
         with closing(connection.another()) as asked:
-            return _answer(lambda: _job(asked, request.path_params["ref"]))
+            ref, has_why = request.path_params["ref"], "why" in request.query_params
+            return _answer(lambda: _job(asked, ref, has_why=has_why))
 
     def history(request: Request) -> Response:
         with closing(connection.another()) as asked:
@@ -154,14 +155,17 @@ def _load(name: str) -> tuple[bytes, str]:
     return Path(__file__).with_name(file).read_bytes(), kind
 
 
-def _job(asked: Connection, text: str) -> dict[str, object]:
+def _job(asked: Connection, text: str, *, has_why: bool) -> dict[str, object]:
+    """Return a job or an array with the end of its output; with `has_why` also what explains it, or
+    null if that is only for its owner."""
     ref = parse_id(text)
     shown = asked.request("show", id=ref)
-    try:
-        why: WhyReply | None = asked.request("why", id=ref)
-    except NotPermitted:
-        why = None
-    found: dict[str, object] = {"show": shown, "why": why}
+    found: dict[str, object] = {"show": shown}
+    if has_why:
+        try:
+            found["why"] = asked.request("why", id=ref)
+        except NotPermitted:
+            found["why"] = None
     if "job" in shown:
         found["output"] = _output(shown["job"], shown["job"]["stdout"])
         if shown["job"]["stderr"] not in (None, shown["job"]["stdout"]):

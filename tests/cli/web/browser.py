@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -16,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 #: Seconds for what comes in a moment on an idle machine.
 PATIENCE_S = 120.0
@@ -60,7 +61,6 @@ class Browser:
         self._driver = subprocess.Popen(
             ["chromedriver", f"--port={self._port}"],
             env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-            start_new_session=True,
         )  # fmt: skip
         self._session = ""
         try:
@@ -80,9 +80,11 @@ class Browser:
         if self._session:
             with suppress(Exception):
                 self._call("DELETE", self._session)
-        # Chromium and all its processes are in the driver's group.
-        with suppress(ProcessLookupError):
-            os.killpg(self._driver.pid, signal.SIGKILL)
+        # What a browser that did not end in time has left.
+        with suppress(psutil.Error):
+            for process in psutil.Process(self._driver.pid).children(recursive=True):
+                process.kill()
+        self._driver.kill()
         self._driver.wait()
         self._log.close()
 

@@ -83,6 +83,21 @@ def test_each_view_shows_what_the_daemon_tells(browser: Browser, shown: Page) ->
     assert browser.run("return document.querySelectorAll('#job figure .curve').length") == 4
 
 
+def test_a_waiting_job_has_its_reason_and_its_forecast(
+    browser: Browser, lab: CannedDaemon, serve: Serve
+) -> None:
+    waiting = next(each for each in three_jobs()["pending"] if each["id"] == 45)
+    job = waiting | {"argv": ["fit"], "cwd": "/", "stdout": None, "stderr": None}
+    lab.replies["show"] = {"job": job | {"expected_start_at": None}, "events": []}
+    lab.replies["why"] = {"job": job, "notes": [], "advice": None}
+    browser.look(1280, 900, is_dark=False)
+    browser.open(f"{serve().link}#job/45")
+    wait_for("the forecast", lambda: browser.has("2023-11-14 23:23"))
+    text = browser.text("#view-job")
+    assert "needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05" in text
+    assert "only its owner is told where it is" in text
+
+
 def test_a_new_snapshot_appears_by_itself_and_leaves_the_focus(
     browser: Browser, shown: Page, lab: CannedDaemon
 ) -> None:

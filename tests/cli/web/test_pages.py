@@ -17,7 +17,8 @@ from drfd_cli.web.past import Past
 def test_a_job_comes_with_its_reasons_its_curve_and_the_end_of_its_output(
     page: Page, lab: CannedDaemon, output: Path
 ) -> None:
-    found = page.json("jobs/40")
+    assert page.json("jobs/40").keys() == {"show", "output"}
+    found = page.json("jobs/40?why=1")
     assert found.keys() == {"show", "why", "output"}
     assert found["show"] == {"ok": True, **lab.replies["show"]}
     assert found["why"] == {"ok": True, **lab.replies["why"]}
@@ -51,9 +52,11 @@ def test_refusals_of_the_daemon_are_told(page: Page, lab: CannedDaemon, refuse: 
     assert (response.status, json.loads(body)) == (404, {"error": "there is no job 99"})
     response, body = page.get("jobs/x%0a%3Cb%3E")
     assert response.status == 404
-    lab.replies["history"] = refuse("NotPermitted", "not-yours", "not yours")
+    lab.replies["history"] = lab.replies["why"] = refuse("NotPermitted", "not-yours", "not yours")
     response, body = page.get("history?everybody=1")
     assert (response.status, json.loads(body)) == (403, {"error": "not yours"})
+    lab.replies["show"] = {"array": {"id": 7}, "events": []}
+    assert page.json("jobs/7?why=1")["why"] is None
 
 
 def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(
