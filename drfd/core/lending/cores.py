@@ -8,6 +8,11 @@ What a job could use is not known, only what it has used: one that was held back
 could use all that it may be lent, any other a little more than it has used, and for one that sleeps
 nothing is kept. Processes outside drfd are reckoned in the same way and come first, so nothing is
 lent that they would miss.
+
+The kernel's weights hold on each CPU by itself. A job with one thread shares its CPU with a thread
+of a borrower that has more threads than its own CPUs, and on a full machine gets less than its
+floor, at least half of it. What it would use then is its floor: were it what it has used, the
+borrower would be lent the rest, and take it for as long as it runs.
 """
 
 from __future__ import annotations
@@ -23,6 +28,9 @@ _MORE, _MORE_OUTSIDE = 1.3, 0.05
 #: The part of the machine that must be in use for it to count as full, and the part of its floor
 #: that a job must then use to count as held back: there is no other sign of it on cgroup v1.
 _FULL, _MOST_OF_FLOOR = 0.93, 0.9
+#: The part of its floor that a job must use on a full machine to count as one that others keep from
+#: using all of its floor.
+_LEAST_OF_FLOOR = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,4 +71,6 @@ class Machine:
     def wanted(self, job: Borrower) -> float:
         if self.is_held_back(job):
             return job.most
+        if self.is_full and job.used >= _LEAST_OF_FLOOR * job.floor:
+            return max(job.floor, job.used * _MORE)
         return job.used * _MORE

@@ -86,6 +86,20 @@ def test_nothing_is_kept_for_a_crowd_of_sleepers() -> None:
     assert settled(FULL, job(), *sleepers) == [8, *[0.05] * 100]
 
 
+def test_on_a_full_machine_a_job_that_gets_less_than_its_floor_is_left_all_of_it() -> None:
+    """One thread with a floor of a core, on one of two CPUs, on which a borrower's second thread
+    runs, too."""
+    machine = Machine(capacity=2.0, outside=0.0, busy=1.0)
+    places = {"root.a": Place(entitled=1, held=0), "root.b": Place(entitled=1, held=0)}
+    squeezed = job(floor=1, most=2, ceiling=1, used=0.7, throttled=False)
+    borrower = job(2, "root.b", floor=1, most=2, ceiling=1.3, used=1.3)
+    assert settled(machine, squeezed, borrower, places=places) == [1, 1]
+    rests = replace(squeezed, used=0.3)
+    assert settled(machine, rests, borrower, places=places)[1] > 1.5
+    not_full = replace(machine, busy=0.8)
+    assert settled(not_full, squeezed, borrower, places=places)[1] > 1.05
+
+
 def test_who_holds_less_is_lent_first() -> None:
     places = {"root.a": Place(entitled=4, held=1.2), "root.b": Place(entitled=4, held=0.2)}
     jobs = job(floor=2, used=2), job(2, "root.b", floor=2, used=2)
