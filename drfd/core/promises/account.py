@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import floor
 from operator import add
@@ -27,6 +28,10 @@ from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.entitlement import Shares
 from drfd.core.fairness.share_tree import FairShare, ShareTree
 from drfd.core.model.events import StartReason
+
+#: Starts past others of which one leaf's are told singly, and leaves told with each: a user decides
+#: how many jobs it starts.
+MOST_PAST, MOST_SHORT = 20, 8
 
 #: The whole machine, and the whole of a promise, in the account's units.
 WHOLE = 10**9
@@ -96,6 +101,39 @@ class Stretch(NamedTuple):
         return self.end_ms - self.begin_ms
 
 
+class PastStart(NamedTuple):
+    """A start beyond the own promise, past leaves that waited with less than theirs."""
+
+    at_ms: int
+    job_id: int
+    leaf: str
+    #: None where it is not known.
+    why: StartReason | None
+    #: Whether the first job of one of `short` would have fitted in what was free, and within its
+    #: promise. Those of whom that is so come first.
+    fits: bool
+    #: Of many, the first `MOST_SHORT` by name.
+    short: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Counted:
+    """What an account has counted."""
+
+    #: (window, leaf) → sums of the time in which the leaf waited.
+    sums: dict[tuple[int, str], Parts] = field(default_factory=dict)
+    #: (window, leaf, other leaf) → the part of `Parts.others` that the other one held.
+    pairs: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    #: (window, reason) → counts of starts; the reason is None where it is not known.
+    starts: dict[tuple[int, StartReason | None], Starts] = field(default_factory=dict)
+    #: Starts past others with the id of a job, the first `MOST_PAST` of each leaf.
+    past: list[PastStart] = field(default_factory=list)
+    #: Leaf → its longest stretch, the first of equals, also one that is not over.
+    longest: dict[str, Stretch] = field(default_factory=dict)
+    #: How often the clock was set back. Such a step has no length.
+    steps_back: int = 0
+
+
 class _Leaf:
     """What is known of a leaf that waits or holds something."""
 
@@ -122,19 +160,29 @@ class Account:
     def __init__(self, shares: FairShare, window_ms: int) -> None:
         self._window_ms = window_ms
         self.now_ms = 0
-        #: (window, leaf) → sums of the time in which the leaf waited.
-        self.sums: dict[tuple[int, str], Parts] = {}
-        #: (window, leaf, other leaf) → the part of `Parts.others` that the other one held.
-        self.pairs: Counter[tuple[int, str, str]] = Counter()
-        #: (window, reason) → counts of starts; the reason is None where it is not known.
-        self.starts: dict[tuple[int, StartReason | None], Starts] = {}
-        #: Leaf → its longest stretch, the first of equals, also one that is not over.
-        self.longest: dict[str, Stretch] = {}
-        #: How often the clock was set back. Such a step has no length.
-        self.steps_back = 0
         #: Leaf → since when it has waited below its promise.
-        self._below_since: dict[str, int] = {}
+        self.below_since: dict[str, int] = {}
+        self.resume(Counted())
         self.adopt(shares)
+
+    # -- what was counted ---------------------------------------------------------------------
+
+    def resume(self, counted: Counted) -> None:
+        """Go on counting from there."""
+        self.counted = counted
+        self.sums, self.pairs, self.starts = counted.sums, counted.pairs, counted.starts
+        self.longest = counted.longest
+        self._told = Counter(each.leaf for each in counted.past)
+
+    def take_out(self) -> Counted:
+        """Return what was counted, and count from nothing. Stretches go on."""
+        counted = self.counted
+        self.resume(Counted())
+        return counted
+
+    @property
+    def steps_back(self) -> int:
+        return self.counted.steps_back
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -157,13 +205,13 @@ class Account:
     def advance(self, at_ms: int) -> None:
         """Count the time until then, in which nothing has changed."""
         since_ms, self.now_ms = self.now_ms, at_ms
-        self._below_since = {
-            leaf: begin_ms for leaf, begin_ms in self._below_since.items() if leaf in self._waiting
+        self.below_since = {
+            leaf: begin_ms for leaf, begin_ms in self.below_since.items() if leaf in self._waiting
         }
         if at_ms < since_ms:
-            self.steps_back += 1
+            self.counted.steps_back += 1
             # The stretches that go on are counted from now on.
-            self._below_since = dict.fromkeys(self._below_since, at_ms)
+            self.below_since = dict.fromkeys(self.below_since, at_ms)
         if at_ms <= since_ms:
             return
         over = self._over_promise() if self._waiting else {}
@@ -213,11 +261,15 @@ class Account:
         self._kept_from[obstacle] = amounts
         self._kept_parts[obstacle] = _part(amounts, self._shares.capacity)
 
-    def count_start(self, name: str, demand: Vector, why: StartReason | None) -> None:
-        """Count the start of a waiting job of the leaf, just before what it changes is put."""
+    def count_start(
+        self, name: str, demand: Vector, why: StartReason | None, job_id: int | None = None
+    ) -> None:
+        """Count the start of a waiting job of the leaf, just before what it changes is put. With
+        the job's id, whom it goes past is told, too."""
         self._divide()
         leaf = self._leaves[name]
-        is_past = fits_too = False
+        #: Leaves that are short, and whether their first job would not fit.
+        short: list[tuple[bool, str]] = []
         is_beyond = self._measured(name, plus(leaf.used, demand)) > self._promised(name, leaf)
         if is_beyond:
             free = minus(self._free, self._kept_from.get(Obstacle.OUTSIDE, self._nothing))
@@ -226,12 +278,18 @@ class Account:
                 promised = self._promised(other, each)
                 if other == name or self._held(other, each) >= promised:
                     continue
-                is_past = True
                 with_first = self._measured(other, plus(each.used, each.demands[0]))
-                fits_too = fits_too or (fits(each.demands[0], free) and with_first <= promised)
+                fits_too = fits(each.demands[0], free) and with_first <= promised
+                short.append((not fits_too, other))
+        short.sort()
+        fits_one = bool(short) and not short[0][0]
         key = self.now_ms // self._window_ms, why
-        marks = (True, is_beyond, is_past, fits_too)
+        marks = (True, is_beyond, bool(short), fits_one)
         self.starts[key] = Starts(*map(add, self.starts.get(key, Starts()), marks))
+        if short and job_id is not None and self._told[name] < MOST_PAST:
+            self._told[name] += 1
+            others = tuple(other for _, other in short[:MOST_SHORT])
+            self.counted.past.append(PastStart(self.now_ms, job_id, name, why, fits_one, others))
 
     def entitled(self, name: str) -> Shares:
         """Return the parts of the machine promised to a leaf that waits or holds something."""
@@ -274,10 +332,11 @@ class Account:
         return max(floor(WHOLE * amount * least / (top * part)) for amount, part, top in counting)
 
     def _over_promise(self) -> dict[str, int]:
-        """Return what leaves hold beyond their promises."""
+        """Return what leaves hold beyond their promises, by name."""
         self._divide()
         found = {}
-        for name, leaf in self._leaves.items():
+        # The order decides who is charged with what is left by rounding down.
+        for name, leaf in sorted(self._leaves.items()):
             if leaf.is_running:
                 over = self._held(name, leaf) - self._promised(name, leaf)
                 if over > 0:
@@ -318,9 +377,9 @@ class Account:
     def _follow_stretch(self, name: str, since_ms: int, *, is_below: bool) -> None:
         """Take note of whether the leaf was below its promise since then."""
         if not is_below:
-            self._below_since.pop(name, None)
+            self.below_since.pop(name, None)
             return
-        found = Stretch(self._below_since.setdefault(name, since_ms), self.now_ms)
+        found = Stretch(self.below_since.setdefault(name, since_ms), self.now_ms)
         longest = self.longest.get(name)
         if longest is None or found.length_ms > longest.length_ms:
             self.longest[name] = found

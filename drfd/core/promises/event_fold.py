@@ -9,29 +9,92 @@ windows are not recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import LiveArray
 from drfd.core.model import events as ev
+from drfd.core.model.job import Job
 from drfd.core.promises.account import Account, Obstacle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands after some event, besides what an account has counted: with it, the events that
+    follow are enough."""
+
+    #: Digest of the rules in force, or None before the first record of them.
+    rules: str | None = None
+    axes: Axes
+    jobs: tuple[Job, ...] = ()
+    arrays: tuple[LiveArray, ...] = ()
+    next_id: int = 1
+    drained: ev.Drained | None = None
+    node_drains: tuple[ev.Drained, ...] = ()
+    is_away: bool = False
+    nodes_away: tuple[str, ...] = ()
+    outside: Resources = NOTHING
 
 
 class EventFold:
     """The account of the events taken so far."""
 
-    def __init__(self, window_ms: int, rules_of: Callable[[str], Rules]) -> None:
-        """`rules_of` returns the rules with a digest; what it raises is raised by `take`."""
+    def __init__(
+        self,
+        window_ms: int,
+        rules_of: Callable[[str], Rules],
+        *,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        """`rules_of` returns the rules with a digest; what it raises is raised by `take`. `advance`
+        is called in place of the account's own method, for whoever divides the time otherwise."""
         self.account = Account(FairShare(()), window_ms)
+        self._advance = advance or self.account.advance
         self._rules_of = rules_of
+        self._digest: str | None = None
         self._rules: Rules | None = None
         self._ledger = Ledger(Axes())
         #: Whether there is no daemon, or no launcher anywhere, and the nodes without a launcher.
         self._is_away = False
         self._nodes_away: tuple[str, ...] = ()
         self._outside = NOTHING
+
+    def standing(self) -> Standing:
+        """Return what stands now."""
+        ledger = self._ledger
+        return Standing(
+            rules=self._digest,
+            axes=ledger.axes,
+            jobs=tuple(ledger.jobs[job_id] for job_id in sorted(ledger.jobs)),
+            arrays=tuple(ledger.arrays.live()),
+            next_id=ledger.next_id,
+            drained=ledger.drained,
+            node_drains=tuple(ledger.node_drains.values()),
+            is_away=self._is_away,
+            nodes_away=self._nodes_away,
+            outside=self._outside,
+        )
+
+    def stand(self, standing: Standing) -> None:
+        """Go on from there, at the account's present time."""
+        self._ledger = Ledger.of_jobs(
+            standing.axes,
+            standing.jobs,
+            arrays=standing.arrays,
+            next_id=standing.next_id,
+            drained=standing.drained,
+            node_drains={each.node: each for each in standing.node_drains},
+        )
+        self._is_away, self._nodes_away = standing.is_away, standing.nodes_away
+        self._outside = standing.outside
+        if standing.rules is not None:
+            rules = self._rules_of(standing.rules)
+            self._digest = standing.rules
+            self._tell_all(replace(rules, axes=standing.axes))
 
     def take(self, event: ev.Event | ev.AuditEvent) -> None:
         """Count the time until the event, and let it happen. Events come in their order in the
@@ -46,7 +109,7 @@ class EventFold:
             case ev.LaunchersAway():
                 self._set_away(everywhere=event.everywhere, nodes=event.nodes)
             case ev.Configured():
-                self._adopt(self._rules_of(event.rules))
+                self._adopt(event.rules)
             case ev.ExternalLoadChanged():
                 self._outside = event.kept
                 self._tell_obstacles()
@@ -59,7 +122,7 @@ class EventFold:
                 self._take_change(event)
 
     def _go_to(self, at_s: float) -> None:
-        self.account.advance(round(at_s * 1000))
+        self._advance(round(at_s * 1000))
 
     def _take_start(self, event: ev.DaemonStarted) -> None:
         if event.away_since_s is not None:
@@ -68,16 +131,21 @@ class EventFold:
             self._set_away(everywhere=True)
         self._go_to(event.at_s)
         self._is_away, self._nodes_away = False, ()
-        self._adopt(self._rules_of(event.rules))
+        self._adopt(event.rules)
 
     def _set_away(self, *, everywhere: bool, nodes: tuple[str, ...] = ()) -> None:
         self._is_away, self._nodes_away = everywhere, nodes
         self._tell_obstacles()
 
-    def _adopt(self, rules: Rules) -> None:
-        self._rules = rules = rules.also_for(self._ledger.demands())
+    def _adopt(self, digest: str) -> None:
+        rules = self._rules_of(digest).also_for(self._ledger.demands())
+        self._digest = digest
         if rules.axes != self._ledger.axes:
             self._ledger = self._ledger.with_axes(rules.axes)
+        self._tell_all(rules)
+
+    def _tell_all(self, rules: Rules) -> None:
+        self._rules = rules
         self._ledger.queues.changed.clear()
         self.account.adopt(rules.shares)
         for leaf in sorted({*self._ledger.queues, *self._ledger.used}):
@@ -90,7 +158,7 @@ class EventFold:
         )
         if isinstance(event, ev.Admitted) and before is not None and self._rules is not None:
             demand = tuple(self._ledger.axes.vector(before.spec.demand))
-            self.account.count_start(before.spec.leaf, demand, event.why)
+            self.account.count_start(before.spec.leaf, demand, event.why, event.job_id)
         after = self._ledger.apply(event)
         touched = {job.spec.leaf for job in (before, after) if job is not None}
         touched.update(self._ledger.queues.changed)

@@ -17,7 +17,17 @@ from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.model.events import StartReason
-from drfd.core.promises.account import WHOLE, Account, Obstacle, Parts, Starts, Stretch
+from drfd.core.promises.account import (
+    MOST_PAST,
+    MOST_SHORT,
+    WHOLE,
+    Account,
+    Obstacle,
+    Parts,
+    PastStart,
+    Starts,
+    Stretch,
+)
 from seeds import examples
 
 HOUR = 3_600_000
@@ -33,7 +43,7 @@ CAPACITY = asks(4, 8)
 
 
 def machine(**others: Any) -> Rules:
-    return Rules(capacity=CAPACITY, **others)
+    return Rules(**{"capacity": CAPACITY, **others})
 
 
 class Bench(Account):
@@ -64,7 +74,7 @@ class Bench(Account):
 
     def start(self, job_id: int, why: StartReason | None = None) -> None:
         leaf, amounts = self.wants[job_id]
-        self.count_start(leaf, self.rules.axes.vector(amounts), why)
+        self.count_start(leaf, self.rules.axes.vector(amounts), why, job_id)
         self.have(job_id, leaf, holds=amounts)
 
     def rule(self, rules: Rules) -> None:
@@ -283,6 +293,29 @@ def test_starts_past_somebody_who_is_short_are_counted_by_their_reason() -> None
         (0, StartReason.BACKFILL): Starts(1, beyond=1, past=1),
     }
     assert account.sums == {(0, BOB): waited(1, promised=HALF, others=HALF)}
+    assert account.counted.past == [
+        PastStart(0, 2, ANN, StartReason.RESERVATION, True, (BOB,)),
+        PastStart(0, 3, ANN, StartReason.BACKFILL, False, (BOB,)),
+    ]
+
+
+def test_whoever_starts_many_jobs_has_few_told_singly_with_few_of_those_whom_they_pass() -> None:
+    count = MOST_PAST + 5
+    account = Bench(machine(capacity=asks(1000, 8)))
+    for user in range(MOST_SHORT + 3):
+        account.have(1000 + user, f"root.u{user:02}", wants=asks(999 if user % 2 else 1))
+    for job_id in range(count):
+        account.have(job_id, ANN, wants=asks(500 if not job_id else 1))
+        account.start(job_id)
+    assert account.starts == {(0, None): Starts(count, count, count, count)}
+    told = account.take_out().past
+    assert [each.job_id for each in told] == [*range(MOST_PAST)]
+    evens = [f"root.u{user:02}" for user in range(0, MOST_SHORT + 3, 2)]
+    assert told[0].short == (*evens, "root.u01", "root.u03")[:MOST_SHORT]
+    # What is told from now on is counted anew.
+    account.have(count, ANN, wants=asks(1))
+    account.start(count)
+    assert [each.job_id for each in account.counted.past] == [count]
 
 
 def test_a_job_that_would_exceed_its_own_promise_was_not_passed_as_fitting() -> None:

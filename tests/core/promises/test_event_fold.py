@@ -266,3 +266,22 @@ def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(se
     assert found[ALICES, "waited"] > 0
     admitted = [event for event in bench.events if isinstance(event, ev.Admitted)]
     assert sum(starts.all for starts in fold.account.starts.values()) == len(admitted)
+
+
+@pytest.mark.parametrize("seed", seeds(range(8)))
+def test_what_stands_after_some_events_is_enough_for_those_that_follow(seed: int) -> None:
+    bench = walked(seed)
+    events = [started("walk"), *bench.events]
+    rules_of = {"walk": bench.rules}.__getitem__
+    whole, parts = EventFold(1000, rules_of), EventFold(1000, rules_of)
+    for at, event in enumerate(events):
+        whole.take(event)
+        parts.take(event)
+        if at % 37 == 0:
+            before, parts = parts, EventFold(1000, rules_of)
+            parts.account.now_ms = before.account.now_ms
+            parts.account.below_since = before.account.below_since
+            parts.account.resume(before.account.counted)
+            parts.stand(before.standing())
+    assert parts.account.counted == whole.account.counted
+    assert parts.standing() == whole.standing()
