@@ -151,6 +151,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "arrays": {"database", "records", "pruning"},
         "history": {"database", "records", "arrays"},
         "journal": {"database", "records", "texts", "files", "pruning", "arrays", "history"},
+        "promises": {"database", "records", "arrays"},
     },
     "drfd.sim": {
         "theory": set(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,15 +18,21 @@ import pytest
 
 from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.fairness.stored_rules import rules_text
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.stimuli import Actor
+from drfd.core.promises.account import Parts, Starts
 from drfd.core.promises.event_fold import EventFold
+from drfd.journal.journal import Journal, digest
+from drfd.journal.promises.account_file import AccountFile
+from drfd.journal.promises.check import check
 from drfd.sim.driver import Run, simulate
 from drfd.sim.machine import parse_capacity, rules_of
 from drfd.sim.metrics import measure, over_time
 from drfd.sim.recorded_workloads import read_trace
 from drfd.sim.synthetic_workloads import Recipe, generate
-from fakes import happened, now, spec
+from fakes import apply_and_append, happened, now, spec
 from seeds import seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")
@@ -135,3 +142,34 @@ def test_two_months_of_an_overloaded_cluster(
         past = {name: counts["past_fitting"] for name, counts in found["starts"].items()}
         assert beyond == {"turn": 56, "reservation": 600, "backfill": 4046}
         assert past == {"turn": 0, "reservation": 170, "backfill": 439}
+
+
+@pytest.mark.slow
+def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path: Path) -> None:
+    """The same run, entered into a journal and kept by the hour beside it."""
+    if FOLDER is None:
+        pytest.skip("DRFD_TRACES does not name the folder of the traces")
+    jobs = read_trace(Path(FOLDER, "cerit-sc-2013-jan-feb.csv.gz")).jobs
+    rules = rules_of(parse_capacity("cores=700,memory=4600G"))
+    text = rules_text(rules)
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        journal.audit.put_rules(text)
+        books = Ledger(rules.axes)
+        for event in events_of(simulate(jobs, rules)):
+            if isinstance(event, ev.DaemonStarted):
+                journal.append_audit(replace(event, rules=digest(text)))
+            else:
+                apply_and_append(journal, event, books)  # type: ignore[arg-type]  # of jobs alone
+        journal.commit()
+        with AccountFile(journal.path) as file:
+            hours = file.catch_up().close_at(0)
+            hours = [*(stored.hour() for stored in file.hours()), *hours]
+            checked = check(file)
+    assert (checked.fault, checked.computed, checked.gone) == (None, checked.hours, 0)
+    rows = [parts for hour in hours for _, parts, _ in hour.rows]
+    total = Parts(*map(sum, zip(*rows, strict=True)))
+    parts = {name: round(100 * getattr(total, name) / total.promised, 1) for name in Parts._fields}
+    assert (len(rows), round(total.waited / HOUR_MS)) == (20046, 19579)
+    assert (parts["kept"], parts["others"], parts["size"]) == (82.1, 17.6, 0.3)
+    starts = [counts for hour in hours for _, counts in hour.starts]
+    assert Starts(*map(sum, zip(*starts, strict=True))) == Starts(8424, 4702, 4067, 609)

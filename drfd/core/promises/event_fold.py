@@ -29,7 +29,8 @@ class Standing:
 
     #: Digest of the rules in force, or None before the first record of them.
     rules: str | None = None
-    axes: Axes
+    #: None for those that the rules have with the demands of the jobs.
+    axes: Axes | None
     jobs: tuple[Job, ...] = ()
     arrays: tuple[LiveArray, ...] = ()
     next_id: int = 1
@@ -82,7 +83,7 @@ class EventFold:
     def stand(self, standing: Standing) -> None:
         """Go on from there, at the account's present time."""
         self._ledger = Ledger.of_jobs(
-            standing.axes,
+            standing.axes or Axes(),
             standing.jobs,
             arrays=standing.arrays,
             next_id=standing.next_id,
@@ -91,10 +92,13 @@ class EventFold:
         )
         self._is_away, self._nodes_away = standing.is_away, standing.nodes_away
         self._outside = standing.outside
-        if standing.rules is not None:
-            rules = self._rules_of(standing.rules)
-            self._digest = standing.rules
-            self._tell_all(replace(rules, axes=standing.axes))
+        if standing.rules is None:
+            return
+        if standing.axes is None:
+            self._adopt(standing.rules)
+            return
+        self._digest = standing.rules
+        self._tell_all(replace(self._rules_of(standing.rules), axes=standing.axes))
 
     def take(self, event: ev.Event | ev.AuditEvent) -> None:
         """Count the time until the event, and let it happen. Events come in their order in the

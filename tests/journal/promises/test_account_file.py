@@ -1,0 +1,387 @@
+"""The account of promises beside a journal: kept by the hour, whoever computes it and when."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from core.test_walks import walked
+from drfd.common.errors import HostError
+from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.stored_rules import rules_text
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.stimuli import Actor
+from drfd.core.promises.account import Parts, Starts
+from drfd.core.promises.event_fold import EventFold
+from drfd.journal.journal import Journal, digest
+from drfd.journal.promises import account_file
+from drfd.journal.promises.account_file import NAME, AccountFile
+from drfd.journal.promises.book import HOUR_MS, MOST_PAIRS, THE_REST, Hour
+from drfd.journal.promises.check import check
+from drfd.journal.pruning import MOST
+from fakes import BOB, apply_and_append, demand, happened, rules, spec
+from seeds import seeds
+
+#: The Unix time at which the tests' histories begin, at the full hour.
+BEGIN_S = 1_700_002_800.0
+ALICES, BOBS = "root.alice", "root.bob"
+OpenJournal = Callable[..., Journal]
+
+
+class History:
+    """A journal that events are entered into as the engine does."""
+
+    def __init__(self, journal: Journal, by: Rules) -> None:
+        self.journal = journal
+        self.rules = by
+        self.books = Ledger(by.axes)
+        self.record(self.started())
+
+    def started(self, hours: float = 0, away: float | None = None) -> ev.DaemonStarted:
+        return ev.DaemonStarted(
+            at_s=at(hours),
+            version="1",
+            rules=digest(rules_text(self.rules)),
+            away_since_s=None if away is None else at(away),
+        )
+
+    def record(self, event: ev.AuditEvent) -> None:
+        self.journal.audit.put_rules(rules_text(self.rules))
+        self.journal.append_audit(event)
+        self.journal.commit()
+
+    def enter(self, event: ev.Event) -> None:
+        apply_and_append(self.journal, event, self.books)
+
+    def happen(self, kind: type, job_id: int, hours: float, **changes: object) -> None:
+        self.enter(replace(happened(kind, job_id, **changes), at_s=at(hours)))
+        self.journal.commit()
+
+    def run(self, job_id: int, begin: float, end: float, actor: Actor = BOB) -> None:
+        """A job that waits for an hour and runs until the end."""
+        self.happen(ev.Submitted, job_id, begin, spec=spec(f"root.{actor.user}", actor=actor))
+        self.happen(ev.Admitted, job_id, begin + 1)
+        self.happen(ev.Exited, job_id, end)
+        self.happen(ev.Cleaned, job_id, end)
+
+
+def at(hours: float) -> float:
+    return BEGIN_S + 3600 * hours
+
+
+def hours_of(path: Path, **fields: int) -> list[Hour]:
+    """All hours that have closed, after catching up."""
+    with AccountFile(path) as file:
+        file.catch_up(**fields)
+        return [stored.hour() for stored in file.hours()]
+
+
+def walk_into(journal: Journal, seed: int, upto: Callable[[], None] = lambda: None) -> Rules:
+    """Enter a random history of many hours, and call `upto` at times."""
+    bench, random = walked(seed), Random(seed)
+    history, at_s = History(journal, bench.rules), BEGIN_S
+    for event in bench.events:
+        at_s += random.choice([0, 1, 60, 1000, 4000])
+        if random.random() < 0.05:
+            at_s -= 5000
+        history.enter(replace(event, at_s=at_s))
+        if random.random() < 0.05:
+            journal.commit()
+            upto()
+    journal.commit()
+    return bench.rules
+
+
+@pytest.mark.parametrize("seed", seeds(range(4)))
+def test_whoever_catches_up_when_and_however_far_the_hours_are_the_same(
+    open_journal: OpenJournal, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often, once = tmp_path / "often" / "journal", tmp_path / "once" / "journal"
+    often.parent.mkdir()
+    once.parent.mkdir()
+    journal = open_journal(often)
+
+    def catch_up() -> None:
+        with AccountFile(often) as file:
+            file.catch_up()
+
+    by = walk_into(journal, seed, catch_up)
+    with closing(sqlite3.connect(often)) as source, closing(sqlite3.connect(once)) as target:
+        source.backup(target)
+    known = hours_of(often)
+    with monkeypatch.context() as changed:
+        changed.setattr(account_file, "_EVENTS", 1 << 30)
+        assert hours_of(once) == known
+    assert len(known) > 20
+    assert [hour.number for hour in known] == [*range(1, len(known) + 1)]
+    assert any(hour.steps_back for hour in known)
+    assert not any(hour.doubtful for hour in known)
+    # It is the account of the events, whole.
+    fold = EventFold(1 << 80, lambda name: by)
+    for _, event in journal.record():
+        fold.take(event)
+    with AccountFile(often) as file:
+        hours = [*known, *file.catch_up().close_at(0)]
+    sums: dict[str, Parts] = {}
+    for hour in hours:
+        for leaf, parts, _ in hour.rows:
+            sums[leaf] = sums.get(leaf, Parts()).after(parts, 1)
+            assert parts.promised == parts.kept + sum(parts[4:])
+    assert sums == {leaf: parts for (_, leaf), parts in fold.account.sums.items()}
+    starts: dict[object, Starts] = {}
+    for hour in hours:
+        for why, counts in hour.starts:
+            before = starts.get(why, Starts())
+            starts[why] = Starts(*(a + b for a, b in zip(before, counts, strict=True)))
+    assert starts == {why: counts for (_, why), counts in fold.account.starts.items()}
+    with AccountFile(often) as file:
+        checked = check(file, again_s=0)
+    assert (checked.fault, checked.computed, checked.gone) == (None, len(known), 0)
+    assert checked.events == journal.mark()
+
+
+def test_hours_follow_the_order_of_events_when_the_clock_is_set_back(journal: Journal) -> None:
+    history = History(journal, rules())
+    history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
+    history.happen(ev.Admitted, 1, 0.5)
+    history.happen(ev.Submitted, 2, 1.5, spec=spec(BOBS, actor=BOB))
+    before = hours_of(journal.path)
+    # Two hours ahead, an hour and a half back, then on.
+    for hours in (3.5, 2.0, 2.5, 3.25):
+        history.record(replace(history.started(hours), away_since_s=None))
+    found = hours_of(journal.path)
+    assert found[: len(before)] == before
+    spans = [
+        ((hour.begin_ms / 1000 - BEGIN_S) / 3600, (hour.end_ms / 1000 - BEGIN_S) / 3600)
+        for hour in found
+    ]
+    assert spans == [(0, 1), (1, 2), (2, 3), (3, 3.5), (2, 3)]
+    waited = [sum(parts.waited for _, parts, _ in hour.rows) / HOUR_MS for hour in found]
+    assert waited == [0, 0.5, 1, 0.5, 1]
+    assert [hour.steps_back for hour in found] == [0, 0, 0, 0, 1]
+    # Stretches that go on are counted from the step.
+    assert [stretch.length_ms / HOUR_MS for _, _, stretch in found[4].rows if stretch] == [1]
+
+
+def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal: Journal) -> None:
+    history = History(journal, rules())
+    history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
+    history.happen(ev.Admitted, 1, 0.5)
+    history.happen(ev.Submitted, 2, 0.5, spec=spec(BOBS, actor=BOB))
+    history.record(history.started(24 * 365 * 70))
+    (hour,) = hours_of(journal.path)
+    assert hour.end_ms - hour.begin_ms == 24 * 365 * 70 * HOUR_MS
+
+
+def test_hours_in_which_nothing_happens_have_rows_as_long_as_somebody_waits(
+    journal: Journal,
+) -> None:
+    history = History(journal, rules())
+    history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
+    history.happen(ev.Admitted, 1, 0.5)
+    history.happen(ev.Submitted, 2, 0.5, spec=spec(BOBS, actor=BOB))
+    history.happen(ev.Cancelled, 2, 5.25)
+    history.record(history.started(9))
+    found = hours_of(journal.path)
+    assert [(hour.begin_ms // 1000 - BEGIN_S) / 3600 for hour in found] == [0, 1, 2, 3, 4, 5]
+    assert [len(hour.rows) for hour in found] == [1] * 6
+    assert [hour.last_seq - hour.first_seq + 1 for hour in found] == [4, 0, 0, 0, 0, 1]
+    begin_ms = round(at(0.5) * 1000)
+    assert {hour.rows[0][2].begin_ms for hour in found if hour.rows[0][2]} == {begin_ms}
+
+
+def test_the_size_of_an_hour_does_not_depend_on_how_many_others_hold_too_much(
+    journal: Journal,
+) -> None:
+    """Each of twenty others holds a core of twenty-one that are promised to all in equal parts of
+    those who are there: the last one is promised a core, too, and waits."""
+    count = MOST_PAIRS + 4
+    history = History(journal, rules(2 * count))
+    for at_, user in enumerate([f"u{number:02}" for number in range(count)], 1):
+        actor = Actor(user, 2000 + at_, False)
+        history.happen(
+            ev.Submitted, at_, 0.1, spec=spec(f"root.{user}", actor=actor, asks=demand(2))
+        )
+        history.happen(ev.Admitted, at_, 0.1)
+    history.happen(ev.Submitted, 99, 0.5, spec=spec(BOBS, actor=BOB))
+    history.record(history.started(1))
+    (hour,) = hours_of(journal.path)
+    ((leaf, parts, _),) = hour.rows
+    assert leaf == BOBS and parts.others > 0
+    assert [other for _, other, _ in hour.pairs[-1:]] == [THE_REST]
+    assert len(hour.pairs) == MOST_PAIRS + 1
+    assert sum(amount for *_, amount in hour.pairs) == parts.others
+
+
+def test_a_step_that_was_not_finished_is_repeated(
+    open_journal: OpenJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    walk_into(open_journal(path), 3)
+    whole = hours_of(path)
+    for each in tmp_path.glob(f"{NAME}*"):
+        each.unlink()
+    monkeypatch.setattr(account_file, "_EVENTS", 5)
+    left = [5]
+    put = AccountFile._put_state
+
+    def put_or_die(self: AccountFile, *values: object, **named: bool) -> None:
+        left[0] -= 1
+        if not left[0]:
+            left[0] = 5
+            raise KeyboardInterrupt
+        put(self, *values, **named)  # type: ignore[arg-type]  # passed on
+
+    monkeypatch.setattr(AccountFile, "_put_state", put_or_die)
+    deaths = 0
+    while True:
+        try:
+            found = hours_of(path)
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+            assert deaths < 1000
+    assert deaths > 3
+    assert found == whole
+
+
+def test_a_journal_with_a_past_that_is_gone_has_an_account_from_now_on(journal: Journal) -> None:
+    history = History(journal, rules())
+    history.run(1, 0, 2)
+    history.happen(ev.Submitted, 2, 2, spec=spec(asks=demand(9)))
+    history.happen(ev.Admitted, 2, 2.5)
+    history.happen(ev.Submitted, 3, 2.75, spec=spec(BOBS, actor=BOB))
+    while journal.remove_ended(at(3)) is not None:
+        pass
+    with AccountFile(journal.path) as file:
+        assert file.catch_up().number == 1
+    history.record(history.started(4))
+    (first, second) = hours_of(journal.path)
+    assert (first.begin_ms, first.rows[0][1].others) == (
+        round(at(2.75) * 1000),
+        HOUR_MS // 4 * 10**9 // 2,
+    )
+    assert second.rows[0][1].waited == HOUR_MS
+    with AccountFile(journal.path) as file:
+        assert check(file, again_s=0).fault is None
+
+
+def test_a_job_of_which_events_were_dropped_disturbs_nobody_elses_account(
+    journal: Journal,
+) -> None:
+    history = History(journal, rules())
+    history.happen(ev.Submitted, 1, 0, spec=spec(asks=demand(9)))
+    history.happen(ev.Admitted, 1, 0)
+    history.happen(ev.Submitted, 2, 0.25, spec=spec(BOBS, actor=BOB))
+    with AccountFile(journal.path) as file:
+        file.catch_up()
+    eve = Actor("eve", 3000, False)
+    history.happen(ev.Submitted, 3, 0.5, spec=spec("root.eve", actor=eve), held=True)
+    for _ in range(MOST):
+        for kind in (ev.Released, ev.Held):
+            history.enter(replace(happened(kind, 3), at_s=at(0.5)))
+    history.happen(ev.Released, 3, 0.5)
+    history.happen(ev.Cancelled, 3, 0.75)
+    with AccountFile(journal.path) as file:
+        file.catch_up()
+    history.record(history.started(3))
+    found = hours_of(journal.path)
+    assert [{leaf: parts.waited for leaf, parts, _ in hour.rows}[BOBS] for hour in found] == [
+        HOUR_MS * 3 // 4,
+        HOUR_MS,
+        HOUR_MS,
+    ]
+    assert [len(hour.rows) for hour in found[1:]] == [1, 1]
+    with AccountFile(journal.path) as file:
+        assert check(file, again_s=0).fault is None
+
+
+def test_old_hours_go_and_the_next_ones_go_on_from_them(journal: Journal) -> None:
+    history = History(journal, rules())
+    for number in range(1, 60):
+        history.run(number, 2 * number, 2 * number + 1.5)
+    whole = hours_of(journal.path)
+    # As of a clock that was wrong.
+    history.record(history.started(24 * 365 * 70, away=120))
+    history.record(history.started(121))
+    history.record(history.started(123))
+    limit_ms = round(at(80) * 1000)
+    left = hours_of(journal.path, forget_before_ms=limit_ms, now_ms=round(at(123) * 1000))
+    assert left[0].end_ms >= limit_ms
+    assert whole[: -len(left)] or left[0].number > 1
+    assert left[: len(whole) - left[0].number + 1] == whole[left[0].number - 1 :]
+    while journal.remove_ended(at(80)) is not None:
+        pass
+    with AccountFile(journal.path) as file:
+        checked = check(file, again_s=0)
+        assert file.states()[0] < left[0].first_seq
+    assert (checked.fault, checked.hours) == (None, len(left))
+    # The hour that the limit is in has lost some events.
+    assert checked.gone > 0
+    assert 10 < checked.computed < checked.hours
+    # All of it may be old.
+    rest = hours_of(journal.path, forget_before_ms=1 << 60, now_ms=1 << 60)
+    assert len(rest) == 1
+
+
+def test_marks_of_events_that_went_with_their_jobs_go_too(journal: Journal) -> None:
+    history = History(journal, rules())
+    for number in range(1, 20):
+        history.run(number, 2 * number, 2 * number + 1.5)
+    hours_of(journal.path)
+    while journal.remove_ended(at(30)) is not None:
+        pass
+    hours_of(journal.path)
+    with closing(sqlite3.connect(journal.path.with_name(NAME))) as db:
+        marks = {seq for (seq,) in db.execute("select seq from marks")}
+    assert marks == {seq for seq, _ in journal.record()}
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["delete from events where seq > 5"], "restored from a copy"),
+        (["update facts set value = 'x' where name = 'id'"], "belongs to another journal"),
+    ],
+)
+def test_an_account_of_another_journal_is_refused_with_the_cure(
+    journal: Journal, statements: Iterable[str], says: str
+) -> None:
+    history = History(journal, rules())
+    history.run(1, 0, 2)
+    history.run(2, 3, 5)
+    hours_of(journal.path)
+    with closing(sqlite3.connect(journal.path)) as db, db:
+        for statement in statements:
+            db.execute(statement)
+    with pytest.raises(HostError, match=says) as error:
+        hours_of(journal.path)
+    assert "moved away" in (error.value.hint or "")
+
+
+def test_a_file_that_is_no_account_is_refused(journal: Journal) -> None:
+    History(journal, rules())
+    journal.path.with_name(NAME).write_bytes(b"no database, but long enough to be one" * 100)
+    with pytest.raises(HostError, match="cannot use the account of promises"):
+        hours_of(journal.path)
+
+
+def test_two_writers_do_not_mix(journal: Journal) -> None:
+    history = History(journal, rules())
+    history.run(1, 0, 2)
+    with AccountFile(journal.path) as file:
+        file.catch_up()
+        late = file._book()
+        history.run(2, 3, 5)
+        whole = hours_of(journal.path)
+        previous = late.last_seq
+        with pytest.raises(HostError, match="another process"):
+            file._store(late, previous, [], [])
+    assert hours_of(journal.path) == whole
