@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
+from collections.abc import Callable
 
 from drfd.linux import syscalls
 
@@ -33,6 +36,30 @@ def be_killed_first() -> None:
     """Make the kernel's OOM killer prefer this process. Raises OSError if that is not allowed."""
     with open(OOM_SCORE, "w") as file:
         file.write(str(_FIRST))
+
+
+def become_helper(*, nice: int, most_bytes: int) -> None:
+    """Give precedence to the process that has started this one, and end with it: lower the own
+    priority for the scheduler, for the OOM killer, and bound the memory. Steps that a sandbox does
+    not allow are skipped."""
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: syscalls.set_parent_death_signal(signal.SIGKILL),
+        lambda: os.setpriority(os.PRIO_PROCESS, 0, nice),
+        lambda: resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes)),
+        lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+        syscalls.set_no_new_privileges,
+        be_killed_first,
+    )
+    for ask in asked:
+        try:
+            ask()
+        except OSError:
+            continue
+
+
+def part_of_memory(part: int, least_bytes: int) -> int:
+    """Return 1/part of the machine's memory in bytes, or the least if that is more."""
+    return max(least_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)
 
 
 def take_cpus() -> None:

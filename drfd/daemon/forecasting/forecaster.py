@@ -7,9 +7,7 @@ answer late. It ends when the controller does.
 
 from __future__ import annotations
 
-import os
 import pickle
-import resource
 import signal
 import socket
 import traceback
@@ -36,7 +34,7 @@ from drfd.daemon.forecasting.messages import (
     Question,
     StartQuestion,
 )
-from drfd.linux import own_process, syscalls
+from drfd.linux import own_process
 from drfd.wording.options import changed_options
 from drfd.wording.waits import OUTSIDE, unknown_start_text, wait_text
 
@@ -54,7 +52,9 @@ class TooLong(BaseException):
 
 
 def main() -> None:
-    _limit_process()
+    most_bytes = own_process.part_of_memory(_MEMORY_PART, _LEAST_MEMORY_BYTES)
+    own_process.become_helper(nice=_NICE, most_bytes=most_bytes)
+    signal.signal(signal.SIGPROF, signal.SIG_IGN)
     channel = socket.socket(fileno=0)
     ledger, rules = LedgerCopy(), None
     with channel.makefile("rb") as messages:
@@ -72,27 +72,6 @@ def main() -> None:
                     assert rules is not None
                     answer = _answered(message, ledger, rules)
                     channel.sendall(msgspec.json.encode(answer) + b"\n")
-
-
-def _limit_process() -> None:
-    """Lower the priority of this process: for the scheduler, in memory, and for the OOM killer.
-    Steps that a sandbox does not allow are skipped."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    most_bytes = max(_LEAST_MEMORY_BYTES, pages // _MEMORY_PART)
-    asked: tuple[Callable[[], object], ...] = (
-        lambda: syscalls.set_parent_death_signal(signal.SIGKILL),
-        lambda: os.setpriority(os.PRIO_PROCESS, 0, _NICE),
-        lambda: resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes)),
-        lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
-        syscalls.set_no_new_privileges,
-        own_process.be_killed_first,
-    )
-    for ask in asked:
-        try:
-            ask()
-        except OSError:
-            continue
-    signal.signal(signal.SIGPROF, signal.SIG_IGN)
 
 
 def _stop(number: int, frame: object) -> None:
