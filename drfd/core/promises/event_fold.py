@@ -106,7 +106,9 @@ class EventFold:
         if isinstance(event, ev.DaemonStarted):
             self._take_start(event)
             return
-        self._go_to(event.at_s)
+        if not isinstance(event, ev.Launched | ev.Exited):
+            # Launchers tell the times of these two afterwards; they change nothing that counts.
+            self._go_to(event.at_s)
         match event:
             case ev.DaemonStopped():
                 self._set_away(everywhere=True)
@@ -130,8 +132,9 @@ class EventFold:
 
     def _take_start(self, event: ev.DaemonStarted) -> None:
         if event.away_since_s is not None:
-            # After a kill, no record says since when there was no daemon.
-            self._go_to(event.away_since_s)
+            # After a kill, no record says since when there was no daemon. The last event may have
+            # been one whose time a launcher has told.
+            self._go_to(max(event.away_since_s, self.account.now_ms / 1000))
             self._set_away(everywhere=True)
         self._go_to(event.at_s)
         self._is_away, self._nodes_away = False, ()

@@ -79,6 +79,20 @@ def end(hours: float) -> ev.IdsRaised | ev.Configured:
     return ev.Configured(at_s=at(hours), rules="plain")
 
 
+def test_times_that_a_launcher_tells_later_are_no_clock_set_back() -> None:
+    """A job has ended an hour before the daemon was back and took note of it."""
+    events = (
+        replace(happened(ev.Launched, 1), at_s=at(-0.1)),
+        started(hours=3, away=1),
+        replace(happened(ev.Exited, 1), at_s=at(2)),
+        started(hours=3, away=2),
+    )
+    account = folded(started(), *HOLDS, *events, end(4))
+    assert account.steps_back == 0
+    parts = Parts(4, promised=4 * HALF, away=2 * HALF, others=2 * HALF)
+    assert sums(account) == {BOBS: parts}
+
+
 # -- causes --------------------------------------------------------------------------------------
 
 
