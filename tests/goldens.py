@@ -273,6 +273,8 @@ ASKED: list[tuple[str, Message]] = [
             "limit": 10,
         },
     ),
+    ("ledger", {"since_s": 5.5, "until_s": 4_000_000_000.0, "user": "nobody"}),
+    ("ledger_check", {}),
     ("shutdown", {"kill_jobs": False}),
 ]
 EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}

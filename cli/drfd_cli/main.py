@@ -50,6 +50,7 @@ GROUPS = {
             "what was declared, what was used, what to ask for next time",
             "--by user --since 30d",
         ),
+        "ledger": ("what was promised while jobs waited, what was held of it", "--why --since 7d"),
     },
     "The daemon": {
         "drain": ("stop launching jobs (administrators)", ""),

@@ -199,6 +199,7 @@ class Daemon:
             shut_down=self.shut_down,
             loan_of=self._lender.loan,
             disk_loans_of=self._lender.disks.of,
+            trusted_s=self._retention.clock,
         )
         self._feed = EventFeed(self._engine, self._meter)
         overview = Overview(
@@ -232,6 +233,7 @@ class Daemon:
             asyncio.create_task(self._sampler.run()),
             asyncio.create_task(self._lender.run()),
             asyncio.create_task(self._retention.run()),
+            asyncio.create_task(self._requests.accountant.run()),
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_supervisor()),
             asyncio.create_task(self._pass_now_and_then()),
@@ -259,6 +261,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await self._requests.forecasts.close()
+        self._requests.accountant.close()
         self._sampler.save_curves(all_of_them=True)
         self._engine.stopped()
         for task in done - {stop}:

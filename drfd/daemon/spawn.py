@@ -36,7 +36,10 @@ log = logging.getLogger("drfd")
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
 #: Files in the controller's directory, beside the lock.
-JOURNAL_FILES = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve")
+JOURNAL_FILES = (
+    *("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve"),
+    *("promises.sqlite", "promises.sqlite-wal", "promises.sqlite-shm"),
+)
 #: Lines of approved digests: uid, digest, user name in hexadecimal; and their bytes at most.
 _DIGEST_LINES = re.compile(rb"(?:[0-9]{1,10} [0-9a-f]{64} [0-9a-f]+\n)*")
 _MAX_DIGEST_BYTES = 64 << 20

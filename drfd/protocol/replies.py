@@ -921,6 +921,136 @@ class ExecReply(TypedDict):
     attempt: int
 
 
+# -- the account of promises -----------------------------------------------------------------------
+
+
+class LeafView(TypedDict):
+    """A user in a pool; null for no pool."""
+
+    user: str
+    pool: str | None
+
+
+class LedgerSums(TypedDict):
+    """Sums over the time in which somebody waited.
+
+    `promised` is the sum of `kept` and of the causes after it. They are whole numbers: billionths
+    of the machine, by the dominant resource, times milliseconds.
+    """
+
+    waited_ms: int
+    #: The mean over the time of the part of the promise that was held; null without any.
+    kept_part: float | None
+    promised: int
+    kept: int
+    #: Missing because there was no daemon or launcher, or nothing was allowed to start.
+    away: int
+    drained: int
+    #: Missing because of a limit of the user's or the pool's, for processes outside drfd, because
+    #: others held more than they were promised, and because the job was too large for what was
+    #: free.
+    own_limit: int
+    outside: int
+    others: int
+    size: int
+
+
+class StretchView(TypedDict):
+    """A time in which a user always held less than its promise."""
+
+    since: float
+    seconds: float
+
+
+class LedgerRow(LeafView, LedgerSums):
+    #: The longest one, which may have begun earlier; null if there was none.
+    below: StretchView | None
+
+
+class LedgerStarts(TypedDict):
+    """Counts of starts by the rule that allowed them; null for events of older versions."""
+
+    why: str | None
+    all: int
+    #: Starts with which a user held more than its promise.
+    beyond: int
+    #: Of these, while somebody waited with less than its own.
+    past: int
+    #: Of these, while the first job of such a user would have fitted, and within its promise.
+    past_fitting: int
+
+
+class LedgerPair(LeafView):
+    """What a user was short of because `by` held more than its promise; null for all others."""
+
+    by: LeafView | None
+    amount: int
+
+
+class LedgerPastStart(LeafView):
+    """A start beyond the own promise while the users of `short` waited with less than theirs."""
+
+    id: int
+    at: float
+    why: str | None
+    #: Whether the first job of one of them would have fitted, and within its promise.
+    fits: bool
+    short: list[LeafView]
+
+
+class LedgerReply(TypedDict):
+    #: The hours that are summed up begin and end so; null if there are none.
+    since: float | None
+    until: float | None
+    #: Whose rows, pairs and starts are told; null for everybody's.
+    user: str | None
+    rows: list[LedgerRow]
+    #: Over all users, and how many of them there are in their pools.
+    total: LedgerSums
+    leaves: int
+    starts: list[LedgerStarts]
+    #: The largest first; so many more are left out.
+    pairs: list[LedgerPair]
+    pairs_more: int
+    #: The latest first. Not all of a user who starts very many in an hour are known singly.
+    past: list[LedgerPastStart]
+    past_more: int
+    hours: int
+    #: How often the clock was set back.
+    steps_back: int
+    #: Events left out because those before them were removed.
+    doubtful: int
+    #: The account knows the journal's events up to this one.
+    events: int
+    #: What the closed hours of the whole account are chained to, in hexadecimal.
+    chain: str
+    #: Unix time at which the account begins; null if no hour has closed.
+    begin: float | None
+
+
+class LedgerFault(TypedDict):
+    """The first hour that differs."""
+
+    hour: int
+    begin: float | None
+    text: str
+
+
+class LedgerCheckReply(TypedDict):
+    """What a check of the account has compared; only `running_s` while it goes on."""
+
+    #: Seconds that the check has taken so far: it is asked for again for its result.
+    running_s: NotRequired[float]
+    hours: NotRequired[int]
+    #: Hours that were computed again from their events.
+    computed: NotRequired[int]
+    #: Rows of the journal that were compared, and those that are gone with their jobs.
+    events: NotRequired[int]
+    gone: NotRequired[int]
+    chain: NotRequired[str]
+    fault: NotRequired[LedgerFault | None]
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 
@@ -1022,6 +1152,8 @@ Reply = (
     | ExecReply
     | UsageReply
     | WaitingReply
+    | LedgerReply
+    | LedgerCheckReply
 )
 #: The verbs whose reply is a `BatchReply`.
 BatchVerb = Literal["cancel", "hold", "release", "suspend", "resume", "signal", "set"]

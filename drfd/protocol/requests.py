@@ -368,6 +368,20 @@ class SharesRequest(Request, tag="shares", frozen=True):
     """Ask for the fair-share table."""
 
 
+class LedgerRequest(Request, tag="ledger", frozen=True):
+    """Ask what was promised to those who waited, what they held of it, and why not the rest."""
+
+    #: Unix times: hours of which a part is at or after the first, and before the second.
+    since_s: Instant | None = None
+    until_s: Instant | None = None
+    #: Only this user's; null for the sender's own, or everybody's for administrators.
+    user: Name | None = None
+
+
+class LedgerCheckRequest(Request, tag="ledger_check", frozen=True):
+    """Compute the account of promises again from the journal, and compare; for administrators."""
+
+
 class DoctorRequest(Request, tag="doctor", frozen=True):
     """Ask what is enforced on this machine."""
 
@@ -419,6 +433,8 @@ Question = (
     | ExecRequest
     | UsageRequest
     | WaitingRequest
+    | LedgerRequest
+    | LedgerCheckRequest
 )
 #: Requests that are answered by lines until the client hangs up or the stream ends.
 Stream = EventsRequest | SnapshotsRequest

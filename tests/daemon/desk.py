@@ -50,6 +50,8 @@ REPLIES: dict[str, Any] = {
     "submission": replies.SubmissionReply,
     "recent": replies.RecentReply,
     "waiting": replies.WaitingReply,
+    "ledger": replies.LedgerReply,
+    "ledger_check": replies.LedgerCheckReply,
 }
 #: A reply as JSON.
 View = dict[str, Any]

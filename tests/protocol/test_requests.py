@@ -134,6 +134,12 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ({"op": "usage", "v": 1, "id": "42_7"}, msg.UsageRequest(v=1, id="42_7")),
     ({"op": "usage", "v": 1, "user": "al"}, msg.UsageRequest(v=1, user="al")),
     ({"op": "waiting", "v": 1}, msg.WaitingRequest(v=1)),
+    ({"op": "ledger", "v": 1}, msg.LedgerRequest(v=1)),
+    (
+        {"op": "ledger", "v": 1, "since_s": 5.5, "until_s": 7.0, "user": "al"},
+        msg.LedgerRequest(v=1, since_s=5.5, until_s=7.0, user="al"),
+    ),
+    ({"op": "ledger_check", "v": 1}, msg.LedgerCheckRequest(v=1)),
     (
         {"op": "waiting", "v": 1, "text": "fit", "user": "al", "skip": None, "reverse": True},
         msg.WaitingRequest(v=1, text="fit", user="al", skip=None, reverse=True),

@@ -16,6 +16,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -29,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.journal.journal import Journal
+from drfd.journal.promises.account_file import AccountFile
+from drfd.journal.promises.check import check
 from fakes import tables
 from instance import CONFIG, wait_for
 from kernel import Kernel
@@ -189,6 +192,10 @@ class Soak:
     def _kill_somebody(self) -> None:
         whom = self.chance.choice(("controller", "launcher", "both", "runner"))
         assert self.victim.process is not None
+        if whom in ("controller", "both"):
+            # The process that keeps the account of promises dies with it, at any moment.
+            threading.Thread(target=self.victim.try_ask, args=("ledger",), daemon=True).start()
+            time.sleep(self.chance.uniform(0, 0.5))
         try:
             match whom:
                 case "controller":
@@ -294,6 +301,11 @@ class Soak:
                 end = (str(job.shown_state), job.exit_code)
                 is_lost = job_id in self.orphans and end[0] == "LOST"
                 assert end in FATES[fate][2] or is_lost, (job_id, fate, end)
+        with AccountFile(path) as file:
+            file.catch_up()
+            found = check(file, again_s=0)
+            assert found.fault is None and found.gone == 0, found
+            self.counts["events in the account"] = found.events
         self._check_runs()
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("select count(*) from payloads").fetchone() == (0,)

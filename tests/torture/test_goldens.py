@@ -295,6 +295,7 @@ SCREENS = {
     "history": "history",
     "report": "report",
     "doctor": "doctor",
+    "ledger": "ledger",
 }
 
 

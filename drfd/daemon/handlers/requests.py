@@ -28,6 +28,7 @@ from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.ranges import most_here
 from drfd.core.scheduling.certainty import Certainty
+from drfd.daemon.accounting.accountant import Accountant
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.forecasting.forecasts import Forecasts
@@ -86,6 +87,7 @@ from drfd.protocol.replies import (
     GpuLimitPart,
     HelloReply,
     JobView,
+    LedgerReply,
     LendingPart,
     LimitHoursView,
     LoanView,
@@ -144,6 +146,8 @@ class Requests:
     disk_loans_of: Callable[[Job], Sequence[DiskLoan]] = lambda job: ()
     #: The links to all launchers, if there may be several.
     links: Links | None = None
+    #: Returns Unix time by which history is removed; None for the clock of the engine.
+    trusted_s: Callable[[], float] | None = None
     _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
@@ -155,6 +159,16 @@ class Requests:
             self.engine, self._lookup, self._largest_gpu, self.link.lends_cores
         )
         self.forecasts = Forecasts(self.engine)
+
+        def now_s() -> float:
+            return self.engine.clock().at_s
+
+        self.accountant = Accountant(
+            self.engine.journal.path,
+            lambda: self.config.history,
+            now_s,
+            self.trusted_s or now_s,
+        )
         self._waits = WaitHandler(self.engine, self._lookup)
         self._waiting_rows = WaitingRows(self.engine, self._lookup)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
@@ -211,6 +225,12 @@ class Requests:
             case msg.WaitingRequest():
                 async with self._list_locks[actor.uid]:
                     return await self._waiting_rows.answer(request)
+            case msg.LedgerRequest():
+                return await self._ledger(actor, request)
+            case msg.LedgerCheckRequest():
+                if not actor.is_admin:
+                    raise NotPermitted("not-admin", "only an administrator may check the account")
+                return await self.accountant.check()
             case msg.SharesRequest():
                 shares = views.shares_view(
                     self.engine.ledger,
@@ -236,6 +256,19 @@ class Requests:
                 return self._end_stray(actor, request)
 
     # -- verbs ------------------------------------------------------------------------------
+
+    async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> LedgerReply:
+        user = request.user
+        if not actor.is_admin and user not in (None, actor.user):
+            raise NotPermitted(
+                "not-admin",
+                f"what was promised to {user} is for {user} and administrators",
+                hint="leave the user out: the sums over all users are everybody's to see",
+            )
+        if user is None and not actor.is_admin:
+            user = actor.user
+        async with self._list_locks[actor.uid]:
+            return await self.accountant.read(request.since_s, request.until_s, user)
 
     def _hello(self, actor: st.Actor) -> HelloReply:
         reply: HelloReply = {

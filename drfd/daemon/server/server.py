@@ -53,6 +53,7 @@ from drfd.protocol.requests import (
     EndStrayRequest,
     EventsRequest,
     ExecRequest,
+    LedgerCheckRequest,
     Question,
     ReloadRequest,
     Selection,
@@ -91,7 +92,7 @@ _HANGUP_CHECK_S = 5.0
 _HANGUP_CHECK_LOOKING_S = 0.25
 #: Requests that only administrators may make. Each refusal is a line in the log, so refusals are
 #: delayed: a flood of them must not fill it.
-_FOR_ADMINS = DrainRequest | EndStrayRequest | ReloadRequest | ShutdownRequest
+_FOR_ADMINS = DrainRequest | EndStrayRequest | LedgerCheckRequest | ReloadRequest | ShutdownRequest
 
 _encoder = msgspec.json.Encoder()
 

@@ -357,6 +357,23 @@ class AccountFile:
                 columns = begin_ms, end_ms, first, last
                 yield StoredHour(number, columns, zlib.decompress(data), *chains)
 
+    def begin_ms(self) -> int | None:
+        """Return when the first closed hour begins, or None if there is none."""
+        with self._reported():
+            query = "select begin_ms from hours order by number limit 1"
+            row = self._db.execute(query).fetchone()
+            return None if row is None else int(row[0])
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Have all that is read in the block be of one moment."""
+        with self._reported():
+            self._db.execute("begin")
+        try:
+            yield
+        finally:
+            self._db.execute("rollback")
+
     def head(self) -> str:
         """Return the chain after the last closed hour, in hexadecimal."""
         with self._reported():

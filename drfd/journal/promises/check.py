@@ -227,7 +227,8 @@ class _Check:
 
 def check(file: AccountFile, *, again_s: float = _AGAIN_S) -> Checked:
     """Compare the account with the journal. Raises HostError if one of them cannot be read."""
-    return _Check(file).run(again_s)
+    with file.snapshot():
+        return _Check(file).run(again_s)
 
 
 def _rows(db: Database, first_seq: int, last_seq: int) -> Iterator[EventRow]:

@@ -50,6 +50,8 @@ LOOKS = [
     msg.DoctorRequest(v=1),
     msg.UsageRequest(v=1, id=1),
     msg.WaitingRequest(v=1),
+    msg.LedgerRequest(v=1),
+    msg.LedgerCheckRequest(v=1),
     msg.SnapshotsRequest(v=1),
     msg.EventsRequest(v=1),
 ]

@@ -1,0 +1,230 @@
+"""Has the account of promises brought up to date each hour, read and checked.
+
+A fold over events takes processor time; in a thread it would hold Python's global lock and delay
+all requests. Here a process of its own does each task, one at a time, and the loop only waits for
+it. The chain that the account has reached goes to the log once a month, and at the daemon's start:
+what a log elsewhere has noted cannot be rewritten here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from drfd.common.errors import BY_KIND, DrfdError, HostError, Unavailable
+from drfd.daemon.accounting.worker import Failure, Task
+from drfd.daemon.config import HistorySettings
+from drfd.protocol.replies import LedgerCheckReply, LedgerReply
+
+log = logging.getLogger("drfd")
+
+#: Seconds from the daemon's start until the account is first brought up to date, and between two
+#: such times.
+_FIRST_S, _EVERY_S = 600.0, 3600.0
+#: Seconds that a request waits for its turn, and then for its answer.
+PATIENCE_S = 45.0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    reply: Any = None
+    failure: Failure | None = None
+
+
+class Accountant:
+    """Starts the workers. At most one brings the account up to date at a time."""
+
+    def __init__(
+        self,
+        journal: Path,
+        history: Callable[[], HistorySettings],
+        now_s: Callable[[], float],
+        trusted_s: Callable[[], float],
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`trusted_s` returns the Unix time by which history is removed; `now_s` that of the
+        clock."""
+        self._journal = journal
+        self._history = history
+        self._now_s, self._trusted_s = now_s, trusted_s
+        self._patience_s = patience_s
+        self._turn = asyncio.Lock()
+        self._check: asyncio.Task[LedgerCheckReply] | None = None
+        self._check_began_s = 0.0
+        self._logged_month: tuple[int, int] | None = None
+        #: Processes that have not ended, which threads add and remove.
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Bring the account up to date each hour. Never returns."""
+        await asyncio.sleep(_FIRST_S)
+        while True:
+            try:
+                await self.keep_up()
+            except DrfdError as error:
+                log.warning("event=promises-not-kept error=%s", error)
+            await asyncio.sleep(_EVERY_S)
+
+    async def keep_up(self) -> None:
+        """Bring the account up to date, and log its chain if that is due. Raises DrfdError."""
+        async with self._turn:
+            # Nobody reads the rows.
+            reply: LedgerReply = await self._work(since_ms=1 << 62)
+        month = time.gmtime(self._now_s())[:2]
+        if reply["chain"] and month != self._logged_month:
+            self._logged_month = month
+            log.info("event=promises-chain events=%d chain=%s", reply["events"], reply["chain"])
+
+    async def read(
+        self, since_s: float | None, until_s: float | None, user: str | None
+    ) -> LedgerReply:
+        """Return the account between these Unix times with this user's parts, or with everybody's.
+        Raises HostError, and Unavailable if there is no answer in time."""
+        asked: dict[str, Any] = {"user": user}
+        if since_s is not None:
+            asked["since_ms"] = round(since_s * 1000)
+        if until_s is not None:
+            asked["until_ms"] = round(until_s * 1000)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise _busy() from None
+        # A worker that nobody waits for any more goes on: the first one may have much to do.
+        task = asyncio.create_task(self._work_and_leave(asked))
+        task.add_done_callback(_forget)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise _busy() from None
+
+    async def check(self) -> LedgerCheckReply:
+        """Check the account, and return what was found, or for how long the check has run: then it
+        goes on, and the next call may have its result. Raises HostError."""
+        if self._check is None:
+            self._check_began_s = time.monotonic()
+            self._check = asyncio.create_task(self._check_now())
+            self._check.add_done_callback(_forget)
+        task = self._check
+        try:
+            async with asyncio.timeout(self._patience_s):
+                found = await asyncio.shield(task)
+        except TimeoutError:
+            return {"running_s": round(time.monotonic() - self._check_began_s, 1)}
+        except DrfdError:
+            self._drop(task)
+            raise
+        self._drop(task)
+        return found
+
+    def close(self) -> None:
+        """End the workers: what they have not finished is repeated."""
+        with self._guard:
+            self._is_closed = True
+            for process in self._processes:
+                process.kill()
+
+    def _drop(self, task: asyncio.Task[LedgerCheckReply]) -> None:
+        # Another caller may have got the same result, and a third one begun anew.
+        if self._check is task:
+            self._check = None
+
+    async def _check_now(self) -> LedgerCheckReply:
+        async with self._turn:
+            await self._work(since_ms=1 << 62)
+        found: LedgerCheckReply = await self._work(checks=True)
+        return found
+
+    async def _work_and_leave(self, asked: dict[str, Any]) -> LedgerReply:
+        try:
+            reply: LedgerReply = await self._work(**asked)
+            return reply
+        finally:
+            self._turn.release()
+
+    async def _work(self, **asked: Any) -> Any:
+        """Have a worker do a task, and return its reply. Raises DrfdError."""
+        keep_s = self._history().keep_s
+        before_ms = None if keep_s is None else round((self._trusted_s() - keep_s) * 1000)
+        task = Task(
+            journal=str(self._journal),
+            now_ms=round(self._now_s() * 1000),
+            forget_before_ms=before_ms,
+            **asked,
+        )
+        return await asyncio.to_thread(self._run, task)
+
+    def _run(self, task: Task) -> Any:
+        program = [sys.executable, "-I", "-m", "drfd.daemon.accounting.worker"]
+        try:
+            with self._guard:
+                if self._is_closed:
+                    raise _ended()
+                process = subprocess.Popen(
+                    [*program, msgspec.json.encode(task).decode()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd="/",
+                    env={},
+                    start_new_session=True,
+                )
+                self._processes.add(process)
+        except OSError as error:
+            raise HostError(
+                "no-accountant",
+                "drfd cannot start the process that keeps the account of promises "
+                f"({os.strerror(error.errno or 0)})",
+                hint="everything else goes on; try again in a moment",
+            ) from None
+        try:
+            out, err = process.communicate()
+        finally:
+            with self._guard:
+                self._processes.discard(process)
+        if process.returncode or not out:
+            with self._guard:
+                if self._is_closed:
+                    raise _ended()
+            log.error(
+                "event=bug in=accountant status=%d\n%s", process.returncode, err.decode()[-2000:]
+            )
+            raise HostError(
+                "accountant-failed", "the account of promises has failed; drfd's log says how"
+            )
+        answer = msgspec.json.decode(out, type=_Answer)
+        if answer.failure is not None:
+            kind = BY_KIND.get(answer.failure.kind, DrfdError)
+            raise kind(answer.failure.code, answer.failure.text, hint=answer.failure.hint)
+        return answer.reply
+
+
+def _busy() -> DrfdError:
+    return Unavailable(
+        "ledger-busy",
+        "the account of promises is still being brought up to date",
+        hint="try again in a moment",
+    )
+
+
+def _ended() -> DrfdError:
+    return Unavailable("ending", "the daemon ends", hint="try again in a moment")
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Take note of an error that nobody waits for."""
+    if not task.cancelled() and task.exception() is not None:
+        log.debug("event=promises-not-kept error=%s", task.exception())

@@ -1,0 +1,105 @@
+"""The program of a process that brings the account of promises up to date, and reads or checks it.
+
+The controller starts it with `python -m` for each task, and gives the task as JSON on the command
+line. It prints one JSON object: the reply, or an error. It reads the journal and writes the
+account's file alone. If it is killed, the next one goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from drfd.common.errors import DrfdError, short_of_memory
+from drfd.daemon.accounting.report import report
+from drfd.journal.promises.account_file import AccountFile
+from drfd.journal.promises.book import Hour
+from drfd.journal.promises.check import check
+from drfd.linux import own_process
+from drfd.protocol.replies import LedgerCheckReply, LedgerReply
+
+#: Niceness: everything else has precedence.
+_NICE = 19
+#: The part (1/n) of the machine's memory that a worker may use, and the least limit in bytes.
+_MEMORY_PART, _LEAST_MEMORY_BYTES = 10, 512 << 20
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does: it brings the account up to date, and answers."""
+
+    journal: str
+    now_ms: int
+    #: Hours that ended before that are removed; null for none.
+    forget_before_ms: int | None = None
+    #: Whether the account is checked, rather than read.
+    checks: bool = False
+    #: Which hours are read, and whose parts are told; null for everybody's.
+    since_ms: int = 0
+    until_ms: int = 1 << 62
+    user: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error, with the fields that it has in a reply."""
+
+    kind: str
+    code: str
+    text: str
+    hint: str
+
+
+def main() -> None:
+    most_bytes = own_process.part_of_memory(_MEMORY_PART, _LEAST_MEMORY_BYTES)
+    own_process.become_helper(nice=_NICE, most_bytes=most_bytes)
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    answer: object
+    try:
+        answer = {"reply": answer_to(task)}
+    except (DrfdError, MemoryError) as found:
+        error = found if isinstance(found, DrfdError) else short_of_memory()
+        failure = Failure(type(error).__name__, error.code, error.text, error.hint)
+        answer = {"failure": failure}
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+def answer_to(task: Task) -> LedgerReply | LedgerCheckReply:
+    """Do the task. Raises HostError."""
+    with AccountFile(Path(task.journal)) as file:
+        book = file.catch_up(forget_before_ms=task.forget_before_ms, now_ms=task.now_ms)
+        if task.checks:
+            found = check(file)
+            fault = found.fault
+            return {
+                "hours": found.hours,
+                "computed": found.computed,
+                "events": found.events,
+                "gone": found.gone,
+                "chain": found.chain,
+                "fault": None
+                if fault is None
+                else {
+                    "hour": fault.number,
+                    "begin": None if fault.begin_ms is None else fault.begin_ms / 1000,
+                    "text": fault.text,
+                },
+            }
+        begin_ms = file.begin_ms()
+
+        def hours() -> Iterator[Hour]:
+            for stored in file.hours(task.since_ms, task.until_ms):
+                yield stored.hour()
+            for hour in book.close_at(task.now_ms):
+                if hour.end_ms > task.since_ms and hour.begin_ms < task.until_ms:
+                    yield hour
+
+        reply = report(hours(), task.user)
+        reply["events"], reply["chain"] = file.last_seq(), file.head()
+        reply["begin"] = None if begin_ms is None else begin_ms / 1000
+        return reply
+
+
+if __name__ == "__main__":
+    main()

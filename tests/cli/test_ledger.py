@@ -1,0 +1,166 @@
+"""drf ledger: what it asks for, and its screens."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon
+from cli.drf import Drf
+
+#: The whole machine for an hour.
+HOUR = 3_600_000 * 10**9
+#: 2026-03-01 10:00 UTC, and an hour in milliseconds.
+BEGIN_S = 1_772_359_200.0
+LONG = 3_600_000
+ANN = {"user": "ann", "pool": None}
+BOB = {"user": "bob", "pool": None}
+CAUSES = dict.fromkeys(("away", "drained", "own_limit", "outside", "others", "size"), 0)
+
+
+def sums(waited_ms: int, promised: int, kept: int, **causes: int) -> dict[str, Any]:
+    return {
+        "waited_ms": waited_ms, "kept_part": 0.25, "promised": promised, "kept": kept,
+        **CAUSES, **causes,
+    }  # fmt: skip
+
+
+ANNS = {
+    **ANN, **sums(4 * LONG, 2 * HOUR, HOUR // 2, others=HOUR, size=HOUR // 2),
+    "below": {"since": BEGIN_S, "seconds": 7200.0},
+}  # fmt: skip
+#: Too short to be seen.
+BOBS = {**BOB, **sums(3, HOUR // 10**6, 0, size=HOUR // 10**6), "below": None}
+TOTAL = sums(4 * LONG + 3, 2 * HOUR + HOUR // 10**6, HOUR // 2, others=HOUR, size=HOUR // 2)
+STARTS = [
+    {"why": "reservation", "all": 2, "beyond": 2, "past": 2, "past_fitting": 1},
+    {"why": "turn", "all": 10, "beyond": 5, "past": 1, "past_fitting": 0},
+]
+PAST = {
+    **BOB, "id": 42, "at": BEGIN_S + 60, "why": "reservation", "fits": True, "short": [ANN],
+}  # fmt: skip
+
+
+def ledger(**changes: Any) -> dict[str, Any]:
+    return {
+        "since": BEGIN_S, "until": BEGIN_S + 4 * 3600, "user": None, "rows": [ANNS, BOBS],
+        "total": TOTAL, "leaves": 2, "starts": STARTS,
+        "pairs": [{**ANN, "by": BOB, "amount": HOUR}, {**ANN, "by": None, "amount": HOUR // 1000}],
+        "pairs_more": 3, "past": [PAST], "past_more": 1, "hours": 4, "steps_back": 0,
+        "doubtful": 0, "events": 99, "chain": "5c16d984fa084828" * 4, "begin": BEGIN_S, **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("COLUMNS", "80")
+    time.tzset()
+
+
+def text(screen: str) -> list[str]:
+    """Return the lines without blanks around them, and without empty ones."""
+    return [line.strip() for line in screen.splitlines() if line.strip()]
+
+
+def test_a_row_for_each_who_waited_and_the_causes_that_there_were(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    daemon.replies = {"ledger": ledger()}
+    result = drf("ledger", "--since", "2026-03-01")
+    assert text(result.screen) == text("""
+ USER    WAITED   PROMISED   KEPT   SHORT   OTHERS   SIZE   LONGEST BELOW
+ ───────────────────────────────────────────────────────────────────────────────
+ ann      4h00m        50%    25%    1.50     1.00   0.50   2h00m (Mar 01 10:00)
+ all 2    4h00m        50%    25%    1.50     1.00   0.50
+12 starts, 3 of them past somebody who was short
+in 1 of these the first job of one who was short fitted: 1 with a reservation
+4 hours from 2026-03-01 10:00:00 on, events up to 99, chain 5c16d984fa084828
+""")
+    (request,) = daemon.requests
+    assert request.pop("since_s") % 3600 == 0
+    assert request == {"op": "ledger"}
+
+
+def test_why_tells_because_of_whom_and_which_starts_went_past(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    daemon.replies = {"ledger": ledger(steps_back=1, doubtful=2)}
+    screen = text(drf("ledger", "--why", "-u", "ann").screen)
+    assert screen[6:] == text("""
+ SHORT   BECAUSE OF   HOURS
+ ──────────────────────────
+ ann     bob           1.00
+ ann     others       <0.01
+3 more with less
+whoever held more than promised took what was idle at that time
+ STARTED               ID   OF    RULE                 FITTED   PAST
+ ───────────────────────────────────────────────────────────────────
+ 2026-03-01 10:01:00   42   bob   with a reservation   yes      ann
+1 more before
+4 hours from 2026-03-01 10:00:00 on, events up to 99, chain 5c16d984fa084828
+the clock was set back 1 time: such a step counts as no time
+2 events left out: others of these jobs were removed
+""")
+    assert daemon.requests[-1]["user"] == "ann"
+
+
+def test_json_and_csv_have_the_exact_amounts(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"ledger": ledger()}
+    assert json.loads(drf("ledger", "--json").out) == ledger()
+    lines = drf("ledger", "--csv").out.splitlines()
+    assert lines == [
+        "user,pool,waited_ms,kept_part,promised,kept,others,size,own_limit,outside,drained,away,"
+        "below_since,below_seconds",
+        f"ann,,{4 * LONG},0.25,{2 * HOUR},{HOUR // 2},{HOUR},{HOUR // 2},0,0,0,0,{BEGIN_S},7200.0",
+        f"bob,,3,0.25,{HOUR // 10**6},0,0,{HOUR // 10**6},0,0,0,0,,",
+    ]
+
+
+def test_when_nobody_has_waited_it_says_so(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"ledger": ledger(total=sums(0, 0, 0), rows=[], starts=[])}
+    first, *_ = drf("ledger").screen.splitlines()
+    assert first == "nobody has waited"
+    daemon.replies = {"ledger": ledger(hours=0)}
+    assert drf("ledger").err == "drf: nothing is known of that time\n"
+
+
+FOUND = {"hours": 9, "computed": 7, "events": 99, "gone": 4, "chain": "5c16", "fault": None}
+
+
+def test_verify_asks_until_the_check_is_over(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"ledger_check": [{"running_s": 45.0}, {"running_s": 90.0}, FOUND]}
+    result = drf("ledger", "--verify")
+    assert result.out.splitlines() == [
+        "7 of 9 hours computed again, 99 events compared, 4 gone with their jobs",
+        "chain 5c16",
+        "all is as it was written",
+    ]
+    assert [each["op"] for each in daemon.requests] == ["ledger_check"] * 3
+
+
+def test_verify_tells_the_first_hour_that_differs_and_fails(drf: Drf, daemon: CannedDaemon) -> None:
+    fault = {"hour": 3, "begin": BEGIN_S, "text": "event 7 (Submitted of job 1) was changed"}
+    daemon.replies = {"ledger_check": {**FOUND, "fault": fault}}
+    result = drf("ledger", "--verify")
+    assert result.code == 1
+    assert result.out.splitlines() == [
+        "hour 3, which begins 2026-03-01 10:00:00: event 7 (Submitted of job 1) was changed",
+        "7 of 9 hours computed again, 99 events compared, 4 gone with their jobs",
+        "chain 5c16",
+        "the account is not what it was",
+    ]
+    assert json.loads(drf("ledger", "--verify", "--json").out)["fault"] == fault
+
+
+def test_what_makes_no_sense_is_wrong_usage(drf: Drf, daemon: CannedDaemon) -> None:
+    for words, fault in (
+        (["--verify", "--why"], "it goes with --json alone"),
+        (["--since", "2d", "--until", "3d"], "--since is not before --until"),
+    ):
+        result = drf("ledger", *words)
+        assert (result.code, fault in result.err) == (2, True)
+    assert not daemon.requests
