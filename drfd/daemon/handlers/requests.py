@@ -262,7 +262,7 @@ class Requests:
         if not actor.is_admin and user not in (None, actor.user):
             raise NotPermitted(
                 "not-admin",
-                f"what was promised to {user} is for {user} and administrators",
+                "what was promised to another user is for that user and administrators",
                 hint="leave the user out: the sums over all users are everybody's to see",
             )
         if user is None and not actor.is_admin:
