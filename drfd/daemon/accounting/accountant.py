@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from drfd.common.errors import BY_KIND, DrfdError, HostError, Unavailable
-from drfd.daemon.accounting.worker import Failure, Task
+from drfd.common.errors import DrfdError, HostError, Unavailable
+from drfd.daemon.accounting.messages import Answer, Task
 from drfd.daemon.config import HistorySettings
 from drfd.protocol.replies import LedgerCheckReply, LedgerReply
 
@@ -33,11 +33,6 @@ log = logging.getLogger("drfd")
 _FIRST_S, _EVERY_S = 600.0, 3600.0
 #: Seconds that a request waits for its turn, and then for its answer.
 PATIENCE_S = 45.0
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    reply: Any = None
-    failure: Failure | None = None
 
 
 class Accountant:
@@ -205,10 +200,9 @@ class Accountant:
             raise HostError(
                 "accountant-failed", "the account of promises has failed; drfd's log says how"
             )
-        answer = msgspec.json.decode(out, type=_Answer)
+        answer = msgspec.json.decode(out, type=Answer)
         if answer.failure is not None:
-            kind = BY_KIND.get(answer.failure.kind, DrfdError)
-            raise kind(answer.failure.code, answer.failure.text, hint=answer.failure.hint)
+            raise answer.failure.error()
         return answer.reply
 
 

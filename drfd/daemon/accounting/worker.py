@@ -14,7 +14,9 @@ from pathlib import Path
 import msgspec
 
 from drfd.common.errors import DrfdError, short_of_memory
+from drfd.daemon.accounting.messages import Answer, Task
 from drfd.daemon.accounting.report import report
+from drfd.daemon.error_message import ErrorMessage
 from drfd.journal.promises.account_file import AccountFile
 from drfd.journal.promises.book import Hour
 from drfd.journal.promises.check import check
@@ -27,41 +29,15 @@ _NICE = 19
 _MEMORY_PART, _LEAST_MEMORY_BYTES = 10, 512 << 20
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker does: it brings the account up to date, and answers."""
-
-    journal: str
-    now_ms: int
-    #: Hours that ended before that are removed; null for none.
-    forget_before_ms: int | None = None
-    #: Whether the account is checked, rather than read.
-    checks: bool = False
-    #: Which hours are read, and whose parts are told; null for everybody's.
-    since_ms: int = 0
-    until_ms: int = 1 << 62
-    user: str | None = None
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """An error, with the fields that it has in a reply."""
-
-    kind: str
-    code: str
-    text: str
-    hint: str
-
-
 def main() -> None:
     most_bytes = own_process.part_of_memory(_MEMORY_PART, _LEAST_MEMORY_BYTES)
     own_process.become_helper(nice=_NICE, most_bytes=most_bytes)
     task = msgspec.json.decode(sys.argv[1], type=Task)
-    answer: object
     try:
-        answer = {"reply": answer_to(task)}
+        answer = Answer(reply=answer_to(task))
     except (DrfdError, MemoryError) as found:
         error = found if isinstance(found, DrfdError) else short_of_memory()
-        failure = Failure(type(error).__name__, error.code, error.text, error.hint)
-        answer = {"failure": failure}
+        answer = Answer(failure=ErrorMessage.of(error))
     sys.stdout.buffer.write(msgspec.json.encode(answer))
 
 

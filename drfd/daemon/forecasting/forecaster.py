@@ -23,9 +23,9 @@ from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job
 from drfd.core.scheduling.certainty import Certainty
+from drfd.daemon.error_message import ErrorMessage
 from drfd.daemon.forecasting.messages import (
     MOST_CPU_S,
-    ErrorMessage,
     ForecastReply,
     ForecastRequest,
     LedgerChanges,

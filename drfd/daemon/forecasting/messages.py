@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from drfd.common.errors import BY_KIND, DrfdError
 from drfd.common.indices import Ids
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import Rules
@@ -20,6 +19,7 @@ from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model.job import LONG_BYTES, Job, Words
 from drfd.core.model.stimuli import SubmitAsked
 from drfd.core.scheduling.certainty import Certainty
+from drfd.daemon.error_message import ErrorMessage
 from drfd.journal.records import Records, encode
 
 #: Seconds of processor time that one question may cost the forecaster.
@@ -86,22 +86,6 @@ class LedgerChanges:
 
 
 Message = LedgerChanges | Rules | ForecastRequest
-
-
-class ErrorMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A refusal or a failure, with the fields that it has in a reply."""
-
-    kind: str
-    code: str
-    text: str
-    hint: str = ""
-
-    @classmethod
-    def of(cls, error: DrfdError) -> ErrorMessage:
-        return cls(type(error).__name__, error.code, error.text, error.hint)
-
-    def error(self) -> DrfdError:
-        return BY_KIND.get(self.kind, DrfdError)(self.code, self.text, hint=self.hint)
 
 
 class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):

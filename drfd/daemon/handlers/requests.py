@@ -31,9 +31,9 @@ from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.accounting.accountant import Accountant
 from drfd.daemon.config import Config, Site
 from drfd.daemon.engine.engine import Engine
+from drfd.daemon.error_message import ErrorMessage
 from drfd.daemon.forecasting.forecasts import Forecasts
 from drfd.daemon.forecasting.messages import (
-    ErrorMessage,
     ForecastReply,
     StartQuestion,
     TrialQuestion,
