@@ -56,6 +56,11 @@ class StillStarting(HostError):
     exit_code = 75
 
 
+def printable(text: str) -> str:
+    """Return the text in one line without control characters, for an error that quotes it."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
 def short_of_memory() -> HostError:
     """Return the error that replaces a MemoryError of a request which has changed nothing."""
     text = "the daemon has too little memory for this now, and has not done it"

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from drfd.common.errors import HostError
+from drfd.common.errors import HostError, printable
 
 
 class reported:
@@ -31,7 +31,7 @@ class reported:
         if not isinstance(error, sqlite3.Error | OSError | ValueError):
             return
         # SQLite may quote text from a damaged file.
-        text = "".join(sign if sign.isprintable() else "?" for sign in str(error))
+        text = printable(str(error))
         raise HostError(
             "journal",
             f"cannot {self._verb} the journal {self._path}: {text}",

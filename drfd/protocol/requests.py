@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from drfd.common.errors import Refused
+from drfd.common.errors import Refused, printable
 from drfd.protocol.codec import VERSION
 
 Id = Annotated[int, Meta(ge=1, le=1 << 53)]
@@ -476,7 +476,7 @@ def decode_request(line: bytes) -> AnyRequest:
         # A client of another version may use verbs and fields that do not exist here.
         version = _version_of(line)
         if version == VERSION:
-            text = "".join(sign if sign.isprintable() else "?" for sign in str(error)[:_QUOTE])
+            text = printable(str(error)[:_QUOTE])
             raise Refused("bad-request", f"the request cannot be understood: {text}") from None
     if version == VERSION:
         return request

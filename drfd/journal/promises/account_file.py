@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from drfd.common.errors import HostError
+from drfd.common.errors import HostError, printable
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.stored_rules import read_rules
@@ -131,10 +131,9 @@ class AccountFile:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, zlib.error) as error:
-            text = "".join(sign if sign.isprintable() else "?" for sign in str(error))
             raise HostError(
                 "promises",
-                f"cannot use the account of promises {self.path}: {text}",
+                f"cannot use the account of promises {self.path}: {printable(str(error))}",
                 hint="it can be moved away: it is then computed anew from the events that the "
                 "journal still has",
             ) from error
