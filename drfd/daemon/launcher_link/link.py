@@ -521,6 +521,7 @@ class LauncherConnection:
             beside=engine.ledger.allocated_jobs(),
             taken=engine.ledger.taken,
             most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
+            home=engine.rules.axes.home,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.
