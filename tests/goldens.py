@@ -163,6 +163,11 @@ REPORTS: list[Message] = [
     {"report": "told", **_ONE, "notice": "told"},
     {"report": "stuck", **_ONE},
     {"report": "listed", "known": [[5, 1], [6, 2]]},
+    {
+        "report": "nodes",
+        "away": None,
+        "nodes": {"n1": {"cores": 32, "memory_bytes": 128 << 30, "fault": "it is down"}},
+    },
     {"report": "gpus", "driver": "nvidia", "line": '{"gpus":[],"why":null}'},
 ]
 

@@ -313,7 +313,12 @@ class Requests:
         away_since_s = None
         if away_s is not None and self.link.is_missed():
             away_since_s = self.engine.clock().at_s - away_s
-        found = machine_views(ledger, self.engine.rules, away_since_s=away_since_s, causes={})
+        found = machine_views(
+            ledger,
+            self.engine.rules,
+            away_since_s=away_since_s,
+            causes={} if self.links is None else self.links.node_faults(),
+        )
         return {"nodes": found, **views.drain_part(ledger)}
 
     def _limit_hours(self) -> list[LimitHoursView]:

@@ -459,6 +459,30 @@ class GpusReport(Struct, tag_field="report", tag="gpus", frozen=True, kw_only=Tr
     line: str
 
 
+class NodeFacts(Struct, frozen=True):
+    """What a launcher knows of one of its nodes."""
+
+    cores: int
+    memory_bytes: int
+    #: Why it starts no jobs; empty if it does.
+    fault: str
+
+
+class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=True):
+    """All nodes on which the launcher can start jobs. One of the controller's own machine alone
+    does not report any."""
+
+    #: Why none of them starts jobs, or None.
+    away: str | None
+    nodes: dict[str, NodeFacts]
+
+    def fault_of(self, name: str) -> str:
+        """Return why the node starts no jobs, or nothing if it does."""
+        if self.away is not None:
+            return self.away
+        return self.nodes[name].fault if name in self.nodes else "Slurm has no node of this name"
+
+
 AttemptReport = (
     StartedReport
     | LaunchAbortedReport
@@ -469,10 +493,12 @@ AttemptReport = (
     | RemovedReport
     | ToldReport
 )
-Report = HelloReport | ListedReport | StuckReport | ExecReport | GpusReport | AttemptReport
+Report = (
+    HelloReport | ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
+)
 
 
-_Tagged = StuckReport | ExecReport | GpusReport | AttemptReport
+_Tagged = StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
 _decode_tagged = msgspec.json.Decoder[_Tagged](_Tagged).decode
 
 

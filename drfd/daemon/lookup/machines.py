@@ -42,7 +42,7 @@ def machine_views(
         since_s = ledger.nodes_away.get(node.name) if ledger.axes.nodes else away_since_s
         own = ledger.node_drains.get(node.name) if node.name else None
         state, since_s, text = _standing(
-            since_s, own or ledger.drained, causes.get(node.name, _NO_LAUNCHER)
+            since_s, own or ledger.drained, causes.get(node.name) or _NO_LAUNCHER
         )
         view: MachineView = {
             "name": node.name,
