@@ -66,6 +66,7 @@ from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     ListedReport,
     MissingReport,
+    NodeFacts,
     NodesReport,
     RemovedReport,
     Report,
@@ -198,6 +199,12 @@ class Link:
         if seen is None:
             return {}
         return {name: fault for name in names if (fault := seen.fault_of(name))}
+
+    def node_facts(self) -> dict[str, NodeFacts]:
+        """Return what this launcher knows of its nodes, if it tells of any."""
+        seen = self.seen_nodes
+        names = self.nodes.names or ()
+        return {} if seen is None else {n: seen.nodes[n] for n in names if n in seen.nodes}
 
     def lends_cores(self) -> bool:
         """Return whether idle cores are lent to running jobs."""

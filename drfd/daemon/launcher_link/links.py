@@ -15,7 +15,7 @@ from drfd.core.model.lifecycle import Effect
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.engine.nodes import NO_NODES, Nodes
 from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.launcher_link.messages import LaunchSettings, NodeFacts
 
 
 class Links:
@@ -34,6 +34,10 @@ class Links:
         """Return the nodes on which nothing starts just now, and why; "" if their launcher is
         away."""
         return {name: text for link in self._links for name, text in link.node_faults().items()}
+
+    def node_facts(self) -> dict[str, NodeFacts]:
+        """Return what the launchers know of their nodes."""
+        return {name: facts for link in self._links for name, facts in link.node_facts().items()}
 
     def perform(self, effect: Effect, job: Job) -> None:
         link = self.of(job)

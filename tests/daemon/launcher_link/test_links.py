@@ -28,6 +28,7 @@ from drfd.core.model.job import Job, JobState, Outcome
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, NO_NODES, Nodes, home_and_others
+from drfd.daemon.handlers.doctor import node_warnings
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
@@ -337,3 +338,25 @@ async def test_what_is_the_matter_with_all_nodes_is_so_with_each(two: Open) -> N
         b.n1.send({"report": "nodes", "away": None, "nodes": {}})
         unknown = {"n1": "Slurm has no node of this name"}
         await until(lambda: b.links.node_faults() == unknown, b.links.node_faults)
+
+
+async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(
+    two: Open,
+) -> None:
+    async with two() as b:
+        await b.both()
+        b.n1.send(nodes("Slurm says that it is down"))
+        await until(b.links.node_faults, lambda: "nothing is heard")
+        assert "no job starts on node n1: Slurm says that it is down" in node_warnings(
+            RULES.axes, b.links
+        )
+        small = {"cores": 1, "memory_bytes": 1 << 30, "fault": ""}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": small}})
+        await until(lambda: not b.links.node_faults(), b.links.node_faults)
+        cores, memory = node_warnings(RULES.axes, b.links)
+        assert cores.endswith("but Slurm has 1 there: drfd gives out more than there is")
+        assert memory.startswith('[nodes.n1] memory = "') and "has 1G there" in memory
+        await b.n1.leave()
+        await until(b.links.node_faults, lambda: "it is not away")
+        away = "no job starts on node n1: the launcher of Slurm's nodes is away"
+        assert away in node_warnings(RULES.axes, b.links)
