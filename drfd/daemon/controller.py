@@ -206,10 +206,11 @@ class Daemon:
             self._engine,
             Lookup(self._engine, self._meter),
             self._curves,
-            self._requests.notices,
-            self._link.gpu_use.gpus,
-            self._lender.loan,
-            self._lender.disks.of,
+            notices=self._requests.notices,
+            gpus=self._link.gpu_use.gpus,
+            machines=lambda: self._requests.machines() if self._engine.ledger.axes.nodes else [],
+            loan_of=self._lender.loan,
+            disk_loans_of=self._lender.disks.of,
         )
         self._snapshots = SnapshotFeed(overview)
         self._metrics = MetricsSource(

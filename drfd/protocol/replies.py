@@ -1140,7 +1140,12 @@ class MachinePart(GpusPart):
     counts: dict[str, int]
 
 
-class CommonSnapshot(MachinePart, DrainPart):
+class MachinesPart(TypedDict):
+    #: The machines on which jobs run; sent where there are several.
+    machines: NotRequired[list[MachineView]]
+
+
+class CommonSnapshot(MachinePart, MachinesPart, DrainPart):
     """The part of a snapshot that is the same for all users."""
 
     at: float

@@ -93,6 +93,7 @@ from drfd.protocol.replies import (
     LendingPart,
     LimitHoursView,
     LoanView,
+    MachineView,
     NodesReply,
     Reply,
     ServiceState,
@@ -309,17 +310,20 @@ class Requests:
         return reply
 
     def _nodes(self) -> NodesReply:
+        return {"nodes": self.machines(), **views.drain_part(self.engine.ledger)}
+
+    def machines(self) -> list[MachineView]:
+        """Return the machines on which jobs run, the daemon's own first."""
         ledger, away_s = self.engine.ledger, self.link.away_s()
         away_since_s = None
         if away_s is not None and self.link.is_missed():
             away_since_s = self.engine.clock().at_s - away_s
-        found = machine_views(
+        return machine_views(
             ledger,
             self.engine.rules,
             away_since_s=away_since_s,
             causes={} if self.links is None else self.links.node_faults(),
         )
-        return {"nodes": found, **views.drain_part(ledger)}
 
     def _limit_hours(self) -> list[LimitHoursView]:
         return views.limit_hours_view(self.engine.limit_hours, self.engine.clock().at_s)
