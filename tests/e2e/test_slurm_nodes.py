@@ -88,7 +88,7 @@ def kill_slurm_launcher(instance: Instance) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Iterator[Instance]:
+def service() -> Iterator[tuple[Instance, Cluster]]:
     """A daemon with a Slurm of its own, both of which all tests of the module have."""
     instance = Instance(CONFIG)
     directory = instance.root / "cluster"
@@ -100,7 +100,7 @@ def whole() -> Iterator[Instance]:
     try:
         cluster.start()
         instance.start()
-        yield instance
+        yield instance, cluster
     finally:
         try:
             # While Slurm is there to end them.
@@ -111,7 +111,13 @@ def whole() -> Iterator[Instance]:
 
 
 @pytest.fixture
-def instance(whole: Instance) -> Iterator[Instance]:
+def cluster(service: tuple[Instance, Cluster]) -> Cluster:
+    return service[1]
+
+
+@pytest.fixture
+def instance(service: tuple[Instance, Cluster]) -> Iterator[Instance]:
+    whole, _ = service
     wait_for("all nodes", lambda: all(node["state"] == "up" for node in nodes_of(whole).values()))
     yield whole
     whole.restart_if_dead()
@@ -289,6 +295,102 @@ def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(
     wait_for(
         "no attempt left", lambda: not [*(instance.state / "slurm-launcher/attempts").iterdir()]
     )
+
+
+@slurm
+def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(
+    instance: Instance, cluster: Cluster
+) -> None:
+    cluster.ask("scontrol", "update", "nodename=n1", "state=drain", "reason=new fan")
+    try:
+        said = "Slurm says that it is drained: new fan"
+        wait_for("a word of it", lambda: nodes_of(instance)["n1"]["text"] == said)
+        assert nodes_of(instance)["n1"]["state"] == "away"
+        assert f"n1 is away: {said}\n" in instance.drf("nodes").stdout
+        assert f"warning: no job starts on node n1: {said}\n" in instance.drf("doctor").stdout
+        lines = instance.drf("top", "--once").stdout.splitlines()
+        assert [line.split()[0] for line in lines if line.rstrip().endswith(" away")] == ["n1"]
+        waits = instance.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+        assert why(instance, waits)["code"] == "NODE_AWAY"
+        beside = instance.submit(*BIG, "--", "true")
+        assert instance.wait_end(beside)["node"] == "n2"
+        assert instance.show(waits)["state"] == "PENDING"
+    finally:
+        cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
+    assert instance.wait_end(waits)["state"] == "COMPLETED"
+
+
+@slurm
+def test_a_job_whose_node_goes_down_is_lost_and_retried_on_another(
+    instance: Instance, cluster: Cluster
+) -> None:
+    script = "echo $SLURMD_NODENAME >> ran; while ! [ -e gate ]; do sleep 0.1; done"
+    asked = (*BIG, "--constraint", "big")
+    retried = instance.submit(
+        *asked, "--retry", "1", "--retry-on", "lost", "--", "sh", "-c", script
+    )
+    first = instance.wait_state(retried, "RUNNING")["node"]
+    plain = instance.submit(*BIG, "--", "sleep", "1000")
+    other = instance.wait_state(plain, "RUNNING")["node"]
+    assert {first, other} == {"n1", "n2"}
+    wait_for("its first line", (instance.work / "ran").exists)
+    instance.drf("cancel", plain)
+    instance.wait_end(plain)
+    cluster.ask("scontrol", "update", f"nodename={first}", "state=down", "reason=test")
+    job = wait_for("its retry", lambda: _second_attempt(instance, retried))
+    # Slurm takes the node back as soon as its slurmd says that it is there.
+    (instance.work / "gate").touch()
+    job = instance.wait_end(retried)
+    assert (job["state"], job["attempt"]) == ("COMPLETED", 2), job
+    assert (instance.work / "ran").read_text().splitlines() == [first, job["node"]]
+    wait_for("idle nodes", cluster.are_idle)
+
+
+def _second_attempt(instance: Instance, job_id: int) -> dict[str, Any] | None:
+    job = instance.show(job_id)
+    return job if job["attempt"] == 2 and job["state"] in ("RUNNING", "COMPLETED") else None
+
+
+@slurm
+def test_a_job_that_its_user_ends_by_scancel_has_failed(
+    instance: Instance, cluster: Cluster
+) -> None:
+    """Before slurmctld has died: afterwards it gives ids twice, and of a cancelled job with such an
+    id nobody knows who has ended it."""
+    runs = instance.submit(*BIG, "--node", "n1", "--", "sleep", "1000")
+    instance.wait_state(runs, "RUNNING")
+    (own,) = (name for name, state, _ in cluster.jobs() if state == "RUNNING")
+    cluster.ask("scancel", own)
+    job = instance.wait_end(runs)
+    assert (job["state"], job["node"]) == ("FAILED", "n1"), job["outcome"]
+
+
+@slurm
+def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(
+    instance: Instance, cluster: Cluster
+) -> None:
+    script = "echo x >> ran; while ! [ -e gate ]; do sleep 0.1; done; exit 5"
+    runs = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", script)
+    instance.wait_state(runs, "RUNNING")
+    wait_for("its first line", (instance.work / "ran").exists)
+    cluster.kill("slurmctld")
+    try:
+        waits = instance.submit("-c", "1", "-m", "64M", "--node", "n2", "--", "sh", "-c", WHERE)
+        here = instance.submit("-c", "1", "-m", "64M", "--node", "head", "--", "true")
+        assert instance.wait_end(here)["state"] == "COMPLETED"
+        wait_for("a word of it", lambda: nodes_of(instance)["n2"]["state"] == "away")
+        assert nodes_of(instance)["n2"]["text"].startswith("slurmctld does not answer")
+        assert nodes_of(instance)["head"]["state"] == "up"
+        assert instance.show(runs)["state"] == "RUNNING"
+    finally:
+        cluster.start_controller()
+    job = instance.wait_end(waits)
+    assert (job["state"], job["attempt"]) == ("COMPLETED", 1)
+    assert instance.output(waits) == "on n2\n"
+    (instance.work / "gate").touch()
+    job = instance.wait_end(runs)
+    assert (instance.work / "ran").read_text() == "x\n"
+    assert (job["state"], job["attempt"]) in (("FAILED", 1), ("LOST", 1)), job
 
 
 @pytest.fixture
