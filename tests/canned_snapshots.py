@@ -110,6 +110,27 @@ def with_gpus() -> Row:
     return shown
 
 
+def machine(name: str, **changes: Any) -> Row:
+    """A machine of Slurm's without jobs, unless changed."""
+    return {
+        "name": name, "engine": "slurm", "features": [], "state": "up", "since": None, "text": "",
+        "capacity": resources(32.0, 120 * GIB), "allocated": resources(), "running": 0, **changes,
+    }  # fmt: skip
+
+
+def with_nodes() -> Row:
+    """Three machines, one of them away; and the jobs."""
+    shown = three_jobs()
+    shown["capacity"] = resources(80.0, 360 * GIB, 2 * GIB, GIB, gpu=4)
+    home = {"engine": "local", "capacity": CAPACITY, "allocated": resources(11.0, 40 * GIB, gpu=2)}
+    shown["machines"] = [
+        machine("atlas", **home, running=2),
+        machine("n1", allocated=resources(20.0, 60 * GIB), running=1),
+        machine("n2.example.org", state="away", since=AT_S - 90, text="Slurm says that it is down"),
+    ]
+    return shown
+
+
 def three_jobs() -> Row:
     """Two users of a lab and one alone; a job near its limit, one that waits, one that ended."""
     running = [

@@ -163,6 +163,11 @@ REPORTS: list[Message] = [
     {"report": "told", **_ONE, "notice": "told"},
     {"report": "stuck", **_ONE},
     {"report": "listed", "known": [[5, 1], [6, 2]]},
+    {
+        "report": "nodes",
+        "away": None,
+        "nodes": {"n1": {"cores": 32, "memory_bytes": 128 << 30, "fault": "it is down"}},
+    },
     {"report": "gpus", "driver": "nvidia", "line": '{"gpus":[],"why":null}'},
 ]
 
@@ -198,6 +203,8 @@ _WORDY: Message = {
         "gres": {"gpu": 1},
         "gres_memory": {"gpu": 20 << 30},
     },
+    "node": "head",
+    "features": ["ssd"],
     "notify": {"on": ["end"], "argv": ["true"]},
     "preemptible": True,
     "after": [{"id": 1, "want": "any"}],
@@ -257,6 +264,9 @@ ASKED: list[tuple[str, Message]] = [
     ("report", {"past": {"pool": "root.A"}, "by": "name", "limit": 10, "least": 1}),
     ("drain", {"on": True}),
     ("drain", {"on": False}),
+    ("drain", {"on": True, "node": "head", "reason": "new fan"}),
+    ("nodes", {}),
+    ("drain", {"on": False, "node": "head"}),
     ("reload", {}),
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
@@ -281,7 +291,8 @@ EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standi
 #: The first line of a stream that has no end.
 SNAPSHOT: Message = {"op": "snapshots", "v": 1, "every_s": 1.0}
 #: What the conversation is held with.
-SETTINGS = CONFIG + "[gres]\ngpu = [0, 1]\n" + ALONE
+_NODE = '[nodes.head]\nengine = "local"\nfeatures = ["ssd"]\n'
+SETTINGS = CONFIG + "[gres]\ngpu = [0, 1]\n" + _NODE + ALONE
 _PASSING = ("STARTING", "STOPPING", "CLEANING")
 
 

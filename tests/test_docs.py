@@ -27,7 +27,7 @@ MANUAL = "\n".join(
     [README, GUIDE, CONFIGURATION]
     + [
         (ROOT / "docs" / f"{name}.md").read_text()
-        for name in ("administration", "enforcement", "python", "simulator")
+        for name in ("administration", "cluster", "enforcement", "python", "simulator")
     ]
 )
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
@@ -124,8 +124,10 @@ def test_every_verb_is_in_the_manual_and_every_option_has_help(verb: str) -> Non
 
 def test_every_configuration_key_is_in_its_document() -> None:
     """The keys that the parser asks for, read off its source."""
-    source = (ROOT / "drfd" / "daemon" / "config.py").read_text()
-    keys = set(re.findall(r'\.(?:take|table|tables)\(\s*"(\w+)"', source))
+    keys = set()
+    for name in ("config", "cluster"):
+        source = (ROOT / "drfd" / "daemon" / f"{name}.py").read_text()
+        keys |= set(re.findall(r'\.(?:take|table|tables)\(\s*"(\w+)"', source))
     for key in keys:
         assert re.search(rf"\b{key}\b", CONFIGURATION), f"configuration.md lacks {key}"
 

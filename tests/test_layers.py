@@ -68,10 +68,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd.daemon": {
         "calendar": set(),
+        "cluster": set(),
         "countable": set(),
         "pool_warnings": set(),
         "gpu_report": set(),
-        "config": {"calendar", "countable", "pool_warnings"},
+        "config": {"calendar", "cluster", "countable", "pool_warnings"},
         "users": {"config"},
         "engine": {"calendar", "config", "users"},
         "error_message": set(),
@@ -79,7 +80,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "accounting": {"config", "error_message"},
         "monitoring": {"config", "countable", "engine"},
         "launcher_link": {"countable", "engine", "monitoring"},
-        "spawn": {"config", "countable", "launcher_link"},
+        "spawn": {"cluster", "config", "countable", "launcher_link"},
         "lookup": {"countable", "engine", "monitoring", "users"},
         "watching": {"engine", "monitoring", "users", "lookup"},
         "handlers": {
@@ -94,7 +95,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("watching", "handlers", "server"),
         },
         "main": {
-            *("calendar", "countable", "pool_warnings", "gpu_report", "config", "spawn"),
+            *("calendar", "cluster", "countable", "pool_warnings", "gpu_report", "config", "spawn"),
             *("handlers", "server", "metrics", "controller"),
         },
         "__main__": {"main"},

@@ -43,6 +43,7 @@ GROUPS = {
         "wait": ("wait until jobs have ended", "--timeout 1h 41 42 && drf log 42"),
         "log": ("the output of jobs", "-f 41 42"),
         "shares": ("who holds how much, and who is entitled to it", "--json"),
+        "nodes": ("the machines: what each has and gives, and whether jobs start", "--json"),
     },
     "What has been": {
         "history": ("jobs that have ended, and what they used", "-s failed --since 7d"),
@@ -130,7 +131,7 @@ _ELSEWHERE = {
     "condor_qedit": "drf set",
     "condor_wait": "drf wait ID",
     "condor_drain": "drf drain",
-    "condor_status": "drf doctor, or drf shares",
+    "condor_status": "drf nodes, or drf shares",
     "condor_userprio": "drf shares",
     **dict.fromkeys(("rerun", "restart", "again", "redo", "requeue", "resubmit"), "drf retry ID"),
     "version": "drf --version",

@@ -19,6 +19,7 @@ from drfd.client.words import (
     is_clock,
     parse_after,
     parse_begin,
+    parse_features,
     parse_gres,
     parse_id,
     parse_ids,
@@ -277,6 +278,11 @@ def job_ids(*, required: bool, only_read: bool = False) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def _flat_or_none(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Join the lists of all occurrences into one tuple, which may be empty."""
+    return _flat(ctx, param, value) or ()
+
+
 def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Join the lists of all occurrences into one tuple, or return None for an option not given."""
     if isinstance(param, click.Option) and not value:
@@ -506,7 +512,9 @@ class JobCommand(GroupedHelp):
 
 #: The headings of the help, with the names of the parameters below each.
 _GROUPS = {
-    "What it asks for": {"cores", "mem", "io", "gres", "time", "pool", "priority"},
+    "What it asks for": {
+        *("cores", "mem", "io", "gres", "node", "constraint", "time", "pool", "priority"),
+    },
     "When it runs": {
         "after",
         "begin",
@@ -537,6 +545,15 @@ demand_options = all_of(
         type=GRES,
         multiple=True,
         help="What is counted here: gpu=2, gpu=1,memory=20G.",
+    ),
+    click.option("--node", metavar="NAME", help="Of several machines, only this one."),
+    click.option(
+        "--constraint",
+        metavar="FEATURE,...",
+        type=QuantityParam("FEATURE,...", parse_features),
+        multiple=True,
+        callback=_flat_or_none,
+        help="Only machines with all of these.",
     ),
     click.option("-t", "--time", type=LIMIT, help="Wall time: 90s, 12h, unlimited."),
     click.option("-n", "--name", help="A name for lists."),

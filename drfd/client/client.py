@@ -22,6 +22,7 @@ from drfd.client.words import (
     Ref,
     parse_after,
     parse_begin,
+    parse_features,
     parse_id,
     parse_ids,
     parse_if_never,
@@ -80,6 +81,10 @@ class ChangeOptions(TypedDict, total=False):
 class SubmitOptions(ChangeOptions, total=False):
     """Keywords of `Client.submit`; those left out, and None, take the daemon's defaults."""
 
+    #: Of several machines, the only one that will do; and the features that it must have, such as
+    #: "ssd,avx512".
+    node: str | None
+    constraint: str | Iterable[str] | None
     #: Indices of an array: "0-99%5" (five at once), or a range.
     array: str | range | None
     #: Start only after `release`.
@@ -153,9 +158,10 @@ class Client:
         """Queue a job, or many tasks with `array`, and return its id.
 
         `SubmitOptions` lists the keywords: cores, memory, io, gres, time, name, pool, priority,
-        array, after, begin, group, hold, preemptible, retry, retry_on, warn, stdout, stderr,
-        append, output_max, notify, notify_command, cwd, env, export, script. Values are as on the
-        command line. The job is queued exactly once, even if the daemon is restarted meanwhile.
+        node, constraint, array, after, begin, group, hold, preemptible, retry, retry_on, warn,
+        stdout, stderr, append, output_max, notify, notify_command, cwd, env, export, script. Values
+        are as on the command line. The job is queued exactly once, even if the daemon is restarted
+        meanwhile.
 
         Raises Refused for a value that cannot be read or that the daemon does not accept.
         """
@@ -337,12 +343,14 @@ def _submission(
         raise Refused("bad-value", "retry_on says when to try again; retry how often")
     env, cwd, after = options.get("env"), options.get("cwd"), options.get("after")
     on, warn, never = options.get("retry_on"), options.get("warn"), options.get("if_never")
-    most = options.get("output_max")
+    most, features = options.get("output_max"), options.get("constraint") or ()
     return Submission(
         argv=[os.fspath(word) for word in argv],
         env=_own_environment(options.get("export", ())) if env is None else dict(env),
         cwd=None if cwd is None else os.fspath(cwd),
         **_demand(options),
+        node=options.get("node"),
+        constraint=tuple(parse_features(features) if isinstance(features, str) else features),
         time=_limit(options.get("time")),
         name=options.get("name"),
         pool=options.get("pool"),

@@ -54,6 +54,9 @@ class Submission:
     io: tuple[Rates, ...] = ()
     #: Countable resources, in one or several lists.
     gres: tuple[tuple[Gres, ...], ...] = ()
+    #: Of several machines, the only one that will do, and the features that it must have.
+    node: str | None = None
+    constraint: tuple[str, ...] = ()
     #: In seconds; 0 for no limit.
     time: int | None = None
     name: str | None = None
@@ -100,6 +103,8 @@ class Submission:
             "argv": self.argv,
             "cwd": _working_directory() if self.cwd is None else os.path.abspath(self.cwd),
             "demand": demand_fields(self.cores, self.mem, self.io, self.gres),
+            "node": self.node,
+            "features": list(dict.fromkeys(self.constraint)) or None,
             "name": self.name or self._usual_name(),
             "pool": self.pool,
             "time_limit_s": self.time,
@@ -142,6 +147,8 @@ class Submission:
             self.stderr,
             self.notify_command,
             self.cwd,
+            self.node,
+            *self.constraint,
         )
         if not_text(dict.fromkeys((word for word in texts if word), "")):
             raise Refused("bad-value", "the value of an option is not UTF-8 text")

@@ -52,6 +52,9 @@ _SPAN = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+")
 _TWELVE = re.compile(r"\b(0?[1-9]|1[0-2])(:[0-5][0-9])?\s*([ap])\.?m\b\.?")
 
 #: A job or an array, or a task as `42_7`.
+#: A feature of a machine, as the configuration names it.
+_FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
+
 Ref = int | str
 
 
@@ -95,6 +98,16 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
             raise _bad("gres", text, "more than any machine has", "write gpu=2, or gpu for one")
         found.append(Gres(match[1], count))
     return tuple(found)
+
+
+def parse_features(text: str) -> list[str]:
+    """Return the features of "ssd,avx512", or of "ssd&avx512" as Slurm writes it."""
+    found = [part.strip() for part in text.replace("&", ",").split(",")]
+    for each in found:
+        if not _FEATURE.fullmatch(each):
+            hint = "write ssd, or ssd,avx512 for a machine with both"
+            raise _bad("constraint", text, "not a list of features", hint)
+    return found
 
 
 def _with_memory(text: str, amount: str, before: list[Gres]) -> Gres:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SYSTEM_SOCKET = Path("/run/drfd/drfd.sock")
-#: Where Slurm's scripts send a datagram when a job starts or ends.
-SYSTEM_SLURM_SOCKET = Path("/run/drfd/slurm.sock")
 SYSTEM_STATE = Path("/var/lib/drfd")
+#: Where Slurm's scripts send a datagram when a job starts or ends.
+SYSTEM_SLURM_SOCKET = SYSTEM_STATE / "slurm-launcher" / "events.sock"
 #: Where Slurm's script notes the first start of each attempt.
 SYSTEM_SLURM_STARTS = SYSTEM_STATE / "slurm-launcher" / "started"
 SYSTEM_CONFIG = Path("/etc/drfd/drfd.toml")

@@ -57,6 +57,15 @@ from drfd.core.fairness.rules import (
 from drfd.core.model.job import show_path
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
+from drfd.daemon.cluster import (
+    Nodes,
+    SlurmSettings,
+    node_gres,
+    read_nodes,
+    read_slurm,
+    slurm_warnings,
+    with_nodes,
+)
 from drfd.daemon.countable import (
     Countables,
     gpu_warnings,
@@ -165,6 +174,10 @@ class Config:
     disks: tuple[DiskConfig, ...] | None = None
     #: Countable resources, sorted by name.
     countables: Countables = ()
+    #: The machines, if there are several, the controller's own first; and how those of Slurm's are
+    #: reached.
+    nodes: Nodes = ()
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: Settings of single users, by (pool, user).
@@ -207,6 +220,10 @@ class Config:
     metrics: MetricsSettings = MetricsSettings()
 
 
+#: Tables of the main file without which other files may not be understood.
+_NAMED = ("disk", "gres", "nodes")
+
+
 def load(path: Path) -> Config:
     """Return the configuration in `path` and, if it is called drfd.toml, in drfd.d/*.toml beside
     it. Raises ConfigError, also when the file does not exist."""
@@ -216,8 +233,8 @@ def load(path: Path) -> Config:
         for extra_path in _extras(path.parent / "drfd.d"):
             extra = _read(extra_path)
             # Each file is checked alone first, so that an error names it. Limits of its pools may
-            # name disks and countable resources of the main file.
-            alone: Toml = deepcopy({key: tree[key] for key in ("disk", "gres") if key in tree})
+            # name disks and countable resources of the main file, and its nodes are beside those.
+            alone: Toml = deepcopy({key: tree[key] for key in _NAMED if key in tree})
             _merge(alone, extra)
             parse(alone, str(extra_path))
             _merge(tree, extra)
@@ -245,13 +262,14 @@ def parse(tree: Toml, source: str) -> Config:
     disks = _disks(top)
     countables = read_gres(top.table("gres"))
     shared = shared_memory(countables)
-    nodes = PoolTables(
-        [disk.name for disk in disks or ()],
-        [each.name for each in countables if each.shared_bytes is None],
-        None if shared is None else shared[0],
+    nodes = read_nodes(top.table("nodes"), None if shared is None else shared[0])
+    counted = [each.name for each in countables if each.shared_bytes is None]
+    counted += [name for name in node_gres(nodes) if name not in counted]
+    pool_tables = PoolTables(
+        [disk.name for disk in disks or ()], counted, None if shared is None else shared[0]
     )
-    nodes.read_pools(top.table("pools"))
-    nodes.read_users(top.table("users"))
+    pool_tables.read_pools(top.table("pools"))
+    pool_tables.read_users(top.table("users"))
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
     config = Config(
         cores_milli=capacity.take("cores", parse_cores, None),
@@ -260,8 +278,10 @@ def parse(tree: Toml, source: str) -> Config:
         disks=disks,
         countables=countables,
         defaults=_defaults(top.table("defaults")),
-        pools=nodes.pools,
-        members=nodes.members,
+        nodes=nodes,
+        slurm=read_slurm(top.table("slurm"), nodes),
+        pools=pool_tables.pools,
+        members=pool_tables.members,
         grace_s=enforcement.take("grace", parse_duration, 10),
         max_pids=enforcement.take("processes", read_count, 4096),
         processes_total=enforcement.take("processes_total", read_count, None),
@@ -496,15 +516,17 @@ def survey(
         else (),
         gres=tuple((name, len(each)) for name, each in instances if each),
     )
+    own_axes = Axes(
+        gres=tuple(name for name, _ in instances),
+        disks=tuple(disk.name for disk in disks),
+        instances=instances,
+        places=places_of(instances, gpus),
+        shared=shared_memory(config.countables),
+    )
+    axes, whole = with_nodes(own_axes, capacity, config.nodes)
     rules = Rules(
-        axes=Axes(
-            gres=tuple(name for name, _ in instances),
-            disks=tuple(disk.name for disk in disks),
-            instances=instances,
-            places=places_of(instances, gpus),
-            shared=shared_memory(config.countables),
-        ),
-        capacity=capacity,
+        axes=axes,
+        capacity=whole,
         pools=config.pools,
         members=config.members,
         policy=config.policy,
@@ -528,6 +550,7 @@ def survey(
     warnings = (
         *_warn_of_overcommitment(capacity, machine, config),
         *_warn_of_shared_devices(disks),
+        *slurm_warnings(config.nodes, config.slurm),
         *gpu_warnings(config.countables, gpus),
         *bound_warnings(rules),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),

@@ -100,8 +100,8 @@ class Surroundings:
     """The parameters of a daemon beside its configuration."""
 
     places: spawn.Places
-    #: The launcher that ends with this daemon, or None if the service manager runs one.
-    launcher: spawn.OwnLauncher | None
+    #: The launchers that end with this daemon; none if the service manager runs them.
+    launchers: tuple[spawn.OwnLauncher, ...]
     manager: Service
     install: InstallContext
     #: Uids of administrators, and of system users for whom jobs may run.
@@ -127,7 +127,7 @@ class Daemon:
         """`reread` reads the configuration again, and raises ConfigError if it is wrong."""
         places, install = surroundings.places, surroundings.install
         self._lock = surroundings.lock
-        self._launcher = surroundings.launcher
+        self._launchers = surroundings.launchers
         self._reread = reread
         self.journal = Journal(places.journal)
         self._meter = Meter(time.monotonic)
@@ -206,10 +206,11 @@ class Daemon:
             self._engine,
             Lookup(self._engine, self._meter),
             self._curves,
-            self._requests.notices,
-            self._link.gpu_use.gpus,
-            self._lender.loan,
-            self._lender.disks.of,
+            notices=self._requests.notices,
+            gpus=self._link.gpu_use.gpus,
+            machines=lambda: self._requests.machines() if self._engine.ledger.axes.nodes else [],
+            loan_of=self._lender.loan,
+            disk_loans_of=self._lender.disks.of,
         )
         self._snapshots = SnapshotFeed(overview)
         self._metrics = MetricsSource(
@@ -351,12 +352,12 @@ class Daemon:
             log.error("event=reload-refused error=%s", error)
 
     async def _watch_supervisor(self) -> None:
-        """Raise HostError when the supervisor of the launcher has died: no job could be started any
+        """Raise HostError when the supervisor of a launcher has died: no job could be started any
         more after the launcher's end, so the whole daemon has to be restarted. A launcher of
         another unit is restarted by the service manager."""
         gone = asyncio.Event()
-        if self._launcher is not None:
-            asyncio.get_running_loop().add_reader(self._launcher.supervisor, gone.set)
+        for launcher in self._launchers:
+            asyncio.get_running_loop().add_reader(launcher.supervisor, gone.set)
         await gone.wait()
         raise HostError("launcher", "the supervisor of the launcher has died; start drfd again")
 

@@ -27,6 +27,7 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.fairness.rules import pools_and_users
 from drfd.daemon import gpu_report, spawn
 from drfd.daemon.calendar import expand_hours
+from drfd.daemon.cluster import has_slurm, late_node_changes, node_gres
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.countable import device_settings, device_warnings, shared_memory, with_devices_of
@@ -82,6 +83,8 @@ def serve(options: argparse.Namespace) -> None:
     state = options.state or (paths.SYSTEM_STATE if is_system else paths.user_state(os.environ))
     places = spawn.Places(state.absolute(), options.launcher)
     lock = spawn.prepare(places)
+    is_roots = owner == 0 or options.launcher is not None
+    spawn.refuse_slurm_without_root(config, is_roots=is_roots)
     site = survey(config, read_machine(), places.state, _gpu_numbers(places.launcher))
     account, warning = spawn.controller_account(config, places, as_root=options.as_root)
     if warning:
@@ -94,7 +97,7 @@ def serve(options: argparse.Namespace) -> None:
     )
     outlets = open_outlets(config.metrics, listening.path, is_open=is_system or not owner)
     site = replace(site, warnings=(*site.warnings, *outlets.warnings))
-    launcher = None
+    launcher = slurm_launcher = None
     if options.launcher is None:
         if account is not None:
             spawn.hand_over(places.controller, account)
@@ -110,6 +113,17 @@ def serve(options: argparse.Namespace) -> None:
             failpoints=options.failpoints,
         )
         launcher = spawn.start_launcher(command)
+        if has_slurm(config.nodes):
+            places.slurm_launcher.mkdir(mode=0o711, exist_ok=True)
+            command = spawn.slurm_launcher_command(
+                places.slurm_launcher,
+                places.launcher,
+                config,
+                controller_uid=account.pw_uid if account else owner,
+                allow=allow,
+                failpoints=options.failpoints,
+            )
+            slurm_launcher = spawn.start_launcher(command)
     if account is not None:
         spawn.become(account, places)
     for text in site.warnings:
@@ -121,14 +135,16 @@ def serve(options: argparse.Namespace) -> None:
             *_late_changes(config, fresh),
             *user_warnings(fresh.pools, fresh.members, _DIRECTORY_S),
         )
+        spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
         fresh = replace(fresh, countables=with_devices_of(config.countables, fresh.countables))
         numbers = _gpu_numbers(places.launcher)
         found = survey(fresh, read_machine(), places.state, numbers)
         return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
 
+    launchers = tuple(each for each in (launcher, slurm_launcher) if each is not None)
     surroundings = Surroundings(
         places,
-        launcher,
+        launchers,
         manager,
         _install_context(owner, is_system=is_system, is_service=options.launcher is not None),
         admins=frozenset({0, owner}),
@@ -145,8 +161,8 @@ def serve(options: argparse.Namespace) -> None:
         daemon.journal.close()
         listening.close()
         outlets.close()
-        if launcher is not None:
-            launcher.release()
+        for each in launchers:
+            each.release()
         os.close(lock)
 
 
@@ -161,14 +177,7 @@ def _enable_failpoints(options: argparse.Namespace) -> None:
 
 def become_launcher(options: argparse.Namespace) -> None:
     """Replace this process by the launcher, run as the configuration says."""
-    config_file = options.config or paths.SYSTEM_CONFIG
-    try:
-        config = _read_config(config_file, must_exist=options.config is not None)
-    except ConfigError:
-        if service.take(os.environ).is_heard:
-            # The service manager starts us again at once for as long as there is a controller.
-            time.sleep(_WRONG_PAUSE_S)
-        raise
+    config = _launchers_config(options)
     controller = spawn.account_of(options.controller, "--controller")
     try:
         spawn.approve_queued(spawn.Places(options.state.parent).journal, options.state, controller)
@@ -188,6 +197,30 @@ def become_launcher(options: argparse.Namespace) -> None:
     if options.holder is not None:
         command += ["--holder", options.holder]
     os.execv(command[0], command)
+
+
+def become_slurm_launcher(options: argparse.Namespace) -> None:
+    """Replace this process by the launcher of Slurm's nodes, run as the configuration says."""
+    command = spawn.slurm_launcher_command(
+        options.state,
+        options.keys,
+        config := _launchers_config(options),
+        controller_uid=spawn.account_of(options.controller, "--controller").pw_uid,
+        allow=spawn.system_uids(config),
+    )
+    os.execv(command[0], command)
+
+
+def _launchers_config(options: argparse.Namespace) -> Config:
+    """Return the configuration for a launcher that runs by itself. Raises ConfigError."""
+    config_file = options.config or paths.SYSTEM_CONFIG
+    try:
+        return _read_config(config_file, must_exist=options.config is not None)
+    except ConfigError:
+        if service.take(os.environ).is_heard:
+            # The service manager starts us again at once for as long as there is a controller.
+            time.sleep(_WRONG_PAUSE_S)
+        raise
 
 
 def calibrate(options: argparse.Namespace) -> None:
@@ -409,6 +442,7 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
             )
     if known.hides_all_gpus != wanted.hides_all_gpus:
         yield "gres.gpu.hide has changed: that takes a restart of drfd and its launcher"
+    yield from late_node_changes((before.nodes, before.slurm), (now.nodes, now.slurm))
     if known.gives_all_gpus and not wanted.gives_all_gpus:
         yield (
             "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart "
@@ -519,6 +553,21 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--controller", required=True, metavar="USER", help="the user whose orders are taken"
     )
     launcher.add_argument("--holder", metavar="UNIT", help="systemd unit that all jobs live in")
+
+    slurm_launcher = commands.add_parser(
+        "slurm-launcher",
+        help="run the launcher of Slurm's nodes for a daemon that is started with --launcher",
+    )
+    slurm_launcher.add_argument("--config", type=Path, help="configuration file")
+    slurm_launcher.add_argument(
+        "--state", type=Path, required=True, metavar="DIR", help="its directory"
+    )
+    slurm_launcher.add_argument(
+        "--keys", type=Path, required=True, metavar="DIR", help="directory of the other launcher"
+    )
+    slurm_launcher.add_argument(
+        "--controller", required=True, metavar="USER", help="the user whose orders are taken"
+    )
 
     install = commands.add_parser(
         "install", help="make this environment the system's daemon, or upgrade it"
@@ -635,7 +684,7 @@ def _check_config(options: argparse.Namespace) -> None:
         print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()
     axes = Axes(
-        gres=tuple(each.name for each in config.countables),
+        gres=tuple(sorted({*(each.name for each in config.countables), *node_gres(config.nodes)})),
         disks=tuple(disk.name for disk in config.disks or ()),
         shared=shared_memory(config.countables),
     )
@@ -654,7 +703,11 @@ def _install(options: argparse.Namespace) -> None:
     config = load_if_there(config_file)
     where = command.InstallTarget(options.root.absolute(), options.dry_run)
     command.install(
-        where, prefix=options.prefix, grace_s=config.grace_s, has_cgroups=config.use_cgroups
+        where,
+        prefix=options.prefix,
+        grace_s=config.grace_s,
+        has_cgroups=config.use_cgroups,
+        has_slurm=has_slurm(config.nodes),
     )
 
 
@@ -675,6 +728,7 @@ def _uninstall(options: argparse.Namespace) -> None:
 _COMMANDS = {
     "serve": serve,
     "launcher": become_launcher,
+    "slurm-launcher": become_slurm_launcher,
     "calibrate": calibrate,
     "check-config": _check_config,
     "gpus": list_gpus,

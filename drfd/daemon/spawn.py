@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.common.errors import ConfigError, HostError, StillStarting
+from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config
 from drfd.daemon.countable import device_settings
 from drfd.daemon.launcher_link.messages import payload_for
@@ -214,6 +215,48 @@ def launcher_command(
     if failpoints is not None:
         command += ["--failpoints", str(failpoints)]
     return command
+
+
+def slurm_launcher_command(
+    directory: Path,
+    keys: Path,
+    config: Config,
+    *,
+    controller_uid: int,
+    allow: Iterable[int],
+    failpoints: Path | None = None,
+) -> list[str]:
+    """Return the command of the launcher of Slurm's nodes. `keys` is the directory of the local
+    launcher. Raises ConfigError if Slurm's user has no account."""
+    slurm = config.slurm
+    command = [
+        *(sys.executable, "-I", "-m", "drfd.launcher.slurm"),
+        *("--state", str(directory)),
+        *("--controller-uid", str(controller_uid)),
+        *("--keys", str(keys)),
+        *("--slurm-uid", str(account_of(slurm.user, "slurm.user").pw_uid)),
+        *("--programs", slurm.programs),
+    ]
+    for uid in allow:
+        command += ["--allow-uid", str(uid)]
+    if slurm.partition is not None:
+        command += ["--partition", slurm.partition]
+    if slurm.conf is not None:
+        command += ["--slurm-conf", slurm.conf]
+    if failpoints is not None:
+        command += ["--failpoints", str(failpoints)]
+    return command
+
+
+def refuse_slurm_without_root(config: Config, *, is_roots: bool) -> None:
+    """Raise ConfigError if nodes of Slurm's are configured for an ordinary user's daemon: only root
+    can submit jobs of others to Slurm, and let its scripts note what they start."""
+    if has_slurm(config.nodes) and not is_roots:
+        raise ConfigError(
+            "config",
+            "nodes: only a daemon that root has started has nodes of Slurm's",
+            hint="leave them out, or submit to the system's daemon",
+        )
 
 
 def start_launcher(command: Sequence[str]) -> OwnLauncher:

@@ -31,7 +31,12 @@ class InstallTarget:
 
 
 def install(
-    where: InstallTarget, *, prefix: str | None, grace_s: int, has_cgroups: bool = True
+    where: InstallTarget,
+    *,
+    prefix: str | None,
+    grace_s: int,
+    has_cgroups: bool = True,
+    has_slurm: bool = False,
 ) -> None:
     """Install drfd. Without a prefix, that of the last installation is used.
 
@@ -48,6 +53,7 @@ def install(
         probe.generated(),
         grace_s=grace_s,
         has_cgroups=has_cgroups,
+        has_slurm=has_slurm,
     )
     steps = plan.plan_install(wanted, probe.seen(where.root, wanted), is_staged=where.is_staged)
     is_as_before = all(isinstance(step, Note) for step in steps)

@@ -27,6 +27,10 @@ from drfd.install.steps import (
 
 UNITS = ("drfd.slice", "drfd-jobs.service", "drfd-launcher.service", "drfd.service")
 SLICE, JOBS, LAUNCHER, CONTROLLER = UNITS
+#: Only where nodes of Slurm's are configured.
+SLURM_LAUNCHER = "drfd-slurm-launcher.service"
+#: The services that start and stop by themselves, the controller last.
+_SERVICES = (LAUNCHER, SLURM_LAUNCHER, CONTROLLER)
 USER = "drfd"
 
 STATE = str(paths.SYSTEM_STATE)
@@ -35,11 +39,11 @@ CONFIG = str(paths.SYSTEM_CONFIG)
 UNIT_DIRECTORY = "/etc/systemd/system"
 SYSUSERS = "/etc/sysusers.d/drfd.conf"
 #: Files that only an installation of drfd creates.
-OWN_FILES = (*(f"{UNIT_DIRECTORY}/{unit}" for unit in UNITS), SYSUSERS)
+OWN_FILES = (*(f"{UNIT_DIRECTORY}/{unit}" for unit in (*UNITS, SLURM_LAUNCHER)), SYSUSERS)
 #: The record of what was installed, for the next installation and for the removal.
 RECORD = f"{STATE}/install.json"
-#: The directory with a file for each attempt that has not ended.
-ATTEMPTS = f"{STATE}/launcher/attempts"
+#: The directories with a file for each attempt that has not ended.
+ATTEMPTS = (f"{STATE}/launcher/attempts", f"{STATE}/slurm-launcher/attempts")
 
 #: Seconds that ending the jobs at a shutdown may take beyond their grace time.
 _AFTER_GRACE_S = 5
@@ -96,8 +100,9 @@ def wanted_installation(
     *,
     grace_s: int,
     has_cgroups: bool = True,
+    has_slurm: bool = False,
 ) -> Wanted:
-    """Return what an installation consists of.
+    """Return what an installation consists of, with the launcher of Slurm's nodes if it has some.
 
     `shipped` are the files of `systemd/` by name, `generated` the man pages and completions by
     their path below the prefix. Without `has_cgroups` the jobs live in the launcher's cgroup, so
@@ -110,7 +115,8 @@ def wanted_installation(
         "@LAUNCHER_TASKS@": _LAUNCHER_TASKS if has_cgroups else "infinity",
     }
     shipped_config = f"{prefix}/share/drfd/drfd.toml"
-    files = {f"{UNIT_DIRECTORY}/{name}": _filled(shipped[name], fills) for name in UNITS}
+    units = (*UNITS, SLURM_LAUNCHER) if has_slurm else UNITS
+    files = {f"{UNIT_DIRECTORY}/{name}": _filled(shipped[name], fills) for name in units}
     files[SYSUSERS] = shipped["sysusers.conf"]
     files[shipped_config] = shipped["drfd.toml"]
     for path, content in generated.items():
@@ -184,7 +190,10 @@ def plan_install(wanted: Wanted, seen: InstalledState, *, is_staged: bool) -> li
     something that is not from an installation is in the way.
     """
     changed = [path for path, content in wanted.files.items() if seen.files.get(path) != content]
-    steps: list[Step] = [WriteFile(path, wanted.files[path]) for path in changed]
+    steps: list[Step] = []
+    if not is_staged and _is_left(SLURM_LAUNCHER, wanted, seen):
+        steps.append(RunProgram(("systemctl", "disable", "--now", SLURM_LAUNCHER)))
+    steps += [WriteFile(path, wanted.files[path]) for path in changed]
     steps += _links(wanted, seen)
     steps += _leftovers(wanted, seen)
     steps += _config(wanted, seen, is_shipped_new=wanted.shipped_config in changed)
@@ -212,10 +221,12 @@ def plan_uninstall(
             hint="wait for them (drf drain, drf status), or say --kill-jobs",
         )
     steps: list[Step] = []
+    known = [unit for unit in (*UNITS, SLURM_LAUNCHER) if _unit_file(unit) in seen.files]
     if seen.attempts and CONTROLLER in seen.active:
-        if LAUNCHER not in seen.active:
-            # Only the launcher can stop the jobs in an orderly way.
-            steps.append(RunProgram(("systemctl", "start", LAUNCHER), hint=_WITHOUT_LAUNCHER))
+        for unit in (LAUNCHER, *({SLURM_LAUNCHER} & {*known})):
+            if unit not in seen.active:
+                # Only the launcher can stop the jobs in an orderly way.
+                steps.append(RunProgram(("systemctl", "start", unit), hint=_WITHOUT_LAUNCHER))
         steps.append(
             RunProgram(
                 (*drf, "shutdown", "--kill-jobs"),
@@ -223,8 +234,7 @@ def plan_uninstall(
                 hint=f"drf status tells what still runs; {_WITHOUT_LAUNCHER}",
             )
         )
-    known = [unit for unit in UNITS if _unit_file(unit) in seen.files]
-    services = [unit for unit in (CONTROLLER, LAUNCHER) if unit in known]
+    services = [unit for unit in reversed(_SERVICES) if unit in known]
     if services:
         steps.append(RunProgram(("systemctl", "stop", *services)))
     enabled = [unit for unit in known if unit in seen.enabled]
@@ -317,6 +327,13 @@ def _leftovers(wanted: Wanted, seen: InstalledState) -> list[Step]:
     return [RemoveFile(path) for path in sorted({*files, *(_ours(seen) - set(wanted.links))})]
 
 
+def _is_left(unit: str, wanted: Wanted, seen: InstalledState) -> bool:
+    """Return whether an earlier installation has put this unit there, and this one has none."""
+    path = _unit_file(unit)
+    is_ours = seen.record is not None and path in seen.record.files
+    return is_ours and path in seen.files and path not in wanted.files
+
+
 def _ours(seen: InstalledState) -> set[str]:
     """Return the links that an installation has made and nobody has changed."""
     if seen.record is None:
@@ -350,16 +367,17 @@ def _services(wanted: Wanted, seen: InstalledState, changed: list[str]) -> list[
     steps: list[Step] = []
     if not seen.has_user:
         steps.append(RunProgram(("systemd-sysusers", SYSUSERS)))
-    if any(_unit_file(unit) in changed for unit in UNITS):
+    units = [unit for unit in (*UNITS, SLURM_LAUNCHER) if _unit_file(unit) in wanted.files]
+    if any(_unit_file(unit) in changed for unit in units) or _is_left(SLURM_LAUNCHER, wanted, seen):
         steps.append(RunProgram(("systemctl", "daemon-reload")))
-    services = (JOBS, LAUNCHER, CONTROLLER)
-    missing = [unit for unit in services if unit not in seen.enabled]
+    services = [unit for unit in _SERVICES if unit in units]
+    missing = [unit for unit in (JOBS, *services) if unit not in seen.enabled]
     if missing:
         steps.append(RunProgram(("systemctl", "enable", *missing)))
     if JOBS not in seen.active:
         steps.append(RunProgram(("systemctl", "start", JOBS)))
     is_same = seen.files.get(RECORD) == wanted.record
-    for unit in (LAUNCHER, CONTROLLER):
+    for unit in services:
         if not is_same or _unit_file(unit) in changed or unit not in seen.active:
             steps.append(RunProgram(("systemctl", "restart", unit)))
     return steps

@@ -175,7 +175,7 @@ def seen(root: Path, wanted: Wanted | None) -> InstalledState:
         has_user=_has_user(),
         active=frozenset(unit for unit, (active, _) in states.items() if active == "active"),
         enabled=frozenset(unit for unit, (_, enabled) in states.items() if enabled == "enabled"),
-        attempts=_count(below(root, plan.ATTEMPTS)),
+        attempts=sum(_count(below(root, path)) for path in plan.ATTEMPTS),
         slice_is_shared=_is_shared(Path("/sys/fs/cgroup", plan.SLICE)),
     )
 
@@ -231,7 +231,8 @@ def _has_user() -> bool:
 def _unit_states() -> dict[str, tuple[str, str]]:
     """Return unit → (ActiveState, UnitFileState)."""
     names = ("Id", "ActiveState", "UnitFileState")
-    command = ("systemctl", "show", f"--property={','.join(names)}", *plan.UNITS)
+    units = (*plan.UNITS, plan.SLURM_LAUNCHER)
+    command = ("systemctl", "show", f"--property={','.join(names)}", *units)
     done = run(command, _ANSWER_S)
     if done.returncode != 0:
         raise HostError("install", f"systemctl show failed: {done.stderr.strip()}")

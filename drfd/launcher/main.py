@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.keep_fd is None:
         _serve(options, manager)
     else:
-        _supervise(options)
+        supervise(options.keep_fd, lambda: _serve(options, Service()))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -90,9 +90,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _supervise(options: argparse.Namespace) -> NoReturn:
-    """Restart the launcher whenever it dies, for a controller that has dropped its rights and
-    cannot do so. Ends when the controller, which holds the other end of the pipe, is gone."""
+def supervise(keep_fd: int, serve: Callable[[], None]) -> NoReturn:
+    """Run the launcher in a child by `serve`, and again whenever it dies, for a controller that has
+    dropped its rights and cannot do so. Ends when the controller, which holds the other end of the
+    pipe `keep_fd`, is gone."""
     pause_s = _RESPAWN_PAUSE_S
     is_short = False
     while True:
@@ -104,16 +105,16 @@ def _supervise(options: argparse.Namespace) -> NoReturn:
             if not is_short:
                 log.error("event=launcher-not-started error=%s", error.strerror)
             is_short = True
-            if select.select([options.keep_fd], [], [], _RESPAWN_PAUSE_MAX_S)[0]:
+            if select.select([keep_fd], [], [], _RESPAWN_PAUSE_MAX_S)[0]:
                 os._exit(0)
             continue
         is_short = False
         if pid == 0:
-            _serve(options, Service())
+            serve()
             os._exit(0)
         pidfd = os.pidfd_open(pid)
-        ready = select.select([pidfd, options.keep_fd], [], [])[0]
-        if options.keep_fd in ready:
+        ready = select.select([pidfd, keep_fd], [], [])[0]
+        if keep_fd in ready:
             # The launcher sees the same end of file and exits in order.
             os.waitpid(pid, 0)
             os._exit(0)

@@ -53,7 +53,7 @@ _MOST_SIGNALS = 64
 #: variable's value.
 MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
 #: Largest number of instances in a list, and of countable resources with device nodes.
-_MAX_INSTANCES, _MAX_GRANTS = 1024, 64
+MAX_INSTANCES, _MAX_GRANTS = 1024, 64
 #: Commands that come with the descriptor of a sealed payload.
 WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
 #: Largest number of bytes of a command that is to run inside a job.
@@ -626,8 +626,8 @@ def _ceilings(what: str, value: object) -> Ceilings:
 
 
 def _instances(what: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MAX_INSTANCES:
-        raise BadMessage(f"{what} is not a list of {_MAX_INSTANCES} instances at most")
+    if not isinstance(value, list) or len(value) > MAX_INSTANCES:
+        raise BadMessage(f"{what} is not a list of {MAX_INSTANCES} instances at most")
     return tuple(_name(what, each) for each in value)
 
 

@@ -265,6 +265,10 @@ class SubmittedView(TypedDict):
     retry_of: NotRequired[int]
     #: How much a run may write to its output files. Sent only where that is limited.
     output_max_bytes: NotRequired[int]
+    #: Of several machines, the only one that will do, and the features that it must have. Sent only
+    #: where the submission named some.
+    only_node: NotRequired[str]
+    features: NotRequired[list[str]]
 
 
 class ProgressView(SubmittedView):
@@ -282,6 +286,9 @@ class ProgressView(SubmittedView):
     expected_start_unknown: NotRequired[str]
     exit_code: int | None
     signal: int | None
+    #: Of several machines, the one that its latest attempt is on, or was. Sent only where there are
+    #: several, once it has started.
+    node: NotRequired[str]
 
 
 class JobView(ProgressView):
@@ -761,6 +768,35 @@ class BatchReply(TypedDict):
 
 class DrainReply(TypedDict):
     draining: bool
+    #: What is drained of several machines; sent only if some are.
+    nodes: NotRequired[list[str]]
+
+
+class MachineView(TypedDict):
+    """A machine on which jobs run."""
+
+    #: Empty if it is the only one.
+    name: str
+    #: "local" for the daemon's own machine, "slurm" for one of Slurm's.
+    engine: str
+    features: list[str]
+    #: "up"; or if nothing starts there, "away" (its launcher, or the machine, does not answer) or
+    #: "drained".
+    state: str
+    #: Since when it is away or drained; null while it is up.
+    since: float | None
+    #: Why it is away, as far as that is known, or the reason of its drain; may be empty.
+    text: str
+    capacity: ResourcesView
+    allocated: ResourcesView
+    #: Number of jobs that have resources there.
+    running: int
+    #: Only if it is drained by itself.
+    drain: NotRequired[DrainView]
+
+
+class NodesReply(DrainPart):
+    nodes: list[MachineView]
 
 
 class ReloadReply(TypedDict):
@@ -1104,7 +1140,12 @@ class MachinePart(GpusPart):
     counts: dict[str, int]
 
 
-class CommonSnapshot(MachinePart, DrainPart):
+class MachinesPart(TypedDict):
+    #: The machines on which jobs run; sent where there are several.
+    machines: NotRequired[list[MachineView]]
+
+
+class CommonSnapshot(MachinePart, MachinesPart, DrainPart):
     """The part of a snapshot that is the same for all users."""
 
     at: float
@@ -1148,6 +1189,7 @@ Reply = (
     | ShutdownReply
     | SharesReply
     | DoctorReply
+    | NodesReply
     | EndStrayReply
     | ExecReply
     | UsageReply

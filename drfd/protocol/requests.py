@@ -156,6 +156,9 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     argv: Annotated[list[str], Meta(max_length=32_768)]
     cwd: Annotated[str, Meta(pattern="^/", max_length=4096)]
     demand: Demand = Demand()
+    #: Of several machines, the only one that will do, and what features it must have.
+    node: Name | None = None
+    features: Annotated[list[Name], Meta(max_length=64)] = []
     name: Name | None = None
     pool: Name | None = None
     #: In seconds; 0 for no limit, null for the daemon's default.
@@ -352,6 +355,8 @@ class DrainRequest(Request, tag="drain", frozen=True):
     on: bool
     #: Shown to everybody while launching is stopped; null keeps the present one, "" removes it.
     reason: Annotated[str, Meta(max_length=300)] | None = None
+    #: Of several machines, the one that it is about; null for all of them.
+    node: Name | None = None
 
 
 class ReloadRequest(Request, tag="reload", frozen=True):
@@ -380,6 +385,10 @@ class LedgerRequest(Request, tag="ledger", frozen=True):
 
 class LedgerCheckRequest(Request, tag="ledger_check", frozen=True):
     """Compute the account of promises again from the journal, and compare; for administrators."""
+
+
+class NodesRequest(Request, tag="nodes", frozen=True):
+    """Ask for the machines on which jobs run."""
 
 
 class DoctorRequest(Request, tag="doctor", frozen=True):
@@ -428,6 +437,7 @@ Question = (
     | ReloadRequest
     | ShutdownRequest
     | SharesRequest
+    | NodesRequest
     | DoctorRequest
     | EndStrayRequest
     | ExecRequest

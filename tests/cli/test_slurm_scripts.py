@@ -35,9 +35,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
             "nodes": [{"path": "root"}, {"path": "root.short"}, {"path": "root.short.al"}],
             "capacity": {"cores": 8.0, "memory": 32 << 30, "gres": {"gpu": 8, "solver": 4}},
         },
+        "nodes": {"nodes": [machine("")]},
         "hello": {"user": "alice"},
         "status": {"jobs": [], "counts": {}, "draining": False, "after": None},
     }
+
+
+def machine(name: str, cores: float = 8.0, memory: int = 32 << 30, *features: str) -> Message:
+    capacity = {"cores": cores, "memory": memory, "gres": {}}
+    return {"name": name, "capacity": capacity, "features": [*features]}
+
+
+SEVERAL = [machine("head"), machine("n1", 4.0, 8 << 30, "ssd"), machine("n2", 16.0, 64 << 30)]
 
 
 def asked(drf: Drf, daemon: CannedDaemon, *args: object) -> tuple[Message, str]:
@@ -332,6 +341,51 @@ def test_a_job_may_ask_for_the_whole_machine(
     assert (request["demand"], said) == (demand, "")
     asked_here = asked(drf, daemon, "-c", "2", "-m", "1G", script)[0]["demand"]
     assert asked_here == {"cores_milli": 2000, "memory_bytes": 1 << 30}
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("-w n1", {"node": "n1"}),
+        ("-C ssd&avx", {"features": ["ssd", "avx"]}),
+        ("-C ssd --mem=0", {"features": ["ssd"], "demand": {"memory_bytes": 8 << 30}}),
+        ("-w n2 --exclusive", {
+            "node": "n2", "demand": {"cores_milli": 16000, "memory_bytes": 64 << 30},
+        }),
+        ("--mem=0", {"demand": {"memory_bytes": 64 << 30}}),
+    ],
+)  # fmt: skip
+def test_of_several_machines_a_script_may_name_one_or_its_features(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, fields: Message
+) -> None:
+    daemon.replies["nodes"] = {"nodes": SEVERAL}
+    script = tmp_path / "x.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH {words}\n")
+    request, said = asked(drf, daemon, script)
+    shown = {key: request.get(key) for key in ("node", "features", "demand")}
+    nothing: Message = {"node": None, "features": None, "demand": {}}
+    assert (shown, said) == (nothing | fields, "")
+    own = asked(drf, daemon, "--node", "head", "--constraint", "big", script)[0]
+    assert (own["node"], own["features"]) == ("head", ["big"])
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("-w n[1-2]", "asks for several machines; drfd runs a job on one"),
+        ("-C ssd|avx", "drfd knows features that a machine must all have, joined by &"),
+    ],
+)
+def test_machines_that_cannot_be_chosen_are_refused_with_the_line(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, fault: str
+) -> None:
+    daemon.replies["nodes"] = {"nodes": SEVERAL}
+    script = tmp_path / "x.sh"
+    script.write_text(f"#!/bin/sh\n#SBATCH '{words[:2]}' '{words[3:]}'\n")
+    result = drf("submit", script)
+    assert result.code == 1
+    assert "x.sh, line 2: #SBATCH --" in result.err and fault in result.err
+    assert "submit" not in [each["op"] for each in daemon.requests]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from drfd.install.steps import (
 )
 
 ENVIRONMENT = Environment(python="/opt/drfd/bin/python", bin="/opt/drfd/bin", fingerprint="one")
-SHIPPED = {name: f"{name}: @PYTHON@ @STOP_S@\n" for name in plan.UNITS} | {
+SHIPPED = {name: f"{name}: @PYTHON@ @STOP_S@\n" for name in (*plan.UNITS, plan.SLURM_LAUNCHER)} | {
     "sysusers.conf": "u drfd\n",
     "drfd.toml": "# defaults\n",
 }
@@ -49,8 +49,11 @@ def want(
     shipped: Mapping[str, str] = SHIPPED,
     generated: Mapping[str, str] = GENERATED,
     grace_s: int = 10,
+    has_slurm: bool = False,
 ) -> Wanted:
-    return wanted_installation(environment, prefix, shipped, generated, grace_s=grace_s)
+    return wanted_installation(
+        environment, prefix, shipped, generated, grace_s=grace_s, has_slurm=has_slurm
+    )
 
 
 NOTHING = InstalledState(
@@ -423,3 +426,52 @@ def test_units_get_the_paths_of_the_environment() -> None:
     odd = Environment(python="/opt/100%/bin/python", bin="/opt/100%/bin", fingerprint="x")
     text = want(odd).files[UNIT_FILES["drfd.service"]]
     assert text == "drfd.service: /opt/100%%/bin/python 15\n"
+
+
+# -- nodes of Slurm's --------------------------------------------------------------------------
+
+SLURM_FILE = f"/etc/systemd/system/{plan.SLURM_LAUNCHER}"
+WITH_SLURM = frozenset((*SERVICES, plan.SLURM_LAUNCHER))
+
+
+def commands(steps: list[Step]) -> list[tuple[str, ...]]:
+    return [step.command for step in steps if isinstance(step, RunProgram)]
+
+
+def test_the_launcher_of_slurms_nodes_is_installed_only_where_there_are_some() -> None:
+    assert SLURM_FILE not in want().files
+    goal = want(has_slurm=True)
+    steps = plan_install(goal, installed(want()), is_staged=False)
+    assert WriteFile(SLURM_FILE, goal.files[SLURM_FILE]) in steps
+    assert commands(steps) == [
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "enable", plan.SLURM_LAUNCHER),
+        ("systemctl", "restart", "drfd-launcher.service"),
+        ("systemctl", "restart", plan.SLURM_LAUNCHER),
+        ("systemctl", "restart", "drfd.service"),
+    ]
+    there = installed(goal, active=WITH_SLURM, enabled=WITH_SLURM)
+    assert plan_install(goal, there, is_staged=False) == []
+
+
+def test_it_is_stopped_and_removed_when_no_node_is_slurms_any_more() -> None:
+    there = installed(want(has_slurm=True), active=WITH_SLURM, enabled=WITH_SLURM)
+    steps = plan_install(want(), there, is_staged=False)
+    assert steps[0] == RunProgram(("systemctl", "disable", "--now", plan.SLURM_LAUNCHER))
+    assert RemoveFile(SLURM_FILE) in steps
+    assert ("systemctl", "daemon-reload") in commands(steps)
+    assert commands(plan_install(want(), there, is_staged=True)) == []
+
+
+def test_a_removal_stops_it_too_and_starts_it_first_if_it_is_to_end_jobs() -> None:
+    goal = want(has_slurm=True)
+    there = installed(goal, active=WITH_SLURM, enabled=WITH_SLURM)
+    steps = plan_uninstall(there, DRF, kill_jobs=False, purge=False, grace_s=10)
+    units = ("drfd.service", plan.SLURM_LAUNCHER, "drfd-launcher.service")
+    assert commands(steps)[0] == ("systemctl", "stop", *units)
+    assert commands(steps)[1][:2] == ("systemctl", "disable")
+    assert plan.SLURM_LAUNCHER in commands(steps)[1]
+    assert RemoveFile(SLURM_FILE) in steps
+    away = installed(goal, active=frozenset(SERVICES), enabled=WITH_SLURM, attempts=1)
+    steps = plan_uninstall(away, DRF, kill_jobs=True, purge=False, grace_s=10)
+    assert commands(steps)[0] == ("systemctl", "start", plan.SLURM_LAUNCHER)

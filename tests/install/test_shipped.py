@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common import paths
 from drfd.daemon.config import Config, parse
 from drfd.install import plan
 from drfd.install.probe import shipped
@@ -36,13 +37,23 @@ def options(unit: str) -> dict[str, list[str]]:
 
 
 def test_all_that_is_shipped_is_installed() -> None:
-    assert set(FILES) == {*plan.UNITS, "sysusers.conf", "drfd.toml"}
+    assert set(FILES) == {*plan.UNITS, plan.SLURM_LAUNCHER, "sysusers.conf", "drfd.toml"}
 
 
 def test_the_launcher_has_nothing_that_its_jobs_must_not_have() -> None:
     leaking = [name for name in options("drfd-launcher.service") if SANDBOX.match(name)]
     assert leaking == []
     assert options("drfd-launcher.service")["IgnoreSIGPIPE"] == ["no"]
+
+
+def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret() -> None:
+    unit = options("drfd-slurm-launcher.service")
+    assert "drfd-launcher.service" in unit["After"][0].split()
+    assert [name for name in unit if SANDBOX.match(name)] == []
+    (command,) = unit["ExecStart"]
+    assert f"--state {paths.SYSTEM_SLURM_SOCKET.parent} --keys /var/lib/drfd/launcher" in command
+    assert unit["StateDirectory"] == ["drfd/slurm-launcher"]
+    assert paths.SYSTEM_SLURM_STARTS.parent == paths.SYSTEM_SLURM_SOCKET.parent
 
 
 def test_the_unit_of_the_jobs_has_nothing_that_reaches_them_by_their_cgroup() -> None:
@@ -80,7 +91,9 @@ def test_the_jobs_unit_is_left_alone_by_all_but_a_shutdown() -> None:
         assert relations == set()
 
 
-@pytest.mark.parametrize("unit", ["drfd.service", "drfd-launcher.service"])
+@pytest.mark.parametrize(
+    "unit", ["drfd.service", "drfd-launcher.service", "drfd-slurm-launcher.service"]
+)
 def test_a_wrong_configuration_is_not_tried_again_and_all_else_is_for_ever(unit: str) -> None:
     assert options(unit)["RestartPreventExitStatus"] == ["78"]
     assert options(unit)["StartLimitIntervalSec"] == ["0"]
@@ -129,7 +142,9 @@ def test_the_default_configuration_is_nothing_but_defaults() -> None:
 
 
 def test_the_default_configuration_names_every_key() -> None:
-    source = (ROOT / "drfd" / "daemon" / "config.py").read_text()
-    keys = set(re.findall(r'\.(?:take|table|tables)\("(\w+)"', source)) - {"user"}
+    keys = set()
+    for name in ("config", "cluster"):
+        source = (ROOT / "drfd" / "daemon" / f"{name}.py").read_text()
+        keys |= set(re.findall(r'\.(?:take|table|tables)\("(\w+)"', source)) - {"user"}
     missing = {key for key in keys if not re.search(rf"\b{key}\b", FILES["drfd.toml"])}
     assert missing == set()

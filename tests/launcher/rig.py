@@ -510,6 +510,8 @@ class Controller:
         self._connection = connection
         self._reports = connection.makefile("rb")
         self._seen: list[Message] = []
+        #: The last report about all nodes, of a launcher that makes any; it may come at any time.
+        self.nodes: Message | None = None
         self.hello = self.take("hello")
 
     @property
@@ -598,6 +600,9 @@ class Controller:
             raise AssertionError(f"no report within {WAIT_S} s after {self._seen}") from None
         assert line, f"the launcher has ended the connection after {self._seen}"
         report = decode(line)
+        if report["report"] == "nodes":
+            self.nodes = report
+            return self._next()
         # Whose the attempts are is looked at apart from that there are any.
         self.owners: dict[str, Message] = report.pop("owners", {})
         return report

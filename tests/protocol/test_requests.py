@@ -222,6 +222,11 @@ ACCEPTED: list[tuple[dict[str, Any], msg.AnyRequest]] = [
     ({"op": "reload", "v": 1}, msg.ReloadRequest(v=1)),
     ({"op": "shutdown", "v": 1}, msg.ShutdownRequest(v=1)),
     ({"op": "shutdown", "v": 1, "kill_jobs": True}, msg.ShutdownRequest(v=1, kill_jobs=True)),
+    (
+        {"op": "drain", "v": 1, "on": True, "node": "n1"},
+        msg.DrainRequest(v=1, on=True, node="n1"),
+    ),
+    ({"op": "nodes", "v": 1}, msg.NodesRequest(v=1)),
     ({"op": "shares", "v": 1}, msg.SharesRequest(v=1)),
     ({"op": "doctor", "v": 1}, msg.DoctorRequest(v=1)),
     (

@@ -197,7 +197,7 @@ def test_the_reports_are_understood_and_every_kind_is_among_them() -> None:
     tags = {
         each.__struct_config__.tag for each in get_args(StuckReport | ExecReport | AttemptReport)
     }
-    known = tags | {"hello", "listed", "gpus"}
+    known = tags | {"hello", "listed", "gpus", "nodes"}
     assert {report["report"] for report in reports} == known, AGAIN
 
 
@@ -220,7 +220,7 @@ def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
     unsaid = {("submit", "attach"), ("wait", "attended"), ("events", "after")}
     unsaid |= {("submit", "proof"), ("status", "after"), ("usage", "user")}
     # Newer than the goldens.
-    unsaid |= {("drain", "reason"), ("submit", "if_never"), ("submit", "group"), ("set", "group")}
+    unsaid |= {("submit", "if_never"), ("submit", "group"), ("set", "group")}
     unsaid |= {("exec", "proof"), ("submit", "append"), ("submit", "output_max_bytes")}
     unsaid |= {("submit", "again")}
     unsaid |= {("history", "after"), ("set", "name"), ("set", "pool"), ("set", "demand")}

@@ -21,23 +21,47 @@ _PATIENCE_S = 5.0
 _LOOK_S = 2.0
 
 
+#: Of `drain` and `undrain`.
+node_option = click.option("--node", metavar="NAME", help="Of several machines, only this one.")
+
+
 @click.command("drain")
 @click.option("--reason", metavar="TEXT", help="Why; everybody reads it in status, why and top.")
-def drain(reason: str | None) -> None:
+@node_option
+def drain(reason: str | None, node: str | None) -> None:
     """Stop launching jobs; running ones go on, new ones are queued. For administrators.
 
     Once more with another reason, it changes the reason; with '' it removes it.
     """
     said = {} if reason is None else {"reason": reason}
-    connect().request("drain", on=True, **said)
-    output.tell("draining: nothing is launched until drf undrain")
+    connect().request("drain", on=True, **said, **_about(node))
+    if node is None:
+        output.tell("draining: nothing is launched until drf undrain")
+    else:
+        output.tell(f"draining {node}: nothing is launched there until drf undrain --node {node}")
 
 
 @click.command("undrain")
-def undrain() -> None:
-    """Launch jobs again. For administrators."""
-    connect().request("drain", on=False)
-    output.tell("launching again")
+@node_option
+def undrain(node: str | None) -> None:
+    """Launch jobs again. For administrators.
+
+    What was drained with --node is launched on again only with --node.
+    """
+    reply = connect().request("drain", on=False, **_about(node))
+    if node is None:
+        output.tell("launching again")
+    elif not reply["draining"]:
+        output.tell(f"launching again on {node}")
+    else:
+        output.tell(f"{node} is not drained by itself; nothing is launched until drf undrain")
+    left = reply.get("nodes")
+    if node is None and left:
+        output.say(f"drained by themselves: {', '.join(left)} (drf undrain --node NAME)")
+
+
+def _about(node: str | None) -> dict[str, str]:
+    return {} if node is None else {"node": node}
 
 
 @click.command("reload")

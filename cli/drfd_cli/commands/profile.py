@@ -40,7 +40,9 @@ def command(
     """Run a command once as a job, attached as `drf run` does it, with all that is free for you
     now, or what -c and -m say; then print, among its errors, the `drf submit` line that fits it."""
     client = connect()
-    asked |= _generous(client, partial(fields, command, **asked), cores, mem)
+    # As with its terminal, it runs on the daemon's own machine, if there are several.
+    with_terminal = partial(fields, command, attach="/", **asked)
+    asked |= _generous(client, with_terminal, cores, mem)
     ended = run_attached(client, command, no_warnings=no_warnings, **asked)
     _tell(client, ended, command)
     return ended["status"]

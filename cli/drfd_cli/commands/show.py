@@ -114,6 +114,15 @@ def _group(job: SubmittedView) -> list[tuple[str, str]]:
     return [("group", f"{job['group']}{bound}")] if "group" in job else []
 
 
+def _placing(shown: SubmittedView) -> list[tuple[str, str]]:
+    """Return the line for the machines that will do."""
+    only, features = shown.get("only_node"), shown.get("features")
+    words = [f"only {only}"] if only else []
+    if features:
+        words.append(f"with {', '.join(features)}")
+    return [("machines", " ".join(words))] if words else []
+
+
 def _memory_nodes(job: DetailedJobView) -> list[tuple[str, str]]:
     nodes = job.get("memory_nodes")
     if not nodes:
@@ -146,6 +155,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
             for state, text in array["indices"].items()
         ),
         ("demand", f"{_demand(array['demand'])} each"),
+        *_placing(array),
         *_unlent(array),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         *_retry_of(array),
@@ -175,6 +185,8 @@ def job_lines(
         ("state", f"{job['state']}, {job.get('attempts') or attempt}"),
         ("why", output.why_line(job) or "-"),
         ("demand", _demand(job["demand"])),
+        *_placing(job),
+        *([("node", job["node"])] if "node" in job else []),
         *_unlent(job),
         *_retry_of(job),
         *_group(job),

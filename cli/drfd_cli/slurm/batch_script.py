@@ -7,11 +7,12 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drfd.client.connection import Connection
 from drfd.client.counted import count_resources
 from drfd.client.submission import find_notice
+from drfd.client.words import parse_features
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
@@ -24,6 +25,9 @@ from drfd_cli.slurm.sbatch_options import (
     refusal,
     uses_tmpdir,
 )
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import MachineView
 
 #: The partition that stands for the machine.
 PARTITION = "main"
@@ -57,6 +61,7 @@ def resolve(
     found = dict(asked)
     if found["pool"] is None and made.partitions:
         found["pool"] = pool_of(made, client)
+    found |= on_machines(made, found, client)
     found |= whole_machine(made, found, client)
     check_begun(made.begun, client)
     check_counted(made, client)
@@ -159,16 +164,60 @@ def pool_of(made: Translation, client: Connection) -> str | None:
     return found
 
 
+def on_machines(made: Translation, asked: Mapping[str, Any], client: Connection) -> dict[str, Any]:
+    """Return the machine and the features that Slurm's options ask for, where there are several
+    machines and `asked`, the options of drf, do not say otherwise. Raises Refused."""
+    if not made.placed or not machines(client):
+        return {}
+    found: dict[str, Any] = {}
+    for name, given in made.placed.items():
+        written = f"--{name}={given.value}"
+        made.unsupported.remove(written)
+        if name == "constraint":
+            try:
+                features = parse_features(given.value)
+            except Refused:
+                fault = "drfd knows features that a machine must all have, joined by &"
+                raise refusal(given.where, written, fault) from None
+            if not asked["constraint"]:
+                found["constraint"] = tuple(features)
+        elif re.search(r"[,\[/]", given.value):
+            fault = "asks for several machines; drfd runs a job on one"
+            raise refusal(given.where, written, fault, "sbatch --nodelist=NAME SCRIPT names one")
+        elif asked["node"] is None:
+            found["node"] = given.value
+    return found
+
+
+def machines(client: Connection) -> list[MachineView]:
+    """Return the machines, if there are several; none for a daemon that does not know of any."""
+    try:
+        found = client.request("nodes")["nodes"]
+    except Refused:
+        return []
+    return [each for each in found if each["name"]]
+
+
 def whole_machine(
     made: Translation, asked: Mapping[str, Any], client: Connection
 ) -> dict[str, int]:
     """Return the cores and the memory of the whole machine, as far as Slurm's options ask for them
-    and `asked`, the options of drf, do not say otherwise."""
+    and `asked`, the options of drf, do not say otherwise. Of several machines it is one that will
+    do."""
     cores = made.has_all_cores and asked["cores"] is None
     memory = made.has_all_memory and asked["mem"] is None
     if not cores and not memory:
         return {}
     capacity = client.request("shares")["capacity"]
+    named = [
+        each["capacity"]
+        for each in machines(client)
+        if asked.get("node") in (None, each["name"])
+        and set(asked.get("constraint") or ()) <= set(each["features"])
+    ]
+    if named:
+        # Of several machines, that with the most cores.
+        capacity = max(named, key=lambda each: (each["cores"], each["memory"]))
     found = {"cores": int(capacity["cores"] * 1000)} if cores else {}
     return found | ({"mem": int(capacity["memory"])} if memory else {})
 

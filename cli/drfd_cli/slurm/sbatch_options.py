@@ -132,6 +132,9 @@ class Translation:
     directory: Given | None = None
     #: What is counted → the option that asks for it, as it is written.
     counted: dict[str, Given] = field(default_factory=dict)
+    #: The options that choose machines, by their long names. Of one machine alone they have no
+    #: effect, and are in `unsupported`, too.
+    placed: dict[str, Given] = field(default_factory=dict)
     #: Options without effect here, as they are written.
     unsupported: list[str] = field(default_factory=list)
     #: Whether the job waits for those of its name.
@@ -308,6 +311,8 @@ def translate(options: Options, host: str) -> Translation:
         is_done = name == "exclusive" and not given.value
         if name in _UNSUPPORTED and name not in _SILENT and not is_done:
             made.unsupported.append(f"--{name}={given.value}" if given.value else f"--{name}")
+        if name in ("nodelist", "constraint"):
+            made.placed[name] = given
     return made
 
 

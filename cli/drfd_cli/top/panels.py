@@ -128,10 +128,10 @@ def header(
     *,
     now_s: float,
     trouble: str,
-    most_gpus: int,
+    most_each: int,
 ) -> list[Line]:
     """Return the lines about the machine. `trouble` says why the figures are outdated, and there
-    are at most `most_gpus` lines about single GPUs."""
+    are at most `most_each` lines about single nodes, and about single GPUs."""
     right = _ALLOC_COLUMN + _USED_COLUMN + _EXTERNAL_COLUMN + _PRESSURE_COLUMN + 4
     room = max(8, columns - _RESOURCE_NAME - 3 - right)
     lines = [first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)]
@@ -153,7 +153,38 @@ def header(
         hot = theme["hot" if pressure is not None and pressure >= _HIGH_PRESSURE else "plain"]
         cells = _cells(figures, theme["plain"], hot=hot)
         lines.append([Segment(f" {label} ", theme["title"]), *stack, Segment(" "), *cells])
-    return [*lines, *_gpu_lines(snapshot, marks, theme, columns, room, most_gpus)]
+    lines += _node_lines(snapshot, theme, columns, room, most_each)
+    return [*lines, *_gpu_lines(snapshot, marks, theme, columns, room, most_each)]
+
+
+def _node_lines(
+    snapshot: SnapshotView, theme: Theme, columns: int, room: int, most: int
+) -> Iterator[Line]:
+    """Yield a line for each machine, if there are several, with its allocated cores as a bar of
+    `room` columns, and one that counts those for which there is no line. Machines on which nothing
+    starts come first."""
+    nodes = sorted(snapshot.get("machines", ()), key=lambda node: node["state"] == "up")
+    first = nodes if len(nodes) <= most else nodes[: max(0, most - 1)]
+    for node in first:
+        held, capacity = node["allocated"]["cores"], node["capacity"]["cores"]
+        filled = min(room, round(part_of(held, capacity) * room))
+        is_up = node["state"] == "up"
+        figures = (
+            f"{show_declared('cores', held)}/{show_declared('cores', capacity)}",
+            f"{node['running']} job{'s' * (node['running'] != 1)}",
+            "",
+            "" if is_up else node["state"],
+        )
+        yield [
+            Segment(f" {fit(clean(node['name']), _RESOURCE_NAME)} ", theme["title"]),
+            Segment(_ALLOCATED * filled, theme["plain"]),
+            Segment(_FREE * (room - filled), theme["free"]),
+            Segment(" "),
+            *_cells(figures, theme["plain"], hot=theme["plain" if is_up else "alarm"]),
+        ]
+    if most and len(nodes) > len(first):
+        left = f" … and {len(nodes) - len(first)} more nodes: drf nodes"
+        yield [Segment(fit(left, columns), theme["dim"])]
 
 
 def _gpu_lines(

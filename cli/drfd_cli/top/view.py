@@ -271,7 +271,7 @@ def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     # The lists below keep most of the screen.
     most = max(0, size.rows - LEAST_ROWS) // 4
     return header(
-        snapshot, marks, theme, columns, now_s=now_s, trouble=scene.trouble, most_gpus=most
+        snapshot, marks, theme, columns, now_s=now_s, trouble=scene.trouble, most_each=most
     )
 
 
@@ -288,7 +288,7 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     marks = leaf_marks(scene.snapshot["nodes"], theme)
     lines = header(
         scene.snapshot, marks, theme, columns, now_s=scene.now_s, trouble="",
-        most_gpus=len(scene.snapshot.get("gpus", ())),
+        most_each=_MOST_PRINTED,
     )  # fmt: skip
     listed = scene.lists()
     for table in _tables(scene, listed, columns, columns, theme).values():

@@ -16,6 +16,8 @@ from drfd.core.amounts.vectors import Vector, minus
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})
+#: One core.
+CORE_MILLI = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,16 @@ class Node:
     name: str
     capacity: Resources
     features: frozenset[str] = frozenset()
+    #: Whether jobs get whole cores there, so that no job with a part of one runs on it.
+    whole_cores: bool = False
+
+    def will_do(self, demand: Resources) -> bool:
+        """Return whether a job may run there, however large the node is."""
+        return (
+            demand.node in ("", self.name)
+            and self.features.issuperset(demand.features)
+            and not (self.whole_cores and demand.cores_milli % CORE_MILLI)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +134,23 @@ class Axes:
         return self.shared is not None and self.shared[0] == name
 
     def vector(self, amount: Resources) -> Vector:
-        """Return the amounts in order, without countable resources that have no axis. A demand is
-        bound to the nodes that it names."""
-        if amount.node or amount.features:
-            return NodeDemand(self._amounts(amount), self.nodes_for(amount))
-        return self._amounts(amount)
+        """Return the amounts of a demand in order, without countable resources that have no axis.
+        It is bound to the nodes that will do, where not all do."""
+        is_part = amount.cores_milli % CORE_MILLI and self.nodes and self._has_whole_cores
+        if amount.node or amount.features or is_part:
+            return NodeDemand(self.amounts(amount), self.nodes_for(amount))
+        return self.amounts(amount)
 
     def nodes_for(self, demand: Resources) -> frozenset[str]:
-        """Return the names of the nodes that will do for a demand, as far as it names any."""
-        return frozenset(
-            node.name
-            for node in self.nodes
-            if demand.node in ("", node.name) and node.features.issuperset(demand.features)
-        )
+        """Return the names of the nodes that will do for a demand, however large they are."""
+        return frozenset(node.name for node in self.nodes if node.will_do(demand))
 
-    def _amounts(self, amount: Resources) -> Vector:
+    @property
+    def _has_whole_cores(self) -> bool:
+        return any(node.whole_cores for node in self.nodes)
+
+    def amounts(self, amount: Resources) -> Vector:
+        """Return the amounts in order, for any node."""
         if not (self.gres or self.lost or amount.disks) and len(self.disks) < 2:
             return amount.cores_milli, amount.memory_bytes, amount.read_bps, amount.write_bps
         counts = dict(amount.gres)
@@ -169,7 +183,7 @@ class Axes:
         """Return these free amounts with all of each node, and of each shared instance, free."""
         if not self.nodes:
             return self._with_instances(free)
-        amounts = [self.vector(node.capacity) for node in self.nodes]
+        amounts = [self.amounts(node.capacity) for node in self.nodes]
         rooms = [self._with_instances(amounts[0]), *amounts[1:]]
         capacity = {node.name: each for node, each in zip(self.nodes, rooms, strict=True)}
         return NodeRoom.of(free, capacity, capacity)
@@ -251,7 +265,7 @@ class Axes:
 
     def at_home(self, amount: Resources) -> Vector:
         """Return an amount that is used on the controller's own node."""
-        vector = self.vector(amount)
+        vector = self.amounts(amount)
         return OnNodes(vector, {self.home: vector}) if self.nodes else vector
 
     def is_home(self, node: str) -> bool:

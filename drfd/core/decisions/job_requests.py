@@ -33,7 +33,7 @@ from drfd.common.units import (
     show_range,
     show_size,
 )
-from drfd.core.amounts.resources import NOTHING, Axes, Resources, with_gres
+from drfd.core.amounts.resources import CORE_MILLI, NOTHING, Axes, Resources, with_gres
 from drfd.core.amounts.vectors import Vector, fits, short_axes
 from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
 from drfd.core.decisions.outcome import is_to_retry
@@ -127,7 +127,11 @@ def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
         _refuse_unknown_node(demand.node, axes)
     among = axes.nodes_for(demand)
     able = [node for node in axes.nodes if node.name in among]
-    if demand.features and not able:
+    lacks = not any(
+        demand.node in ("", node.name) and node.features.issuperset(demand.features)
+        for node in axes.nodes
+    )
+    if demand.features and lacks:
         words = " and ".join(demand.features)
         known = sorted({each for node in axes.nodes for each in node.features})
         raise Refused(
@@ -135,10 +139,18 @@ def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
             f"no node {demand.node or 'here'} has the features {words}",
             hint=f"features here: {', '.join(known) or 'none'}",
         )
-    if not able or any(fits(asked, axes.vector(node.capacity)) for node in able):
+    if axes.nodes and not able:
+        # Its node is there and has the features, so it is for the part of a core.
+        where = f"node {demand.node} gives" if demand.node else "the nodes with these features give"
+        raise Refused(
+            "no-such-node",
+            f"{where} whole cores to jobs, and the job asks for a part of one",
+            hint=f"not queued; write -c {-(-demand.cores_milli // CORE_MILLI)}",
+        )
+    if not able or any(fits(asked, axes.amounts(node.capacity)) for node in able):
         return
     # Of each resource some node has enough, unless the sums have been refused already.
-    columns = zip(*(axes.vector(node.capacity) for node in able), strict=True)
+    columns = zip(*(axes.amounts(node.capacity) for node in able), strict=True)
     largest = tuple(map(max, columns))
     for axis in short_axes(asked, largest):
         name = axes.names[axis]

@@ -202,7 +202,7 @@ class Rules:
     root_room_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        vector = self.axes.vector(self.capacity)
+        vector = self.axes.amounts(self.capacity)
         rules = {
             path: node.rule_within(self.limits_now[path], self.axes)
             if path in self.limits_now

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
-from drfd.common.units import clock_time, show_duration
+from drfd.common.units import clock_time, show_duration, show_size
+from drfd.core.amounts.resources import Axes, Node
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.messages import NodeFacts
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, shared_text
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
@@ -169,6 +171,7 @@ def doctor_view(
             *site.warnings,
             *link.hello.get("warnings", []),
             *link.hello.get("lost_devices", []),
+            *node_warnings(site.rules.axes, links),
         ],
         "stuck_jobs": sorted(job_id for job_id, _ in links.stuck),
         "strays": [
@@ -183,6 +186,34 @@ def doctor_view(
         ],
         "launcher": "connected" if link.is_ready() else "away",
     }
+
+
+def node_warnings(axes: Axes, links: Link | Links) -> list[str]:
+    """Return what is the matter with nodes other than the controller's own machine: that nothing
+    starts there, or that they have less than is configured."""
+    faults, facts = links.node_faults(), links.node_facts()
+    found = []
+    for node in axes.nodes:
+        if node.name == axes.home:
+            continue
+        if node.name in faults:
+            why = faults[node.name] or "the launcher of Slurm's nodes is away"
+            found.append(f"no job starts on node {node.name}: {why}")
+        if node.name in facts:
+            found += _shortages(node, facts[node.name])
+    return found
+
+
+def _shortages(node: Node, facts: NodeFacts) -> list[str]:
+    """Return of what the configuration gives out more than Slurm has on the node."""
+    cores, memory_bytes = node.capacity.cores_milli // 1000, node.capacity.memory_bytes
+    found = []
+    if cores > facts.cores:
+        found.append(f"cores = {cores}, but Slurm has {facts.cores} there")
+    if memory_bytes > facts.memory_bytes:
+        there = show_size(facts.memory_bytes)
+        found.append(f'memory = "{show_size(memory_bytes)}", but Slurm has {there} there')
+    return [f"[nodes.{node.name}] {text}: drfd gives out more than there is" for text in found]
 
 
 def countable_controls(site: Site, hello: Message) -> dict[str, str]:

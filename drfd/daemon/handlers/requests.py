@@ -63,6 +63,7 @@ from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
+from drfd.daemon.lookup.machines import machine_views
 from drfd.daemon.monitoring.disk_lender import DiskLoan
 from drfd.daemon.monitoring.gpu_limits import unkept_text
 from drfd.daemon.monitoring.lender import Loan
@@ -81,6 +82,7 @@ from drfd.protocol.replies import (
     CodeText,
     DiskLoanView,
     DoctorReply,
+    DrainReply,
     DryRunReply,
     EndStrayReply,
     ExplainedJobView,
@@ -91,6 +93,8 @@ from drfd.protocol.replies import (
     LendingPart,
     LimitHoursView,
     LoanView,
+    MachineView,
+    NodesReply,
     Reply,
     ServiceState,
     ShowReply,
@@ -210,10 +214,7 @@ class Requests:
                     )
                 )
             case msg.DrainRequest():
-                await self.engine.submit_and_wait(
-                    st.DrainAsked(self.engine.clock(), request.on, actor, request.reason)
-                )
-                return {"draining": self.engine.ledger.draining}
+                return await self._drain(actor, request)
             case msg.ReloadRequest():
                 if not actor.is_admin:
                     raise NotPermitted("not-admin", "only an administrator may reload")
@@ -242,6 +243,8 @@ class Requests:
                 if hours:
                     shares["limit_hours"] = hours
                 return {**shares, **views.drain_part(self.engine.ledger)}
+            case msg.NodesRequest():
+                return self._nodes()
             case msg.DoctorRequest():
                 return self._doctor()
             case msg.ExecRequest():
@@ -294,6 +297,33 @@ class Requests:
             **views.drain_part(self.engine.ledger),
             **self._service_state(),
         }
+
+    async def _drain(self, actor: st.Actor, request: msg.DrainRequest) -> DrainReply:
+        await self.engine.submit_and_wait(
+            st.DrainAsked(
+                self.engine.clock(), request.on, actor, request.reason, request.node or ""
+            )
+        )
+        reply: DrainReply = {"draining": self.engine.ledger.draining}
+        if self.engine.ledger.node_drains:
+            reply["nodes"] = sorted(self.engine.ledger.node_drains)
+        return reply
+
+    def _nodes(self) -> NodesReply:
+        return {"nodes": self.machines(), **views.drain_part(self.engine.ledger)}
+
+    def machines(self) -> list[MachineView]:
+        """Return the machines on which jobs run, the daemon's own first."""
+        ledger, away_s = self.engine.ledger, self.link.away_s()
+        away_since_s = None
+        if away_s is not None and self.link.is_missed():
+            away_since_s = self.engine.clock().at_s - away_s
+        return machine_views(
+            ledger,
+            self.engine.rules,
+            away_since_s=away_since_s,
+            causes={} if self.links is None else self.links.node_faults(),
+        )
 
     def _limit_hours(self) -> list[LimitHoursView]:
         return views.limit_hours_view(self.engine.limit_hours, self.engine.clock().at_s)

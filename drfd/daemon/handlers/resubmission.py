@@ -263,6 +263,8 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
             "cores_milli": demand.cores_milli, "memory_bytes": demand.memory_bytes,
             "gres": dict(demand.gres), **memory, **rates, **cores_max,
         },
+        "node": demand.node or None,
+        "features": list(demand.features) or None,
         "name": spec.name,
         "pool": None if is_own_pool else spec.pool.removeprefix("root."),
         "time_limit_s": spec.time_limit_s or 0,

@@ -93,6 +93,8 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         with_gres(_rates(asked, defaults, disks, request.cwd), asked.gres, asked.gres_memory),
         cores_milli=_given(asked.cores_milli, defaults.cores_milli),
         memory_bytes=_given(asked.memory_bytes, defaults.memory_bytes),
+        node=_node_for(request, rules.axes.home),
+        features=tuple(sorted(set(request.features))),
     )
     most_cores = _upper(asked.cores_milli, asked.cores_max_milli, defaults.cores_max_milli)
     limit, notify = request.time_limit_s, request.notify
@@ -128,6 +130,27 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
         again=None if request.again is None else Again(request.again.of, request.again.indices),
     )
+
+
+def _node_for(request: SubmitRequest, home: str) -> str:
+    """Return the only node that will do, or "". What drfd itself keeps of a job's terminal and
+    output is kept on the controller's own node alone, if there are others. Raises Refused."""
+    named = request.node or ""
+    if not home or named == home:
+        return named
+    for is_wanted, what in (
+        (request.attach is not None, "a terminal, or `drf run`"),
+        (request.output_max_bytes is not None, "--output-max"),
+    ):
+        if is_wanted and named:
+            raise Refused(
+                "not-on-node",
+                f"{what} is for jobs on {home} alone, not on {named}",
+                hint=f"submit it without that, or leave out --node {named}",
+            )
+        if is_wanted:
+            return home
+    return named
 
 
 def declares_range(demand: parts.Demand) -> bool:

@@ -66,6 +66,8 @@ from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     ListedReport,
     MissingReport,
+    NodeFacts,
+    NodesReport,
     RemovedReport,
     Report,
     StartedReport,
@@ -152,6 +154,8 @@ class Link:
         self._logged_away = False
         #: The launcher's latest hello as it came: kind, controls, mounts.
         self.hello: Message = {}
+        #: Its latest report about its nodes, if it makes any.
+        self.seen_nodes: NodesReport | None = None
         #: Attempts whose processes cannot be killed.
         self.stuck: set[AttemptKey] = set()
         #: Attempts that belong to no job of this journal, and their owners as far as known. An
@@ -184,6 +188,23 @@ class Link:
         """Return the nodes without a launcher while there is one elsewhere: never any, because
         this is the only one."""
         return frozenset()
+
+    def node_faults(self) -> dict[str, str]:
+        """Return the nodes on which this launcher starts nothing just now, and why; "" if it is
+        away itself."""
+        names = self.nodes.names or ()
+        if not self.is_ready():
+            return dict.fromkeys(names, "")
+        seen = self.seen_nodes
+        if seen is None:
+            return {}
+        return {name: fault for name in names if (fault := seen.fault_of(name))}
+
+    def node_facts(self) -> dict[str, NodeFacts]:
+        """Return what this launcher knows of its nodes, if it tells of any."""
+        seen = self.seen_nodes
+        names = self.nodes.names or ()
+        return {} if seen is None else {n: seen.nodes[n] for n in names if n in seen.nodes}
 
     def lends_cores(self) -> bool:
         """Return whether idle cores are lent to running jobs."""
@@ -521,6 +542,7 @@ class LauncherConnection:
             beside=engine.ledger.allocated_jobs(),
             taken=engine.ledger.taken,
             most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
+            home=engine.rules.axes.home,
         )
         if "hiding" not in self._link.hello:
             # A launcher of an older version, which drops the connection at an order with them.
@@ -555,6 +577,11 @@ class LauncherConnection:
                 answer = self._inside.get(report.number)
                 if answer is not None and not answer.done():
                     answer.set_result(report.text)
+            case NodesReport():
+                self._link.seen_nodes = report
+                if self.is_ready:
+                    # Who waits for these nodes is told so, and the journal records it.
+                    self._submit(Tick(self._engine.clock()))
             case StuckReport():
                 self._link.stuck.add(report.key)
                 job_id = report.key[0]

@@ -15,7 +15,7 @@ from drfd.core.model.lifecycle import Effect
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.engine.nodes import NO_NODES, Nodes
 from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.launcher_link.messages import LaunchSettings, NodeFacts
 
 
 class Links:
@@ -28,8 +28,16 @@ class Links:
         return any(link.is_ready() and link.nodes != NO_NODES for link in self._links)
 
     def nodes_away(self) -> frozenset[str]:
-        away = (link.nodes.names or () for link in self._links if not link.is_ready())
-        return frozenset().union(*away)
+        return frozenset(self.node_faults())
+
+    def node_faults(self) -> dict[str, str]:
+        """Return the nodes on which nothing starts just now, and why; "" if their launcher is
+        away."""
+        return {name: text for link in self._links for name, text in link.node_faults().items()}
+
+    def node_facts(self) -> dict[str, NodeFacts]:
+        """Return what the launchers know of their nodes."""
+        return {name: facts for link in self._links for name, facts in link.node_facts().items()}
 
     def perform(self, effect: Effect, job: Job) -> None:
         link = self.of(job)

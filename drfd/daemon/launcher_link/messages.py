@@ -122,6 +122,7 @@ def order_for(
     beside: Iterable[Job] = (),
     taken: Iterable[Instance] = (),
     most: Resources | None = None,
+    home: str = "",
 ) -> LaunchOrder:
     """Return the order to launch the job's present attempt.
 
@@ -129,16 +130,19 @@ def order_for(
     gives out, and `taken` those that jobs have. `proof` is the user's signature of the submission,
     and `beside` are the jobs that run now, whose outputs must not be emptied. `most` is the most
     that the job may be lent, None where nothing is lent; cores are lent with the mode SHARE alone.
+    `home` is the controller's own node, if there are others: another one chooses instances itself,
+    and is told only how many the job is given.
     """
     spec, demand = job.spec, job.spec.demand
     # Instances that the job has been given stay its own when the configuration changes.
     named = {name for name, _ in (*countables, *job.instances)}
+    is_away = job.node not in ("", home)
     limits = AttemptLimits(
         cores_milli=demand.cores_milli,
         memory_bytes=demand.memory_bytes,
         pids=settings.max_pids,
         cores_by=settings.cores_by,
-        disks=disk_limits(demand, settings.disks),
+        disks=() if is_away else disk_limits(demand, settings.disks),
     )
     ceilings = None
     if most is not None:
@@ -180,8 +184,11 @@ def order_for(
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
         empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
-        grants=tuple(_grants(job, countables, taken, settings.with_nodes)),
+        grants=_counted(demand)
+        if is_away
+        else tuple(_grants(job, countables, taken, settings.with_nodes)),
         most=ceilings,
+        node=job.node if is_away else "",
     )
 
 
@@ -200,6 +207,14 @@ def _grants(
             foreign = dict.fromkeys(each for each in others if each not in mine)
             memory_bytes = dict(job.spec.demand.gres_memory).get(name, 0)
             yield Grant(name=name, given=mine, others=tuple(foreign), memory_bytes=memory_bytes)
+
+
+def _counted(demand: Resources) -> tuple[Grant, ...]:
+    """Return the numbers of instances that a job is given on a node which chooses them itself."""
+    return tuple(
+        Grant(name=name, given=tuple(map(str, range(count))), others=())
+        for name, count in demand.gres
+    )
 
 
 def payload_for(spec: JobSpec, payload: Payload) -> bytes:
@@ -444,6 +459,30 @@ class GpusReport(Struct, tag_field="report", tag="gpus", frozen=True, kw_only=Tr
     line: str
 
 
+class NodeFacts(Struct, frozen=True):
+    """What a launcher knows of one of its nodes."""
+
+    cores: int
+    memory_bytes: int
+    #: Why it starts no jobs; empty if it does.
+    fault: str
+
+
+class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=True):
+    """All nodes on which the launcher can start jobs. One of the controller's own machine alone
+    does not report any."""
+
+    #: Why none of them starts jobs, or None.
+    away: str | None
+    nodes: dict[str, NodeFacts]
+
+    def fault_of(self, name: str) -> str:
+        """Return why the node starts no jobs, or nothing if it does."""
+        if self.away is not None:
+            return self.away
+        return self.nodes[name].fault if name in self.nodes else "Slurm has no node of this name"
+
+
 AttemptReport = (
     StartedReport
     | LaunchAbortedReport
@@ -454,10 +493,12 @@ AttemptReport = (
     | RemovedReport
     | ToldReport
 )
-Report = HelloReport | ListedReport | StuckReport | ExecReport | GpusReport | AttemptReport
+Report = (
+    HelloReport | ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
+)
 
 
-_Tagged = StuckReport | ExecReport | GpusReport | AttemptReport
+_Tagged = StuckReport | ExecReport | GpusReport | NodesReport | AttemptReport
 _decode_tagged = msgspec.json.Decoder[_Tagged](_Tagged).decode
 
 

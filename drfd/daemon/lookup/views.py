@@ -230,6 +230,12 @@ def job_view(
         view["retry_of"] = job.spec.again.of
     if job.spec.output_max_bytes is not None:
         view["output_max_bytes"] = job.spec.output_max_bytes
+    if job.spec.demand.node:
+        view["only_node"] = job.spec.demand.node
+    if job.spec.demand.features:
+        view["features"] = list(job.spec.demand.features)
+    if job.node:
+        view["node"] = job.node
     if job.spec.demand.gres:
         # A pending job has no instances.
         view["gres_instances"] = {name: list(some) for name, some in job.instances}
@@ -423,6 +429,8 @@ def row_view(
     }
     if spec.group is not None:
         view["group"] = spec.group.name
+    if job.node:
+        view["node"] = job.node
     return view
 
 
@@ -637,6 +645,10 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
         view["retry_of"] = spec.again.of
     if spec.output_max_bytes is not None:
         view["output_max_bytes"] = spec.output_max_bytes
+    if spec.demand.node:
+        view["only_node"] = spec.demand.node
+    if spec.demand.features:
+        view["features"] = list(spec.demand.features)
     return view
 
 

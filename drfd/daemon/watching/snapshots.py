@@ -44,6 +44,8 @@ from drfd.protocol.replies import (
     CodeText,
     CommonSnapshot,
     MachinePart,
+    MachinesPart,
+    MachineView,
     NowView,
     SnapshotRow,
     WaitView,
@@ -81,6 +83,8 @@ class Overview:
     notices: Callable[[], list[CodeText]] = list
     #: Returns the GPUs whose use is measured.
     gpus: Callable[[], list[MeasuredGpu]] = list
+    #: Returns the machines on which jobs run, if there are several.
+    machines: Callable[[], list[MachineView]] = list
     #: Returns what a running job may use now of its range of cores.
     loan_of: Callable[[Job], Loan | None] = lambda job: None
     #: The same of its ranges of disk rates.
@@ -115,6 +119,7 @@ class Overview:
             **drain_part(self.engine.ledger),
             "notices": self.notices(),
             **self.machine_part(),
+            **self._machines_part(),
             "running": running,
             "pending": self.waiting_rows(pending.values()),
             "pending_more": self._count_waiting_rows() - len(pending),
@@ -176,6 +181,10 @@ class Overview:
         """Return pending rows with the reasons for waiting."""
         self._forget_reasons()
         return [self._waiting_row(row) for row in rows]
+
+    def _machines_part(self) -> MachinesPart:
+        found = self.machines()
+        return {"machines": found} if found else {}
 
     # -- parts ------------------------------------------------------------------------------
 

@@ -8,24 +8,29 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from drfd.common import failpoints, journald
-from drfd.launcher.main import listen, lock_state
+from drfd.launcher.main import listen, lock_state, supervise
 from drfd.launcher.port import Policy, Port
+from drfd.launcher.protocol import SECRET_NAME
 from drfd.launcher.runner import inheritance
 from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import is_there
 from drfd.linux import service
+from drfd.linux.service import Service
 from drfd.linux.unix_sockets import at_socket
 
 log = logging.getLogger("drfd.launcher")
 
 EVENTS_NAME = "events.sock"
 STARTS_NAME = "started"
+#: Seconds that the local launcher has to make the secret of signatures.
+_SECRET_WAIT_S = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.umask(0o022)
     # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if options.keep_fd is None:
+        _serve(options, manager)
+    else:
+        supervise(options.keep_fd, lambda: _serve(options, Service()))
+
+
+def _serve(options: argparse.Namespace, manager: Service) -> None:
     if not is_there(options.programs):
         sys.exit(f"drfd-slurm-launcher: Slurm's commands are not in {options.programs}")
     state: Path = options.state
@@ -85,7 +97,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--programs", type=Path, metavar="DIR", default=Path("/usr/bin"), help="Slurm's commands")
     add("--poll", type=float, metavar="S", default=30.0, help="ask Slurm at least so often")
     add("--timeout", type=float, metavar="S", default=5.0, help="how long a command may take")
-    add("--keep-fd", type=int, help="end when this descriptor reaches its end")
+    add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
     add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -96,6 +108,12 @@ def _keys(options: argparse.Namespace) -> SigningKeys | None:
         return None
     if options.keys is None:
         sys.exit("drfd-slurm-launcher: --keys must name the local launcher's directory")
+    # The local launcher makes the secret: two that make one at once would have two.
+    deadline = time.monotonic() + _SECRET_WAIT_S
+    while not (options.keys / SECRET_NAME).exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"drfd-slurm-launcher: no launcher has made the secret in {options.keys}")
+        time.sleep(0.05)
     try:
         return SigningKeys(options.keys)
     except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from drfd.launcher.attempt_files import Key, Record
 from drfd.launcher.protocol import LaunchOrder
@@ -28,6 +28,15 @@ _TERM = 15
 #: The fields that are asked of each job. The comment, which may hold anything, comes last.
 _FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "Comment")
 LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
+
+#: The fields that are asked of each node. The reason, which may hold anything, comes last.
+_NODE_FIELDS = ("%N", "%T", "%c", "%m", "%E")
+LIST_NODES = ("sinfo", "-h", "-a", "-N", "-o", "|".join(_NODE_FIELDS))
+#: States in which a node starts jobs, perhaps after it has been switched on.
+_OPEN = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
+#: What may follow a state: that the node is switched off or on, is to be rebooted or is in a
+#: reservation. With "*" it does not answer.
+_MARKS = "~#!%$@^-+"
 
 _COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _MEBI = 1 << 20
@@ -77,6 +86,19 @@ class SlurmJob:
         return self.state in _WAITING
 
 
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node, as Slurm shows it."""
+
+    cores: int
+    memory_bytes: int
+    #: Why it starts no jobs; empty if it does.
+    fault: str
+
+    def facts(self) -> dict[str, object]:
+        return asdict(self)
+
+
 def name_of(order: LaunchOrder) -> Name:
     return Name(order.journal, (order.id, order.attempt))
 
@@ -110,6 +132,30 @@ def _read_job(line: str) -> SlurmJob | None:
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
         name=name,
     )
+
+
+def read_nodes(text: str) -> dict[str, SlurmNode]:
+    """Read the answer to `LIST_NODES`, in which a node comes once for each of its partitions."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|", len(_NODE_FIELDS) - 1)
+        if len(fields) != len(_NODE_FIELDS):
+            continue
+        name, state, cores, mebi, reason = (field.strip() for field in fields)
+        if _is_number(cores) and _is_number(mebi):
+            fault = _fault(state, "" if reason == "none" else reason)
+            found[name] = SlurmNode(int(cores), int(mebi) * _MEBI, fault)
+    return found
+
+
+def _fault(state: str, reason: str) -> str:
+    """Return why a node in this state starts no jobs, or nothing if it does."""
+    about = f": {reason}" if reason else ""
+    if state.endswith("*"):
+        return f"Slurm says that it does not answer ({state[:-1]}){about}"
+    if state.rstrip(_MARKS) in _OPEN:
+        return ""
+    return f"Slurm says that it is {state}{about}"
 
 
 def _is_number(text: str) -> bool:

@@ -38,11 +38,11 @@ from drfd.launcher.protocol import (
     SignalCommand,
     read_command,
 )
-from drfd.launcher.runner.shortage import MACHINE, Shortage, failure, read_failure
+from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
 from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
-from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
+from drfd.launcher.slurm.mapping import LIST_JOBS, LIST_NODES, Name, SlurmJob, SlurmNode
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
@@ -64,6 +64,9 @@ _LOOKS, _LOOK_PAUSE_S = 2, 2.0
 #: MessageTimeout, by default. Within it the nodes have registered and ended what slurmctld does not
 #: know, so that another attempt does not run beside it.
 _FORGOTTEN_S = 10.0
+#: Seconds between two looks at the nodes, at most.
+_NODES_S = 5.0
+_NOT_ASKED, _NO_ANSWER = "Slurm has not been asked yet", "slurmctld does not answer"
 #: Seconds between two removals of old notes.
 _FORGET_NOTES_S = 3600.0
 #: Submissions that run at a time, and those that wait.
@@ -153,6 +156,11 @@ class SlurmLauncher:
     _listing: bool = False
     _listed_mono_s: float = 0.0
     _is_away: bool = False
+    #: The nodes as Slurm showed them last, and why none of them starts jobs, or None.
+    _nodes: dict[str, SlurmNode] = field(default_factory=dict)
+    _all_away: str | None = _NOT_ASKED
+    _nodes_due_mono_s: float = 0.0
+    _asks_nodes: bool = False
 
     def __post_init__(self) -> None:
         self._commands = Commands(
@@ -191,11 +199,14 @@ class SlurmLauncher:
             self._checks.run_due()
             self._begin_submissions()
             self._ask_for_list()
+            self._ask_for_nodes()
             self.port.flush()
 
     def _pause_s(self) -> float | None:
         now = time.monotonic()
         pauses = [self._commands.pause_s(), self._checks.pause_s()]
+        if not self._asks_nodes:
+            pauses.append(max(0.0, self._nodes_due_mono_s - now))
         if not self._listing:
             due = min([*self._dues, self._listed_mono_s + self.poll_s])
             pauses.append(max(0.0, due - now, self._listed_mono_s + _LEAST_PAUSE_S - now))
@@ -319,7 +330,12 @@ class SlurmLauncher:
         for key, attempt in sorted(self._known.items()):
             owners[attempt_files.file_name(key)] = attempt.owner.facts()
             self._report(key)
+        self._report_nodes()
         self.port.send({"report": "listed", "known": sorted(self._known), "owners": owners})
+
+    def _report_nodes(self) -> None:
+        nodes = {name: node.facts() for name, node in self._nodes.items()}
+        self.port.send({"report": "nodes", "away": self._all_away, "nodes": nodes})
 
     def _report(self, key: Key) -> None:
         """Report what the attempt file says."""
@@ -504,7 +520,8 @@ class SlurmLauncher:
         complaint = mapping.first_line(answer.complaint)
         short = None
         if answer.code is None or mapping.may_pass(answer.complaint):
-            short = Shortage(MACHINE, "slurm", "ETIMEDOUT" if answer.code is None else "EAGAIN")
+            # That job alone waits: the controller's own machine goes on.
+            short = Shortage(JOB, "slurm", "ETIMEDOUT" if answer.code is None else "EAGAIN")
         each.failed = failure(f"Slurm does not take the job: {complaint or 'no reason'}", short)
         self._look_again(each)
 
@@ -540,11 +557,13 @@ class SlurmLauncher:
             if not self._is_away:
                 log.error("event=slurm-away error=%s", mapping.first_line(answer.complaint))
             self._is_away = True
+            self._see_nodes(self._nodes, away=self._no_answer(answer))
             self._dues.append(time.monotonic() + 1.0)
             self._dues.sort()
             return
         if self._is_away:
             log.info("event=slurm-back")
+            self._nodes_due_mono_s = 0.0
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
         for job in mapping.read_jobs(answer.output):
@@ -568,6 +587,29 @@ class SlurmLauncher:
                 if all(job.is_over for job in jobs):
                     del self._wishes[key]
                     self._tell("removed", key)
+
+    def _ask_for_nodes(self) -> None:
+        now = time.monotonic()
+        if not self._asks_nodes and now >= self._nodes_due_mono_s:
+            self._asks_nodes = True
+            self._nodes_due_mono_s = now + min(_NODES_S, self.poll_s)
+            self._commands.run(LIST_NODES, self._take_nodes)
+
+    def _take_nodes(self, answer: Answer) -> None:
+        self._asks_nodes = False
+        if answer.is_good:
+            self._see_nodes(mapping.read_nodes(answer.output), away=None)
+        else:
+            self._see_nodes(self._nodes, away=self._no_answer(answer))
+
+    def _no_answer(self, answer: Answer) -> str:
+        complaint = mapping.first_line(answer.complaint)
+        return f"{_NO_ANSWER}: {complaint}" if complaint else _NO_ANSWER
+
+    def _see_nodes(self, nodes: dict[str, SlurmNode], *, away: str | None) -> None:
+        if (nodes, away) != (self._nodes, self._all_away):
+            self._nodes, self._all_away = nodes, away
+            self._report_nodes()
 
     def _forget_notes(self) -> None:
         now = time.monotonic()

@@ -33,6 +33,7 @@ from canned_snapshots import (
     three_jobs,
     waits,
     with_gpus,
+    with_nodes,
 )
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
@@ -58,6 +59,7 @@ SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "nothing": snapshot,
     "three": three_jobs,
     "gpus": with_gpus,
+    "nodes": with_nodes,
     "5000-of-60": lambda: many(60, 5000),
     "5000-of-1": lambda: many(1, 5000),
     "hostile": hostile,

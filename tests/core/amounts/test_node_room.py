@@ -12,7 +12,8 @@ from hypothesis import strategies as some
 
 from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
 from drfd.core.amounts.instances import SharedInstances
-from drfd.core.amounts.node_room import NodeDemand, NodeRoom, OnNodes
+from drfd.core.amounts.node_room import NodeDemand, NodeRoom, OnNodes, node_of
+from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.amounts.vectors import (
     Vector,
     fits,
@@ -201,3 +202,18 @@ def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(
         if cores >= 3 and memory >= 8
     ]
     assert place(demand, free) == (on(demand, min(rests)[1]) if rests else None)
+
+
+def test_a_part_of_a_core_is_for_nodes_that_give_out_parts() -> None:
+    own = Node(name="head", capacity=Resources(cores_milli=2500))
+    whole = Node(name="n1", capacity=Resources(cores_milli=4000), whole_cores=True)
+    axes = Axes(nodes=(own, whole))
+    free = axes.room(axes.amounts(Resources(cores_milli=6500)))
+    assert isinstance(free, NodeRoom)
+    assert free.nodes["head"] == axes.amounts(own.capacity)
+    for milli, among in ((500, {"head"}), (1000, {"head", "n1"}), (3000, {"head", "n1"})):
+        assert axes.nodes_for(Resources(cores_milli=milli)) == among
+    part = axes.vector(Resources(cores_milli=2500))
+    assert node_of(free.place(part)) == "head"
+    assert not free.has_place(axes.vector(Resources(cores_milli=3500)))
+    assert node_of(free.place(axes.vector(Resources(cores_milli=3000)))) == "n1"

@@ -35,6 +35,7 @@ ASKED: dict[str, Any] = {
     "retry": {"times": 2, "on": ["TIMEOUT"]}, "warn": {"signal": 10, "before_s": 60},
     "if_never": "cancel",
     "again": {"of": 4, "indices": [9, 0, 16, 2]},
+    "node": "n1", "features": ["big", "fast"],
 }  # fmt: skip
 #: Fields of a submission that hold for one time, and those that are not of the job.
 ONCE = {"after", "begin_s", "held", "array"}

@@ -28,6 +28,7 @@ from drfd.core.model.job import Job, JobState, Outcome
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, NO_NODES, Nodes, home_and_others
+from drfd.daemon.handlers.doctor import node_warnings
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
@@ -306,3 +307,56 @@ def test_jobs_on_no_node_are_those_of_the_own_launcher() -> None:
     gone = replace(job, node="n7")
     assert not own.may_have(gone) and not others.may_have(gone)
     assert ALL_NODES.has(gone)
+
+
+def nodes(fault: str = "", away: str | None = None) -> Message:
+    facts = {"cores": 4, "memory_bytes": 8 << 30, "fault": fault}
+    return {"report": "nodes", "away": away, "nodes": {"n1": facts}}
+
+
+async def test_nothing_starts_on_a_node_while_its_launcher_says_that_it_cannot(two: Open) -> None:
+    async with two() as b:
+        await b.both()
+        b.n1.send(nodes("Slurm says that it is down"))
+        await until(lambda: b.engine.ledger.nodes_away.keys() == {"n1"}, lambda: "n1 is not away")
+        assert b.links.node_faults() == {"n1": "Slurm says that it is down"}
+        await b.submit("n1")
+        await b.submit("")
+        assert await b.orders(b.atlas, "launch") == [("launch", 2)]
+        assert b.n1.orders == [LIST]
+        b.n1.send(nodes())
+        assert await b.orders(b.n1, "launch") == [("launch", 1)]
+        assert (b.links.node_faults(), b.engine.ledger.nodes_away) == ({}, {})
+
+
+async def test_what_is_the_matter_with_all_nodes_is_so_with_each(two: Open) -> None:
+    async with two() as b:
+        await b.both()
+        b.n1.send(nodes(away="slurmctld does not answer"))
+        await until(b.links.node_faults, lambda: "nothing is heard")
+        assert b.links.node_faults() == {"n1": "slurmctld does not answer"}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {}})
+        unknown = {"n1": "Slurm has no node of this name"}
+        await until(lambda: b.links.node_faults() == unknown, b.links.node_faults)
+
+
+async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(
+    two: Open,
+) -> None:
+    async with two() as b:
+        await b.both()
+        b.n1.send(nodes("Slurm says that it is down"))
+        await until(b.links.node_faults, lambda: "nothing is heard")
+        assert "no job starts on node n1: Slurm says that it is down" in node_warnings(
+            RULES.axes, b.links
+        )
+        small = {"cores": 1, "memory_bytes": 1 << 30, "fault": ""}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": small}})
+        await until(lambda: not b.links.node_faults(), b.links.node_faults)
+        cores, memory = node_warnings(RULES.axes, b.links)
+        assert cores.endswith("but Slurm has 1 there: drfd gives out more than there is")
+        assert memory.startswith('[nodes.n1] memory = "') and "has 1G there" in memory
+        await b.n1.leave()
+        await until(b.links.node_faults, lambda: "it is not away")
+        away = "no job starts on node n1: the launcher of Slurm's nodes is away"
+        assert away in node_warnings(RULES.axes, b.links)

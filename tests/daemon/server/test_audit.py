@@ -47,6 +47,7 @@ LOOKS = [
     msg.WaitRequest(v=1, ids=[1]),
     msg.EventsRequest(v=1),
     msg.SharesRequest(v=1),
+    msg.NodesRequest(v=1),
     msg.DoctorRequest(v=1),
     msg.UsageRequest(v=1, id=1),
     msg.WaitingRequest(v=1),

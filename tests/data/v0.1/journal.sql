@@ -123,7 +123,7 @@ CREATE TABLE facts (
     name  text primary key,
     value text not null
 ) strict, without rowid;
-INSERT INTO "facts" VALUES('id','1b82d5a70c3447869240b7c7b2102979');
+INSERT INTO "facts" VALUES('id','7237c51427809525dd1b06f4492dc16b');
 CREATE TABLE jobs (
     id             integer primary key,
     uid            integer not null,

@@ -11,10 +11,12 @@ from drfd.launcher.protocol import Grant
 from drfd.launcher.slurm.mapping import (
     Name,
     SlurmJob,
+    SlurmNode,
     choose,
     end_of,
     may_pass,
     read_jobs,
+    read_nodes,
     submit_words,
     without_slurms,
 )
@@ -124,3 +126,34 @@ def test_users_variables_are_no_options_of_slurms_commands() -> None:
 )
 def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
     assert may_pass(complaint) is passes
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "fault"),
+    [
+        ("idle", "none", ""),
+        ("mixed", "none", ""),
+        ("allocated", "none", ""),
+        ("completing", "none", ""),
+        # Switched off until there is a job for it.
+        ("idle~", "none", ""),
+        ("mixed#", "none", ""),
+        # The node has a reason of its own for a state that is over.
+        ("idle", "was slow", ""),
+        ("idle*", "none", "Slurm says that it does not answer (idle)"),
+        ("down*", "Not responding", "Slurm says that it does not answer (down): Not responding"),
+        ("down", "a|b", "Slurm says that it is down: a|b"),
+        ("drained", "new fan", "Slurm says that it is drained: new fan"),
+        ("draining", "new fan", "Slurm says that it is draining: new fan"),
+        ("maint", "none", "Slurm says that it is maint"),
+        ("something", "none", "Slurm says that it is something"),
+    ],
+)
+def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
+    node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
+    assert read_nodes(f"n1|{state}|4|4000|{reason}\n") == {"n1": node}
+
+
+def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> None:
+    text = "n1|idle|4|4000|none\nsinfo: error\nn1|idle|4|4000|none\nn2|idle|?|4000|none\n"
+    assert [*read_nodes(text)] == ["n1"]

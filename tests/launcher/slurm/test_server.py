@@ -358,6 +358,37 @@ def test_a_node_that_dies_with_its_job_loses_it(
         until("the node's return", cluster.are_idle, cluster.log)
 
 
+def faults(controller: Controller) -> dict[str, str]:
+    """Why each node starts no jobs; the cause that all have in common under ""."""
+    controller.list()
+    assert controller.nodes is not None
+    found = {name: node["fault"] for name, node in controller.nodes["nodes"].items()}
+    return found | ({"": controller.nodes["away"]} if controller.nodes["away"] else {})
+
+
+def test_the_nodes_and_what_is_the_matter_with_each_are_reported(
+    slurm: SlurmLauncherProcess, cluster: Cluster
+) -> None:
+    controller = slurm.connect()
+    until("nodes", lambda: faults(controller) == {"n1": "", "n2": ""}, lambda: controller.nodes)
+    assert controller.nodes is not None
+    assert controller.nodes["nodes"]["n1"] == {"cores": 4, "memory_bytes": 4000 << 20, "fault": ""}
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=new fan")
+    said = "Slurm says that it is drained: new fan"
+    until(
+        "its drain", lambda: faults(controller) == {"n1": "", "n2": said}, lambda: controller.nodes
+    )
+    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    until("its return", lambda: faults(controller) == {"n1": "", "n2": ""})
+    cluster.stop_controller()
+    try:
+        until("a word", lambda: "" in faults(controller))
+        assert faults(controller)[""].startswith("slurmctld does not answer: ")
+    finally:
+        cluster.continue_controller()
+    until("its return", lambda: faults(controller) == {"n1": "", "n2": ""})
+
+
 def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
     """Whether a further start was refused on the second node, which is opened for that."""
     try:

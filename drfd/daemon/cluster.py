@@ -1,0 +1,267 @@
+"""The configuration of several machines: the tables [nodes.NAME] and [slurm].
+
+The controller's own machine is the node with the engine "local". Its capacity is that of a single
+machine; that of a node with the engine "slurm" is what its table says.
+"""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drfd.common.errors import Refused
+from drfd.common.strict_table import (
+    TomlTable,
+    one_of,
+    read_count,
+    read_name,
+    read_names,
+    read_path,
+    wrong,
+)
+from drfd.common.units import parse_cores, parse_size
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.launcher.protocol import MAX_INSTANCES
+
+LOCAL, SLURM = "local", "slurm"
+#: A node's name, as Slurm and the launcher's protocol take it; and that of a feature, which stands
+#: in lists on the command line.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """A node as it is configured. The local one's amounts are zero here."""
+
+    name: str
+    engine: str
+    cores_milli: int = 0
+    memory_bytes: int = 0
+    #: Bytes per second of each disk; 0 if jobs with such a rate are not to run there.
+    read_bps: int = 0
+    write_bps: int = 0
+    #: Number of instances of countable resources, sorted by name.
+    gres: tuple[tuple[str, int], ...] = ()
+    features: frozenset[str] = frozenset()
+
+    @property
+    def is_local(self) -> bool:
+        return self.engine == LOCAL
+
+
+Nodes = tuple[NodeConfig, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """How the launcher of Slurm's nodes reaches Slurm."""
+
+    #: Slurm's partition, or None for its default.
+    partition: str | None = None
+    #: Path of slurm.conf, or None for where Slurm's commands look for it.
+    conf: str | None = None
+    #: Directory of Slurm's commands.
+    programs: str = "/usr/bin"
+    #: Slurm's own user (SlurmUser).
+    user: str = "slurm"
+
+
+def has_slurm(nodes: Nodes) -> bool:
+    """Return whether there are nodes of Slurm's."""
+    return any(not node.is_local for node in nodes)
+
+
+def read_nodes(table: TomlTable, shared: str | None) -> Nodes:
+    """Read the table, the local node first and the others by name. Raises ConfigError.
+
+    `shared` is the countable resource that jobs share by memory, or None.
+    """
+    found: list[NodeConfig] = []
+    for name in sorted(table.names()):
+        if not _NAME.fullmatch(name):
+            hint = "use letters, digits, '.', - and _, beginning with a letter or digit"
+            table.fail(repr(name), "is not a name for a node", hint=hint)
+        found.append(_read_node(name, table.table(name), shared))
+    locals_ = [node for node in found if node.is_local]
+    if len(locals_) > 1:
+        names = " and ".join(node.name for node in locals_)
+        text = f'{names} have engine = "local"'
+        table.fail(locals_[1].name, text, hint="one node alone is this machine")
+    if found and not locals_:
+        hint = f'add [{table.at("NAME")}] with engine = "local"'
+        table.fail(found[0].name, "no node is this machine", hint=hint)
+    return tuple(sorted(found, key=lambda node: (not node.is_local, node.name)))
+
+
+def _read_node(name: str, table: TomlTable, shared: str | None) -> NodeConfig:
+    engine = table.take("engine", one_of(LOCAL, SLURM), None)
+    if engine is None:
+        hint = 'write engine = "slurm", or engine = "local" for this machine'
+        table.fail("engine", "is missing", hint=hint)
+    features = frozenset(table.take("features", _read_features, ()))
+    if engine == LOCAL:
+        for key in table.names():
+            if key not in ("engine", "features"):
+                hint = "[capacity], [[disk]] and [gres] say what this machine has"
+                table.fail(key, "is not set for the local node", hint=hint)
+        return NodeConfig(name=name, engine=engine, features=features)
+    gres = tuple(sorted(table.take("gres", _read_gres, {}).items()))
+    for key, _ in gres:
+        if key == shared:
+            hint = f"leave out gres.{key}.share, or the {key} of this node"
+            table.fail(f"gres.{key}", f"jobs share each {key}, which Slurm's nodes cannot do", hint)
+    return NodeConfig(
+        name=name,
+        engine=engine,
+        cores_milli=table.take("cores", _read_whole_cores, None) or _missing(table, "cores", "32"),
+        memory_bytes=table.take("memory", parse_size, None) or _missing(table, "memory", '"128G"'),
+        read_bps=table.take("read", parse_size, 0),
+        write_bps=table.take("write", parse_size, 0),
+        gres=gres,
+        features=features,
+    )
+
+
+def _missing(table: TomlTable, key: str, example: str) -> int:
+    table.fail(key, "is missing", hint=f"write {key} = {example}: what jobs may have of the node")
+
+
+def _read_whole_cores(value: object) -> int:
+    """Read a number of cores. Slurm gives out whole ones."""
+    return parse_cores(read_count(value))
+
+
+def _read_features(value: object) -> list[str]:
+    features = read_names(value)
+    for each in features:
+        if not _FEATURE.fullmatch(each):
+            raise wrong(each, "a feature of letters, digits and . _ : + -", '["ssd", "avx512"]')
+    return features
+
+
+#: As in [gres].
+_GRES = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def _read_gres(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise wrong(value, "a table of numbers", "{gpu = 2}")
+    for name in value:
+        if not _GRES.fullmatch(name) or name in Axes().names:
+            raise Refused(
+                "config",
+                f"{name!r} is not a name for a countable resource",
+                hint="use small letters, digits and _, beginning with a letter",
+            )
+    counts = {name: read_count(count) for name, count in value.items()}
+    for name, count in counts.items():
+        if count > MAX_INSTANCES:
+            raise Refused("config", f"{count} {name} are more than the {MAX_INSTANCES} that can be")
+    return counts
+
+
+def read_slurm(table: TomlTable, nodes: Nodes) -> SlurmSettings:
+    """Read the table. Raises ConfigError, also if it is there without a node of Slurm's."""
+    plain = SlurmSettings()
+    found = SlurmSettings(
+        partition=table.take("partition", read_name, None),
+        conf=table.take("config", read_path, None),
+        programs=table.take("commands", read_path, plain.programs),
+        user=table.take("user", read_name, plain.user),
+    )
+    if table.names() and not has_slurm(nodes):
+        hint = 'add [nodes.NAME] with engine = "slurm", or leave this table out'
+        table.fail(table.names()[0], "no node is Slurm's", hint=hint)
+    return found
+
+
+def node_gres(nodes: Nodes) -> tuple[str, ...]:
+    """Return the names of countable resources of Slurm's nodes, sorted."""
+    return tuple(sorted({name for node in nodes for name, _ in node.gres}))
+
+
+def with_nodes(axes: Axes, own: Resources, nodes: Nodes) -> tuple[Axes, Resources]:
+    """Return axes and capacity of all nodes together, from those of the controller's machine. They
+    are as they were where no nodes are configured."""
+    if not nodes:
+        return axes, own
+    # Instances are the controller's own; a resource of other nodes alone has none here.
+    others = tuple((name, ()) for name in node_gres(nodes) if name not in axes.gres)
+    instances = tuple(sorted((*axes.instances, *others)))
+    home, *rest = nodes
+    found = [Node(name=home.name, capacity=own, features=home.features)]
+    found += [
+        Node(name=node.name, capacity=_capacity(node), features=node.features, whole_cores=True)
+        for node in rest
+    ]
+    gres = tuple(name for name, _ in instances)
+    axes = replace(axes, gres=gres, instances=instances, nodes=tuple(found))
+    return axes, _sum([node.capacity for node in found])
+
+
+def _capacity(node: NodeConfig) -> Resources:
+    return Resources(
+        cores_milli=node.cores_milli,
+        memory_bytes=node.memory_bytes,
+        read_bps=node.read_bps,
+        write_bps=node.write_bps,
+        gres=node.gres,
+    )
+
+
+def _sum(amounts: Sequence[Resources]) -> Resources:
+    """Return the sum, where each but the first has one rate for all disks."""
+    counts: Counter[str] = Counter()
+    for amount in amounts:
+        counts.update(dict(amount.gres))
+    rates = {
+        name: [sum(pair) for pair in zip(*(each.rates(name) for each in amounts), strict=True)]
+        for name, _, _ in amounts[0].disks
+    }
+    return Resources(
+        cores_milli=sum(each.cores_milli for each in amounts),
+        memory_bytes=sum(each.memory_bytes for each in amounts),
+        read_bps=0 if rates else sum(each.read_bps for each in amounts),
+        write_bps=0 if rates else sum(each.write_bps for each in amounts),
+        gres=tuple(sorted(counts.items())),
+        disks=tuple((name, read, write) for name, (read, write) in rates.items()),
+    )
+
+
+def slurm_warnings(nodes: Nodes, slurm: SlurmSettings) -> list[str]:
+    """Return what the launcher of Slurm's nodes would not find on this machine."""
+    if not has_slurm(nodes):
+        return []
+    found = []
+    if not Path(slurm.programs, "sbatch").exists():
+        found.append(
+            f"slurm.commands: there is no sbatch in {slurm.programs}: install Slurm's client"
+        )
+    if slurm.conf is not None and not Path(slurm.conf).exists():
+        found.append(f"slurm.config: there is no file {slurm.conf}")
+    try:
+        pwd.getpwnam(slurm.user)
+    except KeyError:
+        found.append(f"slurm.user: there is no user {slurm.user}: name Slurm's own (SlurmUser)")
+    return found
+
+
+def late_node_changes(
+    before: tuple[Nodes, SlurmSettings], now: tuple[Nodes, SlurmSettings]
+) -> list[str]:
+    """Return a warning for each change that a reload does not bring into effect."""
+    (old_nodes, old_slurm), (nodes, slurm) = before, now
+    found = []
+    if has_slurm(nodes) and not has_slurm(old_nodes):
+        found.append(
+            "nodes: these are the first ones of Slurm's: their launcher starts with a restart of "
+            "drfd (under systemd drfd install puts it there); until then they count as away"
+        )
+    elif slurm != old_slurm:
+        found.append("slurm has changed: that takes a restart of drfd and its launchers")
+    return found

@@ -1,0 +1,418 @@
+"""The daemon's own machine and two nodes of a real Slurm, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.launcher.system.process import start_ticks
+from instance import Instance, wait_for
+from launcher.slurm.cluster import Cluster
+from slurm_cluster import missing
+
+needs_slurm = [
+    pytest.mark.system,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
+pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="only root's daemon has Slurm's nodes")]
+
+CONFIG = """
+[capacity]
+cores = 2
+memory = "2G"
+reserve_memory = 0
+[[disk]]
+name = "test"
+path = "/var/tmp"
+read = "1G"
+write = "1G"
+[enforcement]
+grace = "1s"
+[nodes.head]
+engine = "local"
+[nodes.n1]
+engine = "slurm"
+cores = 4
+memory = "3G"
+features = ["big"]
+[nodes.n2]
+engine = "slurm"
+cores = 4
+memory = "3G"
+features = ["big", "fast"]
+"""
+#: Fits on a node of Slurm's, and not on the daemon's own machine.
+BIG = ("-c", "3", "-m", "256M")
+#: Says which node it is on: Slurm's steps have this variable.
+WHERE = 'echo "on ${SLURMD_NODENAME:-head}"'
+
+
+def nodes_of(instance: Instance) -> dict[str, dict[str, Any]]:
+    """What `drf nodes --json` prints, by name."""
+    reply = json.loads(instance.drf("nodes", "--json").stdout)
+    return {node["name"]: node for node in reply["nodes"]}
+
+
+def why(instance: Instance, job_id: int) -> dict[str, Any]:
+    return dict(json.loads(instance.drf("why", "--json", job_id).stdout)["reason"])
+
+
+def launcher_pid(instance: Instance) -> int | None:
+    """The launcher of Slurm's nodes: the child of its supervisor."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        state = os.fsencode(instance.state / "slurm-launcher")
+        if b"drfd.launcher.slurm" in command and state in command:
+            found[int(entry.name)] = parent
+    return next((pid for pid, parent in found.items() if parent in found), None)
+
+
+def kill_slurm_launcher(instance: Instance) -> None:
+    """SIGKILL; its supervisor starts another."""
+    pid = wait_for("a launcher of Slurm's nodes", lambda: launcher_pid(instance))
+    ticks = start_ticks(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_for("its end", lambda: start_ticks(pid) != ticks)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[tuple[Instance, Cluster]]:
+    """A daemon with a Slurm of its own, both of which all tests of the module have."""
+    instance = Instance(CONFIG)
+    directory = instance.root / "cluster"
+    directory.mkdir()
+    slurm = f'[slurm]\nconfig = "{directory}/slurm.conf"\nuser = "root"\n'
+    instance.config.write_text(CONFIG + slurm)
+    state = instance.state / "slurm-launcher"
+    cluster = Cluster(directory, state / "events.sock", state / "started")
+    try:
+        cluster.start()
+        instance.start()
+        yield instance, cluster
+    finally:
+        try:
+            # While Slurm is there to end them.
+            instance.drf("cancel", "--all", check=False)
+            cluster.stop()
+        finally:
+            instance.destroy()
+
+
+@pytest.fixture
+def cluster(service: tuple[Instance, Cluster]) -> Cluster:
+    return service[1]
+
+
+@pytest.fixture
+def instance(service: tuple[Instance, Cluster]) -> Iterator[Instance]:
+    whole, _ = service
+    wait_for("all nodes", lambda: all(node["state"] == "up" for node in nodes_of(whole).values()))
+    yield whole
+    whole.restart_if_dead()
+    for node in ("n1", "n2"):
+        whole.drf("undrain", "--node", node)
+    whole.drf("cancel", "--all", check=False)
+    wait_for("no jobs", lambda: not whole.status())
+    for path in whole.work.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def slurm(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in needs_slurm:
+        test = mark(test)
+    return test
+
+
+@slurm
+def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance: Instance) -> None:
+    asked = ("submit", "-q", *BIG, "-n", "where", "--", "sh", "-c", f"{WHERE}; sleep 1000")
+    ids = [int(instance.drf(*asked).stdout) for _ in range(2)]
+    jobs = [instance.wait_state(job_id, "RUNNING") for job_id in ids]
+    assert sorted(job["node"] for job in jobs) == ["n1", "n2"]
+    assert {job["id"]: job["node"] for job in instance.status()} == {
+        job["id"]: job["node"] for job in jobs
+    }
+    for job in jobs:
+        wait_for("its output", lambda job=job: instance.drf("log", job["id"]).stdout)
+        assert instance.drf("log", job["id"]).stdout == f"on {job['node']}\n"
+        assert f"node       {job['node']}\n" in instance.drf("show", job["id"]).stdout
+    found = nodes_of(instance)
+    assert [*found] == ["head", "n1", "n2"]
+    for name in ("n1", "n2"):
+        assert (found[name]["running"], found[name]["allocated"]["cores"]) == (1, 3)
+        assert (found[name]["state"], found[name]["engine"]) == ("up", "slurm")
+    assert (found["head"]["running"], found["head"]["engine"]) == (0, "local")
+
+    # The third finds no node with so many cores.
+    third = int(instance.drf(*asked).stdout)
+    assert why(instance, third)["code"] == "RESOURCES"
+    instance.drf("cancel", ids[0])
+    assert instance.wait_end(ids[0])["state"] == "CANCELLED"
+    assert instance.wait_state(third, "RUNNING")["node"] == jobs[0]["node"]
+    past = json.loads(instance.drf("history", "--json", "-n", "1").stdout)["jobs"]
+    assert [(job["id"], job["node"], job["state"]) for job in past] == [
+        (ids[0], jobs[0]["node"], "CANCELLED")
+    ]
+
+
+@slurm
+def test_a_job_may_name_its_node_or_what_that_must_have(instance: Instance) -> None:
+    script = ("--", "sh", "-c", f"{WHERE}; exit 3")
+    for words, node in (
+        (("--node", "n2"), "n2"),
+        (("--node", "n1"), "n1"),
+        (("--node", "head"), "head"),
+        (("--constraint", "fast"), "n2"),
+        (("--constraint", "big,fast"), "n2"),
+    ):
+        job = instance.wait_end(instance.submit("-c", "1", "-m", "64M", *words, *script))
+        assert (job["node"], job["state"], job["exit_code"]) == (node, "FAILED", 3), words
+        assert instance.output(job["id"]) == f"on {node}\n"
+    lines = "#!/bin/sh\n#SBATCH -w n1 -c 1 --mem=64M\n#SBATCH -C big\n"
+    done = instance.drf("sbatch", "--parsable", input=f"{lines}{WHERE}\n")
+    job = instance.wait_end(int(done.stdout))
+    assert (job["node"], job["only_node"], job["features"]) == ("n1", "n1", ["big"])
+    assert instance.output(job["id"]) == "on n1\n"
+
+
+@slurm
+def test_what_no_node_has_is_refused_in_one_line(instance: Instance) -> None:
+    for words, said in (
+        (("--node", "n7"), "there is no node 'n7' (there are head, n1, n2)"),
+        (("--constraint", "slow"), "no node here has the features slow (features here: big, fast)"),
+        (
+            ("--node", "head", *BIG),
+            "the job asks for 3 cores, and no node for it has more than 2: a job runs on "
+            "one node (not queued; ask for less)",
+        ),
+        (
+            ("--node", "n1", "-c", "0.5"),
+            "node n1 gives whole cores to jobs, and the job asks for a part of one (not queued; "
+            "write -c 1)",
+        ),
+        (
+            ("--node", "n1", "--output-max", "1M"),
+            "--output-max is for jobs on head alone, not on n1 (submit it without that, or leave "
+            "out --node n1)",
+        ),
+    ):
+        done = instance.drf("submit", *words, "--", "true", check=False)
+        assert (done.returncode, done.stderr) == (1, f"drf: {said}\n")
+    assert instance.status() == []
+
+
+@slurm
+def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance: Instance) -> None:
+    done = instance.drf("run", "-q", "-c", "1", "-m", "64M", "--", "sh", "-c", WHERE)
+    assert done.stdout == "on head\n"
+    # Slurm gives out whole cores: half of one is counted on the daemon's own machine alone.
+    part = instance.submit("-c", "0.5", "-m", "64M", "--", "sh", "-c", WHERE)
+    assert instance.wait_end(part)["node"] == "head"
+    bounded = instance.submit("--output-max", "1M", "-m", "64M", "--", "sh", "-c", WHERE)
+    assert instance.wait_end(bounded)["node"] == "head"
+
+
+@slurm
+def test_nothing_starts_on_a_node_that_is_drained_until_it_is_undrained(instance: Instance) -> None:
+    runs = instance.submit(*BIG, "--node", "n1", "--", "sleep", "1000")
+    instance.wait_state(runs, "RUNNING")
+    instance.drf("drain", "--node", "n1", "--reason", "new fan")
+    node = nodes_of(instance)["n1"]
+    assert (node["state"], node["text"], node["running"]) == ("drained", "new fan", 1)
+    assert (node["drain"]["reason"], node["drain"]["since"]) == ("new fan", node["since"])
+    assert "n1 is drained: new fan\n" in instance.drf("nodes").stdout
+    waits = instance.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+    reason = why(instance, waits)
+    assert reason["code"] == "DRAINING"
+    assert "node n1 was drained by root at" in reason["text"] and "new fan" in reason["text"]
+    # The other nodes go on, and so does what runs.
+    beside = instance.submit(*BIG, "--", "true")
+    assert instance.wait_end(beside)["node"] == "n2"
+    assert instance.show(runs)["state"] == "RUNNING"
+    instance.drf("undrain", "--node", "n1")
+    assert instance.wait_end(waits)["state"] == "COMPLETED"
+    assert nodes_of(instance)["n1"]["state"] == "up"
+
+
+@slurm
+def test_a_suspended_job_leaves_the_cores_of_its_node_to_others(instance: Instance) -> None:
+    first = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", f"{WHERE}; sleep 1000")
+    instance.wait_state(first, "RUNNING")
+    instance.drf("suspend", first)
+    instance.wait_state(first, "SUSPENDED")
+    second = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", WHERE)
+    assert instance.wait_end(second)["state"] == "COMPLETED"
+    instance.drf("resume", first)
+    instance.wait_state(first, "RUNNING")
+    instance.drf("cancel", first)
+    assert instance.wait_end(first)["state"] == "CANCELLED"
+
+
+@slurm
+@pytest.mark.parametrize("victims", [("controller",), ("launcher",), ("launcher", "controller")])
+def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(
+    instance: Instance, victims: tuple[str, ...]
+) -> None:
+    """Each job adds a line to a file of its own when it starts. Some have only been submitted when
+    the process dies, some run, some end meanwhile, and some are submitted while it is away."""
+    fates = {"short": "exit 3", "long": "while ! [ -e gate ]; do sleep 0.1; done; exit 4"}
+    ids: dict[int, tuple[str, int]] = {}
+
+    def submit(name: str, number: int) -> None:
+        script = f"echo x >> ran-{name}-{number}; {fates[name]}"
+        words = ("-c", "1", "-m", "64M", "--constraint", "big", "--", "sh", "-c", script)
+        ids[instance.submit(*words)] = name, number
+
+    for number in range(3):
+        submit("long", number)
+        submit("short", number)
+    for victim in victims:
+        if victim == "launcher":
+            kill_slurm_launcher(instance)
+        else:
+            instance.kill()
+            instance.start()
+    submit("short", 3)
+    submit("long", 3)
+    (instance.work / "gate").touch()
+    for job_id, (name, number) in ids.items():
+        job = instance.wait_end(job_id)
+        code = {"short": 3, "long": 4}[name]
+        assert (job["state"], job["exit_code"], job["attempt"]) == ("FAILED", code, 1), job
+        assert (instance.work / f"ran-{name}-{number}").read_text() == "x\n"
+    wait_for(
+        "no attempt left", lambda: not [*(instance.state / "slurm-launcher/attempts").iterdir()]
+    )
+
+
+@slurm
+def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(
+    instance: Instance, cluster: Cluster
+) -> None:
+    cluster.ask("scontrol", "update", "nodename=n1", "state=drain", "reason=new fan")
+    try:
+        said = "Slurm says that it is drained: new fan"
+        wait_for("a word of it", lambda: nodes_of(instance)["n1"]["text"] == said)
+        assert nodes_of(instance)["n1"]["state"] == "away"
+        assert f"n1 is away: {said}\n" in instance.drf("nodes").stdout
+        assert f"warning: no job starts on node n1: {said}\n" in instance.drf("doctor").stdout
+        lines = instance.drf("top", "--once").stdout.splitlines()
+        assert [line.split()[0] for line in lines if line.rstrip().endswith(" away")] == ["n1"]
+        waits = instance.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+        assert why(instance, waits)["code"] == "NODE_AWAY"
+        beside = instance.submit(*BIG, "--", "true")
+        assert instance.wait_end(beside)["node"] == "n2"
+        assert instance.show(waits)["state"] == "PENDING"
+    finally:
+        cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
+    assert instance.wait_end(waits)["state"] == "COMPLETED"
+
+
+@slurm
+def test_a_job_whose_node_goes_down_is_lost_and_retried_on_another(
+    instance: Instance, cluster: Cluster
+) -> None:
+    script = "echo $SLURMD_NODENAME >> ran; while ! [ -e gate ]; do sleep 0.1; done"
+    asked = (*BIG, "--constraint", "big")
+    retried = instance.submit(
+        *asked, "--retry", "1", "--retry-on", "lost", "--", "sh", "-c", script
+    )
+    first = instance.wait_state(retried, "RUNNING")["node"]
+    plain = instance.submit(*BIG, "--", "sleep", "1000")
+    other = instance.wait_state(plain, "RUNNING")["node"]
+    assert {first, other} == {"n1", "n2"}
+    wait_for("its first line", (instance.work / "ran").exists)
+    instance.drf("cancel", plain)
+    instance.wait_end(plain)
+    cluster.ask("scontrol", "update", f"nodename={first}", "state=down", "reason=test")
+    job = wait_for("its retry", lambda: _second_attempt(instance, retried))
+    # Slurm takes the node back as soon as its slurmd says that it is there.
+    (instance.work / "gate").touch()
+    job = instance.wait_end(retried)
+    assert (job["state"], job["attempt"]) == ("COMPLETED", 2), job
+    assert (instance.work / "ran").read_text().splitlines() == [first, job["node"]]
+    wait_for("idle nodes", cluster.are_idle)
+
+
+def _second_attempt(instance: Instance, job_id: int) -> dict[str, Any] | None:
+    job = instance.show(job_id)
+    return job if job["attempt"] == 2 and job["state"] in ("RUNNING", "COMPLETED") else None
+
+
+@slurm
+def test_a_job_that_its_user_ends_by_scancel_has_failed(
+    instance: Instance, cluster: Cluster
+) -> None:
+    """Before slurmctld has died: afterwards it gives ids twice, and of a cancelled job with such an
+    id nobody knows who has ended it."""
+    runs = instance.submit(*BIG, "--node", "n1", "--", "sleep", "1000")
+    instance.wait_state(runs, "RUNNING")
+    (own,) = (name for name, state, _ in cluster.jobs() if state == "RUNNING")
+    cluster.ask("scancel", own)
+    job = instance.wait_end(runs)
+    assert (job["state"], job["node"]) == ("FAILED", "n1"), job["outcome"]
+
+
+@slurm
+def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(
+    instance: Instance, cluster: Cluster
+) -> None:
+    script = "echo x >> ran; while ! [ -e gate ]; do sleep 0.1; done; exit 5"
+    runs = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", script)
+    instance.wait_state(runs, "RUNNING")
+    wait_for("its first line", (instance.work / "ran").exists)
+    cluster.kill("slurmctld")
+    try:
+        waits = instance.submit("-c", "1", "-m", "64M", "--node", "n2", "--", "sh", "-c", WHERE)
+        here = instance.submit("-c", "1", "-m", "64M", "--node", "head", "--", "true")
+        assert instance.wait_end(here)["state"] == "COMPLETED"
+        wait_for("a word of it", lambda: nodes_of(instance)["n2"]["state"] == "away")
+        assert nodes_of(instance)["n2"]["text"].startswith("slurmctld does not answer")
+        assert nodes_of(instance)["head"]["state"] == "up"
+        assert instance.show(runs)["state"] == "RUNNING"
+    finally:
+        cluster.start_controller()
+    job = instance.wait_end(waits)
+    assert (job["state"], job["attempt"]) == ("COMPLETED", 1)
+    assert instance.output(waits) == "on n2\n"
+    (instance.work / "gate").touch()
+    job = instance.wait_end(runs)
+    assert (instance.work / "ran").read_text() == "x\n"
+    assert (job["state"], job["attempt"]) in (("FAILED", 1), ("LOST", 1)), job
+
+
+@pytest.fixture
+def without_slurm(make_instance: Callable[..., Instance]) -> Instance:
+    """A daemon that finds no Slurm where its configuration says."""
+    return make_instance(f'{CONFIG}[slurm]\ncommands = "/nonexistent"\nuser = "root"\n').start()
+
+
+def test_a_job_of_a_node_without_launcher_waits_and_the_reason_names_the_node(
+    without_slurm: Instance,
+) -> None:
+    found = nodes_of(without_slurm)
+    assert {name: node["state"] for name, node in found.items()} == {
+        "head": "up", "n1": "away", "n2": "away",
+    }  # fmt: skip
+    assert found["n1"]["since"] is not None and found["head"]["since"] is None
+    waits = without_slurm.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+    reason = why(without_slurm, waits)
+    assert reason["code"] == "NODE_AWAY"
+    assert reason["text"].startswith("node n1 has been away since ")
+    # The daemon's own machine goes on.
+    here = without_slurm.submit("-c", "1", "-m", "64M", "--", "true")
+    assert without_slurm.wait_end(here)["node"] == "head"
+    without_slurm.drf("cancel", waits)
+    assert without_slurm.wait_end(waits)["state"] == "CANCELLED"
