@@ -168,6 +168,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "driver": {"lending", "workload"},
         "metrics": {"driver", "lending", "workload"},
         "figures": {"driver"},
+        "audit": {"driver", "machine", "metrics", "workload"},
         "paper": {"alloc", "cluster", "figures"},
     },
     "drfd_cli": {

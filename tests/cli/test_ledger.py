@@ -72,10 +72,10 @@ def test_a_row_for_each_who_waited_and_the_causes_that_there_were(
     daemon.replies = {"ledger": ledger()}
     result = drf("ledger", "--since", "2026-03-01")
     assert text(result.screen) == text("""
- USER    WAITED   PROMISED   KEPT   SHORT   OTHERS   SIZE   LONGEST BELOW
- ───────────────────────────────────────────────────────────────────────────────
- ann      4h00m        50%    25%    1.50     1.00   0.50   2h00m (Mar 01 10:00)
- all 2    4h00m        50%    25%    1.50     1.00   0.50
+ USER    WAITED   PROMISED   KEPT   SHORT   OTHERS     SIZE   LONGEST BELOW
+ ─────────────────────────────────────────────────────────────────────────────────
+ ann      4h00m        50%    25%   1h30m    1h00m   30m00s   2h00m (Mar 01 10:00)
+ all 2    4h00m        50%    25%   1h30m    1h00m   30m00s
 12 starts, 3 of them past somebody who was short
 in 1 of these the first job of one who was short fitted: 1 with a reservation
 4 hours from 2026-03-01 10:00:00 on, events up to 99, chain 5c16d984fa084828
@@ -91,10 +91,10 @@ def test_why_tells_because_of_whom_and_which_starts_went_past(
     daemon.replies = {"ledger": ledger(steps_back=1, doubtful=2)}
     screen = text(drf("ledger", "--why", "-u", "ann").screen)
     assert screen[6:] == text("""
- SHORT   BECAUSE OF   HOURS
+ SHORT   BECAUSE OF    TIME
  ──────────────────────────
- ann     bob           1.00
- ann     others       <0.01
+ ann     bob          1h00m
+ ann     others          3s
 3 more with less
 whoever held more than promised took what was idle at that time
  STARTED               ID   OF    RULE                 FITTED   PAST
@@ -159,8 +159,69 @@ def test_verify_tells_the_first_hour_that_differs_and_fails(drf: Drf, daemon: Ca
 def test_what_makes_no_sense_is_wrong_usage(drf: Drf, daemon: CannedDaemon) -> None:
     for words, fault in (
         (["--verify", "--why"], "it goes with --json alone"),
+        (["--audit", "--until", "3d"], "goes with --since, --json and --csv alone"),
         (["--since", "2d", "--until", "3d"], "--since is not before --until"),
     ):
         result = drf("ledger", *words)
         assert (result.code, fault in result.err) == (2, True)
     assert not daemon.requests
+
+
+# -- the audit -------------------------------------------------------------------------------------
+
+CAPACITY = {"cores": 10.0, "memory": 16 << 30, "read": 0, "write": 0, "gres": {}}
+
+
+@pytest.fixture
+def past(daemon: CannedDaemon) -> CannedDaemon:
+    """Alice's job holds five of ten cores when bob comes with one that needs eight."""
+
+    def ended(id: int, user: str, at_s: float, cores: float, run_s: float) -> dict[str, Any]:
+        return {
+            "id": id, "user": user, "pool": f"root.{user}", "submitted_at": BEGIN_S + at_s,
+            "attempt": 1, "started_at": BEGIN_S + 500, "ended_at": BEGIN_S + 500 + run_s,
+            "time_limit_s": None, "used": {},
+            "demand": {"cores": cores, "memory": 0, "read": 0, "write": 0, "gres": {}},
+        }  # fmt: skip
+
+    ran = [ended(1, "alice", 0, 5, 100), ended(2, "bob", 1, 8, 50), ended(3, "bob", 2, 2, 10)]
+    daemon.replies = {
+        "history": {"jobs": ran, "after": None},
+        "shares": {"capacity": CAPACITY, "free": CAPACITY, "nodes": []},
+    }
+    return daemon
+
+
+def test_an_audit_simulates_the_past_otherwise(drf: Drf, past: CannedDaemon) -> None:
+    result = drf("ledger", "--audit", "--since", "2026-03-01")
+    assert result.out.splitlines() == [
+        "3 jobs of 2 users since 2026-03-01 00:00:00, simulated with the present weights",
+        "envy: 0.0% of those who waited would have preferred what another one held",
+        "alone on a machine of their own, as large as their entitlement, 0 of 2 users would have "
+        "waited less",
+        "false demands: in 1 of 3 simulations, of those who waited most, the user's own jobs would "
+        "have ended earlier",
+        "  bob, two halves of each job: by 24.5% of the time from submission to end",
+    ]
+    (asked,) = past.asked("history")
+    assert [*asked["past"]] == ["since_s"]
+
+
+def test_an_audit_has_json_and_csv(drf: Drf, past: CannedDaemon) -> None:
+    found = json.loads(drf("ledger", "--audit", "--json").out)
+    assert [*found] == ["since", "jobs", "refused", "envy", "alone", "false_demands"]
+    assert found["alone"][0] == {
+        "user": "alice", "jobs": 1, "too_large": 0, "wait_s": 0.0, "wait_alone_s": 0.0,
+    }  # fmt: skip
+    assert {(each["user"], each["of"]) for each in found["false_demands"]} == {
+        ("bob", "cores"), ("bob", "all"), ("bob", "split"),
+    }  # fmt: skip
+    lines = drf("ledger", "--audit", "--csv").out.splitlines()
+    assert lines[:2] == ["user,test,as_it_was_s,otherwise_s", "alice,alone,0.0,0.0"]
+    assert len(lines) == 1 + 2 + 3
+
+
+def test_an_audit_without_jobs_says_so(drf: Drf, past: CannedDaemon) -> None:
+    past.replies["history"] = {"jobs": [], "after": None}
+    result = drf("ledger", "--audit")
+    assert (result.code, result.out, result.err[:27]) == (1, "", "drf: no job has run here (t")

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
         LedgerSums,
         StretchView,
     )
+    from drfd.sim.audit import Audit
 
 _DEFAULT_SINCE = "30d"
-#: Billionths of the machine, times milliseconds, in the whole machine for an hour.
-_HOUR = 10**9 * 3_600_000
+#: Billionths of the machine, times milliseconds, in the whole machine for a second.
+_SECOND = 10**9 * 1000
 #: Causes of what is missing, with their columns; those that are nothing everywhere are left out.
 _CAUSES = {
     "others": "OTHERS", "size": "SIZE", "own_limit": "LIMIT", "outside": "OUTSIDE",
@@ -64,19 +65,29 @@ _DIGITS = 16
     is_flag=True,
     help="Compute all of it again from the journal, and compare (administrators).",
 )
+@click.option(
+    "--audit",
+    is_flag=True,
+    help="Simulate the jobs of that time again: was anybody envious, served worse than on a "
+    "machine of its own, or could have gained by false demands? Takes minutes.",
+)
 @prints_result(csv="Print a line of values for each line.")
 def command(
-    user: str | None, since: float | None, until: float | None, why: bool, verify: bool
+    user: str | None, since: float | None, until: float | None, why: bool, verify: bool, audit: bool
 ) -> Result:
     """What was promised to you while your jobs waited, what you held of it, and why you lacked the
     rest; of the last 30 days, unless --since says otherwise. Administrators see everybody's.
 
     A promise is the entitlement of `drf shares`. It counts while a job of yours could start. What
-    was missing is shown in hours of the whole machine."""
+    was missing is shown as time of the whole machine: half of it for an hour is 30m."""
     if verify:
-        if user is not None or since is not None or until is not None or why:
+        if user is not None or since is not None or until is not None or why or audit:
             raise click.UsageError("--verify checks all of it: it goes with --json alone")
         return _verify(connect())
+    if audit:
+        if user is not None or until is not None or why:
+            raise click.UsageError("--audit goes with --since, --json and --csv alone")
+        return _audit(time.time() - parse_duration(_DEFAULT_SINCE) if since is None else since)
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since is not before --until")
     if since is None and until is None:
@@ -145,7 +156,7 @@ def _print_rows(reply: LedgerReply) -> None:
 
 def _sums(sums: LedgerSums, causes: list[str]) -> list[object]:
     """Return the time waited, the mean promise, the part of it that was held, and what was missing,
-    in hours of the whole machine."""
+    as times of the whole machine."""
     view: Mapping[str, Any] = sums
     if not sums["waited_ms"]:
         return ["-"] * (4 + len(causes))
@@ -155,16 +166,16 @@ def _sums(sums: LedgerSums, causes: list[str]) -> list[object]:
         show_duration(sums["waited_ms"] / 1000),
         f"{mean:.0%}",
         f"{kept:.0%}",
-        _hours(sums["promised"] - sums["kept"]),
-        *(_hours(view[each]) for each in causes),
+        _time(sums["promised"] - sums["kept"]),
+        *(_time(view[each]) for each in causes),
     ]
 
 
-def _hours(amount: int) -> str:
-    hours = amount / _HOUR
+def _time(amount: int) -> str:
+    """Return an amount as a time of the whole machine."""
     if not amount:
         return "-"
-    return "<0.01" if hours < 0.01 else f"{hours:.2f}" if hours < 100 else f"{hours:.0f}"
+    return "<1s" if amount < _SECOND else show_duration(amount / _SECOND)
 
 
 def _stretch(below: StretchView | None) -> str:
@@ -197,11 +208,11 @@ def _print_pairs(reply: LedgerReply) -> None:
         [
             _leaf(pair),
             "others" if pair["by"] is None else _leaf(pair["by"]),
-            _hours(pair["amount"]),
+            _time(pair["amount"]),
         ]
         for pair in reply["pairs"]
     ]
-    output.print_rows(["SHORT", "BECAUSE OF", ("HOURS", "right")], rows, fixed=("HOURS",))
+    output.print_rows(["SHORT", "BECAUSE OF", ("TIME", "right")], rows, fixed=("TIME",))
     if reply["pairs_more"]:
         output.tell(f"{reply['pairs_more']} more with less")
     output.tell("whoever held more than promised took what was idle at that time")
@@ -254,6 +265,113 @@ def _csv(reply: LedgerReply) -> Csv:
             for row in rows
         ),
     )
+
+
+# -- the audit -------------------------------------------------------------------------------------
+
+
+#: What a false demand was, in words; of a resource: more of it.
+_LIES = {"all": "half as much again of everything", "split": "two halves of each job"}
+#: Gains below it, in parts of the time, are none: other jobs start in another order by chance.
+_LEAST_GAIN = 0.005
+#: Users who would have waited less alone, and gains, that are told singly.
+_TOLD = 10
+
+
+def _audit(since_s: float) -> Result:
+    from drfd.sim.audit import audit
+    from drfd_cli.simulate.trace import past_of
+
+    work, rules = past_of(since_s, None)
+    found = audit(work.jobs, rules, _tell_progress if sys.stderr.isatty() else None)
+    return Result(
+        show=lambda: _show_audit(found, since_s),
+        view=lambda: _audit_view(found, since_s),
+        csv=lambda: (_AUDIT_COLUMNS, _audit_rows(found)),
+    )
+
+
+def _path(leaf: str) -> str:
+    from drfd.core.model.job import show_path
+
+    return show_path(leaf)
+
+
+def _tell_progress(number: int, count: int) -> None:
+    output.say(f"simulation {number} of {count}")
+
+
+def _audit_view(found: Audit, since_s: float) -> dict[str, object]:
+    return {
+        "since": since_s,
+        "jobs": found.jobs,
+        "refused": found.refused,
+        "envy": found.envy,
+        "alone": [
+            {
+                "user": _path(each.leaf),
+                "jobs": each.jobs,
+                "too_large": each.too_large,
+                "wait_s": each.together_s,
+                "wait_alone_s": each.alone_s,
+            }
+            for each in found.alone
+        ],
+        "false_demands": [
+            {
+                "user": _path(each.leaf),
+                "of": each.what,
+                "true_s": each.true_s,
+                "false_s": each.false_s,
+            }
+            for each in found.lies
+        ],
+    }
+
+
+_AUDIT_COLUMNS = ("user", "test", "as_it_was_s", "otherwise_s")
+
+
+def _audit_rows(found: Audit) -> Iterator[list[object]]:
+    for alone in found.alone:
+        yield [_path(alone.leaf), "alone", alone.together_s, alone.alone_s]
+    for lie in found.lies:
+        yield [_path(lie.leaf), lie.what, lie.true_s, lie.false_s]
+
+
+def _show_audit(found: Audit, since_s: float) -> None:
+    output.tell(
+        f"{_count(found.jobs, 'job')} of {_count(len(found.alone), 'user')} since "
+        f"{output.show_time(since_s)}, simulated with the present weights"
+    )
+    if found.refused:
+        output.tell(f"{_count(found.refused, 'job')} left out: larger than the machine")
+    output.tell(
+        f"envy: {found.envy:.1%} of those who waited would have preferred what another one held"
+    )
+    worse = [each for each in found.alone if each.jobs and each.alone_s < each.together_s]
+    output.tell(
+        f"alone on a machine of their own, as large as their entitlement, {len(worse)} of "
+        f"{_count(len(found.alone), 'user')} would have waited less"
+    )
+    worse.sort(key=lambda each: (each.alone_s - each.together_s, each.leaf))
+    for each in worse[:_TOLD]:
+        output.tell(
+            f"  {output.shorten(_path(each.leaf), _NAME)}: "
+            f"{show_duration(each.together_s)} on average, alone {show_duration(each.alone_s)}"
+        )
+    gains = [each for each in found.lies if each.gain >= _LEAST_GAIN]
+    output.tell(
+        f"false demands: in {len(gains)} of {len(found.lies)} simulations, of those who waited "
+        "most, the user's own jobs would have ended earlier"
+    )
+    gains.sort(key=lambda each: (-each.gain, each.leaf, each.what))
+    for lie in gains[:_TOLD]:
+        what = _LIES.get(lie.what, f"half as much {lie.what} again")
+        output.tell(
+            f"  {output.shorten(_path(lie.leaf), _NAME)}, {what}: by {lie.gain:.1%} of the "
+            "time from submission to end"
+        )
 
 
 # -- the check -------------------------------------------------------------------------------------

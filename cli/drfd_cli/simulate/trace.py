@@ -130,7 +130,7 @@ def trace(
         charts.check_plot(plot_path)
     rules: Rules | None = None
     if history:
-        work, rules = _past(since, capacity)
+        work, rules = past_of(since, capacity)
         capacity = rules.capacity
     else:
         work = _read(str(source), capacity)
@@ -186,7 +186,9 @@ def _read(source: str, capacity: Resources | None) -> Workload:
     return read_trace(Path(source), rates=rates)
 
 
-def _past(since: float | None, capacity: Resources | None) -> tuple[Workload, Rules]:
+def past_of(since: float | None, capacity: Resources | None) -> tuple[Workload, Rules]:
+    """Return the jobs that have ended here since then, and this machine, or one of this capacity,
+    with the present weights. Raises Refused if there are none."""
     from drfd.sim.machine import rules_of
     from drfd.sim.recorded_workloads import amount_of, of_history, with_weights
 

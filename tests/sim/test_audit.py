@@ -1,0 +1,98 @@
+"""What is found by simulating jobs of the past otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from drfd.core.amounts.resources import Resources
+from drfd.core.fairness.rules import Pool
+from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
+from drfd.sim.machine import rules_of
+from drfd.sim.workload import SimJob
+
+#: Ten cores, ten bytes, and two GPUs.
+MACHINE = Resources(cores_milli=10_000, memory_bytes=10, gres=(("gpu", 2),))
+RULES = rules_of(MACHINE)
+
+
+def jobs(*told: tuple[str, float, int, int, float], gpus: int = 0) -> list[SimJob]:
+    """Users, with the times of submission, cores, bytes and run times of their jobs."""
+    return [
+        SimJob(
+            id=number, name=str(number), submit_s=at_s, run_s=run_s, limit_s=None, user=user,
+            demand=Resources(
+                cores_milli=1000 * cores, memory_bytes=size,
+                gres=(("gpu", gpus),) if gpus else (),
+            ),
+        )
+        for number, (user, at_s, cores, size, run_s) in enumerate(told, start=1)
+    ]  # fmt: skip
+
+
+def test_each_has_a_machine_as_large_as_the_entitlement() -> None:
+    """Of three jobs of bob, two fit beside each other in one half of the machine, and four in the
+    whole of it. The job of alice does not fit in half of it."""
+    found = audit(jobs(("alice", 0, 6, 1, 1), *[("bob", 100, 2, 1, 50)] * 4), RULES)
+    assert found.alone == (
+        Alone(leaf="root.alice", jobs=0, too_large=1, together_s=0, alone_s=0),
+        Alone(leaf="root.bob", jobs=4, too_large=0, together_s=0, alone_s=25),
+    )
+    assert (found.jobs, found.refused, found.envy, found.lies) == (5, 0, 0, ())
+
+
+@pytest.mark.parametrize(("weight", "too_large"), [("1", 1), ("3", 0)])
+def test_weights_count(weight: str, too_large: int) -> None:
+    rules = replace(RULES, pools={"lab-a": Pool(weight=Fraction(weight)), "lab-b": Pool()})
+    told = [
+        replace(each, group=f"lab-{each.user}")
+        for each in jobs(("a", 0, 6, 1, 1), ("b", 9, 1, 1, 1))
+    ]
+    found = audit(told, rules)
+    assert [each.too_large for each in found.alone] == [too_large, 0]
+
+
+def test_who_waits_behind_others_may_be_served_better_alone() -> None:
+    """Alice's job holds all of the machine when bob comes."""
+    found = audit(jobs(("alice", 0, 10, 1, 100), ("bob", 1, 1, 1, 9)), RULES)
+    assert found.alone[1] == Alone(leaf="root.bob", jobs=1, too_large=0, together_s=99, alone_s=0)
+
+
+def test_more_than_is_needed_brings_nothing_and_halves_may_fit_earlier() -> None:
+    """One half of bob's job of eight cores fits beside alice's, and the other half after it."""
+    found = audit(jobs(("alice", 0, 6, 1, 100), ("bob", 1, 8, 1, 50)), RULES)
+    assert found.lies == (
+        Lie(leaf="root.bob", what="cores", true_s=149, false_s=149),
+        Lie(leaf="root.bob", what="memory", true_s=149, false_s=149),
+        Lie(leaf="root.bob", what=ALL, true_s=149, false_s=149),
+        Lie(leaf="root.bob", what=SPLIT, true_s=149, false_s=100),
+    )
+
+
+@pytest.mark.parametrize(("alices", "bobs", "false_s"), [(1, 2, 100), (2, 1, 149)])
+def test_an_even_number_of_instances_can_be_halved(alices: int, bobs: int, false_s: float) -> None:
+    first = jobs(("alice", 0, 1, 1, 100), gpus=alices)
+    second = jobs(("alice", 0, 1, 1, 100), ("bob", 1, 2, 2, 50), gpus=bobs)[1:]
+    found = audit([*first, *second], RULES)
+    assert {each.what: each.false_s for each in found.lies} == {
+        "cores": 149, "memory": 149, ALL: 149, SPLIT: false_s,
+    }  # fmt: skip
+
+
+def test_few_are_tried_those_who_waited_most() -> None:
+    users = [(f"u{number}", 1.0, 10, 1, 10.0) for number in range(MOST_LIARS + 2)]
+    told = jobs(("first", 0, 10, 1, 50), *users)
+    calls: list[tuple[int, int]] = []
+    found = audit(told, RULES, lambda number, count: calls.append((number, count)))
+    assert len({each.leaf for each in found.lies}) == MOST_LIARS
+    assert "root.first" not in {each.leaf for each in found.lies}
+    assert [number for number, _ in calls] == [*range(1, calls[0][1] + 1)]
+    assert calls[-1][0] == calls[-1][1]
+
+
+def test_jobs_larger_than_the_machine_are_left_out() -> None:
+    found = audit(jobs(("alice", 0, 11, 1, 1), ("bob", 0, 1, 1, 1)), RULES)
+    assert (found.jobs, found.refused) == (1, 1)
+    assert [each.leaf for each in found.alone] == ["root.bob"]
