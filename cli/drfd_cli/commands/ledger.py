@@ -56,20 +56,15 @@ _DIGITS = 16
 @click.option("-u", "--user", help="Only this user (administrators).")
 @click.option("--since", type=MOMENT, help="From then on, in whole hours: 2026-03-01, 14:30, 7d.")
 @click.option("--until", type=MOMENT, help="Before then.")
+@click.option("--why", is_flag=True, help="Also because of whom, and which jobs started first.")
 @click.option(
-    "--why", is_flag=True,
-    help="Also because of whom, and which starts went past somebody who was short.",
-)  # fmt: skip
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Compute all of it again from the journal, and compare (administrators).",
+    "--verify", is_flag=True, help="Check all of it against the journal (administrators)."
 )
 @click.option(
     "--audit",
     is_flag=True,
-    help="Simulate the jobs of that time again: was anybody envious, served worse than on a "
-    "machine of its own, or could have gained by false demands? Takes minutes.",
+    help="Simulate the jobs again (minutes): was anybody envious, worse off than alone, or "
+    "better off with false demands?",
 )
 @prints_result(csv="Print a line of values for each line.")
 def command(
