@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from drfd.sim.audit import Audit
 
 _DEFAULT_SINCE = "30d"
-#: Billionths of the machine, times milliseconds, in the whole machine for a second.
-_SECOND = 10**9 * 1000
 #: Causes of what is missing, with their columns; those that are nothing everywhere are left out.
 _CAUSES = {
     "others": "OTHERS", "size": "SIZE", "own_limit": "LIMIT", "outside": "OUTSIDE",
@@ -161,16 +159,9 @@ def _sums(sums: LedgerSums, causes: list[str]) -> list[object]:
         show_duration(sums["waited_ms"] / 1000),
         f"{mean:.0%}",
         f"{kept:.0%}",
-        _time(sums["promised"] - sums["kept"]),
-        *(_time(view[each]) for each in causes),
+        output.show_machine_time(sums["promised"] - sums["kept"]),
+        *(output.show_machine_time(view[each]) for each in causes),
     ]
-
-
-def _time(amount: int) -> str:
-    """Return an amount as a time of the whole machine."""
-    if not amount:
-        return "-"
-    return "<1s" if amount < _SECOND else show_duration(amount / _SECOND)
 
 
 def _stretch(below: StretchView | None) -> str:
@@ -203,7 +194,7 @@ def _print_pairs(reply: LedgerReply) -> None:
         [
             _leaf(pair),
             "others" if pair["by"] is None else _leaf(pair["by"]),
-            _time(pair["amount"]),
+            output.show_machine_time(pair["amount"]),
         ]
         for pair in reply["pairs"]
     ]
