@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from drfd.launcher.attempt_files import Key, Record
 from drfd.launcher.protocol import LaunchOrder
@@ -38,8 +38,20 @@ _OPEN = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reser
 #: reservation. With "*" it does not answer.
 _MARKS = "~#!%$@^-+"
 
+#: What is asked of all jobs that may have something allocated. The comment comes last.
+_ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
+LIST_ALLOCATED = (
+    *("squeue", "-h", "-a", "-t", "CONFIGURING,RUNNING,COMPLETING,STOPPED"),
+    *("-O", ",".join(f"{name}:|" for name in _ALLOCATED_FIELDS)),
+)
+#: A name, or several that differ in numbers: "n[1-3,07]".
+_NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
+
 _COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _MEBI = 1 << 20
+#: Names that a range of Slurm's may have.
+_MOST_NAMES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,9 @@ class SlurmNode:
     memory_bytes: int
     #: Why it starts no jobs; empty if it does.
     fault: str
+    #: What is allocated there to jobs that are not drfd's.
+    outside_cores: int = 0
+    outside_memory_bytes: int = 0
 
     def facts(self) -> dict[str, object]:
         return asdict(self)
@@ -146,6 +161,58 @@ def read_nodes(text: str) -> dict[str, SlurmNode]:
             fault = _fault(state, "" if reason == "none" else reason)
             found[name] = SlurmNode(int(cores), int(mebi) * _MEBI, fault)
     return found
+
+
+def with_others_jobs(
+    nodes: Mapping[str, SlurmNode], text: str, journals: Container[str]
+) -> dict[str, SlurmNode]:
+    """Return the nodes with what jobs have there that are not of these journals, by the answer to
+    `LIST_ALLOCATED`. Of a job on several nodes, each has an equal part."""
+    found = {
+        name: replace(node, outside_cores=0, outside_memory_bytes=0) for name, node in nodes.items()
+    }
+    for line in text.splitlines():
+        fields = line.split("|", len(_ALLOCATED_FIELDS) - 1)
+        if len(fields) != len(_ALLOCATED_FIELDS):
+            continue
+        allocated, where, comment = fields
+        name = read_name(comment.removesuffix("|"))
+        if name is not None and name.journal in journals:
+            continue
+        names = expand(where)
+        amounts = dict(each.split("=", 1) for each in allocated.split(",") if "=" in each)
+        cores, memory = amounts.get("cpu", "0"), _bytes(amounts.get("mem", "0"))
+        for each in names:
+            if each in found and _is_number(cores):
+                node = found[each]
+                found[each] = replace(
+                    node,
+                    outside_cores=node.outside_cores + -(-int(cores) // len(names)),
+                    outside_memory_bytes=node.outside_memory_bytes + -(-memory // len(names)),
+                )
+    return found
+
+
+def expand(names: str) -> list[str]:
+    """Return the names of a list of Slurm's: of "n[1-2,07],gpu" these are n1, n2, n07 and gpu."""
+    found = []
+    for before, numbers, after in _NAMES.findall(names):
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            if not last:
+                found.append(f"{before}{first}{after}")
+                continue
+            for number in range(int(first), min(int(last), int(first) + _MOST_NAMES) + 1):
+                found.append(f"{before}{number:0{len(first)}}{after}")
+    return found
+
+
+def _bytes(size: str) -> int:
+    """Return the bytes of Slurm's "2G", "1.50G" or "300M", whose units are powers of 1024."""
+    found = _SIZE.fullmatch(size)
+    if found is None:
+        return 0
+    return int(float(found[1]) * _MEBI * 1024.0 ** ("KMGT".index(found[2] or "M") - 1))
 
 
 def _fault(state: str, reason: str) -> str:

@@ -42,7 +42,14 @@ from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_
 from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
-from drfd.launcher.slurm.mapping import LIST_JOBS, LIST_NODES, Name, SlurmJob, SlurmNode
+from drfd.launcher.slurm.mapping import (
+    LIST_ALLOCATED,
+    LIST_JOBS,
+    LIST_NODES,
+    Name,
+    SlurmJob,
+    SlurmNode,
+)
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
@@ -596,11 +603,21 @@ class SlurmLauncher:
             self._commands.run(LIST_NODES, self._take_nodes)
 
     def _take_nodes(self, answer: Answer) -> None:
-        self._asks_nodes = False
-        if answer.is_good:
-            self._see_nodes(mapping.read_nodes(answer.output), away=None)
-        else:
+        if not answer.is_good:
+            self._asks_nodes = False
             self._see_nodes(self._nodes, away=self._no_answer(answer))
+            return
+        nodes = mapping.read_nodes(answer.output)
+
+        def take_allocated(answer: Answer) -> None:
+            self._asks_nodes = False
+            if answer.is_good:
+                found = mapping.with_others_jobs(nodes, answer.output, self._instances)
+                self._see_nodes(found, away=None)
+            else:
+                self._see_nodes(self._nodes, away=self._no_answer(answer))
+
+        self._commands.run(LIST_ALLOCATED, take_allocated)
 
     def _no_answer(self, answer: Answer) -> str:
         complaint = mapping.first_line(answer.complaint)

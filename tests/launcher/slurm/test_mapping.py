@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.protocol import Grant
+from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
     Name,
     SlurmJob,
@@ -152,6 +153,43 @@ def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
 def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
     assert read_nodes(f"n1|{state}|4|4000|{reason}\n") == {"n1": node}
+
+
+OWN, OTHER = "a" * 32, "b" * 32
+
+
+def test_what_others_have_on_nodes_is_counted_without_the_own_jobs() -> None:
+    nodes = mapping.read_nodes("n1|idle|8|8000|none\nn2|idle|8|8000|none\n")
+    text = "\n".join(
+        [
+            f"cpu=4,mem=2G,node=1,billing=4|n1|{OWN}.1.1|",
+            f"cpu=1,mem=300M,node=1,billing=1|n1|{OTHER}.1.1|",
+            "cpu=3,mem=1.50G,node=2,billing=3|n[1-2]|a comment|with this||",
+            "cpu=2,node=1,gres/gpu=1|n2||",
+            "cpu=2,mem=1G|n3||",
+            "|||",
+            "no answer",
+        ]
+    )
+    found = mapping.with_others_jobs(nodes, text, {OWN})
+    seen = {name: (each.outside_cores, each.outside_memory_bytes) for name, each in found.items()}
+    assert seen == {"n1": (3, 1068 << 20), "n2": (4, 768 << 20)}
+    assert mapping.with_others_jobs(found, "", {OWN}) == nodes
+
+
+@pytest.mark.parametrize(
+    ("names", "each"),
+    [
+        ("n1", ["n1"]),
+        ("n1,gpu", ["n1", "gpu"]),
+        ("n[1-3,07],gpu", ["n1", "n2", "n3", "n07", "gpu"]),
+        ("n[08-10]x", ["n08x", "n09x", "n10x"]),
+        ("", []),
+        ("(null)", ["(null)"]),
+    ],
+)
+def test_a_list_of_nodes_has_each_name(names: str, each: list[str]) -> None:
+    assert mapping.expand(names) == each
 
 
 def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> None:
