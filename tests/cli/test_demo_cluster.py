@@ -16,7 +16,7 @@ from cli.drf import Drf
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import parse
 from drfd.sim.paper.sharing import JOBS, PHASES
-from drfd_cli.demo import private_daemon, three_nodes
+from drfd_cli.demo import private_daemon, scaling, three_nodes
 from drfd_cli.demo.cluster import Sharing, figure
 from drfd_cli.demo.scaling import Scale
 from drfd_cli.demo.three_nodes import NODES, Crowd, Sample, Tally
@@ -164,6 +164,16 @@ def test_the_nodes_of_each_run_are_equal(
     assert config.policy == policy
     assert config.slots == (3 * cores if policy == "slots" else None)
     assert config.slurm.conf == f"{tmp_path}/slurm/slurm.conf"
+
+
+@pytest.mark.parametrize(("uid", "user"), [(0, "root"), (1000, None)])
+def test_roots_daemon_stays_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, user: str | None
+) -> None:
+    """As the user drfd of an installation, it would take only jobs that are signed."""
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    text = scaling.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=MIB)
+    assert parse(tomllib.loads(text), "drfd.toml").user == user
 
 
 def test_only_root_is_shown_it(drf: Drf, monkeypatch: pytest.MonkeyPatch) -> None:

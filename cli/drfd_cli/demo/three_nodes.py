@@ -3,6 +3,7 @@ the runs of the DRF paper's experiments on them, and the same in the simulator."
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import time
 from collections import Counter
@@ -77,6 +78,10 @@ def daemon(place: Path, config: str) -> Iterator[Connection]:
             time.sleep(0.1)
         yield client
     # The next one has the same sockets, where Slurm's scripts look for them.
+    for path in (place / "state").glob("*/launcher.lock"):
+        with path.open() as lock:
+            # Until this launcher, too, has ended.
+            fcntl.flock(lock, fcntl.LOCK_EX)
     shutil.rmtree(place / "state")
 
 
