@@ -98,7 +98,7 @@ def service() -> Iterator[tuple[Instance, Cluster]]:
     state = instance.state / "slurm-launcher"
     cluster = Cluster(directory, state / "events.sock", state / "started")
     try:
-        cluster.start()
+        cluster.start(cluster.files)
         instance.start()
         yield instance, cluster
     finally:

@@ -75,7 +75,7 @@ def cluster(place: Path) -> Iterator[Cluster]:
     state = place / "state"
     cluster = Cluster(place / "cluster", state / "events.sock", state / "started")
     try:
-        cluster.start()
+        cluster.start(cluster.files)
         yield cluster
     finally:
         cluster.stop()
@@ -409,7 +409,7 @@ def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(
     asked = job("echo once >> runs; sleep 1000", jobs_dir, node="n2")
     controller.launch(asked)
     until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
-    state = cluster.path / "state" / "job_state"
+    state = cluster.directory / "state" / "job_state"
     name = f"{JOURNAL}.{asked.id}.1"
     until("its record", lambda: state.exists() and name.encode() in state.read_bytes())
     waiting = state.read_bytes()
@@ -440,7 +440,7 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
     until("its first line", (jobs_dir / "runs").exists)
     cluster.kill("slurmctld")
     for name in ("job_state", "job_state.old"):
-        (cluster.path / "state" / name).unlink(missing_ok=True)
+        (cluster.directory / "state" / name).unlink(missing_ok=True)
     cluster.start_controller()
     end = controller.take("ended", id=asked.id)
     assert end["loss"] in ("SLURM_FORGOT", "NODE_FAILED")
