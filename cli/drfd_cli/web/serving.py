@@ -108,7 +108,7 @@ def serve(
     server = _Server(
         uvicorn.Config(
             app, http=_bounded(), ws="none", lifespan="off", interface="asgi3", log_config=None,
-            access_log=False, server_header=False, proxy_headers=False,
+            log_level="error", access_log=False, server_header=False, proxy_headers=False,
             h11_max_incomplete_event_size=_HEAD_BYTES, timeout_keep_alive=_KEEP_S,
             timeout_graceful_shutdown=_END_S,
         )

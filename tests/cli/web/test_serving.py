@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -170,6 +172,46 @@ def test_a_signal_ends_it_although_a_page_is_open(
         result = finish(page.process)
     assert (result.code, result.out) == (0, "")
     assert result.err == "drf: whoever has this link sees what you may see; ^C ends the page\n"
+
+
+def test_a_signal_ends_it_although_the_daemon_answers_no_question(
+    page: Page, lab: CannedDaemon, finish: Finish
+) -> None:
+    """The page's files and its past are there meanwhile, however many ask."""
+    is_over = threading.Event()
+
+    def never(_: object) -> None:
+        is_over.wait(600)
+
+    lab.replies["history"] = never
+    try:
+        with ExitStack() as asking:
+            for number in range(40):
+                connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=120)
+                asking.callback(connection.close)
+                cookie = {"Cookie": f"drfd-web={page.token}"}
+                connection.request("GET", f"{page.place}history", headers=cookie)
+                lab.asked("history", times=number + 1)
+            response, body = page.get("history")
+            assert response.status == 503
+            assert json.loads(body)["error"].startswith("the daemon has not answered")
+            assert page.get("page.js")[0].status == page.get("past")[0].status == 200
+            page.process.send_signal(signal.SIGINT)
+            result = finish(page.process)
+    finally:
+        is_over.set()
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "drf: whoever has this link sees what you may see; ^C ends the page\n"
+
+
+def test_strangers_cannot_write_to_the_terminal(page: Page, finish: Finish) -> None:
+    upgrade = b"Host: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for data in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\n" + upgrade):
+        with socket.create_connection(("127.0.0.1", page.port), timeout=120) as asking:
+            asking.sendall(data)
+            assert asking.recv(1 << 12).startswith(b"HTTP/1.1 4")
+    page.process.send_signal(signal.SIGINT)
+    assert finish(page.process).err.count("\n") == 1
 
 
 def test_a_proxy_reaches_it_by_a_socket_under_its_own_name(
