@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import closing
@@ -90,12 +91,17 @@ class Feed:
         self._waiting.add(event)
         self.streams += 1
         try:
-            last, quiet_s = None, 0.0
+            last, was_silent, quiet_s = None, False, 0.0
             while not self.is_over():
                 news = self.news()
-                if news is not last:
-                    last, quiet_s = news, 0.0
-                    view = {"snapshot": news.snapshot, "away": news.away_since_s is not None}
+                is_silent = bool(news.trouble(time.monotonic()))
+                if news is not last or is_silent != was_silent:
+                    last, was_silent, quiet_s = news, is_silent, 0.0
+                    view = {
+                        "snapshot": news.snapshot,
+                        "away": news.away_since_s is not None,
+                        "silent": is_silent,
+                    }
                     yield b"data: " + _json(view) + b"\n\n"
                 elif quiet_s >= _ALIVE_S:
                     quiet_s = 0.0

@@ -18,6 +18,7 @@ from canned import CannedDaemon
 from cli.drf import DRF, Drf, Finish, Spawn
 from cli.web.browser import wait_for
 from cli.web.conftest import Page, Serve
+from drfd_cli.commands.web import own_hosts
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
 
@@ -128,9 +129,9 @@ def test_who_has_shown_the_token_keeps_a_stream_while_strangers_come(page: Page)
         assert reply.readline().startswith(b'data: {"snapshot":')
         for _ in range(100):
             strangers.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-        assert reply.readline() == b"\n"
         # The line by which a stream without news shows that it is there comes after 15 seconds.
-        assert reply.readline() == b":\n"
+        while (line := reply.readline()) != b":\n":
+            assert line, "the stream has ended"
 
 
 def test_a_head_without_end_is_refused(page: Page) -> None:
@@ -255,6 +256,34 @@ def test_a_socket_that_was_left_is_replaced_and_nothing_else(
         assert result.err == f"drf: {place} is there already (another path: --socket PATH)\n"
     assert (tmp_path / "file").read_text() == "kept"
     assert second.process.poll() is None
+
+
+def test_only_the_own_socket_is_removed_at_the_end(
+    lab: CannedDaemon, serve: Serve, finish: Finish, tmp_path: Path
+) -> None:
+    path = tmp_path / "web.sock"
+    first = serve("--socket", str(path))
+    path.unlink()
+    second = serve("--socket", str(path))
+    first.process.send_signal(signal.SIGTERM)
+    assert finish(first.process).code == 0
+    assert path.is_socket()
+    path.unlink()
+    second.process.send_signal(signal.SIGTERM)
+    result = finish(second.process)
+    assert (result.code, result.err.count("\n")) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["https://a.example/", "a.example/", "a b", "", "a\x1bb", "a:b"])
+def test_what_no_browser_sends_as_its_host_is_refused(drf: Drf, name: str) -> None:
+    result = drf("web", "--host", name)
+    assert (result.code, result.out) == (2, "")
+    assert "is not the name of a host (write it as in the page's address" in result.err
+
+
+def test_port_80_is_not_in_the_name_that_browsers_send() -> None:
+    assert own_hosts(80) == ["127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost"]
+    assert own_hosts(8000) == ["127.0.0.1:8000", "localhost:8000"]
 
 
 def test_a_port_in_use_is_told_with_the_cure(page: Page, drf: Drf) -> None:
