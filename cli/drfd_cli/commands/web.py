@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 
 import click
 
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.options import colour_option, connect
+from drfd_cli.options import QuantityParam, colour_option, connect
+
+#: The port that a link may leave out.
+_HTTP = 80
+#: A host name or address, and maybe a port, as a browser sends it.
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+
+
+def _read_host(text: str) -> str:
+    if not _HOST.fullmatch(text):
+        hint = "write it as in the page's address, without https:// and path: jobs.example.org"
+        raise Refused("bad-value", f"{text!r} is not the name of a host", hint=hint)
+    return text.lower()
+
+
+def own_hosts(port: int) -> list[str]:
+    """Return the values of the Host header that name the page at a loopback port."""
+    names = ["127.0.0.1", "localhost"]
+    # Browsers leave port 80 out.
+    return [*(f"{name}:{port}" for name in names), *(names if port == _HTTP else ())]
 
 
 @click.command("web")
@@ -22,7 +42,7 @@ from drfd_cli.options import colour_option, connect
     help="Listen on a unix socket instead, for a reverse proxy.",
 )  # fmt: skip
 @click.option(
-    "--host", "hosts", multiple=True, metavar="NAME",
+    "--host", "hosts", type=QuantityParam("NAME", _read_host), multiple=True, metavar="NAME",
     help="A host name of the page behind a proxy, with a port if the address has one.",
 )  # fmt: skip
 @colour_option
@@ -45,20 +65,20 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
     client.close()
 
     from drfd_cli.web.guard import Pass
-    from drfd_cli.web.serving import listen_at_path, listen_on_port, serve
+    from drfd_cli.web.serving import listen_at_path, listen_on_port, remove_own, serve
 
     shown = Pass()
     if path is None:
         listener = listen_on_port(port)
         port = listener.getsockname()[1]
-        own = [f"127.0.0.1:{port}", f"localhost:{port}"]
+        own = own_hosts(port)
         link = f"http://{own[0]}{shown.link}"
     else:
         path = os.path.abspath(path)
-        listener = listen_at_path(path)
+        listener, file = listen_at_path(path)
         own = ["localhost"]
         link = f"{path}, and there {shown.link}"
-    allowed = [*own, *(name.lower() for name in hosts)]
+    allowed = [*own, *hosts]
 
     def tell() -> None:
         output.tell(link)
@@ -67,7 +87,7 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
     try:
         serve(listener, client, shown, allowed, tell)
     finally:
-        listener.close()
         if path is not None:
-            os.unlink(path)
+            remove_own(path, file)
+        listener.close()
     return 0

@@ -312,6 +312,8 @@ function draw() {
   if (shown === "queue") showQueue();
 }
 
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+
 function listen() {
   const source = new EventSource("events");
   source.onmessage = (message) => {
@@ -319,7 +321,8 @@ function listen() {
     const isFirst = snapshot === null;
     snapshot = news.snapshot;
     if (news.away) say("the daemon is away; trying again", true);
-    else say(`live, ${new Date(snapshot.at * 1000).toLocaleTimeString([], { hour12: false })}`, false);
+    else if (news.silent) say(`no word from the daemon since ${clock(snapshot.at)}`, true);
+    else say(`live, ${clock(snapshot.at)}`, false);
     draw();
     if (isFirst) renewShares();
   };

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
 
 #: The most open pages, each with a stream of snapshots.
 _MOST_STREAMS = 16
-#: Seconds after which a stream looks whether the server ends.
+#: Questions to the daemon at a time, each with a thread.
+_MOST_ASKED = 40
+#: Seconds after which a stream, and who waits for an answer, looks whether the server ends.
 _LOOK_S = 1.0
 #: Seconds after which a stream without news sends a line, so that a proxy does not end it.
 _ALIVE_S = 15.0
@@ -59,7 +64,7 @@ class Feed:
         self.news = news
         self.is_over = is_over
         self.past = Past()
-        self.streams = 0
+        self.streams = self.asked = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
 
@@ -86,12 +91,17 @@ class Feed:
         self._waiting.add(event)
         self.streams += 1
         try:
-            last, quiet_s = None, 0.0
+            last, was_silent, quiet_s = None, False, 0.0
             while not self.is_over():
                 news = self.news()
-                if news is not last:
-                    last, quiet_s = news, 0.0
-                    view = {"snapshot": news.snapshot, "away": news.away_since_s is not None}
+                is_silent = bool(news.trouble(time.monotonic()))
+                if news is not last or is_silent != was_silent:
+                    last, was_silent, quiet_s = news, is_silent, 0.0
+                    view = {
+                        "snapshot": news.snapshot,
+                        "away": news.away_since_s is not None,
+                        "silent": is_silent,
+                    }
                     yield b"data: " + _json(view) + b"\n\n"
                 elif quiet_s >= _ALIVE_S:
                     quiet_s = 0.0
@@ -115,17 +125,38 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
             return _error(503, text)
         return StreamingResponse(feed.lines(), media_type="text/event-stream")
 
-    def past(request: Request) -> Response:
+    async def past(request: Request) -> Response:
         return _reply(feed.past.view())
 
-    def job(request: Request) -> Response:
-        with closing(connection.another()) as asked:
-            ref, has_why = request.path_params["ref"], "why" in request.query_params
-            return _answer(lambda: _job(asked, ref, has_why=has_why))
+    async def job(request: Request) -> Response:
+        ref, has_why = request.path_params["ref"], "why" in request.query_params
+        return await ask(lambda asked: _job(asked, ref, has_why=has_why))
 
-    def history(request: Request) -> Response:
-        with closing(connection.another()) as asked:
-            return _answer(lambda: _history(asked, request.query_params))
+    async def history(request: Request) -> Response:
+        return await ask(lambda asked: _history(asked, request.query_params))
+
+    async def ask(question: Callable[[Connection], object]) -> Response:
+        """Have a thread ask the daemon. Neither other questions nor the end of the server wait for
+        a daemon that does not answer."""
+        if feed.asked >= _MOST_ASKED:
+            return _error(503, "the daemon has not answered earlier questions yet")
+
+        def answer() -> Response:
+            with closing(connection.another()) as asked:
+                return _answer(lambda: question(asked))
+
+        def forget(_: object) -> None:
+            feed.asked -= 1
+
+        feed.asked += 1
+        answered = asyncio.wrap_future(_begin(answer))
+        answered.add_done_callback(forget)
+        while not answered.done():
+            if feed.is_over():
+                answered.cancel()
+                return _error(503, "the page ends")
+            await asyncio.wait([answered], timeout=_LOOK_S)
+        return answered.result()
 
     return Starlette(
         routes=[
@@ -143,7 +174,23 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
     )
 
 
-def _file(request: Request) -> Response:
+def _begin(work: Callable[[], Response]) -> Future[Response]:
+    """Do the work in a thread, which the end of the process does not wait for."""
+    done = Future[Response]()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    # So that it is not cancelled with whoever waits for it.
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+async def _file(request: Request) -> Response:
     name = request.url.path.rpartition("/")[2]
     data, kind = _load(name)
     return Response(data, media_type=kind)

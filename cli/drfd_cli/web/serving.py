@@ -8,7 +8,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -51,9 +51,10 @@ def listen_on_port(port: int) -> socket.socket:
     return listener
 
 
-def listen_at_path(path: str) -> socket.socket:
-    """Return a socket that listens at a path, for the user and the group of the file. A socket that
-    an ended process has left there is replaced. Raises HostError or Refused."""
+def listen_at_path(path: str) -> tuple[socket.socket, os.stat_result]:
+    """Return a socket that listens at a path, for the user and the group of the file, and what the
+    file is. A socket that an ended process has left there is replaced. Raises HostError or
+    Refused."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         _remove_left(path)
@@ -64,6 +65,7 @@ def listen_at_path(path: str) -> socket.socket:
         finally:
             os.umask(before)
         listener.listen(_BACKLOG)
+        file = os.lstat(path)
     except OSError as error:
         listener.close()
         text = f"cannot listen at {path}: {error.strerror or error}"
@@ -71,7 +73,15 @@ def listen_at_path(path: str) -> socket.socket:
     except Refused:
         listener.close()
         raise
-    return listener
+    return listener, file
+
+
+def remove_own(path: str, file: os.stat_result) -> None:
+    """Remove the socket at the path, unless it is gone or another one by now. Until the listening
+    socket is closed, no other file can be taken for it."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.lstat(path), file):
+            os.unlink(path)
 
 
 def _remove_left(path: str) -> None:
@@ -108,7 +118,7 @@ def serve(
     server = _Server(
         uvicorn.Config(
             app, http=_bounded(), ws="none", lifespan="off", interface="asgi3", log_config=None,
-            access_log=False, server_header=False, proxy_headers=False,
+            log_level="error", access_log=False, server_header=False, proxy_headers=False,
             h11_max_incomplete_event_size=_HEAD_BYTES, timeout_keep_alive=_KEEP_S,
             timeout_graceful_shutdown=_END_S,
         )

@@ -65,8 +65,7 @@ def answer_to(task: Task) -> LedgerReply | LedgerCheckReply:
         begin_ms = file.begin_ms()
 
         def hours() -> Iterator[Hour]:
-            for stored in file.hours(task.since_ms, task.until_ms):
-                yield stored.hour()
+            yield from file.hours_between(task.since_ms, task.until_ms)
             for hour in book.close_at(task.now_ms):
                 if hour.end_ms > task.since_ms and hour.begin_ms < task.until_ms:
                     yield hour

@@ -314,9 +314,10 @@ class AccountFile:
             self._db.execute(query, (first,))
         query = "select seq, length(data) from states where kept = 1 order by seq desc"
         total = 0
-        for seq, size in self._db.execute(query).fetchall():
+        for number, (seq, size) in enumerate(self._db.execute(query).fetchall()):
             total += size
-            if total > _KEPT_BYTES:
+            # The last one stays: without any, nothing could be computed again.
+            if number and total > _KEPT_BYTES:
                 self._db.execute("delete from states where kept = 1 and seq = ?", (seq,))
 
     def _sweep_marks(self) -> None:
@@ -342,16 +343,26 @@ class AccountFile:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def hours(self, since_ms: int = 0, until_ms: int | None = None) -> Iterator[StoredHour]:
+    def hours(self) -> Iterator[StoredHour]:
+        """Yield the closed hours in their order."""
+        return self._hours(None, None)
+
+    def hours_between(self, since_ms: int, until_ms: int) -> Iterator[Hour]:
         """Yield the closed hours of which a part is between these times, in their order."""
+        for stored in self._hours(since_ms, until_ms):
+            with self._reported():
+                hour = stored.hour()
+            yield hour
+
+    def _hours(self, since_ms: int | None, until_ms: int | None) -> Iterator[StoredHour]:
         query = (
             "select number, data, previous, chain, begin_ms, end_ms, first_seq, last_seq from hours"
-            " where end_ms > ? and begin_ms < ? order by number"
+            " where (:since is null or end_ms > :since) and (:until is null or begin_ms < :until)"
+            " order by number"
         )
         with self._reported():
-            until_ms = 1 << 62 if until_ms is None else until_ms
             for number, data, *chains, begin_ms, end_ms, first, last in self._db.execute(
-                query, (since_ms, until_ms)
+                query, {"since": since_ms, "until": until_ms}
             ):
                 columns = begin_ms, end_ms, first, last
                 yield StoredHour(number, columns, zlib.decompress(data), *chains)
@@ -399,6 +410,15 @@ class AccountFile:
             query = "select data from states where kept = 1 and seq = ?"
             (data,) = self._db.execute(query, (seq,)).fetchone()
             return Book.of_state(zlib.decompress(data), self.rules_of)
+
+    def present(self) -> Book:
+        """Return the book after the last event that was taken. Raises HostError also if there is
+        none yet."""
+        with self._reported():
+            row = self._db.execute("select data from states where kept = 0").fetchone()
+            if row is None:
+                raise ValueError("it has no present state")
+            return Book.of_state(zlib.decompress(row[0]), self.rules_of)
 
     def last_seq(self) -> int:
         """Return the number of the last event that was taken."""

@@ -104,14 +104,26 @@ class _Check:
             self._follow(stored, hour, before)
             self._compare_rows(hour)
             before = stored, hour
-        # The events since the last closed hour.
-        last_seq = self.file.last_seq()
+        self._read_present(None if before is None else before[1])
+
+    def _read_present(self, before: Hour | None) -> None:
+        """Compare the events since the last closed hour, and whether that is the last one that has
+        closed. `before` is None if there is no hour, or the last one cannot be read."""
+        book, last = self.file.present(), max(self.hours, default=0)
+        if book.number != last + 1:
+            self._fail(last + 1, None, "it is missing")
+        if book.last_seq != self.file.last_seq():
+            self._fail(book.number, None, "the number of its last event was changed")
+        states = self.file.states()
         if before is not None:
-            first_seq, chain = before[1].last_seq + 1, before[1].events
-            number = before[0].number + 1
+            first_seq, chain = before.last_seq + 1, before.events
+        elif not last and states:
+            begun = self.file.book_after(states[0])
+            first_seq, chain = begun.last_seq + 1, begun.events.hex()
         else:
-            number, first_seq, chain = 1, self.file.states()[0] + 1, None
-        self._compare_range(number, None, first_seq, last_seq, chain, None)
+            return
+        events = book.events.hex()
+        self._compare_range(book.number, None, first_seq, book.last_seq, chain, events)
 
     def _follow(
         self, stored: StoredHour, hour: Hour, before: tuple[StoredHour, Hour] | None
@@ -199,6 +211,10 @@ class _Check:
 
     def _compute(self) -> None:
         begins = self.file.states()
+        if not begins:
+            text = "the account has no state from which hours could be computed again"
+            self._fail(min(self.hours, default=1), None, text)
+            return
         ends = [min(end, self.first_bad_seq - 1) for end in [*begins[1:], self.file.last_seq()]]
         computed: set[int] = set()
         for begin, end in zip(begins, ends, strict=True):
@@ -213,6 +229,8 @@ class _Check:
                 for hour in book.closed:
                     stored = self.hours.get(hour.number)
                     if stored is None:
+                        if self._was_kept(hour):
+                            self._fail(hour.number, hour.begin_ms, "it is missing")
                         continue
                     computed.add(hour.number)
                     if stored.text != hour.text():
@@ -223,6 +241,17 @@ class _Check:
                     # From here on events are gone.
                     break
         self.found.computed = len(computed)
+
+    def _was_kept(self, hour: Hour) -> bool:
+        """Return whether an hour that is not there cannot have been removed with the history."""
+        forgotten_ms = self.file.forgotten_ms()
+        if not forgotten_ms:
+            return True
+        if not self.hours:
+            return True
+        # An hour with a later end than the begin of the first one was one of a wrong clock.
+        begin_ms = self.hours[min(self.hours)].columns[0]
+        return forgotten_ms <= hour.end_ms <= begin_ms
 
 
 def check(file: AccountFile, *, again_s: float = _AGAIN_S) -> Checked:

@@ -220,7 +220,8 @@ def test_an_empty_machine_has_words_for_it(
 
 def test_the_page_says_when_the_connection_is_gone(browser: Browser, page: Page) -> None:
     browser.open(page.link)
-    wait_for("the first snapshot", lambda: browser.has("live,"))
+    wait_for("the first snapshot", lambda: browser.has("live,") or browser.has("no word from"))
+    wait_for("a word that it is the last", lambda: browser.has("no word from the daemon since"))
     page.process.kill()
     wait_for("the message", lambda: browser.has("connection lost; trying again"))
 

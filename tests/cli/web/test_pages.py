@@ -100,6 +100,15 @@ def test_a_stream_has_each_new_snapshot_and_says_when_the_daemon_is_away(
     assert past == {"share": [0.5, 0.5], "entitlement": [0.5, 0.5]}
 
 
+def test_a_stream_says_when_the_daemon_says_nothing(page: Page) -> None:
+    """The canned daemon sends one snapshot."""
+    with page.stream() as reply:
+        while not (line := reply.readline()).startswith(b"data: ") or b'"silent":false' in line:
+            assert line, "the stream has ended"
+    told = json.loads(line.removeprefix(b"data: "))
+    assert (told["away"], told["silent"], told["snapshot"]["at"]) == (False, True, AT_S)
+
+
 def test_the_past_keeps_the_highest_share_of_each_time_in_few_moments() -> None:
     past = Past()
     for second in range(10_000):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from canned import CannedDaemon
 from cli.drf import DRF, Drf, Finish, Spawn
 from cli.web.browser import wait_for
 from cli.web.conftest import Page, Serve
+from drfd_cli.commands.web import own_hosts
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
 
@@ -126,9 +129,9 @@ def test_who_has_shown_the_token_keeps_a_stream_while_strangers_come(page: Page)
         assert reply.readline().startswith(b'data: {"snapshot":')
         for _ in range(100):
             strangers.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-        assert reply.readline() == b"\n"
         # The line by which a stream without news shows that it is there comes after 15 seconds.
-        assert reply.readline() == b":\n"
+        while (line := reply.readline()) != b":\n":
+            assert line, "the stream has ended"
 
 
 def test_a_head_without_end_is_refused(page: Page) -> None:
@@ -172,6 +175,46 @@ def test_a_signal_ends_it_although_a_page_is_open(
     assert result.err == "drf: whoever has this link sees what you may see; ^C ends the page\n"
 
 
+def test_a_signal_ends_it_although_the_daemon_answers_no_question(
+    page: Page, lab: CannedDaemon, finish: Finish
+) -> None:
+    """The page's files and its past are there meanwhile, however many ask."""
+    is_over = threading.Event()
+
+    def never(_: object) -> None:
+        is_over.wait(600)
+
+    lab.replies["history"] = never
+    try:
+        with ExitStack() as asking:
+            for number in range(40):
+                connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=120)
+                asking.callback(connection.close)
+                cookie = {"Cookie": f"drfd-web={page.token}"}
+                connection.request("GET", f"{page.place}history", headers=cookie)
+                lab.asked("history", times=number + 1)
+            response, body = page.get("history")
+            assert response.status == 503
+            assert json.loads(body)["error"].startswith("the daemon has not answered")
+            assert page.get("page.js")[0].status == page.get("past")[0].status == 200
+            page.process.send_signal(signal.SIGINT)
+            result = finish(page.process)
+    finally:
+        is_over.set()
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "drf: whoever has this link sees what you may see; ^C ends the page\n"
+
+
+def test_strangers_cannot_write_to_the_terminal(page: Page, finish: Finish) -> None:
+    upgrade = b"Host: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for data in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\n" + upgrade):
+        with socket.create_connection(("127.0.0.1", page.port), timeout=120) as asking:
+            asking.sendall(data)
+            assert asking.recv(1 << 12).startswith(b"HTTP/1.1 4")
+    page.process.send_signal(signal.SIGINT)
+    assert finish(page.process).err.count("\n") == 1
+
+
 def test_a_proxy_reaches_it_by_a_socket_under_its_own_name(
     lab: CannedDaemon, serve: Serve, finish: Finish, tmp_path: Path
 ) -> None:
@@ -213,6 +256,34 @@ def test_a_socket_that_was_left_is_replaced_and_nothing_else(
         assert result.err == f"drf: {place} is there already (another path: --socket PATH)\n"
     assert (tmp_path / "file").read_text() == "kept"
     assert second.process.poll() is None
+
+
+def test_only_the_own_socket_is_removed_at_the_end(
+    lab: CannedDaemon, serve: Serve, finish: Finish, tmp_path: Path
+) -> None:
+    path = tmp_path / "web.sock"
+    first = serve("--socket", str(path))
+    path.unlink()
+    second = serve("--socket", str(path))
+    first.process.send_signal(signal.SIGTERM)
+    assert finish(first.process).code == 0
+    assert path.is_socket()
+    path.unlink()
+    second.process.send_signal(signal.SIGTERM)
+    result = finish(second.process)
+    assert (result.code, result.err.count("\n")) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["https://a.example/", "a.example/", "a b", "", "a\x1bb", "a:b"])
+def test_what_no_browser_sends_as_its_host_is_refused(drf: Drf, name: str) -> None:
+    result = drf("web", "--host", name)
+    assert (result.code, result.out) == (2, "")
+    assert "is not the name of a host (write it as in the page's address" in result.err
+
+
+def test_port_80_is_not_in_the_name_that_browsers_send() -> None:
+    assert own_hosts(80) == ["127.0.0.1:80", "localhost:80", "127.0.0.1", "localhost"]
+    assert own_hosts(8000) == ["127.0.0.1:8000", "localhost:8000"]
 
 
 def test_a_port_in_use_is_told_with_the_cure(page: Page, drf: Drf) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -169,7 +170,18 @@ async def test_a_file_that_cannot_be_read_is_an_error_with_its_cure(
     start: Start, clock: Clock
 ) -> None:
     desk = await busy(start, clock)
-    desk.shell.journal.path.with_name(NAME).write_bytes(b"no database at all, but long" * 100)
+    path = desk.shell.journal.path.with_name(NAME)
+    await desk.submit(EVE)
+    await desk.ask(BOB, op="ledger")
+    with closing(sqlite3.connect(path)) as db, db:
+        text = zlib.compress(b"no text of an hour")
+        assert db.execute("update hours set data = ?", (text,)).rowcount
+    with pytest.raises(HostError, match="cannot use the account of promises") as error:
+        await desk.ask(BOB, op="ledger")
+    assert "moved away" in error.value.hint
+    for each in path.parent.glob(f"{NAME}*"):
+        each.unlink()
+    path.write_bytes(b"no database at all, but long" * 100)
     with pytest.raises(HostError, match="cannot use the account of promises") as error:
         await desk.ask(BOB, op="ledger")
     assert "moved away" in error.value.hint
@@ -240,6 +252,7 @@ async def test_hours_go_with_the_history(start: Start, clock: Clock) -> None:
         await desk.submit(BOB)
     reply = await desk.ask(ADMIN, op="ledger")
     assert reply["begin"] == BEGIN_S + 3600 * 18
+    assert (await desk.ask(ADMIN, op="ledger_check"))["fault"] is None
 
 
 async def test_once_the_daemon_ends_no_worker_is_started(start: Start, clock: Clock) -> None:

@@ -15,7 +15,8 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.core.model import events as ev
 from drfd.journal.journal import Journal
-from drfd.journal.promises.account_file import NAME, AccountFile, next_chain
+from drfd.journal.promises.account_file import MARK_BYTES, NAME, AccountFile, next_chain
+from drfd.journal.promises.book import EventRow
 from drfd.journal.promises.check import Checked, check
 from fakes import BOB, demand, rules, spec
 from journal.promises.test_account_file import BOBS, History
@@ -169,6 +170,62 @@ def test_changed_columns_and_missing_hours_are_found(place: Path) -> None:
     fault = checked(place).fault
     assert fault is not None
     assert (fault.number, fault.text) == (3, "it is missing")
+
+
+@pytest.mark.parametrize(
+    ("statement", "number", "text"),
+    [
+        ("delete from hours where number = 1", 1, "it is missing"),
+        ("delete from hours where number < 4", 1, "it is missing"),
+        (f"delete from hours where number = {HOURS}", HOURS, "it is missing"),
+        ("delete from hours", 1, "it is missing"),
+        # Times that nobody asks for.
+        ("update hours set begin_ms = 1 << 62", 1, "its text is not that of its row"),
+        ("update hours set end_ms = -1", 1, "its text is not that of its row"),
+        (
+            "delete from states where kept = 1",
+            1,
+            "the account has no state from which hours could be computed again",
+        ),
+        (
+            "update states set seq = 99 where kept = 0",
+            HOURS + 1,
+            "the number of its last event was changed",
+        ),
+    ],
+)
+def test_hours_that_were_taken_away_are_found(
+    place: Path, statement: str, number: int, text: str
+) -> None:
+    with closing(sqlite3.connect(place / NAME)) as db, db:
+        assert db.execute(statement).rowcount
+    fault = checked(place).fault
+    assert fault is not None
+    assert (fault.number, fault.text) == (number, text)
+
+
+def test_hours_that_went_with_the_history_are_no_fault(place: Path) -> None:
+    with AccountFile(place / "journal.sqlite") as file:
+        hours = [stored.hour() for stored in file.hours()]
+        file.catch_up(forget_before_ms=hours[3].begin_ms + 1, now_ms=hours[-1].end_ms)
+    found = checked(place)
+    assert (found.fault, found.hours) == (None, HOURS - 3)
+
+
+def test_an_event_of_the_present_hour_with_its_digest_is_found(place: Path) -> None:
+    """By the chain of all events, which the present state has."""
+    with closing(sqlite3.connect(place / NAME)) as db, db:
+        db.execute("delete from marks where seq = 20")
+    with closing(sqlite3.connect(place / "journal.sqlite")) as db, db:
+        db.execute("update events set at_s = at_s + 1 where seq = 20")
+        query = "select seq, at_s, job_id, kind, data from events where seq = 20"
+        row = EventRow(*db.execute(query).fetchone())
+    with closing(sqlite3.connect(place / NAME)) as db, db:
+        mark = row.digest()[:MARK_BYTES]
+        db.execute("insert into marks values (20, ?, ?)", (row.job_id, mark))
+    fault = checked(place).fault
+    assert fault is not None
+    assert (fault.number, fault.text) == (HOURS + 1, "its events do not fit their chain")
 
 
 def test_an_hour_that_cannot_be_read_is_found(place: Path) -> None:
