@@ -326,7 +326,8 @@ def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(
 ) -> None:
     # The gate lets it in, because it takes the comment for one of another drfd's.
     other = f"--comment={'c' * 32}.1.1"
-    words = ("--parsable", "-w", "n1", "-c", "3", "--mem=1G", other, "--wrap", "sleep 1000")
+    size = ("-w", "n1", "-c", "3", "--mem=1G")
+    words = ("--parsable", other, *size, "-o", "/dev/null", "--wrap", "sleep 1000")
     foreign = cluster.ask("sbatch", *words).strip()
     try:
         wait_for("it to be seen", lambda: "outside" in nodes_of(instance)["n1"])
