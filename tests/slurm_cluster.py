@@ -44,12 +44,12 @@ def processes_of(place: Path) -> list[str]:
 class Cluster(PrivateSlurm):
     """Slurm with two nodes, in a directory of its own that has one for outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cores: int = 4, memory_mb: int = 2000) -> None:
         directory = Path(tempfile.mkdtemp(prefix="drfd-slurm-"))
         directory.chmod(0o755)
         token = secrets.token_hex(3)
         names = (f"d{token}a", f"d{token}b")
-        super().__init__(directory, [PrivateNode(name, 4, 2000) for name in names])
+        super().__init__(directory, [PrivateNode(name, cores, memory_mb) for name in names])
 
     def start(self, files: Mapping[str, str]) -> None:
         (self.directory / "out").mkdir()
