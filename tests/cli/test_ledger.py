@@ -10,6 +10,7 @@ import pytest
 
 from canned import CannedDaemon
 from cli.drf import Drf
+from drfd_cli.commands.ledger import _Telling
 
 #: The whole machine for an hour.
 HOUR = 3_600_000 * 10**9
@@ -223,5 +224,30 @@ def test_an_audit_has_json_and_csv(drf: Drf, past: CannedDaemon) -> None:
 
 def test_an_audit_without_jobs_says_so(drf: Drf, past: CannedDaemon) -> None:
     past.replies["history"] = {"jobs": [], "after": None}
-    result = drf("ledger", "--audit")
-    assert (result.code, result.out, result.err[:27]) == (1, "", "drf: no job has run here (t")
+    result = drf("ledger", "--audit", "--since", "2026-03-01")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "drf: no job that ran has ended since 2026-03-01 00:00:00 (an earlier time: --since 365d)\n"
+    )
+
+
+def test_a_long_audit_says_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    words = _Telling(50_000, shows_all=True), _Telling(2, shows_all=False)
+    for number, (at_s, left) in enumerate([(60, 20.5), (61, 20), (300, 16), (309, 16)], start=1):
+        clock[0] = at_s
+        for each in words:
+            each.tell(number, 40, left)
+    assert capsys.readouterr().err.splitlines() == [
+        "drf: 40 simulations of up to 50000 jobs take about 20m30s; with a later --since it is "
+        "less",
+        "drf: 40 simulations of up to 2 jobs take about 20m30s; with a later --since it is less",
+        "drf: simulation 3 of 40, about 16m00s more",
+    ]
+    short = _Telling(2, shows_all=False)
+    clock[0] += 2
+    short.tell(1, 40, 20.5)
+    assert capsys.readouterr().err == ""

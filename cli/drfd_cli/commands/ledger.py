@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drfd.common.errors import Refused
 from drfd.common.units import parse_duration, short_clock, show_duration
 from drfd_cli import output
 from drfd_cli.options import MOMENT, connect, prints_result
@@ -61,8 +62,8 @@ _DIGITS = 16
 @click.option(
     "--audit",
     is_flag=True,
-    help="Simulate the jobs again (minutes): was anybody envious, worse off than alone, or "
-    "better off with false demands?",
+    help="Simulate the jobs again (minutes to hours): was anybody envious, worse off than alone, "
+    "or better off with false demands?",
 )
 @prints_result(csv="Print a line of values for each line.")
 def command(
@@ -262,14 +263,23 @@ _LIES = {"all": "half as much again of everything", "split": "two halves of each
 _LEAST_GAIN = 0.005
 #: Users who would have waited less alone, and gains, that are told singly.
 _TOLD = 10
+#: Seconds of simulation that are announced, and between two words about the progress.
+_LONG_S, _TELL_EVERY_S = 60.0, 10.0
 
 
 def _audit(since_s: float) -> Result:
     from drfd.sim.audit import audit
     from drfd_cli.simulate.trace import past_of
 
-    work, rules = past_of(since_s, None)
-    found = audit(work.jobs, rules, _tell_progress if sys.stderr.isatty() else None)
+    try:
+        work, rules = past_of(since_s, None)
+    except Refused as error:
+        if error.code != "no-jobs":
+            raise
+        text = f"no job that ran has ended since {output.show_time(since_s)}"
+        raise Refused("no-jobs", text, hint="an earlier time: --since 365d") from None
+    telling = _Telling(len(work.jobs), shows_all=sys.stderr.isatty())
+    found = audit(work.jobs, rules, telling.tell)
     return Result(
         show=lambda: _show_audit(found, since_s),
         view=lambda: _audit_view(found, since_s),
@@ -283,8 +293,29 @@ def _path(leaf: str) -> str:
     return show_path(leaf)
 
 
-def _tell_progress(number: int, count: int) -> None:
-    output.say(f"simulation {number} of {count}")
+class _Telling:
+    """Says how long an audit will take, and on a terminal how far it is. All jobs were simulated
+    once when `tell` is called first; how long that took says how long the rest takes."""
+
+    def __init__(self, jobs: int, *, shows_all: bool) -> None:
+        self._jobs, self._shows_all = jobs, shows_all
+        self._told_s = self._began_s = time.monotonic()
+        self._whole_s: float | None = None
+
+    def tell(self, number: int, count: int, left: float) -> None:
+        now_s = time.monotonic()
+        if self._whole_s is None:
+            self._whole_s = now_s - self._began_s
+            if self._whole_s * left >= _LONG_S:
+                output.say(
+                    f"{count} simulations of up to {_count(self._jobs, 'job')} take about "
+                    f"{show_duration(self._whole_s * left)}; with a later --since it is less"
+                )
+                self._told_s = now_s
+        elif self._shows_all and now_s - self._told_s >= _TELL_EVERY_S:
+            self._told_s = now_s
+            left_text = show_duration(self._whole_s * left)
+            output.say(f"simulation {number} of {count}, about {left_text} more")
 
 
 def _audit_view(found: Audit, since_s: float) -> dict[str, object]:
