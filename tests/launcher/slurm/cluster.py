@@ -115,6 +115,10 @@ class Cluster:
         self._running[name].kill()
         self._running.pop(name).wait()
 
+    def has_ended(self, name: str) -> bool:
+        """Return whether slurmctld, or the slurmd of a node, has ended by itself."""
+        return name in self._running and self._running[name].poll() is not None
+
     def stop_controller(self) -> None:
         """Let slurmctld hang."""
         self._running["slurmctld"].send_signal(signal.SIGSTOP)
