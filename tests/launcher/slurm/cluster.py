@@ -111,9 +111,11 @@ class Cluster:
         self._run("slurmd", "-D", "-f", str(self.conf), "-N", node, name=node)
 
     def kill(self, name: str) -> None:
-        """kill -9 of slurmctld, or of the slurmd of a node."""
-        self._running[name].kill()
-        self._running.pop(name).wait()
+        """kill -9 of slurmctld, or of the slurmd of a node, if it is there."""
+        process = self._running.pop(name, None)
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def has_ended(self, name: str) -> bool:
         """Return whether slurmctld, or the slurmd of a node, has ended by itself."""
