@@ -140,9 +140,14 @@ class PrivateSlurm:
         self._running[name].send_signal(number)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """End one of these processes by a signal, and wait for its end."""
-        self.send(name, number)
-        self._running.pop(name).wait()
+        """End one of these processes by a signal, and wait for its end, if it is there."""
+        if name in self._running:
+            self.send(name, number)
+            self._running.pop(name).wait()
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether one of these processes has ended by itself."""
+        return name in self._running and self._running[name].poll() is not None
 
     def ask(self, *command: str) -> str:
         """Return what a command of Slurm's prints. Raises OSError or SubprocessError."""

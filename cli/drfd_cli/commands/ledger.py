@@ -62,8 +62,8 @@ _DIGITS = 16
 @click.option(
     "--audit",
     is_flag=True,
-    help="Simulate the jobs again (minutes to hours): was anybody envious, worse off than alone, "
-    "or better off with false demands?",
+    help="Simulate the jobs again, for minutes to hours: was anybody envious, worse off "
+    "than alone, or better off with lies?",
 )
 @prints_result(csv="Print a line of values for each line.")
 def command(

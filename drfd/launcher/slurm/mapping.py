@@ -23,10 +23,14 @@ _EXITED = frozenset(("COMPLETED", "FAILED"))
 _CANCELLED = "CANCELLED"
 _TERMINATED = frozenset((_CANCELLED, "TIMEOUT"))
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
+#: What is shown where a job has no node.
+_NO_NODES = ("", "(null)", "N/A", "n/a")
 _TERM = 15
+#: States after which no node has a process of the job.
+GONE = frozenset((*_EXITED, "TIMEOUT", _OUT_OF_MEMORY))
 
 #: The fields that are asked of each job. The comment, which may hold anything, comes last.
-_FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "Comment")
+_FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "NodeList", "Name", "Comment")
 LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
 
 #: The fields that are asked of each node. The reason, which may hold anything, comes last.
@@ -47,6 +51,11 @@ LIST_ALLOCATED = (
 #: A name, or several that differ in numbers: "n[1-3,07]".
 _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
+#: Asks for slurmctld's configuration, with the time of its start.
+SHOW_CONFIG = ("scontrol", "show", "config")
+_BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
+#: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
+_MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
 _COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _MEBI = 1 << 20
@@ -76,6 +85,10 @@ class SlurmJob:
     wait_status: int
     #: Seconds since 1970 by slurmctld's clock, or None.
     ended_at_s: float | None
+    #: Whether it has, or had, a node, as slurmctld knows it.
+    has_node: bool
+    #: Its name in Slurm's lists, which says less than `name`.
+    title: str
     name: Name
 
     @property
@@ -134,7 +147,7 @@ def _read_job(line: str) -> SlurmJob | None:
     fields = line.split("|", len(_FIELDS) - 1)
     if len(fields) != len(_FIELDS):
         return None
-    job_id, uid, state, status, ended_at, comment = fields
+    job_id, uid, state, status, ended_at, nodes, title, comment = fields
     name = read_name(comment.removesuffix("|"))
     if name is None or not all(map(_is_number, (job_id, uid, status))):
         return None
@@ -145,6 +158,8 @@ def _read_job(line: str) -> SlurmJob | None:
         state=state.split(" ")[0],
         wait_status=int(status),
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
+        has_node=nodes not in _NO_NODES,
+        title=title,
         name=name,
     )
 
@@ -215,6 +230,23 @@ def _bytes(size: str) -> int:
     return int(float(found[1]) * _MEBI * 1024.0 ** ("KMGT".index(found[2] or "M") - 1))
 
 
+def read_boot(text: str) -> tuple[int, float] | None:
+    """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
+    after how many seconds it ends jobs that a node lacks when this registers; None if it does not
+    say."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting:
+            found.setdefault(name.strip(), value.strip())
+    boot = found.get(_BOOT_TIME, "")
+    if not _is_number(boot):
+        return None
+    times = (re.match(r"\d{1,6}", found.get(name, ""), re.ASCII) for name in _MISSING_AFTER)
+    total_s = sum(_MISSING_S if each is None else float(each[0]) for each in times)
+    return int(boot), total_s + _MISSING_MORE_S
+
+
 def _fault(state: str, reason: str) -> str:
     """Return why a node in this state starts no jobs, or nothing if it does."""
     about = f": {reason}" if reason else ""
@@ -234,20 +266,25 @@ def end_of(job: SlurmJob, now_s: float, mono_s: float, began_s: float | None) ->
 
     The state is judged and not the exit code: a job may exit 0 after the kernel has killed a part
     of it for memory."""
+    at_s = _end_time(job, now_s, began_s)
+    return noted_end(job.state, job.wait_status, at_s, mono_s) | {"slurm_id": job.id}
+
+
+def noted_end(state: str, status: int, at_s: float, mono_s: float) -> Record:
+    """Return the record of an end in this state, with this status as wait(2) gives it."""
     code, number = None, None
     loss = None
-    if job.state in _EXITED:
-        number = job.wait_status & 0x7F or None
-        code = None if number is not None else job.wait_status >> 8 & 0xFF
-    elif job.state in _TERMINATED:
-        number = job.wait_status & 0x7F or _TERM
-    elif job.state != _OUT_OF_MEMORY:
-        loss = _LOST.get(job.state, ENDED_BY_SLURM)
-    is_oom = job.state == _OUT_OF_MEMORY
+    if state in _EXITED:
+        number = status & 0x7F or None
+        code = None if number is not None else status >> 8 & 0xFF
+    elif state in _TERMINATED:
+        number = status & 0x7F or _TERM
+    elif state != _OUT_OF_MEMORY:
+        loss = _LOST.get(state, ENDED_BY_SLURM)
+    is_oom = state == _OUT_OF_MEMORY
     return end_record(
-        at_s=_end_time(job, now_s, began_s), mono_s=mono_s, exit_code=code, signal=number,
-        is_oom=is_oom, loss=loss,
-    ) | {"state": job.state, "slurm_id": job.id}  # fmt: skip
+        at_s=at_s, mono_s=mono_s, exit_code=code, signal=number, is_oom=is_oom, loss=loss
+    ) | {"state": state}
 
 
 def _end_time(job: SlurmJob, now_s: float, began_s: float | None) -> float:
@@ -283,8 +320,14 @@ def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
     """Return which of the jobs with one attempt's name is the attempt, and those that must go.
 
     Slurm keeps names no more apart than ids. One that has started comes before one that waits, and
-    one that is over only counts if there is none that is not."""
-    ordered = sorted(jobs, key=lambda job: (job.is_over, not job.has_started, job.id))
+    one that is over only counts if there is none that is not; one that was cancelled, perhaps as a
+    second start, only if there is no other, and one that never had a node comes last."""
+
+    def rank(job: SlurmJob) -> tuple[bool, bool, bool, bool, int]:
+        is_cancelled = job.is_cancelled
+        return (job.is_over, not job.has_started, is_cancelled, not job.has_node, job.id)
+
+    ordered = sorted(jobs, key=rank)
     return (ordered[0] if ordered else None), [job for job in ordered[1:] if not job.is_over]
 
 
@@ -307,7 +350,12 @@ def submit_words(
     limits = order.limits
     words = [
         *("sbatch", "--parsable", "--no-requeue", f"--comment={name_of(order)}"),
-        *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
+        *(
+            f"--job-name=drfd-{order.id}",
+            f"--nodelist={order.node}",
+            "--nodes=1",
+            "--ntasks=1",
+        ),
         f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
         f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
         *(f"--chdir={cwd}", "--input=/dev/null"),
