@@ -414,7 +414,11 @@ def _are_up(victim: Victim) -> bool:
 def _keep(made: Torture) -> Path:
     """Copy the logs, and what is known of each job that something is wrong with."""
     kept = Path(tempfile.mkdtemp(prefix="drfd-nodes-", dir="/var/tmp"))
-    for path in (made.victim.log, *made.cluster.directory.glob("*.log"), made.cluster.directory / "output"):
+    for path in (
+        made.victim.log,
+        *made.cluster.directory.glob("*.log"),
+        made.cluster.directory / "output",
+    ):
         with suppress(FileNotFoundError):
             shutil.copy(path, kept)
     for kind, ids in made.report.faults.items():

@@ -374,7 +374,10 @@ def test_the_nodes_and_what_is_the_matter_with_each_are_reported(
     controller = slurm.connect()
     until("nodes", lambda: faults(controller) == {"n1": "", "n2": ""}, lambda: controller.nodes)
     assert controller.nodes is not None
-    assert controller.nodes["nodes"]["n1"] == {"cores": 4, "memory_bytes": 4000 << 20, "fault": ""}
+    assert controller.nodes["nodes"]["n1"] == {
+        "cores": 4, "memory_bytes": 4000 << 20, "fault": "",
+        "outside_cores": 0, "outside_memory_bytes": 0,
+    }  # fmt: skip
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=new fan")
     said = "Slurm says that it is drained: new fan"
     until(
