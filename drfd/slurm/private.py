@@ -7,6 +7,7 @@ and slurmd start jobs as their users.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import signal
@@ -31,6 +32,8 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S, _ANSWER_S = 120.0, 60.0
 #: Seconds that the jobs have to end, and then each process.
 _JOBS_S, _PROCESS_S = 20.0, 10.0
+#: Seconds that processes of jobs have to end by themselves once Slurm has ended.
+_LEAVE_S = 2.0
 _LIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING")
 #: The file that slurm.conf includes.
 MORE_CONF = "drfd.conf"
@@ -194,6 +197,7 @@ class PrivateSlurm:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+            self._end_rest()
 
     def _end_jobs(self) -> None:
         deadline = time.monotonic() + _JOBS_S
@@ -204,6 +208,38 @@ class PrivateSlurm:
                     return
                 self.ask("scancel", *ids)
             time.sleep(0.2)
+
+    def _end_rest(self) -> None:
+        """End the jobs' processes that are left, which wait for a slurmctld that is gone, and
+        commands of Slurm's that do."""
+        started = time.monotonic()
+        while (rest := self._rest()) and (passed_s := time.monotonic() - started) < _PROCESS_S:
+            for pid in rest if passed_s > _LEAVE_S else ():
+                self._kill(pid)
+            time.sleep(0.1)
+
+    def _rest(self) -> list[int]:
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+        return [pid for pid in pids if self._is_of_it(pid)]
+
+    def _is_of_it(self, pid: int) -> bool:
+        """Return whether a process has the path of this slurm.conf in its environment."""
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            # The process is gone.
+            return False
+        return os.fsencode(f"SLURM_CONF={self.conf}") in variables
+
+    def _kill(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            process = os.pidfd_open(pid)
+            try:
+                # The pid may have been reused before the pidfd was opened.
+                if self._is_of_it(pid):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
 
     def _await(self, name: str, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S

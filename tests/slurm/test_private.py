@@ -11,6 +11,7 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.slurm.private import MORE_CONF, PrivateNode, PrivateSlurm, files_without_limits
+from instance import wait_for
 from slurm_cluster import missing, processes_of
 
 pytestmark = [
@@ -44,6 +45,22 @@ def test_it_has_the_nodes_it_is_told_and_leaves_no_process(place: Path) -> None:
             *("--nodelist=large", "--wrap=sleep 1000"),
         )
         assert processes_of(place) != []
+    finally:
+        slurm.stop()
+    assert processes_of(place) == []
+
+
+def test_no_process_of_a_job_outlives_it_where_slurmctld_has_died(place: Path) -> None:
+    slurm = PrivateSlurm(place, [PrivateNode("n1", 1, 500)])
+    (place / "starts").mkdir()
+    try:
+        slurm.start(files_without_limits(place, place / "events", place / "starts"))
+        slurm.ask(
+            *("sbatch", "--comment=a.1.1", f"--output={place}/out", "--export=ALL"),
+            "--wrap=trap '' TERM; sleep 1000 & wait",
+        )
+        wait_for("the job", lambda: any("sleep 1000" in each for each in processes_of(place)))
+        slurm.kill("slurmctld")
     finally:
         slurm.stop()
     assert processes_of(place) == []
