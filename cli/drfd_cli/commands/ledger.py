@@ -70,8 +70,7 @@ _DIGITS = 16
     "--audit",
     is_flag=True,
     help="Simulate the jobs of that time again: was anybody envious, served worse than on a "
-    "machine of its own, or could have gained by false demands? Takes minutes, "
-    "and with tens of thousands of jobs much longer.",
+    "machine of its own, or could have gained by false demands? Takes minutes.",
 )
 @prints_result(csv="Print a line of values for each line.")
 def command(
