@@ -27,7 +27,7 @@ ALLOWED = {
     "slurm": set(),
     "client": {"protocol"},
     "daemon": {"core", "wording", "protocol", "journal", "host", "launcher", "install", "slurm"},
-    "cli": {"client", "core", "protocol", "sim"},
+    "cli": {"client", "core", "protocol", "sim", "slurm"},
 }
 #: Rooms that anyone may use; they use only each other.
 GROUND = {"common", "linux", "payload", "devices"}

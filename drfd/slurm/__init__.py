@@ -1,1 +1,2 @@
-"""Slurm as what starts jobs on other machines: the configuration that it needs for that."""
+"""Slurm as what starts jobs on other machines: the configuration that it needs for that, and a
+private one on this machine."""

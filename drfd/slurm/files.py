@@ -5,11 +5,14 @@ tag `drfd-slurm: ` it is `start ID NODES COMMENT` or `end ID EXITCODE:SIGNAL NOD
 job with this id of Slurm's.
 
 It also keeps attempts from running twice. slurmctld writes what it knows of jobs to its disk some
-seconds late, so that one which was killed may start a job again that it has started before. The
-script notes the first start of each attempt by a symbolic link, which is made with its contents in
-one step: it is named after the attempt, and its target is the id of Slurm's job. At each further
-start the script fails, and leaves a link `NAME.ID` to `refused`. Slurm then ends the job that it
-was about to start.
+seconds late, so that one which was killed may start a job again that it has started before, or give
+its id to another, whose end it would then take from the first. The script notes the first start of
+each attempt by two symbolic links, which are made with their contents in one step: one is named
+after the id of Slurm's job, and its target is the attempt's name; the other is named after the
+attempt, and its target is the id. At each further start of an attempt the script fails, and leaves
+a link `NAME.ID` to `refused`; if the id was another attempt's, to `reused`. Slurm then ends the job
+that it was about to start. slurmctld may also forget that a job has ended: the script notes each
+end by a link `NAME.ended` to `STATE:EXITCODE:SIGNAL`.
 """
 
 from __future__ import annotations
@@ -32,8 +35,12 @@ from drfd.slurm.settings import (
 EVENT, GATE_FILE = "drfd-event", "job_submit.lua"
 #: Names of the files, in the order in which they are printed.
 NAMES = (SLURM_CONF, CGROUP_CONF, GATE_FILE, EVENT)
-#: The target of the link at a start that was refused.
-REFUSED = "refused"
+#: Targets of the link at a start that was refused, because of the attempt or because of the id.
+REFUSED, REUSED = "refused", "reused"
+#: What follows the name of an attempt in the note of its end.
+ENDED = "ended"
+#: States of ends that are noted: those of a job that ran until it ended by itself or at a limit.
+NOTED_ENDS = ("COMPLETED", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
 #: Seconds that the event script waits for a listener which does not read, and for the disk.
 _PATIENCE_S = 2
 
@@ -79,29 +86,45 @@ def _lines(setting: Setting) -> str:
 
 def event_script(socket: Path, starts: Path) -> str:
     """Return the script that Slurm runs when a job starts, and with other variables when it ends.
-    It fails where an attempt would start a second time, and only there: a job whose
-    PrologSlurmctld fails does not start."""
+    It fails where an attempt would start a second time, or under another's id, and only there: a
+    job whose PrologSlurmctld fails does not start."""
     return f"""\
 #!/bin/sh
 # Tells drfd that a job of Slurm starts or has ended. It is a hint to look: where nobody listens, it
 # is lost, and drfd asks Slurm. It fails at the second start of an attempt, which must not run
-# twice; otherwise it must not fail or hang, because the job would not start then.
+# twice, and if slurmctld has given the job's id before, to another that it has forgotten; otherwise
+# it must not fail or hang, because the job would not start then.
 PATH=/usr/bin:/bin
 starts={shlex.quote(str(starts))}
 code=0
+refuse() {{
+    ln -sn "$1" "$starts/$name.$SLURM_JOB_ID" 2>/dev/null
+    code=1
+}}
 if [ -n "${{JOBSTATE-}}" ]; then
     said="end $JOBID $EXITCODE $NODES $JOBSTATE"
+    name=$(readlink "$starts/$JOBID" 2>/dev/null)
+    case $JOBSTATE in
+        {"|".join(NOTED_ENDS)})
+            [ -z "$name" ] || ln -sn "$JOBSTATE:$EXITCODE" "$starts/$name.{ENDED}" 2>/dev/null
+            ;;
+    esac
 else
     name=${{SLURM_JOB_COMMENT-}}
     said="start $SLURM_JOB_ID $SLURM_JOB_NODELIST $name"
     case $name in
         *[!0-9A-Za-z.]* | .* | *..* | *.) ;;
         *.*.*)
-            if ln -sn "$SLURM_JOB_ID" "$starts/$name" 2>/dev/null; then
+            id=$starts/$SLURM_JOB_ID
+            if [ -L "$starts/$name" ]; then
+                refuse {REFUSED}
+            elif ! ln -sn "$name" "$id" 2>/dev/null && [ -L "$id" ] &&
+                [ "$(readlink "$id")" != "$name" ]; then
+                refuse {REUSED}
+            elif ln -sn "$SLURM_JOB_ID" "$starts/$name" 2>/dev/null; then
                 timeout {_PATIENCE_S} sync "$starts" 2>/dev/null
             elif [ -L "$starts/$name" ]; then
-                ln -sn {REFUSED} "$starts/$name.$SLURM_JOB_ID" 2>/dev/null
-                code=1
+                refuse {REFUSED}
             fi
             ;;
     esac

@@ -152,6 +152,12 @@ def wait_text(reason: why.WaitReason, show_clock: ShowClock) -> str:
             is_used = any(users for _, users in fact.instances)
             cause = f" ({_SETTING} = true leaves it to them)" if is_used else ""
             return f"{_shortage(fact.shortage)}; {by}{cause}"
+        case why.ExternalUse() if fact.node:
+            used = show_amount(fact.shortage.axis, fact.used)
+            return (
+                f"{_shortage(fact.shortage)}; jobs that were submitted to Slurm past drfd hold "
+                f"{used} on {fact.node}"
+            )
         case why.ExternalUse():
             used, kept = (
                 show_amount(fact.shortage.axis, amount) for amount in (fact.used, fact.kept)

@@ -5,22 +5,17 @@ Times, figures of use and paths are another machine's: those alone may differ.
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
-from instance import BIN, Instance, wait_for
-
-ROOT = Path(__file__).parents[2]
-TEXT = "\n".join(path.read_text() for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
+from instance import Instance, wait_for
+from tour import TEXT, blocks, plain, run_line, steps, take
 
 CONFIG = """
 [capacity]
@@ -28,21 +23,6 @@ cores = 8
 memory = "16G"
 reserve_memory = 0
 """
-
-#: Waits for a file between its two epochs: for as long as the tour takes.
-TRAIN = """\
-import os, time
-print("epoch 1 of 2", flush=True)
-while not os.path.exists("go"):
-    time.sleep(0.05)
-"""
-
-
-def blocks(mark: str) -> list[str]:
-    """The code after each `<!-- mark -->`."""
-    found = re.findall(rf"^<!-- {mark} -->\n```\w+\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-    assert found, f"no document has anything marked {mark}"
-    return found
 
 
 def file_named(name: str) -> str:
@@ -69,64 +49,14 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def shell(instance: Instance) -> Shell:
     """Run a line as its reader would, in the directory of the instance."""
-
-    def run(line: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        env = {
-            **os.environ,
-            "DRFD_SOCKET": str(instance.socket),
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "COLUMNS": "104",
-        }
-        return subprocess.run(
-            ["bash", "-c", line], cwd=instance.work, env=env, text=True, timeout=300,
-            stdin=subprocess.DEVNULL, **{"capture_output": True, **options},
-        )  # fmt: skip
-
-    return run
+    return partial(run_line, instance)
 
 
-def plain(text: str, directory: Path) -> str:
-    """The words, without what belongs to one machine and one moment."""
-    text = text.replace(str(directory), "/home/alice")
-    text = re.sub(rf"\b{re.escape(getpass.getuser())}\b(?!\.)", "alice", text)
-    text = re.sub(r"^(used|cgroup) .*", r"\1", text, flags=re.MULTILINE)
-    # Only of a job that has run for some time, as on a busy machine.
-    text = re.sub(r"^over time .*\n( .*\n)*", "", text, flags=re.MULTILINE)
-    text = re.sub(r"─+", "─", text)
-    text = re.sub(r"\d{4}-\d\d-\d\d|tomorrow ", "", text)
-    text = re.sub(r"\b\d\d:\d\d(:\d\d)?\b", "CLOCK", text)
-    text = re.sub(r"\b(\d+[dhms])+\b", "SPAN", text)
-    if "THROTTLED" in text:
-        # What was used.
-        text = re.sub(r"\b\d+(\.\d+)?[KMG%]?", "#", text)
-    return " ".join(text.split())
-
-
-def steps(tour: str) -> list[tuple[str, str]]:
-    """Each command, and what it printed."""
-    parts = re.split(r"^\$ (.*)\n", tour, flags=re.MULTILINE)
-    return list(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def test_the_tour_is_what_one_sees(instance: Instance, shell: Shell) -> None:
+def test_the_tour_is_what_one_sees(instance: Instance) -> None:
     if not instance.has_cgroups():
         pytest.skip("without cgroups nothing counts what short jobs use")
-    (instance.work / "train.py").write_text(TRAIN)
-    big = instance.work / "big"
-    big.write_text("#!/bin/sh\nexec sleep 600\n")
-    big.chmod(0o755)
-    status = 0
-    for command, shown in [step for tour in blocks("tour") for step in steps(tour)]:
-        if command == "drf status":
-            instance.wait_state(1, "RUNNING")
-        if command.startswith("drf log"):
-            wait_for("its output", lambda line=command: shell(line).stdout)
-        if command == "drf wait 1":
-            (instance.work / "go").touch()
-        done = shell(command.replace("$?", str(status)), capture_output=False,
-                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
-        status = done.returncode
-        assert plain(done.stdout, instance.work) == plain(shown, instance.work), command
+    for command, shown, said in take(instance):
+        assert plain(said, instance.work) == plain(shown, instance.work), command
 
 
 def test_the_tour_has_the_commands_of_a_first_day() -> None:

@@ -76,17 +76,60 @@ def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> Non
     place = tmp_path / "nobody"
     (tmp_path / "its starts").mkdir()
     run(place, STARTED)
-    assert noted(place) == {"moon.12.1": "7"}
-    run(place, ENDED)
+    assert noted(place) == {"moon.12.1": "7", "7": "moon.12.1"}
+    run(place, {**ENDED, "JOBSTATE": "NODE_FAIL"})
     run(place, STARTED, code=1)
     run(place, {**STARTED, "SLURM_JOB_ID": "8"}, code=1)
     run(place, {**STARTED, "SLURM_JOB_ID": "9", "SLURM_JOB_COMMENT": "moon.12.2"})
     assert noted(place) == {
+        "7": "moon.12.1",
+        "9": "moon.12.2",
         "moon.12.1": "7",
         "moon.12.1.7": "refused",
         "moon.12.1.8": "refused",
         "moon.12.2": "9",
     }
+
+
+def test_it_fails_at_the_start_of_another_under_the_id_of_one_that_has_started(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "nobody"
+    (tmp_path / "its starts").mkdir()
+    run(place, STARTED)
+    second = {**STARTED, "SLURM_JOB_COMMENT": "moon.13.1"}
+    run(place, second, code=1)
+    # The other has not started, and does under an id of its own.
+    run(place, {**second, "SLURM_JOB_ID": "8"})
+    assert noted(place) == {
+        "7": "moon.12.1",
+        "8": "moon.13.1",
+        "moon.12.1": "7",
+        "moon.13.1": "8",
+        "moon.13.1.7": "reused",
+    }
+
+
+def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None:
+    place = tmp_path / "nobody"
+    (tmp_path / "its starts").mkdir()
+    run(place, ENDED)
+    assert noted(place) == {}
+    run(place, STARTED)
+    run(place, {**ENDED, "JOBSTATE": "CANCELLED"})
+    assert noted(place) == {"moon.12.1": "7", "7": "moon.12.1"}
+    run(place, {**ENDED, "JOBSTATE": "FAILED", "EXITCODE": "3:0"})
+    assert noted(place)["moon.12.1.ended"] == "FAILED:3:0"
+
+
+def test_an_attempt_may_start_whose_id_was_noted_before_the_script_was_killed(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "nobody"
+    (tmp_path / "its starts").mkdir()
+    (tmp_path / "its starts" / "7").symlink_to("moon.12.1")
+    run(place, STARTED)
+    assert noted(place) == {"7": "moon.12.1", "moon.12.1": "7"}
 
 
 @pytest.mark.parametrize(

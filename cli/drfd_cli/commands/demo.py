@@ -22,7 +22,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.demo import figure8, figure9, lending, private_daemon, scaling
+from drfd_cli.demo import cluster, figure8, figure9, lending, private_daemon, scaling
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +63,7 @@ def command(context: click.Context, keep: bool) -> int:
     processes that use what they declare, and one that lies and is stopped.
 
     "drf demo lend" shows how idle cores are lent to running jobs. "drf demo fig8" and "drf demo
-    fig9" repeat experiments of the DRF paper.
+    fig9" repeat experiments of the DRF paper, and "drf demo cluster" does so over three nodes.
     """
     if context.invoked_subcommand is not None:
         if keep:
@@ -76,6 +76,7 @@ def command(context: click.Context, keep: bool) -> int:
         return _play(client, directory)
 
 
+command.add_command(cluster.command)
 command.add_command(figure8.command)
 command.add_command(figure9.command)
 command.add_command(lending.command)

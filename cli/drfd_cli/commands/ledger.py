@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from drfd.sim.audit import Audit
 
 _DEFAULT_SINCE = "30d"
-#: Billionths of the machine, times milliseconds, in the whole machine for a second.
-_SECOND = 10**9 * 1000
 #: Causes of what is missing, with their columns; those that are nothing everywhere are left out.
 _CAUSES = {
     "others": "OTHERS", "size": "SIZE", "own_limit": "LIMIT", "outside": "OUTSIDE",
@@ -57,20 +55,15 @@ _DIGITS = 16
 @click.option("-u", "--user", help="Only this user (administrators).")
 @click.option("--since", type=MOMENT, help="From then on, in whole hours: 2026-03-01, 14:30, 7d.")
 @click.option("--until", type=MOMENT, help="Before then.")
+@click.option("--why", is_flag=True, help="Also because of whom, and which jobs started first.")
 @click.option(
-    "--why", is_flag=True,
-    help="Also because of whom, and which starts went past somebody who was short.",
-)  # fmt: skip
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Compute all of it again from the journal, and compare (administrators).",
+    "--verify", is_flag=True, help="Check all of it against the journal (administrators)."
 )
 @click.option(
     "--audit",
     is_flag=True,
-    help="Simulate the jobs of that time again: was anybody envious, served worse than on a "
-    "machine of its own, or could have gained by false demands? Takes minutes.",
+    help="Simulate the jobs again, for minutes to hours: was anybody envious, worse off "
+    "than alone, or better off with lies?",
 )
 @prints_result(csv="Print a line of values for each line.")
 def command(
@@ -167,16 +160,9 @@ def _sums(sums: LedgerSums, causes: list[str]) -> list[object]:
         show_duration(sums["waited_ms"] / 1000),
         f"{mean:.0%}",
         f"{kept:.0%}",
-        _time(sums["promised"] - sums["kept"]),
-        *(_time(view[each]) for each in causes),
+        output.show_machine_time(sums["promised"] - sums["kept"]),
+        *(output.show_machine_time(view[each]) for each in causes),
     ]
-
-
-def _time(amount: int) -> str:
-    """Return an amount as a time of the whole machine."""
-    if not amount:
-        return "-"
-    return "<1s" if amount < _SECOND else show_duration(amount / _SECOND)
 
 
 def _stretch(below: StretchView | None) -> str:
@@ -209,7 +195,7 @@ def _print_pairs(reply: LedgerReply) -> None:
         [
             _leaf(pair),
             "others" if pair["by"] is None else _leaf(pair["by"]),
-            _time(pair["amount"]),
+            output.show_machine_time(pair["amount"]),
         ]
         for pair in reply["pairs"]
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +25,8 @@ _COLUMNS: Columns[MachineView] = {
     "memory": lambda node: node["capacity"]["memory"],
     "memory_allocated": lambda node: node["allocated"]["memory"],
     "running": lambda node: node["running"],
+    "cores_outside": lambda node: _outside(node)["cores"],
+    "memory_outside": lambda node: _outside(node)["memory"],
     "features": lambda node: ",".join(node["features"]),
     "text": lambda node: node["text"],
 }
@@ -59,6 +62,18 @@ def _show(reply: NodesReply) -> None:
         if node["text"]:
             why = output.clean(node["text"], 400)
             output.tell(f"{node['name'] or 'this machine'} is {node['state']}: {why}")
+        if "outside" in node:
+            outside = node["outside"]
+            has = f"{outside['cores']:g} cores and {show_size(outside['memory'])}"
+            output.tell(f"{output.clean(node['name'])}: jobs submitted past drfd have {has}")
+
+
+def _outside(node: MachineView) -> Mapping[str, float]:
+    """Return the cores and the memory that Slurm has given to jobs that are not drfd's."""
+    outside = node.get("outside")
+    if outside is None:
+        return {"cores": 0.0, "memory": 0}
+    return {"cores": outside["cores"], "memory": outside["memory"]}
 
 
 def _row(node: MachineView, names: list[str], *, has_features: bool) -> list[object]:

@@ -1,1 +1,2 @@
-"""`drf demo fig8` and `fig9`, and what all demos use: a private daemon, and a process as a job."""
+"""`drf demo fig8`, `fig9` and `cluster`, and what all demos use: a private daemon, and a process as
+a job."""

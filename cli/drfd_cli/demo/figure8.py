@@ -6,7 +6,7 @@ Two jobs of many tasks share the machine. In each of three phases their tasks ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,19 +39,30 @@ _FRAME_S = 0.2
 _LEAST_TASK_S = 2.0
 
 
+def task_s(phase_s: int) -> float:
+    """Return the seconds of a task in phases of this length."""
+    return max(_LEAST_TASK_S, phase_s / 6)
+
+
 class Scenario:
     """The run of the two jobs: it submits their tasks and samples their allocations."""
 
-    def __init__(self, client: Connection, place: Path, scale: Scale, phase_s: int) -> None:
+    def __init__(
+        self, client: Connection, place: Path, scale: Scale, phase_s: int, *, nodes: int = _NODES,
+        is_busy: bool = True, options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """`nodes` are those that the machines of the daemon have the room of. If `is_busy` is not
+        set, tasks keep no core busy. `options` are more options of `demo.workload`."""
         from drfd.sim.paper.sharing import JOBS, NODE, PHASES
 
         self._client, self._place, self._scale, self._phase_s = client, place, scale, phase_s
         self._phases = PHASES
-        self._task_s = max(_LEAST_TASK_S, phase_s / 6)
+        self._is_busy, self._options = is_busy, options
+        self._task_s = task_s(phase_s)
         self.doctor = private_daemon.controls_of(client)
         self._greedy = self.doctor["controls"]["cores"] == "enforced"
         self._pools = {job: job.replace(" ", "") for job in JOBS}
-        self._tops = tuple(each * _NODES for each in NODE)
+        self._tops = tuple(each * nodes for each in NODE)
         self._phase = -1
         #: The parts of CPUs and memory allocated to each job, one pair each second.
         self.shares: dict[str, list[tuple[float, float]]] = {job: [] for job in JOBS}
@@ -79,7 +90,8 @@ class Scenario:
             demand = self._scale.demand(cpus, gb)
             # Where cores are enforced, the tasks try to use a whole one.
             cores = 1.0 if self._greedy else demand["cores_milli"] / 1000
-            argv = scaling.argv_for(demand, self._task_s, "--cores", f"{cores:.3f}")
+            options = ["--cores", f"{cores:.3f}"] if self._is_busy else []
+            argv = scaling.argv_for(demand, self._task_s, *options, *self._options)
             private_daemon.submit(
                 self._client, self._place, argv, pool, demand, out=str(self._place / f"{pool}.out"),
                 name=f"phase{self._phase + 1}", array=f"0-{most}",
@@ -156,7 +168,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
             play = Scenario(client, place, scale, phase_s)
             if not quiet:
                 opening(play.doctor, scale, f"{cpus} CPUs and {gb} GB: {_NODES} of its 48 nodes.")
-            with _screen(quiet=quiet) as show:
+            with screen(quiet=quiet) as show:
                 play.play(show)
             found, wrong = _figure(play, phase_s)
     return closing(found, wrong, plot_path)
@@ -210,7 +222,7 @@ def _print_levels(play: Scenario, at_s: float) -> None:
 
 
 @contextmanager
-def _screen(*, quiet: bool) -> Iterator[Show]:
+def screen(*, quiet: bool) -> Iterator[Show]:
     """Yield a function that draws the shares on a terminal, and prints lines elsewhere."""
     if quiet or not output.is_terminal():
         yield (lambda play, at_s: None) if quiet else _every(2, _print_levels)

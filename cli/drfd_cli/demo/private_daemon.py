@@ -29,6 +29,23 @@ _TRIES = 4
 
 
 @contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off what ends a demo from outside until the end of the block, which cleans up."""
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda each, frame: caught.append(each))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+@contextmanager
 def directory(*, keep: bool = False, on_disk: bool = False) -> Iterator[Path]:
     """Yield a temporary directory, which is removed at the end, also after a signal. With `on_disk`
     it is not in /tmp, which may be in memory."""
@@ -44,7 +61,8 @@ def directory(*, keep: bool = False, on_disk: bool = False) -> Iterator[Path]:
         if keep:
             output.say(f"outputs and logs are in {place}")
         else:
-            shutil.rmtree(place, ignore_errors=True)
+            with uninterrupted():
+                shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
@@ -59,12 +77,13 @@ def private_daemon(place: Path, config_text: str) -> Iterator[Connection]:
         _await(process, socket_path, log_path)
         yield Connection(socket_path)
     finally:
-        _end_jobs(socket_path)
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        with uninterrupted():
+            _end_jobs(socket_path)
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _await(process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:

@@ -58,6 +58,8 @@ def config_for(
     scheduling: str = SHORT_TASKS,
 ) -> str:  # fmt: skip
     """Return the configuration of a machine with this capacity. `disk` is the rate of its disk."""
+    # Root's daemon would else become the user drfd, if there is one, and take signed jobs alone.
+    user = 'user = "root"' if os.getuid() == 0 else ""
     tables = "\n".join(f"[pools.{name}]" for name in pools)
     return f"""
 [capacity]
@@ -73,6 +75,8 @@ write = "{disk}"
 [scheduling]
 respect_external_load = false
 {scheduling}
+[daemon]
+{user}
 [enforcement]
 grace = "2s"
 """

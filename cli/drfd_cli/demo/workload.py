@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
+import random
 import tempfile
 import time
 
@@ -19,6 +20,7 @@ _BLOCK_BYTES = 1 << 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--spread", type=float, default=0.0, help="up to this part more or less")
     parser.add_argument("--cores", type=parse_cores, default=0, help="busy cores")
     parser.add_argument("--asleep", metavar="FILE", help="keep no core busy while it exists")
     parser.add_argument("--memory", type=parse_size, default=0, help="memory to touch")
@@ -26,7 +28,8 @@ def main() -> None:
     parser.add_argument("--cache", metavar="DIR", help="memory that the kernel can take away")
     parser.add_argument("--write", metavar="FILE", help="write to this file as fast as possible")
     options = parser.parse_args()
-    end_s = time.monotonic() + options.seconds
+    spread = random.uniform(-options.spread, options.spread)  # noqa: S311  # chance, not secrets
+    end_s = time.monotonic() + options.seconds * (1 + spread)
     if options.rounds:
         _rounds(options.memory, options.rounds, options.seconds, options.cache)
         return

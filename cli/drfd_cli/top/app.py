@@ -5,6 +5,7 @@ One thread draws. It sleeps until a key, a snapshot, an answer or a signal arriv
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -22,8 +23,10 @@ from drfd_cli.top.actions import Act
 from drfd_cli.top.feed import (
     ActionResult,
     Asker,
+    Shortfalls,
     SnapshotReader,
     fetch_detail,
+    fetch_shortfalls,
     fetch_waiting,
     ref_of,
     request_action,
@@ -60,6 +63,8 @@ _JOB_S = 1.8
 #: Seconds between two requests for waiting jobs that the snapshots do not have, and the least
 #: ratio of them to the time that such a request takes.
 _WAITING_S, _TIMES = 2.0, 20.0
+#: Seconds between two requests for what was missing of the promises.
+_SHORTFALLS_S = 900.0
 #: Seconds between two looks at the output that is shown.
 _LOG_S = 0.5
 #: Seconds after which a message about the last action goes away, if no key was pressed.
@@ -89,6 +94,10 @@ class App:
         self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
+        #: For requests that take long, while others are answered.
+        self._slow_asker = Asker(Connection(connection.path), self._wake)
+        self._shortfalls = Shortfalls()
+        self._shortfalls_s = -math.inf
         self._asked_s = 0.0
         #: The answer to the last query for waiting jobs that the snapshots do not have; whether
         #: another one is on its way, and from when on one may be made.
@@ -110,6 +119,7 @@ class App:
                 self._screen.enter()
                 self._feed.start()
                 self._asker.start()
+                self._slow_asker.start()
                 while self._step():
                     pass
             finally:
@@ -128,6 +138,7 @@ class App:
                 raise self._feed.problem
             self._take_answers()
         self._read_log()
+        self._ask_for_shortfalls()
         if 0 in ready:
             data = os.read(0, 4096)
             # Without data the terminal is gone.
@@ -155,7 +166,7 @@ class App:
         now_s = news.snapshot["at"] if trouble else time.time()
         return Scene(
             news.snapshot, self._state, now_s, self._detail, trouble, self._found, self._log,
-            self._history,
+            self._history, self._shortfalls.of,
         )  # fmt: skip
 
     def _press(self, key: str) -> bool:
@@ -210,6 +221,13 @@ class App:
         self._is_reading, self._read_s = True, now_s
         self._asker.ask(lambda connection: fetch_log(connection, query, ref_of(row), last))
 
+    def _ask_for_shortfalls(self) -> None:
+        """Ask what users lacked of their promises, if that was not done lately."""
+        now_s = time.monotonic()
+        if not self._slow_asker.open_count and now_s - self._shortfalls_s > _SHORTFALLS_S:
+            self._shortfalls_s = now_s
+            self._slow_asker.ask(fetch_shortfalls)
+
     def _ask_about_job(self) -> None:
         row, errors = self._state.job, self._state.shows_errors
         if row is not None:
@@ -241,6 +259,12 @@ class App:
         self._asker.ask(ask)
 
     def _take_answers(self) -> None:
+        for answer in self._slow_asker.answers():
+            match answer:
+                case Shortfalls():
+                    self._shortfalls = answer
+                case Exception():
+                    raise answer
         for answer in self._asker.answers():
             match answer:
                 case ActionResult():

@@ -10,14 +10,15 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from drfd.client.connection import Connection, Reconnect
 from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
+from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.retry import read_changes, submit_again
 from drfd_cli.output import before_start, has_run
@@ -27,10 +28,12 @@ from drfd_cli.top.view import Detail
 from drfd_cli.waiting.output_files import last_bytes, last_lines
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import BatchVerb, ShowReply, SnapshotRow, SnapshotView
+    from drfd.protocol.replies import BatchVerb, LeafView, ShowReply, SnapshotRow, SnapshotView
 
 #: Seconds between two requests of `why`, which costs the daemon some work.
 _WHY_S = 15.0
+#: Seconds of which the time that was missing is told.
+_SHORT_OF_S = 7 * 86400.0
 _CANNOT_SEARCH = "the daemon is older than this drf and sends no more; drf status has all jobs"
 #: Bytes read from the end of an output, and lines kept of it.
 _TAIL_BYTES = 1 << 15
@@ -87,6 +90,31 @@ def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> Fou
         # A daemon of an older version knows no such request.
         return FoundRows(query, problem=_CANNOT_SEARCH)
     return FoundRows(query, reply["rows"], reply["first"], reply["total"])
+
+
+@dataclass(frozen=True)
+class Shortfalls:
+    """What users lacked of their promises in the last seven days: leaf path → amount of the account
+    of promises. Of those users whose rows the caller may see, and only of those who lacked some."""
+
+    of: Mapping[str, int] = field(default_factory=dict)
+
+
+def fetch_shortfalls(connection: Connection) -> Shortfalls:
+    """Request what users lacked of their promises, which can take the daemon several seconds."""
+    try:
+        reply = connection.request("ledger", since_s=max(0.0, time.time() - _SHORT_OF_S))
+    except DrfdError:
+        # The account is being computed, or the daemon is away or of an older version.
+        return Shortfalls()
+    missing = {_path_of(row): row["promised"] - row["kept"] for row in reply["rows"]}
+    return Shortfalls({path: amount for path, amount in missing.items() if amount})
+
+
+def _path_of(row: LeafView) -> str:
+    """Return the path of a leaf of the fair-share tree."""
+    pools = row["pool"].split("/") if row["pool"] else []
+    return ".".join(["root", *map(leaf_name, [*pools, row["user"]])])
 
 
 def _state(show: ShowReply | None) -> str | None:

@@ -23,7 +23,7 @@ from rich.style import Style
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import quota_words, weight_words
-from drfd_cli.output import clean, code_line, show_gres, show_io
+from drfd_cli.output import clean, code_line, show_gres, show_io, show_machine_time
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -643,8 +643,13 @@ def tree_table(
     *,
     user: str,
     state: State,
+    shortfalls: Mapping[str, int],
 ) -> PanelTable:
-    """Return the panel of the fair-share tree, in which the row of `user` is highlighted."""
+    """Return the panel of the fair-share tree, in which the row of `user` is highlighted.
+
+    `shortfalls` is what users lacked of their promises in seven days, by leaf path; without any,
+    there is no column for it.
+    """
     below, order = state.row_filter.below, state.orders()[TopPanel.TREE]
     own = leaf_path("root", user).removeprefix("root.")
     most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=0.0)
@@ -708,6 +713,13 @@ def tree_table(
         all_columns.append(
             words_column("QUOTA", 12, quota_words, quota_style, is_right=True, rank=1)
         )
+    if any(row["path"] in shortfalls for row in rows):
+        all_columns.append(
+            words_column(
+                "SHORT 7D", 8, lambda row: show_machine_time(shortfalls.get(row["path"], 0)),
+                lambda row: plain if row["path"] in shortfalls else dim, is_right=True, rank=1,
+            )
+        )  # fmt: skip
     by = "" if order == "share" else f" by {order}"
     shown = _laid_out(all_columns, columns)
     return PanelTable(f"SHARES{by}", shown, rows, "nobody has jobs")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from drfd.core.amounts.node_room import NodeRoom
+from drfd.core.amounts.node_room import NodeRoom, OnNodes
 from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, plus, short_axes
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
@@ -297,6 +297,8 @@ class ExternalUse:
     kept: int
     #: Of a countable resource: the instances that they use, each with the names of their users.
     instances: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    #: The other node on which they run, as jobs of its scheduler; "" for the controller's own.
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +468,7 @@ def explain_wait(
             return WaitReason(ReasonCode.RESERVATION, kept_back)
         return WaitReason(ReasonCode.STARTING_SOON, NextPass())
     if _is_external(demand, last, rules, ledger):
-        return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
+        return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules, ledger))
     reason = _too_little(job, demand, share_tree, ledger, last, rules)
     behind = [used_up[path] for path in path_up(leaf) if path in share_tree.last & used_up.keys()]
     fact = reason.evidence
@@ -645,14 +647,26 @@ def _is_external(demand: Vector, last: Plan, rules: Rules, ledger: Ledger) -> bo
     if load is None:
         return False
     free = plus(last.free, rules.axes.at_home(load.kept))
+    elsewhere = load.kept_elsewhere(ledger)
+    if elsewhere is not None:
+        free = plus(free, elsewhere)
     return fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free)
 
 
-def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
+def _external_use(demand: Vector, last: Plan, rules: Rules, ledger: Ledger) -> ExternalUse:
     load = last.external
     assert load is not None
     axis = short_axes(demand, last.free)[0]
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
+    node = ""
+    elsewhere = load.kept_elsewhere(ledger)
+    if elsewhere is not None and not fits(demand, plus(last.free, rules.axes.at_home(load.kept))):
+        for name, there in sorted(elsewhere.nodes.items()):
+            if fits(demand, plus(last.free, OnNodes(there, {name: there}))):
+                short = (each for each in short_axes(demand, last.free) if there[each])
+                node, axis = name, next(short, axis)
+                used = kept = there[axis]
+                break
     needed, free = lacking_of(demand, last.free, axis)
     shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, free))
     instances = tuple(
@@ -660,7 +674,7 @@ def _external_use(demand: Vector, last: Plan, rules: Rules) -> ExternalUse:
         for (name, each), users in load.instances
         if rules.axes.axis_of(name) == shortage.axis
     )
-    return ExternalUse(shortage, used, kept, instances)
+    return ExternalUse(shortage, used, kept, instances if not node else (), node)
 
 
 def _unready(job: Job, ledger: Ledger, name_of: Callable[[int], str]) -> WaitReason | None:
@@ -789,7 +803,7 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
     if ahead == job.id:
         short = short_axes(demand, last.free)
         if short and _is_external(demand, last, rules, ledger):
-            return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules))
+            return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules, ledger))
         if short:
             blame = find_holders(job, demand, ledger, last, rules)
             return WaitReason(ReasonCode.RESOURCES, TooLittleFree(blame.shortfalls))

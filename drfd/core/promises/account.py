@@ -147,6 +147,9 @@ class _Leaf:
         #: machine; None until they are asked for.
         self.promised: int | None = None
         self.held: int | None = None
+        #: For each axis that counts: the axis, and the satisfaction that one unit of it gives,
+        #: times the promise, as numerator and denominator; None until they are asked for.
+        self.measures: list[tuple[int, int, int]] | None = None
 
 
 class Account:
@@ -270,7 +273,7 @@ class Account:
         leaf = self._leaves[name]
         #: Leaves that are short, and whether their first job would not fit.
         short: list[tuple[bool, str]] = []
-        is_beyond = self._measured(name, plus(leaf.used, demand)) > self._promised(name, leaf)
+        is_beyond = self._measured(name, leaf, plus(leaf.used, demand)) > self._promised(name, leaf)
         if is_beyond:
             free = minus(self._free, self._kept_from.get(Obstacle.OUTSIDE, self._nothing))
             for other in self._waiting:
@@ -278,7 +281,7 @@ class Account:
                 promised = self._promised(other, each)
                 if other == name or self._held(other, each) >= promised:
                     continue
-                with_first = self._measured(other, plus(each.used, each.demands[0]))
+                with_first = self._measured(other, each, plus(each.used, each.demands[0]))
                 fits_too = fits(each.demands[0], free) and with_first <= promised
                 short.append((not fits_too, other))
         short.sort()
@@ -307,7 +310,7 @@ class Account:
         for leaf in self._leaves.values():
             leaf.promised = None
             if have_parts_changed:
-                leaf.held = None
+                leaf.held = leaf.measures = None
 
     def _promised(self, name: str, leaf: _Leaf) -> int:
         """Return what the leaf is promised; `_divide` comes first."""
@@ -318,18 +321,26 @@ class Account:
     def _held(self, name: str, leaf: _Leaf) -> int:
         """Return what the leaf holds, to be compared with its promise; `_divide` comes first."""
         if leaf.held is None:
-            leaf.held = self._measured(name, leaf.used)
+            leaf.held = self._measured(name, leaf, leaf.used)
         return leaf.held
 
-    def _measured(self, name: str, amounts: Vector) -> int:
-        """Return the satisfaction that these amounts give the leaf, times its promise."""
+    def _measured(self, name: str, leaf: _Leaf, amounts: Vector) -> int:
+        """Return the satisfaction that these amounts give the leaf, times its promise; `_divide`
+        comes first."""
+        if leaf.measures is None:
+            leaf.measures = self._measures(name)
+        return max([amounts[axis] * up // down for axis, up, down in leaf.measures], default=0)
+
+    def _measures(self, name: str) -> list[tuple[int, int, int]]:
+        """Return `_Leaf.measures`: integers, because fractions are slow."""
         parts = self._tree.nodes[name].entitlement.parts
-        rows = zip(amounts, parts, self._shares.capacity, strict=True)
-        counting = [(amount, part, top) for amount, part, top in rows if top and part]
+        rows = enumerate(zip(parts, self._shares.capacity, strict=True))
+        counting = [(axis, part, top) for axis, (part, top) in rows if top and part]
         if not counting:
-            return 0
-        least = min(part for _, part, _ in counting)
-        return max(floor(WHOLE * amount * least / (top * part)) for amount, part, top in counting)
+            return []
+        least = WHOLE * min(part for _, part, _ in counting)
+        exact = ((axis, least / (top * part)) for axis, part, top in counting)
+        return [(axis, each.numerator, each.denominator) for axis, each in exact]
 
     def _over_promise(self) -> dict[str, int]:
         """Return what leaves hold beyond their promises, by name."""

@@ -8,6 +8,9 @@ than half of that. Running jobs keep all they have, and nobody's entitlement cha
 
 An instance, such as a GPU, that a process outside drfd uses is given to no job meanwhile.
 
+On other nodes it is not measured what processes use. There, the jobs count that somebody gave to
+the nodes' own scheduler past drfd, with what it has allocated to them.
+
 Memory that a job leaves in use when it ends (files in a tmpfs, System V segments) is charged to no
 job, and its size is known exactly. It raises the level at once.
 
@@ -25,9 +28,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from drfd.core.amounts.instances import Instance, each_instance
-from drfd.core.amounts.node_room import node_of
+from drfd.core.amounts.node_room import OnNodes, node_of
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Vector, minus
+from drfd.core.amounts.vectors import Vector, minus, total
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ALLOCATED_STATES, JobState
@@ -126,6 +129,17 @@ class ExternalLoad:
     until_s: float
     #: Instances that they use and no job has, each with the names of their users.
     instances: tuple[tuple[Instance, tuple[str, ...]], ...] = ()
+    #: Other nodes → what their scheduler has allocated to jobs that are not drfd's. When that ends
+    #: is not known.
+    elsewhere: tuple[tuple[str, Resources], ...] = ()
+
+    def kept_elsewhere(self, ledger: Ledger) -> OnNodes | None:
+        """Return what is kept free on those other nodes where jobs start, or None if that is
+        nothing."""
+        axes, closed = ledger.axes, ledger.closed_nodes
+        known = {node.name for node in axes.nodes} - closed
+        parts = {name: axes.amounts(used) for name, used in self.elsewhere if name in known}
+        return OnNodes(total(parts.values(), ledger.nothing), parts) if parts else None
 
     def shared_names(self, axes: Axes) -> tuple[str, ...]:
         """Return which instances of the resource that jobs may share they use."""
@@ -151,7 +165,7 @@ def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | Non
     )
     counts = Counter(name for (name, _), _ in left if not axes.is_shared(name))
     gres = tuple(sorted(counts.items()))
-    if not left and load.kept == NOTHING:
+    if not left and load.kept == NOTHING and not load.elsewhere:
         return None
     return replace(
         load,
@@ -169,6 +183,8 @@ class ExternalLoadEstimator:
     kept: Resources = NOTHING
     #: Instances that are in use outside drfd, with their users.
     instances: dict[Instance, tuple[str, ...]] = field(default_factory=dict)
+    #: Other nodes → what their scheduler has allocated to jobs that are not drfd's.
+    elsewhere: dict[str, Resources] = field(default_factory=dict)
     #: Those of the latest readings.
     _readings: deque[frozenset[Instance]] = field(default_factory=lambda: deque(maxlen=_READINGS))
     #: When the latest reading was taken (Unix time).
@@ -227,6 +243,13 @@ class ExternalLoadEstimator:
             self.instances = {each: used.get(each) or before.get(each, ()) for each in sorted(busy)}
         return self.instances.keys() != before.keys()
 
+    def see_elsewhere(self, used: Mapping[str, Resources]) -> bool:
+        """Take note of what the scheduler of other nodes has allocated to jobs that are not drfd's,
+        by node. Returns whether it changes what is kept free. It counts in any case, because that
+        scheduler would start no job of drfd's in its place."""
+        before, self.elsewhere = self.elsewhere, dict(used)
+        return self.elsewhere != before
+
     def resume(self, kept: Resources, rules: Rules, now_s: float) -> None:
         """Start with as much memory kept free as before a restart, until there are enough
         samples: jobs that start earlier must not be given memory that is in use."""
@@ -256,16 +279,21 @@ class ExternalLoadEstimator:
     def load(self, now_s: float) -> ExternalLoad | None:
         is_stale = now_s - self._read_at_s > _STALE_S
         instances = () if is_stale else tuple(self.instances.items())
+        elsewhere = tuple(sorted(self.elsewhere.items()))
         if self.kept == NOTHING:
-            # Nothing says when a GPU will be free again.
-            nothing = ExternalLoad(used=NOTHING, kept=NOTHING, until_s=inf, instances=instances)
-            return nothing if instances else None
+            if not instances and not elsewhere:
+                return None
+            # Nothing says when a GPU, or a part of another node, will be free again.
+            return ExternalLoad(
+                used=NOTHING, kept=NOTHING, until_s=inf, instances=instances, elsewhere=elsewhere
+            )
         lasted_s = now_s - self._since_s
         return ExternalLoad(
             used=Resources(cores_milli=self._level[0], memory_bytes=self._level[1]),
             kept=self.kept,
             until_s=inf if instances or lasted_s >= _LASTING_S else now_s + max(_LEAST_S, lasted_s),
             instances=instances,
+            elsewhere=elsewhere,
         )
 
 

@@ -159,6 +159,9 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
     free = minus(rules.room, ledger.allocated)
     if isinstance(free, NodeRoom):
         free = free.without(ledger.closed_nodes)
+        elsewhere = None if external is None else external.kept_elsewhere(ledger)
+        if elsewhere is not None:
+            free = minus(free, elsewhere)
     elif isinstance(free, Room):
         free = free.summed()
     taken = kept(ledger, rules, external)

@@ -514,6 +514,20 @@ class Engine:
         self._wants_pass = True
         return True
 
+    def see_elsewhere(self, used: Mapping[str, Resources]) -> bool:
+        """Take note of what the scheduler of other nodes has given to jobs that are not drfd's.
+        Returns whether it asks for a pass."""
+        load = self.scheduler.external_load
+        if not load.see_elsewhere(used):
+            return False
+        words = (
+            f"{name}:{each.cores_milli / 1000:g}:{each.memory_bytes}"
+            for name, each in sorted(load.elsewhere.items())
+        )
+        log.info("event=external-jobs nodes=%s", ",".join(words) or "none")
+        self._wants_pass = True
+        return True
+
     def note_left(self, memory_bytes: int) -> None:
         """Count memory that a removed job has left in use as external load, before the memory of
         the job is allocated again."""

@@ -323,6 +323,7 @@ class Requests:
             self.engine.rules,
             away_since_s=away_since_s,
             causes={} if self.links is None else self.links.node_faults(),
+            outside=self.engine.scheduler.external_load.elsewhere,
         )
 
     def _limit_hours(self) -> list[LimitHoursView]:

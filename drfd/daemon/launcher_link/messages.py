@@ -466,6 +466,9 @@ class NodeFacts(Struct, frozen=True):
     memory_bytes: int
     #: Why it starts no jobs; empty if it does.
     fault: str
+    #: What is allocated there to jobs that are not drfd's.
+    outside_cores: int = 0
+    outside_memory_bytes: int = 0
 
 
 class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drfd.core.amounts.resources import Node
+from drfd.core.amounts.resources import Node, Resources
 from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
@@ -24,11 +24,13 @@ def machine_views(
     *,
     away_since_s: float | None,
     causes: Mapping[str, str],
+    outside: Mapping[str, Resources],
 ) -> list[MachineView]:
     """Return the machines, the controller's own first.
 
     `away_since_s` is since when the only launcher has been away, for a single machine, or None;
-    `causes` has why nodes are away of which more is known than that.
+    `causes` has why nodes are away of which more is known than that, and `outside` what Slurm has
+    given to jobs on them that are not drfd's.
     """
     nodes = ledger.axes.nodes or (Node(name="", capacity=rules.capacity),)
     home, held, counts = ledger.axes.home, dict[str, Vector](), dict[str, int]()
@@ -55,6 +57,8 @@ def machine_views(
             "allocated": resources_view(ledger.axes.resources(held.get(node.name, ledger.nothing))),
             "running": counts.get(node.name, 0),
         }
+        if node.name in outside:
+            view["outside"] = resources_view(outside[node.name])
         if own is not None:
             view["drain"] = drain_view(own)
         found.append(view)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from drfd.launcher.attempt_files import Key, Record
 from drfd.launcher.protocol import LaunchOrder
@@ -23,10 +23,14 @@ _EXITED = frozenset(("COMPLETED", "FAILED"))
 _CANCELLED = "CANCELLED"
 _TERMINATED = frozenset((_CANCELLED, "TIMEOUT"))
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
+#: What is shown where a job has no node.
+_NO_NODES = ("", "(null)", "N/A", "n/a")
 _TERM = 15
+#: States after which no node has a process of the job.
+GONE = frozenset((*_EXITED, "TIMEOUT", _OUT_OF_MEMORY))
 
 #: The fields that are asked of each job. The comment, which may hold anything, comes last.
-_FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "Comment")
+_FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "NodeList", "Name", "Comment")
 LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
 
 #: The fields that are asked of each node. The reason, which may hold anything, comes last.
@@ -38,8 +42,25 @@ _OPEN = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reser
 #: reservation. With "*" it does not answer.
 _MARKS = "~#!%$@^-+"
 
+#: What is asked of all jobs that may have something allocated. The comment comes last.
+_ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
+LIST_ALLOCATED = (
+    *("squeue", "-h", "-a", "-t", "CONFIGURING,RUNNING,COMPLETING,STOPPED"),
+    *("-O", ",".join(f"{name}:|" for name in _ALLOCATED_FIELDS)),
+)
+#: A name, or several that differ in numbers: "n[1-3,07]".
+_NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
+#: Asks for slurmctld's configuration, with the time of its start.
+SHOW_CONFIG = ("scontrol", "show", "config")
+_BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
+#: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
+_MISSING_S, _MISSING_MORE_S = 10.0, 3.0
+
 _COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _MEBI = 1 << 20
+#: Names that a range of Slurm's may have.
+_MOST_NAMES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +85,10 @@ class SlurmJob:
     wait_status: int
     #: Seconds since 1970 by slurmctld's clock, or None.
     ended_at_s: float | None
+    #: Whether it has, or had, a node, as slurmctld knows it.
+    has_node: bool
+    #: Its name in Slurm's lists, which says less than `name`.
+    title: str
     name: Name
 
     @property
@@ -94,6 +119,9 @@ class SlurmNode:
     memory_bytes: int
     #: Why it starts no jobs; empty if it does.
     fault: str
+    #: What is allocated there to jobs that are not drfd's.
+    outside_cores: int = 0
+    outside_memory_bytes: int = 0
 
     def facts(self) -> dict[str, object]:
         return asdict(self)
@@ -119,7 +147,7 @@ def _read_job(line: str) -> SlurmJob | None:
     fields = line.split("|", len(_FIELDS) - 1)
     if len(fields) != len(_FIELDS):
         return None
-    job_id, uid, state, status, ended_at, comment = fields
+    job_id, uid, state, status, ended_at, nodes, title, comment = fields
     name = read_name(comment.removesuffix("|"))
     if name is None or not all(map(_is_number, (job_id, uid, status))):
         return None
@@ -130,6 +158,8 @@ def _read_job(line: str) -> SlurmJob | None:
         state=state.split(" ")[0],
         wait_status=int(status),
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
+        has_node=nodes not in _NO_NODES,
+        title=title,
         name=name,
     )
 
@@ -146,6 +176,75 @@ def read_nodes(text: str) -> dict[str, SlurmNode]:
             fault = _fault(state, "" if reason == "none" else reason)
             found[name] = SlurmNode(int(cores), int(mebi) * _MEBI, fault)
     return found
+
+
+def with_others_jobs(
+    nodes: Mapping[str, SlurmNode], text: str, journals: Container[str]
+) -> dict[str, SlurmNode]:
+    """Return the nodes with what jobs have there that are not of these journals, by the answer to
+    `LIST_ALLOCATED`. Of a job on several nodes, each has an equal part."""
+    found = {
+        name: replace(node, outside_cores=0, outside_memory_bytes=0) for name, node in nodes.items()
+    }
+    for line in text.splitlines():
+        fields = line.split("|", len(_ALLOCATED_FIELDS) - 1)
+        if len(fields) != len(_ALLOCATED_FIELDS):
+            continue
+        allocated, where, comment = fields
+        name = read_name(comment.removesuffix("|"))
+        if name is not None and name.journal in journals:
+            continue
+        names = expand(where)
+        amounts = dict(each.split("=", 1) for each in allocated.split(",") if "=" in each)
+        cores, memory = amounts.get("cpu", "0"), _bytes(amounts.get("mem", "0"))
+        for each in names:
+            if each in found and _is_number(cores):
+                node = found[each]
+                found[each] = replace(
+                    node,
+                    outside_cores=node.outside_cores + -(-int(cores) // len(names)),
+                    outside_memory_bytes=node.outside_memory_bytes + -(-memory // len(names)),
+                )
+    return found
+
+
+def expand(names: str) -> list[str]:
+    """Return the names of a list of Slurm's: of "n[1-2,07],gpu" these are n1, n2, n07 and gpu."""
+    found = []
+    for before, numbers, after in _NAMES.findall(names):
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            if not last:
+                found.append(f"{before}{first}{after}")
+                continue
+            for number in range(int(first), min(int(last), int(first) + _MOST_NAMES) + 1):
+                found.append(f"{before}{number:0{len(first)}}{after}")
+    return found
+
+
+def _bytes(size: str) -> int:
+    """Return the bytes of Slurm's "2G", "1.50G" or "300M", whose units are powers of 1024."""
+    found = _SIZE.fullmatch(size)
+    if found is None:
+        return 0
+    return int(float(found[1]) * _MEBI * 1024.0 ** ("KMGT".index(found[2] or "M") - 1))
+
+
+def read_boot(text: str) -> tuple[int, float] | None:
+    """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
+    after how many seconds it ends jobs that a node lacks when this registers; None if it does not
+    say."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting:
+            found.setdefault(name.strip(), value.strip())
+    boot = found.get(_BOOT_TIME, "")
+    if not _is_number(boot):
+        return None
+    times = (re.match(r"\d{1,6}", found.get(name, ""), re.ASCII) for name in _MISSING_AFTER)
+    total_s = sum(_MISSING_S if each is None else float(each[0]) for each in times)
+    return int(boot), total_s + _MISSING_MORE_S
 
 
 def _fault(state: str, reason: str) -> str:
@@ -167,20 +266,25 @@ def end_of(job: SlurmJob, now_s: float, mono_s: float, began_s: float | None) ->
 
     The state is judged and not the exit code: a job may exit 0 after the kernel has killed a part
     of it for memory."""
+    at_s = _end_time(job, now_s, began_s)
+    return noted_end(job.state, job.wait_status, at_s, mono_s) | {"slurm_id": job.id}
+
+
+def noted_end(state: str, status: int, at_s: float, mono_s: float) -> Record:
+    """Return the record of an end in this state, with this status as wait(2) gives it."""
     code, number = None, None
     loss = None
-    if job.state in _EXITED:
-        number = job.wait_status & 0x7F or None
-        code = None if number is not None else job.wait_status >> 8 & 0xFF
-    elif job.state in _TERMINATED:
-        number = job.wait_status & 0x7F or _TERM
-    elif job.state != _OUT_OF_MEMORY:
-        loss = _LOST.get(job.state, ENDED_BY_SLURM)
-    is_oom = job.state == _OUT_OF_MEMORY
+    if state in _EXITED:
+        number = status & 0x7F or None
+        code = None if number is not None else status >> 8 & 0xFF
+    elif state in _TERMINATED:
+        number = status & 0x7F or _TERM
+    elif state != _OUT_OF_MEMORY:
+        loss = _LOST.get(state, ENDED_BY_SLURM)
+    is_oom = state == _OUT_OF_MEMORY
     return end_record(
-        at_s=_end_time(job, now_s, began_s), mono_s=mono_s, exit_code=code, signal=number,
-        is_oom=is_oom, loss=loss,
-    ) | {"state": job.state, "slurm_id": job.id}  # fmt: skip
+        at_s=at_s, mono_s=mono_s, exit_code=code, signal=number, is_oom=is_oom, loss=loss
+    ) | {"state": state}
 
 
 def _end_time(job: SlurmJob, now_s: float, began_s: float | None) -> float:
@@ -216,8 +320,14 @@ def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
     """Return which of the jobs with one attempt's name is the attempt, and those that must go.
 
     Slurm keeps names no more apart than ids. One that has started comes before one that waits, and
-    one that is over only counts if there is none that is not."""
-    ordered = sorted(jobs, key=lambda job: (job.is_over, not job.has_started, job.id))
+    one that is over only counts if there is none that is not; one that was cancelled, perhaps as a
+    second start, only if there is no other, and one that never had a node comes last."""
+
+    def rank(job: SlurmJob) -> tuple[bool, bool, bool, bool, int]:
+        is_cancelled = job.is_cancelled
+        return (job.is_over, not job.has_started, is_cancelled, not job.has_node, job.id)
+
+    ordered = sorted(jobs, key=rank)
     return (ordered[0] if ordered else None), [job for job in ordered[1:] if not job.is_over]
 
 
@@ -240,7 +350,12 @@ def submit_words(
     limits = order.limits
     words = [
         *("sbatch", "--parsable", "--no-requeue", f"--comment={name_of(order)}"),
-        *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
+        *(
+            f"--job-name=drfd-{order.id}",
+            f"--nodelist={order.node}",
+            "--nodes=1",
+            "--ntasks=1",
+        ),
         f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
         f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
         *(f"--chdir={cwd}", "--input=/dev/null"),

@@ -42,7 +42,15 @@ from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_
 from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
-from drfd.launcher.slurm.mapping import LIST_JOBS, LIST_NODES, Name, SlurmJob, SlurmNode
+from drfd.launcher.slurm.mapping import (
+    LIST_ALLOCATED,
+    LIST_JOBS,
+    LIST_NODES,
+    SHOW_CONFIG,
+    Name,
+    SlurmJob,
+    SlurmNode,
+)
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
@@ -64,6 +72,10 @@ _LOOKS, _LOOK_PAUSE_S = 2, 2.0
 #: MessageTimeout, by default. Within it the nodes have registered and ended what slurmctld does not
 #: know, so that another attempt does not run beside it.
 _FORGOTTEN_S = 10.0
+#: Least seconds between two orders to Slurm's nodes to register.
+_REGISTER_S = 5.0
+#: Most seconds from such an order to a start of slurmctld that is its effect.
+_TOLD_S = 3.0
 #: Seconds between two looks at the nodes, at most.
 _NODES_S = 5.0
 _NOT_ASKED, _NO_ANSWER = "Slurm has not been asked yet", "slurmctld does not answer"
@@ -79,6 +91,7 @@ _MOST_DATAGRAM = 4096
 #: Number of paths of a submission.
 _PATHS = 3
 
+_FORGOTTEN_BEFORE = "slurmctld has forgotten the job before its start, or given its id twice"
 _NOT_SIGNED = "the request is not signed by its user: submit it again"
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
 _NO_NODE = "the order names no node"
@@ -147,8 +160,17 @@ class SlurmLauncher:
     _wishes: dict[Key, _Wish] = field(default_factory=dict)
     #: Signals that are to have been sent: how many in all, and the last of them.
     _signals: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    #: The last list that was asked for before sbatch had submitted an attempt.
+    _submitted_after: dict[Key, int] = field(default_factory=dict)
+    #: The last list that was asked for before an attempt's note of its end was seen.
+    _noted_at: dict[Key, int] = field(default_factory=dict)
     #: When each attempt was first missing in a list.
     _missing: dict[Key, float] = field(default_factory=dict)
+    #: The list at which all nodes were told to register, and when they may be told again.
+    _registering: int = -1
+    _register_due_mono_s: float = 0.0
+    #: When they were told, in seconds since 1970.
+    _registered_s: float = 0.0
     _notes_due_mono_s: float = 0.0
     #: When a list is due (monotonic clock), the number of those asked for, and the last one's time.
     _dues: list[float] = field(default_factory=list)
@@ -156,6 +178,9 @@ class SlurmLauncher:
     _listing: bool = False
     _listed_mono_s: float = 0.0
     _is_away: bool = False
+    #: When slurmctld started, and when all nodes are to register after that.
+    _slurm_boot: int = 0
+    _census_due_mono_s: float | None = None
     #: The nodes as Slurm showed them last, and why none of them starts jobs, or None.
     _nodes: dict[str, SlurmNode] = field(default_factory=dict)
     _all_away: str | None = _NOT_ASKED
@@ -514,6 +539,7 @@ class SlurmLauncher:
         number = answer.output.strip().split(";")[0]
         if answer.is_good and number.isascii() and number.isdigit():
             self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
+            self._submitted_after[key] = self._lists
             self._end_submission(key)
             self._hurry()
             return
@@ -596,11 +622,41 @@ class SlurmLauncher:
             self._commands.run(LIST_NODES, self._take_nodes)
 
     def _take_nodes(self, answer: Answer) -> None:
-        self._asks_nodes = False
-        if answer.is_good:
-            self._see_nodes(mapping.read_nodes(answer.output), away=None)
-        else:
+        if not answer.is_good:
+            self._asks_nodes = False
             self._see_nodes(self._nodes, away=self._no_answer(answer))
+            return
+        nodes = mapping.read_nodes(answer.output)
+
+        def take_allocated(answer: Answer) -> None:
+            self._asks_nodes = False
+            if answer.is_good:
+                found = mapping.with_others_jobs(nodes, answer.output, self._instances)
+                self._see_nodes(found, away=None)
+                self._commands.run(SHOW_CONFIG, self._take_config)
+            else:
+                self._see_nodes(self._nodes, away=self._no_answer(answer))
+
+        self._commands.run(LIST_ALLOCATED, take_allocated)
+
+    def _take_config(self, answer: Answer) -> None:
+        """See whether slurmctld is another than before. It may have forgotten that jobs have ended,
+        and says for hours that they run, if their nodes do not register."""
+        found = mapping.read_boot(answer.output) if answer.is_good else None
+        if found is None:
+            return
+        now = time.monotonic()
+        boot, pause_s = found
+        if boot != self._slurm_boot:
+            self._slurm_boot = boot
+            # Newer versions start themselves again when they read their configuration.
+            is_told = abs(boot - self._registered_s) <= _TOLD_S
+            self._census_due_mono_s = None if is_told else now + pause_s
+        if self._census_due_mono_s is None or now < self._census_due_mono_s:
+            return
+        live = [each for each in self._known.values() if each.submitted and not each.is_over]
+        if not live or self._have_registered(now):
+            self._census_due_mono_s = None
 
     def _no_answer(self, answer: Answer) -> str:
         complaint = mapping.first_line(answer.complaint)
@@ -629,7 +685,7 @@ class SlurmLauncher:
         job, others = mapping.choose(jobs)
         if others:
             self._cancel(others, forced=True)
-        if not attempt.is_over:
+        if not attempt.is_over and not self._has_noted_end(number, key, job):
             if job is None:
                 self._lacks(number, key, attempt)
             else:
@@ -639,6 +695,24 @@ class SlurmLauncher:
             self._act(key, wish, job)
         if key in self._signals and key in self._known:
             self._send_signals(key, job)
+
+    def _has_noted_end(self, number: int, key: Key, job: SlurmJob | None) -> bool:
+        """Record the end of an attempt of which slurmctld, which was killed, has forgotten the end
+        that it had told before. Return whether that is so."""
+        if job is not None and (job.is_over or job.state == "COMPLETING"):
+            return False
+        end = self.starts.end(self._name(key))
+        # The list may have been asked for before that end.
+        if end is None or number <= self._noted_at.setdefault(key, self._lists):
+            return False
+        if key in self._submissions:
+            if self._submissions[key].runs:
+                return False
+            self._end_submission(key)
+        state, status = end
+        log.warning("event=end-forgotten-by-slurm job=%d attempt=%d", *key)
+        self._end(key, mapping.noted_end(state, status, time.time(), time.monotonic()))
+        return True
 
     def _lacks(self, number: int, key: Key, attempt: Attempt) -> None:
         now = time.monotonic()
@@ -657,27 +731,57 @@ class SlurmLauncher:
         if attempt.submitted is None:
             # An earlier launcher has ended before it submitted; the controller orders it again.
             return
+        if number <= self._submitted_after.get(key, 0):
+            return
         self._lose(key)
 
     def _lose(self, key: Key) -> None:
-        """Record an unknown end, when no node can have a process of the attempt any more."""
+        """Have an attempt that has not begun wait for another submission. Record an unknown end of
+        any other, when no node can have a process of it any more."""
         now = time.monotonic()
+        if self._known[key].running is None and self.starts.close(self._name(key)):
+            self._missing.pop(key, None)
+            self._fail(key, failure(_FORGOTTEN_BEFORE, Shortage(JOB, "slurm", "EAGAIN")))
+            return
         if key not in self._missing:
+            if not self._have_registered(now):
+                return
             self._missing[key] = now
-            # All nodes register, and end the jobs that slurmctld does not know.
-            self._command("scontrol", "reconfigure")
         if now - self._missing[key] < _FORGOTTEN_S:
             self._hurry(_FORGOTTEN_S)
             return
         log.error("event=forgotten-by-slurm job=%d attempt=%d", *key, extra=about(job=key[0]))
         self._end(key, mapping.forgotten_end(time.time(), now))
 
+    def _have_registered(self, now: float) -> bool:
+        """Return whether all nodes are told to register since the present list was asked for, which
+        ends the jobs that slurmctld does not know. It reads its configuration again then, and
+        refuses some requests meanwhile: so they are told rarely."""
+        if self._registering == self._lists:
+            return True
+        if now < self._register_due_mono_s:
+            self._hurry(self._register_due_mono_s - now)
+            return False
+        self._registering, self._register_due_mono_s = self._lists, now + _REGISTER_S
+        self._registered_s = time.time()
+        self._command("scontrol", "reconfigure", then=self._told_to_register)
+        return True
+
+    def _told_to_register(self, answer: Answer) -> None:
+        if not answer.is_good:
+            # All waits begin again.
+            self._missing.clear()
+            self._slurm_boot = 0
+
     def _is_slurms_own(self, key: Key, job: SlurmJob) -> bool:
-        """Return whether Slurm itself has cancelled a job: because the attempt had started before,
-        or because the node has a job with its id, which slurmctld had forgotten."""
+        """Return whether Slurm itself has cancelled a job: because the attempt had started before;
+        because another has its id, which slurmctld had forgotten; or because it has ended on its
+        node while slurmctld, which had forgotten the start, believed it to wait."""
         name = self._name(key)
         return job.is_cancelled and (
-            self.starts.is_refused(name, job.id) or self.starts.is_anothers(name, job.id)
+            self.starts.is_refused(name, job.id)
+            or self.starts.is_anothers(name, job.id)
+            or (not job.has_node and self.starts.first_start(name) is not None)
         )
 
     def _shows(self, key: Key, job: SlurmJob) -> None:
@@ -759,28 +863,35 @@ class SlurmLauncher:
     def _remove(self, key: Key) -> None:
         if key in self._submissions:
             self._end_submission(key)
+        ended = self._known[key].ended or {}
+        if ended.get("state") in mapping.GONE and "slurm_id" in ended:
+            self.starts.free_id(self._name(key), ended["slurm_id"])
         reach("slurm.before-unlink")
         attempt_files.remove(self.attempts_fd, key)
         del self._known[key]
         del self._wishes[key]
         self._signals.pop(key, None)
         self._missing.pop(key, None)
+        self._submitted_after.pop(key, None)
+        self._noted_at.pop(key, None)
         self._tell("removed", key)
 
     def _terminate(self, job: SlurmJob) -> None:
         if job.has_started:
-            self._command("scancel", "--signal=TERM", "--full", str(job.id))
+            self._scancel([job], "--signal=TERM", "--full")
         else:
-            self._command("scancel", str(job.id))
+            self._scancel([job])
 
     def _cancel(self, jobs: list[SlurmJob], *, forced: bool) -> None:
         """End jobs: with SIGKILL at once, if `forced`, those that have started."""
-        started = [str(job.id) for job in jobs if forced and job.state == "RUNNING"]
-        others = [str(job.id) for job in jobs if not forced or job.state != "RUNNING"]
-        if started:
-            self._command("scancel", "--signal=KILL", *started)
-        if others:
-            self._command("scancel", *others)
+        self._scancel([j for j in jobs if forced and j.state == "RUNNING"], "--signal=KILL")
+        self._scancel([j for j in jobs if not forced or j.state != "RUNNING"])
+
+    def _scancel(self, jobs: list[SlurmJob], *options: str) -> None:
+        """Run scancel for jobs, each with its name: scancel may wait for a slurmctld that has given
+        the ids to others when it comes back."""
+        for job in jobs:
+            self._command("scancel", *options, f"--name={job.title}", str(job.id))
 
     def _send_signals(self, key: Key, job: SlurmJob | None) -> None:
         """Send the signals that were not sent: recorded first, so that none is sent twice."""
@@ -795,12 +906,14 @@ class SlurmLauncher:
         attempt_files.note_signals(self.attempts_fd, key, count)
         self._read(key)
         for number in dict.fromkeys(new):
-            self._command("scancel", f"--signal={number}", "--full", str(job.id))
+            self._scancel([job], f"--signal={number}", "--full")
 
-    def _command(self, *words: str) -> None:
+    def _command(self, *words: str, then: Callable[[Answer], None] | None = None) -> None:
         """Run a command whose effect the next lists show."""
 
         def on_answer(answer: Answer) -> None:
+            if then is not None:
+                then(answer)
             if not answer.is_good:
                 text = mapping.first_line(answer.complaint)
                 log.warning("event=slurm-refuses command=%s error=%s", words[0], text)

@@ -34,6 +34,10 @@ PHASES = (
 )
 
 
+#: Job → (CPU, memory) as parts of the machine, for each second.
+Shares = Mapping[str, Sequence[tuple[float, float]]]
+
+
 def expected(phase: Phase, nodes: int, mode: str = "continuous") -> list[float]:
     """Return the dominant share of each job on an empty machine, by a mode of `sim.alloc`."""
     machine = tuple(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
@@ -41,15 +45,16 @@ def expected(phase: Phase, nodes: int, mode: str = "continuous") -> list[float]:
     return [float(found.dominant_share(job)) for job in JOBS]
 
 
-def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure:
+def simulate(seed: int, *, nodes: int, phase_s: int, task_s: float) -> Shares:
+    """Return the shares of both jobs on so many nodes, in phases and with tasks of this length."""
     cluster = Cluster(nodes=nodes, node=_vector(NODE))
     batches = [
         Batch(
             user=job,
             # More tasks than can start in a phase.
-            tasks=2 * phase_s // _TASK_S * nodes * NODE[0] + nodes * NODE[0],
+            tasks=int(2 * phase_s // task_s) * nodes * NODE[0] + nodes * NODE[0],
             demand=_vector(demand),
-            task_us=_TASK_S * SECOND,
+            task_us=int(task_s * SECOND),
             at_us=number * phase_s * SECOND,
             until_us=(number + 1) * phase_s * SECOND,
         )
@@ -59,7 +64,11 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
     end_us = phase_s * len(PHASES) * SECOND
     way = SharingScheme(name="DRF", policy="drf", reserves=True)
     outcome = Simulation(batches, cluster, way, step_us=SECOND, seed=seed).until(end_us)
-    shares = shares_of(outcome, cluster)
+    return shares_of(outcome, cluster)
+
+
+def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure:
+    shares = simulate(seed, nodes=nodes, phase_s=phase_s, task_s=_TASK_S)
     return Figure(
         name="fig8",
         title="Figure 8: two jobs whose tasks change every two minutes, under DRF",
@@ -79,10 +88,6 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
             "names the same cause.",
         ],
     )
-
-
-#: Job → (CPU, memory) as parts of the machine, for each second.
-Shares = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def shares_of(outcome: ClusterRun, cluster: Cluster) -> Shares:

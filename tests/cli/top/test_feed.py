@@ -18,8 +18,10 @@ from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.feed import (
     Asker,
     News,
+    Shortfalls,
     SnapshotReader,
     fetch_detail,
+    fetch_shortfalls,
     first_snapshot,
     request_action,
 )
@@ -72,6 +74,27 @@ def test_a_refusal_is_told_with_its_hint(connection: Connection, daemon: CannedD
     daemon.replies = {"cancel": {"done": [], "failed": [{"id": 7, "error": error}]}}
     told = request_action(connection, Act(Verb.CANCEL, ("7",)))
     assert (told.text, told.is_bad) == ("job 7 is? bob's (ask bob)", True)
+
+
+def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(
+    connection: Connection, daemon: CannedDaemon
+) -> None:
+    rows = [
+        {"user": "ann.b", "pool": "lab/sub", "promised": 5000, "kept": 2000},
+        {"user": "bob", "pool": None, "promised": 7, "kept": 6},
+        {"user": "carol", "pool": None, "promised": 7, "kept": 7},
+    ]
+    daemon.replies = {"ledger": {"rows": rows}}
+    assert fetch_shortfalls(connection).of == {"root.lab.sub.ann%2Eb": 3000, "root.bob": 1}
+    (request,) = daemon.requests
+    assert 0 <= time.time() - 7 * 86400 - request["since_s"] < 60
+
+
+def test_an_account_that_cannot_be_read_is_no_error(
+    connection: Connection, daemon: CannedDaemon, refuse: Refuse
+) -> None:
+    daemon.replies = {"ledger": refuse(text="no such verb")}
+    assert fetch_shortfalls(connection) == Shortfalls()
 
 
 def shown(path: Path, **changes: Any) -> dict[str, Any]:

@@ -468,6 +468,16 @@ def test_quotas_of_the_week_have_a_column_where_somebody_has_one(columns: int) -
     assert re.search(r"carol .* 12\.5/40 h", shown)
 
 
+def test_what_users_lacked_has_a_column_where_somebody_lacked_some() -> None:
+    three = three_jobs()
+    assert "SHORT" not in text(screen(at(three, State()), Size(120, 40), PLAIN))
+    lacked = {"root.carol": 90 * 60 * 1000 * 10**9}
+    shown = text(screen(at(three, State(), shortfalls=lacked), Size(120, 40), PLAIN))
+    assert re.search(r"SATISFIED +RUN +WAIT +SHORT 7D", shown)
+    assert re.search(r"carol .* 1h30m", shown)
+    assert re.search(r"alice .* - \n", shown)
+
+
 def test_use_that_is_ignored_is_not_left_blank() -> None:
     shown = text(screen(at(snapshot(external_off=True), State()), Size(80, 24), PLAIN))
     assert re.search(r" cores .* ignored +0% ", shown)

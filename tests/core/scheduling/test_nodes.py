@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,14 +13,16 @@ import pytest
 from core.explain.test_reasons import why
 from core.ledger.test_instances import run, submit
 from drfd.core.amounts.node_room import OnNodes
-from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import (
     BehindInFifo,
     ClosedNode,
     Draining,
+    ExternalUse,
     NodesClosed,
     ReasonCode,
+    ResourceShortage,
     TooLittleFree,
     WaitReason,
     explain_wait,
@@ -28,7 +31,7 @@ from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Drained
 from drfd.core.model.job import JobSpec, JobState
-from drfd.core.scheduling.kept_free import RUNNER_BYTES, runner_count
+from drfd.core.scheduling.kept_free import RUNNER_BYTES, ExternalLoad, runner_count
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -238,6 +241,53 @@ def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy: str) 
     assert bench.schedule() == jobs[2:]
     assert nodes_of(bench, *jobs) == ["n1", "n1", "n0"]
     bench.check()
+
+
+def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd() -> None:
+    bench, scheduler = Bench(with_nodes((2, 4), (8, 16))), Scheduler(3600)
+    load = scheduler.external_load
+    others = {"n1": demand(5, 1), "gone": demand(1, 1)}
+    assert load.see_elsewhere(others)
+    assert not load.see_elsewhere(others)
+    large, small = (submit(bench, scheduler, of(each, node="n1"), 0) for each in (4, 3))
+    assert run(bench, scheduler, 0) == [small]
+    bench.feed(attempt_started(small))
+    scheduler.note(bench.job(small))
+    bench.finish(small)
+    assert run(bench, scheduler, 1) == []
+    assert why(bench, large, scheduler.last_plan) == WaitReason(
+        ReasonCode.EXTERNAL_LOAD,
+        ExternalUse(ResourceShortage("cores", 4000, 3000), used=5000, kept=5000, node="n1"),
+    )
+    bench.ledger.nodes_away = {"n1": 1.0}
+    assert run(bench, scheduler, 2) == []
+    assert why(bench, large, scheduler.last_plan) == WaitReason(
+        ReasonCode.NODE_AWAY, NodesClosed((ClosedNode("n1", away_since_s=1.0),))
+    )
+    bench.ledger.nodes_away = {}
+    assert load.see_elsewhere({})
+    assert run(bench, scheduler, 3) == [large]
+    bench.check()
+
+
+def test_nobody_is_stopped_for_room_that_another_scheduler_has_given_away() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for at_s in (0, 10, 20, 30):
+        bench.start(of(2, preemptible=True), at_s=at_s)
+    starving = Starving("root.bob", bench.submit(of(4, pool="root.bob", actor=BOB)))
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, bench.ledger.queues)
+
+    def victims(**others: Resources) -> set[str]:
+        load = ExternalLoad(used=NOTHING, kept=NOTHING, until_s=inf, elsewhere=(*others.items(),))
+        supply = Supply(
+            capacity=bench.rules.shares.capacity, external=load.kept_elsewhere(bench.ledger)
+        )
+        found = preempt(bench.ledger, share_tree, supply, starving, Preempting(), now(5000))
+        return {bench.job(each.job_id).node for each in found}
+
+    assert victims() == {"n1"}
+    assert victims(n0=demand(1)) == {"n1"}
+    assert victims(n1=demand(1)) == set()
 
 
 def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None:

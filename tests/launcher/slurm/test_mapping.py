@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.protocol import Grant
+from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
     Name,
     SlurmJob,
@@ -15,6 +16,7 @@ from drfd.launcher.slurm.mapping import (
     choose,
     end_of,
     may_pass,
+    read_boot,
     read_jobs,
     read_nodes,
     submit_words,
@@ -26,22 +28,25 @@ JOURNAL = "0" * 31 + "a"
 NAME = Name(JOURNAL, (7, 2))
 
 
-def slurm_job(state: str = "RUNNING", number: int = 1, status: int = 0) -> SlurmJob:
-    return SlurmJob(number, 1000, state, status, None, NAME)
+def slurm_job(
+    state: str = "RUNNING", number: int = 1, status: int = 0, *, has_node: bool = True
+) -> SlurmJob:
+    return SlurmJob(number, 1000, state, status, None, has_node, "drfd-7", NAME)
 
 
 def test_a_list_has_drfds_jobs_alone() -> None:
     text = (
-        f"12|1000|CANCELLED by 1000|15|1795477564|{NAME}|\n"
-        "13|1000|RUNNING|0|NONE|a user's | word|\n"
-        f"14_1|1000|RUNNING|0|NONE|{NAME}|\n"
-        f"15|1000|PENDING|0|N/A|{NAME}x|\n"
+        f"12|1000|CANCELLED by 1000|15|1795477564|n1|drfd-7|{NAME}|\n"
+        "13|1000|RUNNING|0|NONE|n1|x|a user's | word|\n"
+        f"14_1|1000|RUNNING|0|NONE|n1|x|{NAME}|\n"
+        f"15|1000|PENDING|0|N/A||x|{NAME}x|\n"
         "slurm_load_jobs error\n"
-        f"16|1001|PENDING|0|N/A|{NAME}|\n"
+        f"16|1001|PENDING|0|N/A||a job|{NAME}|\n"
+        f"17|1001|PENDING|0|N/A||a|job|{NAME}|\n"
     )
     assert read_jobs(text) == [
-        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, NAME),
-        SlurmJob(16, 1001, "PENDING", 0, None, NAME),
+        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, "drfd-7", NAME),
+        SlurmJob(16, 1001, "PENDING", 0, None, False, "a job", NAME),
     ]
 
 
@@ -82,11 +87,37 @@ def test_an_end_outside_the_attempts_life_is_not_believed(told: float, taken: fl
     assert end_of(job, 100.0, 5.0, 50.0)["at_s"] == taken
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("BOOT_TIME = 1795\nBatchStartTimeout = 30 sec\nMessageTimeout = 5 sec\n", (1795, 38.0)),
+        ("Configuration data\nBOOT_TIME    = 1795\nMessageTimeout = many\n", (1795, 23.0)),
+        ("BOOT_TIME = 2026-11-25T15:09:43\n", None),
+        ("BatchStartTimeout = 30 sec\n", None),
+        ("", None),
+    ],
+)
+def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(
+    text: str, said: tuple[int, float] | None
+) -> None:
+    assert read_boot(text) == said
+
+
 def test_of_several_with_one_name_the_running_one_is_the_attempt() -> None:
     over, waits, runs = slurm_job("FAILED", 1), slurm_job("PENDING", 2), slurm_job("RUNNING", 3)
     assert choose([over, waits, runs]) == (runs, [waits])
     assert choose([over]) == (over, [])
     assert choose([]) == (None, [])
+
+
+def test_of_several_that_are_over_one_that_ended_by_itself_is_the_attempt() -> None:
+    """slurmctld has forgotten the job, which was submitted again, and remembers one of them. The
+    other was refused at its start."""
+    refused, ended = slurm_job("CANCELLED", 1), slurm_job("FAILED", 2, 3 << 8)
+    assert choose([refused, ended]) == (ended, [])
+    waited = slurm_job("CANCELLED", 1, has_node=False)
+    ran = slurm_job("CANCELLED", 2)
+    assert choose([waited, ran]) == (ran, [])
 
 
 def test_an_order_in_sbatchs_words() -> None:
@@ -152,6 +183,43 @@ def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
 def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
     assert read_nodes(f"n1|{state}|4|4000|{reason}\n") == {"n1": node}
+
+
+OWN, OTHER = "a" * 32, "b" * 32
+
+
+def test_what_others_have_on_nodes_is_counted_without_the_own_jobs() -> None:
+    nodes = mapping.read_nodes("n1|idle|8|8000|none\nn2|idle|8|8000|none\n")
+    text = "\n".join(
+        [
+            f"cpu=4,mem=2G,node=1,billing=4|n1|{OWN}.1.1|",
+            f"cpu=1,mem=300M,node=1,billing=1|n1|{OTHER}.1.1|",
+            "cpu=3,mem=1.50G,node=2,billing=3|n[1-2]|a comment|with this||",
+            "cpu=2,node=1,gres/gpu=1|n2||",
+            "cpu=2,mem=1G|n3||",
+            "|||",
+            "no answer",
+        ]
+    )
+    found = mapping.with_others_jobs(nodes, text, {OWN})
+    seen = {name: (each.outside_cores, each.outside_memory_bytes) for name, each in found.items()}
+    assert seen == {"n1": (3, 1068 << 20), "n2": (4, 768 << 20)}
+    assert mapping.with_others_jobs(found, "", {OWN}) == nodes
+
+
+@pytest.mark.parametrize(
+    ("names", "each"),
+    [
+        ("n1", ["n1"]),
+        ("n1,gpu", ["n1", "gpu"]),
+        ("n[1-3,07],gpu", ["n1", "n2", "n3", "n07", "gpu"]),
+        ("n[08-10]x", ["n08x", "n09x", "n10x"]),
+        ("", []),
+        ("(null)", ["(null)"]),
+    ],
+)
+def test_a_list_of_nodes_has_each_name(names: str, each: list[str]) -> None:
+    assert mapping.expand(names) == each
 
 
 def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> None:

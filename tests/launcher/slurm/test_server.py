@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common import failpoints
+from drfd.launcher.protocol import Message
 from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
 from launcher.slurm.cluster import Cluster
 from slurm_cluster import missing
@@ -75,7 +77,7 @@ def cluster(place: Path) -> Iterator[Cluster]:
     state = place / "state"
     cluster = Cluster(place / "cluster", state / "events.sock", state / "started")
     try:
-        cluster.start()
+        cluster.start(cluster.files)
         yield cluster
     finally:
         cluster.stop()
@@ -372,7 +374,10 @@ def test_the_nodes_and_what_is_the_matter_with_each_are_reported(
     controller = slurm.connect()
     until("nodes", lambda: faults(controller) == {"n1": "", "n2": ""}, lambda: controller.nodes)
     assert controller.nodes is not None
-    assert controller.nodes["nodes"]["n1"] == {"cores": 4, "memory_bytes": 4000 << 20, "fault": ""}
+    assert controller.nodes["nodes"]["n1"] == {
+        "cores": 4, "memory_bytes": 4000 << 20, "fault": "",
+        "outside_cores": 0, "outside_memory_bytes": 0,
+    }  # fmt: skip
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=new fan")
     said = "Slurm says that it is drained: new fan"
     until(
@@ -409,7 +414,7 @@ def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(
     asked = job("echo once >> runs; sleep 1000", jobs_dir, node="n2")
     controller.launch(asked)
     until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
-    state = cluster.path / "state" / "job_state"
+    state = cluster.directory / "state" / "job_state"
     name = f"{JOURNAL}.{asked.id}.1"
     until("its record", lambda: state.exists() and name.encode() in state.read_bytes())
     waiting = state.read_bytes()
@@ -440,10 +445,176 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
     until("its first line", (jobs_dir / "runs").exists)
     cluster.kill("slurmctld")
     for name in ("job_state", "job_state.old"):
-        (cluster.path / "state" / name).unlink(missing_ok=True)
+        (cluster.directory / "state" / name).unlink(missing_ok=True)
     cluster.start_controller()
     end = controller.take("ended", id=asked.id)
     assert end["loss"] in ("SLURM_FORGOT", "NODE_FAILED")
     controller.launch(asked)
     assert controller.list()[0]["report"] == "up"
     assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def saved(cluster: Cluster, said: str, since_ns: int = 0) -> bytes:
+    """slurmctld's file of jobs, written after `since_ns` and with this word in it."""
+    path = cluster.directory / "state" / "job_state"
+
+    def is_there() -> bytes | None:
+        try:
+            is_new = path.stat().st_mtime_ns > since_ns
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None  # it is just being replaced
+        return data if is_new and said.encode() in data else None
+
+    return bytes(until("a state of slurmctld's", is_there, cluster.log))
+
+
+def set_back(cluster: Cluster, jobs: bytes, nodes: bytes | None = None) -> None:
+    """Kill slurmctld, and start another that knows of jobs what was saved before."""
+    cluster.kill("slurmctld")
+    for name, data in (("job_state", jobs), ("node_state", nodes)):
+        if data is not None:
+            (cluster.directory / "state" / name).write_bytes(data)
+            (cluster.directory / "state" / f"{name}.old").unlink(missing_ok=True)
+    cluster.start_controller()
+
+
+def ran(slurm: SlurmLauncherProcess, controller: Controller, jobs_dir: Path, **where: str) -> int:
+    """The number of a job that has run, so that Slurm is known to note starts."""
+    asked = job("true", jobs_dir, **where)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    controller.take("ended", id=asked.id)
+    return asked.id
+
+
+def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submission(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    controller = slurm.connect()
+    first = ran(slurm, controller, jobs_dir)
+    before = saved(cluster, f"{JOURNAL}.{first}.1")
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    try:
+        asked = job("echo once >> runs", jobs_dir, node="n2")
+        controller.launch(asked)
+        until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
+        set_back(cluster, before)
+        said = controller.take("shortage", id=asked.id)
+        assert (said["whose"], said["resource"]) == ("job", "slurm")
+        assert "slurmctld has forgotten the job" in said["text"]
+    finally:
+        until("an open node", lambda: is_open(cluster, "n2"))
+    remove(controller, (asked.id, 1))
+    again = replace(asked, attempt=2)
+    controller.launch(again)
+    controller.take("up", id=asked.id, attempt=2)
+    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
+    assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def is_open(cluster: Cluster, node: str) -> bool:
+    """Open a node, also for a slurmctld that is just starting."""
+    try:
+        if "DRAIN" in cluster.ask("scontrol", "show", "node", node):
+            cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+        return "DRAIN" not in cluster.ask("scontrol", "show", "node", node)
+    except subprocess.CalledProcessError:
+        return False
+
+
+def test_a_job_that_ends_while_slurmctld_believes_it_to_wait_was_not_cancelled(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """slurmctld, which has forgotten the start, shows such a job as cancelled."""
+    controller = slurm.connect()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    asked = job("echo once >> runs; while [ ! -e go ]; do sleep 0.05; done", jobs_dir, node="n2")
+    controller.launch(asked)
+    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
+    waiting = saved(cluster, f"{JOURNAL}.{asked.id}.1")
+    drained = (cluster.directory / "state" / "node_state").read_bytes()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    controller.take("up", id=asked.id)
+    until("its first line", (jobs_dir / "runs").exists)
+    set_back(cluster, waiting, drained)
+    (jobs_dir / "go").touch()
+    try:
+        end = controller.take("ended", id=asked.id)
+        assert comments(cluster, (asked.id, 1)) == ["CANCELLED"]
+        assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
+    finally:
+        until("an open node", lambda: is_open(cluster, "n2"))
+    assert (jobs_dir / "runs").read_text() == "once\n"
+    remove(controller, (asked.id, 1))
+
+
+def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """Under the same id, slurmctld would take the end of one for that of the other."""
+    controller = slurm.connect()
+    first = ran(slurm, controller, jobs_dir)
+    before = saved(cluster, f"{JOURNAL}.{first}.1")
+    runs = job("touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 3", jobs_dir)
+    controller.launch(runs)
+    controller.take("up", id=runs.id)
+    until("its first line", (jobs_dir / "begun").exists)
+    asked = job("echo once >> runs", jobs_dir)
+    cluster.kill("slurmctld")
+    controller.launch(asked)
+    set_back(cluster, before)
+    wanted = ("shortage", asked.id), ("ended", runs.id)
+    short, end = until("both reports", lambda: taken(controller, *wanted), cluster.log)
+    assert "given its id twice" in short["text"]
+    assert end["loss"] == "SLURM_FORGOT"
+    assert not (jobs_dir / "runs").exists()
+    remove(controller, (asked.id, 1))
+    controller.launch(replace(asked, attempt=2))
+    controller.take("up", id=asked.id, attempt=2)
+    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
+    assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | None:
+    """Those of the reports about all attempts that are wanted, by kind and job, if all are there.
+    They may come in any order."""
+    found = {(report["report"], report.get("id")): report for report in controller.list()}
+    return [found[each] for each in wanted] if found.keys() >= set(wanted) else None
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_is_lost(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, is_noted: bool
+) -> None:
+    """slurmctld takes up the job as one that runs, and would not miss it for hours."""
+    controller = slurm.connect()
+    asked = job("touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    until("its first line", (jobs_dir / "begun").exists)
+    running = saved(cluster, f"{JOURNAL}.{asked.id}.1", time.time_ns())
+    slurm.kill()
+    (jobs_dir / "go").touch()
+    note = slurm.state / "started" / f"{JOURNAL}.{asked.id}.1.ended"
+    until("its end", lambda: comments(cluster, (asked.id, 1)) == ["FAILED"])
+    until("its note", note.is_symlink)
+    set_back(cluster, running)
+    until("the job as before", lambda: is_shown(cluster, (asked.id, 1), "RUNNING"), cluster.log)
+    if not is_noted:
+        note.unlink()
+    slurm.start()
+    controller = slurm.connect()
+    controller.take("up", id=asked.id)
+    end = controller.take("ended", id=asked.id)
+    known = (end["exit_code"], end.get("loss"))
+    assert known == ((4, None) if is_noted else (None, "NODE_FAILED"))
+    # What slurmctld believes to run is ended, so that the node has room.
+    until("an idle cluster", cluster.are_idle, cluster.log)
+
+
+def is_shown(cluster: Cluster, key: tuple[int, int], state: str) -> bool:
+    try:
+        return comments(cluster, key) == [state]
+    except subprocess.CalledProcessError:
+        return False  # slurmctld is just starting

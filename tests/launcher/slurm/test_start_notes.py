@@ -38,6 +38,8 @@ def test_nothing_is_known_without_the_directory(tmp_path: Path) -> None:
     nowhere = StartNotes(tmp_path / "nowhere")
     assert nowhere.first_start(FIRST) is None
     assert not nowhere.is_anothers(FIRST, 7)
+    assert not nowhere.close(FIRST)
+    nowhere.free_id(FIRST, 7)
     nowhere.forget_old(set())
 
 
@@ -49,11 +51,44 @@ def test_a_start_and_its_refusals_are_told_apart(notes: StartNotes) -> None:
     assert not notes.is_refused(RETRY, 8)
 
 
-def test_an_id_that_was_another_attempts_is_known(notes: StartNotes) -> None:
+def test_an_id_that_was_another_attempts_is_known_until_it_is_free(notes: StartNotes) -> None:
     note(notes, str(FIRST), "7")
+    note(notes, "7", str(FIRST))
     assert not notes.is_anothers(FIRST, 7)
     assert notes.is_anothers(RETRY, 7)
     assert not notes.is_anothers(RETRY, 8)
+    notes.free_id(RETRY, 7)
+    assert notes.is_anothers(RETRY, 7)
+    notes.free_id(FIRST, 7)
+    notes.free_id(FIRST, 7)
+    assert not notes.is_anothers(RETRY, 7)
+    assert notes.first_start(FIRST) == 7
+
+
+def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNotes) -> None:
+    # Nothing says that Slurm runs the script.
+    assert not notes.close(RETRY)
+    note(notes, str(FIRST), "7")
+    note(notes, "7", str(FIRST))
+    assert not notes.close(FIRST)
+    assert notes.close(RETRY)
+    assert notes.close(RETRY)
+    assert notes.first_start(RETRY) is None
+    assert (notes.directory / str(RETRY)).is_symlink()
+
+
+def test_how_an_attempt_has_ended(notes: StartNotes) -> None:
+    note(notes, f"{FIRST}.ended", "FAILED:3:0")
+    note(notes, f"{RETRY}.ended", "FAILED:0:9")
+    assert notes.end(FIRST) == ("FAILED", 3 << 8)
+    assert notes.end(RETRY) == ("FAILED", 9)
+    assert notes.end(Name("b" * 32, (12, 1))) is None
+
+
+@pytest.mark.parametrize("said", ["FAILED", "FAILED:3", "FAILED:x:0", "failed:3:0", "FAILED:3:0:0"])
+def test_a_note_of_an_end_that_cannot_be_read_says_nothing(notes: StartNotes, said: str) -> None:
+    note(notes, f"{FIRST}.ended", said)
+    assert notes.end(FIRST) is None
 
 
 def test_a_note_that_cannot_be_read_says_nothing(notes: StartNotes) -> None:
@@ -63,10 +98,13 @@ def test_a_note_that_cannot_be_read_says_nothing(notes: StartNotes) -> None:
 
 def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:
     note(notes, str(FIRST), "7")
+    note(notes, "7", str(FIRST))
     note(notes, f"{FIRST}.8", "refused")
+    note(notes, "9", str(RETRY))
     note(notes, str(RETRY), "9")
+    note(notes, f"{FIRST}.ended", "FAILED:3:0")
     note(notes, f"{RETRY}.10", "refused")
     note(notes, f"{'b' * 32}.1.1", "11", at_s=DAY_S)
     notes.forget_old({RETRY}, now_s=1.5 * DAY_S)
     left = {path.name for path in notes.directory.iterdir()}
-    assert left == {str(RETRY), f"{RETRY}.10", f"{'b' * 32}.1.1"}
+    assert left == {"9", str(RETRY), f"{RETRY}.10", f"{'b' * 32}.1.1"}

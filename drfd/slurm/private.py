@@ -1,0 +1,259 @@
+"""A private Slurm: munged, slurmctld and a slurmd for each node, all on this machine.
+
+All its files are in one directory, its ports are free ones of the loopback device, and its
+processes are ended by their ids: it touches no other Slurm here. It needs root, because slurmctld
+and slurmd start jobs as their users.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from drfd.common.errors import HostError
+from drfd.slurm.files import EVENT, GATE_FILE, event_script, gate_script
+from drfd.slurm.settings import CGROUP_CONF, SLURM_CONF
+
+#: Programs that it consists of, and one of Slurm's commands → the packages that have them, as
+#: Debian and Ubuntu call them.
+_PACKAGES = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "slurm-wlm",
+             "munged": "munge"}  # fmt: skip
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+#: Seconds that Slurm may take to start, and a command of its own to answer.
+_START_S, _ANSWER_S = 120.0, 60.0
+#: Seconds that the jobs have to end, and then each process.
+_JOBS_S, _PROCESS_S = 20.0, 10.0
+_LIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING")
+#: The file that slurm.conf includes.
+MORE_CONF = "drfd.conf"
+#: For jobs that Slurm neither limits nor measures, so that no cgroups are needed.
+_WITHOUT_LIMITS = """\
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=5,batch_sched_delay=0,sched_min_interval=0
+PriorityType=priority/basic
+Epilog=/bin/true
+EpilogMsgTime=0
+MinJobAge=3600
+ReturnToService=2
+MpiDefault=none
+SwitchType=switch/none
+JobRequeue=0
+KillWait=2
+SlurmdTimeout=10
+JobSubmitPlugins=lua
+JobCompType=jobcomp/script
+JobCompLoc={event}
+PrologSlurmctld={event}
+AccountingStorageType=accounting_storage/none
+PartitionName=drfd Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateNode:
+    """A node with cores and memory that this machine need not have."""
+
+    name: str
+    cores: int
+    memory_mb: int
+
+
+def files_without_limits(directory: Path, events: Path, starts: Path) -> dict[str, str]:
+    """Return the files of a Slurm in `directory` that neither limits nor measures its jobs.
+
+    `events` is the socket that gets a datagram at each start and end of a job, `starts` the
+    directory in which the first start of each job is noted.
+    """
+    return {
+        MORE_CONF: _WITHOUT_LIMITS.format(event=directory / EVENT),
+        CGROUP_CONF: "CgroupPlugin=cgroup/v1\n",
+        GATE_FILE: gate_script(),
+        EVENT: event_script(events, starts),
+    }
+
+
+def lacking_packages() -> list[str]:
+    """Return the packages that a private Slurm needs and that are not installed."""
+    lacking = {package for name, package in _PACKAGES.items() if not shutil.which(name, path=_PATH)}
+    return sorted(lacking)
+
+
+class PrivateSlurm:
+    """Slurm, from its start until `stop`."""
+
+    def __init__(self, directory: Path, nodes: Sequence[PrivateNode]) -> None:
+        """`directory` is empty, and all users can enter it."""
+        self.directory, self.nodes = directory, tuple(node.name for node in nodes)
+        self.conf = directory / SLURM_CONF
+        self.env = {"PATH": _PATH, "LC_ALL": "C", "SLURM_CONF": str(self.conf)}
+        self._places = _places(directory, nodes)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, files: Mapping[str, str]) -> None:
+        """Start it with these files beside slurm.conf, and wait until the nodes are idle.
+        slurm.conf says where everything is, and includes `MORE_CONF`. Raises HostError."""
+        for name in ("state", "spool", "munge"):
+            (self.directory / name).mkdir()
+        munge = self.directory / "munge"
+        # All users reach munged's socket in it.
+        munge.chmod(0o711)
+        key = munge / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        self.conf.write_text(self._places)
+        for name, text in files.items():
+            (self.directory / name).write_text(text)
+            (self.directory / name).chmod(0o755 if text.startswith("#!") else 0o644)
+        self._spawn(
+            "munged",
+            *("munged", "--foreground", "--force", f"--socket={munge}/socket"),
+            *(f"--key-file={key}", f"--log-file={munge}/log", f"--pid-file={munge}/pid"),
+            f"--seed-file={munge}/seed",
+        )
+        self._await("munged", (munge / "socket").exists)
+        self.start_controller()
+        for node in self.nodes:
+            self.start_node(node)
+        self._await("slurmctld", self.are_idle)
+
+    def start_controller(self) -> None:
+        self._spawn("slurmctld", "slurmctld", "-D")
+
+    def start_node(self, node: str) -> None:
+        self._spawn(node, "slurmd", "-D", "-N", node)
+
+    def send(self, name: str, number: int) -> None:
+        """Send a signal to munged, slurmctld or the slurmd of a node."""
+        self._running[name].send_signal(number)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """End one of these processes by a signal, and wait for its end, if it is there."""
+        if name in self._running:
+            self.send(name, number)
+            self._running.pop(name).wait()
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether one of these processes has ended by itself."""
+        return name in self._running and self._running[name].poll() is not None
+
+    def ask(self, *command: str) -> str:
+        """Return what a command of Slurm's prints. Raises OSError or SubprocessError."""
+        done = subprocess.run(
+            command, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_ANSWER_S, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def states(self) -> list[str]:
+        """Return the state of each node."""
+        return self.ask("sinfo", "-h", "-N", "-o", "%t").split()
+
+    def are_idle(self) -> bool:
+        try:
+            return self.states() == ["idle"] * len(self.nodes)
+        except (OSError, subprocess.SubprocessError):
+            return False
+
+    def jobs(self) -> list[list[str]]:
+        """Return the id, state and comment of each job that Slurm knows."""
+        lines = self.ask("squeue", "-h", "-t", "all", "-o", "%i|%T|%k").splitlines()
+        return [line.split("|", 2) for line in lines]
+
+    def said(self, name: str) -> str:
+        """Return what munged, slurmctld or the slurmd of a node has logged."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """End all of it, its jobs first."""
+        try:
+            controller = self._running.get("slurmctld")
+            if controller is not None and controller.poll() is None:
+                # It may have been stopped.
+                controller.send_signal(signal.SIGCONT)
+                self._end_jobs()
+        finally:
+            # munged, which was started first, is ended last.
+            for name in reversed([*self._running]):
+                process = self._running.pop(name)
+                process.terminate()
+                try:
+                    process.wait(_PROCESS_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def _end_jobs(self) -> None:
+        deadline = time.monotonic() + _JOBS_S
+        while time.monotonic() < deadline:
+            with suppress(subprocess.SubprocessError, OSError):
+                ids = [job for job, state, _ in self.jobs() if state in _LIVE_STATES]
+                if not ids:
+                    return
+                self.ask("scancel", *ids)
+            time.sleep(0.2)
+
+    def _await(self, name: str, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not is_so():
+            ended = [each for each, process in self._running.items() if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                words = self.said((ended or [name])[0]).strip().rpartition("\n")[2]
+                raise HostError("no-slurm", f"a private Slurm does not start: {words or name}")
+            time.sleep(0.05)
+
+    def _spawn(self, name: str, *command: str) -> None:
+        # slurmctld and slurmd log to their standard error alone, as slurm.conf names no files.
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+
+
+def _places(directory: Path, nodes: Sequence[PrivateNode]) -> str:
+    host = socket.gethostname().partition(".")[0]
+    controller_port, *ports = _free_ports(1 + len(nodes))
+    lines = [
+        # A name of its own: some directories of cgroups are called so.
+        f"ClusterName={nodes[0].name}",
+        f"SlurmctldHost={host}(127.0.0.1)",
+        f"SlurmctldPort={controller_port}",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny",
+        f"AuthInfo=socket={directory}/munge/socket",
+        f"StateSaveLocation={directory}/state",
+        f"SlurmdSpoolDir={directory}/spool/%n",
+        f"SlurmctldPidFile={directory}/slurmctld.pid",
+        f"SlurmdPidFile={directory}/slurmd-%n.pid",
+        "SlurmdParameters=config_overrides",
+        "MailProg=/bin/true",
+        *(
+            f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+            f"CPUs={node.cores} RealMemory={node.memory_mb}"
+            for node, port in zip(nodes, ports, strict=True)
+        ),
+        f"Include {directory}/{MORE_CONF}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [each.getsockname()[1] for each in sockets]
