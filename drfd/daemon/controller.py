@@ -293,8 +293,8 @@ class Daemon:
         return site
 
     def _and_lost(self, site: Site) -> Site:
-        """Return the site with a warning for each disk, resource or pool that jobs name and that
-        the configuration no longer has."""
+        """Return the site with a warning for each disk, resource, pool or node that jobs name and
+        that the configuration no longer has."""
         lost = tuple(
             f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
             "(drf why says so for each), those that run keep their limits"
@@ -310,6 +310,11 @@ class Daemon:
             "that wait or run stay in it, with weight 1 and without limit and guarantee "
             "(drf set -p POOL moves those that wait)"
             for pool in self._engine.lost_pools()
+        )
+        lost += tuple(
+            f"jobs name the node {name}, which is not configured: those that wait for it wait on "
+            "(drf why says so for each), those that run there run on, and count on no node"
+            for name in self._engine.lost_nodes()
         )
         return replace(site, warnings=(*site.warnings, *lost))
 

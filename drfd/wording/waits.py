@@ -352,6 +352,8 @@ def _draining(fact: why.Draining, show_clock: ShowClock) -> str:
 
 def _nodes_closed(fact: why.NodesClosed, show_clock: ShowClock) -> str:
     """Say what is the matter with each node, and when the job can start."""
+    if len(fact.nodes) == 1 and fact.nodes[0] == why.ClosedNode(fact.nodes[0].name):
+        return f"it asks for node {fact.nodes[0].name}, which is not configured any more"
     found = "; ".join(_closed_node(each, show_clock) for each in fact.nodes)
     then = "it starts there" if len(fact.nodes) == 1 else "it starts on one of them"
     return f"{found}; {then} when that is over, and no other node has enough for it"

@@ -132,6 +132,7 @@ SENTENCES: list[tuple[Evidence, str]] = [
         "node n1 has been away since T+5.0s; it starts there when that is over, and no other node "
         "has enough for it",
     ),
+    (NodesClosed((ClosedNode("n1"),)), "it asks for node n1, which is not configured any more"),
     (
         NodesClosed(
             (

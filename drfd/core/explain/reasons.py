@@ -87,7 +87,7 @@ class Draining:
 
 @dataclass(frozen=True, slots=True)
 class ClosedNode:
-    """A node on which nothing starts now."""
+    """A node on which nothing starts now; one without more facts is not configured any more."""
 
     name: str
     #: Since when its launcher is away (Unix time), or None if it is there.
@@ -422,6 +422,9 @@ def explain_wait(
         if shut_by is not None:
             return WaitReason(ReasonCode.MACHINE_SHORT, shut_by)
         blocks = None
+    node = job.spec.demand.node
+    if node and node not in (each.name for each in rules.axes.nodes):
+        return WaitReason(ReasonCode.NODE_AWAY, NodesClosed((ClosedNode(node),)))
     beyond = short_axes(demand, rules.shares.capacity)
     if beyond:
         return WaitReason(ReasonCode.RESOURCES, _beyond_machine(job, demand, beyond[0], rules))

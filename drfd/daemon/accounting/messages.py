@@ -10,7 +10,7 @@ from drfd.daemon.error_message import ErrorMessage
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker does: it brings the account up to date, and answers."""
+    """What a worker does: it brings the account up to date and reads it, or checks it as it is."""
 
     journal: str
     now_ms: int

@@ -1,4 +1,4 @@
-"""The program of a process that brings the account of promises up to date, and reads or checks it.
+"""The program of a process that keeps the account of promises up to date, reads it, or checks it.
 
 The controller starts it with `python -m` for each task, and gives the task as JSON on the command
 line. It prints one JSON object: the reply, or an error. It reads the journal and writes the
@@ -44,8 +44,8 @@ def main() -> None:
 def answer_to(task: Task) -> LedgerReply | LedgerCheckReply:
     """Do the task. Raises HostError."""
     with AccountFile(Path(task.journal)) as file:
-        book = file.catch_up(forget_before_ms=task.forget_before_ms, now_ms=task.now_ms)
         if task.checks:
+            # Of what is there: another worker may write meanwhile.
             found = check(file)
             fault = found.fault
             return {
@@ -62,6 +62,7 @@ def answer_to(task: Task) -> LedgerReply | LedgerCheckReply:
                     "text": fault.text,
                 },
             }
+        book = file.catch_up(forget_before_ms=task.forget_before_ms, now_ms=task.now_ms)
         begin_ms = file.begin_ms()
 
         def hours() -> Iterator[Hour]:

@@ -621,6 +621,12 @@ class Engine:
             }
         )
 
+    def lost_nodes(self) -> list[str]:
+        """Return the nodes that live jobs are on, or ask for, and that are not configured."""
+        named = {job.node for job in self.ledger.allocated_jobs()}
+        named.update(spec.demand.node for spec in self.ledger.specs())
+        return sorted(named.difference({"", *(node.name for node in self.rules.axes.nodes)}))
+
     def adopt_windows(self, windows: tuple[Window, ...]) -> None:
         """Let these maintenance windows count from now on."""
         if windows != self.windows:

@@ -20,14 +20,19 @@ class Nodes:
     names: frozenset[str] | None
     #: Whether the controller's own node is among them.
     has_home: bool
+    #: The nodes of other launchers, where the controller's own node is among these.
+    others: frozenset[str] = frozenset()
 
     @property
     def are_all(self) -> bool:
         return self.names is None
 
     def has(self, job: Job) -> bool:
-        """Return whether the launcher runs the job, or would notify its owner."""
-        return self.names is None or job.node in self.names or (self.has_home and not job.node)
+        """Return whether the launcher runs the job, or would notify its owner. The controller's own
+        may also have a job of a node that is not configured: its own had that name before."""
+        if self.names is None or job.node in self.names:
+            return True
+        return self.has_home and job.node not in self.others
 
     def may_have(self, job: Job) -> bool:
         """Return whether the launcher may know an attempt of the job: one that waits again was
@@ -35,10 +40,12 @@ class Nodes:
         return not job.node or self.has(job)
 
     def must_have(self, job: Job) -> bool:
-        """Return whether the launcher knows the job's attempt if anybody does. Where no node is
-        configured any more, the job may run on one that was: it must not be taken for lost, and be
-        started once more, because this launcher does not know it."""
-        return not job.node if self.names is None else self.has(job)
+        """Return whether the launcher knows the job's attempt if anybody does. A job of a node that
+        is not configured may run there still: it must not be taken for lost, and be started once
+        more, because this launcher does not know it."""
+        if self.has_home and not job.node:
+            return True
+        return self.names is not None and job.node in self.names
 
     def __str__(self) -> str:
         return "" if self.names is None else f" nodes={','.join(sorted(self.names))}"
@@ -53,4 +60,5 @@ def home_and_others(axes: Axes) -> tuple[Nodes, Nodes]:
     if not axes.nodes:
         return ALL_NODES, NO_NODES
     home, *others = [node.name for node in axes.nodes]
-    return Nodes(frozenset({home}), has_home=True), Nodes(frozenset(others), has_home=False)
+    own = Nodes(frozenset({home}), has_home=True, others=frozenset(others))
+    return own, Nodes(frozenset(others), has_home=False)

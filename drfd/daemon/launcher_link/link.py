@@ -406,6 +406,9 @@ class LauncherConnection:
             self._submit(self._refused_by_stray(effect, job))
             return
         if isinstance(effect, Launch):
+            if not self._is_configured(job):
+                # The launcher of the node that was may have started it.
+                return
             text = self._unkept_limit(job)
             if text is not None:
                 self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
@@ -647,6 +650,8 @@ class LauncherConnection:
                     return
                 then = self._launch_if_owed(key[0])
             case MissingReport():
+                if job is not None and self._may_run_elsewhere(job):
+                    return
                 if job is not None:
                     report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
                 then = self._launch_if_owed(key[0])
@@ -722,9 +727,24 @@ class LauncherConnection:
 
     def _is_elsewhere(self, key: AttemptKey) -> bool:
         """Return whether the job's present attempt is on another launcher's node: then this
-        one's is of an earlier journal, and somebody's work."""
+        one's is of an earlier journal, and somebody's work. If that node is not configured any
+        more, it was this launcher's."""
         job = self._engine.ledger.jobs.get(key[0])
-        return job is not None and job.attempt == key[1] and not self._link.nodes.may_have(job)
+        if job is None or job.attempt != key[1] or self._link.nodes.may_have(job):
+            return False
+        return self._is_configured(job)
+
+    def _is_configured(self, job: Job) -> bool:
+        """Return whether the node that the job is on is configured, or the job on none."""
+        return not job.node or job.node in (node.name for node in self._engine.rules.axes.nodes)
+
+    def _may_run_elsewhere(self, job: Job) -> bool:
+        """Return whether the job may run although this launcher does not know it: on a node that is
+        not configured any more. Where none is, the job's user may end it all the same."""
+        nodes = self._link.nodes
+        if nodes.must_have(job):
+            return False
+        return not (nodes.are_all and job.state is JobState.STOPPING)
 
     def _note_strays(self, strays: dict[AttemptKey, Owner]) -> None:
         for key in strays.keys() - self._link.strays.keys():

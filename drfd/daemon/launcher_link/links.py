@@ -45,8 +45,8 @@ class Links:
             link.perform(effect, job)
 
     def of(self, job: Job) -> Link | None:
-        """Return the link to the launcher of the job's node, or None if there is no such node any
-        more: nobody knows what has become of the job until it is there again."""
+        """Return the link to the launcher of the job's node, or None if there is none. Of a node
+        that is not configured it is the controller's own: that may have had the name."""
         return next((link for link in self._links if link.nodes.has(job)), None)
 
     def adopt(self, nodes: Iterable[Nodes]) -> None:

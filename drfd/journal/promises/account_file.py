@@ -118,7 +118,10 @@ class AccountFile:
             if version not in (0, VERSION):
                 raise ValueError(f"it has the version {version}, and this drfd reads {VERSION}")
             self._db.execute("pragma journal_mode = wal")
-            self._db.executescript(f"begin; {_TABLES} pragma user_version = {VERSION}; commit;")
+            if version != VERSION:
+                # With `begin` alone, another process that writes meanwhile would be an error.
+                script = f"begin immediate; {_TABLES} pragma user_version = {VERSION}; commit;"
+                self._db.executescript(script)
 
     def __enter__(self) -> AccountFile:
         return self

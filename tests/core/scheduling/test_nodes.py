@@ -25,6 +25,7 @@ from drfd.core.explain.reasons import (
     ResourceShortage,
     TooLittleFree,
     WaitReason,
+    explain_wait,
 )
 from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.model import stimuli as st
@@ -327,6 +328,18 @@ def test_nobody_waits_behind_a_job_of_a_closed_node(policy: str) -> None:
         if isinstance(found.evidence, BehindInFifo):
             assert found.evidence.job == str(others[1])
     bench.check()
+
+
+@pytest.mark.parametrize("rest", [((4, 8),), ()])
+def test_who_waits_for_a_node_that_is_not_configured_any_more_is_told_so(
+    rest: tuple[tuple[float, float], ...],
+) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bound = bench.submit(of(1, node="n1"))
+    rules = with_nodes(*rest) if rest else Rules(axes=Axes(), capacity=demand(4, 8))
+    ledger = bench.ledger.with_axes(rules.axes)
+    reason = WaitReason(ReasonCode.NODE_AWAY, NodesClosed((ClosedNode("n1"),)))
+    assert explain_wait(ledger.jobs[bound], ledger, None, rules) == reason
 
 
 def test_a_drained_node_is_told_apart_from_one_that_is_away() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from daemon.desk import MakeShell, Shell
 from drfd.common.errors import HostError, NotPermitted, Refused
-from drfd.core.amounts.resources import Axes
+from drfd.core.amounts.resources import Axes, Node
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import BeyondMachine, ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.priority_tree import DecayedUsage
@@ -278,6 +278,22 @@ def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell: MakeShel
     assert shell.engine.lost_pools() == []
     shell.engine.adopt(rules())
     assert shell.engine.lost_pools() == ["root.lab"]
+    shell.host.take()
+
+
+def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell: MakeShell) -> None:
+    several = tuple(Node(name=name, capacity=demand(4, 8)) for name in ("atlas", "n1", "n2"))
+    by = Rules(axes=Axes(nodes=several), capacity=demand(12, 24))
+    shell = make_shell(by=by)
+    for name, cores in (("atlas", 1), ("n1", 4), ("n2", 4), ("n2", 4)):
+        asks = replace(demand(cores), node=name)
+        shell.turn(st.SubmitAsked(now(), spec(asks=asks)))
+    shell.turn(st.SubmitAsked(now(), spec(asks=demand(1))))
+    assert shell.engine.lost_nodes() == []
+    shell.engine.adopt(Rules(axes=Axes(nodes=several[1:2]), capacity=demand(4, 8)))
+    assert shell.engine.lost_nodes() == ["atlas", "n2"]
+    shell.engine.adopt(rules())
+    assert shell.engine.lost_nodes() == ["atlas", "n1", "n2"]
     shell.host.take()
 
 

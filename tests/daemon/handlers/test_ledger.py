@@ -14,6 +14,8 @@ from daemon.desk import Desk, MakeDesk, View
 from drfd.common.errors import HostError, NotPermitted, Unavailable
 from drfd.core.model.stimuli import Actor, Now
 from drfd.daemon.accounting import accountant
+from drfd.daemon.accounting.messages import Task
+from drfd.daemon.accounting.worker import answer_to
 from drfd.daemon.config import Config, HistorySettings
 from drfd.journal.promises.account_file import NAME
 from fakes import ADMIN, ALICE, BOB, now, rules
@@ -209,6 +211,20 @@ async def test_a_check_that_takes_long_goes_on_and_is_asked_for_again(
     assert [*await desk.ask(ADMIN, op="ledger_check")] == ["running_s"]
     keeper._patience_s = 60.0
     assert (await desk.ask(ADMIN, op="ledger_check"))["fault"] is None
+
+
+async def test_a_check_and_a_worker_that_writes_are_in_nobodys_way(
+    start: Start, clock: Clock
+) -> None:
+    desk = await busy(start, clock)
+    await desk.submit(EVE)
+    await desk.ask(BOB, op="ledger")
+    journal = desk.shell.journal.path
+    with closing(sqlite3.connect(journal.with_name(NAME), isolation_level=None)) as db:
+        db.execute("begin immediate")
+        task = Task(journal=str(journal), now_ms=0, checks=True)
+        found = await asyncio.to_thread(answer_to, task)
+    assert (found["hours"], found["fault"]) == (1, None)
 
 
 async def test_a_worker_that_is_killed_is_an_error_and_the_next_one_goes_on(

@@ -63,6 +63,14 @@ class TwoLaunchers:
     async def submit(self, node: str, cores: float = 1) -> None:
         await self.ask(asked(node, cores))
 
+    async def configure(self, *nodes: Node) -> None:
+        """Read a configuration with these nodes; the own launcher lists its attempts."""
+        lists = self.atlas.orders.count(LIST)
+        capacity = demand(4 * max(1, len(nodes)), 8 * max(1, len(nodes)))
+        self.engine.adopt(Rules(axes=Axes(nodes=nodes), capacity=capacity))
+        self.links.adopt(home_and_others(self.engine.rules.axes))
+        await until(lambda: self.atlas.orders.count(LIST) > lists, lambda: self.atlas.orders)
+
     async def both(self) -> None:
         for link in (self.own, self.other):
             await until(link.is_ready, lambda: "a link is not ready")
@@ -298,15 +306,73 @@ async def test_a_job_of_a_node_that_is_configured_no_more_is_not_taken_for_lost(
         await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
 
 
+async def test_a_suspended_job_of_a_node_that_is_configured_no_more_is_not_lost(two: Open) -> None:
+    """The launcher that is there is told again that the job is suspended, and does not know it."""
+    async with two() as b:
+        await b.submit("n1")
+        b.n1.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        await b.ask(st.SuspendAsked(now(), 1, ALICE))
+        b.n1.send({"report": "frozen", "id": 1, "attempt": 1})
+        await b.state(1, JobState.SUSPENDED)
+        await b.configure()
+        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
+        await b.submit("", 3)
+        b.atlas.send(up(2))
+        await b.state(2, JobState.RUNNING)
+        assert b.job(1).state is JobState.SUSPENDED
+        # Nor is it of no job for the launcher that knows it.
+        await b.n1.leave()
+        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
+        await b.back(b.n1, (1, 1))
+        await b.configure(NODES[0], replace(NODES[1], name="n2"))
+        await b.both()
+        assert (b.links.strays, b.job(1).state) == ({}, JobState.SUSPENDED)
+
+
+async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(two: Open) -> None:
+    async with two() as b:
+        await b.submit("atlas")
+        b.atlas.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        await b.configure(replace(NODES[0], name="hera"), NODES[1])
+        await b.atlas.leave()
+        await until(lambda: not b.own.is_ready(), lambda: "atlas is there")
+        await b.back(b.atlas, (1, 1))
+        await b.both()
+        assert b.links.strays == {}
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        assert await b.orders(b.atlas, "terminate") == [("terminate", 1)]
+        b.atlas.send(ended(1))
+        await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
+
+
+async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(two: Open) -> None:
+    """Its order has gone to the launcher of the node that was."""
+    async with two() as b:
+        await b.submit("n1")
+        assert await b.orders(b.n1, "launch") == [("launch", 1)]
+        for nodes in (NODES[:1], ()):
+            await b.configure(*nodes)
+            await b.submit("", 1)
+        assert await b.orders(b.atlas, "launch", "launch") == [("launch", 2), ("launch", 3)]
+        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
+        b.atlas.send(up(2))
+        await b.state(2, JobState.RUNNING)
+        assert b.job(1).state is JobState.STARTING
+
+
 def test_jobs_on_no_node_are_those_of_the_own_launcher() -> None:
     own, others = home_and_others(RULES.axes)
-    assert (own, others) == (Nodes(frozenset({"atlas"}), True), Nodes(frozenset({"n1"}), False))
+    n1 = frozenset({"n1"})
+    assert (own, others) == (Nodes(frozenset({"atlas"}), True, n1), Nodes(n1, False))
     job = Job(id=1, spec=spec(), state=JobState.PENDING, submitted_at=0.0)
     assert own.has(job) and not others.has(job)
     assert own.may_have(job) and others.may_have(job)
     gone = replace(job, node="n7")
-    assert not own.may_have(gone) and not others.may_have(gone)
-    assert ALL_NODES.has(gone)
+    assert not others.may_have(gone)
+    for each in (own, ALL_NODES):
+        assert each.has(gone) and not each.must_have(gone)
 
 
 def nodes(fault: str = "", away: str | None = None) -> Message:
