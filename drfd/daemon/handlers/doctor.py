@@ -205,7 +205,7 @@ def node_warnings(axes: Axes, links: Link | Links) -> list[str]:
 
 
 def _shortages(node: Node, facts: NodeFacts) -> list[str]:
-    """Return of what the configuration gives out more than Slurm has on the node."""
+    """Return of what the configuration gives out more than Slurm does on the node."""
     cores, memory_bytes = node.capacity.cores_milli // 1000, node.capacity.memory_bytes
     found = []
     if cores > facts.cores:
@@ -213,7 +213,14 @@ def _shortages(node: Node, facts: NodeFacts) -> list[str]:
     if memory_bytes > facts.memory_bytes:
         there = show_size(facts.memory_bytes)
         found.append(f'memory = "{show_size(memory_bytes)}", but Slurm has {there} there')
-    return [f"[nodes.{node.name}] {text}: drfd gives out more than there is" for text in found]
+    found = [f"[nodes.{node.name}] {text}: drfd gives out more than there is" for text in found]
+    if facts.threads > 1:
+        found.append(
+            f"node {node.name}: Slurm gives {facts.threads} CPUs, as threads of a core, to one job"
+            f" together, so that jobs wait in Slurm: write CPUs={facts.cores} for {node.name} in "
+            "slurm.conf without sockets, cores and threads"
+        )
+    return found
 
 
 def countable_controls(site: Site, hello: Message) -> dict[str, str]:
