@@ -41,7 +41,7 @@ from drfd.daemon.countable import late_gpus, names_with_nodes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.engine.nodes import home_and_others
-from drfd.daemon.handlers.doctor import InstallContext
+from drfd.daemon.handlers.doctor import InstallContext, nodeless_jobs, nodeless_warnings
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
@@ -293,8 +293,8 @@ class Daemon:
         return site
 
     def _and_lost(self, site: Site) -> Site:
-        """Return the site with a warning for each disk, resource or pool that jobs name and that
-        the configuration no longer has."""
+        """Return the site with a warning for each disk, resource, pool or node that jobs name and
+        that the configuration no longer has."""
         lost = tuple(
             f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
             "(drf why says so for each), those that run keep their limits"
@@ -311,6 +311,7 @@ class Daemon:
             "(drf set -p POOL moves those that wait)"
             for pool in self._engine.lost_pools()
         )
+        lost += tuple(nodeless_warnings(nodeless_jobs(self._engine.ledger)))
         return replace(site, warnings=(*site.warnings, *lost))
 
     def _and_open(self, before: Site, site: Site) -> Site:

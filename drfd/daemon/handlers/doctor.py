@@ -13,6 +13,8 @@ from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
 from drfd.common.units import clock_time, show_duration, show_size
 from drfd.core.amounts.resources import Axes, Node
+from drfd.core.decisions.decide import AttemptKey
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
 from drfd.daemon.launcher_link.link import Link
@@ -202,6 +204,31 @@ def node_warnings(axes: Axes, links: Link | Links) -> list[str]:
         if node.name in facts:
             found += _shortages(node, facts[node.name])
     return found
+
+
+def nodeless_jobs(ledger: Ledger) -> dict[AttemptKey, str]:
+    """Return the present attempts of jobs on nodes that are not configured any more, with the names
+    of the nodes."""
+    if not ledger.axes.nodes:
+        return {}
+    known = {node.name for node in ledger.axes.nodes}
+    return {
+        (job.id, job.attempt): job.node
+        for job in ledger.allocated_jobs()
+        if job.node and job.node not in known
+    }
+
+
+def nodeless_warnings(jobs: Mapping[AttemptKey, str]) -> list[str]:
+    """Return a warning for each of the nodes."""
+    by_node: dict[str, list[int]] = {}
+    for (job_id, _), name in sorted(jobs.items()):
+        by_node.setdefault(name, []).append(job_id)
+    return [
+        f"jobs are on the node {name}, which is not configured: {', '.join(map(str, ids))}; they "
+        f"stay as they are until [nodes.{name}] is there again"
+        for name, ids in sorted(by_node.items())
+    ]
 
 
 def _shortages(node: Node, facts: NodeFacts) -> list[str]:

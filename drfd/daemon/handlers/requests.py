@@ -44,6 +44,7 @@ from drfd.daemon.handlers.doctor import (
     doctor_view,
     find_cures,
     gpu_keepings,
+    nodeless_jobs,
     notices,
     window_views,
 )
@@ -286,9 +287,16 @@ class Requests:
 
     def _doctor(self) -> DoctorReply:
         view = doctor_view(self.site, self.link, self.engine.journal.id, self.links)
+        nodeless = nodeless_jobs(self.engine.ledger)
         return {
             **view,
             "warnings": [*view["warnings"], *self.reserves.warnings()],
+            # Their attempts are no strays, although no launcher may have them now.
+            "strays": [
+                stray
+                for stray in view["strays"]
+                if stray["is_foreign"] or (stray["id"], stray["attempt"]) not in nodeless
+            ],
             "cures": find_cures(self.install, self.site, self.link),
             "external": views.external_view(self.engine.external),
             "draining": self.engine.ledger.draining,

@@ -28,7 +28,7 @@ from drfd.core.model.job import Job, JobState, Outcome
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, NO_NODES, Nodes, home_and_others
-from drfd.daemon.handlers.doctor import node_warnings
+from drfd.daemon.handlers.doctor import node_warnings, nodeless_jobs, nodeless_warnings
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.links import Links
@@ -296,6 +296,22 @@ async def test_a_job_of_a_node_that_is_configured_no_more_is_not_taken_for_lost(
         assert await b.orders(b.atlas, "terminate") == [("terminate", 1)]
         b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
         await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
+
+
+async def test_jobs_on_nodes_that_are_configured_no_more_are_named(two: Open) -> None:
+    async with two() as b:
+        await b.submit("n1")
+        b.n1.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        assert nodeless_jobs(b.engine.ledger) == {}
+        b.engine.adopt(replace(RULES, axes=Axes(nodes=NODES[:1])))
+        found = nodeless_jobs(b.engine.ledger)
+        assert found == {(1, 1): "n1"}
+        assert nodeless_warnings(found) == [
+            "jobs are on the node n1, which is not configured: 1; they stay as they are until "
+            "[nodes.n1] is there again"
+        ]
+    assert nodeless_warnings({}) == []
 
 
 def test_jobs_on_no_node_are_those_of_the_own_launcher() -> None:
