@@ -303,7 +303,8 @@ def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(
 ) -> None:
     cluster.ask("scontrol", "update", "nodename=n1", "state=drain", "reason=new fan")
     try:
-        said = "Slurm says that it is drained: new fan"
+        resume = "scontrol update NodeName=n1 State=RESUME ends that"
+        said = f"Slurm says that it is drained: new fan ({resume})"
         wait_for("a word of it", lambda: nodes_of(instance)["n1"]["text"] == said)
         assert nodes_of(instance)["n1"]["state"] == "away"
         assert f"n1 is away: {said}\n" in instance.drf("nodes").stdout

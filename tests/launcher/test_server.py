@@ -27,7 +27,7 @@ from drfd.launcher.attempt_files import (
 )
 from drfd.launcher.protocol import Grant, Message, encode, launch_message, signal_message
 from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
-from drfd.launcher.slurm.mapping import ENDED_BY_SLURM, FORGOTTEN, NODE_FAILED
+from drfd.launcher.slurm.mapping import ENDED_BY_SLURM, FORGOTTEN, NODE_FAILED, NOT_STARTED
 from drfd.launcher.system import process
 from kernel import lingering
 from launcher.rig import (
@@ -1203,7 +1203,7 @@ def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
 
 def test_the_controller_has_a_sentence_for_each_of_these_words() -> None:
     words = {CRASH, RUNNER_GONE, SHUTDOWN, STOPPED}
-    assert set(LOSSES) == words | {NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM}
+    assert set(LOSSES) == words | {NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM, NOT_STARTED}
 
 
 @pytest.mark.parametrize("alive", [True, False])

@@ -18,6 +18,7 @@ from drfd.core.model.stimuli import AttemptEnded
 from drfd.devices.gpu import GPU
 
 MACHINE_CRASH = "MACHINE_CRASH"
+SLURM_NOT_STARTED = "SLURM_NOT_STARTED"
 #: Causes of an unknown outcome: the stable code that the launcher reports, and a sentence.
 LOSSES = {
     "MACHINE_SHUTDOWN": "the machine was shut down or restarted in order while it ran",
@@ -33,6 +34,10 @@ LOSSES = {
     "NODE_FAILED": "its node went down, or did not answer, while it ran",
     "SLURM_FORGOT": "Slurm does not know the job any more, and has told no end of it",
     "SLURM_ENDED": "Slurm has ended it for a reason of its own, and not at drfd's order",
+    SLURM_NOT_STARTED: (
+        "Slurm could not start its program on the node, mostly because the directory of its output "
+        "file is not there; the log of slurmd on the node tells more"
+    ),
 }
 #: Code for a cause that the launcher does not know, or that this version does not know.
 UNKNOWN_LOSS = "UNKNOWN"

@@ -30,7 +30,13 @@ from enum import StrEnum
 from signal import Signals
 
 from drfd.core.amounts.resources import NOTHING
-from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
+from drfd.core.decisions.outcome import (
+    SLURM_NOT_STARTED,
+    more_gpu_memory,
+    more_memory,
+    round_size,
+    within_gpu,
+)
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import Job, Outcome, Usage
 from drfd.devices.gpu import GPU
@@ -300,7 +306,8 @@ def _signal(number: int, usage: Usage | None) -> Iterator[EndNote]:
 def _lost(job: Job, usage: Usage | None) -> Iterator[EndNote]:
     if usage is not None:
         yield UsedBeforeLoss(_resources_used(job, usage))
-    yield WorkUnknown()
+    if job.loss != SLURM_NOT_STARTED:
+        yield WorkUnknown()
 
 
 def _ran(job: Job, usage: Usage) -> Ran:

@@ -164,7 +164,7 @@ def doctor_view(
         "private": private_view(link.hello),
         "entry": entry_view(link.hello),
         "processes": link.hello.get("processes"),
-        "gres": {name: list(each) for name, each in site.rules.axes.instances},
+        "gres": {name: list(each) for name, each in own_countables(site).items()},
         "disks": disks,
         "capacity": resources_view(site.rules.axes.resources(site.rules.shares.capacity)),
         "warnings": [
@@ -205,7 +205,7 @@ def node_warnings(axes: Axes, links: Link | Links) -> list[str]:
 
 
 def _shortages(node: Node, facts: NodeFacts) -> list[str]:
-    """Return of what the configuration gives out more than Slurm has on the node."""
+    """Return of what the configuration gives out more than Slurm does on the node."""
     cores, memory_bytes = node.capacity.cores_milli // 1000, node.capacity.memory_bytes
     found = []
     if cores > facts.cores:
@@ -213,14 +213,32 @@ def _shortages(node: Node, facts: NodeFacts) -> list[str]:
     if memory_bytes > facts.memory_bytes:
         there = show_size(facts.memory_bytes)
         found.append(f'memory = "{show_size(memory_bytes)}", but Slurm has {there} there')
-    return [f"[nodes.{node.name}] {text}: drfd gives out more than there is" for text in found]
+    found = [f"[nodes.{node.name}] {text}: drfd gives out more than there is" for text in found]
+    if facts.threads > 1:
+        found.append(
+            f"node {node.name}: Slurm gives {facts.threads} CPUs, as threads of a core, to one job"
+            f" together, so that jobs wait in Slurm: write CPUs={facts.cores} for {node.name} in "
+            "slurm.conf without sockets, cores and threads"
+        )
+    return found
+
+
+def own_countables(site: Site) -> dict[str, tuple[str, ...]]:
+    """Return the instances of the controller's own machine, by resource. One that other nodes alone
+    have is left out."""
+    here = {each.name for each in site.countables}
+    return {
+        name: instances
+        for name, instances in site.rules.axes.instances
+        if instances or name in here
+    }
 
 
 def countable_controls(site: Site, hello: Message) -> dict[str, str]:
     """Return how the instances of each countable resource are kept from jobs without them."""
     by_name = {each.name: each for each in site.countables}
     found = {}
-    for name, _ in site.rules.axes.instances:
+    for name in own_countables(site):
         resource = by_name.get(name)
         if resource is None or not (resource.devices or name == GPU):
             found[name] = _GIVEN_OUT
@@ -235,7 +253,7 @@ def countable_controls(site: Site, hello: Message) -> dict[str, str]:
 def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
     """Return what is measured of GPUs; empty if the configuration has none, or while the launcher
     is away."""
-    if all(name != GPU for name, _ in site.rules.axes.instances) or not link.hello:
+    if GPU not in own_countables(site) or not link.hello:
         return {}
     if not link.hello.get("measures_gpus"):
         return {_GPU_USE: "not measured: drfd-launcher is of an older version"}

@@ -469,6 +469,8 @@ class NodeFacts(Struct, frozen=True):
     #: What is allocated there to jobs that are not drfd's.
     outside_cores: int = 0
     outside_memory_bytes: int = 0
+    #: How many of `cores` are given out together, as the hardware threads of one core.
+    threads: int = 1
 
 
 class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=True):

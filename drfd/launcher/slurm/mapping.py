@@ -11,6 +11,7 @@ from drfd.launcher.protocol import LaunchOrder
 
 #: Why the end of an attempt is not known: codes of `core.decisions.outcome.LOSSES`.
 NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM = "NODE_FAILED", "SLURM_FORGOT", "SLURM_ENDED"
+NOT_STARTED = "SLURM_NOT_STARTED"
 
 #: States in which a job holds its resources, or may do so again. COMPLETING is among them.
 _WAITING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"))
@@ -34,10 +35,12 @@ _FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "NodeList", "Name
 LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
 
 #: The fields that are asked of each node. The reason, which may hold anything, comes last.
-_NODE_FIELDS = ("%N", "%T", "%c", "%m", "%E")
+_NODE_FIELDS = ("%N", "%T", "%c", "%m", "%X", "%Y", "%E")
 LIST_NODES = ("sinfo", "-h", "-a", "-N", "-o", "|".join(_NODE_FIELDS))
 #: States in which a node starts jobs, perhaps after it has been switched on.
 _OPEN = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
+#: States that last until somebody ends them, also when their cause is gone.
+_KEPT = frozenset(("down", "drained", "draining"))
 #: What may follow a state: that the node is switched off or on, is to be rebooted or is in a
 #: reservation. With "*" it does not answer.
 _MARKS = "~#!%$@^-+"
@@ -81,7 +84,8 @@ class SlurmJob:
     id: int
     uid: int
     state: str
-    #: As wait(2) gives it.
+    #: As wait(2) gives it; or a number of Slurm's, 4021 for example, if there was no program to
+    #: wait for.
     wait_status: int
     #: Seconds since 1970 by slurmctld's clock, or None.
     ended_at_s: float | None
@@ -122,6 +126,9 @@ class SlurmNode:
     #: What is allocated there to jobs that are not drfd's.
     outside_cores: int = 0
     outside_memory_bytes: int = 0
+    #: How many of `cores` Slurm gives out together: the hardware threads of a core, if it counts
+    #: them as cores and knows which belong together.
+    threads: int = 1
 
     def facts(self) -> dict[str, object]:
         return asdict(self)
@@ -171,10 +178,12 @@ def read_nodes(text: str) -> dict[str, SlurmNode]:
         fields = line.split("|", len(_NODE_FIELDS) - 1)
         if len(fields) != len(_NODE_FIELDS):
             continue
-        name, state, cores, mebi, reason = (field.strip() for field in fields)
-        if _is_number(cores) and _is_number(mebi):
-            fault = _fault(state, "" if reason == "none" else reason)
-            found[name] = SlurmNode(int(cores), int(mebi) * _MEBI, fault)
+        name, state, cores, mebi, sockets, per_socket, reason = (field.strip() for field in fields)
+        if all(map(_is_number, (cores, mebi, sockets, per_socket))):
+            fault = _fault(name, state, "" if reason == "none" else reason)
+            whole = int(sockets) * int(per_socket)
+            threads = max(1, int(cores) // whole) if whole else 1
+            found[name] = SlurmNode(int(cores), int(mebi) * _MEBI, fault, threads=threads)
     return found
 
 
@@ -247,14 +256,15 @@ def read_boot(text: str) -> tuple[int, float] | None:
     return int(boot), total_s + _MISSING_MORE_S
 
 
-def _fault(state: str, reason: str) -> str:
+def _fault(name: str, state: str, reason: str) -> str:
     """Return why a node in this state starts no jobs, or nothing if it does."""
     about = f": {reason}" if reason else ""
     if state.endswith("*"):
         return f"Slurm says that it does not answer ({state[:-1]}){about}"
     if state.rstrip(_MARKS) in _OPEN:
         return ""
-    return f"Slurm says that it is {state}{about}"
+    cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if state in _KEPT else ""
+    return f"Slurm says that it is {state}{about}{cure}"
 
 
 def _is_number(text: str) -> bool:
@@ -274,7 +284,9 @@ def noted_end(state: str, status: int, at_s: float, mono_s: float) -> Record:
     """Return the record of an end in this state, with this status as wait(2) gives it."""
     code, number = None, None
     loss = None
-    if state in _EXITED:
+    if _is_unstarted(state, status):
+        loss = NOT_STARTED
+    elif state in _EXITED:
         number = status & 0x7F or None
         code = None if number is not None else status >> 8 & 0xFF
     elif state in _TERMINATED:
@@ -285,6 +297,12 @@ def noted_end(state: str, status: int, at_s: float, mono_s: float) -> Record:
     return end_record(
         at_s=at_s, mono_s=mono_s, exit_code=code, signal=number, is_oom=is_oom, loss=loss
     ) | {"state": state}
+
+
+def _is_unstarted(state: str, status: int) -> bool:
+    """Return whether the node could not start the job's program. No program ends with a signal and
+    an exit code, as Slurm's numbers look."""
+    return state == "FAILED" and status & 0x7F != 0 and status >> 8 != 0
 
 
 def _end_time(job: SlurmJob, now_s: float, began_s: float | None) -> float:

@@ -186,6 +186,11 @@ def test_a_lost_job_tells_what_was_seen_of_it() -> None:
     ]
 
 
+def test_work_that_never_began_is_not_unknown() -> None:
+    lost = replace(job(Outcome.LOST), usage=None, loss="SLURM_NOT_STARTED")
+    assert end_notes(lost) == []
+
+
 def test_what_helps_when_a_launch_has_failed() -> None:
     failed = job(Outcome.LAUNCH_FAILED, "there is no command x in the job's PATH")
     assert end_notes(failed) == [LaunchFault.NOT_IN_PATH]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, survey
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.handlers.doctor import (
@@ -15,6 +16,7 @@ from drfd.daemon.handlers.doctor import (
     countable_controls,
     cures,
     disk_control,
+    own_countables,
     private_view,
 )
 from drfd.devices.gpus import Gpu
@@ -187,3 +189,19 @@ def test_a_resource_is_controlled_as_far_as_its_devices_are_known_and_can_be_hid
     )
     there = replace(site, gpus=(gpu,))
     assert countable_controls(there, {"hiding": [True, "so"]})["gpu"] == "enforced: so"
+
+
+def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path: Path) -> None:
+    nodes = (
+        NodeConfig(name="head", engine="local"),
+        NodeConfig(
+            name="n1", engine="slurm", cores_milli=4000, memory_bytes=1 << 34, gres=(("gpu", 2),)
+        ),
+    )
+    machine = Machine(cores_milli=1000, memory_bytes=1 << 34)
+    site = survey(Config(nodes=nodes), machine, tmp_path)
+    assert dict(site.rules.axes.instances) == {"gpu": ()}
+    assert own_countables(site) == countable_controls(site, {"hiding": [True, "so"]}) == {}
+    none = CountableResource(name="gpu", instances=())
+    own = survey(Config(nodes=nodes, countables=(none,)), machine, tmp_path)
+    assert own_countables(own) == {"gpu": ()}

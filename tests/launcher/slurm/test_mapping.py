@@ -57,6 +57,9 @@ def test_a_list_has_drfds_jobs_alone() -> None:
         ("FAILED", 7 << 8, 7, None, False, None),
         ("FAILED", 9, None, 9, False, None),
         ("FAILED", 139, None, 11, False, None),
+        ("FAILED", 53, None, 53, False, None),
+        # The number with which Slurm says that it could not start the program.
+        ("FAILED", 4021, None, None, False, "SLURM_NOT_STARTED"),
         ("CANCELLED", 0, None, 15, False, None),
         ("TIMEOUT", 0, None, 15, False, None),
         # A process of it was killed for memory, and the first one has ended well.
@@ -159,6 +162,9 @@ def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
     assert may_pass(complaint) is passes
 
 
+RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "fault"),
     [
@@ -173,23 +179,35 @@ def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
         ("idle", "was slow", ""),
         ("idle*", "none", "Slurm says that it does not answer (idle)"),
         ("down*", "Not responding", "Slurm says that it does not answer (down): Not responding"),
-        ("down", "a|b", "Slurm says that it is down: a|b"),
-        ("drained", "new fan", "Slurm says that it is drained: new fan"),
-        ("draining", "new fan", "Slurm says that it is draining: new fan"),
+        ("down", "a|b", f"Slurm says that it is down: a|b{RESUME}"),
+        ("drained", "new fan", f"Slurm says that it is drained: new fan{RESUME}"),
+        ("draining", "new fan", f"Slurm says that it is draining: new fan{RESUME}"),
         ("maint", "none", "Slurm says that it is maint"),
         ("something", "none", "Slurm says that it is something"),
     ],
 )
 def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
-    assert read_nodes(f"n1|{state}|4|4000|{reason}\n") == {"n1": node}
+    assert read_nodes(f"n1|{state}|4|4000|1|4|{reason}\n") == {"n1": node}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "sockets", "cores_of_each", "threads"),
+    [(32, 2, 8, 2), (32, 32, 1, 1), (16, 2, 8, 1), (8, 2, 8, 1), (8, 0, 0, 1)],
+)
+def test_threads_that_slurm_gives_out_together_are_told_by_its_count_of_cores(
+    cpus: int, sockets: int, cores_of_each: int, threads: int
+) -> None:
+    """With its topology, Slurm starts one job at most on the two threads of a core."""
+    line = f"n1|idle|{cpus}|4000|{sockets}|{cores_of_each}|none\n"
+    assert read_nodes(line)["n1"].threads == threads
 
 
 OWN, OTHER = "a" * 32, "b" * 32
 
 
 def test_what_others_have_on_nodes_is_counted_without_the_own_jobs() -> None:
-    nodes = mapping.read_nodes("n1|idle|8|8000|none\nn2|idle|8|8000|none\n")
+    nodes = mapping.read_nodes("n1|idle|8|8000|8|1|none\nn2|idle|8|8000|8|1|none\n")
     text = "\n".join(
         [
             f"cpu=4,mem=2G,node=1,billing=4|n1|{OWN}.1.1|",
@@ -223,5 +241,7 @@ def test_a_list_of_nodes_has_each_name(names: str, each: list[str]) -> None:
 
 
 def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> None:
-    text = "n1|idle|4|4000|none\nsinfo: error\nn1|idle|4|4000|none\nn2|idle|?|4000|none\n"
+    text = (
+        "n1|idle|4|4000|4|1|none\nsinfo: error\nn1|idle|4|4000|4|1|none\nn2|idle|?|4000|4|1|none\n"
+    )
     assert [*read_nodes(text)] == ["n1"]

@@ -166,6 +166,18 @@ def test_a_signal_that_ends_a_job_is_named(
     assert (end["exit_code"], end["signal"]) == (None, number)
 
 
+def test_a_job_that_its_node_cannot_start_was_killed_by_no_signal(
+    slurm: SlurmLauncherProcess, jobs_dir: Path
+) -> None:
+    """Slurm's number for it looks like signal 53."""
+    controller = slurm.connect()
+    asked = job("true", jobs_dir, stdout=str(jobs_dir / "nosuch/out"))
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    end = controller.take("ended", id=asked.id)
+    assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "SLURM_NOT_STARTED")
+
+
 def test_a_job_gets_the_signals_that_are_ordered(
     slurm: SlurmLauncherProcess, jobs_dir: Path
 ) -> None:
@@ -375,11 +387,16 @@ def test_the_nodes_and_what_is_the_matter_with_each_are_reported(
     until("nodes", lambda: faults(controller) == {"n1": "", "n2": ""}, lambda: controller.nodes)
     assert controller.nodes is not None
     assert controller.nodes["nodes"]["n1"] == {
-        "cores": 4, "memory_bytes": 4000 << 20, "fault": "",
-        "outside_cores": 0, "outside_memory_bytes": 0,
-    }  # fmt: skip
+        "cores": 4,
+        "memory_bytes": 4000 << 20,
+        "fault": "",
+        "threads": 1,
+        "outside_cores": 0,
+        "outside_memory_bytes": 0,
+    }
     cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=new fan")
-    said = "Slurm says that it is drained: new fan"
+    resume = "scontrol update NodeName=n2 State=RESUME ends that"
+    said = f"Slurm says that it is drained: new fan ({resume})"
     until(
         "its drain", lambda: faults(controller) == {"n1": "", "n2": said}, lambda: controller.nodes
     )
