@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.common.errors import HostError
-from drfd.slurm.files import EVENT, GATE_FILE, event_script, gate_script
+from drfd.slurm.files import EVENT, GATE_FILE, MORE_CONF, event_script, gate_script
 from drfd.slurm.settings import CGROUP_CONF, SLURM_CONF
 
 #: Programs that it consists of, and one of Slurm's commands → the packages that have them, as
@@ -32,8 +32,6 @@ _START_S, _ANSWER_S = 120.0, 60.0
 #: Seconds that the jobs have to end, and then each process.
 _JOBS_S, _PROCESS_S = 20.0, 10.0
 _LIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING")
-#: The file that slurm.conf includes.
-MORE_CONF = "drfd.conf"
 #: For jobs that Slurm neither limits nor measures, so that no cgroups are needed.
 _WITHOUT_LIMITS = """\
 ProctrackType=proctrack/linuxproc
