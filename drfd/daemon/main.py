@@ -44,8 +44,9 @@ from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.linux import own_process, service
-from drfd.slurm.files import EVENT, NAMES, Layout, files
+from drfd.slurm.files import EVENT, MORE_CONF, NAMES, Layout, files
 from drfd.slurm.running import running_differences
+from drfd.slurm.settings import SLURM_CONF
 from drfd.wording.waits import limit_hours_text
 
 log = logging.getLogger("drfd")
@@ -374,9 +375,13 @@ def slurm_conf(options: argparse.Namespace) -> None:
     if options.file is not None:
         print(texts[options.file], end="")
         return
+    included = layout.directory / MORE_CONF
+    heads = {
+        SLURM_CONF: f'{included}, for the line "Include {included}" in {SLURM_CONF}',
+        EVENT: f"{layout.directory / EVENT}, mode 755",
+    }
     for name, text in texts.items():
-        mode = ", mode 755" if name == EVENT else ""
-        print(f"### {layout.directory / name}{mode}\n{text}")
+        print(f"### {heads.get(name, layout.directory / name)}\n{text}")
 
 
 def print_metrics(options: argparse.Namespace) -> None:

@@ -33,6 +33,8 @@ from drfd.slurm.settings import (
 )
 
 EVENT, GATE_FILE = "drfd-event", "job_submit.lua"
+#: The file with the lines for slurm.conf, which includes it.
+MORE_CONF = "drfd.conf"
 #: Names of the files, in the order in which they are printed.
 NAMES = (SLURM_CONF, CGROUP_CONF, GATE_FILE, EVENT)
 #: Targets of the link at a start that was refused, because of the attempt or because of the id.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.common.errors import HostError
-from drfd.slurm.files import EVENT, GATE_FILE, event_script, gate_script
+from drfd.slurm.files import EVENT, GATE_FILE, MORE_CONF, event_script, gate_script
 from drfd.slurm.settings import CGROUP_CONF, SLURM_CONF
 
 #: Programs that it consists of, and one of Slurm's commands → the packages that have them, as
@@ -35,8 +35,6 @@ _JOBS_S, _PROCESS_S = 20.0, 10.0
 #: Seconds that processes of jobs have to end by themselves once Slurm has ended.
 _LEAVE_S = 2.0
 _LIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING")
-#: The file that slurm.conf includes.
-MORE_CONF = "drfd.conf"
 #: For jobs that Slurm neither limits nor measures, so that no cgroups are needed.
 _WITHOUT_LIMITS = """\
 ProctrackType=proctrack/linuxproc

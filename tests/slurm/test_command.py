@@ -41,7 +41,10 @@ def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) 
         assert capsys.readouterr() == (text, "")
     assert run(*where) == 0
     everything = capsys.readouterr().out
-    assert all(f"### {tmp_path / name}" in everything for name in NAMES)
+    # The lines for slurm.conf are no whole one, which has the site's own, too.
+    more = tmp_path / "drfd.conf"
+    assert f'### {more}, for the line "Include {more}" in slurm.conf\n' in everything
+    assert all(f"### {tmp_path / name}" in everything for name in NAMES[1:])
     assert all(text in everything for text in texts.values())
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.slurm.private import MORE_CONF, PrivateNode, PrivateSlurm, files_without_limits
+from drfd.slurm.files import MORE_CONF
+from drfd.slurm.private import PrivateNode, PrivateSlurm, files_without_limits
 from instance import wait_for
 from slurm_cluster import missing, processes_of
 
