@@ -384,8 +384,6 @@ def _second_attempt(instance: Instance, job_id: int) -> dict[str, Any] | None:
 def test_a_job_that_its_user_ends_by_scancel_has_failed(
     instance: Instance, cluster: Cluster
 ) -> None:
-    """Before slurmctld has died: afterwards it gives ids twice, and of a cancelled job with such an
-    id nobody knows who has ended it."""
     runs = instance.submit(*BIG, "--node", "n1", "--", "sleep", "1000")
     instance.wait_state(runs, "RUNNING")
     (own,) = (name for name, state, _ in cluster.jobs() if state == "RUNNING")
@@ -413,8 +411,8 @@ def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(
         assert instance.show(runs)["state"] == "RUNNING"
     finally:
         cluster.start_controller()
-    job = instance.wait_end(waits)
-    assert (job["state"], job["attempt"]) == ("COMPLETED", 1)
+    # Perhaps not as its first attempt: slurmctld may have given it the id of the one that runs.
+    assert instance.wait_end(waits)["state"] == "COMPLETED"
     assert instance.output(waits) == "on n2\n"
     (instance.work / "gate").touch()
     job = instance.wait_end(runs)

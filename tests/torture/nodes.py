@@ -163,7 +163,7 @@ class Torture:
     _next_look: float = 0.0
 
     def run(self, kills: int) -> None:
-        for number in range(kills):
+        while (number := self.report.kills.total()) < kills:
             is_fresh = self.chance.random() < 0.4
             if is_fresh:
                 for _ in range(self.chance.randint(1, 3)):
@@ -228,6 +228,7 @@ class Torture:
             self._go_on(0.1)
 
     def _kill(self, whom: tuple[str, ...]) -> None:
+        killed = []
         for name in whom:
             if name == "controller":
                 if self.victim.is_dead():
@@ -245,8 +246,10 @@ class Torture:
                 self.cluster.kill(name)
                 self._away[name] = time.monotonic() + self.chance.choice(_AWAY_S)
             self._mortal_at[name] = time.monotonic() + self.chance.choice(_LIVES_S[name])
-            print(f"{time.strftime('%T')} kill {name}", file=sys.stderr)
-        self.report.kills["+".join(whom)] += 1
+            killed.append(name)
+        if killed:
+            print(f"{time.strftime('%T')} killed: {' '.join(killed)}", file=sys.stderr)
+            self.report.kills["+".join(killed)] += 1
 
     def _go_on(self, seconds: float) -> None:
         """Submit, cancel, and start again who is dead, for so long."""

@@ -27,8 +27,8 @@ _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 #: What is shown where a job has no node.
 _NO_NODES = ("", "(null)", "N/A", "n/a")
 _TERM = 15
-#: States after which no node has a process of the job.
-GONE = frozenset((*_EXITED, "TIMEOUT", _OUT_OF_MEMORY))
+#: States after which no node has a process of the job: all but those of lost nodes.
+GONE = frozenset((*_EXITED, *_TERMINATED, _OUT_OF_MEMORY))
 
 #: The fields that are asked of each job. The comment, which may hold anything, comes last.
 _FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "NodeList", "Name", "Comment")

@@ -87,6 +87,8 @@ _SUBMISSIONS, _MOST_ATTEMPTS = 8, 20_000
 _AGAIN_S = 2.0
 #: The file with the journals whose jobs are this launcher's.
 _INSTANCES = "instances"
+#: The file with the attempts that Slurm does not know, and since when.
+_MISSING = "missing"
 _MOST_DATAGRAM = 4096
 #: Number of paths of a submission.
 _PATHS = 3
@@ -164,8 +166,10 @@ class SlurmLauncher:
     _submitted_after: dict[Key, int] = field(default_factory=dict)
     #: The last list that was asked for before an attempt's note of its end was seen.
     _noted_at: dict[Key, int] = field(default_factory=dict)
-    #: When each attempt was first missing in a list.
+    #: Since when each attempt that lists lack was missing when all nodes were told to register.
     _missing: dict[Key, float] = field(default_factory=dict)
+    #: Those of them for which Slurm has not answered yet that it has told the nodes.
+    _unregistered: set[Key] = field(default_factory=set)
     #: The list at which all nodes were told to register, and when they may be told again.
     _registering: int = -1
     _register_due_mono_s: float = 0.0
@@ -214,6 +218,7 @@ class SlurmLauncher:
         self._selector.register(wake_out, selectors.EVENT_READ, self._quit)
         for key in attempt_files.keys(self.attempts_fd):
             self._read(key)
+        self._missing = self._read_missing()
         self._hurry()
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
@@ -602,7 +607,9 @@ class SlurmLauncher:
             attempt = self._known.get(name.key)
             is_ours = attempt is not None and self._name(name.key) == name
             for job in jobs:
-                if job.is_over or (is_ours and attempt and not attempt.is_over):
+                # One that is completing is being ended.
+                is_at_end = job.is_over or job.state == "COMPLETING"
+                if is_at_end or (is_ours and attempt and not attempt.is_over):
                     continue
                 # A submission that arrived after all, or whose end was reported before.
                 log.warning("event=stray-job job=%d slurm=%d", name.key[0], job.id)
@@ -728,25 +735,31 @@ class SlurmLauncher:
                 self._end_submission(key)
                 self._fail(key, each.failed)
             return
-        if attempt.submitted is None:
+        if attempt.submitted is None and not self._is_to_stop(key):
             # An earlier launcher has ended before it submitted; the controller orders it again.
             return
         if number <= self._submitted_after.get(key, 0):
             return
         self._lose(key)
 
+    def _is_to_stop(self, key: Key) -> bool:
+        """Return whether the controller wants the attempt to end, so that it orders it no more."""
+        wish = self._wishes.get(key)
+        return wish is not None and (wish.terminate or wish.kill)
+
     def _lose(self, key: Key) -> None:
         """Have an attempt that has not begun wait for another submission. Record an unknown end of
         any other, when no node can have a process of it any more."""
         now = time.monotonic()
         if self._known[key].running is None and self.starts.close(self._name(key)):
-            self._missing.pop(key, None)
+            self._is_there(key)
             self._fail(key, failure(_FORGOTTEN_BEFORE, Shortage(JOB, "slurm", "EAGAIN")))
             return
         if key not in self._missing:
             if not self._have_registered(now):
                 return
             self._missing[key] = now
+            self._unregistered.add(key)
         if now - self._missing[key] < _FORGOTTEN_S:
             self._hurry(_FORGOTTEN_S)
             return
@@ -768,10 +781,47 @@ class SlurmLauncher:
         return True
 
     def _told_to_register(self, answer: Answer) -> None:
-        if not answer.is_good:
-            # All waits begin again.
-            self._missing.clear()
-            self._slurm_boot = 0
+        if answer.is_good:
+            self._unregistered.clear()
+            self._write_missing()
+            return
+        # The waits begin again.
+        for key in self._unregistered:
+            self._missing.pop(key, None)
+        self._unregistered.clear()
+        self._slurm_boot = 0
+
+    def _is_there(self, key: Key) -> None:
+        """Take an attempt for missing no longer."""
+        if self._missing.pop(key, None) is not None:
+            self._unregistered.discard(key)
+            self._write_missing()
+
+    def _write_missing(self) -> None:
+        """Keep what is missing for the next launcher, should this one die: it waits only for what
+        is left of the time. After a start of this machine the file says nothing."""
+        since = {
+            attempt_files.file_name(key): at
+            for key, at in self._missing.items()
+            if key not in self._unregistered
+        }
+        new = self.state / f"{_MISSING}.new"
+        try:
+            new.write_text(json.dumps({"boot_id": self._boot_id, "since": since}))
+            new.rename(self.state / _MISSING)
+        except OSError as error:
+            log.warning("event=missing-not-written error=%s", error.strerror)
+
+    def _read_missing(self) -> dict[Key, float]:
+        try:
+            said = json.loads((self.state / _MISSING).read_text())
+            if said["boot_id"] != self._boot_id:
+                return {}
+            since = {str(name): float(at) for name, at in said["since"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+        names = {attempt_files.file_name(key): key for key in self._known}
+        return {names[name]: at for name, at in since.items() if name in names}
 
     def _is_slurms_own(self, key: Key, job: SlurmJob) -> bool:
         """Return whether Slurm itself has cancelled a job: because the attempt had started before;
@@ -795,7 +845,7 @@ class SlurmLauncher:
         if is_over and self._is_slurms_own(key, job):
             self._lose(key)
             return
-        self._missing.pop(key, None)
+        self._is_there(key)
         if is_over:
             began_s = self._known[key].created["at_s"]
             self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
@@ -808,7 +858,7 @@ class SlurmLauncher:
             self._append(key, "running", {"at_s": time.time()})
         reach("slurm.before-end-record")
         self._append(key, "ended", record)
-        self._missing.pop(key, None)
+        self._is_there(key)
         self._signals.pop(key, None)
         self._report(key)
 
@@ -871,7 +921,7 @@ class SlurmLauncher:
         del self._known[key]
         del self._wishes[key]
         self._signals.pop(key, None)
-        self._missing.pop(key, None)
+        self._is_there(key)
         self._submitted_after.pop(key, None)
         self._noted_at.pop(key, None)
         self._tell("removed", key)

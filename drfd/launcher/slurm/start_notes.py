@@ -22,7 +22,7 @@ from drfd.linux.descriptors import opened
 #: Seconds for which the note of an attempt is kept that is not known any more. slurmctld forgets
 #: some seconds of what it did; an old copy of its state may know less.
 _KEEP_S = 24 * 3600.0
-_CLOSED, _ENDED = "closed", "ended"
+_CLOSED, _END_MARK = "closed", ".ended"
 _END = re.compile(r"([A-Z_]+):([0-9]{1,3}):([0-9]{1,3})", re.ASCII)
 
 
@@ -47,7 +47,7 @@ class StartNotes:
     def end(self, name: Name) -> tuple[str, int] | None:
         """Return the state in which the attempt has ended, and its status as wait(2) gives it; None
         if no end was noted."""
-        target = self._target(self.directory / f"{name}.{_ENDED}")
+        target = self._target(self.directory / f"{name}{_END_MARK}")
         found = _END.fullmatch(target or "")
         return None if found is None else (found[1], int(found[2]) << 8 | int(found[3]) & 0x7F)
 
@@ -57,7 +57,7 @@ class StartNotes:
         because Slurm does not run it."""
         path = self.directory / str(name)
         try:
-            if not any(_is_id(entry) for entry in self._entries()):
+            if not any(_is_id(entry) or entry.endswith(_END_MARK) for entry in self._entries()):
                 return False
             path.symlink_to(_CLOSED)
             with opened(self.directory, os.O_RDONLY | os.O_DIRECTORY) as fd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -267,6 +268,27 @@ def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(
     remove(controller, (asked.id, 1))
     assert comments(cluster, (asked.id, 1)) == ["COMPLETED"]
     assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("command", ["terminate", "kill"])
+def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_starts(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, command: str
+) -> None:
+    """Its controller orders no launch of it any more, and waits for its end."""
+    controller = slurm.connect()
+    ran(slurm, controller, jobs_dir)
+    (slurm.failpoints / "slurm.before-submission").write_text("self")
+    asked = job("echo once >> runs", jobs_dir)
+    controller.launch(asked)
+    slurm.process.wait(WAIT_S)
+    slurm.start()
+    controller = slurm.connect()
+    controller.ask(command, (asked.id, 1))
+    # A postponed launch of a job that is to stop is its end.
+    controller.take("shortage", id=asked.id)
+    remove(controller, (asked.id, 1))
+    assert comments(cluster, (asked.id, 1)) == []
+    assert not (jobs_dir / "runs").exists()
 
 
 def test_an_end_while_no_launcher_runs_is_reported_later(
@@ -591,6 +613,33 @@ def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
     controller.take("up", id=asked.id, attempt=2)
     assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
     assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def test_the_next_launcher_waits_only_for_the_rest_until_a_job_is_lost(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """Launchers that always die within the ten seconds would keep the job for ever."""
+    controller = slurm.connect()
+    first = ran(slurm, controller, jobs_dir)
+    before = saved(cluster, f"{JOURNAL}.{first}.1")
+    asked = job("touch begun; sleep 1000", jobs_dir)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    until("its first line", (jobs_dir / "begun").exists)
+    set_back(cluster, before)
+    missing = slurm.state / "missing"
+    name = f"{asked.id}.1"
+    until("a note", lambda: missing.exists() and name in json.loads(missing.read_text())["since"])
+    slurm.kill()
+    noted = json.loads(missing.read_text())
+    missing.write_text(json.dumps({**noted, "since": {name: 0.0}}))
+    told = (cluster.path / "slurmctld.log").read_text().count("Reconfiguration")
+    slurm.start()
+    controller = slurm.connect()
+    controller.take("up", id=asked.id)
+    assert controller.take("ended", id=asked.id)["loss"] == "SLURM_FORGOT"
+    assert (cluster.path / "slurmctld.log").read_text().count("Reconfiguration") == told
+    assert json.loads(missing.read_text())["since"] == {}
 
 
 def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | None:

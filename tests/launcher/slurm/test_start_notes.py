@@ -75,6 +75,11 @@ def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNo
     assert notes.close(RETRY)
     assert notes.first_start(RETRY) is None
     assert (notes.directory / str(RETRY)).is_symlink()
+    # Of those that have ended and gone, there is no id any more.
+    notes.free_id(FIRST, 7)
+    assert not notes.close(Name("b" * 32, (1, 1)))
+    note(notes, f"{FIRST}.ended", "FAILED:3:0")
+    assert notes.close(Name("b" * 32, (1, 1)))
 
 
 def test_how_an_attempt_has_ended(notes: StartNotes) -> None:
