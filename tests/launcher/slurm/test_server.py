@@ -633,12 +633,12 @@ def test_the_next_launcher_waits_only_for_the_rest_until_a_job_is_lost(
     slurm.kill()
     noted = json.loads(missing.read_text())
     missing.write_text(json.dumps({**noted, "since": {name: 0.0}}))
-    told = (cluster.path / "slurmctld.log").read_text().count("Reconfiguration")
+    told = (cluster.directory / "slurmctld.log").read_text().count("Reconfiguration")
     slurm.start()
     controller = slurm.connect()
     controller.take("up", id=asked.id)
     assert controller.take("ended", id=asked.id)["loss"] == "SLURM_FORGOT"
-    assert (cluster.path / "slurmctld.log").read_text().count("Reconfiguration") == told
+    assert (cluster.directory / "slurmctld.log").read_text().count("Reconfiguration") == told
     assert json.loads(missing.read_text())["since"] == {}
 
 
