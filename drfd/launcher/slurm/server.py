@@ -733,7 +733,7 @@ class SlurmLauncher:
                 self._hurry(_LOOK_PAUSE_S)
             elif each.failed is not None:
                 self._end_submission(key)
-                self._fail(key, each.failed)
+                self._end_failed_submission(key, each.failed)
             return
         if attempt.submitted is None and not self._is_to_stop(key):
             # An earlier launcher has ended before it submitted; the controller orders it again.
@@ -741,6 +741,15 @@ class SlurmLauncher:
         if number <= self._submitted_after.get(key, 0):
             return
         self._lose(key)
+
+    def _end_failed_submission(self, key: Key, failed: Record) -> None:
+        """Record that an attempt was not submitted, and keep it from starting if it arrives late:
+        another attempt may run by then. It may also have come, started, and been forgotten."""
+        name = self._name(key)
+        if not self.starts.close(name) and (slurm_id := self.starts.first_start(name)) is not None:
+            self._append(key, "submitted", {"slurm_id": slurm_id, "at_s": time.time()})
+            return
+        self._fail(key, failed)
 
     def _is_to_stop(self, key: Key) -> bool:
         """Return whether the controller wants the attempt to end, so that it orders it no more."""

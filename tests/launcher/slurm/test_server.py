@@ -348,6 +348,31 @@ def test_a_submission_that_got_no_answer_is_found_and_not_repeated(
     assert (jobs_dir / "runs").read_text() == "once\n"
 
 
+def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, tmp_path: Path
+) -> None:
+    """Its job may run as another attempt by then."""
+    ran(slurm, slurm.connect(), jobs_dir)
+    slurm.kill()
+    for name in ("squeue", "sinfo", "scancel", "scontrol"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    (tmp_path / "sbatch").write_text(
+        "#!/bin/sh\necho 'Socket timed out on send/recv' >&2; exit 1\n"
+    )
+    (tmp_path / "sbatch").chmod(0o755)
+    slurm.start("--programs", str(tmp_path))
+    controller = slurm.connect()
+    asked = job("touch runs", jobs_dir)
+    controller.launch(asked)
+    while controller._next()["report"] != "shortage":
+        pass  # what is said of the job before
+    late = f"{JOURNAL}.{asked.id}.1"
+    script = f"touch {jobs_dir}/runs"
+    cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", script)
+    until("its end", lambda: comments(cluster, (asked.id, 1)) == ["CANCELLED"], cluster.jobs)
+    assert not (jobs_dir / "runs").exists()
+
+
 def test_a_job_that_no_attempt_file_knows_is_ended(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
