@@ -710,7 +710,12 @@ def _install(options: argparse.Namespace) -> None:
     config = load_if_there(config_file)
     where = command.InstallTarget(options.root.absolute(), options.dry_run)
     if options.package:
-        command.set_up_package(where, grace_s=config.grace_s, has_cgroups=config.use_cgroups)
+        command.set_up_package(
+            where,
+            grace_s=config.grace_s,
+            has_cgroups=config.use_cgroups,
+            has_slurm=has_slurm(config.nodes),
+        )
         return
     command.install(
         where,

@@ -79,7 +79,9 @@ def uninstall(where: InstallTarget, *, kill_jobs: bool, purge: bool, grace_s: in
     _carry_out(steps, where)
 
 
-def set_up_package(where: InstallTarget, *, grace_s: int, has_cgroups: bool) -> None:
+def set_up_package(
+    where: InstallTarget, *, grace_s: int, has_cgroups: bool, has_slurm: bool
+) -> None:
     """Set up Debian's package, whose files dpkg has put in place. Its scripts call this.
 
     Raises NotPermitted, HostError, and Refused in any other environment.
@@ -95,7 +97,7 @@ def set_up_package(where: InstallTarget, *, grace_s: int, has_cgroups: bool) -> 
     wanted = package.packaged_installation(
         environment, probe.shipped(), grace_s=grace_s, has_cgroups=has_cgroups
     )
-    steps = package.plan_setup(wanted, probe.seen(where.root, wanted))
+    steps = package.plan_setup(wanted, probe.seen(where.root, wanted), has_slurm=has_slurm)
     _carry_out(steps, where)
 
 

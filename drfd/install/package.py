@@ -2,8 +2,9 @@
 
 Units, programs, man pages and the default configuration are files of the package, which
 `packaging/debian/` builds, so dpkg puts them there and removes them. The set-up writes what depends
-on the configuration, and starts or restarts the services in the same order as `drfd install`. It
-never enables a service: `deb-systemd-helper` does, and remembers what the administrator decided.
+on the configuration, and starts or restarts the services in the same order as `drfd install`.
+`deb-systemd-helper` enables them, and remembers what the administrator decided; only whether the
+launcher of Slurm's nodes is enabled is the set-up's to say, because the configuration decides it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Mapping
 
 from drfd.common.errors import Refused
 from drfd.install import plan
-from drfd.install.plan import CONTROLLER, JOBS, LAUNCHER, Environment, InstalledState, Wanted
+from drfd.install.plan import (
+    CONTROLLER,
+    JOBS,
+    LAUNCHER,
+    SLURM_LAUNCHER,
+    Environment,
+    InstalledState,
+    Wanted,
+)
 from drfd.install.steps import MakeDirectory, RemoveEmpty, RemoveFile, RunProgram, Step, WriteFile
 
 #: The package's Python environment.
@@ -21,6 +30,8 @@ PYTHON = f"{ENVIRONMENT}/bin/python"
 UNIT_DIRECTORY = "/usr/lib/systemd/system"
 #: A file that is there where the package is installed, and not where it was only not purged.
 MARK = f"{UNIT_DIRECTORY}/{CONTROLLER}"
+#: The units of the package. That of Slurm's nodes is enabled only where there are some.
+UNITS = (*plan.UNITS, SLURM_LAUNCHER)
 #: The grace time that the package's units are written for: that of a configuration without one.
 GRACE_S = 10
 
@@ -51,10 +62,11 @@ def packaged_installation(
     )
 
 
-def plan_setup(wanted: Wanted, seen: InstalledState) -> list[Step]:
+def plan_setup(wanted: Wanted, seen: InstalledState, *, has_slurm: bool = False) -> list[Step]:
     """Return the steps that follow when dpkg has put the package's files in place.
 
-    A service that the administrator has disabled and stopped stays so.
+    A service that the administrator has disabled and stopped stays so, except the launcher of
+    Slurm's nodes, which is enabled while the configuration has some.
     """
     before = seen.record
     changed = [path for path, content in wanted.files.items() if seen.files.get(path) != content]
@@ -66,12 +78,22 @@ def plan_setup(wanted: Wanted, seen: InstalledState) -> list[Step]:
         steps += [RemoveFile(path), RemoveEmpty(path.rpartition("/")[0])]
     if changed or gone or not has_same_code:
         steps.append(RunProgram(("systemctl", "daemon-reload")))
+    wanted_units = seen.enabled | seen.active
+    # The controller looks for that launcher when it starts.
+    is_other_set = has_slurm != (SLURM_LAUNCHER in wanted_units)
+    if has_slurm and SLURM_LAUNCHER not in seen.enabled:
+        steps.append(RunProgram(("systemctl", "enable", SLURM_LAUNCHER)))
+        wanted_units |= {SLURM_LAUNCHER}
+    if not has_slurm and SLURM_LAUNCHER in wanted_units:
+        steps.append(RunProgram(("systemctl", "disable", "--now", SLURM_LAUNCHER)))
+        wanted_units -= {SLURM_LAUNCHER}
     if JOBS in seen.enabled and JOBS not in seen.active:
         steps.append(_invoke("start", JOBS))
-    for unit in (LAUNCHER, CONTROLLER):
+    for unit in (LAUNCHER, SLURM_LAUNCHER, CONTROLLER):
         # A new bound of the launcher comes with another way to start jobs, which it reads once.
         is_new = unit not in seen.active or ADDITIONS.get(unit) in (*changed, *gone)
-        if unit in seen.enabled | seen.active and (is_new or not has_same_code):
+        is_new |= unit == CONTROLLER and is_other_set
+        if unit in wanted_units and (is_new or not has_same_code):
             steps.append(_invoke("restart", unit))
     if not is_same:
         if plan.STATE not in seen.directories:

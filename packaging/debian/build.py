@@ -245,7 +245,7 @@ def add_service_files(tree: Path) -> None:
         path.name: path.read_text() for path in (ROOT / "systemd").iterdir() if path.is_file()
     }
     fills = plan.unit_fills(package.PYTHON, grace_s=package.GRACE_S, has_cgroups=True)
-    for unit in plan.UNITS:
+    for unit in package.UNITS:
         text = plan.filled(shipped[unit], fills)
         write(below(tree, f"{package.UNIT_DIRECTORY}/{unit}"), text.encode())
     write(tree / "usr/lib/sysusers.d/drfd.conf", shipped["sysusers.conf"].encode())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -20,18 +19,18 @@ import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+import debian_build
+from debian_build import SCRIPT
 from drfd import __version__
 from drfd.daemon.config import Config, parse
 from drfd.install import package, plan
 from drfd_cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "packaging/debian/build.py"
 #: What drfd depends on, as it is installed beside these tests.
 OTHERS = ("anyio", "cgroupspy", "click", "h11", "idna", "markdown-it-py", "mdurl", "msgspec",
           "nvidia-ml-py", "prometheus-client", "psutil", "pygments", "rich", "starlette",
@@ -49,7 +48,7 @@ FILES = {
     "usr/lib/drfd/bin/python",
     f"usr/lib/drfd/lib/python{RUNNING}/site-packages",
     "usr/lib/drfd/pyvenv.cfg",
-    *(f"{UNITS}/{unit}" for unit in plan.UNITS),
+    *(f"{UNITS}/{unit}" for unit in package.UNITS),
     "usr/lib/sysusers.d/drfd.conf",
     "usr/share/bash-completion/completions/drf",
     "usr/share/doc/drfd/CHANGELOG.md.gz",
@@ -65,16 +64,7 @@ FILES = {
 }
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("drfd_debian_build", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-script = load_script()
+script = debian_build.load()
 
 
 def need(program: str, of: str) -> None:
@@ -189,13 +179,13 @@ def test_the_configuration_alone_is_the_administrators(tree: Path) -> None:
 
 @pytest.mark.slow
 def test_the_units_run_the_packages_python_with_the_usual_grace_time(tree: Path) -> None:
-    units = {unit: (tree / UNITS / unit).read_text() for unit in plan.UNITS}
+    units = {unit: (tree / UNITS / unit).read_text() for unit in package.UNITS}
     assert re.findall(r"@[A-Z_]+@", "".join(units.values())) == []
-    for unit in ("drfd.service", "drfd-launcher.service"):
+    for unit in ("drfd.service", "drfd-launcher.service", "drfd-slurm-launcher.service"):
         assert "\nExecStart=/usr/lib/drfd/bin/python -I -m drfd.daemon " in units[unit]
     usual = plan.unit_fills("", grace_s=Config().grace_s, has_cgroups=True)["@STOP_S@"]
     assert f"\nTimeoutStopSec={usual}\n" in units["drfd-jobs.service"]
-    assert not any(path.name in plan.UNITS for path in (tree / "etc").rglob("*"))
+    assert not any(path.name in package.UNITS for path in (tree / "etc").rglob("*"))
 
 
 @pytest.mark.slow

@@ -122,6 +122,36 @@ def test_what_the_administrator_has_disabled_and_stopped_stays_so() -> None:
     assert commands(package.plan_setup(want("two"), off)) == ["systemctl daemon-reload"]
 
 
+SLURM = "drfd-slurm-launcher.service"
+
+
+def test_the_first_nodes_of_slurms_have_their_launcher_enabled_and_started() -> None:
+    steps = package.plan_setup(want(), running(want()), has_slurm=True)
+    assert commands(steps) == [
+        f"systemctl enable {SLURM}",
+        f"deb-systemd-invoke restart {SLURM}",
+        RESTARTS[-1],
+    ]
+
+
+def test_another_version_restarts_the_launcher_of_slurms_nodes_too() -> None:
+    units = frozenset({*SERVICES, SLURM})
+    before = running(want(), active=units, enabled=units)
+    reload, first, last = RESTARTS
+    steps = package.plan_setup(want("two"), before, has_slurm=True)
+    assert commands(steps) == [reload, first, f"deb-systemd-invoke restart {SLURM}", last]
+    assert package.plan_setup(want(), before, has_slurm=True) == []
+
+
+def test_the_launcher_of_slurms_nodes_goes_with_them() -> None:
+    units = frozenset({*SERVICES, SLURM})
+    before = running(want(), active=units, enabled=units)
+    assert commands(package.plan_setup(want(), before)) == [
+        f"systemctl disable --now {SLURM}",
+        RESTARTS[-1],
+    ]
+
+
 # -- whose the installation is -----------------------------------------------------------------
 
 
@@ -162,6 +192,6 @@ def test_and_so_does_drfd_uninstall(packaged: command.InstallTarget) -> None:
 
 def test_the_set_up_is_for_the_packages_own_environment(packaged: command.InstallTarget) -> None:
     with pytest.raises(Refused) as refusal:
-        command.set_up_package(packaged, grace_s=10, has_cgroups=True)
+        command.set_up_package(packaged, grace_s=10, has_cgroups=True, has_slurm=False)
     assert refusal.value.code == "not-packaged"
     assert files(packaged.root) == [package.MARK[1:]]
