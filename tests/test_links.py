@@ -29,7 +29,8 @@ def test_every_link_of_a_document_leads_somewhere(path: Path) -> None:
 
 def test_every_file_and_name_that_a_document_gives_is_there() -> None:
     """`drfd/x.py` or `drfd/x/`, and `Class.method` or `CONSTANT` in either."""
-    named = re.compile(r"(?:`([A-Za-z_.]+)` in )?`((?:drfd|cli|tests|docs|systemd)/[\w./-]+)`")
+    tops = "drfd|cli|tests|docs|systemd|packaging"
+    named = re.compile(rf"(?:`([A-Za-z_.]+)` in )?`((?:{tops})/[\w./-]+)`")
     for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]:
         for name, file in named.findall(path.read_text()):
             there = ROOT / file
@@ -42,7 +43,7 @@ def test_every_file_and_name_that_a_document_gives_is_there() -> None:
 
 
 def test_every_document_that_the_source_names_is_there() -> None:
-    for folder in ("drfd", "cli", "tests", "systemd"):
+    for folder in ("drfd", "cli", "tests", "systemd", "packaging"):
         for path in ROOT.joinpath(folder).rglob("*.py"):
             for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text()):
                 assert (ROOT / name).exists(), f"{path} names {name}"

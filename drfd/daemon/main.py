@@ -578,6 +578,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "install", help="make this environment the system's daemon, or upgrade it"
     )
     install.add_argument("--prefix", help="for commands and man pages (default /usr/local)")
+    # For the scripts of Debian's package, when dpkg has put its files in place.
+    install.add_argument("--package", action="store_true", help=argparse.SUPPRESS)
     uninstall = commands.add_parser("uninstall", help="undo that; state and configuration stay")
     uninstall.add_argument("--kill-jobs", action="store_true", help="stop running jobs first")
     uninstall.add_argument(
@@ -707,6 +709,14 @@ def _install(options: argparse.Namespace) -> None:
     config_file = below(options.root, CONFIG)
     config = load_if_there(config_file)
     where = command.InstallTarget(options.root.absolute(), options.dry_run)
+    if options.package:
+        command.set_up_package(
+            where,
+            grace_s=config.grace_s,
+            has_cgroups=config.use_cgroups,
+            has_slurm=has_slurm(config.nodes),
+        )
+        return
     command.install(
         where,
         prefix=options.prefix,

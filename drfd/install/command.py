@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd.common.errors import HostError, NotPermitted
-from drfd.install import plan, probe
+from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.install import package, plan, probe
 from drfd.install.steps import Note, RunProgram, Step, perform
 from drfd.linux import service
 
@@ -42,6 +42,8 @@ def install(
 
     Raises NotPermitted, HostError, and Refused if something is in the way.
     """
+    if probe.is_packaged(where.root):
+        raise package.refuse_install()
     _need_root_and_systemd(where)
     if not where.is_staged:
         _need_safe_environment()
@@ -67,11 +69,35 @@ def install(
 
 def uninstall(where: InstallTarget, *, kill_jobs: bool, purge: bool, grace_s: int) -> None:
     """Remove drfd. Running jobs have `grace_s` seconds to end. Raises Refused while jobs run."""
+    if probe.is_packaged(where.root):
+        raise package.refuse_uninstall()
     _need_root_and_systemd(where)
     seen = probe.seen(where.root, None)
     steps = plan.plan_uninstall(seen, probe.ASK, kill_jobs=kill_jobs, purge=purge, grace_s=grace_s)
     if where.is_staged:
         steps = [step for step in steps if not isinstance(step, RunProgram)]
+    _carry_out(steps, where)
+
+
+def set_up_package(
+    where: InstallTarget, *, grace_s: int, has_cgroups: bool, has_slurm: bool
+) -> None:
+    """Set up Debian's package, whose files dpkg has put in place. Its scripts call this.
+
+    Raises NotPermitted, HostError, and Refused in any other environment.
+    """
+    environment = probe.environment()
+    if environment.bin != f"{package.ENVIRONMENT}/bin" or where.is_staged:
+        raise Refused(
+            "not-packaged",
+            f"{environment.python} is not the environment of Debian's package",
+            hint="drfd install without --package installs from this one",
+        )
+    _need_root_and_systemd(where)
+    wanted = package.packaged_installation(
+        environment, probe.shipped(), grace_s=grace_s, has_cgroups=has_cgroups
+    )
+    steps = package.plan_setup(wanted, probe.seen(where.root, wanted), has_slurm=has_slurm)
     _carry_out(steps, where)
 
 

@@ -108,15 +108,10 @@ def wanted_installation(
     their path below the prefix. Without `has_cgroups` the jobs live in the launcher's cgroup, so
     that gets no limits, which would be limits of the jobs.
     """
-    fills = {
-        "@PYTHON@": environment.python,
-        "@STOP_S@": str(grace_s + _AFTER_GRACE_S),
-        "@LAUNCHER_MEMORY@": _LAUNCHER_MEMORY if has_cgroups else "infinity",
-        "@LAUNCHER_TASKS@": _LAUNCHER_TASKS if has_cgroups else "infinity",
-    }
+    fills = unit_fills(environment.python, grace_s=grace_s, has_cgroups=has_cgroups)
     shipped_config = f"{prefix}/share/drfd/drfd.toml"
     units = (*UNITS, SLURM_LAUNCHER) if has_slurm else UNITS
-    files = {f"{UNIT_DIRECTORY}/{name}": _filled(shipped[name], fills) for name in units}
+    files = {f"{UNIT_DIRECTORY}/{name}": filled(shipped[name], fills) for name in units}
     files[SYSUSERS] = shipped["sysusers.conf"]
     files[shipped_config] = shipped["drfd.toml"]
     for path, content in generated.items():
@@ -127,7 +122,7 @@ def wanted_installation(
         links=links,
         default_config=shipped["drfd.toml"],
         shipped_config=shipped_config,
-        record=_record_text(environment.fingerprint, prefix, files, links),
+        record=record_text(environment.fingerprint, prefix, files, links),
     )
 
 
@@ -144,7 +139,24 @@ def read_record(text: str) -> Record | None:
         return None
 
 
-def _filled(text: str, fills: Mapping[str, str]) -> str:
+def fingerprint_in(text: str) -> str:
+    """Return the fingerprint of the environment that a record names."""
+    found = read_record(text)
+    return found.fingerprint if found else ""
+
+
+def unit_fills(python: str, *, grace_s: int, has_cgroups: bool) -> dict[str, str]:
+    """Return what takes the place of each mark in the units."""
+    return {
+        "@PYTHON@": python,
+        "@STOP_S@": str(grace_s + _AFTER_GRACE_S),
+        "@LAUNCHER_MEMORY@": _LAUNCHER_MEMORY if has_cgroups else "infinity",
+        "@LAUNCHER_TASKS@": _LAUNCHER_TASKS if has_cgroups else "infinity",
+    }
+
+
+def filled(text: str, fills: Mapping[str, str]) -> str:
+    """Return the text of a unit with its marks filled in."""
     for mark, value in fills.items():
         # In a unit, % begins a specifier: it is doubled in paths, but not in limits in percent.
         is_bound = value.rstrip("%").isdecimal()
@@ -152,7 +164,7 @@ def _filled(text: str, fills: Mapping[str, str]) -> str:
     return text
 
 
-def _record_text(
+def record_text(
     fingerprint: str, prefix: str, files: Mapping[str, str], links: Mapping[str, str]
 ) -> str:
     fields = {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from drfd.common import paths
 from drfd.common.errors import HostError
-from drfd.install import plan
+from drfd.install import package, plan
 from drfd.install.plan import Environment, InstalledState, Record, Wanted
 from drfd.install.steps import below, run
 
@@ -113,6 +113,11 @@ def environment() -> Environment:
     return Environment(
         python=sys.executable, bin=sysconfig.get_path("scripts"), fingerprint=_fingerprint()
     )
+
+
+def is_packaged(root: Path) -> bool:
+    """Return whether Debian's package owns what is below `root`, or is this environment."""
+    return sys.prefix == package.ENVIRONMENT or below(root, package.MARK).exists()
 
 
 def distrust() -> str | None:

@@ -6,11 +6,7 @@ Between them the guest reboots in order and has its power cut, each time with jo
 from __future__ import annotations
 
 import json
-import re
 import shlex
-import shutil
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +31,6 @@ BOOTS = {
 }
 MODULES = [f"{boot}_boot.test_{name}" for boot, names in BOOTS.items() for name in names]
 
-#: Where the project says which version it is.
-VERSIONS = {
-    "pyproject.toml": r'(?m)^(version = "[0-9.]+)"$',
-    "drfd/__init__.py": r'(?m)^(__version__ = "[0-9.]+)"$',
-}
-
 PRINT_RESULTS = f"""
 import json, pathlib
 results = pathlib.Path({RESULTS!r}).iterdir()
@@ -54,26 +44,6 @@ class Ran:
     text: str
     #: Module → test → what went wrong with it; "": nothing.
     tests: dict[str, dict[str, str]]
-
-
-@pytest.fixture(scope="module")
-def newer(place: Path) -> Path:
-    """A wheel of the next version of the project, to upgrade to."""
-    source, made = place / "source", place / "newer"
-    source.mkdir()
-    for name in ("README.md", "LICENSE", "pyproject.toml"):
-        shutil.copy(ROOT / name, source)
-    for name in ("drfd", "cli", "docs", "systemd"):
-        # Python puts files there and renames them, also for what runs beside this.
-        compiled = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=compiled)
-    for name, pattern in VERSIONS.items():
-        text = (source / name).read_text()
-        assert len(re.findall(pattern, text)) == 1
-        (source / name).write_text(re.sub(pattern, r'\1.post1"', text))
-    words = ["-m", "pip", "wheel", "-q", "--no-deps", "-w", str(made), str(source)]
-    subprocess.run([sys.executable, *words], check=True, stderr=subprocess.DEVNULL)
-    return made
 
 
 @pytest.fixture(scope="module")
