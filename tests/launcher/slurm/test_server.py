@@ -533,13 +533,11 @@ def saved(cluster: Cluster, said: str, since_ns: int = 0) -> bytes:
     return bytes(until("a state of slurmctld's", is_there, cluster.log))
 
 
-def set_back(cluster: Cluster, jobs: bytes, nodes: bytes | None = None) -> None:
+def set_back(cluster: Cluster, jobs: bytes) -> None:
     """Kill slurmctld, and start another that knows of jobs what was saved before."""
     cluster.kill("slurmctld")
-    for name, data in (("job_state", jobs), ("node_state", nodes)):
-        if data is not None:
-            (cluster.directory / "state" / name).write_bytes(data)
-            (cluster.directory / "state" / f"{name}.old").unlink(missing_ok=True)
+    (cluster.directory / "state" / "job_state").write_bytes(jobs)
+    (cluster.directory / "state" / "job_state.old").unlink(missing_ok=True)
     cluster.start_controller()
 
 
@@ -585,32 +583,6 @@ def is_open(cluster: Cluster, node: str) -> bool:
         return "DRAIN" not in cluster.ask("scontrol", "show", "node", node)
     except subprocess.CalledProcessError:
         return False
-
-
-def test_a_job_that_ends_while_slurmctld_believes_it_to_wait_was_not_cancelled(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    """slurmctld, which has forgotten the start, shows such a job as cancelled."""
-    controller = slurm.connect()
-    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
-    asked = job("echo once >> runs; while [ ! -e go ]; do sleep 0.05; done", jobs_dir, node="n2")
-    controller.launch(asked)
-    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
-    waiting = saved(cluster, f"{JOURNAL}.{asked.id}.1")
-    drained = (cluster.directory / "state" / "node_state").read_bytes()
-    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
-    controller.take("up", id=asked.id)
-    until("its first line", (jobs_dir / "runs").exists)
-    set_back(cluster, waiting, drained)
-    (jobs_dir / "go").touch()
-    try:
-        end = controller.take("ended", id=asked.id)
-        assert comments(cluster, (asked.id, 1)) == ["CANCELLED"]
-        assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
-    finally:
-        until("an open node", lambda: is_open(cluster, "n2"))
-    assert (jobs_dir / "runs").read_text() == "once\n"
-    remove(controller, (asked.id, 1))
 
 
 def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
