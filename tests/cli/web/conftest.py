@@ -19,6 +19,7 @@ import pytest
 from canned import CannedDaemon
 from canned_snapshots import ended, replies, resources, three_jobs
 from cli.drf import Spawn
+from cli.test_ledger import ledger
 
 
 @dataclass
@@ -116,6 +117,7 @@ def lab(daemon: CannedDaemon, output: Path) -> CannedDaemon:
         "show": {**show, "curve": usage["usage"], "used": None},
         "why": why,
         "history": {"jobs": past, "after": None},
+        "ledger": ledger(),
     }
     return daemon
 

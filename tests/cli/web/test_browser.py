@@ -11,13 +11,17 @@ import pytest
 
 from canned import CannedDaemon
 from canned_snapshots import AT_S, HOSTILE, hostile, node, row, snapshot, three_jobs
+from cli.test_ledger import ledger
 from cli.web.browser import Browser, missing, wait_for
 from cli.web.conftest import Page, Serve
 
 #: The file axe.min.js of axe-core, which judges whether people can use a page without seeing it.
 _AXE = "DRFD_AXE"
 TAB, ENTER = "\ue004", "\ue007"
-VIEWS = {"machine": "Cores", "queue": "align-reads", "history": "exit code 3", "job/40": "step 399"}
+VIEWS = {
+    "machine": "Cores", "queue": "align-reads", "history": "exit code 3",
+    "promises": "with a reservation", "job/40": "step 399",
+}  # fmt: skip
 MARKUP = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
 
 
@@ -75,6 +79,18 @@ def test_each_view_shows_what_the_daemon_tells(browser: Browser, shown: Page) ->
     assert "2023-11-14 23:23" in waiting
     visit(browser, "history")
     assert "failed" in browser.text("#ended")
+    visit(browser, "promises")
+    lines = browser.run(
+        "return [...document.querySelectorAll('#promises tbody tr')].map("
+        "e => [...e.cells].map(c => c.innerText))"
+    )
+    waited = ["4h", "50 %", "25 %", "1h 30m", "1h", "30m", "", "", "", ""]
+    assert [line[:-1] for line in lines] == [["ann", *waited], ["all 2", *waited]]
+    assert lines[0][-1].startswith("2h (2026-03-01")
+    starts = "12 starts, 3 of them past somebody who was short; in 1 of these the first job"
+    assert starts in browser.text("#starts")
+    assert "ann\tbob\t1h" in browser.text("#pairs")
+    assert "bob\twith a reservation\tyes\tann" in browser.text("#past")
     visit(browser, "job/40")
     job = browser.text("#view-job")
     assert job.startswith("Job 40: align-reads")
@@ -133,6 +149,8 @@ def test_hostile_words_are_shown_as_text(
     show["events"] = [{"at": AT_S, "event": each, "text": each} for each in words]
     past: Any = lab.replies["history"]
     past["jobs"][0] |= {"name": MARKUP, "user": MARKUP, "outcome": {"code": "x", "text": MARKUP}}
+    promised: Any = lab.replies["ledger"]
+    promised["rows"] = [{**each, "user": MARKUP} for each in promised["rows"]]
     page = serve()
     browser.look(360, 740, is_dark=False)
     browser.console()
@@ -178,10 +196,10 @@ def test_dark_and_light_follow_the_browser(browser: Browser, shown: Page) -> Non
 def test_the_keyboard_reaches_everything(browser: Browser, shown: Page) -> None:
     focused = "return document.activeElement.innerText"
     names = []
-    for _ in range(4):
+    for _ in range(5):
         browser.press(TAB)
         names.append(browser.run(focused))
-    assert names == ["To the content", "Machine", "Queue", "History"]
+    assert names == ["To the content", "Machine", "Queue", "History", "Promises"]
     browser.run("document.querySelector('nav a[href=\"#queue\"]').focus()")
     browser.press(ENTER)
     wait_for("the queue", lambda: browser.has("align-reads"))
@@ -210,10 +228,18 @@ def test_nothing_is_loaded_from_elsewhere(browser: Browser, shown: Page) -> None
 def test_an_empty_machine_has_words_for_it(
     browser: Browser, lab: CannedDaemon, serve: Serve
 ) -> None:
-    lab.replies |= {"snapshots": {"snapshot": snapshot()}, "history": {"jobs": [], "after": None}}
+    nothing = ledger(rows=[], leaves=0, starts=[], pairs=[], past=[], hours=0)
+    lab.replies |= {
+        "snapshots": {"snapshot": snapshot()},
+        "history": {"jobs": [], "after": None},
+        "ledger": nothing,
+    }
     browser.open(serve().link)
     wait_for("no shares", lambda: browser.has("Nobody holds or waits for anything."))
-    for view, words in {"queue": "No job waits.", "history": "No job has ended."}.items():
+    told = {
+        "queue": "No job waits.", "history": "No job has ended.", "promises": "Nobody has waited.",
+    }  # fmt: skip
+    for view, words in told.items():
         browser.run("location.hash = arguments[0]", view)
         wait_for(words, lambda words=words: browser.has(words))
 

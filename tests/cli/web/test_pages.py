@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,15 @@ def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(
     ]
     for query in ("at=x&id=7", "at=nan&id=7", "at=1&id=7.5"):
         assert page.get(f"history?{query}")[0].status == 404
+
+
+def test_the_account_of_promises_is_of_so_many_days(page: Page, lab: CannedDaemon) -> None:
+    told = page.json("promises?days=7")
+    assert told == {"ok": True, **lab.replies["ledger"]}
+    (asked,) = lab.asked("ledger")
+    assert 0 <= time.time() - 7 * 86400 - asked["since_s"] < 120
+    for query in ("", "?days=", "?days=-1", "?days=1e3", "?days=%C2%B2", "?days=999999"):
+        assert page.get(f"promises{query}")[0].status == 404
 
 
 def test_a_stream_has_each_new_snapshot_and_says_when_the_daemon_is_away(
