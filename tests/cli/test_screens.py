@@ -765,6 +765,20 @@ def test_show_sums_up_the_runs_of_a_job_that_had_several(
     assert json.loads(drf("show", 42, "--json").out)["all_runs"] == sums
 
 
+def test_show_says_where_the_use_of_a_job_is_not_measured(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    nothing = dict.fromkeys(("cores", "memory", "memory_peak", "cpu_seconds"), 0)
+    nothing |= {"read_bytes": 0, "written_bytes": 0}
+    daemon.replies["show"] = {"job": job(node="n1", usage=nothing), "events": []}
+    assert "used       not measured on n1" in drf("show", 42).out.splitlines()
+    daemon.replies["show"] = {
+        "job": job(node="n1", usage=nothing | {"cpu_seconds": 2}),
+        "events": [],
+    }
+    assert "used       2.0 s of CPU, unknown peak" in drf("show", 42).out
+
+
 def test_show_without_limit_start_or_cgroup(drf: Drf, daemon: CannedDaemon, job: MakeJob) -> None:
     waiting = job(state="PENDING", reason=WHY, time_limit_s=None, started_at=None, cgroup=None)
     daemon.replies = {"show": {"job": waiting, "events": []}}

@@ -194,11 +194,7 @@ def job_lines(
         *_memory_nodes(job),
         *([("CPUs", f"{job['cpus']}, for itself")] if job.get("cpus") else []),
         ("limit", "no time limit" if limit is None else show_duration(limit)),
-        (
-            "used",
-            f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
-            f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written",
-        ),
+        ("used", _used_words(job, peak)),
         *_lent_lines(job),
         *_gpu_lines(job),
         *_gpu_limit(job),
@@ -221,6 +217,17 @@ def job_lines(
     else:
         lines.append(("not shown", "its command, files, conditions and events, but to its owner"))
     return lines
+
+
+def _used_words(job: DetailedJobView, peak: str) -> str:
+    usage = job["usage"]
+    amounts = (usage["cpu_seconds"], usage["memory_peak"], usage["read_bytes"])
+    if "node" in job and not any((*amounts, usage["written_bytes"])):
+        return f"not measured on {output.clean(job['node'])}"
+    return (
+        f"{usage['cpu_seconds']:.1f} s of CPU, {peak} peak memory,"
+        f" {show_size(usage['read_bytes'])} read, {show_size(usage['written_bytes'])} written"
+    )
 
 
 def _lent_lines(job: DetailedJobView) -> list[tuple[str, str]]:
