@@ -18,6 +18,7 @@ import pytest
 
 from drfd.common import failpoints
 from drfd.launcher.protocol import Message
+from drfd.slurm.files import MORE_CONF
 from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
 from launcher.slurm.cluster import Cluster
 from slurm_cluster import missing
@@ -322,6 +323,42 @@ def test_while_slurm_hangs_nothing_is_submitted(
     assert comments(cluster, (asked.id, 1)) == ["RUNNING"]
     controller.ask("kill", (asked.id, 1))
     controller.take("ended", id=asked.id)
+
+
+def restart_with(cluster: Cluster, line: str) -> None:
+    """Start slurmctld anew with this line more, and none of an earlier call."""
+    conf = cluster.directory / MORE_CONF
+    conf.write_text(cluster.files[MORE_CONF] + line)
+    cluster.kill("slurmctld", signal.SIGTERM)
+    cluster.start_controller()
+    until("idle nodes", lambda: "idle" in cluster.ask("sinfo", "-h", "-o", "%T"), cluster.log)
+
+
+def test_a_job_that_slurmctld_has_no_room_for_waits_until_there_is_some(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """It keeps no more jobs than MaxJobCount, those that have ended lately included."""
+    controller = slurm.connect()
+    restart_with(cluster, f"MaxJobCount={len(cluster.jobs()) + 2}\n")
+    try:
+        last = job("sleep 1000", jobs_dir)
+        controller.launch(last)
+        controller.take("up", id=last.id)
+        asked = job("echo once >> runs", jobs_dir)
+        controller.launch(asked)
+        report = controller.take("shortage", id=asked.id)
+        assert (report["whose"], report["resource"]) == ("job", "slurm")
+        assert not (jobs_dir / "runs").exists()
+    finally:
+        restart_with(cluster, "")
+    again = replace(asked, attempt=2)
+    controller.launch(again)
+    controller.take("up", id=asked.id, attempt=2)
+    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
+    assert (jobs_dir / "runs").read_text() == "once\n"
+    assert comments(cluster, (asked.id, 1)) == []
+    controller.ask("kill", (last.id, 1))
+    controller.take("ended", id=last.id)
 
 
 def test_a_submission_that_got_no_answer_is_found_and_not_repeated(
