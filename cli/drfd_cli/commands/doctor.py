@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ from drfd_cli.output import Result
 if TYPE_CHECKING:
     from drfd.client.connection import Connection
     from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView, WindowView
+    from drfd_cli.commands.node_trial import NodeTrial
 
 #: Seconds that the launcher is waited for.
 _LAUNCHER_S = 2.0
@@ -29,16 +31,35 @@ _LAUNCHER_S = 2.0
     metavar="ID.ATTEMPT",
     help="End processes that are of no job here (administrators).",
 )
+@click.option(
+    "--nodes", "tries_nodes", is_flag=True,
+    help="Also run a short job of yours on each node of Slurm's: is its clock right, and are you "
+    "and this directory the same there?",
+)  # fmt: skip
 @prints_result()
-def command(stray: str | None) -> Result | int:
+def command(stray: str | None, tries_nodes: bool) -> Result | int:
     """What is enforced on this machine, what is only measured, and how to mend that."""
     if stray is not None:
         _end(stray)
         return 0
-    reply = _asked(connect())
+    connection = connect()
+    reply = _asked(connection)
+    view: dict[str, object] = {key: value for key, value in reply.items() if key != "ok"}
+    if not tries_nodes:
+        return Result(show=lambda: _show(reply), view=lambda: view)
+    from drfd_cli.commands.node_trial import try_nodes
+
+    nodes = [node for node in connection.request("nodes")["nodes"] if node["engine"] == "slurm"]
+    found = try_nodes(connection, nodes)
+
+    def show() -> None:
+        _show(reply)
+        _show_trials(found)
+
     return Result(
-        show=lambda: _show(reply),
-        view=lambda: {key: value for key, value in reply.items() if key != "ok"},
+        show=show,
+        view=lambda: {**view, "tried": [asdict(each) for each in found]},
+        finish=lambda: int(any(each.problems for each in found)),
     )
 
 
@@ -97,6 +118,17 @@ def _show(reply: DoctorReply) -> None:
         output.tell(f"warning: {output.clean(_stray(each))}")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")
+
+
+def _show_trials(found: list[NodeTrial]) -> None:
+    for each in found:
+        name = output.clean(each.node)
+        for problem in each.problems:
+            output.tell(f"warning: node {name}: {output.clean(problem)}")
+        if not each.problems:
+            output.tell(f"node {name}: its clock, you and this directory are the same there")
+    if not found:
+        output.tell("there is no node of Slurm's to try")
 
 
 def _window(window: WindowView) -> str:
