@@ -7,13 +7,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from instance import BIN, Instance, wait_for
 
 ROOT = Path(__file__).parents[1]
-TEXT = "\n".join(path.read_text() for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
 
 #: Waits for a file between its two epochs: for as long as the tour takes.
 TRAIN = """\
@@ -24,9 +24,16 @@ while not os.path.exists("go"):
 """
 
 
+@cache
+def documents() -> str:
+    """The README and the manual, which are not everywhere where tests are found."""
+    return "\n".join(path.read_text() for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")))
+
+
 def blocks(mark: str) -> list[str]:
     """The code after each `<!-- mark -->`."""
-    found = re.findall(rf"^<!-- {mark} -->\n```\w+\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    code = rf"^<!-- {mark} -->\n```\w+\n(.*?)^```$"
+    found = re.findall(code, documents(), re.DOTALL | re.MULTILINE)
     assert found, f"no document has anything marked {mark}"
     return found
 

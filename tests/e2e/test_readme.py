@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 
 from instance import Instance, wait_for
-from tour import TEXT, blocks, plain, run_line, steps, take
+from tour import blocks, documents, plain, run_line, steps, take
 
 CONFIG = """
 [capacity]
@@ -27,7 +27,7 @@ reserve_memory = 0
 
 def file_named(name: str) -> str:
     """The code block that has its file's name in a comment."""
-    for code in re.findall(r"^```\w+\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE):
+    for code in re.findall(r"^```\w+\n(.*?)^```$", documents(), re.DOTALL | re.MULTILINE):
         if f"# {name}" in code.splitlines()[:2]:
             return str(code)
     raise AssertionError(f"no document shows a file {name}")
