@@ -467,7 +467,7 @@ def explain_wait(
         if kept_back is not None:
             return WaitReason(ReasonCode.RESERVATION, kept_back)
         return WaitReason(ReasonCode.STARTING_SOON, NextPass())
-    if _is_external(demand, last, rules, ledger):
+    if _is_external(demand, last, ledger):
         return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules, ledger))
     reason = _too_little(job, demand, share_tree, ledger, last, rules)
     behind = [used_up[path] for path in path_up(leaf) if path in share_tree.last & used_up.keys()]
@@ -641,15 +641,12 @@ def _group_limit(job: Job, ledger: Ledger) -> GroupLimit:
     return GroupLimit(job.spec.user, group.name, group.at_once or 0, running)
 
 
-def _is_external(demand: Vector, last: Plan, rules: Rules, ledger: Ledger) -> bool:
+def _is_external(demand: Vector, last: Plan, ledger: Ledger) -> bool:
     """Return whether the demand would fit in what is kept free for processes outside drfd too."""
     load = last.external
     if load is None:
         return False
-    free = plus(last.free, rules.axes.at_home(load.kept))
-    elsewhere = load.kept_elsewhere(ledger)
-    if elsewhere is not None:
-        free = plus(free, elsewhere)
+    free = plus(last.free, load.kept_by_node(ledger))
     return fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free)
 
 
@@ -802,7 +799,7 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
     ahead = _first_of(job.spec.leaf, ledger, rules)
     if ahead == job.id:
         short = short_axes(demand, last.free)
-        if short and _is_external(demand, last, rules, ledger):
+        if short and _is_external(demand, last, ledger):
             return WaitReason(ReasonCode.EXTERNAL_LOAD, _external_use(demand, last, rules, ledger))
         if short:
             blame = find_holders(job, demand, ledger, last, rules)

@@ -30,7 +30,7 @@ from math import inf
 from drfd.core.amounts.instances import Instance, each_instance
 from drfd.core.amounts.node_room import OnNodes, node_of
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Vector, minus, total
+from drfd.core.amounts.vectors import Vector, minus, plus, total
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ALLOCATED_STATES, JobState
@@ -140,6 +140,11 @@ class ExternalLoad:
         known = {node.name for node in axes.nodes} - closed
         parts = {name: axes.amounts(used) for name, used in self.elsewhere if name in known}
         return OnNodes(total(parts.values(), ledger.nothing), parts) if parts else None
+
+    def kept_by_node(self, ledger: Ledger) -> Vector:
+        """Return all that is kept free, here and on other nodes."""
+        here, elsewhere = ledger.axes.at_home(self.kept), self.kept_elsewhere(ledger)
+        return here if elsewhere is None else plus(here, elsewhere)
 
     def shared_names(self, axes: Axes) -> tuple[str, ...]:
         """Return which instances of the resource that jobs may share they use."""

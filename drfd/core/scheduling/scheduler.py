@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from drfd.core.amounts.vectors import plus
 from drfd.core.fairness.priority_tree import DecayedUsage, ShortJobs
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
@@ -165,9 +164,7 @@ class Scheduler:
             return
         kept, shut = None, tuple[str, ...]()
         if external is not None:
-            kept = rules.axes.at_home(external.kept)
-            elsewhere = external.kept_elsewhere(ledger)
-            kept = kept if elsewhere is None else plus(kept, elsewhere)
+            kept = external.kept_by_node(ledger)
             shut = external.shared_names(rules.axes)
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return

@@ -368,12 +368,7 @@ def submit_words(
     limits = order.limits
     words = [
         *("sbatch", "--parsable", "--no-requeue", f"--comment={name_of(order)}"),
-        *(
-            f"--job-name=drfd-{order.id}",
-            f"--nodelist={order.node}",
-            "--nodes=1",
-            "--ntasks=1",
-        ),
+        *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
         f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
         f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
         *(f"--chdir={cwd}", "--input=/dev/null"),
