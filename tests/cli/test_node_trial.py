@@ -30,7 +30,7 @@ def judge(tmp_path: Path, job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> Any:
         trial = NodeTrial("n1")
         ended = {"ended_at": END_S, "outcome": {"code": "COMPLETED", "text": "exit code 0"}}
         view = job(**{"state": "COMPLETED", **ended, **changes})
-        node_trial._judge(trial, JobInfo.of(view), output, TOKEN, BEGIN_S)
+        node_trial._judge(trial, JobInfo.of(view), output, TOKEN, (BEGIN_S, END_S))
         return trial
 
     return found

@@ -84,8 +84,9 @@ def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list
             found[name].problems.append(str(error))
     if jobs:
         _await(client, list(jobs.values()))
+        span = begin_s, time.time()
         for name, job_id in jobs.items():
-            _judge(found[name], client.get(job_id), place / name, token, begin_s)
+            _judge(found[name], client.get(job_id), place / name, token, span)
     return list(found.values())
 
 
@@ -100,8 +101,11 @@ def _await(client: Client, ids: list[int]) -> None:
             client.cancel(job_id)
 
 
-def _judge(trial: NodeTrial, job: JobInfo, output: Path, token: str, begin_s: float) -> None:
-    """Compare what a job has printed with what is so here."""
+def _judge(
+    trial: NodeTrial, job: JobInfo, output: Path, token: str, span: tuple[float, float]
+) -> None:
+    """Compare what a job has printed with what is so here. It ran in this span, by this machine's
+    clock: the job's own times are Slurm's, in whole seconds."""
     if job.state == "CANCELLED" or not job.has_ended:
         why = "" if job.started_at is not None or job.reason is None else f": {job.reason.text}"
         trial.problems.append(f"no job ended there within {show_duration(_PATIENCE_S)}{why}")
@@ -118,7 +122,7 @@ def _judge(trial: NodeTrial, job: JobInfo, output: Path, token: str, begin_s: fl
             "directory is not the same one on both machines"
         )
         return
-    end_s = time.time() if job.ended_at is None else job.ended_at
+    begin_s, end_s = span
     ahead_s = min(0.0, there_s - begin_s) + max(0.0, there_s - end_s)
     trial.clock_ahead_s = round(ahead_s, 3)
     if abs(ahead_s) > _CLOCK_S:
