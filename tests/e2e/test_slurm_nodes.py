@@ -14,7 +14,7 @@ import pytest
 
 from drfd.launcher.system.process import start_ticks
 from instance import Instance, wait_for
-from launcher.slurm.cluster import Cluster
+from launcher.slurm.cluster import CONFIG, Cluster, slurm_table
 from slurm_cluster import missing
 
 needs_slurm = [
@@ -23,31 +23,6 @@ needs_slurm = [
 ]
 pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="only root's daemon has Slurm's nodes")]
 
-CONFIG = """
-[capacity]
-cores = 2
-memory = "2G"
-reserve_memory = 0
-[[disk]]
-name = "test"
-path = "/var/tmp"
-read = "1G"
-write = "1G"
-[enforcement]
-grace = "1s"
-[nodes.head]
-engine = "local"
-[nodes.n1]
-engine = "slurm"
-cores = 4
-memory = "3G"
-features = ["big"]
-[nodes.n2]
-engine = "slurm"
-cores = 4
-memory = "3G"
-features = ["big", "fast"]
-"""
 #: Fits on a node of Slurm's, and not on the daemon's own machine.
 BIG = ("-c", "3", "-m", "256M")
 #: Says which node it is on: Slurm's steps have this variable.
@@ -93,8 +68,7 @@ def service() -> Iterator[tuple[Instance, Cluster]]:
     instance = Instance(CONFIG)
     directory = instance.root / "cluster"
     directory.mkdir()
-    slurm = f'[slurm]\nconfig = "{directory}/slurm.conf"\nuser = "root"\n'
-    instance.config.write_text(CONFIG + slurm)
+    instance.config.write_text(CONFIG + slurm_table(directory))
     state = instance.state / "slurm-launcher"
     cluster = Cluster(directory, state / "events.sock", state / "started")
     try:

@@ -35,42 +35,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from drfd.common.errors import Unavailable
-from instance import wait_for
-from launcher.slurm.cluster import NODES, Cluster
+from instance import ALONE, wait_for
+from launcher.slurm.cluster import CONFIG, NODES, Cluster, slurm_table
 from slurm_cluster import missing
 from torture.victims import Victim
 
-#: The daemon's own machine takes none of these jobs: they need a feature that it has not.
-SETTINGS = """
-[capacity]
-cores = 2
-memory = "2G"
-reserve_memory = 0
-[[disk]]
-name = "test"
-path = "/var/tmp"
-read = "1G"
-write = "1G"
-[enforcement]
-grace = "1s"
-[scheduling]
-respect_external_load = false
-[nodes.head]
-engine = "local"
-[nodes.n1]
-engine = "slurm"
-cores = 4
-memory = "3G"
-features = ["big"]
-[nodes.n2]
-engine = "slurm"
-cores = 4
-memory = "3G"
-features = ["big"]
-[slurm]
-config = "{directory}/slurm.conf"
-user = "root"
-"""
+#: The daemon's own machine takes none of the jobs: they need a feature that it has not.
+SETTINGS = CONFIG + ALONE
 #: Who is killed at once, and how often, compared with the others.
 DEATHS: dict[tuple[str, ...], int] = {
     ("controller",): 2,
@@ -386,7 +357,7 @@ def torture(kills: int, seed: int) -> Report:
     victim = Victim(SETTINGS)
     directory = victim.root / "cluster"
     directory.mkdir()
-    victim.config.write_text(SETTINGS.format(directory=directory))
+    victim.config.write_text(SETTINGS + slurm_table(directory))
     state = victim.state / "slurm-launcher"
     cluster = Cluster(directory, state / "events.sock", state / "started")
     made = Torture(victim, cluster, Random(seed))

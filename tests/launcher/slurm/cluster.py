@@ -9,6 +9,38 @@ from drfd.slurm.private import PrivateNode, PrivateSlurm, files_without_limits
 
 NODES = (PrivateNode("n1", 4, 4000), PrivateNode("n2", 4, 4000))
 
+#: For a daemon with a machine of its own, and the two nodes.
+CONFIG = """
+[capacity]
+cores = 2
+memory = "2G"
+reserve_memory = 0
+[[disk]]
+name = "test"
+path = "/var/tmp"
+read = "1G"
+write = "1G"
+[enforcement]
+grace = "1s"
+[nodes.head]
+engine = "local"
+[nodes.n1]
+engine = "slurm"
+cores = 4
+memory = "3G"
+features = ["big"]
+[nodes.n2]
+engine = "slurm"
+cores = 4
+memory = "3G"
+features = ["big", "fast"]
+"""
+
+
+def slurm_table(directory: Path) -> str:
+    """The rest of its configuration: where this Slurm is."""
+    return f'[slurm]\nconfig = "{directory}/slurm.conf"\nuser = "root"\n'
+
 
 class Cluster(PrivateSlurm):
     """Slurm, from its start until `stop`."""
