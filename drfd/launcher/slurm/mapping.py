@@ -6,6 +6,8 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from drfd.common.errors import Refused
+from drfd.common.units import parse_size
 from drfd.launcher.attempt_files import Key, Record
 from drfd.launcher.protocol import LaunchOrder
 
@@ -53,7 +55,6 @@ LIST_ALLOCATED = (
 )
 #: A name, or several that differ in numbers: "n[1-3,07]".
 _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
 #: Asks for slurmctld's configuration, with the time of its start.
 SHOW_CONFIG = ("scontrol", "show", "config")
 _BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
@@ -232,11 +233,11 @@ def expand(names: str) -> list[str]:
 
 
 def _bytes(size: str) -> int:
-    """Return the bytes of Slurm's "2G", "1.50G" or "300M", whose units are powers of 1024."""
-    found = _SIZE.fullmatch(size)
-    if found is None:
+    """Return the bytes of Slurm's "2G", "1.50G" or "300M"; a number without a unit is of MiB."""
+    try:
+        return parse_size(size if size[-1:].isalpha() else f"{size}M")
+    except Refused:
         return 0
-    return int(float(found[1]) * _MEBI * 1024.0 ** ("KMGT".index(found[2] or "M") - 1))
 
 
 def read_boot(text: str) -> tuple[int, float] | None:
