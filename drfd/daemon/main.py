@@ -44,9 +44,9 @@ from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.linux import own_process, service
-from drfd.slurm.files import EVENT, MORE_CONF, NAMES, Layout, files
+from drfd.slurm.files import MORE_CONF, NAMES, Layout, files
 from drfd.slurm.running import running_differences
-from drfd.slurm.settings import SLURM_CONF
+from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
 from drfd.wording.waits import limit_hours_text
 
 log = logging.getLogger("drfd")
@@ -378,7 +378,7 @@ def slurm_conf(options: argparse.Namespace) -> None:
     included = layout.directory / MORE_CONF
     heads = {
         SLURM_CONF: f'{included}, for the line "Include {included}" in {SLURM_CONF}',
-        EVENT: f"{layout.directory / EVENT}, mode 755",
+        **{name: f"{layout.directory / name}, mode 755" for name in (EVENT, DISKS)},
     }
     for name, text in texts.items():
         print(f"### {heads.get(name, layout.directory / name)}\n{text}")

@@ -88,11 +88,17 @@ class BadMessage(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimit:
-    """Limits on one disk, in bytes per second; 0 is no limit. `device` is "major:minor"."""
+    """Limits on one disk, in bytes per second; 0 is no limit. `device` is "major:minor", or
+    EVERY_DISK."""
 
     device: str
     read_bps: int
     write_bps: int
+
+
+#: The device in limits that hold for each disk of a node which finds its disks itself. The kernel
+#: gives this number to no device.
+EVERY_DISK = "0:0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

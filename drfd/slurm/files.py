@@ -13,6 +13,11 @@ attempt, and its target is the id. At each further start of an attempt the scrip
 a link `NAME.ID` to `refused`; if the id was another attempt's, to `reused`. Slurm then ends the job
 that it was about to start. slurmctld may also forget that a job has ended: the script notes each
 end by a link `NAME.ended` to `STATE:EXITCODE:SIGNAL`.
+
+The comment of a job with disk rates is `NAME.READ.WRITE`, in bytes per second; 0 is no limit. The
+node's slurmd runs the disk script as root before the job's first process, and the script makes the
+cgroup in which Slurm's own for the steps of the job will be, with these limits for each disk
+(io.max; Linux, Documentation/admin-guide/cgroup-v2.rst).
 """
 
 from __future__ import annotations
@@ -25,18 +30,20 @@ from pathlib import Path
 from drfd.slurm.settings import (
     CGROUP_CONF,
     COMPLETION,
-    EVENT_SETTINGS,
+    DISKS,
+    EVENT,
     GATE,
+    GATE_FILE,
+    SCRIPTS,
     SETTINGS,
     SLURM_CONF,
     Setting,
 )
 
-EVENT, GATE_FILE = "drfd-event", "job_submit.lua"
 #: The file with the lines for slurm.conf, which includes it.
 MORE_CONF = "drfd.conf"
 #: Names of the files, in the order in which they are printed.
-NAMES = (SLURM_CONF, CGROUP_CONF, GATE_FILE, EVENT)
+NAMES = (SLURM_CONF, CGROUP_CONF, GATE_FILE, EVENT, DISKS)
 #: Targets of the link at a start that was refused, because of the attempt or because of the id.
 REFUSED, REUSED = "refused", "reused"
 #: What follows the name of an attempt in the note of its end.
@@ -61,11 +68,10 @@ class Layout:
 
 def files(layout: Layout) -> dict[str, str]:
     """Return the text of each file of `NAMES`."""
-    event = str(layout.directory / EVENT)
-    scripts = (COMPLETION, GATE)
+    plain = (*SETTINGS, COMPLETION, GATE)
     conf = [
-        *(_lines(setting) for setting in (*SETTINGS, *scripts) if setting.file == SLURM_CONF),
-        *(f"# {why}\n{name}={event}" for name, why in EVENT_SETTINGS.items()),
+        *(_lines(setting) for setting in plain if setting.file == SLURM_CONF),
+        *(f"# {each.why}\n{name}={layout.directory / each.name}" for name, each in SCRIPTS.items()),
         "# drfd names the node of each job, and ends jobs at their time limit itself\n"
         "PartitionName=drfd Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
     ]
@@ -73,8 +79,15 @@ def files(layout: Layout) -> dict[str, str]:
     return {
         SLURM_CONF: _joined(conf),
         CGROUP_CONF: _joined(cgroup),
+    } | scripts(layout)
+
+
+def scripts(layout: Layout) -> dict[str, str]:
+    """Return the text of each script."""
+    return {
         GATE_FILE: gate_script(),
         EVENT: event_script(layout.socket, layout.starts),
+        DISKS: disks_script(),
     }
 
 
@@ -113,6 +126,9 @@ if [ -n "${{JOBSTATE-}}" ]; then
     esac
 else
     name=${{SLURM_JOB_COMMENT-}}
+    case $name in
+        *.*.*.*.*) name=${{name%.*.*}} ;; # disk rates follow
+    esac
     said="start $SLURM_JOB_ID $SLURM_JOB_NODELIST $name"
     case $name in
         *[!0-9A-Za-z.]* | .* | *..* | *.) ;;
@@ -137,9 +153,73 @@ exit $code
 """
 
 
+def disks_script(sys: Path = Path("/sys")) -> str:
+    """Return the script that limits the disk rates of a job on its node, and that removes the
+    cgroup for that once the job has ended, if Slurm has not. It never fails: Slurm would drain the
+    node. Where there is no cgroup v2 it does nothing. `sys` is where the kernel's files are."""
+    return f"""\
+#!/bin/sh
+# Limits the disk rates of drfd's jobs on a node with cgroup v2, as Slurm's Prolog and Epilog. The
+# comment of such a job is NAME.READ.WRITE, with bytes per second of each disk; 0 is no limit.
+PATH=/usr/bin:/bin
+sys={shlex.quote(str(sys))}
+cgroups=$sys/fs/cgroup
+case ${{SLURM_JOB_ID-}} in '' | *[!0-9]*) exit 0 ;; esac
+[ -e "$cgroups/cgroup.controllers" ] || exit 0
+
+# Slurm keeps its jobs beside slurmd's own cgroup.
+own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+for scope in "${{SLURMD_NODENAME-}}_slurmstepd.scope" slurmstepd.scope; do
+    for parent in "$cgroups${{own%/*}}" "$cgroups/system.slice"; do
+        [ ! -d "$parent/$scope" ] || break 2
+    done
+done
+scope=$parent/$scope
+job=$scope/job_$SLURM_JOB_ID
+[ -d "$scope" ] || exit 0
+case ${{SLURM_SCRIPT_CONTEXT-}} in
+    epilog*)
+        rmdir "$job" 2>/dev/null
+        exit 0
+        ;;
+esac
+
+set -f
+IFS=.
+set -- ${{SLURM_JOB_COMMENT-}}
+unset IFS
+set +f
+read=0
+write=0
+if [ $# = 5 ]; then
+    case $4$5 in
+        *[!0-9]*) ;;
+        *)
+            read=$4
+            write=$5
+            ;;
+    esac
+fi
+# The cgroup of another job with this id, whose limits do not hold any more, may be left.
+[ "$read$write" != 00 ] || [ -d "$job" ] || exit 0
+[ "$read" != 0 ] || read=max
+[ "$write" != 0 ] || write=max
+
+mkdir "$job" 2>/dev/null
+{{ echo +io >"$scope/cgroup.subtree_control"; }} 2>/dev/null
+for disk in "$sys"/block/*; do
+    # Of a loop device without a file, the size is 0.
+    {{ read -r sectors <"$disk/size" && read -r number <"$disk/dev"; }} 2>/dev/null || continue
+    [ "$sectors" != 0 ] || continue
+    {{ echo "$number rbps=$read wbps=$write" >"$job/io.max"; }} 2>/dev/null
+done
+exit 0
+"""
+
+
 def gate_script() -> str:
     """Return the script that refuses all jobs but those of drfd: root's, with the name of an
-    attempt, INSTANCE.JOB.ATTEMPT, as their comment."""
+    attempt, INSTANCE.JOB.ATTEMPT, as their comment, which disk rates may follow."""
     return r"""
 -- Only drfd submits jobs to this Slurm: as root, with the name of an attempt as the comment.
 local function is_attempt(comment)

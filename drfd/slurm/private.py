@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.common.errors import HostError
-from drfd.slurm.files import EVENT, GATE_FILE, MORE_CONF, event_script, gate_script
-from drfd.slurm.settings import CGROUP_CONF, SLURM_CONF
+from drfd.slurm.files import MORE_CONF, event_script, gate_script
+from drfd.slurm.settings import CGROUP_CONF, EVENT, GATE_FILE, SLURM_CONF
 
 #: Programs that it consists of, and one of Slurm's commands → the packages that have them, as
 #: Debian and Ubuntu call them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -10,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from drfd.common.errors import HostError, Unavailable
-from drfd.slurm.files import GATE_FILE, Layout, event_script, gate_script
-from drfd.slurm.settings import EVENT_SETTINGS, Difference, differences, read_config
+from drfd.slurm.files import Layout, scripts
+from drfd.slurm.settings import GATE_FILE, SCRIPTS, Difference, differences, read_config
 
 #: Seconds that slurmctld has to answer. The command itself would wait for minutes.
 _ANSWER_S = 10.0
@@ -31,19 +32,13 @@ def running_differences(layout: Layout, env: Mapping[str, str]) -> list[Differen
             hint="set PATH to where Slurm's commands are",
         )
     gate_path = str(Path(running.get("SLURM_CONF", layout.directory / "x")).parent / GATE_FILE)
-    texts = {}
-    for path in {gate_path, *(running.get(name, "") for name in EVENT_SETTINGS)}:
-        with suppress(OSError, UnicodeDecodeError):
-            texts[path] = Path(path).read_text(encoding="utf-8")
-    return list(
-        differences(
-            running,
-            texts,
-            event=event_script(layout.socket, layout.starts),
-            gate=gate_script(),
-            gate_path=gate_path,
-        )
-    )
+    texts: dict[str, str] = {}
+    for pattern in {gate_path, *(running.get(name, "") for name in SCRIPTS)}:
+        # Slurm takes a pattern for several scripts.
+        for path in sorted(glob.glob(pattern)):
+            with suppress(OSError, UnicodeDecodeError):
+                texts[pattern] = texts.get(pattern, "") + Path(path).read_text(encoding="utf-8")
+    return list(differences(running, texts, scripts=scripts(layout), gate_path=gate_path))
 
 
 def _show_config(env: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ _RECORDS = 60_000
 _LOOK_S = 5
 
 SLURM_CONF, CGROUP_CONF = "slurm.conf", "cgroup.conf"
+EVENT, DISKS, GATE_FILE = "drfd-event", "drfd-disks", "job_submit.lua"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +120,32 @@ SETTINGS = (
     _exact("JobRequeue", "0", "a job that Slurm started again by itself would run twice"),
     _at_least("MinJobAge", _AGE_S, "the end of a job must be there when drfd asks for it"),
     _at_least("MaxJobCount", _RECORDS, f"ended jobs count, too, for the {_AGE_S} s of MinJobAge"),
-    Setting(
-        SLURM_CONF,
-        "Epilog",
-        "/bin/true",
-        "without any, the end of a short job is noticed up to a second later",
-        lambda found: found not in ("", "(null)"),
-        "any program",
-    ),
     _exact("ConstrainCores", "yes", "jobs keep to their cores", file=CGROUP_CONF),
     _exact("ConstrainRAMSpace", "yes", "jobs keep to their memory", file=CGROUP_CONF),
     _exact("ConstrainDevices", "yes", "jobs reach no GPUs but their own", file=CGROUP_CONF),
 )
 
+
+class Script(NamedTuple):
+    """The script that a setting names, and why."""
+
+    name: str
+    why: str
+    #: Whether any other will do, too.
+    is_replaceable: bool = False
+
+
 _EVENTS_WHY = "tells drfd at once of {} of a job; without it, drfd has to ask again and again"
-#: Settings that name the event script → what else says of them that they are in force, and why.
-EVENT_SETTINGS = {
-    "PrologSlurmctld": _EVENTS_WHY.format("the start"),
-    "JobCompLoc": _EVENTS_WHY.format("the end"),
+#: Settings that name a script → the script.
+SCRIPTS = {
+    "PrologSlurmctld": Script(EVENT, _EVENTS_WHY.format("the start")),
+    "JobCompLoc": Script(EVENT, _EVENTS_WHY.format("the end")),
+    "Prolog": Script(DISKS, "keeps jobs to their disk rates on nodes with cgroup v2"),
+    "Epilog": Script(
+        DISKS,
+        "without any, the end of a short job is noticed up to a second later",
+        is_replaceable=True,
+    ),
 }
 COMPLETION = _exact("JobCompType", "jobcomp/script", _EVENTS_WHY.format("the end"))
 GATE = _among("JobSubmitPlugins", "lua", "nobody submits jobs past drfd, which it would not count")
@@ -154,27 +163,35 @@ def read_config(text: str) -> dict[str, str]:
 
 
 def differences(
-    running: Mapping[str, str], files: Mapping[str, str], *, event: str, gate: str, gate_path: str
+    running: Mapping[str, str],
+    files: Mapping[str, str],
+    *,
+    scripts: Mapping[str, str],
+    gate_path: str,
 ) -> Iterator[Difference]:
     """Yield how a running Slurm differs.
 
-    `running` is from `read_config`; `files` has the texts of those files that can be read, by path;
-    `event` and `gate` are the texts of the scripts that it needs. A script may do more than that.
+    `running` is from `read_config`; `files` has the texts of those files that can be read, by the
+    path or pattern that a setting names; `scripts` has the texts of the scripts that it needs, by
+    their names. A script may do more than that.
     """
     for setting in (*SETTINGS, COMPLETION, GATE):
         found = running.get(setting.name)
         if found is None or not setting.holds(found):
             yield Difference(setting.name, found or "not shown", setting.needed, setting.why)
-    scripts = [(name, running.get(name, ""), event, why) for name, why in EVENT_SETTINGS.items()]
-    for name, path, wanted, why in [*scripts, ("job_submit.lua", gate_path, gate, GATE.why)]:
-        shown = "drfd-event" if wanted == event else name
-        needed = f"a file with what drfd slurm-conf {shown} prints"
+    named = {name: (running.get(name, ""), script) for name, script in SCRIPTS.items()}
+    named[GATE_FILE] = gate_path, Script(GATE_FILE, GATE.why)
+    for name, (path, script) in named.items():
+        needed = f"a file with what drfd slurm-conf {script.name} prints"
         if path in ("", "(null)"):
-            yield Difference(name, "not set", needed, why)
+            needed = "any program" if script.is_replaceable else needed
+            yield Difference(name, "not set", needed, script.why)
+        elif script.is_replaceable:
+            continue
         elif path not in files:
-            yield Difference(name, f"{path}, which cannot be read here", needed, why)
-        elif _body(wanted) not in files[path]:
-            yield Difference(name, f"{path}, with another text", needed, why)
+            yield Difference(name, f"{path}, which cannot be read here", needed, script.why)
+        elif _body(scripts[script.name]) not in files[path]:
+            yield Difference(name, f"{path}, with another text", needed, script.why)
 
 
 def _body(script: str) -> str:

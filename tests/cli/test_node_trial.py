@@ -15,7 +15,7 @@ from drfd_cli.commands.node_trial import NodeTrial
 
 TOKEN = "5c16d984fa084828"
 BEGIN_S, END_S = 1000.0, 1003.0
-FINE = f"1001.5\n{node_trial._own_name()}\n{TOKEN}"
+FINE = f"1001.5\n{node_trial._own_name()}\ncounted\n{TOKEN}"
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def judge(tmp_path: Path, job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_nothing_is_said_of_a_node_on_which_all_is_the_same(judge: Any) -> None:
-    assert judge(FINE) == NodeTrial("n1", 0.0, [])
+    assert judge(FINE) == NodeTrial("n1", 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,23 @@ def test_nothing_is_said_of_a_node_on_which_all_is_the_same(judge: Any) -> None:
 def test_a_clock_outside_the_time_of_the_job_is_another(
     judge: Any, there_s: float, ahead_s: float, problems: list[str]
 ) -> None:
-    assert judge(FINE.replace("1001.5", str(there_s))) == NodeTrial("n1", ahead_s, problems)
+    assert judge(FINE.replace("1001.5", str(there_s))) == NodeTrial("n1", ahead_s, False, problems)
 
 
 def test_another_user_and_another_directory_are_named(judge: Any, tmp_path: Path) -> None:
     own = node_trial._own_name()
-    (user,) = judge(f"1001.5\nmallory\n{TOKEN}").problems
+    (user,) = judge(f"1001.5\nmallory\nkept\n{TOKEN}").problems
     assert user.endswith(f" is mallory there, and {own} here")
-    (place,) = judge(f"1001.5\n{own}\n").problems
+    (place,) = judge(f"1001.5\n{own}\ncounted\n").problems
     assert place == f"a job there cannot read what is written in {tmp_path}"
-    for text in ("", "no time\nx\ny"):
+    for text in ("", "no time\nx\nkept\ny", "1001.5\nx\nelse\ny"):
         (place,) = judge(text).problems
         assert place.startswith(f"what a job writes in {tmp_path} there does not arrive here")
+
+
+def test_a_job_sees_whether_it_is_kept_to_its_disk_rates(judge: Any) -> None:
+    assert judge(FINE).keeps_disk_rates is False
+    assert judge(FINE.replace("counted", "kept")).keeps_disk_rates is True
 
 
 def test_a_job_that_fails_or_does_not_end_says_why(judge: Any, tmp_path: Path) -> None:

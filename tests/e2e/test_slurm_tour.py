@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from drfd.slurm.files import MORE_CONF, NAMES
+from drfd.slurm.settings import SLURM_CONF
 from instance import Instance, wait_for
 from slurm_cluster import Cluster, missing
 from tour import plain, take
@@ -72,8 +74,8 @@ def instance(cluster: Cluster) -> Iterator[Instance]:
     try:
         cluster.start(
             {
-                "drfd.conf" if name == "slurm.conf" else name: printed(cluster, name, state)
-                for name in ("slurm.conf", "cgroup.conf", "job_submit.lua", "drfd-event")
+                MORE_CONF if name == SLURM_CONF else name: printed(cluster, name, state)
+                for name in NAMES
             }
         )
         yield instance.start()

@@ -64,7 +64,7 @@ def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys
     """Variables of the caller that change what Slurm prints do not reach it."""
     scontrol.write_text(
         "#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\necho SchedulerType = sched/backfill\n"
-        'echo "Epilog = $SLURM_TIME_FORMAT"\n'
+        'echo "MinJobAge = $SLURM_TIME_FORMAT"\n'
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_TIME_FORMAT", "anything")
@@ -73,7 +73,7 @@ def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys
     assert lines[0] == (
         "SchedulerType is sched/backfill, needed: sched/builtin (drfd decides which job is next)"
     )
-    assert any(line.startswith("Epilog is not shown, ") for line in lines)
+    assert any(line.startswith("MinJobAge is not shown, ") for line in lines)
 
 
 def test_another_program_of_this_name_is_not_taken_for_slurms(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from drfd.slurm.files import MORE_CONF, NAMES
+from drfd.slurm.settings import SLURM_CONF
 from instance import wait_for
 from slurm_cluster import Cluster, missing
 
@@ -23,8 +25,7 @@ pytestmark = [
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 #: Each file by its name as it is printed → its name here.
-STORED = {name: name for name in ("cgroup.conf", "job_submit.lua", "drfd-event")}
-STORED["slurm.conf"] = "drfd.conf"
+STORED = {name: MORE_CONF if name == SLURM_CONF else name for name in NAMES}
 SENTENCE = "drfd decides what runs here: submit jobs with drf submit or drf run"
 
 

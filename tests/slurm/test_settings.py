@@ -7,8 +7,9 @@ import pytest
 from drfd.slurm.settings import Difference, differences, read_config
 
 EVENT, GATE = "#!/bin/sh\nsend a datagram\n", "-- the gate\n"
+DISKS = "#!/bin/sh\nlimit the rates\n"
 GATE_PATH = "/etc/slurm/job_submit.lua"
-FILES = {"/etc/slurm/drfd-event": EVENT, GATE_PATH: GATE}
+FILES = {"/etc/slurm/drfd-event": EVENT, "/etc/slurm/drfd-disks": DISKS, GATE_PATH: GATE}
 
 #: As Slurm 22.05 prints it, but for the settings that do not matter.
 SHOWN = """\
@@ -25,6 +26,7 @@ PreemptMode             = OFF
 PreemptType             = preempt/none
 PriorityType            = priority/basic
 ProctrackType           = proctrack/cgroup
+Prolog                  = /etc/slurm/drfd-disks
 PrologSlurmctld         = /etc/slurm/drfd-event
 SchedulerParameters     = batch_sched_delay=0,sched_interval=5
 SchedulerType           = sched/builtin
@@ -49,8 +51,7 @@ def found(files: dict[str, str] | None = None, **changed: str | None) -> list[Di
         differences(
             known,
             FILES if files is None else files,
-            event=EVENT,
-            gate=GATE,
+            scripts={"drfd-event": EVENT, "drfd-disks": DISKS, "job_submit.lua": GATE},
             gate_path=GATE_PATH,
         )
     )
@@ -94,7 +95,6 @@ def test_more_than_is_needed_will_do(name: str, value: str) -> None:
         ("MinJobAge", "300 sec"),
         ("MinJobAge", "0 sec"),
         ("MaxJobCount", "10000"),
-        ("Epilog", "(null)"),
         ("JobCompType", "jobcomp/none"),
         ("JobSubmitPlugins", "(null)"),
         ("ConstrainCores", "no"),
@@ -114,6 +114,11 @@ def test_each_setting_that_will_not_do_is_named_with_its_value(name: str, value:
     assert (difference.name, difference.found) == (name, value)
     assert difference.needed
     assert difference.why
+
+
+def test_without_an_epilog_any_program_will_do() -> None:
+    [difference] = found(Epilog="(null)")
+    assert difference[:3] == ("Epilog", "not set", "any program")
 
 
 def test_a_difference_is_one_line() -> None:
@@ -142,11 +147,14 @@ def test_a_script_may_do_more_than_drfd_needs() -> None:
 
 
 def test_scripts_that_are_not_set_not_there_or_others_differ() -> None:
-    without = found({"/other": "#!/bin/sh\n"}, PrologSlurmctld="(null)", JobCompLoc="/other")
+    without = found(
+        {"/other": "#!/bin/sh\n"}, PrologSlurmctld="(null)", JobCompLoc="/other", Prolog=""
+    )
     event = "a file with what drfd slurm-conf drfd-event prints"
     assert [each[:3] for each in without] == [
         ("PrologSlurmctld", "not set", event),
         ("JobCompLoc", "/other, with another text", event),
+        ("Prolog", "not set", "a file with what drfd slurm-conf drfd-disks prints"),
         (
             "job_submit.lua",
             f"{GATE_PATH}, which cannot be read here",

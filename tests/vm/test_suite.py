@@ -96,6 +96,16 @@ if not IS_FULL:
     _ELSEWHERE += ["full_disk", "ipc", "keyrings", "notices", "owners", "signatures"]
 ELSEWHERE = [f"tests/system/test_{name}.py" for name in _ELSEWHERE]
 
+#: Modules with a real Slurm whose cgroups matter, and others that have one.
+SLURM = [f"tests/{name}.py" for name in ("e2e/test_slurm_disks", "slurm/test_real_slurm")]
+SLURM_ELSEWHERE = [
+    f"tests/{name}.py"
+    for name in (
+        *("e2e/test_slurm_nodes", "e2e/test_slurm_tour", "e2e/test_demo_cluster"),
+        *("launcher/slurm/test_server", "slurm/test_private"),
+    )
+]
+
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
 
@@ -163,7 +173,7 @@ def system_tests() -> list[str]:
     files = sorted(TESTS.rglob("test_*.py"))
     marked = [file for file in files if "pytest.mark.system" in file.read_text()]
     found = [str(file.relative_to(ROOT)) for file in marked if file != Path(__file__)]
-    return [name for name in found if name not in (*WITH_ROOT, *ELSEWHERE)]
+    return [name for name in found if name not in (*WITH_ROOT, *ELSEWHERE, *SLURM_ELSEWHERE)]
 
 
 @pytest.mark.parametrize("user", ["root", "alice"])
@@ -195,3 +205,10 @@ def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
     passed = suite.system.passed | suite.root.passed
     rooms = {name.split(".")[2] for name in passed if name.startswith("tests.system.")}
     assert len(rooms) == len(list((TESTS / "system").glob("test_*.py"))) - len(ELSEWHERE)
+
+
+@pytest.mark.parametrize("module", SLURM)
+def test_slurm_keeps_jobs_to_their_limits_by_cgroup_v2(suite: Suite, module: str) -> None:
+    room = f"{module.removesuffix('.py').replace('/', '.')}."
+    assert any(name.startswith(room) for name in suite.system.passed)
+    assert not {name for name in suite.system.skipped if name.startswith(room)}

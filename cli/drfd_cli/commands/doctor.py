@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 #: Seconds that the launcher is waited for.
 _LAUNCHER_S = 2.0
+#: Whether a node of Slurm's keeps jobs to their disk rates → what is said of it.
+_DISK_RATES = {
+    True: "jobs are kept to their disk rates",
+    False: "disk rates are counted, and no job is kept to them: that takes cgroup v2 there, and "
+    "drfd-disks as Slurm's Prolog (drfd slurm-conf)",
+}
 
 
 @click.command("doctor")
@@ -33,8 +39,8 @@ _LAUNCHER_S = 2.0
 )
 @click.option(
     "--nodes", "tries_nodes", is_flag=True,
-    help="Also run a short job of yours on each node of Slurm's: is its clock right, and are you "
-    "and this directory the same there?",
+    help="Also run a short job of yours on each node of Slurm's: is its clock right, are you and "
+    "this directory the same there, and are disk rates kept?",
 )  # fmt: skip
 @prints_result()
 def command(stray: str | None, tries_nodes: bool) -> Result | int:
@@ -127,6 +133,8 @@ def _show_trials(found: list[NodeTrial]) -> None:
             output.tell(f"warning: node {name}: {output.clean(problem)}")
         if not each.problems:
             output.tell(f"node {name}: its clock, you and this directory are the same there")
+        if each.keeps_disk_rates is not None:
+            output.tell(f"node {name}: {_DISK_RATES[each.keeps_disk_rates]}")
     if not found:
         output.tell("there is no node of Slurm's to try")
 

@@ -1,5 +1,5 @@
 """What `drf doctor --nodes` finds out on the nodes of Slurm's by a short job on each: whether the
-clock, the user and the present directory are there as they are here."""
+clock, the user and the present directory are there as they are here, and disk rates are kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 _PATIENCE_S, _ARRIVAL_S = 60.0, 10.0
 #: Seconds by which clocks may differ. drfd believes Slurm's times of ends only within a job's life.
 _CLOCK_S = 1.0
-_SCRIPT = 'date +%s.%N; id -un; cat "$1"'
+#: The disk rates of the jobs where such a rate is counted, in bytes per second.
+_RATE_BPS = 16 << 20
+#: Slurm's cgroup of a job has those of its steps in it (`drfd.slurm.files`).
+_SCRIPT = r"""
+date +%s.%N
+id -un
+group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+grep -qs "[rw]bps=$2" "/sys/fs/cgroup${group%%/step_*}/io.max" && echo kept || echo counted
+cat "$1"
+"""
+_KEPT, _COUNTED = "kept", "counted"
 
 
 @dataclass
@@ -40,6 +50,9 @@ class NodeTrial:
     #: Seconds by which its clock is ahead of this machine's, 0 if no difference was seen; None if
     #: that is not known.
     clock_ahead_s: float | None = None
+    #: Whether jobs are kept to their disk rates there; None where none are counted, or if that is
+    #: not known.
+    keeps_disk_rates: bool | None = None
     #: What differs, each in a line.
     problems: list[str] = field(default_factory=list)
 
@@ -67,6 +80,7 @@ def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list
     (place / "token").write_text(token)
     found = {node["name"]: NodeTrial(node["name"]) for node in nodes}
     jobs: dict[str, int] = {}
+    rates = {node["name"]: _rates(node) for node in nodes}
     begin_s = time.time()
     for node in nodes:
         name = node["name"]
@@ -76,9 +90,10 @@ def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list
             continue
         try:
             jobs[name] = client.submit(
-                ["sh", "-c", _SCRIPT, "sh", str(place / "token")],
-                cores=1, memory="64M", time="5m", node=name, name="drf-doctor",
-                stdout=str(place / name), cwd=str(place), env={"PATH": os.defpath},
+                ["sh", "-c", _SCRIPT, "sh", str(place / "token"), str(max(rates[name]))],
+                cores=1, memory="64M", time="5m", io="{}/{}".format(*rates[name]),
+                node=name, name="drf-doctor", stdout=str(place / name), cwd=str(place),
+                env={"PATH": os.defpath},
             )  # fmt: skip
         except DrfdError as error:
             found[name].problems.append(str(error))
@@ -87,7 +102,15 @@ def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list
         span = begin_s, time.time()
         for name, job_id in jobs.items():
             _judge(found[name], client.get(job_id), place / name, token, span)
+            if not any(rates[name]):
+                found[name].keeps_disk_rates = None
     return list(found.values())
+
+
+def _rates(node: MachineView) -> tuple[int, int]:
+    """Return the disk rates of the job that tries a node, 0 where none are counted."""
+    has = node["capacity"]
+    return min(_RATE_BPS, has["read"]), min(_RATE_BPS, has["write"])
 
 
 def _await(client: Client, ids: list[int]) -> None:
@@ -116,7 +139,7 @@ def _judge(
         return
     lines = _arrived(output)
     there_s = _seconds(lines)
-    if there_s is None or len(lines) < 2:
+    if there_s is None or len(lines) < 3 or lines[2] not in (_KEPT, _COUNTED):
         trial.problems.append(
             f"what a job writes in {output.parent.parent} there does not arrive here: the "
             "directory is not the same one on both machines"
@@ -131,7 +154,8 @@ def _judge(
     own = _own_name()
     if lines[1] != own:
         trial.problems.append(f"the uid {os.getuid()} is {lines[1]} there, and {own} here")
-    if lines[2:] != [token]:
+    trial.keeps_disk_rates = lines[2] == _KEPT
+    if lines[3:] != [token]:
         trial.problems.append(f"a job there cannot read what is written in {output.parent.parent}")
 
 
@@ -156,7 +180,7 @@ def _arrived(output: Path) -> list[str]:
     while True:
         with suppress(OSError):
             lines = output.read_text(errors="replace").splitlines()
-            if len(lines) > 2 or time.monotonic() > deadline:
+            if len(lines) > 3 or time.monotonic() > deadline:
                 return lines
         if time.monotonic() > deadline:
             return []

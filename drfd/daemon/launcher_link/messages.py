@@ -54,6 +54,7 @@ from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import (
+    EVERY_DISK,
     QUOTA,
     SHARE,
     AttemptLimits,
@@ -142,7 +143,7 @@ def order_for(
         memory_bytes=demand.memory_bytes,
         pids=settings.max_pids,
         cores_by=settings.cores_by,
-        disks=() if is_away else disk_limits(demand, settings.disks),
+        disks=limits_everywhere(demand) if is_away else disk_limits(demand, settings.disks),
     )
     ceilings = None
     if most is not None:
@@ -306,6 +307,14 @@ def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[DiskLimit, ..
         DiskLimit(device=device, read_bps=read_bps, write_bps=write_bps)
         for device, (read_bps, write_bps) in rates_by_device(demand, disks).items()
     )
+
+
+def limits_everywhere(demand: Resources) -> tuple[DiskLimit, ...]:
+    """Return the declared rates as limits on each disk of a node which finds its disks itself. Of
+    rates for disks by name, which are the controller's, the highest holds."""
+    _, reads, writes = zip(("", demand.read_bps, demand.write_bps), *demand.disks, strict=True)
+    limit = DiskLimit(device=EVERY_DISK, read_bps=max(reads), write_bps=max(writes))
+    return (limit,) if limit.read_bps or limit.write_bps else ()
 
 
 def ceilings_of(demand: Resources, most: Resources, disks: Sequence[Disk]) -> Ceilings | None:

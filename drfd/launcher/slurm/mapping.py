@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from drfd.common.errors import Refused
 from drfd.common.units import parse_size
 from drfd.launcher.attempt_files import Key, Record
-from drfd.launcher.protocol import LaunchOrder
+from drfd.launcher.protocol import EVERY_DISK, LaunchOrder
 
 #: Why the end of an attempt is not known: codes of `core.decisions.outcome.LOSSES`.
 NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM = "NODE_FAILED", "SLURM_FORGOT", "SLURM_ENDED"
@@ -61,7 +61,9 @@ _BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
-_COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
+#: The name of an attempt, and the disk rates that may follow it in a comment.
+_NAME = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
+_COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,18}}){{2}})?")
 _MEBI = 1 << 20
 #: Names that a range of Slurm's may have.
 _MOST_NAMES = 1 << 16
@@ -141,7 +143,23 @@ def name_of(order: LaunchOrder) -> Name:
 
 def read_name(text: str) -> Name | None:
     """Read what `str` makes of a name; None if it is anything else."""
-    found = _COMMENT.fullmatch(text)
+    return _name_in(_NAME.fullmatch(text))
+
+
+def comment_of(order: LaunchOrder) -> str:
+    """Return the comment of an attempt: its name and, if it has any, the disk rates that the node
+    is to limit (`drfd.slurm.files`)."""
+    every = next((each for each in order.limits.disks if each.device == EVERY_DISK), None)
+    rates = "" if every is None else f".{every.read_bps}.{every.write_bps}"
+    return f"{name_of(order)}{rates}"
+
+
+def read_comment(text: str) -> Name | None:
+    """Return the name in the comment of an attempt; None if it is no attempt's."""
+    return _name_in(_COMMENT.fullmatch(text))
+
+
+def _name_in(found: re.Match[str] | None) -> Name | None:
     return None if found is None else Name(found[1], (int(found[2]), int(found[3])))
 
 
@@ -156,7 +174,7 @@ def _read_job(line: str) -> SlurmJob | None:
     if len(fields) != len(_FIELDS):
         return None
     job_id, uid, state, status, ended_at, nodes, title, comment = fields
-    name = read_name(comment.removesuffix("|"))
+    name = read_comment(comment.removesuffix("|"))
     if name is None or not all(map(_is_number, (job_id, uid, status))):
         return None
     return SlurmJob(
@@ -201,7 +219,7 @@ def with_others_jobs(
         if len(fields) != len(_ALLOCATED_FIELDS):
             continue
         allocated, where, comment = fields
-        name = read_name(comment.removesuffix("|"))
+        name = read_comment(comment.removesuffix("|"))
         if name is not None and name.journal in journals:
             continue
         names = expand(where)
@@ -368,7 +386,7 @@ def submit_words(
     None for a user's own launcher."""
     limits = order.limits
     words = [
-        *("sbatch", "--parsable", "--no-requeue", f"--comment={name_of(order)}"),
+        *("sbatch", "--parsable", "--no-requeue", f"--comment={comment_of(order)}"),
         *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
         f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
         f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",

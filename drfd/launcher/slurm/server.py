@@ -100,7 +100,7 @@ _NO_NODE = "the order names no node"
 _NOT_INSIDE = "commands run inside jobs of the controller's own machine alone"
 _NOT_TOLD = "not told: notifications run for jobs of the controller's own machine alone"
 _CONTROLS = "enforced by Slurm's cgroups, if its configuration says so (task/cgroup)"
-_NOT_CONTROLLED = "counted, not controlled: Slurm has no limit for disks"
+_COUNTED = "counted; enforced on nodes with cgroup v2 that have drfd-disks as Slurm's Prolog"
 
 
 @dataclass(slots=True)
@@ -267,8 +267,8 @@ class SlurmLauncher:
             "controls": {
                 "cores": _CONTROLS,
                 "memory": _CONTROLS,
-                "read": _NOT_CONTROLLED,
-                "write": _NOT_CONTROLLED,
+                "read": _COUNTED,
+                "write": _COUNTED,
                 "processes": "not limited by drfd: Slurm's own limits hold",
             },
             "cores": dict.fromkeys(protocol.CORES_MODES, _CONTROLS)

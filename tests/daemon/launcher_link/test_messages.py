@@ -25,7 +25,13 @@ from drfd.daemon.launcher_link.messages import (
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
-from drfd.launcher.protocol import AttemptLimits, Ceilings, DiskLimit, LaunchOrder
+from drfd.launcher.protocol import (
+    EVERY_DISK,
+    AttemptLimits,
+    Ceilings,
+    DiskLimit,
+    LaunchOrder,
+)
 from drfd.payload.unpack import LaunchPayload, decode
 from fakes import GIB, demand, now, spec
 
@@ -80,6 +86,26 @@ def test_tasks_with_one_file_never_empty_it(pattern: str, empties: bool) -> None
     other = replace(task, id=43, array_index=6)
     order = order_for(task, JOURNAL, LaunchSettings([DISK], 512, "weight"), beside=[task, other])
     assert order.empties_output is empties
+
+
+@pytest.mark.parametrize(
+    ("rates", "limits"),
+    [
+        ({}, ()),
+        ({"read_bps": 5, "write_bps": 3}, ((5, 3),)),
+        ({"disks": (("data", 5, 0), ("work", 2, 0))}, ((5, 0),)),
+    ],
+)
+def test_on_another_node_each_disk_has_the_highest_rates(
+    rates: dict[str, Any], limits: tuple[tuple[int, int], ...]
+) -> None:
+    """A node finds its disks itself, and does not know the names of the controller's."""
+    demand = replace(JOB.spec.demand, **({"read_bps": 0, "write_bps": 0, "disks": ()} | rates))
+    job = replace(JOB, node="n1", spec=replace(JOB.spec, demand=demand))
+    order = order_for(job, JOURNAL, LaunchSettings([DISK], 512, "weight"), home="head")
+    assert order.limits.disks == tuple(
+        DiskLimit(device=EVERY_DISK, read_bps=read, write_bps=write) for read, write in limits
+    )
 
 
 def test_an_order_carries_all_that_root_must_know_to_run_one_attempt() -> None:

@@ -28,6 +28,8 @@ engine = "local"
 engine = "slurm"
 cores = 4
 memory = "3G"
+read = "100M"
+write = "100M"
 features = ["big"]
 [nodes.n2]
 engine = "slurm"

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.protocol import Grant
+from drfd.launcher.protocol import EVERY_DISK, DiskLimit, Grant
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
     Name,
     SlurmJob,
     SlurmNode,
     choose,
+    comment_of,
     end_of,
     may_pass,
     read_boot,
+    read_comment,
     read_jobs,
     read_nodes,
     submit_words,
@@ -141,6 +143,22 @@ def test_an_order_in_sbatchs_words() -> None:
         *("--gres=gpu:2", "--partition=p", "--output=/w/50%%", "--open-mode=append"),
         *("--no-requeue", "--parsable", "--export-file=9", "--gid=5"),
     }
+
+
+def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:
+    asked = order(cwd=Path("/w"), id=7, attempt=2, journal=JOURNAL).order
+
+    def comment(*disks: DiskLimit) -> str:
+        return comment_of(replace(asked, limits=replace(asked.limits, disks=disks)))
+
+    assert comment() == str(NAME)
+    # Of a disk of the controller's own machine.
+    assert comment(DiskLimit(device="8:0", read_bps=1, write_bps=1)) == str(NAME)
+    rated = comment(DiskLimit(device=EVERY_DISK, read_bps=5_000_000, write_bps=0))
+    assert rated == f"{NAME}.5000000.0"
+    assert read_comment(rated) == read_comment(str(NAME)) == NAME
+    for other in (f"{rated}.1", f"{NAME}.1", f"{NAME}.x.0", f"{NAME}.1.", "a comment"):
+        assert read_comment(other) is None
 
 
 def test_users_variables_are_no_options_of_slurms_commands() -> None:
