@@ -420,14 +420,13 @@ async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_la
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": small}})
         await until(lambda: not b.links.node_faults(), b.links.node_faults)
         cores, memory = node_warnings(RULES.axes, b.links)
-        assert cores.endswith("but Slurm has 1 there: drfd gives out more than there is")
-        assert memory.startswith('[nodes.n1] memory = "') and "has 1G there" in memory
-        threaded = {"cores": 32, "memory_bytes": 1 << 40, "fault": "", "threads": 2}
+        assert cores.startswith("CPUs of node n1 is 1, needed: at least ")
+        assert memory.startswith("RealMemory of node n1 is 1024M, needed: at least ")
+        threaded = {"cores": 4, "memory_bytes": 1 << 40, "fault": "", "threads": 2}
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": threaded}})
         await until(lambda: b.links.node_facts()["n1"].threads == 2, b.links.node_facts)
         (together,) = node_warnings(RULES.axes, b.links)
-        assert together.startswith("node n1: Slurm gives 2 CPUs, as threads of a core, to one job ")
-        assert "write CPUs=32 for n1 in slurm.conf without sockets" in together
+        assert together.startswith("ThreadsPerCore of node n1 is 2, needed: CPUs=4 without ")
         # Longer ones are cut on the screen.
         assert len(together) < 200
         await b.n1.leave()
