@@ -58,6 +58,7 @@ _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
 #: Asks for slurmctld's configuration, with the time of its start.
 SHOW_CONFIG = ("scontrol", "show", "config")
 _BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
+_PID_FILE = "SlurmctldPidFile"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
@@ -238,6 +239,15 @@ def _bytes(size: str) -> int:
         return parse_size(size if size[-1:].isalpha() else f"{size}M")
     except Refused:
         return 0
+
+
+def read_pid_file(text: str) -> str:
+    """Return from the answer to `SHOW_CONFIG` where slurmctld writes its pid, or nothing."""
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting and name.strip() == _PID_FILE:
+            return value.strip()
+    return ""
 
 
 def read_boot(text: str) -> tuple[int, float] | None:

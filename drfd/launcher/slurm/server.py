@@ -42,6 +42,7 @@ from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_
 from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
+from drfd.launcher.slurm.daemon_process import RunningProcess, running_process
 from drfd.launcher.slurm.mapping import (
     LIST_ALLOCATED,
     LIST_JOBS,
@@ -185,6 +186,9 @@ class SlurmLauncher:
     #: When slurmctld started, and when all nodes are to register after that.
     _slurm_boot: int = 0
     _census_due_mono_s: float | None = None
+    #: Where slurmctld writes its pid, and which process it was when it was asked.
+    _pid_file: str = ""
+    _slurm_process: RunningProcess | None = None
     #: The nodes as Slurm showed them last, and why none of them starts jobs, or None.
     _nodes: dict[str, SlurmNode] = field(default_factory=dict)
     _all_away: str | None = _NOT_ASKED
@@ -640,25 +644,40 @@ class SlurmLauncher:
             if answer.is_good:
                 found = mapping.with_others_jobs(nodes, answer.output, self._instances)
                 self._see_nodes(found, away=None)
-                self._commands.run(SHOW_CONFIG, self._take_config)
+                self._ask_for_config()
             else:
                 self._see_nodes(self._nodes, away=self._no_answer(answer))
 
         self._commands.run(LIST_ALLOCATED, take_allocated)
 
-    def _take_config(self, answer: Answer) -> None:
-        """See whether slurmctld is another than before. It may have forgotten that jobs have ended,
-        and says for hours that they run, if their nodes do not register."""
+    def _ask_for_config(self) -> None:
+        """Ask when slurmctld started, unless it is seen to be the process that has answered."""
+        seen = running_process(self._pid_file, "slurmctld")
+        if self._slurm_boot and seen is not None and seen == self._slurm_process:
+            self._take_census()
+        else:
+            self._commands.run(SHOW_CONFIG, partial(self._take_config, seen))
+
+    def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
+        """See whether slurmctld is another than before. `seen` was its process before the question:
+        an answer of another's is asked for again."""
         found = mapping.read_boot(answer.output) if answer.is_good else None
         if found is None:
             return
-        now = time.monotonic()
+        self._slurm_process = seen
+        self._pid_file = mapping.read_pid_file(answer.output)
         boot, pause_s = found
         if boot != self._slurm_boot:
             self._slurm_boot = boot
             # Newer versions start themselves again when they read their configuration.
             is_told = abs(boot - self._registered_s) <= _TOLD_S
-            self._census_due_mono_s = None if is_told else now + pause_s
+            self._census_due_mono_s = None if is_told else time.monotonic() + pause_s
+        self._take_census()
+
+    def _take_census(self) -> None:
+        """Have all nodes register some time after a start of slurmctld. It may have forgotten that
+        jobs have ended, and says for hours that they run, if their nodes do not register."""
+        now = time.monotonic()
         if self._census_due_mono_s is None or now < self._census_due_mono_s:
             return
         live = [each for each in self._known.values() if each.submitted and not each.is_over]

@@ -19,6 +19,7 @@ from drfd.launcher.slurm.mapping import (
     read_boot,
     read_jobs,
     read_nodes,
+    read_pid_file,
     submit_words,
     without_slurms,
 )
@@ -104,6 +105,12 @@ def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(
     text: str, said: tuple[int, float] | None
 ) -> None:
     assert read_boot(text) == said
+
+
+def test_where_slurmctld_writes_its_pid_is_read() -> None:
+    shown = "SlurmctldParameters = (null)\nSlurmctldPidFile        = /run/a b.pid\nX = 1\n"
+    assert read_pid_file(shown) == "/run/a b.pid"
+    assert read_pid_file("SlurmdPidFile = /run/slurmd.pid\n") == ""
 
 
 def test_of_several_with_one_name_the_running_one_is_the_attempt() -> None:

@@ -713,6 +713,51 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_i
     until("an idle cluster", cluster.are_idle, cluster.log)
 
 
+def test_slurmctld_is_asked_when_it_started_only_if_it_may_be_another(
+    slurm: SlurmLauncherProcess, cluster: Cluster, place: Path
+) -> None:
+    slurm.kill()
+    programs = place / "programs"
+    programs.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo"):
+        (programs / name).write_text(
+            f'#!/bin/sh\necho "{name} $1 $2" >> {place}/asked\nexec /usr/bin/{name} "$@"\n'
+        )
+        (programs / name).chmod(0o755)
+
+    def asked(what: str) -> int:
+        try:
+            return (place / "asked").read_text().count(what)
+        except FileNotFoundError:
+            return 0
+
+    def looks() -> None:
+        """Wait for some looks at the nodes that have begun after this."""
+        before = asked("sinfo")
+        until("some looks at the nodes", lambda: asked("sinfo") >= before + 4, cluster.log)
+
+    try:
+        slurm.start("--programs", str(programs), "--poll", "0.2")
+        looks()
+        config = "scontrol show config"
+        before = asked(config)
+        # The first answer tells where the process is seen.
+        assert 1 <= before <= 2
+        looks()
+        assert asked(config) == before
+        # Another is noticed, though no command fails meanwhile. This one stores what it knows.
+        os.kill(slurm.process.pid, signal.SIGSTOP)
+        cluster.kill("slurmctld", signal.SIGTERM)
+        cluster.start_controller()
+        until("an idle cluster", cluster.are_idle, cluster.log)
+        os.kill(slurm.process.pid, signal.SIGCONT)
+        until("another question", lambda: asked(config) > before, cluster.log)
+    finally:
+        slurm.clean_up()
+        shutil.rmtree(programs)
+        (place / "asked").unlink(missing_ok=True)
+
+
 def is_shown(cluster: Cluster, key: tuple[int, int], state: str) -> bool:
     try:
         return comments(cluster, key) == [state]
