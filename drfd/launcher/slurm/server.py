@@ -73,6 +73,9 @@ _LOOKS, _LOOK_PAUSE_S = 2, 2.0
 #: MessageTimeout, by default. Within it the nodes have registered and ended what slurmctld does not
 #: know, so that another attempt does not run beside it.
 _FORGOTTEN_S = 10.0
+#: Seconds that slurmctld must take a job for waiting that has started before, until it is ended: by
+#: then Slurm has noticed whether its node answers, and has ended it itself if the node is open.
+_WAITS_AGAIN_S = 10.0
 #: Least seconds between two orders to Slurm's nodes to register.
 _REGISTER_S = 5.0
 #: Most seconds from such an order to a start of slurmctld that is its effect.
@@ -171,6 +174,8 @@ class SlurmLauncher:
     _missing: dict[Key, float] = field(default_factory=dict)
     #: Those of them for which Slurm has not answered yet that it has told the nodes.
     _unregistered: set[Key] = field(default_factory=set)
+    #: When each attempt that has started, and that slurmctld takes for waiting, is ended.
+    _waits_again: dict[Key, float] = field(default_factory=dict)
     #: The list at which all nodes were told to register, and when they may be told again.
     _registering: int = -1
     _register_due_mono_s: float = 0.0
@@ -716,6 +721,7 @@ class SlurmLauncher:
                 self._lacks(number, key, attempt)
             else:
                 self._shows(key, job)
+                self._see_second_start(key, job)
         wish = self._wishes.get(key)
         if wish is not None and number > wish.after_list:
             self._act(key, wish, job)
@@ -881,6 +887,24 @@ class SlurmLauncher:
             self._append(key, "running", {"at_s": time.time()})
             self._report(key)
 
+    def _see_second_start(self, key: Key, job: SlurmJob) -> None:
+        """End a job that slurmctld takes for waiting, because it has forgotten the start. It would
+        start it again, which would be refused, but not while the node is closed, and it does not
+        take the end that the job has meanwhile."""
+        if job.state != "PENDING" or self.starts.first_start(self._name(key)) is None:
+            self._waits_again.pop(key, None)
+            return
+        now = time.monotonic()
+        due = self._waits_again.setdefault(key, now + _WAITS_AGAIN_S)
+        if now < due:
+            self._dues = sorted({*self._dues, due})
+            return
+        node = self._nodes.get(self._known[key].created.get("node", ""))
+        if self._all_away is None and node is not None and node.answers:
+            log.warning("event=start-forgotten-by-slurm job=%d attempt=%d", *key)
+            self._waits_again[key] = now + _AGAIN_S
+            self._cancel([job], forced=True)
+
     def _end(self, key: Key, record: Record) -> None:
         if self._known[key].running is None:
             self._append(key, "running", {"at_s": time.time()})
@@ -952,6 +976,7 @@ class SlurmLauncher:
         self._is_there(key)
         self._submitted_after.pop(key, None)
         self._noted_at.pop(key, None)
+        self._waits_again.pop(key, None)
         self._tell("removed", key)
 
     def _terminate(self, job: SlurmJob) -> None:

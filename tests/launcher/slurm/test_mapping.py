@@ -196,6 +196,7 @@ RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
 def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
     assert read_nodes(f"n1|{state}|4|4000|1|4|{reason}\n") == {"n1": node}
+    assert node.answers == (not state.startswith("down") and not state.endswith("*"))
 
 
 @pytest.mark.parametrize(

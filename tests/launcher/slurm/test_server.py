@@ -18,6 +18,7 @@ import pytest
 
 from drfd.common import failpoints
 from drfd.launcher.protocol import Message
+from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF
 from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
 from launcher.slurm.cluster import Cluster
@@ -555,9 +556,9 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
     assert (jobs_dir / "runs").read_text() == "once\n"
 
 
-def saved(cluster: Cluster, said: str, since_ns: int = 0) -> bytes:
-    """slurmctld's file of jobs, written after `since_ns` and with this word in it."""
-    path = cluster.directory / "state" / "job_state"
+def saved(cluster: Cluster, said: str, since_ns: int = 0, file: str = "job_state") -> bytes:
+    """slurmctld's file of jobs, or another, written after `since_ns` and with this word in it."""
+    path = cluster.directory / "state" / file
 
     def is_there() -> bytes | None:
         try:
@@ -570,11 +571,13 @@ def saved(cluster: Cluster, said: str, since_ns: int = 0) -> bytes:
     return bytes(until("a state of slurmctld's", is_there, cluster.log))
 
 
-def set_back(cluster: Cluster, jobs: bytes) -> None:
-    """Kill slurmctld, and start another that knows of jobs what was saved before."""
+def set_back(cluster: Cluster, jobs: bytes, nodes: bytes | None = None) -> None:
+    """Kill slurmctld, and start another that knows of jobs, and nodes, what was saved before."""
     cluster.kill("slurmctld")
-    (cluster.directory / "state" / "job_state").write_bytes(jobs)
-    (cluster.directory / "state" / "job_state.old").unlink(missing_ok=True)
+    for name, data in (("job_state", jobs), ("node_state", nodes)):
+        if data is not None:
+            (cluster.directory / "state" / name).write_bytes(data)
+            (cluster.directory / "state" / f"{name}.old").unlink(missing_ok=True)
     cluster.start_controller()
 
 
@@ -620,6 +623,41 @@ def is_open(cluster: Cluster, node: str) -> bool:
         return "DRAIN" not in cluster.ask("scontrol", "show", "node", node)
     except subprocess.CalledProcessError:
         return False
+
+
+def test_a_job_whose_start_slurmctld_forgets_ends_though_its_node_is_drained(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """It waits in Slurm for as long as the node is closed, and its node ends it meanwhile."""
+    controller = slurm.connect()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=old-fan")
+    asked = job("echo $$ >> runs; exec sleep 1000", jobs_dir, node="n2")
+    controller.launch(asked)
+    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
+    waiting = saved(cluster, f"{JOURNAL}.{asked.id}.1")
+    drained = saved(cluster, "old-fan", file="node_state")
+    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    controller.take("up", id=asked.id)
+    until("its first line", lambda: (jobs_dir / "runs").exists() and pids(jobs_dir))
+    [pid] = pids(jobs_dir)
+    ticks = start_ticks(pid)
+    assert ticks is not None
+    set_back(cluster, waiting, nodes=drained)
+    try:
+        end = controller.take("ended", id=asked.id)
+        assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
+        assert start_ticks(pid) != ticks
+        assert "DRAIN" in cluster.ask("scontrol", "show", "node", "n2")
+    finally:
+        until("an open node", lambda: is_open(cluster, "n2"))
+    # It does not start again.
+    remove(controller, (asked.id, 1))
+    assert ran(slurm, controller, jobs_dir, node="n2")
+    assert pids(jobs_dir) == [pid]
+
+
+def pids(jobs_dir: Path) -> list[int]:
+    return [int(line) for line in (jobs_dir / "runs").read_text().splitlines()]
 
 
 def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
