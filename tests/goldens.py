@@ -57,6 +57,11 @@ AUDIT_EVENTS: list[ev.AuditEvent] = [
     ev.LaunchersAway(at_s=92.5, everywhere=False, nodes=("n1", "n2")),
     ev.ExternalLoadChanged(at_s=93.5, kept=Resources(cores_milli=1500, memory_bytes=1 << 30)),
     ev.DaemonStopped(at_s=94.5),
+    ev.ExternalLoadChanged(
+        at_s=95.5,
+        kept=Resources(),
+        elsewhere=(("n1", Resources(cores_milli=3000, memory_bytes=1 << 30)),),
+    ),
 ]
 Message = dict[str, Any]
 

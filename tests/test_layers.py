@@ -138,9 +138,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.launcher.slurm": {
         "mapping": set(),
         "commands": set(),
+        "daemon_process": set(),
         "start_notes": {"mapping"},
         "submission": {"mapping", "commands"},
-        "server": {"mapping", "commands", "start_notes", "submission"},
+        "server": {"mapping", "commands", "daemon_process", "start_notes", "submission"},
         "main": {"start_notes", "submission", "server"},
         "__main__": {"main"},
     },

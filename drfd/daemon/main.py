@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,7 @@ from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
 from drfd.linux import own_process, service
 from drfd.slurm.files import MORE_CONF, NAMES, Layout, files
+from drfd.slurm.nodes import GivenOut
 from drfd.slurm.running import running_differences
 from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
 from drfd.wording.waits import limit_hours_text
@@ -360,14 +361,15 @@ def list_gpus(options: argparse.Namespace) -> None:
 
 def slurm_conf(options: argparse.Namespace) -> None:
     """Print the configuration that Slurm needs, or how the running one differs. Exits with 1 if it
-    does."""
+    lacks anything."""
     places = (options.dir, options.socket, options.starts)
     layout = Layout(*(place.absolute() for place in places))
     if options.check:
-        found = running_differences(layout, os.environ)
+        nodes, env = _slurms_nodes(options.config)
+        found = running_differences(layout, env, nodes)
         for difference in found:
             print(difference)
-        if found:
+        if not all(difference.is_advice for difference in found):
             sys.exit(1)
         _say("Slurm is configured as drfd needs it")
         return
@@ -382,6 +384,31 @@ def slurm_conf(options: argparse.Namespace) -> None:
     }
     for name, text in texts.items():
         print(f"### {heads.get(name, layout.directory / name)}\n{text}")
+
+
+def _slurms_nodes(config_file: Path | None) -> tuple[list[GivenOut], Mapping[str, str]]:
+    """Return what the configuration gives out of Slurm's nodes, nothing if it cannot be read, and
+    the environment for Slurm's commands. Raises ConfigError if `config_file` is given."""
+    try:
+        # The system's: only root's daemon has Slurm's nodes.
+        config = load(config_file) if config_file else load_if_there(paths.SYSTEM_CONFIG)
+    except ConfigError as error:
+        if config_file is not None:
+            raise
+        _say(f"the nodes are not compared: {error}")
+        return [], os.environ
+    nodes = [
+        GivenOut(
+            name=node.name,
+            cores=node.cores_milli // 1000,
+            memory_bytes=node.memory_bytes,
+            gres=node.gres,
+        )
+        for node in config.nodes
+        if not node.is_local
+    ]
+    named = {} if config.slurm.conf is None else {"SLURM_CONF": config.slurm.conf}
+    return nodes, {**named, **os.environ}
 
 
 def print_metrics(options: argparse.Namespace) -> None:
@@ -632,7 +659,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     either.add_argument(
         "--check",
         action="store_true",
-        help="instead, print each setting of the running Slurm that differs, and why it matters",
+        help="instead, print each setting and node of the running Slurm that differs, and why it "
+        "matters",
+    )
+    slurm.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"drfd's configuration, whose nodes --check compares (default {paths.SYSTEM_CONFIG})",
     )
     slurm.add_argument(
         "--dir",

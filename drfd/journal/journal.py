@@ -16,7 +16,7 @@ from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.common.failpoints import reach
-from drfd.core.amounts.resources import NOTHING, Axes, Resources
+from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.transitions import End
@@ -519,18 +519,18 @@ class Audit:
         row = self._db.row("select text from rules_in_force where digest = ?", (digest,))
         return None if row is None else str(row[0])
 
-    def last_load(self) -> Resources:
-        """Return what was last recorded as kept free for processes outside drfd, or NOTHING."""
+    def last_load(self) -> ev.ExternalLoadChanged | None:
+        """Return what was last recorded of the load from outside, or None."""
         query = (
             "select data from events where job_id is null and kind = 'ExternalLoadChanged'"
             " order by seq desc limit 1"
         )
         row = self._db.row(query)
         if row is None:
-            return NOTHING
+            return None
         event = records.decode_audit_event("ExternalLoadChanged", row[0])
         assert isinstance(event, ev.ExternalLoadChanged)
-        return event.kept
+        return event
 
     def last_event_at(self) -> float | None:
         """Return the Unix time of the last event of any kind, or None if the journal is new."""

@@ -6,25 +6,28 @@ import glob
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from drfd.common.errors import HostError, Unavailable
 from drfd.slurm.files import Layout, scripts
+from drfd.slurm.nodes import SHOW_NODES, GivenOut, all_node_differences, read_nodes
 from drfd.slurm.settings import GATE_FILE, SCRIPTS, Difference, differences, read_config
 
 #: Seconds that slurmctld has to answer. The command itself would wait for minutes.
 _ANSWER_S = 10.0
 
 
-def running_differences(layout: Layout, env: Mapping[str, str]) -> list[Difference]:
-    """Return how the running Slurm differs from what drfd needs.
+def running_differences(
+    layout: Layout, env: Mapping[str, str], nodes: Sequence[GivenOut] = ()
+) -> list[Difference]:
+    """Return how the running Slurm differs from what drfd needs, also of these nodes.
 
     `env` may say by PATH where scontrol is, and by SLURM_CONF which Slurm is meant. Raises
     HostError if there is no scontrol, and Unavailable if slurmctld does not answer.
     """
-    running = read_config(_show_config(env))
+    running = read_config(_show(("scontrol", "show", "config"), env))
     if "SLURM_VERSION" not in running:
         raise HostError(
             "no-slurm",
@@ -38,10 +41,16 @@ def running_differences(layout: Layout, env: Mapping[str, str]) -> list[Differen
         for path in sorted(glob.glob(pattern)):
             with suppress(OSError, UnicodeDecodeError):
                 texts[pattern] = texts.get(pattern, "") + Path(path).read_text(encoding="utf-8")
-    return list(differences(running, texts, scripts=scripts(layout), gate_path=gate_path))
+    found = list(differences(running, texts, scripts=scripts(layout), gate_path=gate_path))
+    if nodes:
+        shown = read_nodes(_show(SHOW_NODES, env))
+        found += all_node_differences(nodes, shown, running.get("GresTypes", ""))
+    # What is needed comes first.
+    return sorted(found, key=lambda difference: difference.is_advice)
 
 
-def _show_config(env: Mapping[str, str]) -> str:
+def _show(words: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return what this command of scontrol's prints."""
     path = env.get("PATH", os.defpath)
     program = shutil.which("scontrol", path=path)
     if program is None:
@@ -55,7 +64,7 @@ def _show_config(env: Mapping[str, str]) -> str:
     clean |= {name: env[name] for name in ("SLURM_CONF",) if name in env}
     try:
         done = subprocess.run(
-            [program, "show", "config"],
+            [program, *words[1:]],
             env=clean,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -45,9 +45,12 @@ class Difference(NamedTuple):
     found: str
     needed: str
     why: str
+    #: Whether drfd works without it, too.
+    is_advice: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} is {self.found}, needed: {self.needed} ({self.why})"
+        wanted = "advised" if self.is_advice else "needed"
+        return f"{self.name} is {self.found}, {wanted}: {self.needed} ({self.why})"
 
 
 def _exact(name: str, value: str, why: str, *, file: str = SLURM_CONF) -> Setting:
@@ -56,9 +59,11 @@ def _exact(name: str, value: str, why: str, *, file: str = SLURM_CONF) -> Settin
 
 def _among(name: str, value: str, why: str) -> Setting:
     """Return a setting with a list of words, which may have others, too."""
-    return Setting(
-        SLURM_CONF, name, value, why, lambda found: value.lower() in _words(found), f"with {value}"
-    )
+
+    def holds(found: str) -> bool:
+        return value.lower() in words_of(found)
+
+    return Setting(SLURM_CONF, name, value, why, holds, f"with {value}")
 
 
 def _at_least(name: str, least: int, why: str) -> Setting:
@@ -68,7 +73,8 @@ def _at_least(name: str, least: int, why: str) -> Setting:
     return Setting(SLURM_CONF, name, str(least), why, holds, f"at least {least}")
 
 
-def _words(found: str) -> list[str]:
+def words_of(found: str) -> list[str]:
+    """Return the words of a setting that is a list, in small letters."""
     return [word.strip().lower() for word in found.split(",")]
 
 
@@ -79,7 +85,7 @@ def _number(found: str) -> int | None:
 
 
 def _starts_at_once(found: str) -> bool:
-    given = dict(word.partition("=")[::2] for word in _words(found))
+    given = dict(word.partition("=")[::2] for word in words_of(found))
     return (
         given.get("batch_sched_delay") == "0"
         and 0 < (_number(given.get("sched_interval", "")) or 0) <= _LOOK_S
@@ -149,6 +155,16 @@ SCRIPTS = {
 }
 COMPLETION = _exact("JobCompType", "jobcomp/script", _EVENTS_WHY.format("the end"))
 GATE = _among("JobSubmitPlugins", "lua", "nobody submits jobs past drfd, which it would not count")
+#: Advice alone, and left to the site's own slurm.conf: jobs of drfd wait or go elsewhere meanwhile.
+RETURN = Setting(
+    SLURM_CONF,
+    "ReturnToService",
+    "2",
+    "otherwise a node that was down stays so until an administrator resumes it, though its slurmd "
+    "is back",
+    lambda found: found == "2",
+    "2",
+)
 
 
 def read_config(text: str) -> dict[str, str]:
@@ -192,6 +208,11 @@ def differences(
             yield Difference(name, f"{path}, which cannot be read here", needed, script.why)
         elif _body(scripts[script.name]) not in files[path]:
             yield Difference(name, f"{path}, with another text", needed, script.why)
+    found = running.get(RETURN.name)
+    if found is None or not RETURN.holds(found):
+        yield Difference(
+            RETURN.name, found or "not shown", RETURN.needed, RETURN.why, is_advice=True
+        )
 
 
 def _body(script: str) -> str:

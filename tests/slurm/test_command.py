@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common import paths
 from drfd.daemon.main import main
 from drfd.slurm import running
 from drfd.slurm.files import NAMES, Layout, files
@@ -74,6 +75,65 @@ def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys
         "SchedulerType is sched/backfill, needed: sched/builtin (drfd decides which job is next)"
     )
     assert any(line.startswith("MinJobAge is not shown, ") for line in lines)
+
+
+NODES = """
+[nodes.head]
+engine = "local"
+[nodes.n1]
+engine = "slurm"
+cores = 4
+memory = "4000M"
+[nodes.n2]
+engine = "slurm"
+cores = 4
+memory = "4000M"
+"""
+
+
+def test_the_nodes_of_the_configuration_are_compared(
+    tmp_path: Path, scontrol: Path, capsys: Captured
+) -> None:
+    """Its slurm.conf is meant, if the caller names none."""
+    config = tmp_path / "drfd.toml"
+    config.write_text(NODES + f'[slurm]\nconfig = "{tmp_path}/other.conf"\nuser = "root"\n')
+    scontrol.write_text(
+        '#!/bin/sh\necho "SLURM_VERSION = $2"\necho "Epilog = /$SLURM_CONF"\n'
+        '[ "$2" = config ] || echo NodeName=n1 CPUTot=2 RealMemory=4000\n'
+        f'[ "$SLURM_CONF" = {tmp_path}/other.conf ] || echo not this one\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SLURM_CONF", raising=False)
+        assert run("--check", "--config", str(config)) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.splitlines()[-3:-1] == [
+        "CPUs of node n1 is 2, needed: at least 4 (drfd gives out more than there is: lower cores "
+        "in [nodes.n1], or mend slurm.conf)",
+        "node n2 is not known to Slurm, needed: a line NodeName=n2 in slurm.conf (nothing starts "
+        "there: add it, or remove [nodes.n2])",
+    ]
+    # Without the configuration, none is asked for.
+    assert run("--check") == 1
+    assert "node n1" not in capsys.readouterr().out
+
+
+def test_a_configuration_that_cannot_be_read_is_an_error_if_it_is_named(
+    tmp_path: Path, scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[nodes\n")
+    assert run("--check", "--config", str(broken)) == 78
+    said = capsys.readouterr()
+    assert (said.out, str(broken) in said.err) == ("", True)
+    # As the usual one it leaves the rest of the comparison.
+    monkeypatch.setattr(paths, "SYSTEM_CONFIG", broken)
+    scontrol.write_text("#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\n")
+    assert run("--check") == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("drfd: the nodes are not compared: ")
+    assert str(broken) in said.err
+    assert said.out.startswith("SchedulerType is not shown, ")
 
 
 def test_another_program_of_this_name_is_not_taken_for_slurms(

@@ -33,6 +33,9 @@ def slurm_conf(where: Path, *words: str, env: dict[str, str]) -> subprocess.Comp
     command = [sys.executable, "-I", "-m", "drfd.daemon", "slurm-conf", *words]
     places = ["--dir", str(where), "--socket", str(where / "events")]
     places += ["--starts", str(where / "starts")]
+    if "--config" not in words:
+        # Not that of this machine.
+        places += ["--config", os.devnull]
     return subprocess.run(
         [*command, *places], env=env, capture_output=True, text=True, timeout=60, cwd="/"
     )
@@ -43,15 +46,36 @@ def cluster() -> Iterator[Cluster]:
     """A Slurm with nothing but what is printed, and the lines that say where it is."""
     made = Cluster()
     try:
-        made.start(
-            {
-                stored: slurm_conf(made.directory, name, env=made.env).stdout
-                for name, stored in STORED.items()
-            }
-        )
+        made.start(printed(made))
         yield made
     finally:
         made.destroy()
+
+
+def printed(cluster: Cluster) -> dict[str, str]:
+    """What is printed, by the names of the files, with the line of the site's that is advised."""
+    found = {
+        stored: slurm_conf(cluster.directory, name, env=cluster.env).stdout
+        for name, stored in STORED.items()
+    }
+    return found | {"drfd.conf": f"{found['drfd.conf']}ReturnToService=2\n"}
+
+
+def checked(cluster: Cluster, *words: str) -> tuple[int, list[str]]:
+    """The exit code and lines of --check, without the reasons."""
+    env = {**os.environ, **cluster.env}
+    done = slurm_conf(cluster.directory, "--check", *words, env=env)
+    return done.returncode, [line.partition(" (")[0] for line in done.stdout.splitlines()]
+
+
+def tables(cluster: Cluster, *lines: str, names: tuple[str, ...] = ()) -> str:
+    """Write drfd's configuration with these lines for each node, and return its path."""
+    path = cluster.directory / "drfd.toml"
+    text = '[nodes.head]\nengine = "local"\n'
+    for name in names or cluster.nodes:
+        text += f'[nodes.{name}]\nengine = "slurm"\n' + "".join(f"{line}\n" for line in lines)
+    path.write_text(text)
+    return str(path)
 
 
 @pytest.fixture
@@ -158,17 +182,48 @@ def test_what_is_changed_is_named(cluster: Cluster) -> None:
         conf.write_text(before.replace("MinJobAge=3600", "MinJobAge=300"))
         event.write_text("#!/bin/sh\n")
         assert cluster.run("scontrol", "reconfigure").returncode == 0
-        done = slurm_conf(cluster.directory, "--check", env={**os.environ, **cluster.env})
-        assert done.returncode == 1
-        assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == [
-            "MinJobAge is 300 sec, needed: at least 3600",
-            *(
-                f"{name} is {event}, with another text, needed: a file with what drfd slurm-conf "
-                "drfd-event prints"
-                for name in ("PrologSlurmctld", "JobCompLoc")
-            ),
+        script_lines = [
+            f"{name} is {event}, with another text, needed: a file with what drfd slurm-conf "
+            "drfd-event prints"
+            for name in ("PrologSlurmctld", "JobCompLoc")
         ]
+        minimum = "MinJobAge is 300 sec, needed: at least 3600"
+        assert checked(cluster) == (1, [minimum, *script_lines])
     finally:
         conf.write_text(before)
         event.write_text(script)
         cluster.run("scontrol", "reconfigure")
+
+
+def test_what_is_advised_is_named_and_no_failure(cluster: Cluster) -> None:
+    conf = cluster.directory / "drfd.conf"
+    before = conf.read_text()
+    try:
+        conf.write_text(before.replace("ReturnToService=2", "ReturnToService=0"))
+        assert cluster.run("scontrol", "reconfigure").returncode == 0
+        assert checked(cluster) == (0, ["ReturnToService is 0, advised: 2"])
+    finally:
+        conf.write_text(before)
+        cluster.run("scontrol", "reconfigure")
+
+
+def test_nodes_that_are_as_drfds_tables_say_do_not_differ(cluster: Cluster) -> None:
+    same = tables(cluster, "cores = 4", 'memory = "2000M"', 'features = ["ssd"]')
+    assert checked(cluster, "--config", same) == (0, [])
+
+
+def test_what_nodes_lack_of_drfds_tables_is_named(cluster: Cluster) -> None:
+    first = cluster.nodes[0]
+    names = (first, "unknown")
+    lines = ("cores = 5", 'memory = "3000M"', "gres = {gpu = 2}")
+    more = tables(cluster, *lines, names=names)
+    assert checked(cluster, "--config", more) == (
+        1,
+        [
+            "GresTypes is not set, needed: with gpu",
+            f"CPUs of node {first} is 4, needed: at least 5",
+            f"RealMemory of node {first} is 2000M, needed: at least 3000M",
+            f"Gres gpu of node {first} is 0, needed: at least 2",
+            "node unknown is not known to Slurm, needed: a line NodeName=unknown in slurm.conf",
+        ],
+    )

@@ -28,6 +28,7 @@ PriorityType            = priority/basic
 ProctrackType           = proctrack/cgroup
 Prolog                  = /etc/slurm/drfd-disks
 PrologSlurmctld         = /etc/slurm/drfd-event
+ReturnToService         = 2
 SchedulerParameters     = batch_sched_delay=0,sched_interval=5
 SchedulerType           = sched/builtin
 SelectType              = select/cons_tres
@@ -126,6 +127,16 @@ def test_a_difference_is_one_line() -> None:
         "MinJobAge is 300 sec, needed: at least 3600 (the end of a job must be there when drfd "
         "asks for it)"
     ]
+
+
+@pytest.mark.parametrize("value", ["0", "1", None])
+def test_what_drfd_works_without_is_advised(value: str | None) -> None:
+    [advice] = found(ReturnToService=value)
+    assert advice.is_advice
+    assert str(advice) == (
+        f"ReturnToService is {value or 'not shown'}, advised: 2 (otherwise a node that was down "
+        "stays so until an administrator resumes it, though its slurmd is back)"
+    )
 
 
 def test_a_setting_that_this_version_does_not_show_differs() -> None:

@@ -364,14 +364,17 @@ class DaemonStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalLoadChanged:
-    """Processes outside drfd use more or less of the capacity than at the last such event.
+    """Processes or jobs outside drfd use more or less of the capacity than at the last such event.
 
     Not about one job. Small changes are not recorded.
     """
 
     at_s: float
-    #: Resources kept free for these processes from now on.
+    #: Resources of the controller's own machine that are kept free for processes from now on.
     kept: Resources
+    #: Other nodes → what their scheduler has given to jobs that are not drfd's, sorted by name;
+    #: those with nothing are left out.
+    elsewhere: tuple[tuple[str, Resources], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

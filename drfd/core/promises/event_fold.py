@@ -39,6 +39,7 @@ class Standing:
     is_away: bool = False
     nodes_away: tuple[str, ...] = ()
     outside: Resources = NOTHING
+    elsewhere: tuple[tuple[str, Resources], ...] = ()
 
 
 class EventFold:
@@ -62,7 +63,9 @@ class EventFold:
         #: Whether there is no daemon, or no launcher anywhere, and the nodes without a launcher.
         self._is_away = False
         self._nodes_away: tuple[str, ...] = ()
+        #: Kept free on the controller's own machine, and given to others' jobs on other nodes.
         self._outside = NOTHING
+        self._elsewhere: tuple[tuple[str, Resources], ...] = ()
 
     def standing(self) -> Standing:
         """Return what stands now."""
@@ -78,6 +81,7 @@ class EventFold:
             is_away=self._is_away,
             nodes_away=self._nodes_away,
             outside=self._outside,
+            elsewhere=self._elsewhere,
         )
 
     def stand(self, standing: Standing) -> None:
@@ -91,7 +95,7 @@ class EventFold:
             node_drains={each.node: each for each in standing.node_drains},
         )
         self._is_away, self._nodes_away = standing.is_away, standing.nodes_away
-        self._outside = standing.outside
+        self._outside, self._elsewhere = standing.outside, standing.elsewhere
         if standing.rules is None:
             return
         if standing.axes is None:
@@ -117,7 +121,7 @@ class EventFold:
             case ev.Configured():
                 self._adopt(event.rules)
             case ev.ExternalLoadChanged():
-                self._outside = event.kept
+                self._outside, self._elsewhere = event.kept, event.elsewhere
                 self._tell_obstacles()
             case ev.Drained():
                 self._ledger.apply(event)
@@ -193,10 +197,25 @@ class EventFold:
         amounts = {
             Obstacle.AWAY: self._sum([away, *self._of_nodes(self._nodes_away)]),
             Obstacle.DRAINED: self._sum([drained, *self._of_nodes(self._ledger.node_drains)]),
-            Obstacle.OUTSIDE: self._sum([self._outside]),
+            Obstacle.OUTSIDE: self._sum([self._outside, *self._of_others_jobs()]),
         }
         for obstacle, kept in amounts.items():
             self.account.keep_from_jobs(obstacle, kept)
+
+    def _of_others_jobs(self) -> list[Resources]:
+        """Return what others' jobs have of the nodes that are open: a closed one counts whole, and
+        no node for more than it has."""
+        assert self._rules is not None
+        closed = {*self._nodes_away, *self._ledger.node_drains}
+        used = {name: each for name, each in self._elsewhere if name not in closed}
+        return [
+            Resources(
+                cores_milli=min(node.capacity.cores_milli, used[node.name].cores_milli),
+                memory_bytes=min(node.capacity.memory_bytes, used[node.name].memory_bytes),
+            )
+            for node in self._rules.axes.nodes
+            if node.name in used
+        ]
 
     def _of_nodes(self, names: Iterable[str]) -> list[Resources]:
         assert self._rules is not None

@@ -23,7 +23,7 @@ for. No user's share counts it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -255,9 +255,18 @@ class ExternalLoadEstimator:
         before, self.elsewhere = self.elsewhere, dict(used)
         return self.elsewhere != before
 
-    def resume(self, kept: Resources, rules: Rules, now_s: float) -> None:
+    def resume(
+        self,
+        kept: Resources,
+        rules: Rules,
+        now_s: float,
+        elsewhere: Iterable[tuple[str, Resources]] = (),
+    ) -> None:
         """Start with as much memory kept free as before a restart, until there are enough
-        samples: jobs that start earlier must not be given memory that is in use."""
+        samples: jobs that start earlier must not be given memory that is in use. The same holds for
+        what others' jobs have on other nodes, until their launcher tells of it."""
+        names = {node.name for node in rules.axes.nodes[1:]}
+        self.elsewhere = {name: used for name, used in elsewhere if name in names}
         if rules.beside is not None and kept.memory_bytes:
             self._level = self._level[0], kept.memory_bytes + rules.beside.memory_bytes
             self._judge(rules.beside, rules.own_capacity, now_s)

@@ -525,6 +525,7 @@ class Engine:
             for name, each in sorted(load.elsewhere.items())
         )
         log.info("event=external-jobs nodes=%s", ",".join(words) or "none")
+        self._record_load()
         self._wants_pass = True
         return True
 
@@ -540,13 +541,21 @@ class Engine:
         has_changed = take(self.rules, self.clock().at_s)
         load = self.external
         kept = NOTHING if load is None else load.kept
-        if not self.audit.see_load(kept, self.rules.own_capacity) and not has_changed:
+        # What could not be recorded of other nodes before is so now.
+        if not self._record_load() and not has_changed:
             return False
         if was_seen != (load is not None):
             words = "event=external-load cores_milli=%d memory_bytes=%d"
             log.info(words, kept.cores_milli, kept.memory_bytes)
         self._wants_pass = True
         return True
+
+    def _record_load(self) -> bool:
+        """Have the load from outside recorded, if that is due. Returns whether it is."""
+        load, others = self.external, self.rules.axes.nodes[1:]
+        kept = NOTHING if load is None else load.kept
+        elsewhere = () if load is None else load.elsewhere
+        return self.audit.see_load(kept, self.rules.own_capacity, elsewhere, others)
 
     def adopt(self, rules: Rules, limit_hours: LimitHours = NO_HOURS) -> None:
         """Apply these rules from now on, and the limits by hour of their nodes at their times. If
@@ -639,7 +648,8 @@ class Engine:
         self.audit.started(self._configured, seen_alive_s)
         # Until the first measurement the external load is taken to be as before the restart.
         load, now_s = self.journal.audit.last_load(), self.clock().at_s
-        self.scheduler.external_load.resume(load, self.rules, now_s)
+        if load is not None:
+            self.scheduler.external_load.resume(load.kept, self.rules, now_s, load.elsewhere)
 
     def stopped(self) -> None:
         """Record that the daemon ends in order, if the journal can be written."""

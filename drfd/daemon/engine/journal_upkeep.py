@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from drfd import __version__
 from drfd.common.errors import HostError
-from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.amounts.resources import NOTHING, Node, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.stored_rules import rules_text
 from drfd.core.model import events as ev
@@ -50,7 +50,8 @@ class AuditRecords:
         #: The texts of the rules that pending records name, by digest.
         self._texts: dict[str, str] = {}
         self._rules_digest: str | None = None
-        self._load = NOTHING
+        #: What was last recorded, by node; the controller's own machine is "".
+        self._load: Mapping[str, Resources] = {}
         self._load_mono_s = float("-inf")
         #: As last recorded: whether nothing starts anywhere, and the nodes without a launcher.
         self._away: tuple[bool, tuple[str, ...]] = False, ()
@@ -60,7 +61,8 @@ class AuditRecords:
         """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
         lock file, in Unix time; the last event of the journal may be later."""
         # A load that has ended meanwhile must be recorded as ended.
-        self._load = self._journal.audit.last_load()
+        last = self._journal.audit.last_load()
+        self._load = {} if last is None else _by_node(last.kept, last.elsewhere)
         last_s = self._journal.audit.last_event_at()
         self._rules_digest = self._note_text(rules)
         self._pending.append(
@@ -86,17 +88,31 @@ class AuditRecords:
             self._rules_digest = found
             self._pending.append(ev.Configured(at_s=self._clock().at_s, rules=found))
 
-    def see_load(self, kept: Resources, capacity: Resources) -> bool:
-        """Note the resources that are now kept free for external processes, and return whether
-        there is something to record. Begin and end of a load are always recorded, though not within
-        the pause after the last record."""
+    def see_load(
+        self,
+        kept: Resources,
+        capacity: Resources,
+        elsewhere: Iterable[tuple[str, Resources]] = (),
+        nodes: Iterable[Node] = (),
+    ) -> bool:
+        """Note the resources that are now kept free for external processes on the controller's own
+        machine, which has this capacity, and what is given to others' jobs on those other nodes.
+        Return whether there is something to record. Begin and end of a load are always recorded,
+        though not within the pause after the last record."""
+        capacities = {node.name: node.capacity for node in nodes} | {"": capacity}
+        load = _by_node(kept, [each for each in elsewhere if each[0] in capacities])
         now = self._clock()
-        if kept == self._load or now.mono_s - self._load_mono_s < _LOAD_PAUSE_S:
+        if load == self._load or now.mono_s - self._load_mono_s < _LOAD_PAUSE_S:
             return False
-        if NOTHING not in (kept, self._load) and not _is_notable(kept, self._load, capacity):
+        if load.keys() == self._load.keys() and not any(
+            _is_notable(load[name], self._load[name], capacities[name]) for name in load
+        ):
             return False
-        self._load, self._load_mono_s = kept, now.mono_s
-        self._pending.append(ev.ExternalLoadChanged(at_s=now.at_s, kept=kept))
+        self._load, self._load_mono_s = load, now.mono_s
+        others = tuple(sorted((name, used) for name, used in load.items() if name))
+        self._pending.append(
+            ev.ExternalLoadChanged(at_s=now.at_s, kept=load.get("", NOTHING), elsewhere=others)
+        )
         return True
 
     def see_away(self, *, everywhere: bool, nodes: Collection[str]) -> None:
@@ -129,6 +145,11 @@ class AuditRecords:
         found = digest(text)
         self._texts[found] = text
         return found
+
+
+def _by_node(kept: Resources, elsewhere: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
+    """Return the parts of a load that are not nothing."""
+    return {name: used for name, used in (("", kept), *elsewhere) if used != NOTHING}
 
 
 def _is_notable(kept: Resources, before: Resources, capacity: Resources) -> bool:

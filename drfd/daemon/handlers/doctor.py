@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
-from drfd.common.units import clock_time, show_duration, show_size
+from drfd.common.units import clock_time, show_duration
 from drfd.core.amounts.resources import Axes, Node
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
@@ -26,6 +26,7 @@ from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
 from drfd.launcher.protocol import NO_PIN, NO_SHARE, Message
 from drfd.protocol.replies import CodeText, DiskView, EnforcementView, EntryView, WindowView
+from drfd.slurm.nodes import GivenOut, NodeShown, node_differences
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
 MAINTENANCE = "MAINTENANCE"
@@ -206,21 +207,13 @@ def node_warnings(axes: Axes, links: Link | Links) -> list[str]:
 
 def _shortages(node: Node, facts: NodeFacts) -> list[str]:
     """Return of what the configuration gives out more than Slurm does on the node."""
-    cores, memory_bytes = node.capacity.cores_milli // 1000, node.capacity.memory_bytes
-    found = []
-    if cores > facts.cores:
-        found.append(f"cores = {cores}, but Slurm has {facts.cores} there")
-    if memory_bytes > facts.memory_bytes:
-        there = show_size(facts.memory_bytes)
-        found.append(f'memory = "{show_size(memory_bytes)}", but Slurm has {there} there')
-    found = [f"[nodes.{node.name}] {text}: drfd gives out more than there is" for text in found]
-    if facts.threads > 1:
-        found.append(
-            f"node {node.name}: Slurm gives {facts.threads} CPUs, as threads of a core, to one job"
-            f" together, so that jobs wait in Slurm: write CPUs={facts.cores} for {node.name} in "
-            "slurm.conf without sockets, cores and threads"
-        )
-    return found
+    given_out = GivenOut(
+        name=node.name,
+        cores=node.capacity.cores_milli // 1000,
+        memory_bytes=node.capacity.memory_bytes,
+    )
+    shown = NodeShown(cpus=facts.cores, memory_bytes=facts.memory_bytes, threads=facts.threads)
+    return [str(each) for each in node_differences(given_out, shown)]
 
 
 def own_countables(site: Site) -> dict[str, tuple[str, ...]]:

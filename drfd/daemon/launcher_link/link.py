@@ -582,16 +582,17 @@ class LauncherConnection:
                     answer.set_result(report.text)
             case NodesReport():
                 self._link.seen_nodes = report
-                self._engine.see_elsewhere(
-                    {
-                        name: Resources(
-                            cores_milli=1000 * facts.outside_cores,
-                            memory_bytes=facts.outside_memory_bytes,
-                        )
-                        for name, facts in self._link.node_facts().items()
-                        if facts.outside_cores or facts.outside_memory_bytes
-                    }
-                )
+                if report.away is None:
+                    self._engine.see_elsewhere(
+                        {
+                            name: Resources(
+                                cores_milli=1000 * facts.outside_cores,
+                                memory_bytes=facts.outside_memory_bytes,
+                            )
+                            for name, facts in self._link.node_facts().items()
+                            if facts.outside_cores or facts.outside_memory_bytes
+                        }
+                    )
                 if self.is_ready:
                     # Who waits for these nodes is told so, and the journal records it.
                     self._submit(Tick(self._engine.clock()))

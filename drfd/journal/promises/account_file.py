@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from drfd.common.errors import HostError, printable
-from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.amounts.resources import NOTHING
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.stored_rules import read_rules
 from drfd.core.model import events as ev
@@ -459,7 +459,7 @@ def _standing(db: Database) -> Standing:
     jobs = db.execute("select data from jobs where live = 1 order by id")
     (last_id,) = db.execute("select ifnull(max(id), 0) from jobs").fetchone()
     raised = db.execute("select value from facts where name = 'next_id'").fetchone()
-    rules, is_away, nodes_away, outside = _surroundings(db)
+    rules, is_away, nodes_away, load = _surroundings(db)
     drains = _drains(db)
     return Standing(
         rules=rules,
@@ -471,17 +471,23 @@ def _standing(db: Database) -> Standing:
         node_drains=tuple(drains.values()),
         is_away=is_away,
         nodes_away=nodes_away,
-        outside=outside,
+        outside=load.kept,
+        elsewhere=load.elsewhere,
     )
 
 
-def _surroundings(db: Database) -> tuple[str | None, bool, tuple[str, ...], Resources]:
+def _surroundings(
+    db: Database,
+) -> tuple[str | None, bool, tuple[str, ...], ev.ExternalLoadChanged]:
+    """Return the digest of the rules, whether there is no launcher anywhere, the nodes without one,
+    and the load from outside."""
     query = (
         "select kind, data from events"
         " where job_id is null and kind in (select value from json_each(?)) order by seq"
     )
     rules: str | None = None
-    is_away, nodes_away, outside = False, tuple[str, ...](), NOTHING
+    is_away, nodes_away = False, tuple[str, ...]()
+    load = ev.ExternalLoadChanged(at_s=0.0, kept=NOTHING)
     for kind, data in db.execute(query, (json.dumps([*ev.AUDIT_KINDS]),)):
         match records.decode_audit_event(kind, data):
             case ev.DaemonStarted() as event:
@@ -493,8 +499,8 @@ def _surroundings(db: Database) -> tuple[str | None, bool, tuple[str, ...], Reso
             case ev.LaunchersAway() as event:
                 is_away, nodes_away = event.everywhere, event.nodes
             case ev.ExternalLoadChanged() as event:
-                outside = event.kept
-    return rules, is_away, nodes_away, outside
+                load = event
+    return rules, is_away, nodes_away, load
 
 
 def _drains(db: Database) -> dict[str, ev.Drained]:

@@ -120,6 +120,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     is_away: bool
     nodes_away: tuple[str, ...]
     outside: Resources
+    elsewhere: tuple[tuple[str, Resources], ...] = ()
 
 
 _decode = msgspec.json.Decoder(_State).decode
@@ -180,6 +181,7 @@ class Book:
                 is_away=state.is_away,
                 nodes_away=state.nodes_away,
                 outside=state.outside,
+                elsewhere=state.elsewhere,
             )
         )
         return book
@@ -218,6 +220,7 @@ class Book:
             is_away=standing.is_away,
             nodes_away=standing.nodes_away,
             outside=standing.outside,
+            elsewhere=standing.elsewhere,
         )
         return msgspec.json.encode(state)
 

@@ -43,6 +43,8 @@ LIST_NODES = ("sinfo", "-h", "-a", "-N", "-o", "|".join(_NODE_FIELDS))
 _OPEN = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 #: States that last until somebody ends them, also when their cause is gone.
 _KEPT = frozenset(("down", "drained", "draining"))
+#: How the faults of nodes begin that Slurm does not hear of.
+_SILENT = "Slurm says that it does not answer", "Slurm says that it is down"
 #: What may follow a state: that the node is switched off or on, is to be rebooted or is in a
 #: reservation. With "*" it does not answer.
 _MARKS = "~#!%$@^-+"
@@ -58,6 +60,7 @@ _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
 #: Asks for slurmctld's configuration, with the time of its start.
 SHOW_CONFIG = ("scontrol", "show", "config")
 _BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
+_PID_FILE = "SlurmctldPidFile"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
@@ -132,6 +135,11 @@ class SlurmNode:
     #: How many of `cores` Slurm gives out together: the hardware threads of a core, if it counts
     #: them as cores and knows which belong together.
     threads: int = 1
+
+    @property
+    def answers(self) -> bool:
+        """Return whether Slurm hears of it, as far as it has noticed."""
+        return not self.fault.startswith(_SILENT)
 
     def facts(self) -> dict[str, object]:
         return asdict(self)
@@ -258,6 +266,15 @@ def _bytes(size: str) -> int:
         return 0
 
 
+def read_pid_file(text: str) -> str:
+    """Return from the answer to `SHOW_CONFIG` where slurmctld writes its pid, or nothing."""
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting and name.strip() == _PID_FILE:
+            return value.strip()
+    return ""
+
+
 def read_boot(text: str) -> tuple[int, float] | None:
     """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
     after how many seconds it ends jobs that a node lacks when this registers; None if it does not
@@ -279,7 +296,7 @@ def _fault(name: str, state: str, reason: str) -> str:
     """Return why a node in this state starts no jobs, or nothing if it does."""
     about = f": {reason}" if reason else ""
     if state.endswith("*"):
-        return f"Slurm says that it does not answer ({state[:-1]}){about}"
+        return f"{_SILENT[0]} ({state[:-1]}){about}"
     if state.rstrip(_MARKS) in _OPEN:
         return ""
     cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if state in _KEPT else ""

@@ -42,6 +42,7 @@ from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_
 from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
+from drfd.launcher.slurm.daemon_process import RunningProcess, running_process
 from drfd.launcher.slurm.mapping import (
     LIST_ALLOCATED,
     LIST_JOBS,
@@ -72,6 +73,9 @@ _LOOKS, _LOOK_PAUSE_S = 2, 2.0
 #: MessageTimeout, by default. Within it the nodes have registered and ended what slurmctld does not
 #: know, so that another attempt does not run beside it.
 _FORGOTTEN_S = 10.0
+#: Seconds that slurmctld must take a job for waiting that has started before, until it is ended: by
+#: then Slurm has noticed whether its node answers, and has ended it itself if the node is open.
+_WAITS_AGAIN_S = 10.0
 #: Least seconds between two orders to Slurm's nodes to register.
 _REGISTER_S = 5.0
 #: Most seconds from such an order to a start of slurmctld that is its effect.
@@ -170,6 +174,8 @@ class SlurmLauncher:
     _missing: dict[Key, float] = field(default_factory=dict)
     #: Those of them for which Slurm has not answered yet that it has told the nodes.
     _unregistered: set[Key] = field(default_factory=set)
+    #: When each attempt that has started, and that slurmctld takes for waiting, is ended.
+    _waits_again: dict[Key, float] = field(default_factory=dict)
     #: The list at which all nodes were told to register, and when they may be told again.
     _registering: int = -1
     _register_due_mono_s: float = 0.0
@@ -185,6 +191,9 @@ class SlurmLauncher:
     #: When slurmctld started, and when all nodes are to register after that.
     _slurm_boot: int = 0
     _census_due_mono_s: float | None = None
+    #: Where slurmctld writes its pid, and which process it was when it was asked.
+    _pid_file: str = ""
+    _slurm_process: RunningProcess | None = None
     #: The nodes as Slurm showed them last, and why none of them starts jobs, or None.
     _nodes: dict[str, SlurmNode] = field(default_factory=dict)
     _all_away: str | None = _NOT_ASKED
@@ -640,25 +649,40 @@ class SlurmLauncher:
             if answer.is_good:
                 found = mapping.with_others_jobs(nodes, answer.output, self._instances)
                 self._see_nodes(found, away=None)
-                self._commands.run(SHOW_CONFIG, self._take_config)
+                self._ask_for_config()
             else:
                 self._see_nodes(self._nodes, away=self._no_answer(answer))
 
         self._commands.run(LIST_ALLOCATED, take_allocated)
 
-    def _take_config(self, answer: Answer) -> None:
-        """See whether slurmctld is another than before. It may have forgotten that jobs have ended,
-        and says for hours that they run, if their nodes do not register."""
+    def _ask_for_config(self) -> None:
+        """Ask when slurmctld started, unless it is seen to be the process that has answered."""
+        seen = running_process(self._pid_file, "slurmctld")
+        if self._slurm_boot and seen is not None and seen == self._slurm_process:
+            self._take_census()
+        else:
+            self._commands.run(SHOW_CONFIG, partial(self._take_config, seen))
+
+    def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
+        """See whether slurmctld is another than before. `seen` was its process before the question:
+        an answer of another's is asked for again."""
         found = mapping.read_boot(answer.output) if answer.is_good else None
         if found is None:
             return
-        now = time.monotonic()
+        self._slurm_process = seen
+        self._pid_file = mapping.read_pid_file(answer.output)
         boot, pause_s = found
         if boot != self._slurm_boot:
             self._slurm_boot = boot
             # Newer versions start themselves again when they read their configuration.
             is_told = abs(boot - self._registered_s) <= _TOLD_S
-            self._census_due_mono_s = None if is_told else now + pause_s
+            self._census_due_mono_s = None if is_told else time.monotonic() + pause_s
+        self._take_census()
+
+    def _take_census(self) -> None:
+        """Have all nodes register some time after a start of slurmctld. It may have forgotten that
+        jobs have ended, and says for hours that they run, if their nodes do not register."""
+        now = time.monotonic()
         if self._census_due_mono_s is None or now < self._census_due_mono_s:
             return
         live = [each for each in self._known.values() if each.submitted and not each.is_over]
@@ -697,6 +721,7 @@ class SlurmLauncher:
                 self._lacks(number, key, attempt)
             else:
                 self._shows(key, job)
+                self._see_second_start(key, job)
         wish = self._wishes.get(key)
         if wish is not None and number > wish.after_list:
             self._act(key, wish, job)
@@ -862,6 +887,24 @@ class SlurmLauncher:
             self._append(key, "running", {"at_s": time.time()})
             self._report(key)
 
+    def _see_second_start(self, key: Key, job: SlurmJob) -> None:
+        """End a job that slurmctld takes for waiting, because it has forgotten the start. It would
+        start it again, which would be refused, but not while the node is closed, and it does not
+        take the end that the job has meanwhile."""
+        if job.state != "PENDING" or self.starts.first_start(self._name(key)) is None:
+            self._waits_again.pop(key, None)
+            return
+        now = time.monotonic()
+        due = self._waits_again.setdefault(key, now + _WAITS_AGAIN_S)
+        if now < due:
+            self._dues = sorted({*self._dues, due})
+            return
+        node = self._nodes.get(self._known[key].created.get("node", ""))
+        if self._all_away is None and node is not None and node.answers:
+            log.warning("event=start-forgotten-by-slurm job=%d attempt=%d", *key)
+            self._waits_again[key] = now + _AGAIN_S
+            self._cancel([job], forced=True)
+
     def _end(self, key: Key, record: Record) -> None:
         if self._known[key].running is None:
             self._append(key, "running", {"at_s": time.time()})
@@ -933,6 +976,7 @@ class SlurmLauncher:
         self._is_there(key)
         self._submitted_after.pop(key, None)
         self._noted_at.pop(key, None)
+        self._waits_again.pop(key, None)
         self._tell("removed", key)
 
     def _terminate(self, job: SlurmJob) -> None:

@@ -164,6 +164,33 @@ def test_an_external_load_counts_as_far_as_it_goes() -> None:
     assert sums(account) == {BOBS: parts}
 
 
+def test_jobs_of_others_on_other_nodes_count_as_far_as_they_go() -> None:
+    """A third of the cores are on the first node. Where that is closed, it counts as a whole."""
+    few = (("n1", Resources(cores_milli=900)),)
+    load = ev.ExternalLoadChanged(at_s=at(0), kept=Resources(), elsewhere=few)
+    more = (*few, ("no such node", Resources(cores_milli=5000)))
+    all_of_it = (("n1", Resources(cores_milli=99_000)),)
+    account = folded(
+        started("nodes"),
+        *HOLDS,
+        load,
+        replace(load, at_s=at(1), elsewhere=more),
+        replace(load, at_s=at(2), elsewhere=all_of_it),
+        ev.Drained(at_s=at(3), on=True, by="root", node="n1"),
+        ev.Drained(at_s=at(4), on=False, by="root", node="n1"),
+        replace(load, at_s=at(4), elsewhere=()),
+        end(5),
+    )
+    third = WHOLE // 3
+    tenth = WHOLE // 10
+    assert sums(account) == {
+        BOBS: Parts(
+            5, promised=5 * HALF, drained=third, outside=2 * tenth + third,
+            others=5 * HALF - 2 * third - 2 * tenth,
+        )
+    }  # fmt: skip
+
+
 # -- rules ---------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from daemon.desk import MakeShell, Shell
 from drfd.common.errors import HostError, NotPermitted, Refused
-from drfd.core.amounts.resources import Axes, Node
+from drfd.core.amounts.resources import NOTHING, Axes, Node
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import BeyondMachine, ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.priority_tree import DecayedUsage
@@ -1304,6 +1304,33 @@ def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(
     assert [after.engine.see_external(demand(0, 0)) for _ in range(5)][-1]
     after.turn(st.Tick(now()))
     assert started(after) == [1]
+
+
+def test_what_others_jobs_have_on_other_nodes_is_recorded_and_known_after_a_restart(
+    make_shell: MakeShell,
+) -> None:
+    """Their launcher tells of it some moments later."""
+    nodes = tuple(Node(name=name, capacity=demand(4, 8)) for name in ("head", "n1"))
+    by = Rules(axes=Axes(nodes=nodes), capacity=demand(8, 16))
+    shell = make_shell(by=by)
+    shell.engine.started(0.0)
+    others = (("n1", demand(3, 1)),)
+    assert shell.engine.see_elsewhere(dict(others))
+    assert not shell.engine.see_elsewhere(dict(others))
+    shell.turn(st.SubmitAsked(now(), spec(asks=replace(demand(2), node="n1"))))
+    assert shell.host.take() == []
+    after = make_shell(by=by)
+    after.engine.started(0.0)
+    after.turn(st.Tick(now()))
+    assert after.host.take() == []
+    assert after.engine.external is not None
+    assert after.engine.external.elsewhere == others
+    assert after.engine.see_elsewhere({})
+    after.turn(st.Tick(now()))
+    assert started(after) == [1]
+    events = [event for _, event in after.journal.audit.events()]
+    loads = [event for event in events if isinstance(event, ev.ExternalLoadChanged)]
+    assert [(each.kept, each.elsewhere) for each in loads] == [(NOTHING, others), (NOTHING, ())]
 
 
 def test_where_nothing_is_kept_free_a_restart_and_what_jobs_leave_change_nothing(

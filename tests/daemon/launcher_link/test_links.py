@@ -23,6 +23,7 @@ from daemon.launcher_link.test_link import (
 from drfd.core.amounts.resources import Axes, Node
 from drfd.core.explain.reasons import ClosedNode, NodesClosed, ReasonCode, explain_wait
 from drfd.core.fairness.rules import Rules
+from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.daemon.engine import engine as engine_module
@@ -406,6 +407,27 @@ async def test_what_is_the_matter_with_all_nodes_is_so_with_each(two: Open) -> N
         await until(lambda: b.links.node_faults() == unknown, b.links.node_faults)
 
 
+async def test_what_others_jobs_have_stays_while_nobody_can_tell(two: Open) -> None:
+    async with two() as b:
+        await b.both()
+        has = {"cores": 4, "memory_bytes": 8 << 30, "fault": "", "outside_cores": 3}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": has}})
+        await until(lambda: b.engine.external, lambda: "nothing is heard")
+        assert b.engine.external is not None
+        others = (("n1", demand(3, 0)),)
+        assert b.engine.external.elsewhere == others
+        # As a launcher does that has just started.
+        b.n1.send({"report": "nodes", "away": "Slurm has not been asked yet", "nodes": {}})
+        await until(b.links.node_faults, lambda: "it is not away")
+        assert b.engine.external.elsewhere == others
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": {**has, "outside_cores": 0}}})
+        await until(lambda: b.engine.external is None, lambda: b.engine.external)
+        records = b.engine.journal.audit.events
+        loads = [each for _, each in records() if isinstance(each, ev.ExternalLoadChanged)]
+        # The end is recorded half a minute later.
+        assert [each.elsewhere for each in loads] == [others]
+
+
 async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(
     two: Open,
 ) -> None:
@@ -420,14 +442,13 @@ async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_la
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": small}})
         await until(lambda: not b.links.node_faults(), b.links.node_faults)
         cores, memory = node_warnings(RULES.axes, b.links)
-        assert cores.endswith("but Slurm has 1 there: drfd gives out more than there is")
-        assert memory.startswith('[nodes.n1] memory = "') and "has 1G there" in memory
-        threaded = {"cores": 32, "memory_bytes": 1 << 40, "fault": "", "threads": 2}
+        assert cores.startswith("CPUs of node n1 is 1, needed: at least ")
+        assert memory.startswith("RealMemory of node n1 is 1024M, needed: at least ")
+        threaded = {"cores": 4, "memory_bytes": 1 << 40, "fault": "", "threads": 2}
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": threaded}})
         await until(lambda: b.links.node_facts()["n1"].threads == 2, b.links.node_facts)
         (together,) = node_warnings(RULES.axes, b.links)
-        assert together.startswith("node n1: Slurm gives 2 CPUs, as threads of a core, to one job ")
-        assert "write CPUs=32 for n1 in slurm.conf without sockets" in together
+        assert together.startswith("ThreadsPerCore of node n1 is 2, needed: CPUs=4 without ")
         # Longer ones are cut on the screen.
         assert len(together) < 200
         await b.n1.leave()

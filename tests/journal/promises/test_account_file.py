@@ -13,6 +13,7 @@ import pytest
 
 from core.test_walks import walked
 from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Node, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.stored_rules import rules_text
 from drfd.core.ledger.ledger import Ledger
@@ -269,6 +270,37 @@ def test_a_journal_with_a_past_that_is_gone_has_an_account_from_now_on(journal: 
         HOUR_MS // 4 * 10**9 // 2,
     )
     assert second.rows[0][1].waited == HOUR_MS
+    with AccountFile(journal.path) as file:
+        assert check(file, again_s=0).fault is None
+
+
+def test_jobs_of_others_on_other_nodes_stay_counted_by_whoever_goes_on(journal: Journal) -> None:
+    """Also by an account that begins later than the load."""
+    nodes = (Node(name="head", capacity=demand(3)), Node(name="n1", capacity=demand(6)))
+    history = History(journal, replace(rules(), axes=replace(rules().axes, nodes=nodes)))
+    history.run(1, 0, 2)
+    others = (("n1", Resources(cores_milli=900)),)
+    load = ev.ExternalLoadChanged(at_s=at(2), kept=Resources(), elsewhere=others)
+    history.record(load)
+    history.happen(ev.Submitted, 2, 2, spec=spec(asks=demand(9)))
+    history.happen(ev.Admitted, 2, 2)
+    history.happen(ev.Submitted, 3, 3, spec=spec(BOBS, actor=BOB))
+    while journal.remove_ended(at(3)) is not None:
+        pass
+    with AccountFile(journal.path) as file:
+        file.catch_up()
+    history.happen(ev.Submitted, 4, 4.5, spec=spec(BOBS, actor=BOB))
+    with AccountFile(journal.path) as file:
+        file.catch_up()
+    history.record(replace(load, at_s=at(5), elsewhere=()))
+    history.record(history.started(6))
+    found = hours_of(journal.path)
+    tenth = 10**9 // 10
+    assert [[parts.outside for _, parts, _ in hour.rows] for hour in found] == [
+        [tenth * HOUR_MS],
+        [tenth * HOUR_MS],
+        [0],
+    ]
     with AccountFile(journal.path) as file:
         assert check(file, again_s=0).fault is None
 

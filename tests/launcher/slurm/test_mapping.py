@@ -21,6 +21,7 @@ from drfd.launcher.slurm.mapping import (
     read_comment,
     read_jobs,
     read_nodes,
+    read_pid_file,
     submit_words,
     without_slurms,
 )
@@ -106,6 +107,12 @@ def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(
     text: str, said: tuple[int, float] | None
 ) -> None:
     assert read_boot(text) == said
+
+
+def test_where_slurmctld_writes_its_pid_is_read() -> None:
+    shown = "SlurmctldParameters = (null)\nSlurmctldPidFile        = /run/a b.pid\nX = 1\n"
+    assert read_pid_file(shown) == "/run/a b.pid"
+    assert read_pid_file("SlurmdPidFile = /run/slurmd.pid\n") == ""
 
 
 def test_of_several_with_one_name_the_running_one_is_the_attempt() -> None:
@@ -207,6 +214,7 @@ RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
 def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault: str) -> None:
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
     assert read_nodes(f"n1|{state}|4|4000|1|4|{reason}\n") == {"n1": node}
+    assert node.answers == (not state.startswith("down") and not state.endswith("*"))
 
 
 @pytest.mark.parametrize(

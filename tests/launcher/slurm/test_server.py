@@ -18,6 +18,7 @@ import pytest
 
 from drfd.common import failpoints
 from drfd.launcher.protocol import Message
+from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF
 from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
 from launcher.slurm.cluster import Cluster
@@ -555,9 +556,9 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
     assert (jobs_dir / "runs").read_text() == "once\n"
 
 
-def saved(cluster: Cluster, said: str, since_ns: int = 0) -> bytes:
-    """slurmctld's file of jobs, written after `since_ns` and with this word in it."""
-    path = cluster.directory / "state" / "job_state"
+def saved(cluster: Cluster, said: str, since_ns: int = 0, file: str = "job_state") -> bytes:
+    """slurmctld's file of jobs, or another, written after `since_ns` and with this word in it."""
+    path = cluster.directory / "state" / file
 
     def is_there() -> bytes | None:
         try:
@@ -570,11 +571,13 @@ def saved(cluster: Cluster, said: str, since_ns: int = 0) -> bytes:
     return bytes(until("a state of slurmctld's", is_there, cluster.log))
 
 
-def set_back(cluster: Cluster, jobs: bytes) -> None:
-    """Kill slurmctld, and start another that knows of jobs what was saved before."""
+def set_back(cluster: Cluster, jobs: bytes, nodes: bytes | None = None) -> None:
+    """Kill slurmctld, and start another that knows of jobs, and nodes, what was saved before."""
     cluster.kill("slurmctld")
-    (cluster.directory / "state" / "job_state").write_bytes(jobs)
-    (cluster.directory / "state" / "job_state.old").unlink(missing_ok=True)
+    for name, data in (("job_state", jobs), ("node_state", nodes)):
+        if data is not None:
+            (cluster.directory / "state" / name).write_bytes(data)
+            (cluster.directory / "state" / f"{name}.old").unlink(missing_ok=True)
     cluster.start_controller()
 
 
@@ -620,6 +623,41 @@ def is_open(cluster: Cluster, node: str) -> bool:
         return "DRAIN" not in cluster.ask("scontrol", "show", "node", node)
     except subprocess.CalledProcessError:
         return False
+
+
+def test_a_job_whose_start_slurmctld_forgets_ends_though_its_node_is_drained(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """It waits in Slurm for as long as the node is closed, and its node ends it meanwhile."""
+    controller = slurm.connect()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=old-fan")
+    asked = job("echo $$ >> runs; exec sleep 1000", jobs_dir, node="n2")
+    controller.launch(asked)
+    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
+    waiting = saved(cluster, f"{JOURNAL}.{asked.id}.1")
+    drained = saved(cluster, "old-fan", file="node_state")
+    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    controller.take("up", id=asked.id)
+    until("its first line", lambda: (jobs_dir / "runs").exists() and pids(jobs_dir))
+    [pid] = pids(jobs_dir)
+    ticks = start_ticks(pid)
+    assert ticks is not None
+    set_back(cluster, waiting, nodes=drained)
+    try:
+        end = controller.take("ended", id=asked.id)
+        assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
+        assert start_ticks(pid) != ticks
+        assert "DRAIN" in cluster.ask("scontrol", "show", "node", "n2")
+    finally:
+        until("an open node", lambda: is_open(cluster, "n2"))
+    # It does not start again.
+    remove(controller, (asked.id, 1))
+    assert ran(slurm, controller, jobs_dir, node="n2")
+    assert pids(jobs_dir) == [pid]
+
+
+def pids(jobs_dir: Path) -> list[int]:
+    return [int(line) for line in (jobs_dir / "runs").read_text().splitlines()]
 
 
 def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
@@ -711,6 +749,51 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_i
     assert known == ((4, None) if is_noted else (None, "NODE_FAILED"))
     # What slurmctld believes to run is ended, so that the node has room.
     until("an idle cluster", cluster.are_idle, cluster.log)
+
+
+def test_slurmctld_is_asked_when_it_started_only_if_it_may_be_another(
+    slurm: SlurmLauncherProcess, cluster: Cluster, place: Path
+) -> None:
+    slurm.kill()
+    programs = place / "programs"
+    programs.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo"):
+        (programs / name).write_text(
+            f'#!/bin/sh\necho "{name} $1 $2" >> {place}/asked\nexec /usr/bin/{name} "$@"\n'
+        )
+        (programs / name).chmod(0o755)
+
+    def asked(what: str) -> int:
+        try:
+            return (place / "asked").read_text().count(what)
+        except FileNotFoundError:
+            return 0
+
+    def looks() -> None:
+        """Wait for some looks at the nodes that have begun after this."""
+        before = asked("sinfo")
+        until("some looks at the nodes", lambda: asked("sinfo") >= before + 4, cluster.log)
+
+    try:
+        slurm.start("--programs", str(programs), "--poll", "0.2")
+        looks()
+        config = "scontrol show config"
+        before = asked(config)
+        # The first answer tells where the process is seen.
+        assert 1 <= before <= 2
+        looks()
+        assert asked(config) == before
+        # Another is noticed, though no command fails meanwhile. This one stores what it knows.
+        os.kill(slurm.process.pid, signal.SIGSTOP)
+        cluster.kill("slurmctld", signal.SIGTERM)
+        cluster.start_controller()
+        until("an idle cluster", cluster.are_idle, cluster.log)
+        os.kill(slurm.process.pid, signal.SIGCONT)
+        until("another question", lambda: asked(config) > before, cluster.log)
+    finally:
+        slurm.clean_up()
+        shutil.rmtree(programs)
+        (place / "asked").unlink(missing_ok=True)
 
 
 def is_shown(cluster: Cluster, key: tuple[int, int], state: str) -> bool:
