@@ -29,6 +29,9 @@ _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 #: What is shown where a job has no node.
 _NO_NODES = ("", "(null)", "N/A", "n/a")
 _TERM = 15
+#: What is shown as the signal of a job that its node could not start → Slurm's number for the cause
+#: (ESLURMD_UID_NOT_FOUND and those after it, in slurm_errno.h).
+_UNSTARTED = {number & 0x7F: number for number in range(4004, 4032)}
 #: States after which no node has a process of the job: all but those of lost nodes.
 GONE = frozenset((*_EXITED, *_TERMINATED, _OUT_OF_MEMORY))
 
@@ -156,20 +159,39 @@ def _read_job(line: str) -> SlurmJob | None:
     if len(fields) != len(_FIELDS):
         return None
     job_id, uid, state, status, ended_at, nodes, title, comment = fields
-    name = read_name(comment.removesuffix("|"))
-    if name is None or not all(map(_is_number, (job_id, uid, status))):
+    name, wait_status = read_name(comment.removesuffix("|")), _wait_status(status)
+    if name is None or wait_status is None or not all(map(_is_number, (job_id, uid))):
         return None
     return SlurmJob(
         id=int(job_id),
         uid=int(uid),
         # "CANCELLED by 1000"
         state=state.split(" ")[0],
-        wait_status=int(status),
+        wait_status=wait_status,
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
         has_node=nodes not in _NO_NODES,
         title=title,
         name=name,
     )
+
+
+def _wait_status(text: str) -> int | None:
+    """Read a status as wait(2) gives it, or the two parts of it that newer versions show."""
+    return int(text) if _is_number(text) else read_parts(text)
+
+
+def read_parts(text: str) -> int | None:
+    """Read the exit code and the signal of a status, as wait(2) gives it: "7:0" and "0:9".
+
+    Of a number of Slurm's for a job that its node could not start, Slurm shows a part alone, which
+    looks like a real-time signal: "0:53" of 4021. Programs hardly ever end by those, so it is read
+    as that number.
+    """
+    code, _, number = text.partition(":")
+    if not (_is_number(code) and _is_number(number)):
+        return None
+    status = int(code) << 8 | int(number) & 0x7F
+    return _UNSTARTED.get(status, status)
 
 
 def read_nodes(text: str) -> dict[str, SlurmNode]:

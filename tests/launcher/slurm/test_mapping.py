@@ -37,6 +37,7 @@ def slurm_job(
 def test_a_list_has_drfds_jobs_alone() -> None:
     text = (
         f"12|1000|CANCELLED by 1000|15|1795477564|n1|drfd-7|{NAME}|\n"
+        f"18|1000|CANCELLED|5:0|1795477564|n1|drfd-7|{NAME}|\n"
         "13|1000|RUNNING|0|NONE|n1|x|a user's | word|\n"
         f"14_1|1000|RUNNING|0|NONE|n1|x|{NAME}|\n"
         f"15|1000|PENDING|0|N/A||x|{NAME}x|\n"
@@ -46,8 +47,29 @@ def test_a_list_has_drfds_jobs_alone() -> None:
     )
     assert read_jobs(text) == [
         SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, "drfd-7", NAME),
+        SlurmJob(18, 1000, "CANCELLED", 5 << 8, 1795477564.0, True, "drfd-7", NAME),
         SlurmJob(16, 1001, "PENDING", 0, None, False, "a job", NAME),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        *(("0", 0), ("1792", 7 << 8), ("9", 9), ("53", 53), ("4021", 4021)),
+        # As 24.11 shows them.
+        *(("0:0", 0), ("7:0", 7 << 8), ("0:9", 9), ("0:125", 125), ("0:64", 64), ("0:34", 34)),
+        # Nothing else tells the number for a job that could not be started.
+        *(("0:53", 4021), ("0:36", 4004), ("0:63", 4031)),
+    ],
+)
+def test_a_status_is_a_number_or_its_parts(shown: str, status: int) -> None:
+    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|n1|drfd-7|{NAME}|\n")
+    assert job.wait_status == status
+
+
+@pytest.mark.parametrize("shown", ["", ":", "7:", ":9", "x:0", "0:0:0", "-1:0"])
+def test_a_line_without_a_status_is_no_job(shown: str) -> None:
+    assert read_jobs(f"12|1000|FAILED|{shown}|NONE|n1|drfd-7|{NAME}|\n") == []
 
 
 @pytest.mark.parametrize(
