@@ -19,6 +19,9 @@ _RECORDS = 60_000
 #: Seconds between two looks of Slurm's scheduler at jobs that it could not start at once.
 _LOOK_S = 5
 
+#: What is shown where a setting has no value.
+_NOTHING = ("", "(null)")
+
 SLURM_CONF, CGROUP_CONF = "slurm.conf", "cgroup.conf"
 
 
@@ -51,6 +54,13 @@ class Difference(NamedTuple):
 
 def _exact(name: str, value: str, why: str, *, file: str = SLURM_CONF) -> Setting:
     return Setting(file, name, value, why, lambda found: found.lower() == value.lower(), value)
+
+
+def _plugin(name: str, value: str, why: str) -> Setting:
+    """Return a setting that newer versions show as "(null)" where it means no plugin at all."""
+    return Setting(
+        SLURM_CONF, name, value, why, lambda found: found.lower() in (value, *_NOTHING), value
+    )
 
 
 def _among(name: str, value: str, why: str) -> Setting:
@@ -102,14 +112,14 @@ SETTINGS = (
         _starts_at_once,
         f"with {_PARAMETERS} (or less), without defer",
     ),
-    _exact("PreemptType", "preempt/none", "drfd decides which job is stopped for another"),
+    _plugin("PreemptType", "preempt/none", "drfd decides which job is stopped for another"),
     _exact("PreemptMode", "OFF", "drfd decides which job is stopped for another"),
     Setting(
         SLURM_CONF,
         "AccountingStorageEnforce",
         "",
         "with limits of its own, Slurm would let jobs wait that drfd has admitted",
-        lambda found: found.lower() in ("none", "(null)", ""),
+        lambda found: found.lower() in ("none", *_NOTHING),
         "none, which is the default",
     ),
     _exact("SelectType", "select/cons_tres", "jobs share a node, each with what it declares"),
@@ -124,7 +134,7 @@ SETTINGS = (
         "Epilog",
         "/bin/true",
         "without any, the end of a short job is noticed up to a second later",
-        lambda found: found not in ("", "(null)"),
+        lambda found: found not in _NOTHING,
         "any program",
     ),
     _exact("ConstrainCores", "yes", "jobs keep to their cores", file=CGROUP_CONF),
@@ -169,7 +179,7 @@ def differences(
     for name, path, wanted, why in [*scripts, ("job_submit.lua", gate_path, gate, GATE.why)]:
         shown = "drfd-event" if wanted == event else name
         needed = f"a file with what drfd slurm-conf {shown} prints"
-        if path in ("", "(null)"):
+        if path in _NOTHING:
             yield Difference(name, "not set", needed, why)
         elif path not in files:
             yield Difference(name, f"{path}, which cannot be read here", needed, why)
