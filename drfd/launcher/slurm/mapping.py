@@ -64,6 +64,9 @@ _BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
+#: What a node is asked for: the step that a job's script is.
+_SCRIPT_STEP = ".batch"
+
 _COMMENT = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _MEBI = 1 << 20
 #: Names that a range of Slurm's may have.
@@ -264,7 +267,7 @@ def _bytes(size: str) -> int:
 
 def read_boot(text: str) -> tuple[int, float] | None:
     """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
-    after how many seconds it ends jobs that a node lacks when this registers; None if it does not
+    for how many seconds it believes that a job is starting that its node lacks; None if it does not
     say."""
     found: dict[str, str] = {}
     for line in text.splitlines():
@@ -277,6 +280,18 @@ def read_boot(text: str) -> tuple[int, float] | None:
     times = (re.match(r"\d{1,6}", found.get(name, ""), re.ASCII) for name in _MISSING_AFTER)
     total_s = sum(_MISSING_S if each is None else float(each[0]) for each in times)
     return int(boot), total_s + _MISSING_MORE_S
+
+
+def ask_node(slurm_ids: Iterable[int]) -> tuple[str, ...]:
+    """Return the command that asks a node which of these jobs, all of them its own, it has."""
+    steps = ",".join(f"{each}{_SCRIPT_STEP}" for each in slurm_ids)
+    return ("sstat", "--noheader", "--parsable2", "--format=JobID", f"--jobs={steps}")
+
+
+def read_asked(text: str) -> set[int]:
+    """Read which jobs a node has from its answer to `ask_node`."""
+    ids = (line.strip().removesuffix(_SCRIPT_STEP) for line in text.splitlines())
+    return {int(each) for each in ids if _is_number(each)}
 
 
 def _fault(name: str, state: str, reason: str) -> str:
@@ -340,6 +355,12 @@ def forgotten_end(now_s: float, mono_s: float) -> Record:
     return end_record(
         at_s=now_s, mono_s=mono_s, exit_code=None, signal=None, is_oom=False, loss=FORGOTTEN
     )
+
+
+def missing_end(now_s: float, mono_s: float) -> Record:
+    """Return the record of the end of an attempt that Slurm shows as running, and whose node has
+    nothing of it."""
+    return noted_end("NODE_FAIL", 0, now_s, mono_s)
 
 
 def end_record(

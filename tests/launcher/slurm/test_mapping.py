@@ -267,3 +267,9 @@ def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> N
         "n1|idle|4|4000|4|1|none\nsinfo: error\nn1|idle|4|4000|4|1|none\nn2|idle|?|4000|4|1|none\n"
     )
     assert [*read_nodes(text)] == ["n1"]
+
+
+def test_a_node_says_which_jobs_it_has() -> None:
+    assert mapping.ask_node([3, 14])[-1] == "--jobs=3.batch,14.batch"
+    assert mapping.read_asked("3.batch\n14.batch\n") == {3, 14}
+    assert mapping.read_asked("\n3.0\nsstat\n") == set()
