@@ -299,10 +299,11 @@ def _fault(name: str, state: str, reason: str) -> str:
     about = f": {reason}" if reason else ""
     if state.endswith("*"):
         return f"Slurm says that it does not answer ({state[:-1]}){about}"
-    if state.rstrip(_MARKS) in _OPEN:
+    word = state.rstrip(_MARKS)
+    if word in _OPEN:
         return ""
-    cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if state in _KEPT else ""
-    return f"Slurm says that it is {state}{about}{cure}"
+    cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if word in _KEPT else ""
+    return f"Slurm says that it is {word}{about}{cure}"
 
 
 def _is_number(text: str) -> bool:

@@ -205,6 +205,20 @@ RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
         ("drained", "new fan", f"Slurm says that it is drained: new fan{RESUME}"),
         ("draining", "new fan", f"Slurm says that it is draining: new fan{RESUME}"),
         ("maint", "none", "Slurm says that it is maint"),
+        ("drained$", "new fan", f"Slurm says that it is drained: new fan{RESUME}"),
+        # As 24.11 shows a node that is rebooted, and one that has less than its line says.
+        ("reboot", "new kernel", "Slurm says that it is reboot: new kernel"),
+        (
+            "reboot^",
+            "new kernel : reboot issued",
+            "Slurm says that it is reboot: new kernel : reboot issued",
+        ),
+        (
+            "inval",
+            "Low RealMemory (reported:24105 < 100.00% of configured:2000000)",
+            "Slurm says that it is inval: Low RealMemory (reported:24105 < 100.00% of "
+            "configured:2000000)",
+        ),
         ("something", "none", "Slurm says that it is something"),
     ],
 )
