@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from drfd.slurm.private import PrivateNode, PrivateSlurm, lacking_packages
@@ -27,17 +28,21 @@ def missing() -> str:
 
 def processes_of(place: Path) -> list[str]:
     """Return the command lines of the processes that have something to do with a directory: they
-    name it, have it in their environment, or write to a file in it."""
+    name it, have it in their environment, or have a file in it open."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes()
             known = words + (entry / "environ").read_bytes()
-            if os.fsencode(place) in known + os.fsencode(os.readlink(entry / "fd/1")):
-                found.append(words.replace(b"\0", b" ").decode())
+            fds = [*(entry / "fd").iterdir()]
         except OSError:
             # Gone, or no process.
             continue
+        for fd in fds:
+            with suppress(OSError):
+                known += os.fsencode(os.readlink(fd))
+        if os.fsencode(place) in known:
+            found.append(words.replace(b"\0", b" ").decode())
     return found
 
 

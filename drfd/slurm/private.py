@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,23 +218,38 @@ class PrivateSlurm:
 
     def _rest(self) -> list[int]:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
-        return [pid for pid in pids if self._is_of_it(pid)]
+        sockets = self._sockets()
+        return [pid for pid in pids if self._is_of_it(pid, sockets)]
 
-    def _is_of_it(self, pid: int) -> bool:
-        """Return whether a process has the path of this slurm.conf in its environment."""
+    def _is_of_it(self, pid: int, sockets: Set[str]) -> bool:
+        """Return whether a process has the path of this slurm.conf in its environment, or one of
+        these sockets: the process that watches a job overwrites its environment in newer versions
+        of Slurm, and listens in the spool directory."""
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if os.fsencode(f"SLURM_CONF={self.conf}") in variables:
+                return True
+            fds = Path(f"/proc/{pid}/fd")
+            return bool(sockets) and any(os.readlink(each) in sockets for each in fds.iterdir())
         except OSError:
-            # The process is gone.
+            # The process is gone, or has closed a descriptor meanwhile.
             return False
-        return os.fsencode(f"SLURM_CONF={self.conf}") in variables
+
+    def _sockets(self) -> set[str]:
+        """Return the sockets in the spool directories of the nodes, as links to descriptors name
+        them."""
+        spool = os.fsencode(f"{self.directory}/spool/")
+        lines = Path("/proc/net/unix").read_bytes().splitlines()
+        # The path comes last, and many sockets have none.
+        found = (line.split(maxsplit=7) for line in lines)
+        return {f"socket:[{each[6].decode()}]" for each in found if each[-1].startswith(spool)}
 
     def _kill(self, pid: int) -> None:
         with suppress(ProcessLookupError):
             process = os.pidfd_open(pid)
             try:
                 # The pid may have been reused before the pidfd was opened.
-                if self._is_of_it(pid):
+                if self._is_of_it(pid, self._sockets()):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
             finally:
                 os.close(process)

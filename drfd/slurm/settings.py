@@ -19,6 +19,9 @@ _RECORDS = 60_000
 #: Seconds between two looks of Slurm's scheduler at jobs that it could not start at once.
 _LOOK_S = 5
 
+#: What is shown where a setting has no value.
+_NOTHING = ("", "(null)")
+
 SLURM_CONF, CGROUP_CONF = "slurm.conf", "cgroup.conf"
 EVENT, DISKS, GATE_FILE = "drfd-event", "drfd-disks", "job_submit.lua"
 
@@ -55,6 +58,13 @@ class Difference(NamedTuple):
 
 def _exact(name: str, value: str, why: str, *, file: str = SLURM_CONF) -> Setting:
     return Setting(file, name, value, why, lambda found: found.lower() == value.lower(), value)
+
+
+def _plugin(name: str, value: str, why: str) -> Setting:
+    """Return a setting that newer versions show as "(null)" where it means no plugin at all."""
+    return Setting(
+        SLURM_CONF, name, value, why, lambda found: found.lower() in (value, *_NOTHING), value
+    )
 
 
 def _among(name: str, value: str, why: str) -> Setting:
@@ -109,14 +119,14 @@ SETTINGS = (
         _starts_at_once,
         f"with {_PARAMETERS} (or less), without defer",
     ),
-    _exact("PreemptType", "preempt/none", "drfd decides which job is stopped for another"),
+    _plugin("PreemptType", "preempt/none", "drfd decides which job is stopped for another"),
     _exact("PreemptMode", "OFF", "drfd decides which job is stopped for another"),
     Setting(
         SLURM_CONF,
         "AccountingStorageEnforce",
         "",
         "with limits of its own, Slurm would let jobs wait that drfd has admitted",
-        lambda found: found.lower() in ("none", "(null)", ""),
+        lambda found: found.lower() in ("none", *_NOTHING),
         "none, which is the default",
     ),
     _exact("SelectType", "select/cons_tres", "jobs share a node, each with what it declares"),
@@ -199,7 +209,7 @@ def differences(
     named[GATE_FILE] = gate_path, Script(GATE_FILE, GATE.why)
     for name, (path, script) in named.items():
         needed = f"a file with what drfd slurm-conf {script.name} prints"
-        if path in ("", "(null)"):
+        if path in _NOTHING:
             needed = "any program" if script.is_replaceable else needed
             yield Difference(name, "not set", needed, script.why)
         elif script.is_replaceable:

@@ -44,6 +44,13 @@ ConstrainRAMSpace       = yes
 Slurmctld(primary) at here is UP
 """
 
+#: As 24.11 prints the settings that it prints otherwise.
+SHOWN_BY_24_11 = {
+    "Epilog                  =": "Epilog[0]               =",
+    "PreemptType             = preempt/none": "PreemptType             = (null)",
+    "PrologSlurmctld         =": "PrologSlurmctld[0]      =",
+}
+
 
 def found(files: dict[str, str] | None = None, **changed: str | None) -> list[Difference]:
     running: dict[str, str | None] = {**read_config(SHOWN), **changed}
@@ -60,6 +67,14 @@ def found(files: dict[str, str] | None = None, **changed: str | None) -> list[Di
 
 def test_what_drfd_needs_does_not_differ() -> None:
     assert found() == []
+
+
+def test_what_drfd_needs_does_not_differ_as_newer_versions_show_it() -> None:
+    text = SHOWN
+    for shown, newer in SHOWN_BY_24_11.items():
+        assert shown in text
+        text = text.replace(shown, newer)
+    assert found(**read_config(text)) == []
 
 
 @pytest.mark.parametrize(

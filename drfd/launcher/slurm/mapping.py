@@ -29,6 +29,9 @@ _OUT_OF_MEMORY = "OUT_OF_MEMORY"
 #: What is shown where a job has no node.
 _NO_NODES = ("", "(null)", "N/A", "n/a")
 _TERM = 15
+#: What is shown as the signal of a job that its node could not start → Slurm's number for the cause
+#: (ESLURMD_UID_NOT_FOUND and those after it, in slurm_errno.h).
+_UNSTARTED = {number & 0x7F: number for number in range(4004, 4032)}
 #: States after which no node has a process of the job: all but those of lost nodes.
 GONE = frozenset((*_EXITED, *_TERMINATED, _OUT_OF_MEMORY))
 
@@ -67,6 +70,9 @@ _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 #: The name of an attempt, and the disk rates that may follow it in a comment.
 _NAME = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,18}}){{2}})?")
+
+#: What a node is asked for: the step that a job's script is.
+_SCRIPT_STEP = ".batch"
 _MEBI = 1 << 20
 #: Names that a range of Slurm's may have.
 _MOST_NAMES = 1 << 16
@@ -182,20 +188,39 @@ def _read_job(line: str) -> SlurmJob | None:
     if len(fields) != len(_FIELDS):
         return None
     job_id, uid, state, status, ended_at, nodes, title, comment = fields
-    name = read_comment(comment.removesuffix("|"))
-    if name is None or not all(map(_is_number, (job_id, uid, status))):
+    name, wait_status = read_comment(comment.removesuffix("|")), _wait_status(status)
+    if name is None or wait_status is None or not all(map(_is_number, (job_id, uid))):
         return None
     return SlurmJob(
         id=int(job_id),
         uid=int(uid),
         # "CANCELLED by 1000"
         state=state.split(" ")[0],
-        wait_status=int(status),
+        wait_status=wait_status,
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
         has_node=nodes not in _NO_NODES,
         title=title,
         name=name,
     )
+
+
+def _wait_status(text: str) -> int | None:
+    """Read a status as wait(2) gives it, or the two parts of it that newer versions show."""
+    return int(text) if _is_number(text) else read_parts(text)
+
+
+def read_parts(text: str) -> int | None:
+    """Read the exit code and the signal of a status, as wait(2) gives it: "7:0" and "0:9".
+
+    Of a number of Slurm's for a job that its node could not start, Slurm shows a part alone, which
+    looks like a real-time signal: "0:53" of 4021. Programs hardly ever end by those, so it is read
+    as that number.
+    """
+    code, _, number = text.partition(":")
+    if not (_is_number(code) and _is_number(number)):
+        return None
+    status = int(code) << 8 | int(number) & 0x7F
+    return _UNSTARTED.get(status, status)
 
 
 def read_nodes(text: str) -> dict[str, SlurmNode]:
@@ -277,7 +302,7 @@ def read_pid_file(text: str) -> str:
 
 def read_boot(text: str) -> tuple[int, float] | None:
     """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
-    after how many seconds it ends jobs that a node lacks when this registers; None if it does not
+    for how many seconds it believes that a job is starting that its node lacks; None if it does not
     say."""
     found: dict[str, str] = {}
     for line in text.splitlines():
@@ -292,15 +317,28 @@ def read_boot(text: str) -> tuple[int, float] | None:
     return int(boot), total_s + _MISSING_MORE_S
 
 
+def ask_node(slurm_ids: Iterable[int]) -> tuple[str, ...]:
+    """Return the command that asks a node which of these jobs, all of them its own, it has."""
+    steps = ",".join(f"{each}{_SCRIPT_STEP}" for each in slurm_ids)
+    return ("sstat", "--noheader", "--parsable2", "--format=JobID", f"--jobs={steps}")
+
+
+def read_asked(text: str) -> set[int]:
+    """Read which jobs a node has from its answer to `ask_node`."""
+    ids = (line.strip().removesuffix(_SCRIPT_STEP) for line in text.splitlines())
+    return {int(each) for each in ids if _is_number(each)}
+
+
 def _fault(name: str, state: str, reason: str) -> str:
     """Return why a node in this state starts no jobs, or nothing if it does."""
     about = f": {reason}" if reason else ""
     if state.endswith("*"):
         return f"{_SILENT[0]} ({state[:-1]}){about}"
-    if state.rstrip(_MARKS) in _OPEN:
+    word = state.rstrip(_MARKS)
+    if word in _OPEN:
         return ""
-    cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if state in _KEPT else ""
-    return f"Slurm says that it is {state}{about}{cure}"
+    cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if word in _KEPT else ""
+    return f"Slurm says that it is {word}{about}{cure}"
 
 
 def _is_number(text: str) -> bool:
@@ -353,6 +391,12 @@ def forgotten_end(now_s: float, mono_s: float) -> Record:
     return end_record(
         at_s=now_s, mono_s=mono_s, exit_code=None, signal=None, is_oom=False, loss=FORGOTTEN
     )
+
+
+def missing_end(now_s: float, mono_s: float) -> Record:
+    """Return the record of the end of an attempt that Slurm shows as running, and whose node has
+    nothing of it."""
+    return noted_end("NODE_FAIL", 0, now_s, mono_s)
 
 
 def end_record(

@@ -41,6 +41,7 @@ from drfd.launcher.protocol import (
 from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
 from drfd.launcher.signatures import SignatureChecks, SigningKeys
 from drfd.launcher.slurm import mapping
+from drfd.launcher.slurm.census import Census, Shown
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.daemon_process import RunningProcess, running_process
 from drfd.launcher.slurm.mapping import (
@@ -78,8 +79,6 @@ _FORGOTTEN_S = 10.0
 _WAITS_AGAIN_S = 10.0
 #: Least seconds between two orders to Slurm's nodes to register.
 _REGISTER_S = 5.0
-#: Most seconds from such an order to a start of slurmctld that is its effect.
-_TOLD_S = 3.0
 #: Seconds between two looks at the nodes, at most.
 _NODES_S = 5.0
 _NOT_ASKED, _NO_ANSWER = "Slurm has not been asked yet", "slurmctld does not answer"
@@ -179,8 +178,6 @@ class SlurmLauncher:
     #: The list at which all nodes were told to register, and when they may be told again.
     _registering: int = -1
     _register_due_mono_s: float = 0.0
-    #: When they were told, in seconds since 1970.
-    _registered_s: float = 0.0
     _notes_due_mono_s: float = 0.0
     #: When a list is due (monotonic clock), the number of those asked for, and the last one's time.
     _dues: list[float] = field(default_factory=list)
@@ -188,9 +185,6 @@ class SlurmLauncher:
     _listing: bool = False
     _listed_mono_s: float = 0.0
     _is_away: bool = False
-    #: When slurmctld started, and when all nodes are to register after that.
-    _slurm_boot: int = 0
-    _census_due_mono_s: float | None = None
     #: Where slurmctld writes its pid, and which process it was when it was asked.
     _pid_file: str = ""
     _slurm_process: RunningProcess | None = None
@@ -206,6 +200,7 @@ class SlurmLauncher:
         )
         self._checks = SignatureChecks(self.keys)
         self._background = BackgroundWork(self._selector)
+        self._census = Census(self._commands, self._lack_on_node)
         with suppress(FileNotFoundError):
             self._instances.update((self.state / _INSTANCES).read_text().split())
 
@@ -611,6 +606,7 @@ class SlurmLauncher:
                 found.setdefault(job.name, []).append(job)
         for key in list(self._known):
             self._compare(number, key, found)
+        self._census.see_list(number, self._shown_running(found))
         self._forget_notes()
         for name, jobs in found.items():
             attempt = self._known.get(name.key)
@@ -629,6 +625,18 @@ class SlurmLauncher:
                 if all(job.is_over for job in jobs):
                     del self._wishes[key]
                     self._tell("removed", key)
+
+    def _shown_running(self, found: dict[Name, list[SlurmJob]]) -> dict[Key, Shown]:
+        """Return the attempts that a list shows as running, or suspended, and that are not over."""
+        shown = {}
+        for key, attempt in self._known.items():
+            job, _ = self._chosen(key, found)
+            node = attempt.created.get("node")
+            if job is None or attempt.is_over or not isinstance(node, str):
+                continue
+            if job.state in ("RUNNING", "SUSPENDED"):
+                shown[key] = Shown(job.id, node, job.state == "SUSPENDED")
+        return shown
 
     def _ask_for_nodes(self) -> None:
         now = time.monotonic()
@@ -658,36 +666,31 @@ class SlurmLauncher:
     def _ask_for_config(self) -> None:
         """Ask when slurmctld started, unless it is seen to be the process that has answered."""
         seen = running_process(self._pid_file, "slurmctld")
-        if self._slurm_boot and seen is not None and seen == self._slurm_process:
-            self._take_census()
+        if seen is not None and seen == self._slurm_process:
+            self._census.ask_nodes(self._lists)
         else:
             self._commands.run(SHOW_CONFIG, partial(self._take_config, seen))
 
     def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
-        """See whether slurmctld is another than before. `seen` was its process before the question:
-        an answer of another's is asked for again."""
+        """See whether slurmctld is another than before, which may have forgotten ends. `seen` was
+        its process before the question: an answer of another's is asked for again."""
         found = mapping.read_boot(answer.output) if answer.is_good else None
-        if found is None:
-            return
-        self._slurm_process = seen
-        self._pid_file = mapping.read_pid_file(answer.output)
-        boot, pause_s = found
-        if boot != self._slurm_boot:
-            self._slurm_boot = boot
-            # Newer versions start themselves again when they read their configuration.
-            is_told = abs(boot - self._registered_s) <= _TOLD_S
-            self._census_due_mono_s = None if is_told else time.monotonic() + pause_s
-        self._take_census()
+        if found is not None:
+            self._slurm_process = seen
+            self._pid_file = mapping.read_pid_file(answer.output)
+            if self._census.see_start(*found, self._lists):
+                self._hurry()
+        self._census.ask_nodes(self._lists)
 
-    def _take_census(self) -> None:
-        """Have all nodes register some time after a start of slurmctld. It may have forgotten that
-        jobs have ended, and says for hours that they run, if their nodes do not register."""
-        now = time.monotonic()
-        if self._census_due_mono_s is None or now < self._census_due_mono_s:
+    def _lack_on_node(self, key: Key) -> None:
+        """Record the end of an attempt that Slurm shows as running, and whose node lacks it."""
+        attempt = self._known.get(key)
+        if attempt is None or attempt.is_over:
             return
-        live = [each for each in self._known.values() if each.submitted and not each.is_over]
-        if not live or self._have_registered(now):
-            self._census_due_mono_s = None
+        log.error("event=not-on-its-node job=%d attempt=%d", *key, extra=about(job=key[0]))
+        self._end(key, mapping.missing_end(time.time(), time.monotonic()))
+        # The next list shows what is to be cancelled.
+        self._hurry()
 
     def _no_answer(self, answer: Answer) -> str:
         complaint = mapping.first_line(answer.complaint)
@@ -710,10 +713,7 @@ class SlurmLauncher:
     def _compare(self, number: int, key: Key, found: dict[Name, list[SlurmJob]]) -> None:
         """Bring an attempt up to date with a list."""
         attempt = self._known[key]
-        uid = attempt.created["uid"]
-        # Any user can give a job of the user's own this name.
-        jobs = [job for job in found.get(self._name(key), []) if job.uid == uid]
-        job, others = mapping.choose(jobs)
+        job, others = self._chosen(key, found)
         if others:
             self._cancel(others, forced=True)
         if not attempt.is_over and not self._has_noted_end(number, key, job):
@@ -727,6 +727,14 @@ class SlurmLauncher:
             self._act(key, wish, job)
         if key in self._signals and key in self._known:
             self._send_signals(key, job)
+
+    def _chosen(
+        self, key: Key, found: dict[Name, list[SlurmJob]]
+    ) -> tuple[SlurmJob | None, list[SlurmJob]]:
+        """Return which job of a list is the attempt, and those that must go."""
+        uid = self._known[key].created["uid"]
+        # Any user can give a job of the user's own this name.
+        return mapping.choose(job for job in found.get(self._name(key), []) if job.uid == uid)
 
     def _has_noted_end(self, number: int, key: Key, job: SlurmJob | None) -> bool:
         """Record the end of an attempt of which slurmctld, which was killed, has forgotten the end
@@ -810,7 +818,6 @@ class SlurmLauncher:
             self._hurry(self._register_due_mono_s - now)
             return False
         self._registering, self._register_due_mono_s = self._lists, now + _REGISTER_S
-        self._registered_s = time.time()
         self._command("scontrol", "reconfigure", then=self._told_to_register)
         return True
 
@@ -823,7 +830,6 @@ class SlurmLauncher:
         for key in self._unregistered:
             self._missing.pop(key, None)
         self._unregistered.clear()
-        self._slurm_boot = 0
 
     def _is_there(self, key: Key) -> None:
         """Take an attempt for missing no longer."""

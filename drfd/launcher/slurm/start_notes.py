@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd.launcher.slurm.mapping import Name, read_name
+from drfd.launcher.slurm.mapping import Name, read_name, read_parts
 from drfd.linux.descriptors import opened
 
 #: Seconds for which the note of an attempt is kept that is not known any more. slurmctld forgets
 #: some seconds of what it did; an old copy of its state may know less.
 _KEEP_S = 24 * 3600.0
 _CLOSED, _END_MARK = "closed", ".ended"
-_END = re.compile(r"([A-Z_]+):([0-9]{1,3}):([0-9]{1,3})", re.ASCII)
+_END = re.compile(r"([A-Z_]+):([0-9]{1,3}:[0-9]{1,3})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class StartNotes:
         if no end was noted."""
         target = self._target(self.directory / f"{name}{_END_MARK}")
         found = _END.fullmatch(target or "")
-        return None if found is None else (found[1], int(found[2]) << 8 | int(found[3]) & 0x7F)
+        status = None if found is None else read_parts(found[2])
+        return None if found is None or status is None else (found[1], status)
 
     def close(self, name: Name) -> bool:
         """Have the script refuse all starts of an attempt from now on. Return whether that is so,

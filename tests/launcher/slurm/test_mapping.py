@@ -40,6 +40,7 @@ def slurm_job(
 def test_a_list_has_drfds_jobs_alone() -> None:
     text = (
         f"12|1000|CANCELLED by 1000|15|1795477564|n1|drfd-7|{NAME}|\n"
+        f"18|1000|CANCELLED|5:0|1795477564|n1|drfd-7|{NAME}|\n"
         "13|1000|RUNNING|0|NONE|n1|x|a user's | word|\n"
         f"14_1|1000|RUNNING|0|NONE|n1|x|{NAME}|\n"
         f"15|1000|PENDING|0|N/A||x|{NAME}x|\n"
@@ -49,8 +50,29 @@ def test_a_list_has_drfds_jobs_alone() -> None:
     )
     assert read_jobs(text) == [
         SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, "drfd-7", NAME),
+        SlurmJob(18, 1000, "CANCELLED", 5 << 8, 1795477564.0, True, "drfd-7", NAME),
         SlurmJob(16, 1001, "PENDING", 0, None, False, "a job", NAME),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        *(("0", 0), ("1792", 7 << 8), ("9", 9), ("53", 53), ("4021", 4021)),
+        # As 24.11 shows them.
+        *(("0:0", 0), ("7:0", 7 << 8), ("0:9", 9), ("0:125", 125), ("0:64", 64), ("0:34", 34)),
+        # Nothing else tells the number for a job that could not be started.
+        *(("0:53", 4021), ("0:36", 4004), ("0:63", 4031)),
+    ],
+)
+def test_a_status_is_a_number_or_its_parts(shown: str, status: int) -> None:
+    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|n1|drfd-7|{NAME}|\n")
+    assert job.wait_status == status
+
+
+@pytest.mark.parametrize("shown", ["", ":", "7:", ":9", "x:0", "0:0:0", "-1:0"])
+def test_a_line_without_a_status_is_no_job(shown: str) -> None:
+    assert read_jobs(f"12|1000|FAILED|{shown}|NONE|n1|drfd-7|{NAME}|\n") == []
 
 
 @pytest.mark.parametrize(
@@ -208,6 +230,20 @@ RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
         ("drained", "new fan", f"Slurm says that it is drained: new fan{RESUME}"),
         ("draining", "new fan", f"Slurm says that it is draining: new fan{RESUME}"),
         ("maint", "none", "Slurm says that it is maint"),
+        ("drained$", "new fan", f"Slurm says that it is drained: new fan{RESUME}"),
+        # As 24.11 shows a node that is rebooted, and one that has less than its line says.
+        ("reboot", "new kernel", "Slurm says that it is reboot: new kernel"),
+        (
+            "reboot^",
+            "new kernel : reboot issued",
+            "Slurm says that it is reboot: new kernel : reboot issued",
+        ),
+        (
+            "inval",
+            "Low RealMemory (reported:24105 < 100.00% of configured:2000000)",
+            "Slurm says that it is inval: Low RealMemory (reported:24105 < 100.00% of "
+            "configured:2000000)",
+        ),
         ("something", "none", "Slurm says that it is something"),
     ],
 )
@@ -271,3 +307,9 @@ def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> N
         "n1|idle|4|4000|4|1|none\nsinfo: error\nn1|idle|4|4000|4|1|none\nn2|idle|?|4000|4|1|none\n"
     )
     assert [*read_nodes(text)] == ["n1"]
+
+
+def test_a_node_says_which_jobs_it_has() -> None:
+    assert mapping.ask_node([3, 14])[-1] == "--jobs=3.batch,14.batch"
+    assert mapping.read_asked("3.batch\n14.batch\n") == {3, 14}
+    assert mapping.read_asked("\n3.0\nsstat\n") == set()

@@ -87,6 +87,10 @@ def test_how_an_attempt_has_ended(notes: StartNotes) -> None:
     note(notes, f"{RETRY}.ended", "FAILED:0:9")
     assert notes.end(FIRST) == ("FAILED", 3 << 8)
     assert notes.end(RETRY) == ("FAILED", 9)
+    other = Name("b" * 32, (12, 2))
+    note(notes, f"{other}.ended", "FAILED:0:53")
+    # No signal: a part of the number with which Slurm says that it could not start the job.
+    assert notes.end(other) == ("FAILED", 4021)
     assert notes.end(Name("b" * 32, (12, 1))) is None
 
 

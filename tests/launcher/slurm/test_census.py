@@ -1,0 +1,165 @@
+"""Which jobs that Slurm shows as running are on their nodes: what the nodes are asked, and when."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.attempt_files import Key
+from drfd.launcher.slurm.census import Census, Shown
+from drfd.launcher.slurm.commands import Commands
+
+FIRST, SECOND, OTHER = (1, 1), (2, 1), (3, 1)
+SHOWN = {FIRST: Shown(11, "n1"), SECOND: Shown(12, "n1"), OTHER: Shown(13, "n2")}
+
+
+class Rig:
+    """A census with a program `sstat` that knows the steps in a file."""
+
+    def __init__(self, place: Path) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._place = place
+        program = place / "sstat"
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >>{place}/asked\n'
+            f"case $* in *13.batch*) cat {place}/n2 ;; *) cat {place}/n1 ;; esac\n"
+            f"cat {place}/complaint >&2\n"
+        )
+        program.chmod(0o755)
+        (place / "asked").touch()
+        self.say(n1="11.batch\n12.batch\n", n2="13.batch\n")
+        self.absent: list[Key] = []
+        self.commands = Commands(self._selector, programs=place, conf=None, most_s=60)
+        self.census = Census(self.commands, self.absent.append)
+        self.lists = 0
+
+    def say(self, *, n1: str = "", n2: str = "", complaint: str = "") -> None:
+        for name, text in (("n1", n1), ("n2", n2), ("complaint", complaint)):
+            (self._place / name).write_text(text)
+
+    def show(self, shown: dict[Key, Shown] = SHOWN) -> None:
+        self.lists += 1
+        self.census.see_list(self.lists, shown)
+
+    def ask(self) -> list[str]:
+        """Ask the nodes, and return the jobs of each question once all have been answered."""
+        asked = self._place / "asked"
+        asked.write_text("")
+        self.census.ask_nodes(self.lists)
+        while len(self.commands):
+            for chosen, _ in self._selector.select(60):
+                chosen.data()
+        words = "--noheader --parsable2 --format=JobID --jobs="
+        lines = asked.read_text().splitlines()
+        assert all(line.startswith(words) for line in lines)
+        return sorted(line.removeprefix(words) for line in lines)
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def test_each_node_is_asked_for_its_jobs_after_a_start_of_slurmctld(rig: Rig) -> None:
+    rig.show()
+    assert rig.ask() == []
+    assert rig.census.see_start(1000, 0.0, rig.lists)
+    # The list that is there may be of the slurmctld before.
+    assert rig.ask() == []
+    rig.show()
+    assert rig.ask() == ["11.batch,12.batch", "13.batch"]
+    assert rig.ask() == []
+    assert not rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    assert rig.ask() == []
+    assert rig.absent == []
+
+
+def test_no_node_is_asked_while_a_job_may_be_starting_there(rig: Rig) -> None:
+    rig.census.see_start(1000, 3600.0, rig.lists)
+    rig.show()
+    assert rig.ask() == []
+
+
+def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(rig: Rig) -> None:
+    rig.say(n1="12.batch\n", n2="13.batch\n")
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    assert rig.ask() == ["11.batch,12.batch", "13.batch"]
+    # No list was asked for since: its end may be on its way.
+    assert rig.ask() == ["11.batch"]
+    assert rig.absent == []
+    rig.show()
+    assert rig.ask() == ["11.batch"]
+    assert rig.absent == [FIRST]
+    rig.show()
+    assert rig.ask() == []
+
+
+def test_a_job_that_ends_meanwhile_is_not_absent(rig: Rig) -> None:
+    rig.say(n2="13.batch\n")
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
+    # The first has ended, and the second has been submitted again under another id.
+    rig.show({SECOND: Shown(14, "n1"), OTHER: SHOWN[OTHER]})
+    assert rig.ask() == []
+    assert rig.absent == []
+
+
+def test_an_answer_with_a_complaint_says_nothing(rig: Rig) -> None:
+    """As sstat gives it, with exit code 0, of a node that is not reached."""
+    complaint = (
+        "sstat: error: slurm_job_step_stat: unknown return given from n1: 9001 rc = "
+        "Communication connection failure\n"
+    )
+    rig.say(complaint=complaint)
+    rig.census.see_start(1000, 0.0, rig.lists)
+    for _ in range(3):
+        rig.show()
+        assert rig.ask() == ["11.batch,12.batch", "13.batch"]
+    assert rig.absent == []
+    rig.say(n1="11.batch\n12.batch\n", n2="13.batch\n")
+    rig.ask()
+    assert rig.ask() == []
+
+
+def test_a_suspended_job_is_asked_for_when_it_goes_on(rig: Rig) -> None:
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show({OTHER: Shown(13, "n2", is_suspended=True)})
+    assert rig.ask() == []
+    rig.show({OTHER: SHOWN[OTHER]})
+    assert rig.ask() == ["13.batch"]
+
+
+def test_another_start_of_slurmctld_begins_it_again(rig: Rig) -> None:
+    rig.say()
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
+    assert rig.census.see_start(1001, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
+    assert rig.absent == []
+    rig.show()
+    rig.ask()
+    assert sorted(rig.absent) == [FIRST, SECOND, OTHER]
+
+
+def test_a_program_that_is_not_there_says_nothing(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "sstat").unlink()
+    rig.census.see_start(1000, 0.0, rig.lists)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.1:
+        rig.show()
+        rig.ask()
+    assert rig.absent == []
