@@ -240,15 +240,21 @@ def _bytes(size: str) -> int:
         return 0
 
 
-def read_boot(text: str) -> tuple[int, float] | None:
-    """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
-    after how many seconds it ends jobs that a node lacks when this registers; None if it does not
-    say."""
+def read_settings(text: str) -> dict[str, str]:
+    """Return the settings in the answer to `SHOW_CONFIG`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, is_setting, value = line.partition("=")
         if is_setting:
             found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def read_boot(text: str) -> tuple[int, float] | None:
+    """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
+    after how many seconds it ends jobs that a node lacks when this registers; None if it does not
+    say."""
+    found = read_settings(text)
     boot = found.get(_BOOT_TIME, "")
     if not _is_number(boot):
         return None

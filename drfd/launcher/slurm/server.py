@@ -51,6 +51,7 @@ from drfd.launcher.slurm.mapping import (
     SlurmJob,
     SlurmNode,
 )
+from drfd.launcher.slurm.nudge import Nudge
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
@@ -153,6 +154,8 @@ class SlurmLauncher:
     poll_s: float = 30.0
     #: How long each command of Slurm's may take.
     most_s: float = 5.0
+    #: Whether slurmctld is told of each submission, so that it starts the job at once.
+    nudges: bool = True
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
@@ -195,6 +198,7 @@ class SlurmLauncher:
         self._commands = Commands(
             self._selector, programs=self.programs, conf=self.conf, most_s=self.most_s
         )
+        self._nudge = Nudge(self._commands)
         self._checks = SignatureChecks(self.keys)
         self._background = BackgroundWork(self._selector)
         with suppress(FileNotFoundError):
@@ -529,6 +533,7 @@ class SlurmLauncher:
                 gid=gid if os.getuid() == 0 else None,
                 env_fd=prepared.env_fd,
             )
+            self._nudge.prepare()
             self._commands.run(
                 words,
                 partial(self._submitted, key),
@@ -543,6 +548,7 @@ class SlurmLauncher:
         each = self._submissions[key]
         number = answer.output.strip().split(";")[0]
         if answer.is_good and number.isascii() and number.isdigit():
+            self._nudge.send()
             self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
             self._submitted_after[key] = self._lists
             self._end_submission(key)
@@ -652,6 +658,8 @@ class SlurmLauncher:
         found = mapping.read_boot(answer.output) if answer.is_good else None
         if found is None:
             return
+        if self.nudges:
+            self._nudge.see(mapping.read_settings(answer.output))
         now = time.monotonic()
         boot, pause_s = found
         if boot != self._slurm_boot:

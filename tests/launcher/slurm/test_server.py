@@ -334,6 +334,26 @@ def restart_with(cluster: Cluster, line: str) -> None:
     until("idle nodes", lambda: "idle" in cluster.ask("sinfo", "-h", "-o", "%T"), cluster.log)
 
 
+def test_slurmctld_starts_a_job_without_waiting_for_its_loop(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """Here the loop would not look at the queue for an hour."""
+    for number, _, _ in cluster.jobs():
+        cluster.ask("scancel", number)
+    # It looks at the queue when a job ends, too.
+    until("no jobs", lambda: not cluster.ask("squeue", "-h"))
+    seldom = "SchedulerParameters=batch_sched_delay=3600,sched_interval=3600\n"
+    restart_with(cluster, seldom)
+    try:
+        controller = slurm.connect()
+        asked = job("touch began; sleep 1000", jobs_dir)
+        controller.launch(asked)
+        controller.take("up", id=asked.id)
+        until("the job", (jobs_dir / "began").exists, cluster.log)
+    finally:
+        restart_with(cluster, "")
+
+
 def test_a_job_that_slurmctld_has_no_room_for_waits_until_there_is_some(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
