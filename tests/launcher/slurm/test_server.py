@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -335,21 +336,28 @@ def restart_with(cluster: Cluster, line: str) -> None:
 
 
 def test_slurmctld_starts_a_job_without_waiting_for_its_loop(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+    cluster: Cluster, jobs_dir: Path, place: Path
 ) -> None:
-    """Here the loop would not look at the queue for an hour."""
+    """Here the loop does not look at the queue for an hour, once it has read that it must not."""
     for number, _, _ in cluster.jobs():
         cluster.ask("scancel", number)
-    # It looks at the queue when a job ends, too.
+    # It looks when a job ends, too.
     until("no jobs", lambda: not cluster.ask("squeue", "-h"))
-    seldom = "SchedulerParameters=batch_sched_delay=3600,sched_interval=3600\n"
-    restart_with(cluster, seldom)
+    restart_with(cluster, "SchedulerParameters=batch_sched_delay=3600,sched_interval=3600\n")
     try:
-        controller = slurm.connect()
-        asked = job("touch began; sleep 1000", jobs_dir)
-        controller.launch(asked)
-        controller.take("up", id=asked.id)
-        until("the job", (jobs_dir / "began").exists, cluster.log)
+        # slurmctld reads it when it looks for the first time, as nodes have come.
+        until("a look", lambda: re.search(r"Total cycles: +[1-9]", cluster.ask("sdiag")))
+        slurm = SlurmLauncherProcess(place / "state", cluster)
+        slurm.start()
+        try:
+            controller = slurm.connect()
+            asked = job("touch began; sleep 1000", jobs_dir)
+            controller.launch(asked)
+            controller.take("up", id=asked.id)
+            until("the job", (jobs_dir / "began").exists, cluster.log)
+        finally:
+            slurm.clean_up()
+            shutil.rmtree(place / "state")
     finally:
         restart_with(cluster, "")
 
