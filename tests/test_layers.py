@@ -142,7 +142,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "start_notes": {"mapping"},
         "census": {"mapping", "commands"},
         "submission": {"mapping", "commands"},
-        "server": {"mapping", "commands", "daemon_process", "start_notes", "census", "submission"},
+        "nudge": {"commands"},
+        "server": {
+            *("mapping", "commands", "daemon_process", "start_notes", "census", "nudge"),
+            "submission",
+        },
         "main": {"start_notes", "submission", "server"},
         "__main__": {"main"},
     },

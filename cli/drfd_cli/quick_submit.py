@@ -24,7 +24,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
-_TEXTS = {**TEXTS, "-o": "stdout", "--output": "stdout", "-e": "stderr", "--error": "stderr"}
+_TEXTS = {
+    **TEXTS, "-o": "stdout", "--output": "stdout", "-e": "stderr", "--error": "stderr",
+    "--node": "node",
+}  # fmt: skip
 _HOLD, _PREEMPTIBLE = "held", "preemptible"
 #: The forms in which the id is printed. If options for several are given, the last form applies.
 _SHOWN = ["submitted job {}", "{}", '{{"id": {}}}']

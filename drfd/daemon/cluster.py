@@ -18,6 +18,7 @@ from drfd.common.strict_table import (
     TomlTable,
     one_of,
     read_count,
+    read_flag,
     read_name,
     read_names,
     read_path,
@@ -69,6 +70,8 @@ class SlurmSettings:
     programs: str = "/usr/bin"
     #: Slurm's own user (SlurmUser).
     user: str = "slurm"
+    #: Whether slurmctld is told of each submission, so that it starts the job at once.
+    nudges: bool = True
 
 
 def has_slurm(nodes: Nodes) -> bool:
@@ -173,6 +176,7 @@ def read_slurm(table: TomlTable, nodes: Nodes) -> SlurmSettings:
         conf=table.take("config", read_path, None),
         programs=table.take("commands", read_path, plain.programs),
         user=table.take("user", read_name, plain.user),
+        nudges=table.take("nudge", read_flag, plain.nudges),
     )
     if table.names() and not has_slurm(nodes):
         hint = 'add [nodes.NAME] with engine = "slurm", or leave this table out'

@@ -243,6 +243,8 @@ def slurm_launcher_command(
         command += ["--partition", slurm.partition]
     if slurm.conf is not None:
         command += ["--slurm-conf", slurm.conf]
+    if not slurm.nudges:
+        command += ["--no-nudge"]
     if failpoints is not None:
         command += ["--failpoints", str(failpoints)]
     return command

@@ -76,6 +76,7 @@ SHORT = [
     ["--", "sh", "-c", "cd /tmp && FOO=1 ./fit --all | tail"],
     ["-n", "own", "--", "/bin/bash", "-lc", "fit"],
     ["--group=sweep", "--", "true"],
+    ["--node", "n1", "--", "true"],
     ["--name", "x", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
     ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],
     ["-c", "1.5", "-m", "1.5T", "-t", "1-12:00:00", "--", "true"],

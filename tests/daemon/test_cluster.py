@@ -35,6 +35,7 @@ features = ["ssd", "avx512"]
 partition = "drfd"
 config = "/etc/slurm.conf"
 commands = "/opt/slurm/bin"
+nudge = false
 user = "root"
 """
 HEAD = NodeConfig(name="head", engine="local", features=frozenset({"ssd"}))
@@ -50,7 +51,7 @@ N1 = NodeConfig(
 )
 N2 = NodeConfig(name="n2", engine="slurm", cores_milli=32000, memory_bytes=120 * GIB)
 SLURM = SlurmSettings(
-    partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root"
+    partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root", nudges=False
 )
 LOCAL = '[nodes.head]\nengine = "local"\n'
 N7 = '[nodes.n7]\nengine = "slurm"\ncores = 1\nmemory = "1G"\n'

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_cluster import missing
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -47,3 +49,20 @@ def test_drfd_is_measured_beside_other_programs_and_which_are_missing_is_said() 
     for name in ("hq", "sbatch"):
         if not shutil.which(name):
             assert any(line.startswith(f"(not measured: no {name}") for line in lines)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the job is in C: no compiler")
+@pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm")
+def test_starts_on_a_node_of_slurms_are_measured_beside_sbatch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.nodes", "--jobs", "2", "--more", "2"],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:20].rstrip() for line in lines] == [
+        *("with gaps", "drf submit --node", "drfd, Python", "sbatch", "drfd, own machine"),
+        *("at once", "drf submit --node", "drfd, Python", "sbatch", "drfd, own machine"),
+    ]
+    # Until sbatch, the event and the first instruction, which together are the start.
+    assert [len(line[20:].split()) for line in lines] == [7, 6, 6, 6, 3] * 2

@@ -63,7 +63,7 @@ _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
 #: Asks for slurmctld's configuration, with the time of its start.
 SHOW_CONFIG = ("scontrol", "show", "config")
 _BOOT_TIME, _MISSING_AFTER = "BOOT_TIME", ("BatchStartTimeout", "MessageTimeout")
-_PID_FILE = "SlurmctldPidFile"
+PID_FILE = "SlurmctldPidFile"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
@@ -291,24 +291,19 @@ def _bytes(size: str) -> int:
         return 0
 
 
-def read_pid_file(text: str) -> str:
-    """Return from the answer to `SHOW_CONFIG` where slurmctld writes its pid, or nothing."""
-    for line in text.splitlines():
-        name, is_setting, value = line.partition("=")
-        if is_setting and name.strip() == _PID_FILE:
-            return value.strip()
-    return ""
-
-
-def read_boot(text: str) -> tuple[int, float] | None:
-    """Return from the answer to `SHOW_CONFIG` when slurmctld started, in seconds since 1970, and
-    for how many seconds it believes that a job is starting that its node lacks; None if it does not
-    say."""
+def read_settings(text: str) -> dict[str, str]:
+    """Return the settings in the answer to `SHOW_CONFIG`."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, is_setting, value = line.partition("=")
         if is_setting:
             found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def read_boot(found: Mapping[str, str]) -> tuple[int, float] | None:
+    """Return from these settings when slurmctld started, in seconds since 1970, and for how many
+    seconds it believes that a job is starting that its node lacks; None if it does not say."""
     boot = found.get(_BOOT_TIME, "")
     if not _is_number(boot):
         return None

@@ -53,6 +53,7 @@ from drfd.launcher.slurm.mapping import (
     SlurmJob,
     SlurmNode,
 )
+from drfd.launcher.slurm.nudge import Nudge
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm.submission import Prepared, prepare
 from drfd.launcher.system import process
@@ -156,6 +157,8 @@ class SlurmLauncher:
     poll_s: float = 30.0
     #: How long each command of Slurm's may take.
     most_s: float = 5.0
+    #: Whether slurmctld is told of each submission, so that it starts the job at once.
+    nudges: bool = True
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
@@ -198,6 +201,7 @@ class SlurmLauncher:
         self._commands = Commands(
             self._selector, programs=self.programs, conf=self.conf, most_s=self.most_s
         )
+        self._nudge = Nudge(self._commands)
         self._checks = SignatureChecks(self.keys)
         self._background = BackgroundWork(self._selector)
         self._census = Census(self._commands, self._lack_on_node)
@@ -533,6 +537,7 @@ class SlurmLauncher:
                 gid=gid if os.getuid() == 0 else None,
                 env_fd=prepared.env_fd,
             )
+            self._nudge.prepare()
             self._commands.run(
                 words,
                 partial(self._submitted, key),
@@ -547,6 +552,7 @@ class SlurmLauncher:
         each = self._submissions[key]
         number = answer.output.strip().split(";")[0]
         if answer.is_good and number.isascii() and number.isdigit():
+            self._nudge.send()
             self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
             self._submitted_after[key] = self._lists
             self._end_submission(key)
@@ -674,10 +680,13 @@ class SlurmLauncher:
     def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
         """See whether slurmctld is another than before, which may have forgotten ends. `seen` was
         its process before the question: an answer of another's is asked for again."""
-        found = mapping.read_boot(answer.output) if answer.is_good else None
+        settings = mapping.read_settings(answer.output) if answer.is_good else {}
+        found = mapping.read_boot(settings)
         if found is not None:
             self._slurm_process = seen
-            self._pid_file = mapping.read_pid_file(answer.output)
+            self._pid_file = settings.get(mapping.PID_FILE, "")
+            if self.nudges:
+                self._nudge.see(settings)
             if self._census.see_start(*found, self._lists):
                 self._hurry()
         self._census.ask_nodes(self._lists)

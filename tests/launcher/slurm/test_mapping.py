@@ -10,6 +10,7 @@ import pytest
 from drfd.launcher.protocol import EVERY_DISK, DiskLimit, Grant
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
+    PID_FILE,
     Name,
     SlurmJob,
     SlurmNode,
@@ -21,7 +22,7 @@ from drfd.launcher.slurm.mapping import (
     read_comment,
     read_jobs,
     read_nodes,
-    read_pid_file,
+    read_settings,
     submit_words,
     without_slurms,
 )
@@ -128,13 +129,13 @@ def test_an_end_outside_the_attempts_life_is_not_believed(told: float, taken: fl
 def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(
     text: str, said: tuple[int, float] | None
 ) -> None:
-    assert read_boot(text) == said
+    assert read_boot(read_settings(text)) == said
 
 
 def test_where_slurmctld_writes_its_pid_is_read() -> None:
     shown = "SlurmctldParameters = (null)\nSlurmctldPidFile        = /run/a b.pid\nX = 1\n"
-    assert read_pid_file(shown) == "/run/a b.pid"
-    assert read_pid_file("SlurmdPidFile = /run/slurmd.pid\n") == ""
+    assert read_settings(shown)[PID_FILE] == "/run/a b.pid"
+    assert PID_FILE not in read_settings("SlurmdPidFile = /run/slurmd.pid\n")
 
 
 def test_of_several_with_one_name_the_running_one_is_the_attempt() -> None:

@@ -1,0 +1,187 @@
+"""How slurmctld is brought to look at its queue at once.
+
+Slurm 22.05 starts no batch job while it is submitted: slurmctld looks at its queue when its loop,
+which sleeps for a second, finds that something was submitted (`_slurmctld_background`), and when
+the epilog of a job has ended on a node (`_slurm_rpc_epilog_complete`). No setting changes that, and
+none of Slurm's commands asks for it. So the launcher tells slurmctld, as a slurmd does, that an
+epilog has ended: of job 0, which cannot be. slurmctld finds no such job, changes nothing, and looks
+at its queue.
+
+The message is in the protocol of one version, so only slurmctlds of that version get it; all others
+look at their queue within the second, as without it. Munge attests that it is root's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from drfd.launcher.slurm.commands import Answer, Commands
+
+#: The version whose messages these are, and its number in them.
+_VERSION, _PROTOCOL = "22.05.", 38 << 8
+#: Numbers in Slurm's protocol: that an epilog has ended; munge; the kind of a credential's payload
+#: that is nothing but the number of the message.
+_EPILOG_COMPLETE, _MUNGE, _PLAIN = 6012, 101, 1
+#: The job, and the name of a node: slurmctld only logs them (at the level debug).
+_NO_JOB, _NODE = 0, "drfd"
+#: Words of CommunicationParameters with which slurmctld takes no such payload.
+_STRICT = ("block_null_hash", "block_zero_hash")
+#: Seconds for which a credential is kept (munge's own default is 300), for which the connection
+#: may be waited for, and for which nothing is sent after that has failed.
+_FRESH_S, _CONNECT_S, _PAUSE_S = 30.0, 0.1, 10.0
+
+_HOST = re.compile(r"([^(]+)(?:\(([^)]+)\))?")
+_USER = re.compile(r".*\(([0-9]{1,10})\)", re.ASCII)
+_MUNGE_PROGRAM, _GETENT = "/usr/bin/munge", "/usr/bin/getent"
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A slurmctld, where its configuration says it is."""
+
+    host: str
+    port: int
+    #: The uid of its user, who alone can read the credential.
+    uid: int
+    #: The socket of its munged; None for munge's default.
+    munge: str | None
+
+    def credential_words(self) -> list[str]:
+        """The command that prints a credential for the message; its input is `PAYLOAD`."""
+        words = [_MUNGE_PROGRAM, f"--restrict-uid={self.uid}"]
+        return words if self.munge is None else [*words, f"--socket={self.munge}"]
+
+
+#: What the credential attests beside the uid.
+PAYLOAD = bytes((_PLAIN,)) + struct.pack("!H", _EPILOG_COMPLETE)
+
+
+def read_controller(found: Mapping[str, str]) -> Controller | None:
+    """Read the settings of a running slurmctld. None if it would not understand the message."""
+    host = _HOST.fullmatch(found.get("SlurmctldHost[0]", ""))
+    port, user = found.get("SlurmctldPort", ""), _USER.fullmatch(found.get("SlurmUser", ""))
+    if (
+        host is None
+        or user is None
+        or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16)
+        or not found.get("SLURM_VERSION", "").startswith(_VERSION)
+        or found.get("AuthType", "") != "auth/munge"
+        or any(word in found.get("CommunicationParameters", "").lower() for word in _STRICT)
+    ):
+        return None
+    words = dict(word.partition("=")[::2] for word in found.get("AuthInfo", "").split(","))
+    return Controller(host[2] or host[1], int(port), int(user[1]), words.get("socket"))
+
+
+def message(credential: str) -> bytes:
+    """Return what is sent: a header, the credential and that an epilog has ended, after their
+    length."""
+    body = struct.pack("!II", _NO_JOB, 0) + _text(_NODE)
+    # The version, flags, what it is, its length; nothing is forwarded or returned, no address.
+    header = struct.pack("!HHHIHHH", _PROTOCOL, 0, _EPILOG_COMPLETE, len(body), 0, 0, 0)
+    whole = header + struct.pack("!I", _MUNGE) + _text(credential) + body
+    return struct.pack("!I", len(whole)) + whole
+
+
+def _text(text: str) -> bytes:
+    data = text.encode() + b"\0"
+    return struct.pack("!I", len(data)) + data
+
+
+@dataclass(slots=True)
+class Nudge:
+    """Sends the message, with a credential that was made before: each is good for one."""
+
+    commands: Commands
+    _controller: Controller | None = None
+    #: Its address, by the machine's tables of names.
+    _address: str | None = None
+    _credential: str | None = None
+    _made_mono_s: float = 0.0
+    _runs: bool = False
+    #: Whether there was a submission since the last message.
+    _is_wanted: bool = False
+    #: When the next credential may be asked for.
+    _due_mono_s: float = 0.0
+
+    def see(self, found: Mapping[str, str]) -> None:
+        """Take over the settings of the slurmctld that runs."""
+        controller = read_controller(found)
+        if controller == self._controller and (controller is None or self._address is not None):
+            return
+        self._controller, self._address, self._credential = controller, None, None
+        if controller is not None:
+            # The loop must not wait for a server of names.
+            words = (_GETENT, "ahosts", controller.host)
+            self.commands.run(words, partial(self._take_address, controller))
+
+    def prepare(self) -> None:
+        """Have a credential made, because a message will be sent soon."""
+        now = time.monotonic()
+        is_there = self._credential is not None and now < self._made_mono_s + _FRESH_S
+        if self._controller is None or self._address is None or self._runs or is_there:
+            return
+        self._credential = None
+        if now < self._due_mono_s:
+            return
+        self._runs = True
+        with suppress(OSError):
+            payload = os.memfd_create("payload")
+            try:
+                os.write(payload, PAYLOAD)
+                os.lseek(payload, 0, os.SEEK_SET)
+                words = self._controller.credential_words()
+                self.commands.run(words, self._take_credential, stdin=payload)
+            finally:
+                os.close(payload)
+            return
+        self._fail()
+
+    def send(self) -> None:
+        """Have slurmctld look at its queue, in which a job waits."""
+        self._is_wanted = True
+        self.prepare()
+        if not self._runs:
+            self._send()
+
+    def _take_address(self, controller: Controller, answer: Answer) -> None:
+        words = answer.output.split()
+        if controller == self._controller and answer.is_good and words:
+            self._address = words[0]
+            # There may have been submissions before.
+            self.send()
+
+    def _take_credential(self, answer: Answer) -> None:
+        self._runs = False
+        if answer.is_good and answer.output.startswith("MUNGE:"):
+            self._credential, self._made_mono_s = answer.output.strip(), time.monotonic()
+            self._send()
+        else:
+            self._fail()
+
+    def _send(self) -> None:
+        is_wanted, self._is_wanted = self._is_wanted, False
+        if self._controller is None or self._address is None or self._credential is None:
+            return
+        if not is_wanted:
+            return
+        data, self._credential = message(self._credential), None
+        try:
+            place = self._address, self._controller.port
+            with socket.create_connection(place, timeout=_CONNECT_S) as connection:
+                connection.sendall(data)
+        except OSError:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Leave it to slurmctld for some time to find jobs by itself: it, or munged, is away."""
+        self._runs, self._is_wanted, self._credential = False, False, None
+        self._due_mono_s = time.monotonic() + _PAUSE_S

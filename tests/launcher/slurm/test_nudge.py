@@ -1,0 +1,177 @@
+"""What slurmctld is told so that it looks at its queue at once, and which slurmctld is told it."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher.slurm.commands import Commands
+from drfd.launcher.slurm.mapping import read_settings
+from drfd.launcher.slurm.nudge import Controller, Nudge, message, read_controller
+
+SHOWN = """\
+Configuration data as of 2026-11-25T19:03:49
+AuthInfo                = socket=/run/x/socket,ttl=60
+AuthType                = auth/munge
+CommunicationParameters = NoInAddrAny,NoCtldInAddrAny
+SlurmctldHost[0]        = head(127.0.0.1)
+SlurmctldHost[1]        = spare
+SlurmctldPort           = 6817
+SlurmUser               = slurm(64030)
+SLURM_VERSION           = 22.05.8
+"""
+
+
+def read(text: str) -> Controller | None:
+    return read_controller(read_settings(text))
+
+
+def test_the_first_slurmctld_is_told() -> None:
+    found = read(SHOWN)
+    assert found == Controller("127.0.0.1", 6817, 64030, "/run/x/socket")
+    assert found.credential_words()[1:] == ["--restrict-uid=64030", "--socket=/run/x/socket"]
+    plain = read(SHOWN.replace("socket=/run/x/socket,ttl=60", "(null)").replace("(127.0.0.1)", ""))
+    assert plain == Controller("head", 6817, 64030, None)
+    assert plain.credential_words()[1:] == ["--restrict-uid=64030"]
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("22.05.8", "23.11.4"),
+        ("22.05.8", "22.050"),
+        ("auth/munge", "auth/slurm"),
+        ("NoInAddrAny", "block_null_hash"),
+        ("NoInAddrAny", "Block_Zero_Hash"),
+        ("6817", "6817-6820"),
+        ("slurm(64030)", "slurm"),
+        ("SlurmctldHost[0]", "SlurmctldHost"),
+    ],
+)
+def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> None:
+    assert word in SHOWN
+    assert read(SHOWN.replace(word, other)) is None
+
+
+def test_the_message_says_that_the_epilog_of_no_job_has_ended() -> None:
+    sent = message("MUNGE:x:")
+    assert sent == bytes.fromhex(
+        "00000032"  # 50 bytes follow
+        "2600 0000 177c 00000011 0000 0000 0000"  # 22.05, MESSAGE_EPILOG_COMPLETE, 17 bytes of it
+        "00000065 00000009 4d554e47453a783a00"  # munge, the credential
+        "00000000 00000000 00000005 6472666400"  # job 0, code 0, the node
+    )
+
+
+class Place:
+    """A nudge whose programs are scripts of a test, and a slurmctld that is none."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.selector = selectors.DefaultSelector()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(30)
+        commands = Commands(self.selector, programs=directory, conf=None, most_s=30)
+        self.nudge = Nudge(commands)
+        self.write("munge", "echo x >> munged; echo MUNGE:$(cat | wc -c):$1:")
+        self.write("getent", "echo 127.0.0.1 STREAM $2")
+        module = "drfd.launcher.slurm.nudge"
+        monkeypatch.setattr(f"{module}._MUNGE_PROGRAM", str(directory / "munge"))
+        monkeypatch.setattr(f"{module}._GETENT", str(directory / "getent"))
+
+    def write(self, name: str, script: str) -> None:
+        path = self.directory / name
+        path.write_text(f"#!/bin/sh\ncd {self.directory}\n{script}\n")
+        path.chmod(0o755)
+
+    def see(self) -> None:
+        port = self.listener.getsockname()[1]
+        self.nudge.see(read_settings(SHOWN.replace("6817", str(port))))
+        self.run()
+        # It is told once when it is known, because of earlier submissions.
+        assert self.received()
+
+    def run(self) -> None:
+        """Let all commands end."""
+        deadline = time.monotonic() + 60
+        while self.nudge.commands and time.monotonic() < deadline:
+            for key, _ in self.selector.select(1):
+                key.data()
+
+    def received(self) -> bytes:
+        connection, _ = self.listener.accept()
+        with connection:
+            connection.settimeout(30)
+            return b"".join(iter(lambda: connection.recv(4096), b""))
+
+    def credentials(self) -> int:
+        made = self.directory / "munged"
+        return len(made.read_text().split()) if made.exists() else 0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    made = Place(tmp_path, monkeypatch)
+    yield made
+    made.listener.close()
+    made.selector.close()
+
+
+def test_each_submission_is_told_with_a_credential_of_its_own(place: Place) -> None:
+    place.see()
+    said = message("MUNGE:3:--restrict-uid=64030:")
+    for count in (2, 3):
+        place.nudge.prepare()
+        place.nudge.send()
+        place.run()
+        assert (place.received(), place.credentials()) == (said, count)
+
+
+def test_a_credential_that_was_made_before_is_used(place: Place) -> None:
+    place.see()
+    place.nudge.prepare()
+    place.run()
+    place.nudge.send()
+    assert place.received().endswith(b"drfd\0")
+    assert place.credentials() == 2
+
+
+def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
+    place.nudge.prepare()
+    place.nudge.send()
+    place.nudge.see(read_settings(SHOWN.replace("22.05", "24.11")))
+    place.nudge.send()
+    place.run()
+    assert place.credentials() == 0
+
+
+@pytest.mark.parametrize("what", ["no munged", "no munge", "no slurmctld"])
+def test_what_cannot_be_sent_is_left_for_some_time(
+    place: Place, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.see()
+    match what:
+        case "no munged":
+            place.write("munge", "echo x >> munged; exit 1")
+        case "no munge":
+            os.unlink(place.directory / "munge")
+        case _:
+            place.listener.close()
+    for _ in range(3):
+        place.nudge.send()
+        place.run()
+    assert place.credentials() == (1 if what == "no munge" else 2)
+    # Later it is tried again.
+    later = time.monotonic() + 100
+    monkeypatch.setattr("time.monotonic", lambda: later)
+    place.write("munge", "echo x >> munged; echo MUNGE:")
+    place.nudge.prepare()
+    monkeypatch.undo()
+    place.run()
+    assert place.credentials() == (2 if what == "no munge" else 3)
