@@ -76,6 +76,7 @@ def _serve(options: argparse.Namespace, manager: Service) -> None:
         keep_fd=options.keep_fd,
         poll_s=options.poll,
         most_s=options.timeout,
+        patience_s=options.patience,
     )
     manager.notify("READY=1")
     launcher.serve()
@@ -97,6 +98,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--programs", type=Path, metavar="DIR", default=Path("/usr/bin"), help="Slurm's commands")
     add("--poll", type=float, metavar="S", default=30.0, help="ask Slurm at least so often")
     add("--timeout", type=float, metavar="S", default=5.0, help="how long a command may take")
+    add("--patience", type=float, metavar="S", default=60.0, help="how long a job may wait there")
     add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
     add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
