@@ -88,6 +88,19 @@ def events(cluster: Cluster) -> Iterator[socket.socket]:
     place.unlink()
 
 
+@pytest.fixture(scope="module")
+def threaded() -> Iterator[Cluster]:
+    """The same with nodes of two cores with two threads each, and with a countable resource."""
+    made = Cluster(hardware="Sockets=1 CoresPerSocket=2 ThreadsPerCore=2 Gres=nic:2")
+    try:
+        found = printed(made)
+        found["drfd.conf"] += "GresTypes=nic\n"
+        made.start({**found, "gres.conf": "Name=nic Count=2\n"})
+        yield made
+    finally:
+        made.destroy()
+
+
 def next_event(listener: socket.socket) -> str:
     return listener.recv(4096).decode().partition(" drfd-slurm: ")[2]
 
@@ -225,5 +238,57 @@ def test_what_nodes_lack_of_drfds_tables_is_named(cluster: Cluster) -> None:
             f"RealMemory of node {first} is 2000M, needed: at least 3000M",
             f"Gres gpu of node {first} is 0, needed: at least 2",
             "node unknown is not known to Slurm, needed: a line NodeName=unknown in slurm.conf",
+        ],
+    )
+
+
+def states_of(cluster: Cluster) -> list[str]:
+    """The states of all jobs that have not ended, in the order of their submission."""
+    shown = cluster.run("squeue", "-h", "--sort=i", "-o", "%T").stdout
+    return shown.split()
+
+
+def test_hardware_threads_that_slurm_gives_out_together_are_named(threaded: Cluster) -> None:
+    """Jobs of one core each have two of the four CPUs, so that the third waits in Slurm."""
+    all_of_it = tables(threaded, "cores = 4", 'memory = "2000M"', "gres = {nic = 2}")
+    cure = "CPUs=4 without sockets, cores and threads in slurm.conf, or cores = 2 in"
+    assert checked(threaded, "--config", all_of_it) == (
+        1,
+        [
+            f"ThreadsPerCore of node {name} is 2, needed: {cure} [nodes.{name}]"
+            for name in threaded.nodes
+        ],
+    )
+    for number in range(1, 4):
+        submit(threaded, f"moon.{number}.1", "sleep 1000")
+    wait_for("two that run", lambda: states_of(threaded) == ["RUNNING", "RUNNING", "PENDING"])
+    # With two cores given out, none waits.
+    half = tables(threaded, "cores = 2", 'memory = "2000M"', "gres = {nic = 2}")
+    assert checked(threaded, "--config", half) == (0, [])
+    threaded.run("scancel", "--full", "--user=nobody")
+    wait_for("their end", lambda: states_of(threaded) == [])
+
+
+def test_with_cpus_alone_as_many_jobs_run_as_there_are_cpus(cluster: Cluster) -> None:
+    wait_for("an empty list", lambda: states_of(cluster) == [])
+    for number in range(21, 25):
+        submit(cluster, f"moon.{number}.1", "sleep 1000")
+    wait_for("all of them", lambda: states_of(cluster) == ["RUNNING"] * 4)
+    cluster.run("scancel", "--full", "--user=nobody")
+    wait_for("their end", lambda: states_of(cluster) == [])
+
+
+def test_a_countable_resource_of_which_slurm_has_fewer_is_named(threaded: Cluster) -> None:
+    more = tables(threaded, "cores = 2", 'memory = "2000M"', "gres = {nic = 3, fpga = 1}")
+    code, lines = checked(threaded, "--config", more)
+    assert (code, lines) == (
+        1,
+        [
+            "GresTypes is nic, needed: with fpga",
+            *(
+                f"Gres {resource} of node {name} is {there}, needed: at least {count}"
+                for name in threaded.nodes
+                for resource, there, count in (("fpga", 0, 1), ("nic", 2, 3))
+            ),
         ],
     )

@@ -77,6 +77,7 @@ def _serve(options: argparse.Namespace, manager: Service) -> None:
         poll_s=options.poll,
         most_s=options.timeout,
         nudges=not options.no_nudge,
+        patience_s=options.patience,
     )
     manager.notify("READY=1")
     launcher.serve()
@@ -99,6 +100,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--poll", type=float, metavar="S", default=30.0, help="ask Slurm at least so often")
     add("--timeout", type=float, metavar="S", default=5.0, help="how long a command may take")
     add("--no-nudge", action="store_true", help="do not tell slurmctld of each submission")
+    add("--patience", type=float, metavar="S", default=60.0, help="how long a job may wait there")
     add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
     add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
     return parser.parse_args(argv)

@@ -98,6 +98,7 @@ _MOST_DATAGRAM = 4096
 _PATHS = 3
 
 _FORGOTTEN_BEFORE = "slurmctld has forgotten the job before its start, or given its id twice"
+_LOOK_AT_NODE = "drf doctor tells what its node lacks there, if it lacks anything"
 _NOT_SIGNED = "the request is not signed by its user: submit it again"
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
 _NO_NODE = "the order names no node"
@@ -159,6 +160,8 @@ class SlurmLauncher:
     most_s: float = 5.0
     #: Whether slurmctld is told of each submission, so that it starts the job at once.
     nudges: bool = True
+    #: How long Slurm may let a job wait.
+    patience_s: float = 60.0
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
@@ -176,8 +179,8 @@ class SlurmLauncher:
     _missing: dict[Key, float] = field(default_factory=dict)
     #: Those of them for which Slurm has not answered yet that it has told the nodes.
     _unregistered: set[Key] = field(default_factory=set)
-    #: When each attempt that has started, and that slurmctld takes for waiting, is ended.
-    _waits_again: dict[Key, float] = field(default_factory=dict)
+    #: Since when lists show each attempt as waiting.
+    _waits_since: dict[Key, float] = field(default_factory=dict)
     #: The list at which all nodes were told to register, and when they may be told again.
     _registering: int = -1
     _register_due_mono_s: float = 0.0
@@ -604,6 +607,7 @@ class SlurmLauncher:
             return
         if self._is_away:
             log.info("event=slurm-back")
+            self._waits_since.clear()
             self._nodes_due_mono_s = 0.0
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
@@ -730,7 +734,7 @@ class SlurmLauncher:
                 self._lacks(number, key, attempt)
             else:
                 self._shows(key, job)
-                self._see_second_start(key, job)
+                self._see_waiting(key, job)
         wish = self._wishes.get(key)
         if wish is not None and number > wish.after_list:
             self._act(key, wish, job)
@@ -902,23 +906,32 @@ class SlurmLauncher:
             self._append(key, "running", {"at_s": time.time()})
             self._report(key)
 
-    def _see_second_start(self, key: Key, job: SlurmJob) -> None:
-        """End a job that slurmctld takes for waiting, because it has forgotten the start. It would
-        start it again, which would be refused, but not while the node is closed, and it does not
-        take the end that the job has meanwhile."""
-        if job.state != "PENDING" or self.starts.first_start(self._name(key)) is None:
-            self._waits_again.pop(key, None)
+    def _see_waiting(self, key: Key, job: SlurmJob) -> None:
+        """Let no job wait in Slurm for long. If it has started, slurmctld has forgotten that, and
+        would start it again: that would be refused, but does not come while the node is closed, and
+        slurmctld does not take the end that the job has meanwhile. Any other is taken back."""
+        if job.state != "PENDING":
+            self._waits_since.pop(key, None)
             return
-        now = time.monotonic()
-        due = self._waits_again.setdefault(key, now + _WAITS_AGAIN_S)
+        name, now = self._name(key), time.monotonic()
+        has_started = self.starts.first_start(name) is not None
+        is_up = self._known[key].running is not None
+        since = self._waits_since.setdefault(key, now)
+        due = since + (_WAITS_AGAIN_S if has_started else self.patience_s)
         if now < due:
             self._dues = sorted({*self._dues, due})
-            return
-        node = self._nodes.get(self._known[key].created.get("node", ""))
-        if self._all_away is None and node is not None and node.answers:
-            log.warning("event=start-forgotten-by-slurm job=%d attempt=%d", *key)
-            self._waits_again[key] = now + _AGAIN_S
+        elif has_started:
+            node = self._nodes.get(self._known[key].created.get("node", ""))
+            if self._all_away is None and node is not None and node.answers:
+                log.warning("event=start-forgotten-by-slurm job=%d attempt=%d", *key)
+                self._waits_since[key] = now + _AGAIN_S - _WAITS_AGAIN_S
+                self._cancel([job], forced=True)
+        # Once that is closed, it cannot start.
+        elif key not in self._submissions and not is_up and self.starts.close(name):
+            log.warning("event=waits-in-slurm job=%d attempt=%d", *key)
             self._cancel([job], forced=True)
+            text = f"Slurm has let it wait for {self.patience_s:g} s; {_LOOK_AT_NODE}"
+            self._fail(key, failure(text, Shortage(JOB, "slurm", "EAGAIN")))
 
     def _end(self, key: Key, record: Record) -> None:
         if self._known[key].running is None:
@@ -991,7 +1004,7 @@ class SlurmLauncher:
         self._is_there(key)
         self._submitted_after.pop(key, None)
         self._noted_at.pop(key, None)
-        self._waits_again.pop(key, None)
+        self._waits_since.pop(key, None)
         self._tell("removed", key)
 
     def _terminate(self, job: SlurmJob) -> None:

@@ -686,6 +686,35 @@ def test_a_job_whose_start_slurmctld_forgets_ends_though_its_node_is_drained(
     assert pids(jobs_dir) == [pid]
 
 
+def test_a_job_that_slurm_lets_wait_is_taken_back_and_does_not_start_later(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """It can be tried elsewhere meanwhile, and its user sees why it waits."""
+    # Slurm is known to note starts then.
+    ran(slurm, slurm.connect(), jobs_dir)
+    slurm.kill()
+    slurm.start("--patience", "1")
+    controller = slurm.connect()
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    try:
+        asked = job("echo once >> runs", jobs_dir, node="n2")
+        controller.launch(asked)
+        said = controller.take("shortage", id=asked.id)
+        assert (said["whose"], said["resource"]) == ("job", "slurm")
+        assert said["text"].startswith("Slurm has let it wait for 1 s; drf doctor tells ")
+        until("its end", lambda: comments(cluster, (asked.id, 1)) == ["CANCELLED"])
+        remove(controller, (asked.id, 1))
+    finally:
+        until("an open node", lambda: is_open(cluster, "n2"))
+    slurm.kill()
+    slurm.start()
+    controller = slurm.connect()
+    controller.launch(replace(asked, attempt=2))
+    controller.take("up", id=asked.id, attempt=2)
+    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
+    assert (jobs_dir / "runs").read_text() == "once\n"
+
+
 def pids(jobs_dir: Path) -> list[int]:
     return [int(line) for line in (jobs_dir / "runs").read_text().splitlines()]
 
