@@ -640,11 +640,11 @@ class SlurmLauncher:
         """Return the attempts that a list shows as running, or suspended, and that are not over."""
         shown = {}
         for key, attempt in self._known.items():
-            job, _ = self._chosen(key, found)
             node = attempt.created.get("node")
-            if job is None or attempt.is_over or not isinstance(node, str):
+            if attempt.is_over or attempt.running is None or not isinstance(node, str):
                 continue
-            if job.state in ("RUNNING", "SUSPENDED"):
+            job, _ = self._chosen(key, found)
+            if job is not None and job.state in ("RUNNING", "SUSPENDED"):
                 shown[key] = Shown(job.id, node, job.state == "SUSPENDED")
         return shown
 

@@ -90,6 +90,14 @@ def test_no_node_is_asked_while_a_job_may_be_starting_there(rig: Rig) -> None:
     assert rig.ask() == []
 
 
+def test_a_job_that_begins_later_is_not_asked_for(rig: Rig) -> None:
+    """This slurmctld has started it, and has not forgotten its end."""
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show({OTHER: SHOWN[OTHER]})
+    rig.show()
+    assert rig.ask() == ["13.batch"]
+
+
 def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(rig: Rig) -> None:
     rig.say(n1="12.batch\n", n2="13.batch\n")
     rig.census.see_start(1000, 0.0, rig.lists)
