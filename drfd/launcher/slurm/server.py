@@ -429,8 +429,14 @@ class SlurmLauncher:
             self._tell("shortage", key, text=text, whose=MACHINE, resource="launcher")
             assignment.close()
             return
+        # One that an earlier launcher may have submitted is looked for as long as after a failure.
+        looks, after_list = (1 if known is None else _LOOKS), self._lists
         try:
+            # Before the list, which tells the jobs of these journals alone.
             self._remember_instance(order.journal)
+            # Slurm answers while the attempt file is written.
+            self._hurry()
+            self._ask_for_list()
             if known is None:
                 self._create(key, assignment)
         except OSError as error:
@@ -439,10 +445,7 @@ class SlurmLauncher:
             self._tell("shortage", key, text=text, whose=MACHINE, resource="space")
             assignment.close()
             return
-        # One that an earlier launcher may have submitted is looked for as long as after a failure.
-        looks = 1 if known is None else _LOOKS
-        self._submissions[key] = _Submission(assignment, looks, self._lists)
-        self._hurry()
+        self._submissions[key] = _Submission(assignment, looks, after_list)
 
     def _refuse(self, assignment: Assignment, text: str) -> None:
         order = assignment.order
@@ -548,7 +551,7 @@ class SlurmLauncher:
         each = self._submissions[key]
         number = answer.output.strip().split(";")[0]
         if answer.is_good and number.isascii() and number.isdigit():
-            self._nudge.send()
+            self._nudge.submitted(int(number))
             self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
             self._submitted_after[key] = self._lists
             self._end_submission(key)
@@ -604,6 +607,8 @@ class SlurmLauncher:
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
         for job in mapping.read_jobs(answer.output):
+            if not job.is_waiting:
+                self._nudge.saw(job.id)
             if job.name.journal in self._instances:
                 found.setdefault(job.name, []).append(job)
         for key in list(self._known):
@@ -658,10 +663,10 @@ class SlurmLauncher:
         found = mapping.read_boot(answer.output) if answer.is_good else None
         if found is None:
             return
-        if self.nudges:
-            self._nudge.see(mapping.read_settings(answer.output))
         now = time.monotonic()
         boot, pause_s = found
+        if self.nudges:
+            self._nudge.see(mapping.read_settings(answer.output), boot)
         if boot != self._slurm_boot:
             self._slurm_boot = boot
             # Newer versions start themselves again when they read their configuration.
