@@ -49,7 +49,7 @@ NODE, OWN = "n1", "head"
 _PATIENCE_S = 120.0
 #: Seconds from the end of a job to the next submission, at least and at most.
 _GAPS_S = (0.8, 1.8)
-_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "salloc")
+_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 #: Names of the pipes that the steps of a start tell their times to.
 _SUBMITTED, _ALLOCATED, _BEGAN = "submitted", "allocated", "began"
 
@@ -109,7 +109,6 @@ class Bench:
         self.cluster = Cluster(self.directory, state / "events.sock", state / "started")
         self.pipes: dict[str, Pipe] = {}
         self._numbers = count(1)
-        self._ids = count(1)
 
     def start(self) -> None:
         for name in (_SUBMITTED, _ALLOCATED, _BEGAN):
@@ -127,7 +126,6 @@ class Bench:
         first, _, rest = script.partition("\n")
         self.cluster.start({**self.cluster.files, EVENT: f"{first}\n{told}{rest}"})
         self.place.start()
-
         wait_for("the nodes", self._are_up)
 
     def _are_up(self) -> bool:
@@ -140,7 +138,7 @@ class Bench:
         for name in _COMMANDS:
             path = shutil.which(name, path="/usr/bin:/bin")
             if path is None:
-                continue
+                raise SystemExit(f"there is no {name} in /usr/bin")
             if name == "sbatch":
                 text = f'#!/bin/sh\n{stamp} {self.pipes[_SUBMITTED].path}\nexec {path} "$@"\n'
                 (self.commands / name).write_text(text)

@@ -7,6 +7,10 @@ none of Slurm's commands asks for it. So the launcher tells slurmctld, as a slur
 epilog has ended: of job 0, which cannot be. slurmctld finds no such job, changes nothing, and looks
 at its queue.
 
+A slurmctld that was killed gives out ids again that it has forgotten, and a node runs nothing under
+the id of a job that has ended in the same second. So one that has just started is left alone, and
+so are submissions whose ids are not greater than all that were seen.
+
 The message is in the protocol of one version, so only slurmctlds of that version get it; all others
 look at their queue within the second, as without it. Munge attests that it is root's.
 """
@@ -34,9 +38,12 @@ _EPILOG_COMPLETE, _MUNGE, _PLAIN = 6012, 101, 1
 _NO_JOB, _NODE = 0, "drfd"
 #: Words of CommunicationParameters with which slurmctld takes no such payload.
 _STRICT = ("block_null_hash", "block_zero_hash")
-#: Seconds for which a credential is kept (munge's own default is 300), for which the connection
-#: may be waited for, and for which nothing is sent after that has failed.
-_FRESH_S, _CONNECT_S, _PAUSE_S = 30.0, 0.1, 10.0
+#: Seconds for which a credential is kept (munge takes it for 300), for which the connection may be
+#: waited for, and for which nothing is sent after that has failed.
+_FRESH_S, _CONNECT_S, _PAUSE_S = 200.0, 0.1, 10.0
+
+#: Seconds for which a slurmctld has run before it is told anything.
+_SETTLE_S = 10.0
 
 _HOST = re.compile(r"([^(]+)(?:\(([^)]+)\))?")
 _USER = re.compile(r".*\(([0-9]{1,10})\)", re.ASCII)
@@ -107,27 +114,57 @@ class Nudge:
     _credential: str | None = None
     _made_mono_s: float = 0.0
     _runs: bool = False
+    #: When slurmctld started, in seconds since 1970, and whether that is long enough ago.
+    _boot_s: int = 0
+    _is_settled: bool = False
+    #: The greatest id of a job that was submitted, or has started, since it is known when.
+    _most_id: int = 0
     #: Whether there was a submission since the last message.
     _is_wanted: bool = False
     #: When the next credential may be asked for.
     _due_mono_s: float = 0.0
 
-    def see(self, found: Mapping[str, str]) -> None:
-        """Take over the settings of the slurmctld that runs."""
+    def see(self, found: Mapping[str, str], boot_s: int) -> None:
+        """Take over the settings of the slurmctld that runs, and when it started."""
+        if boot_s != self._boot_s:
+            self._boot_s, self._is_settled, self._most_id = boot_s, False, 0
         controller = read_controller(found)
-        if controller == self._controller and (controller is None or self._address is not None):
-            return
-        self._controller, self._address, self._credential = controller, None, None
-        if controller is not None:
-            # The loop must not wait for a server of names.
-            words = (_GETENT, "ahosts", controller.host)
-            self.commands.run(words, partial(self._take_address, controller))
+        if controller != self._controller or (controller is not None and self._address is None):
+            self._controller, self._address, self._credential = controller, None, None
+            if controller is not None:
+                # The loop must not wait for a server of names.
+                words = (_GETENT, "ahosts", controller.host)
+                self.commands.run(words, partial(self._take_address, controller))
+        self.keep_ready()
+
+    def keep_ready(self) -> None:
+        """Prepare for the next submission, from time to time."""
+        if self._is_settled:
+            self.prepare()
+        elif self._boot_s and time.time() - self._boot_s >= _SETTLE_S:
+            self._is_settled = True
+            self._begin()
+
+    def saw(self, number: int) -> None:
+        """Note the id of a job that was submitted, or has started."""
+        self._most_id = max(self._most_id, number)
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._controller is not None and self._address is not None and self._is_settled
+
+    def _begin(self) -> None:
+        """Tell slurmctld for the first time, if that may be: there may have been submissions."""
+        if self._is_ready:
+            self._is_wanted = True
+            self.prepare()
+            self._send()
 
     def prepare(self) -> None:
         """Have a credential made, because a message will be sent soon."""
         now = time.monotonic()
         is_there = self._credential is not None and now < self._made_mono_s + _FRESH_S
-        if self._controller is None or self._address is None or self._runs or is_there:
+        if self._controller is None or not self._is_ready or self._runs or is_there:
             return
         self._credential = None
         if now < self._due_mono_s:
@@ -145,19 +182,20 @@ class Nudge:
             return
         self._fail()
 
-    def send(self) -> None:
-        """Have slurmctld look at its queue, in which a job waits."""
-        self._is_wanted = True
-        self.prepare()
-        if not self._runs:
+    def submitted(self, number: int) -> None:
+        """Have slurmctld look at its queue, in which the job with this id waits."""
+        is_new = number > self._most_id
+        self.saw(number)
+        if is_new and self._is_ready:
+            self._is_wanted = True
+            self.prepare()
             self._send()
 
     def _take_address(self, controller: Controller, answer: Answer) -> None:
         words = answer.output.split()
         if controller == self._controller and answer.is_good and words:
             self._address = words[0]
-            # There may have been submissions before.
-            self.send()
+            self._begin()
 
     def _take_credential(self, answer: Answer) -> None:
         self._runs = False
@@ -168,11 +206,11 @@ class Nudge:
             self._fail()
 
     def _send(self) -> None:
-        is_wanted, self._is_wanted = self._is_wanted, False
-        if self._controller is None or self._address is None or self._credential is None:
+        if not self._is_wanted or self._credential is None:
             return
-        if not is_wanted:
+        if self._controller is None or self._address is None:
             return
+        self._is_wanted = False
         data, self._credential = message(self._credential), None
         try:
             place = self._address, self._controller.port

@@ -436,8 +436,14 @@ class SlurmLauncher:
             self._tell("shortage", key, text=text, whose=MACHINE, resource="launcher")
             assignment.close()
             return
+        # One that an earlier launcher may have submitted is looked for as long as after a failure.
+        looks, after_list = (1 if known is None else _LOOKS), self._lists
         try:
+            # Before the list, which tells the jobs of these journals alone.
             self._remember_instance(order.journal)
+            # Slurm answers while the attempt file is written.
+            self._hurry()
+            self._ask_for_list()
             if known is None:
                 self._create(key, assignment)
         except OSError as error:
@@ -446,10 +452,7 @@ class SlurmLauncher:
             self._tell("shortage", key, text=text, whose=MACHINE, resource="space")
             assignment.close()
             return
-        # One that an earlier launcher may have submitted is looked for as long as after a failure.
-        looks = 1 if known is None else _LOOKS
-        self._submissions[key] = _Submission(assignment, looks, self._lists)
-        self._hurry()
+        self._submissions[key] = _Submission(assignment, looks, after_list)
 
     def _refuse(self, assignment: Assignment, text: str) -> None:
         order = assignment.order
@@ -555,7 +558,7 @@ class SlurmLauncher:
         each = self._submissions[key]
         number = answer.output.strip().split(";")[0]
         if answer.is_good and number.isascii() and number.isdigit():
-            self._nudge.send()
+            self._nudge.submitted(int(number))
             self._append(key, "submitted", {"slurm_id": int(number), "at_s": time.time()})
             self._submitted_after[key] = self._lists
             self._end_submission(key)
@@ -612,6 +615,8 @@ class SlurmLauncher:
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
         for job in mapping.read_jobs(answer.output):
+            if not job.is_waiting:
+                self._nudge.saw(job.id)
             if job.name.journal in self._instances:
                 found.setdefault(job.name, []).append(job)
         for key in list(self._known):
@@ -677,6 +682,7 @@ class SlurmLauncher:
         """Ask when slurmctld started, unless it is seen to be the process that has answered."""
         seen = running_process(self._pid_file, "slurmctld")
         if seen is not None and seen == self._slurm_process:
+            self._nudge.keep_ready()
             self._census.ask_nodes(self._lists)
         else:
             self._commands.run(SHOW_CONFIG, partial(self._take_config, seen))
@@ -690,7 +696,7 @@ class SlurmLauncher:
             self._slurm_process = seen
             self._pid_file = settings.get(mapping.PID_FILE, "")
             if self.nudges:
-                self._nudge.see(settings)
+                self._nudge.see(settings, found[0])
             if self._census.see_start(*found, self._lists):
                 self._hurry()
         self._census.ask_nodes(self._lists)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import time
@@ -77,6 +78,7 @@ class Place:
         self.selector = selectors.DefaultSelector()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(30)
+        self.boot_s = 0
         commands = Commands(self.selector, programs=directory, conf=None, most_s=30)
         self.nudge = Nudge(commands)
         self.write("munge", "echo x >> munged; echo MUNGE:$(cat | wc -c):$1:")
@@ -90,12 +92,32 @@ class Place:
         path.write_text(f"#!/bin/sh\ncd {self.directory}\n{script}\n")
         path.chmod(0o755)
 
-    def see(self) -> None:
-        port = self.listener.getsockname()[1]
-        self.nudge.see(read_settings(SHOWN.replace("6817", str(port))))
+    @property
+    def settings(self) -> dict[str, str]:
+        return read_settings(SHOWN.replace("6817", str(self.listener.getsockname()[1])))
+
+    def see(self, age_s: float = 1000.0) -> None:
+        """See a slurmctld that has run for so long."""
+        self.nudge.see(self.settings, int(time.time() - age_s))
         self.run()
-        # It is told once when it is known, because of earlier submissions.
+
+    def begin(self) -> None:
+        """It is told once when it is known, because of earlier submissions."""
+        self.boot_s = int(time.time()) - 1000
+        self.see_again()
         assert self.received()
+
+    def see_again(self) -> None:
+        self.nudge.see(self.settings, self.boot_s)
+        self.run()
+
+    def submit(self, number: int) -> None:
+        self.nudge.submitted(number)
+        self.run()
+
+    def hears_nothing(self) -> bool:
+        """The system has a connection before its maker goes on."""
+        return not select.select([self.listener], [], [], 0)[0]
 
     def run(self) -> None:
         """Let all commands end."""
@@ -124,38 +146,71 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def test_each_submission_is_told_with_a_credential_of_its_own(place: Place) -> None:
-    place.see()
+    place.begin()
     said = message("MUNGE:3:--restrict-uid=64030:")
-    for count in (2, 3):
+    for number in (7, 8):
         place.nudge.prepare()
-        place.nudge.send()
-        place.run()
-        assert (place.received(), place.credentials()) == (said, count)
+        place.submit(number)
+        assert (place.received(), place.credentials()) == (said, number - 5)
 
 
-def test_a_credential_that_was_made_before_is_used(place: Place) -> None:
-    place.see()
-    place.nudge.prepare()
-    place.run()
-    place.nudge.send()
+def test_a_credential_that_was_made_before_is_used(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.begin()
+    # It is made while nothing is submitted, as the settings are seen again.
+    for _ in range(2):
+        place.see_again()
+        assert place.credentials() == 2
+    place.nudge.submitted(7)
     assert place.received().endswith(b"drfd\0")
-    assert place.credentials() == 2
+    # Munge takes none that is old.
+    place.see_again()
+    later = time.monotonic() + 250
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", lambda: later)
+        place.nudge.see(place.settings, place.boot_s)
+    place.run()
+    assert place.credentials() == 4
 
 
 def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
     place.nudge.prepare()
-    place.nudge.send()
-    place.nudge.see(read_settings(SHOWN.replace("22.05", "24.11")))
-    place.nudge.send()
-    place.run()
+    place.submit(7)
+    place.nudge.see(read_settings(SHOWN.replace("22.05", "24.11")), 1)
+    place.submit(8)
     assert place.credentials() == 0
+
+
+def test_one_that_has_just_started_is_told_when_it_has_run_for_some_time(place: Place) -> None:
+    """It may give the ids again of jobs that have just ended, and their nodes remember these."""
+    place.see(age_s=5)
+    place.submit(7)
+    assert place.hears_nothing()
+    place.begin()
+    # A submission after the start of another, of which nothing is known yet.
+    place.submit(8)
+    assert place.received()
+    for number in (8, 6):
+        place.submit(number)
+        assert place.hears_nothing()
+    place.submit(9)
+    assert place.received()
+    place.nudge.saw(30)
+    place.submit(30)
+    assert place.hears_nothing()
+    # Of the next slurmctld, the ids may be less.
+    place.boot_s += 100
+    place.see_again()
+    place.submit(1)
+    assert place.received()
 
 
 @pytest.mark.parametrize("what", ["no munged", "no munge", "no slurmctld"])
 def test_what_cannot_be_sent_is_left_for_some_time(
     place: Place, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.see()
+    place.begin()
     match what:
         case "no munged":
             place.write("munge", "echo x >> munged; exit 1")
@@ -163,15 +218,14 @@ def test_what_cannot_be_sent_is_left_for_some_time(
             os.unlink(place.directory / "munge")
         case _:
             place.listener.close()
-    for _ in range(3):
-        place.nudge.send()
-        place.run()
+    for number in (7, 8, 9):
+        place.submit(number)
     assert place.credentials() == (1 if what == "no munge" else 2)
     # Later it is tried again.
     later = time.monotonic() + 100
-    monkeypatch.setattr("time.monotonic", lambda: later)
     place.write("munge", "echo x >> munged; echo MUNGE:")
-    place.nudge.prepare()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", lambda: later)
+        place.nudge.prepare()
     place.run()
     assert place.credentials() == (2 if what == "no munge" else 3)
