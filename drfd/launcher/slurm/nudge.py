@@ -1,8 +1,8 @@
 """How slurmctld is brought to look at its queue at once.
 
-Slurm 22.05 starts no batch job while it is submitted: slurmctld looks at its queue when its loop,
-which sleeps for a second, finds that something was submitted (`_slurmctld_background`), and when
-the epilog of a job has ended on a node (`_slurm_rpc_epilog_complete`). No setting changes that, and
+Slurm starts no batch job while it is submitted: slurmctld looks at its queue when its loop, which
+sleeps for a second, finds that something was submitted (`_slurmctld_background`), and when the
+epilog of a job has ended on a node (`_slurm_rpc_epilog_complete`). No setting changes that, and
 none of Slurm's commands asks for it. So the launcher tells slurmctld, as a slurmd does, that an
 epilog has ended: of job 0, which cannot be. slurmctld finds no such job, changes nothing, and looks
 at its queue.
@@ -11,8 +11,10 @@ A slurmctld that was killed gives out ids again that it has forgotten, and a nod
 the id of a job that has ended in the same second. So one that has just started is left alone, and
 so are submissions whose ids are not greater than all that were seen.
 
-The message is in the protocol of one version, so only slurmctlds of that version get it; all others
-look at their queue within the second, as without it. Munge attests that it is root's.
+The message has the same form in the protocols of 22.05 and 23.02, and one of the two is understood
+by each version that gets it (`_PROTOCOLS`). slurmctld answers to it only in the protocol of 24.05
+and later ones, so there is nothing to wait for. Other versions get none, and look at their queue
+within the second, as without it. Munge attests that it is root's.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from functools import partial
 
 from drfd.launcher.slurm.commands import Answer, Commands
 
-#: The version whose messages these are, and its number in them.
-_VERSION, _PROTOCOL = "22.05.", 38 << 8
+#: Numbers of the protocol in which slurmctlds get the message, by their version: that of 22.05, and
+#: that of 23.02, the oldest that 24.11 understands.
+_PROTOCOLS = {"22.05": 38 << 8, "24.11": 39 << 8}
 #: Numbers in Slurm's protocol: that an epilog has ended; munge; the kind of a credential's payload
 #: that is nothing but the number of the message.
 _EPILOG_COMPLETE, _MUNGE, _PLAIN = 6012, 101, 1
@@ -60,6 +63,8 @@ class Controller:
     uid: int
     #: The socket of its munged; None for munge's default.
     munge: str | None
+    #: The number of the protocol in which it is told.
+    protocol: int
 
     def credential_words(self) -> list[str]:
         """The command that prints a credential for the message; its input is `PAYLOAD`."""
@@ -75,25 +80,27 @@ def read_controller(found: Mapping[str, str]) -> Controller | None:
     """Read the settings of a running slurmctld. None if it would not understand the message."""
     host = _HOST.fullmatch(found.get("SlurmctldHost[0]", ""))
     port, user = found.get("SlurmctldPort", ""), _USER.fullmatch(found.get("SlurmUser", ""))
+    protocol = _PROTOCOLS.get(".".join(found.get("SLURM_VERSION", "").split(".")[:2]))
     if (
         host is None
         or user is None
         or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16)
-        or not found.get("SLURM_VERSION", "").startswith(_VERSION)
+        or protocol is None
         or found.get("AuthType", "") != "auth/munge"
         or any(word in found.get("CommunicationParameters", "").lower() for word in _STRICT)
     ):
         return None
     words = dict(word.partition("=")[::2] for word in found.get("AuthInfo", "").split(","))
-    return Controller(host[2] or host[1], int(port), int(user[1]), words.get("socket"))
+    place = host[2] or host[1], int(port)
+    return Controller(*place, int(user[1]), words.get("socket"), protocol)
 
 
-def message(credential: str) -> bytes:
+def message(credential: str, protocol: int) -> bytes:
     """Return what is sent: a header, the credential and that an epilog has ended, after their
     length."""
     body = struct.pack("!II", _NO_JOB, 0) + _text(_NODE)
     # The version, flags, what it is, its length; nothing is forwarded or returned, no address.
-    header = struct.pack("!HHHIHHH", _PROTOCOL, 0, _EPILOG_COMPLETE, len(body), 0, 0, 0)
+    header = struct.pack("!HHHIHHH", protocol, 0, _EPILOG_COMPLETE, len(body), 0, 0, 0)
     whole = header + struct.pack("!I", _MUNGE) + _text(credential) + body
     return struct.pack("!I", len(whole)) + whole
 
@@ -211,7 +218,7 @@ class Nudge:
         if self._controller is None or self._address is None:
             return
         self._is_wanted = False
-        data, self._credential = message(self._credential), None
+        data, self._credential = message(self._credential, self._controller.protocol), None
         try:
             place = self._address, self._controller.port
             with socket.create_connection(place, timeout=_CONNECT_S) as connection:

@@ -35,10 +35,10 @@ def read(text: str) -> Controller | None:
 
 def test_the_first_slurmctld_is_told() -> None:
     found = read(SHOWN)
-    assert found == Controller("127.0.0.1", 6817, 64030, "/run/x/socket")
+    assert found == Controller("127.0.0.1", 6817, 64030, "/run/x/socket", 0x2600)
     assert found.credential_words()[1:] == ["--restrict-uid=64030", "--socket=/run/x/socket"]
     plain = read(SHOWN.replace("socket=/run/x/socket,ttl=60", "(null)").replace("(127.0.0.1)", ""))
-    assert plain == Controller("head", 6817, 64030, None)
+    assert plain == Controller("head", 6817, 64030, None, 0x2600)
     assert plain.credential_words()[1:] == ["--restrict-uid=64030"]
 
 
@@ -47,6 +47,7 @@ def test_the_first_slurmctld_is_told() -> None:
     [
         ("22.05.8", "23.11.4"),
         ("22.05.8", "22.050"),
+        ("22.05.8", "24.110.1"),
         ("auth/munge", "auth/slurm"),
         ("NoInAddrAny", "block_null_hash"),
         ("NoInAddrAny", "Block_Zero_Hash"),
@@ -60,11 +61,17 @@ def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> No
     assert read(SHOWN.replace(word, other)) is None
 
 
-def test_the_message_says_that_the_epilog_of_no_job_has_ended() -> None:
-    sent = message("MUNGE:x:")
-    assert sent == bytes.fromhex(
+@pytest.mark.parametrize(
+    ("version", "protocol"),
+    # The first is that of 22.05, the other that of 23.02.
+    [("22.05.8", "2600"), ("24.11.5", "2700")],
+)
+def test_the_message_says_that_the_epilog_of_no_job_has_ended(version: str, protocol: str) -> None:
+    found = read(SHOWN.replace("22.05.8", version))
+    assert found is not None
+    assert message("MUNGE:x:", found.protocol) == bytes.fromhex(
         "00000032"  # 50 bytes follow
-        "2600 0000 177c 00000011 0000 0000 0000"  # 22.05, MESSAGE_EPILOG_COMPLETE, 17 bytes of it
+        f"{protocol} 0000 177c 00000011 0000 0000 0000"  # MESSAGE_EPILOG_COMPLETE, 17 bytes of it
         "00000065 00000009 4d554e47453a783a00"  # munge, the credential
         "00000000 00000000 00000005 6472666400"  # job 0, code 0, the node
     )
@@ -147,7 +154,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def test_each_submission_is_told_with_a_credential_of_its_own(place: Place) -> None:
     place.begin()
-    said = message("MUNGE:3:--restrict-uid=64030:")
+    said = message("MUNGE:3:--restrict-uid=64030:", 0x2600)
     for number in (7, 8):
         place.nudge.prepare()
         place.submit(number)
@@ -177,7 +184,7 @@ def test_a_credential_that_was_made_before_is_used(
 def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
     place.nudge.prepare()
     place.submit(7)
-    place.nudge.see(read_settings(SHOWN.replace("22.05", "24.11")), 1)
+    place.nudge.see(read_settings(SHOWN.replace("22.05", "23.11")), 1)
     place.submit(8)
     assert place.credentials() == 0
 

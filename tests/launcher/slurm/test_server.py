@@ -354,10 +354,14 @@ def test_slurmctld_starts_a_job_without_waiting_for_its_loop(
         slurm.start()
         try:
             controller = slurm.connect()
+            before = len(cluster.said("slurmctld"))
             asked = job("touch began; sleep 1000", jobs_dir)
             controller.launch(asked)
             controller.take("up", id=asked.id)
             until("the job", (jobs_dir / "began").exists, cluster.log)
+            # And it finds nothing wrong with what brought it to look.
+            said = cluster.said("slurmctld")[before:]
+            assert not re.search("error: .*(header|unpack|epilog|version)", said, re.IGNORECASE)
         finally:
             slurm.clean_up()
             shutil.rmtree(place / "state")
