@@ -60,6 +60,17 @@ def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> No
     assert read(SHOWN.replace(word, other)) is None
 
 
+def test_it_is_told_at_an_address_at_which_it_listens() -> None:
+    """Names that have both kinds of addresses have that of IPv6 first."""
+    hosts = "fe80::1 STREAM head\nfe80::1 DGRAM\n10.0.0.1 STREAM\n10.0.0.2 STREAM\n"
+    usual = read(SHOWN)
+    other = read(SHOWN.replace("NoInAddrAny", "EnableIPv6,DisableIPv4"))
+    assert usual is not None
+    assert other is not None
+    assert (usual.address_of(hosts), other.address_of(hosts)) == ("10.0.0.1", "fe80::1")
+    assert (usual.address_of("fe80::1 STREAM head\n"), usual.address_of("\n")) == ("fe80::1", None)
+
+
 def test_the_message_says_that_the_epilog_of_no_job_has_ended() -> None:
     sent = message("MUNGE:x:")
     assert sent == bytes.fromhex(
@@ -172,6 +183,18 @@ def test_a_credential_that_was_made_before_is_used(
         place.nudge.see(place.settings, place.boot_s)
     place.run()
     assert place.credentials() == 4
+
+
+def test_a_name_that_is_not_found_at_first_is_asked_for_again(place: Place) -> None:
+    place.write("getent", "exit 2")
+    place.see()
+    place.submit(7)
+    assert place.hears_nothing()
+    place.write("getent", "echo ::2 STREAM $2; echo 127.0.0.1 STREAM")
+    place.nudge.keep_ready()
+    place.run()
+    assert place.received()
+    assert place.credentials() == 1
 
 
 def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
