@@ -72,9 +72,10 @@ PID_FILE = "SlurmctldPidFile"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
-#: The name of an attempt, and the disk rates that may follow it in a comment.
+#: The name of an attempt, and the disk rates that may follow it in a comment, which are at most
+#: 2^60 (`drfd.common.units`).
 _NAME = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
-_COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,18}}){{2}})?")
+_COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,19}}){{2}})?")
 
 #: What a node is asked for: the step that a job's script is.
 _SCRIPT_STEP = ".batch"

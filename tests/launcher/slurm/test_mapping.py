@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from drfd.common.errors import Refused
+from drfd.common.units import parse_size
 from drfd.launcher.protocol import EVERY_DISK, DiskLimit, Grant
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
@@ -212,6 +214,12 @@ def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:
     rated = comment(DiskLimit(device=EVERY_DISK, read_bps=5_000_000, write_bps=0))
     assert rated == f"{NAME}.5000000.0"
     assert read_comment(rated) == read_comment(str(NAME)) == NAME
+    # The highest rate that a job can declare.
+    highest = parse_size("1024P")
+    with pytest.raises(Refused):
+        parse_size("1025P")
+    most = DiskLimit(device=EVERY_DISK, read_bps=highest, write_bps=highest)
+    assert read_comment(comment(most)) == NAME
     for other in (f"{rated}.1", f"{NAME}.1", f"{NAME}.x.0", f"{NAME}.1.", "a comment"):
         assert read_comment(other) is None
 
