@@ -935,7 +935,7 @@ class SlurmLauncher:
         # Once that is closed, it cannot start.
         elif key not in self._submissions and not is_up and self.starts.close(name):
             log.warning("event=waits-in-slurm job=%d attempt=%d", *key)
-            self._cancel([job], forced=True)
+            # The attempt is over then, and `_take_list` cancels its job.
             text = f"Slurm has let it wait for {self.patience_s:g} s; {_LOOK_AT_NODE}"
             self._fail(key, failure(text, Shortage(JOB, "slurm", "EAGAIN")))
 

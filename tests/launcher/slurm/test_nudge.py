@@ -207,7 +207,7 @@ def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place)
 
 def test_one_that_has_just_started_is_told_when_it_has_run_for_some_time(place: Place) -> None:
     """It may give the ids again of jobs that have just ended, and their nodes remember these."""
-    place.see(age_s=5)
+    place.see(age_s=0)
     place.submit(7)
     assert place.hears_nothing()
     place.begin()
