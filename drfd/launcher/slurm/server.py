@@ -194,6 +194,8 @@ class SlurmLauncher:
     #: Where slurmctld writes its pid, and which process it was when it was asked.
     _pid_file: str = ""
     _slurm_process: RunningProcess | None = None
+    #: Whether it is being asked when it started.
+    _asks_config: bool = False
     #: The nodes as Slurm showed them last, and why none of them starts jobs, or None.
     _nodes: dict[str, SlurmNode] = field(default_factory=dict)
     _all_away: str | None = _NOT_ASKED
@@ -684,12 +686,14 @@ class SlurmLauncher:
         if seen is not None and seen == self._slurm_process:
             self._nudge.keep_ready()
             self._census.ask_nodes(self._lists)
-        else:
+        elif not self._asks_config:
+            self._asks_config = True
             self._commands.run(SHOW_CONFIG, partial(self._take_config, seen))
 
     def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
         """See whether slurmctld is another than before, which may have forgotten ends. `seen` was
         its process before the question: an answer of another's is asked for again."""
+        self._asks_config = False
         settings = mapping.read_settings(answer.output) if answer.is_good else {}
         found = mapping.read_boot(settings)
         if found is not None:
