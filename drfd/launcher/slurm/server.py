@@ -15,7 +15,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -185,6 +185,8 @@ class SlurmLauncher:
     _registering: int = -1
     _register_due_mono_s: float = 0.0
     _notes_due_mono_s: float = 0.0
+    #: The removal of old notes, of which each list brings a part.
+    _forgetting: Iterator[None] = field(default_factory=lambda: iter(()))
     #: When a list is due (monotonic clock), the number of those asked for, and the last one's time.
     _dues: list[float] = field(default_factory=list)
     _lists: int = 0
@@ -725,10 +727,13 @@ class SlurmLauncher:
             self._report_nodes()
 
     def _forget_notes(self) -> None:
+        """Go on with the removal of old notes, or begin another if it is time for that."""
+        for _ in self._forgetting:
+            return
         now = time.monotonic()
         if now >= self._notes_due_mono_s:
             self._notes_due_mono_s = now + _FORGET_NOTES_S
-            self.starts.forget_old({self._name(key) for key in self._known})
+            self._forgetting = self.starts.forget_old({self._name(key) for key in self._known})
 
     def _name(self, key: Key) -> Name:
         return Name(read_owner(self._known[key].created).journal or "", key)
