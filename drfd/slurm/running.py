@@ -13,7 +13,14 @@ from pathlib import Path
 from drfd.common.errors import HostError, Unavailable
 from drfd.slurm.files import Layout, scripts
 from drfd.slurm.nodes import SHOW_NODES, GivenOut, all_node_differences, read_nodes
-from drfd.slurm.settings import GATE_FILE, SCRIPTS, Difference, differences, read_config
+from drfd.slurm.settings import (
+    BETWEEN,
+    GATE_FILE,
+    SCRIPTS,
+    Difference,
+    differences,
+    read_config,
+)
 
 #: Seconds that slurmctld has to answer. The command itself would wait for minutes.
 _ANSWER_S = 10.0
@@ -36,11 +43,12 @@ def running_differences(
         )
     gate_path = str(Path(running.get("SLURM_CONF", layout.directory / "x")).parent / GATE_FILE)
     texts: dict[str, str] = {}
-    for pattern in {gate_path, *(running.get(name, "") for name in SCRIPTS)}:
+    for named in {gate_path, *(running.get(name, "") for name in SCRIPTS)}:
         # Slurm takes a pattern for several scripts.
-        for path in sorted(glob.glob(pattern)):
+        paths = [path for each in named.split(BETWEEN) for path in sorted(glob.glob(each))]
+        for path in paths:
             with suppress(OSError, UnicodeDecodeError):
-                texts[pattern] = texts.get(pattern, "") + Path(path).read_text(encoding="utf-8")
+                texts[named] = texts.get(named, "") + Path(path).read_text(encoding="utf-8")
     found = list(differences(running, texts, scripts=scripts(layout), gate_path=gate_path))
     if nodes:
         shown = read_nodes(_show(SHOW_NODES, env))

@@ -19,6 +19,9 @@ _RECORDS = 60_000
 #: Seconds between two looks of Slurm's scheduler at jobs that it could not start at once.
 _LOOK_S = 5
 
+#: What stands between the values of a setting that newer versions show as several, `Prolog[0]` and
+#: `Prolog[1]`.
+BETWEEN = ", "
 #: What is shown where a setting has no value.
 _NOTHING = ("", "(null)")
 
@@ -178,13 +181,18 @@ RETURN = Setting(
 
 
 def read_config(text: str) -> dict[str, str]:
-    """Return the settings in the output of `scontrol show config`. Of numbered ones, as newer
-    versions have them (`Epilog[0]`), it is the first."""
+    """Return the settings in the output of `scontrol show config`. Numbered ones, as newer versions
+    have them (`Epilog[0]`), are one with all values."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, is_setting, value = line.partition("=")
-        if is_setting and not name.startswith(" "):
-            found.setdefault(re.sub(r"\[\d+\]$", "", name.strip()), value.strip())
+        if not is_setting or name.startswith(" "):
+            continue
+        plain = re.sub(r"\[\d+\]$", "", name.strip())
+        if plain == name.strip():
+            found.setdefault(plain, value.strip())
+        else:
+            found[plain] = BETWEEN.join(filter(None, (found.get(plain), value.strip())))
     return found
 
 
@@ -198,7 +206,7 @@ def differences(
     """Yield how a running Slurm differs.
 
     `running` is from `read_config`; `files` has the texts of those files that can be read, by the
-    path or pattern that a setting names; `scripts` has the texts of the scripts that it needs, by
+    paths or patterns that a setting names; `scripts` has the texts of the scripts that it needs, by
     their names. A script may do more than that.
     """
     for setting in (*SETTINGS, COMPLETION, GATE):

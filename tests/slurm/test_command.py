@@ -77,6 +77,25 @@ def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys
     assert any(line.startswith("MinJobAge is not shown, ") for line in lines)
 
 
+@pytest.mark.parametrize("shown", ["Prolog[0] = {0}/site\nProlog[1] = {0}/own", "Prolog = {0}/*"])
+def test_a_script_of_the_sites_beside_that_of_drfds_is_no_difference(
+    tmp_path: Path, scontrol: Path, capsys: Captured, shown: str
+) -> None:
+    """Slurm runs several, which newer versions show one by one, or all that match a pattern."""
+    place = tmp_path / "scripts"
+    place.mkdir()
+    (place / "site").write_text("#!/bin/sh\n")
+    scontrol.write_text(
+        f"#!/bin/sh\ncat <<end\nSLURM_VERSION = 24.11.5\n{shown.format(place)}\nend\n"
+    )
+    assert run("--check") == 1
+    assert "\nProlog is " in capsys.readouterr().out
+    texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
+    (place / "own").write_text(texts["drfd-disks"])
+    assert run("--check") == 1
+    assert "\nProlog is " not in capsys.readouterr().out
+
+
 NODES = """
 [nodes.head]
 engine = "local"

@@ -162,7 +162,7 @@ def test_a_setting_that_this_version_does_not_show_differs() -> None:
 
 def test_numbered_settings_of_newer_versions_are_read() -> None:
     assert read_config("Epilog[0] = /a\nEpilog[1] = /b\nX = a=b\nno setting\n") == {
-        "Epilog": "/a",
+        "Epilog": "/a, /b",
         "X": "a=b",
     }
 

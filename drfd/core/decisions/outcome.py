@@ -36,7 +36,8 @@ LOSSES = {
     "SLURM_ENDED": "Slurm has ended it for a reason of its own, and not at drfd's order",
     SLURM_NOT_STARTED: (
         "Slurm could not start its program on the node, mostly because the directory of its output "
-        "file is not there; the log of slurmd on the node tells more"
+        "file is not there, or because Slurm's Prolog (drfd-disks) is missing or fails; the log of "
+        "slurmd on the node tells more"
     ),
 }
 #: Code for a cause that the launcher does not know, or that this version does not know.

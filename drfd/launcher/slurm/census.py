@@ -40,14 +40,14 @@ class Census:
     _pause_s: float = 0.0
     #: The number of the last list that may be of the slurmctld before.
     _after_list: int = 0
-    #: What the last list showed, and its number.
+    #: The attempts that the last list showed as running, and its number.
     _shown: Mapping[Key, Shown] = field(default_factory=dict)
     _number: int = 0
-    #: What has been shown since slurmctld's start, and was not found on its node yet; None until
-    #: there is a list.
+    #: The attempts of the first list after slurmctld's start that were not found on their nodes
+    #: yet; None until there is that list.
     _doubted: dict[Key, Shown] | None = field(default_factory=dict)
     _due_mono_s: float = 0.0
-    #: Those that their node lacked, and the number of the last list asked for before.
+    #: The attempts that their node lacked, each with the number of the last list asked for before.
     _absent: dict[Key, int] = field(default_factory=dict)
     #: Nodes that have not answered yet.
     _asked: set[str] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Census:
         is the number of lists asked for."""
         if not self._doubted or time.monotonic() < self._due_mono_s:
             return
-        # What has ended, or begun anew, is no matter any more.
+        # Jobs that have ended, or were started again, are left out from now on.
         self._doubted = {
             key: self._shown[key]
             for key, each in self._doubted.items()

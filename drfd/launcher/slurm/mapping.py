@@ -34,9 +34,14 @@ _TERM = 15
 _UNSTARTED = {number & 0x7F: number for number in range(4004, 4032)}
 #: States after which no node has a process of the job: all but those of lost nodes.
 GONE = frozenset((*_EXITED, *_TERMINATED, _OUT_OF_MEMORY))
+#: Seconds after its start, at most, in which a node cancels a job because Slurm's Prolog fails.
+_PROLOG_S = 2.0
 
 #: The fields that are asked of each job. The comment, which may hold anything, comes last.
-_FIELDS = ("JobID", "UserID", "State", "exit_code", "EndTime", "NodeList", "Name", "Comment")
+_FIELDS = (
+    *("JobID", "UserID", "State", "exit_code", "StartTime", "EndTime", "NodeList", "Name"),
+    "Comment",
+)
 LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
 
 #: The fields that are asked of each node. The reason, which may hold anything, comes last.
@@ -67,9 +72,10 @@ PID_FILE = "SlurmctldPidFile"
 #: Slurm's defaults of these settings, in seconds, and what is added: they are compared in seconds.
 _MISSING_S, _MISSING_MORE_S = 10.0, 3.0
 
-#: The name of an attempt, and the disk rates that may follow it in a comment.
+#: The name of an attempt, and the disk rates that may follow it in a comment, which are at most
+#: 2^60 (`drfd.common.units`).
 _NAME = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
-_COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,18}}){{2}})?")
+_COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,19}}){{2}})?")
 
 #: What a node is asked for: the step that a job's script is.
 _SCRIPT_STEP = ".batch"
@@ -106,6 +112,8 @@ class SlurmJob:
     #: Its name in Slurm's lists, which says less than `name`.
     title: str
     name: Name
+    #: As `ended_at_s`: when it started, as slurmctld knows it.
+    started_at_s: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -187,7 +195,7 @@ def _read_job(line: str) -> SlurmJob | None:
     fields = line.split("|", len(_FIELDS) - 1)
     if len(fields) != len(_FIELDS):
         return None
-    job_id, uid, state, status, ended_at, nodes, title, comment = fields
+    job_id, uid, state, status, started_at, ended_at, nodes, title, comment = fields
     name, wait_status = read_comment(comment.removesuffix("|")), _wait_status(status)
     if name is None or wait_status is None or not all(map(_is_number, (job_id, uid))):
         return None
@@ -197,6 +205,7 @@ def _read_job(line: str) -> SlurmJob | None:
         # "CANCELLED by 1000"
         state=state.split(" ")[0],
         wait_status=wait_status,
+        started_at_s=float(started_at) if _is_number(started_at) else None,
         ended_at_s=float(ended_at) if _is_number(ended_at) else None,
         has_node=nodes not in _NO_NODES,
         title=title,
@@ -346,7 +355,21 @@ def end_of(job: SlurmJob, now_s: float, mono_s: float, began_s: float | None) ->
     The state is judged and not the exit code: a job may exit 0 after the kernel has killed a part
     of it for memory."""
     at_s = _end_time(job, now_s, began_s)
-    return noted_end(job.state, job.wait_status, at_s, mono_s) | {"slurm_id": job.id}
+    end = noted_end(job.state, job.wait_status, at_s, mono_s)
+    if _has_failed_prolog(job):
+        end |= {"signal": None, "loss": NOT_STARTED}
+    return end | {"slurm_id": job.id}
+
+
+def _has_failed_prolog(job: SlurmJob) -> bool:
+    """Return whether the node has cancelled a job because Slurm's Prolog has failed there, or is
+    missing. Slurm shows it as any that was cancelled. But it ends at once, and no signal has ended
+    it, as one that is cancelled by somebody."""
+    if not job.is_cancelled or not job.has_node or job.wait_status != 0:
+        return False
+    if job.started_at_s is None or job.ended_at_s is None:
+        return False
+    return job.ended_at_s - job.started_at_s <= _PROLOG_S
 
 
 def noted_end(state: str, status: int, at_s: float, mono_s: float) -> Record:

@@ -41,6 +41,8 @@ _EPILOG_COMPLETE, _MUNGE, _PLAIN = 6012, 101, 1
 _NO_JOB, _NODE = 0, "drfd"
 #: Words of CommunicationParameters with which slurmctld takes no such payload.
 _STRICT = ("block_null_hash", "block_zero_hash")
+#: The word with which Slurm has IPv6 alone. Without EnableIPv6 it has IPv4 alone.
+_NO_IPV4 = "disableipv4"
 #: Seconds for which a credential is kept (munge takes it for 300), for which the connection may be
 #: waited for, and for which nothing is sent after that has failed.
 _FRESH_S, _CONNECT_S, _PAUSE_S = 200.0, 0.1, 10.0
@@ -65,11 +67,19 @@ class Controller:
     munge: str | None
     #: The number of the protocol in which it is told.
     protocol: int
+    #: Whether it listens to IPv4, too, if it listens to IPv6.
+    has_ipv4: bool = True
 
     def credential_words(self) -> list[str]:
         """The command that prints a credential for the message; its input is `PAYLOAD`."""
         words = [_MUNGE_PROGRAM, f"--restrict-uid={self.uid}"]
         return words if self.munge is None else [*words, f"--socket={self.munge}"]
+
+    def address_of(self, hosts: str) -> str | None:
+        """Return the address at which it listens, of those that `getent ahosts` prints; None if
+        there is none. With EnableIPv6 it listens at both kinds."""
+        found = [line.split()[0] for line in hosts.splitlines() if line.strip()]
+        return min(found, key=lambda each: (":" in each) is self.has_ipv4, default=None)
 
 
 #: What the credential attests beside the uid.
@@ -78,6 +88,7 @@ PAYLOAD = bytes((_PLAIN,)) + struct.pack("!H", _EPILOG_COMPLETE)
 
 def read_controller(found: Mapping[str, str]) -> Controller | None:
     """Read the settings of a running slurmctld. None if it would not understand the message."""
+    communication = found.get("CommunicationParameters", "").lower()
     host = _HOST.fullmatch(found.get("SlurmctldHost[0]", ""))
     port, user = found.get("SlurmctldPort", ""), _USER.fullmatch(found.get("SlurmUser", ""))
     protocol = _PROTOCOLS.get(".".join(found.get("SLURM_VERSION", "").split(".")[:2]))
@@ -87,12 +98,18 @@ def read_controller(found: Mapping[str, str]) -> Controller | None:
         or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16)
         or protocol is None
         or found.get("AuthType", "") != "auth/munge"
-        or any(word in found.get("CommunicationParameters", "").lower() for word in _STRICT)
+        or any(word in communication for word in _STRICT)
     ):
         return None
     words = dict(word.partition("=")[::2] for word in found.get("AuthInfo", "").split(","))
-    place = host[2] or host[1], int(port)
-    return Controller(*place, int(user[1]), words.get("socket"), protocol)
+    return Controller(
+        host=host[2] or host[1],
+        port=int(port),
+        uid=int(user[1]),
+        munge=words.get("socket"),
+        protocol=protocol,
+        has_ipv4=_NO_IPV4 not in communication,
+    )
 
 
 def message(credential: str, protocol: int) -> bytes:
@@ -118,6 +135,8 @@ class Nudge:
     _controller: Controller | None = None
     #: Its address, by the machine's tables of names.
     _address: str | None = None
+    #: Whether the address is being asked for.
+    _asks: bool = False
     _credential: str | None = None
     _made_mono_s: float = 0.0
     _runs: bool = False
@@ -136,16 +155,13 @@ class Nudge:
         if boot_s != self._boot_s:
             self._boot_s, self._is_settled, self._most_id = boot_s, False, 0
         controller = read_controller(found)
-        if controller != self._controller or (controller is not None and self._address is None):
+        if controller != self._controller:
             self._controller, self._address, self._credential = controller, None, None
-            if controller is not None:
-                # The loop must not wait for a server of names.
-                words = (_GETENT, "ahosts", controller.host)
-                self.commands.run(words, partial(self._take_address, controller))
         self.keep_ready()
 
     def keep_ready(self) -> None:
         """Prepare for the next submission, from time to time."""
+        self._ask_for_address()
         if self._is_settled:
             self.prepare()
         elif self._boot_s and time.time() - self._boot_s >= _SETTLE_S:
@@ -198,10 +214,19 @@ class Nudge:
             self.prepare()
             self._send()
 
+    def _ask_for_address(self) -> None:
+        """Ask for the address, if it is not known: the loop must not wait for a server of names,
+        which may be away at first."""
+        controller = self._controller
+        if controller is not None and self._address is None and not self._asks:
+            self._asks = True
+            words = (_GETENT, "ahosts", controller.host)
+            self.commands.run(words, partial(self._take_address, controller))
+
     def _take_address(self, controller: Controller, answer: Answer) -> None:
-        words = answer.output.split()
-        if controller == self._controller and answer.is_good and words:
-            self._address = words[0]
+        self._asks = False
+        if controller == self._controller and answer.is_good:
+            self._address = controller.address_of(answer.output)
             self._begin()
 
     def _take_credential(self, answer: Answer) -> None:

@@ -15,7 +15,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -185,6 +185,8 @@ class SlurmLauncher:
     _registering: int = -1
     _register_due_mono_s: float = 0.0
     _notes_due_mono_s: float = 0.0
+    #: The removal of old notes, of which each list brings a part.
+    _forgetting: Iterator[None] = field(default_factory=lambda: iter(()))
     #: When a list is due (monotonic clock), the number of those asked for, and the last one's time.
     _dues: list[float] = field(default_factory=list)
     _lists: int = 0
@@ -194,6 +196,8 @@ class SlurmLauncher:
     #: Where slurmctld writes its pid, and which process it was when it was asked.
     _pid_file: str = ""
     _slurm_process: RunningProcess | None = None
+    #: Whether it is being asked when it started.
+    _asks_config: bool = False
     #: The nodes as Slurm showed them last, and why none of them starts jobs, or None.
     _nodes: dict[str, SlurmNode] = field(default_factory=dict)
     _all_away: str | None = _NOT_ASKED
@@ -684,12 +688,14 @@ class SlurmLauncher:
         if seen is not None and seen == self._slurm_process:
             self._nudge.keep_ready()
             self._census.ask_nodes(self._lists)
-        else:
+        elif not self._asks_config:
+            self._asks_config = True
             self._commands.run(SHOW_CONFIG, partial(self._take_config, seen))
 
     def _take_config(self, seen: RunningProcess | None, answer: Answer) -> None:
         """See whether slurmctld is another than before, which may have forgotten ends. `seen` was
         its process before the question: an answer of another's is asked for again."""
+        self._asks_config = False
         settings = mapping.read_settings(answer.output) if answer.is_good else {}
         found = mapping.read_boot(settings)
         if found is not None:
@@ -721,10 +727,13 @@ class SlurmLauncher:
             self._report_nodes()
 
     def _forget_notes(self) -> None:
+        """Go on with the removal of old notes, or begin another if it is time for that."""
+        for _ in self._forgetting:
+            return
         now = time.monotonic()
         if now >= self._notes_due_mono_s:
             self._notes_due_mono_s = now + _FORGET_NOTES_S
-            self.starts.forget_old({self._name(key) for key in self._known})
+            self._forgetting = self.starts.forget_old({self._name(key) for key in self._known})
 
     def _name(self, key: Key) -> Name:
         return Name(read_owner(self._known[key].created).journal or "", key)
@@ -935,7 +944,7 @@ class SlurmLauncher:
         # Once that is closed, it cannot start.
         elif key not in self._submissions and not is_up and self.starts.close(name):
             log.warning("event=waits-in-slurm job=%d attempt=%d", *key)
-            self._cancel([job], forced=True)
+            # The attempt is over then, and `_take_list` cancels its job.
             text = f"Slurm has let it wait for {self.patience_s:g} s; {_LOOK_AT_NODE}"
             self._fail(key, failure(text, Shortage(JOB, "slurm", "EAGAIN")))
 

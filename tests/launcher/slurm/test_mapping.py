@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from drfd.common.errors import Refused
+from drfd.common.units import parse_size
 from drfd.launcher.protocol import EVERY_DISK, DiskLimit, Grant
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.mapping import (
@@ -40,17 +43,17 @@ def slurm_job(
 
 def test_a_list_has_drfds_jobs_alone() -> None:
     text = (
-        f"12|1000|CANCELLED by 1000|15|1795477564|n1|drfd-7|{NAME}|\n"
-        f"18|1000|CANCELLED|5:0|1795477564|n1|drfd-7|{NAME}|\n"
-        "13|1000|RUNNING|0|NONE|n1|x|a user's | word|\n"
-        f"14_1|1000|RUNNING|0|NONE|n1|x|{NAME}|\n"
-        f"15|1000|PENDING|0|N/A||x|{NAME}x|\n"
+        f"12|1000|CANCELLED by 1000|15|1795477560|1795477564|n1|drfd-7|{NAME}|\n"
+        f"18|1000|CANCELLED|5:0|N/A|1795477564|n1|drfd-7|{NAME}|\n"
+        "13|1000|RUNNING|0|1795477560|NONE|n1|x|a user's | word|\n"
+        f"14_1|1000|RUNNING|0|1795477560|NONE|n1|x|{NAME}|\n"
+        f"15|1000|PENDING|0|N/A|N/A||x|{NAME}x|\n"
         "slurm_load_jobs error\n"
-        f"16|1001|PENDING|0|N/A||a job|{NAME}|\n"
-        f"17|1001|PENDING|0|N/A||a|job|{NAME}|\n"
+        f"16|1001|PENDING|0|N/A|N/A||a job|{NAME}|\n"
+        f"17|1001|PENDING|0|N/A|N/A||a|job|{NAME}|\n"
     )
     assert read_jobs(text) == [
-        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, "drfd-7", NAME),
+        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, "drfd-7", NAME, 1795477560.0),
         SlurmJob(18, 1000, "CANCELLED", 5 << 8, 1795477564.0, True, "drfd-7", NAME),
         SlurmJob(16, 1001, "PENDING", 0, None, False, "a job", NAME),
     ]
@@ -67,13 +70,13 @@ def test_a_list_has_drfds_jobs_alone() -> None:
     ],
 )
 def test_a_status_is_a_number_or_its_parts(shown: str, status: int) -> None:
-    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|n1|drfd-7|{NAME}|\n")
+    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n")
     assert job.wait_status == status
 
 
 @pytest.mark.parametrize("shown", ["", ":", "7:", ":9", "x:0", "0:0:0", "-1:0"])
 def test_a_line_without_a_status_is_no_job(shown: str) -> None:
-    assert read_jobs(f"12|1000|FAILED|{shown}|NONE|n1|drfd-7|{NAME}|\n") == []
+    assert read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n") == []
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,30 @@ def test_the_state_tells_how_a_job_ended(
     end = end_of(job, 100.0, 5.0, 50.0)
     assert (end["exit_code"], end["signal"], end["oom_killed"]) == (code, number, oom)
     assert end.get("loss") == loss
+
+
+@pytest.mark.parametrize(
+    ("changed", "loss"),
+    [
+        ({}, "SLURM_NOT_STARTED"),
+        ({"ended_at_s": 61.0}, "SLURM_NOT_STARTED"),
+        # Somebody has cancelled these: a program that has run, and one that had no node.
+        ({"wait_status": 15}, None),
+        ({"ended_at_s": 70.0}, None),
+        ({"has_node": False}, None),
+        ({"state": "TIMEOUT"}, None),
+        ({"started_at_s": None}, None),
+    ],
+)
+def test_a_job_that_ends_at_once_by_no_signal_was_not_started(
+    changed: dict[str, Any], loss: str | None
+) -> None:
+    """As Slurm shows one whose Prolog fails on the node."""
+    job = replace(slurm_job("CANCELLED"), started_at_s=60.0, ended_at_s=60.0)
+    end = end_of(replace(job, **changed), 100.0, 5.0, 50.0)
+    assert (end["exit_code"], end["signal"]) == (None, 15 if loss is None else None)
+    assert end.get("loss") == loss
+    assert end["state"] in mapping.GONE
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "PENDING", "SUSPENDED", "A_STATE_OF_2030"])
@@ -187,6 +214,12 @@ def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:
     rated = comment(DiskLimit(device=EVERY_DISK, read_bps=5_000_000, write_bps=0))
     assert rated == f"{NAME}.5000000.0"
     assert read_comment(rated) == read_comment(str(NAME)) == NAME
+    # The highest rate that a job can declare.
+    highest = parse_size("1024P")
+    with pytest.raises(Refused):
+        parse_size("1025P")
+    most = DiskLimit(device=EVERY_DISK, read_bps=highest, write_bps=highest)
+    assert read_comment(comment(most)) == NAME
     for other in (f"{rated}.1", f"{NAME}.1", f"{NAME}.x.0", f"{NAME}.1.", "a comment"):
         assert read_comment(other) is None
 

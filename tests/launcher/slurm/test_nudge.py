@@ -61,6 +61,17 @@ def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> No
     assert read(SHOWN.replace(word, other)) is None
 
 
+def test_it_is_told_at_an_address_at_which_it_listens() -> None:
+    """Names that have both kinds of addresses have that of IPv6 first."""
+    hosts = "fe80::1 STREAM head\nfe80::1 DGRAM\n10.0.0.1 STREAM\n10.0.0.2 STREAM\n"
+    usual = read(SHOWN)
+    other = read(SHOWN.replace("NoInAddrAny", "EnableIPv6,DisableIPv4"))
+    assert usual is not None
+    assert other is not None
+    assert (usual.address_of(hosts), other.address_of(hosts)) == ("10.0.0.1", "fe80::1")
+    assert (usual.address_of("fe80::1 STREAM head\n"), usual.address_of("\n")) == ("fe80::1", None)
+
+
 @pytest.mark.parametrize(
     ("version", "protocol"),
     # The first is that of 22.05, the other that of 23.02.
@@ -181,6 +192,18 @@ def test_a_credential_that_was_made_before_is_used(
     assert place.credentials() == 4
 
 
+def test_a_name_that_is_not_found_at_first_is_asked_for_again(place: Place) -> None:
+    place.write("getent", "exit 2")
+    place.see()
+    place.submit(7)
+    assert place.hears_nothing()
+    place.write("getent", "echo ::2 STREAM $2; echo 127.0.0.1 STREAM")
+    place.nudge.keep_ready()
+    place.run()
+    assert place.received()
+    assert place.credentials() == 1
+
+
 def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
     place.nudge.prepare()
     place.submit(7)
@@ -191,7 +214,7 @@ def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place)
 
 def test_one_that_has_just_started_is_told_when_it_has_run_for_some_time(place: Place) -> None:
     """It may give the ids again of jobs that have just ended, and their nodes remember these."""
-    place.see(age_s=5)
+    place.see(age_s=0)
     place.submit(7)
     assert place.hears_nothing()
     place.begin()

@@ -40,7 +40,7 @@ def test_nothing_is_known_without_the_directory(tmp_path: Path) -> None:
     assert not nowhere.is_anothers(FIRST, 7)
     assert not nowhere.close(FIRST)
     nowhere.free_id(FIRST, 7)
-    nowhere.forget_old(set())
+    assert [*nowhere.forget_old(set())] == []
 
 
 def test_a_start_and_its_refusals_are_told_apart(notes: StartNotes) -> None:
@@ -114,6 +114,16 @@ def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:
     note(notes, f"{FIRST}.ended", "FAILED:3:0")
     note(notes, f"{RETRY}.10", "refused")
     note(notes, f"{'b' * 32}.1.1", "11", at_s=DAY_S)
-    notes.forget_old({RETRY}, now_s=1.5 * DAY_S)
+    assert [*notes.forget_old({RETRY}, now_s=1.5 * DAY_S)] == []
     left = {path.name for path in notes.directory.iterdir()}
     assert left == {"9", str(RETRY), f"{RETRY}.10", f"{'b' * 32}.1.1"}
+
+
+def test_many_old_notes_are_removed_in_parts(notes: StartNotes) -> None:
+    """The loop of the launcher goes on meanwhile."""
+    for number in range(1, 2501):
+        note(notes, f"{'b' * 32}.{number}.1", "7")
+    parts = notes.forget_old(set(), now_s=2 * DAY_S)
+    left = [len([*notes.directory.iterdir()]) for _ in parts]
+    assert left == [1501, 501]
+    assert [*notes.directory.iterdir()] == []
