@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from drfd.slurm.settings import Difference, words_of
+from drfd.slurm.settings import NOTHING, Difference, words_of
 
 #: Asks slurmctld for all nodes, with those of partitions that are hidden.
 SHOW_NODES = ("scontrol", "show", "node", "--all", "--oneliner")
@@ -77,7 +77,7 @@ def read_gres(text: str) -> dict[str, int]:
         name, *rest = each.strip().split(":")
         count = _COUNT.fullmatch(rest[-1]) if rest else None
         amount = 1 if count is None else int(count[1]) * _UNITS[count[2].upper()]
-        if name not in ("", "(null)"):
+        if name not in NOTHING:
             found[name] = found.get(name, 0) + amount
     return found
 
@@ -131,7 +131,7 @@ def all_node_differences(
             tables = [f"[nodes.{node.name}]" for node in nodes if resource in dict(node.gres)]
             yield Difference(
                 "GresTypes",
-                gres_types if gres_types not in ("", "(null)") else "not set",
+                gres_types if gres_types not in NOTHING else "not set",
                 f"with {resource}",
                 f"{' and '.join(tables)} {'has' if len(tables) == 1 else 'have'} {resource}, and "
                 "Slurm refuses jobs with a Gres that it does not know",

@@ -23,7 +23,7 @@ _LOOK_S = 5
 #: `Prolog[1]`.
 BETWEEN = ", "
 #: What is shown where a setting has no value.
-_NOTHING = ("", "(null)")
+NOTHING = ("", "(null)")
 
 SLURM_CONF, CGROUP_CONF = "slurm.conf", "cgroup.conf"
 EVENT, DISKS, GATE_FILE = "drfd-event", "drfd-disks", "job_submit.lua"
@@ -66,7 +66,7 @@ def _exact(name: str, value: str, why: str, *, file: str = SLURM_CONF) -> Settin
 def _plugin(name: str, value: str, why: str) -> Setting:
     """Return a setting that newer versions show as "(null)" where it means no plugin at all."""
     return Setting(
-        SLURM_CONF, name, value, why, lambda found: found.lower() in (value, *_NOTHING), value
+        SLURM_CONF, name, value, why, lambda found: found.lower() in (value, *NOTHING), value
     )
 
 
@@ -129,7 +129,7 @@ SETTINGS = (
         "AccountingStorageEnforce",
         "",
         "with limits of its own, Slurm would let jobs wait that drfd has admitted",
-        lambda found: found.lower() in ("none", *_NOTHING),
+        lambda found: found.lower() in ("none", *NOTHING),
         "none, which is the default",
     ),
     _exact("SelectType", "select/cons_tres", "jobs share a node, each with what it declares"),
@@ -217,7 +217,7 @@ def differences(
     named[GATE_FILE] = gate_path, Script(GATE_FILE, GATE.why)
     for name, (path, script) in named.items():
         needed = f"a file with what drfd slurm-conf {script.name} prints"
-        if path in _NOTHING:
+        if path in NOTHING:
             needed = "any program" if script.is_replaceable else needed
             yield Difference(name, "not set", needed, script.why)
         elif script.is_replaceable:

@@ -172,6 +172,7 @@ def _is_command(name: str, value: object) -> bool:
         "SECRET_NAME",
         "ALLOWED_NAME",
         "UNIFIED",
+        "EVERY_DISK",
         "QUOTA",
         "WEIGHT",
         "PIN",

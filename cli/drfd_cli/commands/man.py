@@ -42,7 +42,8 @@ _SYNOPSIS = {
         "drfd compact [--state DIR]",
         "drfd calibrate [--config FILE] [--disk NAME] [--path DIR] [--json]",
         "drfd gpus [--json]",
-        "drfd slurm-conf [FILE] [--check] [--config FILE] [--dir DIR] [--socket PATH]",
+        "drfd slurm-conf [FILE] [--check] [--config FILE] [--dir DIR] [--socket PATH] "
+        "[--starts DIR]",
         "drfd install [--prefix DIR] [--root DIR] [--dry-run]",
         "drfd uninstall [--kill-jobs] [--purge] [--root DIR] [--dry-run]",
     ],
