@@ -95,28 +95,16 @@ def seconds(instance: Instance, *words: str, how: str) -> float:
     return int(Path(job["stdout"]).read_text()) / 1000
 
 
-@pytest.mark.parametrize("how", [DIRECT, BUFFERED])
-def test_a_job_is_kept_to_its_rate_and_one_without_is_not(instance: Instance, how: str) -> None:
-    slow_s = seconds(instance, "--io", "100M/4M", how=how)
+def test_a_job_is_kept_to_its_rate_and_one_without_is_not(instance: Instance) -> None:
+    slow_s = seconds(instance, "--io", "100M/4M", how=DIRECT)
     assert slow_s > LEAST_S
+    assert seconds(instance, "--io", "100M/4M", how=BUFFERED) > LEAST_S
     # What others do with the disk only lengthens it.
     free_s: list[float] = []
     while len(free_s) < 3 and (not free_s or free_s[-1] >= slow_s / 2):
-        free_s.append(seconds(instance, how=how))
+        free_s.append(seconds(instance, how=DIRECT))
     assert free_s[-1] < slow_s / 2, (free_s, slow_s)
-
-
-def test_no_cgroup_of_a_job_is_left(instance: Instance) -> None:
-    job_id = instance.submit("--io", "4M", *ON_NODE, "--", "sleep", "600")
-    instance.wait_state(job_id, "RUNNING")
-    top = scope()
-    assert top is not None
-    (group,) = wait_for("the job's cgroup", lambda: [*top.glob("job_*")])
-    limits = (group / "io.max").read_text()
-    assert f"rbps={4 << 20} wbps={4 << 20}" in limits
-    instance.drf("cancel", job_id)
-    instance.wait_end(job_id)
-    wait_for("the removal of its cgroup", lambda: not group.exists())
+    wait_for("no cgroup of a job", lambda: (top := scope()) is None or not [*top.glob("job_*")])
 
 
 def test_doctor_tells_that_rates_are_kept_there(instance: Instance) -> None:

@@ -97,7 +97,7 @@ if not IS_FULL:
 ELSEWHERE = [f"tests/system/test_{name}.py" for name in _ELSEWHERE]
 
 #: Modules with a real Slurm whose cgroups matter, and others that have one.
-SLURM = [f"tests/{name}.py" for name in ("e2e/test_slurm_disks", "slurm/test_real_slurm")]
+SLURM = ["tests/e2e/test_slurm_disks.py"]
 SLURM_ELSEWHERE = [
     f"tests/{name}.py"
     for name in (
@@ -105,6 +105,7 @@ SLURM_ELSEWHERE = [
         *("launcher/slurm/test_server", "slurm/test_private"),
     )
 ]
+(SLURM if IS_FULL else SLURM_ELSEWHERE).append("tests/slurm/test_real_slurm.py")
 
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
