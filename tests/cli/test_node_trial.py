@@ -68,6 +68,7 @@ def test_another_user_and_another_directory_are_named(judge: Any, tmp_path: Path
 def test_a_job_sees_whether_it_is_kept_to_its_disk_rates(judge: Any) -> None:
     assert judge(FINE).keeps_disk_rates is False
     assert judge(FINE.replace("counted", "kept")).keeps_disk_rates is True
+    assert judge(FINE.replace("counted", "none")).keeps_disk_rates is None
 
 
 def test_a_job_that_fails_or_does_not_end_says_why(judge: Any, tmp_path: Path) -> None:

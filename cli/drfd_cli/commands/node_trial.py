@@ -36,10 +36,17 @@ _SCRIPT = r"""
 date +%s.%N
 id -un
 group=$(sed -n 's/^0:://p' /proc/self/cgroup)
-grep -qs "[rw]bps=$2" "/sys/fs/cgroup${group%%/step_*}/io.max" && echo kept || echo counted
+if [ "$2" = 0 ]; then
+    echo none
+elif grep -qs "[rw]bps=$2" "/sys/fs/cgroup${group%%/step_*}/io.max"; then
+    echo kept
+else
+    echo counted
+fi
 cat "$1"
 """
-_KEPT, _COUNTED = "kept", "counted"
+#: What the job says of its disk rates → whether it is kept to them; None where it has none.
+_SAID_OF_RATES = {"kept": True, "counted": False, "none": None}
 
 
 @dataclass
@@ -102,8 +109,6 @@ def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list
         span = begin_s, time.time()
         for name, job_id in jobs.items():
             _judge(found[name], client.get(job_id), place / name, token, span)
-            if not any(rates[name]):
-                found[name].keeps_disk_rates = None
     return list(found.values())
 
 
@@ -139,7 +144,7 @@ def _judge(
         return
     lines = _arrived(output)
     there_s = _seconds(lines)
-    if there_s is None or len(lines) < 3 or lines[2] not in (_KEPT, _COUNTED):
+    if there_s is None or len(lines) < 3 or lines[2] not in _SAID_OF_RATES:
         trial.problems.append(
             f"what a job writes in {output.parent.parent} there does not arrive here: the "
             "directory is not the same one on both machines"
@@ -154,7 +159,7 @@ def _judge(
     own = _own_name()
     if lines[1] != own:
         trial.problems.append(f"the uid {os.getuid()} is {lines[1]} there, and {own} here")
-    trial.keeps_disk_rates = lines[2] == _KEPT
+    trial.keeps_disk_rates = _SAID_OF_RATES[lines[2]]
     if lines[3:] != [token]:
         trial.problems.append(f"a job there cannot read what is written in {output.parent.parent}")
 
