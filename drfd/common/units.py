@@ -53,6 +53,12 @@ _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d?):(\d\d?)|(\d+)-(\d+)(?::(\d\d?))?"
 _MINUTES = re.compile(r"(\d+):(\d\d)", re.ASCII)
 
 
+def is_number(text: str) -> bool:
+    """Return whether a text that another program has written is a whole number of at most 17 ASCII
+    digits."""
+    return text.isascii() and text.isdigit() and len(text) < 18
+
+
 def parse_size(text: str | int, *, what: str = "size") -> int:
     """Return the bytes of "16G", "1.5 GiB", "512M" or a plain number, at least 1."""
     match = _SIZE.fullmatch(_word(text))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from drfd.common.units import is_number
 from drfd.slurm.settings import NOTHING, Difference, words_of
 
 #: Asks slurmctld for all nodes, with those of partitions that are hidden.
@@ -64,8 +65,7 @@ def read_nodes(text: str) -> dict[str, NodeShown]:
 
 
 def _number(text: str | None) -> int | None:
-    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < 18
-    return int(text) if text is not None and is_number else None
+    return int(text) if text is not None and is_number(text) else None
 
 
 def read_gres(text: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from drfd.common.units import is_number
 from drfd.launcher.system.process import start_ticks
 
 
@@ -25,7 +26,7 @@ def running_process(pid_file: str, program: str) -> RunningProcess | None:
     program, or if nothing can be seen of it. An empty path is no file."""
     try:
         text = Path(pid_file).read_text().strip() if pid_file else ""
-        pid = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else 0
+        pid = int(text) if is_number(text) else 0
         if pid == 0 or Path(f"/proc/{pid}/comm").read_text().strip() != program:
             return None
     except (OSError, UnicodeDecodeError):

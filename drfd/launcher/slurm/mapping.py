@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from drfd.common.errors import Refused
-from drfd.common.units import parse_size
+from drfd.common.units import is_number, parse_size
 from drfd.launcher.attempt_files import Key, Record
 from drfd.launcher.protocol import EVERY_DISK, LaunchOrder
 
@@ -197,7 +197,7 @@ def _read_job(line: str) -> SlurmJob | None:
         return None
     job_id, uid, state, status, started_at, ended_at, nodes, title, comment = fields
     name, wait_status = read_comment(comment.removesuffix("|")), _wait_status(status)
-    if name is None or wait_status is None or not all(map(_is_number, (job_id, uid))):
+    if name is None or wait_status is None or not all(map(is_number, (job_id, uid))):
         return None
     return SlurmJob(
         id=int(job_id),
@@ -205,8 +205,8 @@ def _read_job(line: str) -> SlurmJob | None:
         # "CANCELLED by 1000"
         state=state.split(" ")[0],
         wait_status=wait_status,
-        started_at_s=float(started_at) if _is_number(started_at) else None,
-        ended_at_s=float(ended_at) if _is_number(ended_at) else None,
+        started_at_s=float(started_at) if is_number(started_at) else None,
+        ended_at_s=float(ended_at) if is_number(ended_at) else None,
         has_node=nodes not in _NO_NODES,
         title=title,
         name=name,
@@ -215,7 +215,7 @@ def _read_job(line: str) -> SlurmJob | None:
 
 def _wait_status(text: str) -> int | None:
     """Read a status as wait(2) gives it, or the two parts of it that newer versions show."""
-    return int(text) if _is_number(text) else read_parts(text)
+    return int(text) if is_number(text) else read_parts(text)
 
 
 def read_parts(text: str) -> int | None:
@@ -226,7 +226,7 @@ def read_parts(text: str) -> int | None:
     as that number.
     """
     code, _, number = text.partition(":")
-    if not (_is_number(code) and _is_number(number)):
+    if not (is_number(code) and is_number(number)):
         return None
     status = int(code) << 8 | int(number) & 0x7F
     return _UNSTARTED.get(status, status)
@@ -240,7 +240,7 @@ def read_nodes(text: str) -> dict[str, SlurmNode]:
         if len(fields) != len(_NODE_FIELDS):
             continue
         name, state, cores, mebi, sockets, per_socket, reason = (field.strip() for field in fields)
-        if all(map(_is_number, (cores, mebi, sockets, per_socket))):
+        if all(map(is_number, (cores, mebi, sockets, per_socket))):
             fault = _fault(name, state, "" if reason == "none" else reason)
             whole = int(sockets) * int(per_socket)
             threads = max(1, int(cores) // whole) if whole else 1
@@ -268,7 +268,7 @@ def with_others_jobs(
         amounts = dict(each.split("=", 1) for each in allocated.split(",") if "=" in each)
         cores, memory = amounts.get("cpu", "0"), _bytes(amounts.get("mem", "0"))
         for each in names:
-            if each in found and _is_number(cores):
+            if each in found and is_number(cores):
                 node = found[each]
                 found[each] = replace(
                     node,
@@ -314,7 +314,7 @@ def read_boot(found: Mapping[str, str]) -> tuple[int, float] | None:
     """Return from these settings when slurmctld started, in seconds since 1970, and for how many
     seconds it believes that a job is starting that its node lacks; None if it does not say."""
     boot = found.get(_BOOT_TIME, "")
-    if not _is_number(boot):
+    if not is_number(boot):
         return None
     times = (re.match(r"\d{1,6}", found.get(name, ""), re.ASCII) for name in _MISSING_AFTER)
     total_s = sum(_MISSING_S if each is None else float(each[0]) for each in times)
@@ -330,7 +330,7 @@ def ask_node(slurm_ids: Iterable[int]) -> tuple[str, ...]:
 def read_asked(text: str) -> set[int]:
     """Read which jobs a node has from its answer to `ask_node`."""
     ids = (line.strip().removesuffix(_SCRIPT_STEP) for line in text.splitlines())
-    return {int(each) for each in ids if _is_number(each)}
+    return {int(each) for each in ids if is_number(each)}
 
 
 def _fault(name: str, state: str, reason: str) -> str:
@@ -343,10 +343,6 @@ def _fault(name: str, state: str, reason: str) -> str:
         return ""
     cure = f" (scontrol update NodeName={name} State=RESUME ends that)" if word in _KEPT else ""
     return f"Slurm says that it is {word}{about}{cure}"
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 18
 
 
 def end_of(job: SlurmJob, now_s: float, mono_s: float, began_s: float | None) -> Record:

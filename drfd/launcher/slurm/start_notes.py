@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd.common.units import is_number
 from drfd.launcher.slurm.mapping import Name, read_name, read_parts
 from drfd.linux.descriptors import opened
 
@@ -45,7 +46,7 @@ class StartNotes:
         """Return the id of the job of Slurm's with which the attempt started; None if it was not
         noted."""
         target = self._target(self.directory / str(name))
-        return int(target) if target is not None and _is_id(target) else None
+        return int(target) if target is not None and is_number(target) else None
 
     def end(self, name: Name) -> tuple[str, int] | None:
         """Return the state in which the attempt has ended, and its status as wait(2) gives it; None
@@ -61,7 +62,7 @@ class StartNotes:
         because Slurm does not run it."""
         path = self.directory / str(name)
         try:
-            if not any(_is_id(entry) or entry.endswith(_END_MARK) for entry in self._entries()):
+            if not any(is_number(entry) or entry.endswith(_END_MARK) for entry in self._entries()):
                 return False
             path.symlink_to(_CLOSED)
             with opened(self.directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
@@ -96,7 +97,7 @@ class StartNotes:
             if number % _AT_ONCE == 0:
                 yield
             path = self.directory / entry
-            about = (self._target(path) or "") if _is_id(entry) else entry
+            about = (self._target(path) or "") if is_number(entry) else entry
             name = read_name(about) or read_name(about.rpartition(".")[0])
             with suppress(OSError):
                 if name not in known and path.lstat().st_mtime < oldest:
@@ -112,7 +113,3 @@ class StartNotes:
         with suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
                 yield entry.name
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 18
