@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -166,6 +167,30 @@ def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
     assert instance.output(1).count("/dev/pts/") == 2
     left = instance.work / "state" / "drfd"
     wait_for("nothing left", lambda: not [*left.glob("*/*/*")])
+
+
+@pytest.mark.parametrize("words", [("submit", "--pty"), ("run",)])
+def test_the_job_goes_on_when_its_window_closes_at_once(
+    sit: Sit, instance: Instance, words: tuple[str, ...]
+) -> None:
+    """The program in front of a window is often its session leader: when that ends, the kernel
+    hangs up who is still there. What keeps the job's terminal is only beginning then."""
+    slow = (
+        "import os, time\n"
+        "fork = os.fork\n"
+        "os.fork = lambda: fork() or time.sleep(0.5) or 0\n"
+        "from drfd_cli.start import main\n"
+        "main()\n"
+    )
+    terminal = sit(sys.executable, "-c", slow, *words, "--", "sh", "-c", "echo up; read x")
+    if words == ("run",):
+        terminal.sees("up")
+        terminal.type(b"\r~d")
+    assert terminal.ends() == 0
+    again = sit(DRF, "attach", "1")
+    again.sees("up")
+    again.type(b"\r")
+    assert again.ends() == 0
 
 
 def test_a_detached_job_has_its_terminal_in_its_next_run_too(sit: Sit, instance: Instance) -> None:

@@ -229,9 +229,8 @@ def _submitted(
     except OSError as error:
         attach_socket.close()
         client.request("cancel", select={"ids": [reply["id"]]})
-        raise Refused(
-            "no-output", f"cannot write {error.filename}: {error.strerror}; the job is cancelled"
-        ) from None
+        what = f"cannot write {error.filename}" if error.filename else "cannot open a terminal"
+        raise Refused("no-output", f"{what}: {error.strerror}; the job is cancelled") from None
     return reply
 
 

@@ -49,8 +49,10 @@ _NEVER_S = 30.0
 #: Seconds that a visitor may take to leave when another one comes.
 _ANSWER_S = 1
 _BACKLOG = 4
-#: Signals that drf has caught while the terminal was in front of it.
-_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+#: Signals by which the kernel tells the processes at a terminal what has become of it.
+_OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP)
+#: Other signals that drf has caught while the terminal was in front of it.
+_CAUGHT = (signal.SIGTERM, signal.SIGWINCH, signal.SIGCONT)
 
 
 def place_of(attach_path: str) -> str:
@@ -77,24 +79,16 @@ def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: En
     goes to. Raises OSError if the path cannot be written; nothing has changed then."""
     path = _output_path(client, job_id)
     file = _open_output(path)
-    if not os.fork():
-        keeper = TerminalKeeper(pty.alone(), watch, file, place_of(entrance.path), entrance)
-        pty.release()
-        _run(keeper)
-    os.close(file)
+    _leave(TerminalKeeper(pty.alone(), watch, file, place_of(entrance.path), entrance))
     return path
 
 
 def keep_from_the_start(client: Connection, entrance: Entrance, job_id: int) -> None:
     """Fork a process that gives the job a terminal when it starts, and keeps it. Raises OSError."""
     file = _open_output(_output_path(client, job_id))
-    if os.fork():
-        os.close(file)
-        # What it listens on is the other process's from now on.
-        return
     watch = Watch(client.another(), job_id, attended=True)
     watch.is_patient = True
-    _run(TerminalKeeper(Pty(), watch, file, place_of(entrance.path), entrance))
+    _leave(TerminalKeeper(Pty(), watch, file, place_of(entrance.path), entrance))
 
 
 def _output_path(client: Connection, job_id: int) -> str:
@@ -113,19 +107,50 @@ def _open_output(path: str) -> int:
     return os.open(path, flags, 0o666)
 
 
+def _leave(keeper: TerminalKeeper) -> None:
+    """Leave the terminal to a process in the background. Whoever comes from now on is served by it.
+    Raises OSError; nothing has changed then."""
+    keeper.listen()
+    try:
+        if _fork_apart():
+            _run(keeper)
+    except OSError:
+        keeper.stop_listening()
+        raise
+    finally:
+        keeper.release()
+
+
+def _fork_apart() -> bool:
+    """Fork a process that no signal of this one's terminal ends, and return whether this is it.
+
+    The kernel hangs up the terminal's whole foreground process group when its session leader ends
+    (setsid(2), tty_ioctl(4)). That may be this process, as in a window that was opened for one
+    command, and it may end before the other one has run at all. Therefore the signals are blocked
+    until the other process has left the session.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_OF_TERMINALS, *_CAUGHT))
+    try:
+        if os.fork():
+            return False
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        for number in _CAUGHT:
+            signal.signal(number, signal.SIG_DFL)
+        for number in _OF_TERMINALS:
+            # Also one that has been sent to it meanwhile.
+            signal.signal(number, signal.SIG_IGN)
+        return True
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run(keeper: TerminalKeeper) -> NoReturn:
     """Keep the terminal in this process, which has just been forked, and end it."""
     try:
-        signal.set_wakeup_fd(-1)
-        for number in _CAUGHT:
-            signal.signal(number, signal.SIG_DFL)
-        # The process must survive the hang-up of the shell.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         for each in (0, 1, 2):
             os.dup2(null, each)
-        keeper.listen()
         keeper.keep()
     finally:
         keeper.close()
@@ -241,13 +266,21 @@ class TerminalKeeper:
                 # The disk is full: the output is lost, but the job does not block.
                 continue
 
+    def release(self) -> None:
+        """Close what another process has open, too, and goes on with."""
+        os.close(self._file)
+        self._pty.release()
+        if self._listener is not None:
+            self._listener.close()
+
+    def stop_listening(self) -> None:
+        """Let no visitor find this place any more."""
+        if self._listener is not None:
+            _try_removing(os.unlink, self._place)
+
     def close(self) -> None:
         self._entrance.close()
-        if self._listener is not None:
-            try:
-                os.unlink(self._place)
-            except OSError:
-                pass
+        self.stop_listening()
 
 
 def _tidy(directory: str) -> None:
