@@ -18,9 +18,9 @@ from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import SECRET_NAME
 from drfd.launcher.runner import inheritance
 from drfd.launcher.signatures import SigningKeys
+from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.server import SlurmLauncher
-from drfd.launcher.slurm.start_notes import StartNotes
-from drfd.launcher.slurm.submission import is_there
+from drfd.launcher.slurm.submitting.preparation import is_there
 from drfd.linux import service
 from drfd.linux.service import Service
 from drfd.linux.unix_sockets import at_socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from drfd.launcher.slurm.daemon_process import running_process
+from drfd.launcher.slurm.watching.daemon_process import running_process
 from launcher.rig import until
 
 

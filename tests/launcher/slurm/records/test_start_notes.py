@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.slurm.mapping import Name
-from drfd.launcher.slurm.start_notes import StartNotes
+from drfd.launcher.slurm.records.start_notes import StartNotes
 
 FIRST, RETRY = Name("a" * 32, (12, 1)), Name("a" * 32, (12, 2))
 DAY_S = 24 * 3600.0

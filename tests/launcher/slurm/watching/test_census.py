@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.slurm.census import Census, Shown
 from drfd.launcher.slurm.commands import Commands
+from drfd.launcher.slurm.watching.census import Census, Shown
 
 FIRST, SECOND, OTHER = (1, 1), (2, 1), (3, 1)
 SHOWN = {FIRST: Shown(11, "n1"), SECOND: Shown(12, "n1"), OTHER: Shown(13, "n2")}

@@ -1,0 +1,1 @@
+"""From the order to a job in Slurm's queue."""

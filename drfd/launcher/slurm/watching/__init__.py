@@ -1,0 +1,1 @@
+"""What is known of Slurm itself: its nodes, and the slurmctld that shows them."""
