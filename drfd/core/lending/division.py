@@ -102,6 +102,9 @@ def _among(children: Sequence[Node], amount: float) -> list[float]:
     # Between these levels the sum is a straight line.
     turns = sorted({level for child in children for level in _turns(child)})
     at = bisect_left(turns, True, key=lambda level: total(level) >= amount)
+    if at == len(turns):
+        # Of large amounts, such as bytes, the last turn may be a rounding error below the sum.
+        return [child.most for child in children]
     level = turns[at]
     before = _sum(child.at(level, with_jump=False) for child in children)
     if before >= amount:

@@ -61,6 +61,16 @@ def test_those_at_one_level_share_what_raises_none_of_them() -> None:
     assert parts(pool(1, a, b), 0.3) == [0.2, 0.1]
 
 
+def test_an_amount_that_only_rounding_keeps_below_what_all_could_use_is_divided() -> None:
+    """Seen with rates of disks, whose bytes are large numbers."""
+    entitled = (28611927537.858997, 46165291038.90813, 54894179016.156235, 40296529862.360504)
+    most = (31585522590.339573, 54641587837.25303, 11757857238.181955, 6629756420.918114)
+    ends = zip(entitled, most, strict=True)
+    leaves = [leaf(part, (job, 0, end)) for job, (part, end) in enumerate(ends)]
+    found = divide(pool(1, *leaves), 104614724086.69267)
+    assert list(found.values()) == pytest.approx(most)
+
+
 def test_a_pool_counts_as_one_among_its_siblings() -> None:
     inner = pool(0.5, leaf(0.25, (1, 0, 1)), leaf(0.25, (2, 0, 1)))
     assert parts(pool(1, inner, leaf(0.5, (3, 0, 1))), 1) == [0.25, 0.25, 0.5]
