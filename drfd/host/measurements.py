@@ -11,7 +11,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +28,10 @@ _ARC = Path("/proc/spl/kstat/zfs/arcstats")
 #: Columns of a line of /proc/stat: user, system, irq, softirq (proc(5)). Not nice: such processes
 #: get only time that no other process wants.
 _BUSY = (0, 2, 5, 6)
+_NICED = 1
+#: Words after the name in /proc/PID/stat: utime, stime, cutime, cstime.
+_TIMES = slice(11, 15)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,7 @@ def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
             available = min(available, limit - (kept_memory(directory) or 0))
     return MachineUse(
         mono_s=time.monotonic(),
-        cpu_s=read_busy_s(),
+        cpu_s=read_cpu_times().busy_s,
         memory_bytes=max(0, total - available),
     )
 
@@ -108,17 +114,24 @@ def spare_arc(arcstats: str) -> int:
     return max(0, int(stats.get("size", "0")) - int(stats.get("c_min", "0")))
 
 
-def busy_s(stat: str, cpus: set[int]) -> float:
-    """Return the CPU time of these CPUs since boot, without that of niced processes.
+class CpuTimes(NamedTuple):
+    """CPU time since boot, in seconds."""
 
-    `stat` is the text of /proc/stat.
-    """
-    ticks = 0
+    #: Without that of niced processes.
+    busy_s: float
+    #: Of niced processes.
+    niced_s: float
+
+
+def cpu_times(stat: str, cpus: set[int]) -> CpuTimes:
+    """Return the CPU time of these CPUs. `stat` is the text of /proc/stat."""
+    busy = niced = 0
     for line in stat.splitlines():
         name, *numbers = line.split()
         if name.startswith("cpu") and name != "cpu" and int(name[3:]) in cpus:
-            ticks += sum(int(numbers[at]) for at in _BUSY)
-    return ticks / os.sysconf("SC_CLK_TCK")
+            busy += sum(int(numbers[at]) for at in _BUSY)
+            niced += int(numbers[_NICED])
+    return CpuTimes(busy / _TICKS_PER_S, niced / _TICKS_PER_S)
 
 
 def own_memory_limit(proc_self_cgroup: str = "/proc/self/cgroup") -> int:
@@ -251,9 +264,41 @@ def disk_counters(mounts: Mapping[str, str], cgroup: str) -> dict[str, tuple[int
     return _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _each_io_service)
 
 
-def read_busy_s() -> float:
-    """Return the processor time since boot of the CPUs that this process may use."""
-    return busy_s(Path("/proc/stat").read_text(), os.sched_getaffinity(0))
+def read_cpu_times() -> CpuTimes:
+    """Return the CPU time of the CPUs that this process may use."""
+    return cpu_times(Path("/proc/stat").read_text(), os.sched_getaffinity(0))
+
+
+def niced_processes(mounts: Mapping[str, str], cgroup: str) -> dict[int, float]:
+    """Return the CPU time of each niced process of one attempt, by pid, with that of its children
+    that have ended; infinite where it is hidden. No kernel before Linux 6.13 counts it by cgroup,
+    and none with version 1."""
+    pids = _read(mounts, "cpu", cgroup, "cgroup.procs", str.split)
+    found = {}
+    for pid in map(int, pids or ()):
+        with suppress(ProcessLookupError):
+            # A system call for each process costs a tenth of a file.
+            if os.getpriority(os.PRIO_PROCESS, pid) > 0:
+                found[pid] = _with_children_s(pid)
+    return found
+
+
+def niced_between(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Return the CPU time of an attempt's niced processes between two readings, at most: infinite
+    if one is hidden. What ended processes had used counts once more with their parent's."""
+    return sum(
+        now_s if now_s == inf else max(0.0, now_s - before.get(pid, 0.0))
+        for pid, now_s in after.items()
+    )
+
+
+def _with_children_s(pid: int) -> float:
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        # It has ended just now, or /proc is mounted with hidepid (proc(5)).
+        return inf
+    return sum(map(int, words[_TIMES])) / _TICKS_PER_S
 
 
 def peak_memory(mounts: Mapping[str, str], cgroup: str) -> int | None:

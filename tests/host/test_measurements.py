@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
 import psutil
@@ -17,9 +18,11 @@ from drfd.core.decisions.outcome import Sample
 from drfd.core.model.job import Usage
 from drfd.host import measurements
 from drfd.host.measurements import (
-    busy_s,
+    cpu_times,
     default_reserve,
     disk_counters,
+    niced_between,
+    niced_processes,
     own_memory_limit,
     peak_memory,
     read_machine,
@@ -453,8 +456,40 @@ ctxt 5
 
 
 def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting() -> None:
-    assert busy_s(STAT, {0}) * os.sysconf("SC_CLK_TCK") == 125
-    assert busy_s(STAT, {0, 1, 2}) * os.sysconf("SC_CLK_TCK") == 125 + 1250
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert cpu_times(STAT, {0}) == pytest.approx((125 * tick_s, 7000 * tick_s))
+    assert cpu_times(STAT, {0, 1, 2}) == pytest.approx(((125 + 1250) * tick_s, 7000 * tick_s))
+
+
+def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_children(
+    tmp_path: Path,
+) -> None:
+    spin = "import time\nwhile time.process_time() < 0.1: pass\n"
+    wait = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spin!r}])\n"
+    niced = subprocess.Popen(
+        [sys.executable, "-c", f"import os; os.nice(3)\n{wait}print(flush=True); input()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with niced:
+        assert niced.stdout is not None
+        niced.stdout.readline()
+        job, gone = tmp_path / "drfd/1.1", 1 << 22
+        job.mkdir(parents=True)
+        (job / "cgroup.procs").write_text(f"{os.getpid()}\n{niced.pid}\n{gone + 1}\n")
+        for mounts in ({"cpu": str(tmp_path)}, {"cgroup2": str(tmp_path)}):
+            found = niced_processes(mounts, "drfd/1.1")
+            assert list(found) == [niced.pid]
+            assert 0.1 <= found[niced.pid] < 60
+        niced.communicate(b"\n")
+    assert niced_processes({"cpu": str(tmp_path)}, "drfd/1.1") == {}
+    assert niced_processes({"cpu": str(tmp_path)}, "drfd/2.1") == {}
+
+
+def test_a_niced_process_that_is_new_counts_as_a_whole_and_a_hidden_one_without_end() -> None:
+    assert niced_between({1: 5.0, 2: 1.0}, {1: 5.5, 3: 2.0}) == 2.5
+    assert niced_between({1: 5.0}, {1: 4.0}) == 0, "another process has the number"
+    assert niced_between({1: inf}, {1: inf}) == inf
+    assert niced_between({1: inf}, {1: 3.0}) == 0
 
 
 def test_memory_that_a_process_takes_is_in_use_and_page_cache_is_not(tmp_path: Path) -> None:

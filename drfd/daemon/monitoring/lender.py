@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Resources
@@ -30,7 +31,13 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
 from drfd.daemon.monitoring.meter import Meter
-from drfd.host.measurements import CpuCounters, cpu_counters, read_busy_s
+from drfd.host.measurements import (
+    CpuCounters,
+    cpu_counters,
+    niced_between,
+    niced_processes,
+    read_cpu_times,
+)
 
 log = logging.getLogger("drfd")
 
@@ -45,6 +52,8 @@ _CORES = 0
 _Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Place]]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
+#: Cores that niced processes use, of whomever, from which on it is found out whose they are.
+_SOME_NICED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +71,13 @@ class Reading(NamedTuple):
 
     mono_s: float
     attempts: Mapping[AttemptKey, CpuCounters]
-    #: Of all processes since boot, on the CPUs that are given out, and their number.
+    #: Of all processes since boot, without niced ones, on the CPUs that are given out, and their
+    #: number.
     busy_s: float
     cpus: int
+    #: Of all niced processes since boot, on these CPUs, and of those of attempts, by pid.
+    niced_s: float = 0.0
+    niced: Mapping[AttemptKey, Mapping[int, float]] = MappingProxyType({})
 
 
 @dataclass
@@ -89,6 +102,8 @@ class Lender:
     _unsure: set[AttemptKey] = field(default_factory=set)
     #: The use by processes outside drfd at the latest step, in cores.
     _outside: float = 0.0
+    #: Whether niced processes have used some at the latest step.
+    _sees_niced: bool = False
     _places: Places = field(init=False)
     #: The arguments of `find_rivals` for the latest judgement, and its result once it is asked for.
     _judged: _Judged | None = None
@@ -149,7 +164,9 @@ class Lender:
             self._take_back(send)
             return
         watched = {key: cgroup for key, cgroup, _ in self.meter.watched_attempts() if cgroup}
-        reading = await asyncio.to_thread(read_counters, dict(self.meter.mounts), watched)
+        reading = await asyncio.to_thread(
+            read_counters, dict(self.meter.mounts), watched, finds_niced=self._sees_niced
+        )
         self.take(reading, send)
 
     def take(self, reading: Reading, send: Send) -> None:
@@ -158,6 +175,8 @@ class Lender:
         before, self._before = self._before, reading
         if before is None or not 0 < reading.mono_s - before.mono_s < STALE_S:
             return
+        niced = (reading.niced_s - before.niced_s) / (reading.mono_s - before.mono_s)
+        self._sees_niced = niced > _SOME_NICED
         jobs = self._borrowers(before, reading)
         if jobs:
             machine = self._machine_between(before, reading)
@@ -200,7 +219,10 @@ class Lender:
     def _machine_between(self, before: Reading, after: Reading) -> Machine:
         """Return what there is to lend from."""
         span_s = after.mono_s - before.mono_s
-        all_of_it = max(0.0, after.busy_s - before.busy_s) / span_s
+        # The kernel gives a job's niced processes as much of what others want as all others of the
+        # job, by its weight. So only those outside are no load.
+        niced_s = min(max(0.0, after.niced_s - before.niced_s), _niced_by_jobs_s(before, after))
+        all_of_it = (max(0.0, after.busy_s - before.busy_s) + niced_s) / span_s
         # What a job has used that has just been started is all its own; of one that has just ended
         # nothing is known, and counts as outside: hence the smaller of two readings.
         by_jobs = sum(
@@ -286,12 +308,33 @@ class Lender:
         return replace(loan, rivals=self._rivals.get((job.spec.user, job.spec.leaf), NO_RIVALS))
 
 
-def read_counters(mounts: Mapping[str, str], watched: Mapping[AttemptKey, str]) -> Reading:
-    """Read the counters of these cgroups, and of the machine."""
+def _niced_by_jobs_s(before: Reading, after: Reading) -> float:
+    """Return the processor time of niced processes of jobs in between, at most."""
+    found = 0.0
+    for key, processes in after.niced.items():
+        last = after.attempts.get(key, _NONE)
+        used_s = max(0.0, last.cpu_s - before.attempts.get(key, _NONE).cpu_s)
+        found += min(used_s, niced_between(before.niced.get(key, {}), processes))
+    return found
+
+
+def read_counters(
+    mounts: Mapping[str, str], watched: Mapping[AttemptKey, str], *, finds_niced: bool = False
+) -> Reading:
+    """Read the counters of these cgroups, and of the machine; with `finds_niced` also those of
+    niced processes in these cgroups."""
+    niced = {
+        key: processes
+        for key, cgroup in (watched.items() if finds_niced else ())
+        if (processes := niced_processes(mounts, cgroup))
+    }
     found = {key: cpu_counters(mounts, cgroup) for key, cgroup in watched.items()}
+    mono_s, (busy_s, niced_s) = time.monotonic(), read_cpu_times()
     return Reading(
-        time.monotonic(),
+        mono_s,
         {key: counters for key, counters in found.items() if counters is not None},
-        read_busy_s(),
+        busy_s,
         len(os.sched_getaffinity(0)),
+        niced_s,
+        niced,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,9 @@ class World:
     sent: list[tuple[AttemptKey, int]] = field(default_factory=list)
     mono_s: float = 100.0
     busy_s: float = 0.0
+    niced_s: float = 0.0
+    #: Of niced processes of jobs, by pid.
+    niced: dict[AttemptKey, dict[int, float]] = field(default_factory=dict)
     counters: dict[AttemptKey, CpuCounters] = field(default_factory=dict)
     lender: Lender = field(init=False)
 
@@ -65,18 +69,22 @@ class World:
         self.counters[job_id, 1] = CpuCounters(0.0, 0)
         return self.bench.job(job_id)
 
-    def second(self, *use: tuple[Job, float, bool], outside: float = 0.0) -> dict[int, int]:
+    def second(
+        self, *use: tuple[Job, float, bool], outside: float = 0.0, niced: float = 0.0
+    ) -> dict[int, int]:
         """Let a second pass with this use, by job: cores, and whether its ceiling has held it back.
-        Returns the ceilings that were sent."""
+        So much of all use is that of niced processes. Returns the ceilings that were sent."""
         self.mono_s += 1
-        self.busy_s += outside + sum(cores for _, cores, _ in use)
+        self.busy_s += outside + sum(cores for _, cores, _ in use) - niced
+        self.niced_s += niced
         for job, cores, throttled in use:
             before = self.counters[job.id, 1]
             self.counters[job.id, 1] = CpuCounters(
                 before.cpu_s + cores, before.throttled + throttled
             )
         self.sent.clear()
-        reading = Reading(self.mono_s, dict(self.counters), self.busy_s, 9)
+        found = {key: dict(processes) for key, processes in self.niced.items()}
+        reading = Reading(self.mono_s, dict(self.counters), self.busy_s, 9, self.niced_s, found)
         self.lender.take(reading, self._send)
         return {key[0]: milli for key, milli in self.sent}
 
@@ -160,6 +168,55 @@ def test_load_from_outside_comes_first_unless_it_is_not_considered(
     loan = world.lender.loan(job)
     assert loan is not None
     assert 2000 < loan.ceiling_milli <= most
+
+
+def test_load_from_outside_is_seen_beside_a_job_that_is_niced() -> None:
+    """The kernel gives the job as much of what those outside want as if it were not."""
+    world = World(Bench(replace(rules(), beside=Resources())))
+    job = world.start(2, 9)
+    for _ in range(6):
+        world.niced = {(job.id, 1): {7: 2.0 * world.mono_s, 8: 0.1}}
+        world.second((job, 2, True), outside=5, niced=2)
+    assert 2000 < world.lender.loans[job.id, 1].ceiling_milli <= 3000
+
+
+def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -> None:
+    world = World(Bench(replace(rules(), beside=Resources())))
+    job, other = world.start(2, 9), world.start(1, None)
+    for _ in range(6):
+        # One of them is hidden, so all that its job uses may be niced.
+        world.niced = {(job.id, 1): {7: 0.25 * world.mono_s}, (other.id, 1): {9: inf}}
+        world.second((job, 3, True), (other, 0.25, False), outside=5, niced=5.5)
+    assert world.lender.loans[job.id, 1].ceiling_milli > 8000
+
+
+def test_jobs_that_are_niced_fill_a_machine_like_others() -> None:
+    world = World()
+    neighbour, job = world.start(1, 9), world.start(4, 9)
+    for _ in range(6):
+        world.niced = {
+            (neighbour.id, 1): {7: 6.5 * world.mono_s},
+            (job.id, 1): {8: 2.5 * world.mono_s},
+        }
+        world.second((neighbour, 6.5, True), (job, 2.5, False), niced=9)
+    assert world.lender.loans[neighbour.id, 1].ceiling_milli <= 5000
+
+
+def test_niced_processes_are_looked_for_only_while_some_are_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def read(*found: Any, finds_niced: bool) -> Reading:
+        asked.append(finds_niced)
+        world.mono_s += 1
+        world.niced_s += (0.0, 0.5, 0.5, 0.0, 0.0)[len(asked) - 1]
+        return Reading(world.mono_s, {}, 0.0, 9, world.niced_s)
+
+    monkeypatch.setattr(lender, "read_counters", read)
+    for _ in range(5):
+        asyncio.run(world.lender._step())
+    assert asked == [False, False, True, True, False]
 
 
 def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
