@@ -49,6 +49,8 @@ class MachineUse:
     cpu_s: float
     #: Memory in use, without page cache and all else that the kernel can reclaim at once.
     memory_bytes: int
+    #: CPU time of niced processes since boot.
+    niced_s: float = 0.0
 
 
 def read_machine() -> Machine:
@@ -68,10 +70,12 @@ def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
         if limit < memory.total:
             total = min(total, limit)
             available = min(available, limit - (kept_memory(directory) or 0))
+    busy_s, niced_s = read_cpu_times()
     return MachineUse(
         mono_s=time.monotonic(),
-        cpu_s=read_cpu_times().busy_s,
+        cpu_s=busy_s,
         memory_bytes=max(0, total - available),
+        niced_s=niced_s,
     )
 
 

@@ -30,7 +30,7 @@ from drfd.core.model.ranges import most_cores_here
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
-from drfd.daemon.monitoring.meter import Meter
+from drfd.daemon.monitoring.meter import SOME_NICED, Meter
 from drfd.host.measurements import (
     CpuCounters,
     cpu_counters,
@@ -52,8 +52,6 @@ _CORES = 0
 _Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Place]]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
-#: Cores that niced processes use, of whomever, from which on it is found out whose they are.
-_SOME_NICED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +174,7 @@ class Lender:
         if before is None or not 0 < reading.mono_s - before.mono_s < STALE_S:
             return
         niced = (reading.niced_s - before.niced_s) / (reading.mono_s - before.mono_s)
-        self._sees_niced = niced > _SOME_NICED
+        self._sees_niced = niced > SOME_NICED
         jobs = self._borrowers(before, reading)
         if jobs:
             machine = self._machine_between(before, reading)

@@ -47,6 +47,8 @@ PERIOD_S = 2.0
 _LEAST_SPAN_S = 1.0
 #: Seconds after which a reading of GPUs no longer tells the present use.
 GPUS_STALE_S = 10.0
+#: Cores that niced processes use, of whomever, from which on it is found out whose they are.
+SOME_NICED = 0.05
 #: Points of a saved curve, at most: of an ended job, and of a running one.
 ENDED_POINTS, RUNNING_POINTS = 32, 128
 #: Points that a curve needs to be saved at its job's end: there may be many very short jobs.
@@ -102,6 +104,10 @@ class _Watched:
     peak_bytes: int = 0
     #: The most processor time of any sample: without a cgroup, ended processes no longer count.
     cpu_s: float = 0.0
+    #: The processor time of its niced processes in the latest sample, by pid, and what they have
+    #: used between samples, at most.
+    niced: Mapping[int, float] = field(default_factory=dict)
+    niced_s: float = 0.0
     #: Memory in the samples of the running attempt: sum, number of samples, highest.
     memory_sum: int = 0
     memory_count: int = 0
@@ -127,6 +133,14 @@ class _Watched:
         peak = sample.memory_bytes if peak_bytes is None else peak_bytes
         self.peak_bytes = max(self.peak_bytes, peak or 0)
         self.cpu_s = max(self.cpu_s, sample.cpu_s or 0.0)
+
+    def note_niced(self, niced: Mapping[int, float], cpu_s: float | None) -> None:
+        """Count what niced processes have used since the sample before, to be called before the
+        sample with `cpu_s` is added."""
+        if niced:
+            used_s = max(0.0, (cpu_s or 0.0) - self.cpu_s)
+            self.niced_s += min(used_s, measurements.niced_between(self.niced, niced))
+        self.niced = niced
 
     def note_memory(self) -> None:
         """Count the memory of the latest sample, which is of a running job."""
@@ -168,6 +182,8 @@ class Meter:
     mounts: Mapping[str, str] = field(default_factory=dict)
     #: Whether disk rates are judged here although jobs have cgroups.
     judges_io: bool = False
+    #: Whether niced processes of jobs are looked for, because there are some on the machine.
+    finds_niced: bool = False
     _watched: dict[AttemptKey, _Watched] = field(default_factory=dict)
     #: Of attempts before the start of this process, too, which may have ended meanwhile.
     _gpu_tallies: dict[AttemptKey, GpuTally] = field(default_factory=dict)
@@ -175,6 +191,7 @@ class Meter:
     _lent_tallies: dict[AttemptKey, LentTally] = field(default_factory=dict)
     #: Processor time of all removed attempts.
     _removed_cpu_s: float = 0.0
+    _removed_niced_s: float = 0.0
     #: Whether it has been logged that usage may not be read.
     _logged_refusal: bool = False
 
@@ -192,10 +209,16 @@ class Meter:
         watched = self._watched.pop(key, None)
         if watched is not None:
             self._removed_cpu_s += watched.cpu_s
+            self._removed_niced_s += watched.niced_s
 
     def jobs_cpu_s(self) -> float:
         """Return the processor time of all attempts ever watched, as of their latest samples."""
         return self._removed_cpu_s + sum(each.cpu_s for each in self._watched.values())
+
+    def jobs_niced_s(self) -> float:
+        """Return the part of `jobs_cpu_s` that was used by niced processes, as far as it is known,
+        and at most."""
+        return self._removed_niced_s + sum(each.niced_s for each in self._watched.values())
 
     def jobs_memory_bytes(self) -> int:
         """Return the memory of all watched attempts, as of their latest samples."""
@@ -243,6 +266,10 @@ class Meter:
         if self.judges_io:
             seen = measurements.sample_processes(watched.runner_pid, sample.mono_s)
             sample = replace(sample, read_bytes=seen.read_bytes, written_bytes=seen.written_bytes)
+        niced = {}
+        if self.finds_niced:
+            niced = measurements.niced_processes(self.mounts, watched.cgroup)
+        watched.note_niced(niced, sample.cpu_s)
         watched.add(sample, measurements.peak_memory(self.mounts, watched.cgroup))
         return judge_io(job, list(watched.samples)) if self.judges_io else None
 
@@ -590,6 +617,7 @@ class ExternalUsage:
     meter: Meter
     _before: MachineUse | None = None
     _own_cpu_s: float = 0.0
+    _own_niced_s: float = 0.0
 
     def update(self, first: MachineUse, last: MachineUse) -> Resources | None:
         """Return the external usage since the last call, or None at the first. `first` and `last`
@@ -597,9 +625,14 @@ class ExternalUsage:
         releases during the round is then not taken for external."""
         before, self._before = self._before, last
         own_before_s, self._own_cpu_s = self._own_cpu_s, self.meter.jobs_cpu_s() + _controller_s()
+        niced_before_s, self._own_niced_s = self._own_niced_s, self.meter.jobs_niced_s()
         if before is None or last.mono_s <= before.mono_s:
             return None
-        cpu_s = last.cpu_s - before.cpu_s - (self._own_cpu_s - own_before_s)
+        niced_s = last.niced_s - before.niced_s
+        self.meter.finds_niced = niced_s / (last.mono_s - before.mono_s) > SOME_NICED
+        # The machine's use is without that of niced processes, and our own is with it.
+        own_niced_s = max(0.0, min(niced_s, self._own_niced_s - niced_before_s))
+        cpu_s = last.cpu_s + own_niced_s - before.cpu_s - (self._own_cpu_s - own_before_s)
         memory_bytes = min(first.memory_bytes, last.memory_bytes) - self.meter.jobs_memory_bytes()
         return Resources(
             cores_milli=max(0, round(cpu_s * 1000 / (last.mono_s - before.mono_s))),

@@ -10,6 +10,7 @@ import pytest
 from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.monitoring.meter import ExternalUsage, Meter
+from drfd.host import measurements
 from drfd.host.measurements import MachineUse
 from fakes import GIB, spec
 
@@ -34,8 +35,8 @@ def write(tmp_path: Path, cpu_ns: int, rss: int) -> None:
     (directory / "memory.stat").write_text(f"total_rss {rss}\n")
 
 
-def used(mono_s: float, cpu_s: float, memory_bytes: int = 0) -> MachineUse:
-    return MachineUse(mono_s=mono_s, cpu_s=cpu_s, memory_bytes=memory_bytes)
+def used(mono_s: float, cpu_s: float, memory_bytes: int = 0, *, niced_s: float = 0.0) -> MachineUse:
+    return MachineUse(mono_s=mono_s, cpu_s=cpu_s, memory_bytes=memory_bytes, niced_s=niced_s)
 
 
 def update(external: ExternalUsage, now: MachineUse) -> Resources | None:
@@ -60,6 +61,33 @@ def test_what_the_jobs_use_is_not_from_outside(meter: Meter, tmp_path: Path) -> 
     # This very process has used a little too, and is no load from outside.
     assert 1900 <= found.cores_milli <= 2000
     assert found.memory_bytes == 2 * GIB
+
+
+def test_a_niced_job_hides_no_load_from_outside_and_niced_programs_are_none(
+    meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's use is without that of niced processes."""
+    niced = {7: 10.0}
+    monkeypatch.setattr(measurements, "niced_processes", lambda mounts, cgroup: dict(niced))
+    external = ExternalUsage(meter)
+    write(tmp_path, cpu_ns=0, rss=0)
+    meter.sample(JOB)
+    update(external, used(100, 5000))
+    update(external, used(102, 5000, niced_s=1))
+    assert meter.finds_niced, "somebody is niced: it is found out whether the job is"
+    meter.sample(JOB)
+    niced[7] += 2
+    write(tmp_path, cpu_ns=2_000_000_000, rss=0)
+    meter.sample(JOB)
+    outside = update(external, used(104, 5002, niced_s=5))
+    assert outside is not None
+    assert 900 <= outside.cores_milli <= 1000
+    niced.clear()
+    write(tmp_path, cpu_ns=4_000_000_000, rss=0)
+    meter.sample(JOB)
+    assert update(external, used(106, 5004, niced_s=9)) == Resources()
+    update(external, used(108, 5004, niced_s=9))
+    assert not meter.finds_niced
 
 
 def test_the_time_of_jobs_that_have_come_and_gone_between_two_looks_is_theirs(
