@@ -28,7 +28,7 @@ _ARC = Path("/proc/spl/kstat/zfs/arcstats")
 #: Columns of a line of /proc/stat: user, system, irq, softirq (proc(5)). Not nice: such processes
 #: get only time that no other process wants.
 _BUSY = (0, 2, 5, 6)
-_NICED = 1
+_NICED, _STOLEN = 1, 7
 #: Words after the name in /proc/PID/stat: utime, stime, cutime, cstime.
 _TIMES = slice(11, 15)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -70,12 +70,12 @@ def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
         if limit < memory.total:
             total = min(total, limit)
             available = min(available, limit - (kept_memory(directory) or 0))
-    busy_s, niced_s = read_cpu_times()
+    times = read_cpu_times()
     return MachineUse(
         mono_s=time.monotonic(),
-        cpu_s=busy_s,
+        cpu_s=times.busy_s,
         memory_bytes=max(0, total - available),
-        niced_s=niced_s,
+        niced_s=times.niced_s,
     )
 
 
@@ -125,17 +125,20 @@ class CpuTimes(NamedTuple):
     busy_s: float
     #: Of niced processes.
     niced_s: float
+    #: That a hypervisor has given to other machines while processes here wanted it.
+    stolen_s: float
 
 
 def cpu_times(stat: str, cpus: set[int]) -> CpuTimes:
     """Return the CPU time of these CPUs. `stat` is the text of /proc/stat."""
-    busy = niced = 0
+    busy = niced = stolen = 0
     for line in stat.splitlines():
         name, *numbers = line.split()
         if name.startswith("cpu") and name != "cpu" and int(name[3:]) in cpus:
             busy += sum(int(numbers[at]) for at in _BUSY)
             niced += int(numbers[_NICED])
-    return CpuTimes(busy / _TICKS_PER_S, niced / _TICKS_PER_S)
+            stolen += int(numbers[_STOLEN])
+    return CpuTimes(busy / _TICKS_PER_S, niced / _TICKS_PER_S, stolen / _TICKS_PER_S)
 
 
 def own_memory_limit(proc_self_cgroup: str = "/proc/self/cgroup") -> int:

@@ -41,7 +41,7 @@ class Machine:
     capacity: float
     #: The use by processes outside drfd, beyond what the machine has besides its capacity.
     outside: float
-    #: The part of all cores that is in use, by whomever.
+    #: The part of all cores that is in use, by whomever, or that a hypervisor withholds.
     busy: float
 
     @property

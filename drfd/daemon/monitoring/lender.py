@@ -76,6 +76,8 @@ class Reading(NamedTuple):
     #: Of all niced processes since boot, on these CPUs, and of those of attempts, by pid.
     niced_s: float = 0.0
     niced: Mapping[AttemptKey, Mapping[int, float]] = MappingProxyType({})
+    #: What a hypervisor has given to other machines since boot, of these CPUs.
+    stolen_s: float = 0.0
 
 
 @dataclass
@@ -221,6 +223,7 @@ class Lender:
         # job, by its weight. So only those outside are no load.
         niced_s = min(max(0.0, after.niced_s - before.niced_s), _niced_by_jobs_s(before, after))
         all_of_it = (max(0.0, after.busy_s - before.busy_s) + niced_s) / span_s
+        stolen = max(0.0, after.stolen_s - before.stolen_s) / span_s
         # What a job has used that has just been started is all its own; of one that has just ended
         # nothing is known, and counts as outside: hence the smaller of two readings.
         by_jobs = sum(
@@ -235,7 +238,8 @@ class Lender:
         return Machine(
             capacity=rules.own_capacity.cores_milli / 1000,
             outside=outside,
-            busy=min(1.0, all_of_it / after.cpus),
+            # What is stolen from a machine that is full, nobody can use.
+            busy=min(1.0, (all_of_it + stolen) / after.cpus),
         )
 
     def _apply(
@@ -327,12 +331,13 @@ def read_counters(
         if (processes := niced_processes(mounts, cgroup))
     }
     found = {key: cpu_counters(mounts, cgroup) for key, cgroup in watched.items()}
-    mono_s, (busy_s, niced_s) = time.monotonic(), read_cpu_times()
+    mono_s, times = time.monotonic(), read_cpu_times()
     return Reading(
         mono_s,
         {key: counters for key, counters in found.items() if counters is not None},
-        busy_s,
+        times.busy_s,
         len(os.sched_getaffinity(0)),
-        niced_s,
+        times.niced_s,
         niced,
+        times.stolen_s,
     )

@@ -38,6 +38,7 @@ class World:
     mono_s: float = 100.0
     busy_s: float = 0.0
     niced_s: float = 0.0
+    stolen_s: float = 0.0
     #: Of niced processes of jobs, by pid.
     niced: dict[AttemptKey, dict[int, float]] = field(default_factory=dict)
     counters: dict[AttemptKey, CpuCounters] = field(default_factory=dict)
@@ -84,7 +85,9 @@ class World:
             )
         self.sent.clear()
         found = {key: dict(processes) for key, processes in self.niced.items()}
-        reading = Reading(self.mono_s, dict(self.counters), self.busy_s, 9, self.niced_s, found)
+        reading = Reading(
+            self.mono_s, dict(self.counters), self.busy_s, 9, self.niced_s, found, self.stolen_s
+        )
         self.lender.take(reading, self._send)
         return {key[0]: milli for key, milli in self.sent}
 
@@ -199,6 +202,15 @@ def test_jobs_that_are_niced_fill_a_machine_like_others() -> None:
             (job.id, 1): {8: 2.5 * world.mono_s},
         }
         world.second((neighbour, 6.5, True), (job, 2.5, False), niced=9)
+    assert world.lender.loans[neighbour.id, 1].ceiling_milli <= 5000
+
+
+def test_a_machine_from_which_the_rest_is_stolen_is_full(world: World) -> None:
+    """So a job that is kept from its floor is left all of it, and others are lent no more."""
+    neighbour, job = world.start(1, 9), world.start(4, 9)
+    for _ in range(6):
+        world.stolen_s += 3
+        world.second((neighbour, 4, True), (job, 2, False))
     assert world.lender.loans[neighbour.id, 1].ceiling_milli <= 5000
 
 
