@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
-from drfd.core.amounts.resources import Resources
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
@@ -487,7 +487,8 @@ class LauncherConnection:
 
     def lend(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
         """Order what a running attempt may use from now on, with the upper ends of its ranges if
-        they are not those of its launch. Disks that `rates` does not name stay."""
+        they are not those of its launch. Without `rates` those of its disks stay; with some, on
+        disks that are not configured any more they are what it holds."""
         job, begun = self._engine.ledger.job(key[0]), self._link.borrowers.get(key)
         demand, disks = job.spec.demand, self._link.settings.disks
         most = most_here(job.spec, self._engine.rules.own_capacity) or demand
@@ -495,11 +496,19 @@ class LauncherConnection:
         ends = ceilings_of(demand, most, disks) or ends
         if begun is not None and not begun.cores_milli:
             begun = dataclasses.replace(begun, cores_milli=ends.cores_milli)
+        limits = disk_limits(rates, disks)
+        if begun is not None and rates != NOTHING:
+            there = {limit.device for limit in limits}
+            gone = (limit.device for limit in begun.disks if limit.device not in there)
+            # Lower than what it holds, which the launcher knows.
+            limits += tuple(
+                protocol.DiskLimit(device=each, read_bps=0, write_bps=0) for each in gone
+            )
         order = protocol.LendOrder(
             id=key[0],
             attempt=key[1],
             cores_milli=cores_milli,
-            disks=disk_limits(rates, disks),
+            disks=limits,
             most=None if ends == begun else ends,
         )
         self.send(protocol.lend_message(order))

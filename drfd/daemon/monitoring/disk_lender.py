@@ -107,9 +107,14 @@ class DiskLender:
             return
         jobs = self._ranged()
         running = {(job.id, job.attempt): job for job, _ in jobs if is_judged(job)}
-        # What stands still, or is about to end, gives its loans back; what cannot be read now
-        # keeps them.
-        self.loans = {key: loans for key, loans in self.loans.items() if key in running}
+        # What stands still, or is about to end, gives its loans back, and of disks that are not
+        # there any more all do; what cannot be read now keeps them.
+        names = {disk.name for disk in self.disks() if disk.devices}
+        self.loans = {
+            key: {flow: loan for flow, loan in loans.items() if flow.disk in names}
+            for key, loans in self.loans.items()
+            if key in running
+        }
         found: dict[AttemptKey, dict[Flow, DiskLoan]] = {}
         for disk in self.disks():
             for direction in ("read", "write") if disk.devices else ():

@@ -388,6 +388,14 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
         await b.quiet()
         (order,) = b.taken()
         assert order["disks"] == most(40)["disks"] and "most" not in order
+        # The disk is on another device, or has another name: on the old one it has its floor.
+        b.link.settings = replace(b.link.settings, disks=[replace(disk, devices=("8:16",))])
+        send((1, 1), 1000, Resources(read_bps=10, write_bps=20))
+        send((1, 1), 1000, NOTHING)
+        await b.quiet()
+        gone = {"device": "8:0", "read_bps": 0, "write_bps": 0}
+        with_rates, without = b.taken()
+        assert gone in with_rates["disks"] and "disks" not in without
 
 
 # -- the greeting ------------------------------------------------------------------------------

@@ -233,6 +233,22 @@ def test_each_disk_is_lent_by_itself() -> None:
     assert not any(loan.is_hungry for loan in loans.values() if loan.flow.disk == "scratch")
 
 
+def test_what_is_lent_of_a_disk_comes_back_when_the_disk_has_another_name() -> None:
+    """What the new name has is given out as a whole."""
+    world = World(Bench(TWO), (DATA, SCRATCH))
+    asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0)))
+    job = world.begin(replace(spec(asks=asks), most=Resources(disks=(("data", 40 * MIB, 0),))))
+    world.second((job, 10))
+    world.second((job, 10))
+    assert world.ceiling(job) == 20
+    world.disks = (replace(DATA, name="home"), SCRATCH)
+    assert world.seconds([(job, 20)]) == [
+        (job.id, Resources(disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0))))
+    ]
+    assert world.lender.of(job) == []
+    assert world.seconds([(job, 20)]) == []
+
+
 def test_two_disks_on_one_device_share_what_was_measured_there() -> None:
     world = World(Bench(TWO), (DATA, replace(SCRATCH, devices=DATA.devices)))
     asks = replace(demand(1, 1), disks=(("data", 10 * MIB, 0), ("scratch", 20 * MIB, 0)))
