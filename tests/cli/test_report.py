@@ -240,6 +240,16 @@ def test_lent_core_hours_have_a_column_where_somebody_was_lent_some(
         assert "LENT" not in drf("report").out
 
 
+def test_a_little_more_use_than_was_declared_is_no_waste_without_a_sign(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    """So much a quota lets through at its edges, and so little is not counted as lent."""
+    sent = {"cores": amount(HOUR, HOUR + HOUR // 1000)}
+    daemon.replies = {"hello": ME, "report": report({**TRAIN, **sent}, total=account(**sent))}
+    shown = drf("report").out
+    assert " 0.00 " in shown and "-0.00" not in shown
+
+
 def test_memory_on_a_gpu_that_no_job_asked_for_is_shown(
     drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

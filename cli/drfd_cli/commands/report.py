@@ -221,7 +221,10 @@ def _bar(points: JobCurveView | None, kind: charts.CurveKind) -> str:
 
 
 def _core_hours(microseconds: int | None) -> str:
-    return "-" if microseconds is None else f"{microseconds / _CORE_HOUR_US:.2f}"
+    if microseconds is None:
+        return "-"
+    # A little below zero is zero, without a sign.
+    return f"{round(microseconds / _CORE_HOUR_US, 2) + 0.0:.2f}"
 
 
 def _percent(share: float | None) -> str:

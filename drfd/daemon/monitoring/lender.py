@@ -119,9 +119,10 @@ class Lender:
             try:
                 await self._step()
                 has_failed = False
-            except OSError as error:
+            except (OSError, MemoryError) as error:
+                # Perhaps a shortage of descriptors or memory. All that is lent stays.
                 if not has_failed:
-                    log.error("event=not-lent error=%s", error)
+                    log.error("event=not-lent error=%s", str(error) or "out of memory")
                 has_failed = True
 
     async def _step(self) -> None:
