@@ -147,12 +147,7 @@ class CgroupV1:
 
     def lend(self, key: Key, cores_milli: int | None, disks: tuple[DiskLimit, ...]) -> None:
         if cores_milli is not None:
-            cpu = CpuFiles(self._directory("cpu", key))
-            # The kernel may have doubled the period (`_set_quota`).
-            wanted = quota_us(cores_milli, cpu.cfs_period_us)
-            if cpu.cfs_quota_us != wanted:
-                cpu.cfs_quota_us = wanted
-                verify("cpu.cfs_quota_us", wanted, cpu.cfs_quota_us)
+            self._move_quota(CpuFiles(self._directory("cpu", key)), cores_milli)
         for disk in disks:
             self._limit_disk(key, disk)
 
@@ -282,6 +277,19 @@ class CgroupV1:
             verify("cpu.cfs_period_us", PERIOD_US, cpu.cfs_period_us)
         cpu.cfs_quota_us = quota_us
         verify("cpu.cfs_quota_us", quota_us, cpu.cfs_quota_us)
+
+    def _move_quota(self, cpu: CpuFiles, cores_milli: int) -> None:
+        """Change the quota of a cgroup whose period the kernel may have doubled (`_set_quota`), or
+        doubles just now: a quota for the shorter period would be half of what is wanted."""
+        period_us = 0
+        while period_us != cpu.cfs_period_us:
+            period_us = cpu.cfs_period_us
+            wanted = quota_us(cores_milli, period_us)
+            there = cpu.cfs_quota_us
+            if there != wanted:
+                cpu.cfs_quota_us = wanted
+                there = cpu.cfs_quota_us
+        verify("cpu.cfs_quota_us", wanted, there)
 
     def _begins_with(self, files: Plain, name: str, value: int) -> bool:
         """Return whether the setting of a new cgroup has this value already. What has been seen

@@ -521,6 +521,26 @@ def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(
     assert values(kernel, "cpu.cfs_quota_us") == {"cpu.cfs_quota_us": "300000"}
 
 
+def test_a_period_that_the_kernel_doubles_meanwhile_halves_nobodys_quota(
+    kernel: Kernel, place: CgroupV1, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.create(KEY, limits(1500, SHARE), Devices())
+    place.lend(KEY, 4000, ())
+    write = kernel.write
+
+    def double_first(controller: Controller, filename: bytes, value: object) -> None:
+        monkeypatch.setattr(kernel, "write", write)
+        file(kernel, "cpu.cfs_period_us").write_text("200000\n")
+        write(controller, filename, value)
+
+    monkeypatch.setattr(kernel, "write", double_first)
+    place.lend(KEY, 1500, ())
+    assert values(kernel, "cpu.cfs_quota_us", "cpu.cfs_period_us") == {
+        "cpu.cfs_quota_us": "300000",
+        "cpu.cfs_period_us": "200000",
+    }
+
+
 def test_a_disk_is_lent_by_its_rates(kernel: Kernel, place: CgroupV1) -> None:
     disk = DiskLimit(device="8:0", read_bps=1000, write_bps=0)
     place.create(KEY, replace(limits(1000, WEIGHT), disks=(disk,)), Devices())
