@@ -131,6 +131,11 @@ class SlurmJob:
         return self.state == _CANCELLED
 
     @property
+    def is_unplaced(self) -> bool:
+        """Return whether Slurm has ended it because no node has what it needs."""
+        return self.state == "FAILED" and not self.has_node
+
+    @property
     def is_waiting(self) -> bool:
         return self.state in _WAITING
 
@@ -352,8 +357,8 @@ def end_of(job: SlurmJob, now_s: float, mono_s: float, began_s: float | None) ->
     of it for memory."""
     at_s = _end_time(job, now_s, began_s)
     end = noted_end(job.state, job.wait_status, at_s, mono_s)
-    if _has_failed_prolog(job):
-        end |= {"signal": None, "loss": NOT_STARTED}
+    if job.is_unplaced or _has_failed_prolog(job):
+        end |= {"exit_code": None, "signal": None, "loss": NOT_STARTED}
     return end | {"slurm_id": job.id}
 
 

@@ -547,12 +547,25 @@ class SlurmLauncher:
             self._lose(key)
             return
         self._missing.forget(key)
-        if is_over:
+        if is_over and self._is_taken_back(key, job):
+            text = f"Slurm does not start it on its node; {_LOOK_AT_NODE}"
+            self._fail(key, failure(text, Shortage(JOB, "slurm", "EAGAIN")))
+        elif is_over:
             began_s = self._attempts[key].created["at_s"]
             self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
         elif job.has_started and self._attempts[key].running is None:
             self._attempts.append(key, "running", {"at_s": time.time()})
             self._report(key)
+
+    def _is_taken_back(self, key: Key, job: SlurmJob) -> bool:
+        """Return whether Slurm has ended a job because its node has less than it needs, and no node
+        has started the attempt or ever will."""
+        if not job.is_unplaced or self._attempts[key].running is not None:
+            return False
+        if not self.starts.close(self._attempts.name(key)):
+            return False
+        log.warning("event=unplaced-by-slurm job=%d attempt=%d", *key)
+        return True
 
     def _see_waiting(self, key: Key, job: SlurmJob) -> None:
         """Let no job wait in Slurm for long. If it has started, slurmctld has forgotten that, and

@@ -132,6 +132,13 @@ def test_a_job_that_ends_at_once_by_no_signal_was_not_started(
     assert end["state"] in mapping.GONE
 
 
+@pytest.mark.parametrize("status", [1, 1 << 8])
+def test_a_job_that_no_node_has_room_for_was_not_started(status: int) -> None:
+    """As Slurm shows one that asks for more than its node has: the number is none of a signal."""
+    end = end_of(slurm_job("FAILED", status=status, has_node=False), 100.0, 5.0, 50.0)
+    assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "SLURM_NOT_STARTED")
+
+
 @pytest.mark.parametrize("state", ["COMPLETING", "PENDING", "SUSPENDED", "A_STATE_OF_2030"])
 def test_what_is_no_end_is_none(state: str) -> None:
     assert not slurm_job(state).is_over

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common import failpoints
-from drfd.launcher.protocol import Message
+from drfd.launcher.protocol import AttemptLimits, Message
 from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF
 from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
@@ -746,6 +746,24 @@ def test_a_job_that_slurm_lets_wait_is_taken_back_and_does_not_start_later(
     controller.take("up", id=asked.id, attempt=2)
     assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
     assert (jobs_dir / "runs").read_text() == "once\n"
+
+
+def test_a_job_that_is_too_large_for_its_node_in_slurm_is_taken_back(
+    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
+) -> None:
+    """The table of the node says more than slurm.conf. Slurm shows such a job as one that a signal
+    has ended."""
+    controller = slurm.connect()
+    # Slurm is known to note starts then.
+    ran(slurm, controller, jobs_dir)
+    large = AttemptLimits(cores_milli=8000, memory_bytes=64 << 20, pids=1000)
+    asked = job("touch began", jobs_dir, limits=large)
+    controller.launch(asked)
+    said = controller.take("shortage", id=asked.id)
+    assert (said["whose"], said["resource"]) == ("job", "slurm")
+    assert said["text"].startswith("Slurm does not start it on its node; drf doctor tells ")
+    assert comments(cluster, (asked.id, 1)) == ["FAILED"]
+    assert not (jobs_dir / "began").exists()
 
 
 def pids(jobs_dir: Path) -> list[int]:
