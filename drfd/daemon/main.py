@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from drfd import __version__
 from drfd.common import failpoints, journald, paths
@@ -365,10 +365,12 @@ def slurm_conf(options: argparse.Namespace) -> None:
     places = (options.dir, options.socket, options.starts)
     layout = Layout(*(place.absolute() for place in places))
     if options.check:
-        nodes, env = _slurms_nodes(options.config)
-        found = running_differences(layout, env, nodes)
+        own = _slurms_nodes(options.config)
+        found = running_differences(layout, own.env, own.nodes, own.user)
         for difference in found:
             print(difference)
+        if own.lacking:
+            _say(own.lacking)
         if not all(difference.is_advice for difference in found):
             sys.exit(1)
         _say("Slurm is configured as drfd needs it")
@@ -386,29 +388,46 @@ def slurm_conf(options: argparse.Namespace) -> None:
         print(f"### {heads.get(name, layout.directory / name)}\n{text}")
 
 
-def _slurms_nodes(config_file: Path | None) -> tuple[list[GivenOut], Mapping[str, str]]:
-    """Return what the configuration gives out of Slurm's nodes, nothing if it cannot be read, and
-    the environment for Slurm's commands. Raises ConfigError if `config_file` is given."""
+class _SlurmsNodes(NamedTuple):
+    """What the configuration says of Slurm's nodes."""
+
+    nodes: list[GivenOut]
+    #: Slurm's user; None without nodes.
+    user: str | None
+    #: The environment for Slurm's commands.
+    env: Mapping[str, str]
+    #: Why there are no nodes; empty if there are some.
+    lacking: str
+
+
+def _slurms_nodes(config_file: Path | None) -> _SlurmsNodes:
+    """Read what the configuration says of Slurm's nodes. Raises ConfigError if it cannot be read
+    and `config_file` is given."""
+    file = config_file or paths.SYSTEM_CONFIG
     try:
         # The system's: only root's daemon has Slurm's nodes.
-        config = load(config_file) if config_file else load_if_there(paths.SYSTEM_CONFIG)
+        config = load(file) if config_file else load_if_there(file)
     except ConfigError as error:
         if config_file is not None:
             raise
-        _say(f"the nodes are not compared: {error}")
-        return [], os.environ
+        return _SlurmsNodes([], None, os.environ, f"the nodes are not compared: {error}")
     nodes = [
         GivenOut(
             name=node.name,
             cores=node.cores_milli // 1000,
             memory_bytes=node.memory_bytes,
             gres=node.gres,
+            partition=config.slurm.partition,
         )
         for node in config.nodes
         if not node.is_local
     ]
     named = {} if config.slurm.conf is None else {"SLURM_CONF": config.slurm.conf}
-    return nodes, {**named, **os.environ}
+    env = {**named, **os.environ}
+    if nodes:
+        return _SlurmsNodes(nodes, config.slurm.user, env, "")
+    why = "has none of Slurm's" if file.exists() else "is not there"
+    return _SlurmsNodes([], None, env, f"no nodes are compared: {file} {why} (or give --config)")
 
 
 def print_metrics(options: argparse.Namespace) -> None:

@@ -25,6 +25,8 @@ class GivenOut:
     cores: int
     memory_bytes: int
     gres: tuple[tuple[str, int], ...] = ()
+    #: The partition that jobs are submitted to; None for Slurm's default.
+    partition: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class NodeShown:
     threads: int = 1
     #: Its countable resources; None if they are not known.
     gres: Mapping[str, int] | None = None
+    #: The partitions that it is in; None if they are not known.
+    partitions: frozenset[str] | None = None
 
 
 def read_nodes(text: str) -> dict[str, NodeShown]:
@@ -60,6 +64,7 @@ def read_nodes(text: str) -> dict[str, NodeShown]:
             memory_bytes=(mebi - (kept_mebi or 0)) * _MEBI,
             threads=max(1, cpus // cores) if cores else 1,
             gres=read_gres(said.get("Gres", "")),
+            partitions=frozenset(filter(None, said.get("Partitions", "").split(","))),
         )
     return found
 
@@ -109,6 +114,17 @@ def node_differences(given_out: GivenOut, shown: NodeShown) -> Iterator[Differen
                 f"drfd gives out more than there is: lower gres.{resource} in {table}, or mend "
                 "Gres in slurm.conf, with gres.conf on the node",
             )
+    partition = given_out.partition
+    if shown.partitions is not None and not (
+        shown.partitions if partition is None else partition in shown.partitions
+    ):
+        yield Difference(
+            f"Partitions of node {name}",
+            ",".join(sorted(shown.partitions)) or "not set",
+            "any" if partition is None else f"with {partition}",
+            "Slurm refuses jobs for it: mend partition in the table [slurm], or PartitionName in "
+            "slurm.conf",
+        )
     # Jobs with no more CPUs than there are cores find room, whatever each has.
     if shown.threads > 1 and given_out.cores > shown.cpus // shown.threads:
         yield Difference(

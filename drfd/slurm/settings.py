@@ -7,7 +7,7 @@ Slurm must then start it at once, exactly once, and keep the record of its end.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -166,6 +166,11 @@ SCRIPTS = {
         is_replaceable=True,
     ),
 }
+#: Why Slurm must be able to execute a script.
+_STUCK_WHY = {
+    EVENT: "nothing notes which jobs have started, so that one may run twice",
+    DISKS: "Slurm starts no job on the node, and drains it",
+}
 COMPLETION = _exact("JobCompType", "jobcomp/script", _EVENTS_WHY.format("the end"))
 GATE = _among("JobSubmitPlugins", "lua", "nobody submits jobs past drfd, which it would not count")
 #: Advice alone, and left to the site's own slurm.conf: jobs of drfd wait or go elsewhere meanwhile.
@@ -202,12 +207,14 @@ def differences(
     *,
     scripts: Mapping[str, str],
     gate_path: str,
+    stuck: Container[str] = (),
 ) -> Iterator[Difference]:
     """Yield how a running Slurm differs.
 
     `running` is from `read_config`; `files` has the texts of those files that can be read, by the
     paths or patterns that a setting names; `scripts` has the texts of the scripts that it needs, by
-    their names. A script may do more than that.
+    their names. A script may do more than that. `stuck` has the settings that name a script which
+    Slurm cannot execute.
     """
     for setting in (*SETTINGS, COMPLETION, GATE):
         found = running.get(setting.name)
@@ -220,12 +227,18 @@ def differences(
         if path in NOTHING:
             needed = "any program" if script.is_replaceable else needed
             yield Difference(name, "not set", needed, script.why)
+        elif name in stuck:
+            yield Difference(
+                name, f"{path}, which Slurm cannot execute", "mode 755", _STUCK_WHY[script.name]
+            )
         elif script.is_replaceable:
             continue
         elif path not in files:
             yield Difference(name, f"{path}, which cannot be read here", needed, script.why)
         elif _body(scripts[script.name]) not in files[path]:
-            yield Difference(name, f"{path}, with another text", needed, script.why)
+            is_placed = _without_places(scripts[script.name]) in _without_places(files[path])
+            text = "the text for another --socket or --starts" if is_placed else "another text"
+            yield Difference(name, f"{path}, with {text}", needed, script.why)
     found = running.get(RETURN.name)
     if found is None or not RETURN.holds(found):
         yield Difference(
@@ -236,3 +249,20 @@ def differences(
 def _body(script: str) -> str:
     """Return the text without the line that names the interpreter."""
     return script.partition("\n")[2] if script.startswith("#!") else script
+
+
+def _without_places(script: str) -> str:
+    """Return the text of a script without the places that `drfd slurm-conf` was given."""
+    return re.sub(r"(?m)^starts=.*$|--socket .* --udp", "", _body(script))
+
+
+def user_difference(found: str, user: str) -> Iterator[Difference]:
+    """Yield whether Slurm's user, shown as "slurm(64030)", is not the one in the table [slurm]."""
+    name = found.partition("(")[0]
+    if name != user:
+        yield Difference(
+            "SlurmUser",
+            name or "not shown",
+            f'{user}, or user = "{name or "NAME"}" in the table [slurm]',
+            "drfd takes notes and news from that user alone, which runs drfd-event",
+        )

@@ -92,8 +92,13 @@ def test_a_script_of_the_sites_beside_that_of_drfds_is_no_difference(
     assert "\nProlog is " in capsys.readouterr().out
     texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
     (place / "own").write_text(texts["drfd-disks"])
+    for script in place.iterdir():
+        script.chmod(0o755)
     assert run("--check") == 1
     assert "\nProlog is " not in capsys.readouterr().out
+    (place / "own").chmod(0o644)
+    assert run("--check") == 1
+    assert ", which Slurm cannot execute, " in capsys.readouterr().out
 
 
 NODES = """
@@ -118,7 +123,8 @@ def test_the_nodes_of_the_configuration_are_compared(
     config.write_text(NODES + f'[slurm]\nconfig = "{tmp_path}/other.conf"\nuser = "root"\n')
     scontrol.write_text(
         '#!/bin/sh\necho "SLURM_VERSION = $2"\necho "Epilog = /$SLURM_CONF"\n'
-        '[ "$2" = config ] || echo NodeName=n1 CPUTot=2 RealMemory=4000\n'
+        '[ "$2" = config ] || echo NodeName=n1 CPUTot=2 RealMemory=4000 Partitions=all\n'
+        "echo 'SlurmUser = root(0)'\n"
         f'[ "$SLURM_CONF" = {tmp_path}/other.conf ] || echo not this one\n'
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -132,9 +138,15 @@ def test_the_nodes_of_the_configuration_are_compared(
         "node n2 is not known to Slurm, needed: a line NodeName=n2 in slurm.conf (nothing starts "
         "there: add it, or remove [nodes.n2])",
     ]
-    # Without the configuration, none is asked for.
-    assert run("--check") == 1
-    assert "node n1" not in capsys.readouterr().out
+    # Without the configuration, none is asked for, which is said.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "SYSTEM_CONFIG", tmp_path / "nosuch")
+        assert run("--check") == 1
+    said = capsys.readouterr()
+    assert "node n1" not in said.out
+    assert said.err == (
+        f"drfd: no nodes are compared: {tmp_path}/nosuch is not there (or give --config)\n"
+    )
 
 
 def test_a_configuration_that_cannot_be_read_is_an_error_if_it_is_named(

@@ -19,9 +19,11 @@ NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=4 CPUTot=4 CPULoad
 AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:a100:2(S:0-1),nic:1 NodeAddr=127.0.0.1 \
 NodeHostName=vm Port=33571 Version=22.05.8 OS=Linux 6.18.44 #1 SMP PREEMPT_DYNAMIC @0  \
 RealMemory=2000 AllocMem=0 FreeMem=16870 Sockets=4 Boards=1 State=IDLE+DRAIN ThreadsPerCore=1 \
+Partitions=drfd,big  \
 CfgTRES=cpu=4,mem=2000M,billing=4 AllocTRES= Reason=too hot CPUTot=99 Gres=gpu:9 [root@now]
 NodeName=n2 CoresPerSocket=8 CPUEfctv=14 CPUTot=16 CoreSpecCount=1 Gres=(null) RealMemory=64000 \
-MemSpecLimit=2000 Sockets=1 ThreadsPerCore=2 State=IDLE
+MemSpecLimit=2000 Sockets=1 ThreadsPerCore=2 State=IDLE \
+Partitions=big
 a line of something else
 """
 
@@ -30,8 +32,15 @@ LEAST = GivenOut(name="n1", cores=4, memory_bytes=2000 << 20, gres=(("gpu", 2),)
 
 def test_nodes_are_read_with_what_slurm_keeps_for_itself_left_out() -> None:
     assert read_nodes(SHOWN) == {
-        "n1": NodeShown(cpus=4, memory_bytes=2000 << 20, gres={"gpu": 2, "nic": 1}),
-        "n2": NodeShown(cpus=14, memory_bytes=62000 << 20, threads=2, gres={}),
+        "n1": NodeShown(
+            cpus=4,
+            memory_bytes=2000 << 20,
+            gres={"gpu": 2, "nic": 1},
+            partitions=frozenset({"drfd", "big"}),
+        ),
+        "n2": NodeShown(
+            cpus=14, memory_bytes=62000 << 20, threads=2, gres={}, partitions=frozenset({"big"})
+        ),
     }
 
 
@@ -72,6 +81,29 @@ def test_all_that_a_node_has_less_is_named_with_the_cure() -> None:
         "Gres fpga of node n1 is 0, needed: at least 1 (drfd gives out more than there is: lower "
         "gres.fpga in [nodes.n1], or mend Gres in slurm.conf, with gres.conf on the node)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "partition", "found"),
+    [
+        ({"drfd", "big"}, "drfd", None),
+        ({"big"}, None, None),
+        ({"big", "a"}, "drfd", ("a,big", "with drfd")),
+        (set(), "drfd", ("not set", "with drfd")),
+        (set(), None, ("not set", "any")),
+        (None, "drfd", None),
+    ],
+)
+def test_a_node_is_in_the_partition_of_the_table(
+    partitions: set[str] | None, partition: str | None, found: tuple[str, str] | None
+) -> None:
+    shown = None if partitions is None else frozenset(partitions)
+    differences = node_differences(
+        GivenOut(name="n1", cores=1, memory_bytes=1, partition=partition),
+        NodeShown(cpus=1, memory_bytes=1, partitions=shown),
+    )
+    named = None if found is None else ("Partitions of node n1", *found)
+    assert [each[:3] for each in differences] == ([] if named is None else [named])
 
 
 def test_nothing_is_said_of_resources_that_are_not_known() -> None:

@@ -71,7 +71,7 @@ def checked(cluster: Cluster, *words: str) -> tuple[int, list[str]]:
 def tables(cluster: Cluster, *lines: str, names: tuple[str, ...] = ()) -> str:
     """Write drfd's configuration with these lines for each node, and return its path."""
     path = cluster.directory / "drfd.toml"
-    text = '[nodes.head]\nengine = "local"\n'
+    text = '[slurm]\nuser = "root"\n[nodes.head]\nengine = "local"\n'
     for name in names or cluster.nodes:
         text += f'[nodes.{name}]\nengine = "slurm"\n' + "".join(f"{line}\n" for line in lines)
     path.write_text(text)
@@ -120,7 +120,10 @@ def submit(cluster: Cluster, comment: str, script: str) -> str:
 def test_slurm_accepts_the_files_and_nothing_differs(cluster: Cluster) -> None:
     done = slurm_conf(cluster.directory, "--check", env=cluster.env)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "drfd: Slurm is configured as drfd needs it\n"
+    assert done.stderr == (
+        "drfd: no nodes are compared: /dev/null has none of Slurm's (or give --config)\n"
+        "drfd: Slurm is configured as drfd needs it\n"
+    )
     complaint = re.compile(r"unrecognized|invalid|ignor|more than once|deprecated|lua", re.I)
     for name in ("slurmctld", *cluster.nodes):
         lines = [line for line in cluster.said(name).splitlines() if complaint.search(line)]
@@ -206,6 +209,37 @@ def test_what_is_changed_is_named(cluster: Cluster) -> None:
         conf.write_text(before)
         event.write_text(script)
         cluster.run("scontrol", "reconfigure")
+
+
+def test_scripts_that_slurm_cannot_execute_are_named(cluster: Cluster) -> None:
+    """After a chmod that was forgotten, all jobs of a node would be lost, or starts not noted."""
+    scripts = [cluster.directory / name for name in ("drfd-event", "drfd-disks")]
+    try:
+        for script in scripts:
+            script.chmod(0o644)
+        names = ("PrologSlurmctld", "JobCompLoc", "Prolog", "Epilog")
+        assert checked(cluster) == (
+            1,
+            [
+                f"{name} is {script}, which Slurm cannot execute, needed: mode 755"
+                for name, script in zip(names, (scripts[0], *scripts, scripts[1]), strict=True)
+            ],
+        )
+    finally:
+        for script in scripts:
+            script.chmod(0o755)
+
+
+def test_another_user_or_partition_than_in_drfds_tables_is_named(cluster: Cluster) -> None:
+    path = Path(tables(cluster, "cores = 4", 'memory = "2000M"'))
+    path.write_text(path.read_text().replace('user = "root"', 'partition = "big"'))
+    assert checked(cluster, "--config", str(path)) == (
+        1,
+        [
+            'SlurmUser is root, needed: slurm, or user = "root" in the table [slurm]',
+            *(f"Partitions of node {name} is drfd, needed: with big" for name in cluster.nodes),
+        ],
+    )
 
 
 def test_what_is_advised_is_named_and_no_failure(cluster: Cluster) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from drfd.slurm.settings import Difference, differences, read_config
+from drfd.slurm.files import event_script
+from drfd.slurm.settings import Difference, differences, read_config, user_difference
 
 EVENT, GATE = "#!/bin/sh\nsend a datagram\n", "-- the gate\n"
 DISKS = "#!/bin/sh\nlimit the rates\n"
@@ -52,7 +55,9 @@ SHOWN_BY_24_11 = {
 }
 
 
-def found(files: dict[str, str] | None = None, **changed: str | None) -> list[Difference]:
+def found(
+    files: dict[str, str] | None = None, stuck: tuple[str, ...] = (), **changed: str | None
+) -> list[Difference]:
     running: dict[str, str | None] = {**read_config(SHOWN), **changed}
     known = {name: value for name, value in running.items() if value is not None}
     return list(
@@ -61,6 +66,7 @@ def found(files: dict[str, str] | None = None, **changed: str | None) -> list[Di
             FILES if files is None else files,
             scripts={"drfd-event": EVENT, "drfd-disks": DISKS, "job_submit.lua": GATE},
             gate_path=GATE_PATH,
+            stuck=stuck,
         )
     )
 
@@ -170,6 +176,43 @@ def test_numbered_settings_of_newer_versions_are_read() -> None:
 def test_a_script_may_do_more_than_drfd_needs() -> None:
     own = "#!/bin/bash\n/site/prolog\nsend a datagram\n"
     assert found({"/site": own, **FILES}, PrologSlurmctld="/site") == []
+
+
+def test_a_script_that_cannot_be_executed_differs_though_another_would_do() -> None:
+    assert list(map(str, found(stuck=("PrologSlurmctld", "Epilog")))) == [
+        "PrologSlurmctld is /etc/slurm/drfd-event, which Slurm cannot execute, needed: mode 755 "
+        "(nothing notes which jobs have started, so that one may run twice)",
+        "Epilog is /bin/true, which Slurm cannot execute, needed: mode 755 (Slurm starts no job on "
+        "the node, and drains it)",
+    ]
+
+
+def test_a_script_with_other_places_is_told_from_another_one() -> None:
+    """As with a comparison to which --socket was not given."""
+    texts = [
+        event_script(Path(place, "a socket"), Path(place, "starts")) for place in ("/one", "/two")
+    ]
+    running = {**read_config(SHOWN), "PrologSlurmctld": "/one", "JobCompLoc": "/other"}
+    [other, same] = sorted(
+        differences(
+            running,
+            {**FILES, "/one": texts[0], "/other": texts[1].replace("ln -sn", "ln -s")},
+            scripts={"drfd-event": texts[1], "drfd-disks": DISKS, "job_submit.lua": GATE},
+            gate_path=GATE_PATH,
+        )
+    )
+    assert (other.name, other.found) == ("JobCompLoc", "/other, with another text")
+    assert same.found == "/one, with the text for another --socket or --starts"
+
+
+@pytest.mark.parametrize("shown", ["slurm(64030)", "slurm"])
+def test_slurms_user_is_that_of_the_table(shown: str) -> None:
+    assert list(user_difference(shown, "slurm")) == []
+    [difference] = user_difference(shown, "root")
+    assert str(difference) == (
+        'SlurmUser is slurm, needed: root, or user = "slurm" in the table [slurm] (drfd takes '
+        "notes and news from that user alone, which runs drfd-event)"
+    )
 
 
 def test_scripts_that_are_not_set_not_there_or_others_differ() -> None:
