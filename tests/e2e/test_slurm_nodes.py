@@ -196,6 +196,16 @@ def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance: Inst
     assert instance.wait_end(part)["node"] == "head"
     bounded = instance.submit("--output-max", "1M", "-m", "64M", "--", "sh", "-c", WHERE)
     assert instance.wait_end(bounded)["node"] == "head"
+    there = instance.submit("--node", "n1", "-m", "64M", "--", "sleep", "1000")
+    instance.wait_state(there, "RUNNING")
+    inside = instance.drf("exec", there, "--", "true", check=False)
+    assert (inside.returncode, inside.stderr) == (
+        1,
+        f"drf: job {there} runs on node n1, and commands run inside jobs of the daemon's own "
+        "machine alone\n",
+    )
+    instance.drf("cancel", there)
+    instance.wait_end(there)
 
 
 @slurm

@@ -44,6 +44,12 @@ async def run_inside(
     link = links.of(job)
     if link is None:
         raise launcher_away()
+    if not link.nodes.are_all and not link.nodes.has_home:
+        raise Refused(
+            "not-on-node",
+            f"job {job.label} runs on node {job.node}, and commands run inside jobs of the "
+            "daemon's own machine alone",
+        )
     if not link.hello.get("exec", False):
         raise Refused(
             "no-cgroups",
