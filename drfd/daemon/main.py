@@ -482,7 +482,10 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
         if not is_same and key == "metrics":
             yield "[metrics] has changed: that takes a restart of drfd"
         elif not is_same:
-            yield f"{key} has changed: that takes a restart of drfd and its launcher"
+            # That of Slurm's nodes leaves privileges to Slurm.
+            is_of_both = key == "daemon.system_users" and has_slurm(now.nodes)
+            launchers = "launchers" if is_of_both else "launcher"
+            yield f"{key} has changed: that takes a restart of drfd and its {launchers}"
     known, wanted = device_settings(before.countables), device_settings(now.countables)
     for name in sorted({*known.paths, *wanted.paths}):
         if known.paths.get(name) != wanted.paths.get(name):

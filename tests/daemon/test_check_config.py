@@ -120,6 +120,11 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path: Path) -> None:
         "daemon.system_users has changed: that takes a restart of drfd and its launcher",
         "enforcement.no_new_privs has changed: that takes a restart of drfd and its launcher",
     ]
+    nodes = '[nodes.a]\nengine = "local"\n[nodes.b]\nengine = "slurm"\ncores = 1\nmemory = "1G"\n'
+    users = '[daemon]\nsystem_users = ["www-data"]\n'
+    assert list(_late_changes(config(nodes), config(nodes + users))) == [
+        "daemon.system_users has changed: that takes a restart of drfd and its launchers"
+    ]
     assert list(_late_changes(before, config("[metrics]\nport = 9477\n"))) == [
         "[metrics] has changed: that takes a restart of drfd"
     ]

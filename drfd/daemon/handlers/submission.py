@@ -76,8 +76,8 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         raise NotPermitted(
             "system-account",
             f"{actor.user} (uid {actor.uid}) is a system account, of which no jobs run here",
-            hint="an administrator names it in daemon.system_users and restarts drfd-launcher and "
-            "drfd, or you submit as an ordinary user",
+            hint="an administrator names it in daemon.system_users and restarts drfd and its "
+            "launchers, or you submit as an ordinary user",
         )
     hidden = private_place(request.cwd) if terms.has_private_tmp else None
     if hidden is not None:
