@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from drfd.daemon.monitoring.lender import read_counters
+from drfd.host.measurements import niced_between
 from instance import ALONE, CONFIG, Instance, wait_for
 from kernel import Kernel
 from wakes import counter, introduce, lend_all, neighbour, sleeper, wakes
@@ -162,6 +164,28 @@ def test_a_program_outside_has_as_much_beside_what_is_lent_as_without(start: Sta
             wait_for("as much as before", is_as_much, show=lambda: str(found))
         finally:
             outside.kill()
+
+
+def test_what_niced_jobs_use_is_told_from_what_others_use(start: Start) -> None:
+    """So it hides no load from outside, of which the machine's use is known without niced ones."""
+    instance, kernel = start(config(1)), Kernel()
+    jobs = {
+        (number, 1): run(instance, "0.5", command)
+        for number, command in enumerate((["nice", *neighbour(1)], neighbour(1)))
+    }
+    mounts = {"cgroup2": str(kernel.v2)} if kernel.v2 is not None else dict(kernel.v1)
+    watched = {key: job["cgroup"] for key, job in jobs.items()}
+    wait_for("a niced process", lambda: read_counters(mounts, watched, finds_niced=True).niced)
+    before = read_counters(mounts, watched, finds_niced=True)
+    time.sleep(2)
+    after = read_counters(mounts, watched, finds_niced=True)
+    key, other = watched
+    assert list(after.niced) == [key]
+    used_s = after.attempts[key].cpu_s - before.attempts[key].cpu_s
+    assert used_s > 0 < after.attempts[other].cpu_s - before.attempts[other].cpu_s
+    found_s = niced_between(before.niced[key], after.niced[key])
+    assert found_s == pytest.approx(used_s, abs=0.1)
+    assert after.niced_s - before.niced_s >= found_s - 0.1
 
 
 def cpu_ns(pid: int) -> int:
