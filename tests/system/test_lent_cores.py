@@ -184,8 +184,8 @@ def test_what_niced_jobs_use_is_told_from_what_others_use(start: Start) -> None:
     used_s = after.attempts[key].cpu_s - before.attempts[key].cpu_s
     assert used_s > 0 < after.attempts[other].cpu_s - before.attempts[other].cpu_s
     found_s = niced_between(before.niced[key], after.niced[key])
-    assert found_s == pytest.approx(used_s, abs=0.1)
-    assert after.niced_s - before.niced_s >= found_s - 0.1
+    assert found_s == pytest.approx(used_s, abs=0.3)
+    assert after.niced_s - before.niced_s >= found_s - 0.3
 
 
 def cpu_ns(pid: int) -> int:
