@@ -513,10 +513,16 @@ def may_pass(complaint: str) -> bool:
     return not text.strip() or any(part in text for part in _PASSING)
 
 
+#: The name of one of Slurm's commands before its words.
+_COMMAND = re.compile(r"(?:sbatch|squeue|sinfo|sstat|scancel|scontrol): ")
+#: How the advice begins that comes before munge's complaint, mostly for another cause.
+_ADVICE = "If munged is up"
+
+
 def first_line(text: str) -> str:
     """Return the first line that says something, without the name of Slurm's command."""
     for line in text.splitlines():
-        words = line.removeprefix("sbatch: ").removeprefix("error: ").strip()
-        if words:
+        words = _COMMAND.sub("", line).removeprefix("error: ").strip()
+        if words and not words.startswith(_ADVICE):
             return words[:500]
     return ""

@@ -132,6 +132,26 @@ def test_a_job_that_ends_at_once_by_no_signal_was_not_started(
     assert end["state"] in mapping.GONE
 
 
+@pytest.mark.parametrize(
+    ("complaint", "line"),
+    [
+        ("sbatch: error: Batch job submission failed: no\n", "Batch job submission failed: no"),
+        ("\nslurm_load_jobs error: refused\nmore\n", "slurm_load_jobs error: refused"),
+        (
+            "sinfo: error: If munged is up, restart with --num-threads=10\n"
+            "sinfo: error: Munge encode failed: Failed to access (Did you start munged?)\n"
+            "slurm_load_partitions: Protocol authentication error\n",
+            "Munge encode failed: Failed to access (Did you start munged?)",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_first_line_of_a_complaint_is_told_that_names_a_cause(
+    complaint: str, line: str
+) -> None:
+    assert mapping.first_line(complaint) == line
+
+
 @pytest.mark.parametrize("status", [1, 1 << 8])
 def test_a_job_that_no_node_has_room_for_was_not_started(status: int) -> None:
     """As Slurm shows one that asks for more than its node has: the number is none of a signal."""
