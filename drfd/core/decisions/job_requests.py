@@ -149,7 +149,6 @@ def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
         )
     if not able or any(fits(asked, axes.amounts(node.capacity)) for node in able):
         return
-    # Of each resource some node has enough, unless the sums have been refused already.
     columns = zip(*(axes.amounts(node.capacity) for node in able), strict=True)
     largest = tuple(map(max, columns))
     for axis in short_axes(asked, largest):
@@ -176,8 +175,11 @@ def refuse_unfit(
         has = ", ".join(f"{count} {name}" for name, count in there.items())
         raise Refused(
             "no-such-resource",
-            f"this machine has no resource {unknown!r}",
-            hint=f"it has {has}" if has else "no countable resource is given out here",
+            f"{'no node here has a' if rules.axes.nodes else 'this machine has no'} resource "
+            f"{unknown!r}",
+            hint=f"{'there are' if rules.axes.nodes else 'it has'} {has}"
+            if has
+            else "no countable resource is given out here",
         )
     for name, memory_bytes in spec.demand.gres_memory:
         if name != GPU:
@@ -198,6 +200,8 @@ def refuse_unfit(
     if gone is not None:
         raise Refused("no-such-disk", f"this machine has no disk {gone!r}")
     asked = rules.axes.vector(spec.demand)
+    # Of several nodes, the largest is what counts, and not the sum.
+    _refuse_without_node(spec.demand, asked, rules.axes)
     for axis in short_axes(asked, rules.shares.capacity):
         name = rules.axes.names[axis]
         raise Refused(
@@ -206,7 +210,6 @@ def refuse_unfit(
             f"{show_amount(name, rules.shares.capacity[axis])} for jobs: it could never start",
             hint="not queued; ask for less",
         )
-    _refuse_without_node(spec.demand, asked, rules.axes)
     found = limit_ever(rules, hours, spec.leaf, asked, now_s)
     if found is not None:
         raise Refused(

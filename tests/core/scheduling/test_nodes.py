@@ -58,8 +58,8 @@ def with_nodes(
 
 
 def of(cores: float, memory: float = 1, **changes: Any) -> JobSpec:
-    """A job that asks for so much; `node` and `features` as in `Resources`."""
-    where = {key: changes.pop(key) for key in ("node", "features") if key in changes}
+    """A job that asks for so much; `node`, `features` and `gres` as in `Resources`."""
+    where = {key: changes.pop(key) for key in ("node", "features", "gres") if key in changes}
     return spec(asks=replace(demand(cores, memory), **where), **changes)
 
 
@@ -198,6 +198,11 @@ def test_more_than_the_largest_node_has_is_refused() -> None:
     bench = Bench(with_nodes((4, 8), (8, 4)))
     with pytest.raises(Exception, match="9 cores, and no node for it has more than 8"):
         bench.submit(of(9))
+    # More than all of them together, too.
+    with pytest.raises(Exception, match="99 cores, and no node for it has more than 8"):
+        bench.submit(of(99))
+    with pytest.raises(Exception, match="no node here has a resource 'gpu'"):
+        bench.submit(of(1, gres=(("gpu", 1),)))
     with pytest.raises(Exception, match="no node has as much of all"):
         bench.submit(of(8, 8))
     with pytest.raises(Exception, match="no node 'n7'"):
