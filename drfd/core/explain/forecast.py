@@ -125,6 +125,8 @@ class Forecast:
     #: of passes would take nearly all the time of a forecast.
     _wait_index: WaitIndex | None = None
     _ends: Ends | None = None
+    #: The nodes that the external load has left; "" where there is one machine.
+    _freed: frozenset[str] = frozenset()
 
     def add(self, asked: SubmitAsked) -> Job:
         """Submit a job or array to the forecast; return the job, or the array's first task.
@@ -148,7 +150,7 @@ class Forecast:
         nothing happens."""
         start_s, certainty = self._look_ahead(wanted)
         is_known = start_s is not None and certainty is not Certainty.UNKNOWN
-        if not is_known and start_s is None and self.external is not None:
+        if not is_known and start_s is None and (self.external is not None or self._freed):
             self.is_unknown_for_external = True
         return ExpectedStart(start_s, certainty) if is_known else NEVER_KNOWN
 
@@ -175,6 +177,9 @@ class Forecast:
         for _ in range(_MOST_PASSES + len(hours.times)):
             plan = self.pass_now()
             for job_id in plan.admitted:
+                if self.ledger.jobs[job_id].node in self._freed:
+                    self.is_unknown_for_external = True
+                    certainty = least_certain((certainty, Certainty.UNKNOWN))
                 if job_id == wanted:
                     return self.now.at_s, certainty
                 self._expect_end(self.ledger.jobs[job_id], ends)
@@ -197,9 +202,9 @@ class Forecast:
             # One pass for all jobs that end at the same time.
             while ends and ends[0][0] <= self.now.at_s:
                 _, job_id, rests_on = heappop(ends)
-                certainty = least_certain((certainty, rests_on))
-                if job_id == _EXTERNAL:
-                    self.is_unknown_for_external = True
+                # What the external load leaves matters on its nodes alone.
+                if job_id != _EXTERNAL:
+                    certainty = least_certain((certainty, rests_on))
                 self._end(job_id)
             for event in begin(self.ledger, self.now.at_s):
                 self.ledger.apply(event)
@@ -261,6 +266,9 @@ class Forecast:
 
     def _end(self, job_id: int) -> None:
         if job_id == _EXTERNAL:
+            if self.external is not None:
+                elsewhere = [name for name, _ in self.external.elsewhere]
+                self._freed = frozenset((self.rules.axes.home, *elsewhere))
             self.external = None
             return
         job = self.ledger.jobs[job_id]

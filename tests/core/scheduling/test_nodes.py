@@ -31,6 +31,7 @@ from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Drained
 from drfd.core.model.job import JobSpec, JobState
+from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import RUNNER_BYTES, ExternalLoad, runner_count
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
@@ -219,6 +220,26 @@ def test_load_from_outside_is_of_the_first_node_alone() -> None:
     job = submit(bench, scheduler, of(4), 20)
     assert run(bench, scheduler, 20) == [job]
     assert nodes_of(bench, job) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("node", "at_s", "certainty"),
+    [("n1", 500, Certainty.LIMITS), ("n0", None, Certainty.UNKNOWN)],
+)
+def test_a_start_beside_the_load_from_outside_is_known(
+    node: str, at_s: float | None, certainty: Certainty
+) -> None:
+    """The load of the first node, of which nobody knows how long it lasts, says nothing of n1."""
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bench.start(of(4, node="n1", time_limit_s=500), at_s=0)
+    job = bench.submit(of(4, node=node))
+    until_s = now(60).at_s
+    load = ExternalLoad(used=demand(3, 0), kept=demand(3, 0), until_s=until_s)
+    future = Forecast(bench.ledger, bench.rules, RunTimes(), {}, (), now(10), load)
+    start = future.expected_start(job)
+    assert start.certainty is certainty
+    assert start.start_s == (None if at_s is None else now(at_s).at_s)
+    assert future.is_unknown_for_external is (at_s is None)
 
 
 def test_load_from_outside_is_noticed_by_the_size_of_the_first_node() -> None:
