@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from instance import CONFIG, Instance, wait_for
+from strangers import full_listener
 
 MakeInstance = Callable[..., Instance]
 
@@ -117,6 +118,22 @@ def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: MakeInstance) ->
         assert warning in instance.log.read_text()
         assert warning in instance.drf("doctor", check=False).stdout
         assert instance.wait_end(instance.submit("--", "true"))["outcome"]["code"] == "COMPLETED"
+
+
+def test_a_busy_socket_of_another_program_is_a_warning_and_jobs_run(
+    make_instance: MakeInstance,
+) -> None:
+    """Its backlog is full: nobody can connect to it, and connecting must not be waited for."""
+    instance = make_instance(CONFIG + "[metrics]\nsocket = true\n")
+    path = instance.root / "metrics.sock"
+    with full_listener(path):
+        instance.start()
+        warning = f"metrics.socket: cannot listen at {path}: another program listens there"
+        assert instance.log.read_text().count(warning) == 1
+        assert warning in instance.drf("doctor", check=False).stdout
+        assert instance.wait_end(instance.submit("--", "true"))["outcome"]["code"] == "COMPLETED"
+        instance.stop()
+    assert path.is_socket(), "it is not drfd's to remove"
 
 
 def wait_for_end(instance: Instance, job: int, count: int) -> None:

@@ -102,7 +102,7 @@ class ListeningSocket:
 
     def __init__(self, path: Path, *, is_open: bool) -> None:
         """Listen at `path`; open to every user of the machine if `is_open`. Raises HostError when
-        another daemon answers there, or when it is not a socket."""
+        another program listens there, or when it is not a socket."""
         self.path = path.absolute()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,16 +131,22 @@ class ListeningSocket:
             raise HostError("socket", f"cannot listen at {self.path}: it is not a socket")
         if self._is_answered():
             raise HostError(
-                "running", f"another drfd answers at {self.path}", hint="name another with --socket"
+                "running",
+                f"cannot listen at {self.path}: another program listens there",
+                hint="name another with --socket",
             )
         self.path.unlink()
 
     def _is_answered(self) -> bool:
         try:
             with at_socket(self.path) as address, socket.socket(socket.AF_UNIX) as probe:
+                # A blocking connect(2) would wait for a place in a full backlog.
+                probe.setblocking(False)
                 probe.connect(address)
         except ConnectionRefusedError:
             return False
+        except BlockingIOError:
+            return True
         return True
 
     def _bind(self, mask: int) -> socket.socket:

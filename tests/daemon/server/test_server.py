@@ -48,6 +48,7 @@ from drfd.linux.user_database import Subordinates, look_up_name
 from drfd.protocol.codec import MAX_REQUEST_BYTES
 from fakes import now, rules
 from kernel import send_lingering
+from strangers import fails_after, full_listener
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 SUBMIT = {"op": "submit", "argv": ["true"], "cwd": "/", "demand": {"cores_milli": 1000}}
@@ -1201,12 +1202,23 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_socket_that_is_answered_is_left_to_its_owner(tmp_path: Path) -> None:
     first = ListeningSocket(tmp_path / "s", is_open=False)
-    with pytest.raises(HostError, match="another drfd answers"):
+    with pytest.raises(HostError, match="another program listens"):
         ListeningSocket(tmp_path / "s", is_open=False)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "s"))
     first.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_with_a_full_backlog_is_left_to_its_owner_at_once(tmp_path: Path) -> None:
+    """A blocking connect(2) would wait for the other program to accept."""
+    path = tmp_path / "s"
+    with ExitStack() as stack:
+        stack.enter_context(full_listener(path))
+        stack.enter_context(fails_after(10.0))
+        with pytest.raises(HostError, match="another program listens"):
+            ListeningSocket(path, is_open=False)
+    assert path.is_socket()
 
 
 def test_a_dead_daemons_socket_is_taken_over(tmp_path: Path) -> None:
