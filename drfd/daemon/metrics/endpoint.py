@@ -1,7 +1,8 @@
 """A small HTTP server for one page: GET /metrics.
 
-Each connection has one request and a few seconds. There are few connections at a time; a new one
-takes the place of the oldest, so clients that send or read nothing do not keep others out.
+Each connection has one request and a few seconds. A bounded number of connections is accepted in a
+second, and few are open at a time; a new one takes the place of the oldest. So neither clients that
+send or read nothing, nor a flood of requests, keep others out or slow the scheduler down.
 """
 
 from __future__ import annotations
@@ -9,13 +10,23 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from drfd.daemon.metrics.rendering import content_type
+from drfd.linux.descriptor_guard import guarded
 
 #: Connections at a time.
 MOST_CONNECTIONS = 16
-#: Bytes of a request's head, at most.
-_MOST_HEAD = 8 << 10
+#: Seconds between two connections that are accepted. An answer takes a few tenths of a millisecond
+#: of the loop, so a flood of requests takes about a fiftieth of its time. The others wait in the
+#: kernel. Each accepted connection has at least 16 times as long until another takes its place.
+ACCEPT_PAUSE_S = 0.02
+#: Seconds until accepting is tried again after a shortage of descriptors or memory.
+_RETRY_S = 1.0
+#: Bytes of a request's head, at most, and of one read.
+_MOST_HEAD, _PIECE_BYTES = 8 << 10, 4 << 10
+#: Reads of a request's head, and of what follows it, at most: each byte may come by itself.
+_MOST_READS = 64
 #: Seconds in which a request must have come, and in which its answer must have been read.
 REQUEST_S, ANSWER_S = 5.0, 10.0
 #: Names of this machine in a request over TCP: a page of another name that a browser shows, and
@@ -34,13 +45,16 @@ class Endpoint:
         request_s: float = REQUEST_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`text` returns the metrics in a format (content type)."""
-        self._listener = listener
+        """`listener` is closed at the end of `run`. `text` returns the metrics in a format (content
+        type)."""
+        self._is_tcp = listener.family != socket.AF_UNIX
+        # Over TCP no descriptors can be sent.
+        self._listener = listener if self._is_tcp else guarded(listener)
+        self._listener.setblocking(False)
         self._text = text
         self._request_s, self._answer_s = request_s, answer_s
-        self._is_tcp = listener.family != socket.AF_UNIX
-        #: Open connections, the oldest first.
-        self._open: dict[asyncio.StreamWriter, None] = {}
+        #: The tasks of open connections, the oldest first.
+        self._open: dict[asyncio.Task[None], None] = {}
 
     @property
     def connections(self) -> int:
@@ -49,42 +63,80 @@ class Endpoint:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        start = asyncio.start_server if self._is_tcp else asyncio.start_unix_server
-        server = await start(self._serve, sock=self._listener, limit=_MOST_HEAD)
+        loop = asyncio.get_running_loop()
         try:
-            await server.serve_forever()
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(self._listener)
+                except ConnectionAbortedError:
+                    continue
+                except OSError as error:
+                    # There is no descriptor or memory for it.
+                    trouble = {"message": "cannot accept a connection", "exception": error}
+                    loop.call_exception_handler(trouble)
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                self._begin(connection)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
         finally:
-            for writer in self._open:
-                writer.transport.abort()
+            self._listener.close()
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _begin(self, connection: socket.socket) -> None:
         while len(self._open) >= MOST_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            oldest.transport.abort()
-        self._open[writer] = None
-        # `drain` then waits until all has been taken by the kernel.
-        writer.transport.set_write_buffer_limits(high=0)
-        try:
+            oldest.cancel()
+        task = asyncio.ensure_future(self._serve(connection))
+        self._open[task] = None
+        task.add_done_callback(lambda task: self._end(task, connection))
+
+    def _end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        """Close the connection, even if its task was cancelled before it began."""
+        self._open.pop(task, None)
+        connection.close()
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError, TimeoutError):
             async with asyncio.timeout(self._request_s):
-                head = await reader.readuntil(b"\r\n\r\n")
+                head = await self._read_head(connection)
             answer = await self._answer(head)
             async with asyncio.timeout(self._answer_s):
-                writer.write(answer)
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except asyncio.LimitOverrunError:
-            writer.write(_reply("431 Request Header Fields Too Large"))
-            writer.close()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            writer.transport.abort()
-        finally:
-            self._open.pop(writer, None)
-            if not writer.is_closing():
-                writer.transport.abort()
+                await loop.sock_sendall(connection, answer)
+                # Closed with unread data, the connection would be reset, and the answer lost.
+                connection.shutdown(socket.SHUT_WR)
+                await self._discard(connection)
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _discard(self, connection: socket.socket) -> None:
+        """Read what the client still sends, until it closes or has sent a lot."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_MOST_READS):
+            if not await loop.sock_recv(connection, _PIECE_BYTES):
+                return
+
+    async def _read_head(self, connection: socket.socket) -> bytes | None:
+        """Return the head of a request, or None if it is too long or comes in too many pieces.
+        Raises OSError if the client leaves before."""
+        loop = asyncio.get_running_loop()
+        data = b""
+        for _ in range(_MOST_READS):
+            piece = await loop.sock_recv(connection, _PIECE_BYTES)
+            if not piece:
+                raise ConnectionAbortedError
+            data += piece
+            head, end, _ = data.partition(b"\r\n\r\n")
+            if end and len(head) <= _MOST_HEAD:
+                return head
+            if len(data) > _MOST_HEAD:
+                return None
+        return None
+
+    async def _answer(self, head: bytes | None) -> bytes:
+        if head is None:
+            return _reply("431 Request Header Fields Too Large")
         request, *lines = head.decode("latin-1").split("\r\n")
         words = request.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):

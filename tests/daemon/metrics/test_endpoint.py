@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drfd.daemon.metrics.endpoint import MOST_CONNECTIONS, Endpoint
+from drfd.daemon.metrics.endpoint import ACCEPT_PAUSE_S, MOST_CONNECTIONS, Endpoint
 from drfd.daemon.metrics.rendering import OPENMETRICS, PLAIN
+from kernel import LINGER_S, send_lingering
 
+ASK = b"GET /metrics HTTP/1.1\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -21,22 +26,50 @@ async def text(kind: str) -> bytes:
     return b"plain\n" if kind == PLAIN else b"open\n"
 
 
+@dataclass
+class Served:
+    """A running endpoint, and where clients find it."""
+
+    endpoint: Endpoint
+    family: int
+    address: Any
+
+    async def connect(self) -> Streams:
+        if self.family == socket.AF_UNIX:
+            return await asyncio.open_unix_connection(self.address)
+        return await asyncio.open_connection(*self.address)
+
+    async def ask(self, request: bytes) -> bytes:
+        reader, writer = await self.connect()
+        writer.write(request)
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+    def client(self, stack: ExitStack) -> socket.socket:
+        """A client that waits for nothing but its place in the backlog."""
+        client = stack.enter_context(socket.socket(self.family))
+        client.connect(self.address)
+        return client
+
+
 @asynccontextmanager
 async def endpoint(
-    listener: socket.socket, *, request_s: float = 60.0, answer_s: float = 60.0, page: bytes = b""
-) -> AsyncIterator[Endpoint]:
-    async def long_text(kind: str) -> bytes:
-        return page
-
-    serves = long_text if page else text
-    served = Endpoint(listener, serves, request_s=request_s, answer_s=answer_s)
-    task = asyncio.create_task(served.run())
+    listener: socket.socket,
+    *,
+    request_s: float = 60.0,
+    answer_s: float = 60.0,
+    text: Callable[[str], Awaitable[bytes]] = text,
+) -> AsyncIterator[Served]:
+    family, address = listener.family, listener.getsockname()
+    made = Endpoint(listener, text, request_s=request_s, answer_s=answer_s)
+    task = asyncio.create_task(made.run())
     try:
-        yield served
+        yield Served(made, family, address)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        listener.close()
 
 
 def unix(path: Path) -> socket.socket:
@@ -53,21 +86,6 @@ def tcp() -> socket.socket:
     return listener
 
 
-async def connect(listener: socket.socket) -> Streams:
-    if listener.family == socket.AF_UNIX:
-        return await asyncio.open_unix_connection(listener.getsockname())
-    return await asyncio.open_connection(*listener.getsockname())
-
-
-async def ask(listener: socket.socket, request: bytes) -> bytes:
-    reader, writer = await connect(listener)
-    writer.write(request)
-    try:
-        return await reader.read()
-    finally:
-        writer.close()
-
-
 def is_readable(client: socket.socket) -> bool:
     """True once the answer has begun."""
     return bool(select.select([client], [], [], 0.0)[0])
@@ -82,12 +100,12 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
 
 async def test_the_page_comes_in_the_format_that_is_accepted(tmp_path: Path) -> None:
     listener = unix(tmp_path / "s")
-    async with endpoint(listener):
-        answer = await ask(listener, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with endpoint(listener) as served:
+        answer = await served.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n") and OPENMETRICS.encode() in head
         assert body == b"open\n"
-        answer = await ask(listener, b"GET /metrics?x HTTP/1.0\r\nACCEPT: text/plain\r\n\r\n")
+        answer = await served.ask(b"GET /metrics?x HTTP/1.0\r\nACCEPT: text/plain\r\n\r\n")
         assert answer.endswith(b"\r\n\r\nplain\n") and PLAIN.encode() in answer
 
 
@@ -105,30 +123,77 @@ async def test_the_page_comes_in_the_format_that_is_accepted(tmp_path: Path) -> 
 )
 async def test_each_request_gets_its_status(request_text: bytes, status: bytes) -> None:
     listener = tcp()
-    async with endpoint(listener):
-        assert (await ask(listener, request_text)).split(b" ")[1] == status
+    async with endpoint(listener) as served:
+        assert (await served.ask(request_text)).split(b" ")[1] == status
 
 
 async def test_a_client_that_asks_nothing_is_dropped(tmp_path: Path) -> None:
     listener = unix(tmp_path / "s")
-    async with endpoint(listener, request_s=0.05):
-        reader, writer = await connect(listener)
+    async with endpoint(listener, request_s=0.05) as served:
+        reader, writer = await served.connect()
         writer.write(b"GET /met")
         assert await is_closed(reader)
         writer.close()
 
 
 async def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
+    async def long_text(kind: str) -> bytes:
+        return b"x" * (64 << 20)
+
     listener = unix(tmp_path / "s")
-    async with endpoint(listener, answer_s=0.05, page=b"x" * (64 << 20)) as served:
-        client = socket.socket(socket.AF_UNIX)
-        client.connect(str(tmp_path / "s"))
-        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        while not is_readable(client):
-            await asyncio.sleep(0.01)
-        while served.connections:
-            await asyncio.sleep(0.01)
-        client.close()
+    with ExitStack() as stack:
+        async with endpoint(listener, answer_s=0.05, text=long_text) as served:
+            client = served.client(stack)
+            client.sendall(ASK)
+            while not is_readable(client):
+                await asyncio.sleep(0.01)
+            while served.endpoint.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_flood_of_requests_is_answered_a_few_at_a_time(tmp_path: Path) -> None:
+    """Each answer takes time in which no job is scheduled. Nobody is turned away for that."""
+    answered = 0
+
+    async def counted(kind: str) -> bytes:
+        nonlocal answered
+        answered += 1
+        return b"page\n"
+
+    with ExitStack() as stack:
+        begin_s = time.monotonic()
+        async with endpoint(unix(tmp_path / "s"), text=counted) as served:
+            clients = [served.client(stack) for _ in range(3 * MOST_CONNECTIONS)]
+            for client in clients:
+                client.sendall(ASK)
+            while not all(map(is_readable, clients)):
+                assert answered <= 1 + (time.monotonic() - begin_s) / ACCEPT_PAUSE_S
+                await asyncio.sleep(0.01)
+        for client in clients:
+            assert client.recv(1 << 12).endswith(b"page\n")
+
+
+async def test_a_client_that_sends_bytes_one_by_one_is_refused(tmp_path: Path) -> None:
+    """Each read takes time of the loop."""
+    with ExitStack() as stack:
+        async with endpoint(unix(tmp_path / "s")) as served:
+            client = served.client(stack)
+            while not is_readable(client):
+                client.send(b"x")
+                await asyncio.sleep(0.001)
+            assert client.recv(1 << 12).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.slow
+async def test_a_descriptor_that_comes_with_a_request_stops_nobody(tmp_path: Path) -> None:
+    """The last close of a lingering TCP socket takes as long as its owner wishes."""
+    with ExitStack() as stack:
+        async with endpoint(unix(tmp_path / "s")) as served:
+            client = served.client(stack)
+            send_lingering(client, stack)
+            begin_s = time.monotonic()
+            assert (await served.ask(ASK)).endswith(b"open\n")
+            assert time.monotonic() - begin_s < LINGER_S / 2
 
 
 async def test_idle_clients_keep_nobody_out(tmp_path: Path) -> None:
@@ -137,12 +202,12 @@ async def test_idle_clients_keep_nobody_out(tmp_path: Path) -> None:
     async with endpoint(listener) as served:
         idle: list[Streams] = []
         for count in range(1, MOST_CONNECTIONS + 1):
-            idle.append(await connect(listener))
-            while served.connections < count:
+            idle.append(await served.connect())
+            while served.endpoint.connections < count:
                 await asyncio.sleep(0.01)
-        answer = await ask(listener, b"GET /metrics HTTP/1.1\r\n\r\n")
+        answer = await served.ask(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert answer.endswith(b"open\n")
         assert await is_closed(idle[0][0])
-        assert served.connections <= MOST_CONNECTIONS
+        assert served.endpoint.connections <= MOST_CONNECTIONS
         for _, writer in idle:
             writer.close()
