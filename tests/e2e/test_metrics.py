@@ -179,7 +179,8 @@ def test_the_shipped_files_use_metrics_that_there_are(make_instance: MakeInstanc
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) > 20
     rules = drfd(instance, "metrics", "alerts").stdout
-    expressions += re.findall(r"expr: (.*)", rules)
+    expressions += re.findall(r"expr: (?!\|)(.*)", rules)
+    expressions += re.findall(r"expr: \|\n((?: {10}.*\n)+)", rules)
     for expression in expressions:
         assert names_in(expression), expression
         assert names_in(expression) <= there, expression

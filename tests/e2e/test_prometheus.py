@@ -125,7 +125,7 @@ def test_promtool_accepts_the_rules_and_the_metrics(
 ) -> None:
     path = tmp_path / "alerts.yml"
     path.write_text(shipped("alerts"))
-    assert "8 rules found" in promtool("check", "rules", path)
+    assert "9 rules found" in promtool("check", "rules", path)
     instance = make_instance(CONFIG + "[metrics]\nsocket = true\n").start()
     # Its linter reads the older format.
     file = instance.root / "drfd.prom"
@@ -138,6 +138,92 @@ def test_promtool_accepts_the_rules_and_the_metrics(
         ["promtool", "check", "metrics"], input=file.read_bytes(), capture_output=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+#: Series of one machine, with a value for each minute: of Prometheus's own, and of drfd's.
+LOST = 'drfd_jobs_ended_total{job="drfd",instance="m",outcome="LOST"}'
+FAILED = 'drfd_jobs_ended_total{job="drfd",instance="m",outcome="LAUNCH_FAILED"}'
+START = 'drfd_start_time_seconds{job="drfd",instance="m"}'
+IS_UP = 'up{job="drfd",instance="m"}'
+#: Away for four hours after the first, and then started again.
+BACK = {IS_UP: "1x59 0x239 1x600", START: f"0x59 stale _x238 {5 * 3600}x600"}
+MTIME = 'node_textfile_mtime_seconds{job="node",instance="m",file="/var/lib/x/drfd.prom"}'
+BY_FILE = 'drfd_start_time_seconds{job="node",instance="m"}'
+
+
+@pytest.mark.parametrize(
+    ("series", "minute", "alerts"),
+    [
+        pytest.param({IS_UP: "1x600", START: "0x600", LOST: "0x600"}, 60, set(), id="well"),
+        pytest.param({**BACK, LOST: "0x59 stale _x238 2x600"}, 304, {"DrfdJobsLost"}, id="lost"),
+        pytest.param(
+            {**BACK, FAILED: "0x59 stale _x238 20x600"}, 304, {"DrfdLaunchesFail"}, id="launches"
+        ),
+        pytest.param({**BACK, LOST: "0x59 stale _x238 2x600"}, 330, set(), id="lost long ago"),
+        pytest.param(
+            {
+                IS_UP: "1x59 _x239 1x600",
+                START: "0x59 _x239 0x600",
+                LOST: "7x59 _x239 7x600",
+                FAILED: "70x59 _x239 70x600",
+            },
+            304,
+            set(),
+            id="Prometheus away",
+        ),
+        pytest.param(
+            {IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 0x600", FAILED: "70x59 9x600"},
+            62,
+            set(),
+            id="counters at 0",
+        ),
+        pytest.param(
+            {IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 3x600"},
+            62,
+            {"DrfdJobsLost"},
+            id="lost at a restart",
+        ),
+        pytest.param({**BACK, LOST: "0x59 stale _x238 0x600"}, 62, set(), id="gone for a moment"),
+        pytest.param(BACK, 75, {"DrfdGone"}, id="gone"),
+        pytest.param(BACK, 295, {"DrfdGone"}, id="gone for long"),
+        pytest.param(BACK, 301, set(), id="back"),
+        pytest.param(
+            {IS_UP: "0x9999", START: "_x9999"}, 9000, {"DrfdGone"}, id="gone from the beginning"
+        ),
+        pytest.param({"up{job='node',instance='m'}": "1x600"}, 20, {"DrfdGone"}, id="never read"),
+        pytest.param(
+            {START: "0x59 stale", IS_UP: "1x59 stale"}, 75, {"DrfdGone"}, id="no target any more"
+        ),
+        pytest.param(
+            {IS_UP: "1x600", START: "0x600", START.replace('"m"', '"n"'): "0x59 stale"},
+            75,
+            {"DrfdGone"},
+            id="one of two",
+        ),
+        pytest.param(
+            {BY_FILE: "0x600", MTIME: "0+60x59 3540x600"}, 80, {"DrfdGone"}, id="an old file"
+        ),
+        pytest.param({BY_FILE: "0x600", MTIME: "0+60x600"}, 80, set(), id="a file"),
+    ],
+)
+def test_the_rules_fire_when_they_should(
+    tmp_path: Path, series: dict[str, str], minute: int, alerts: set[str]
+) -> None:
+    """Each alert once. promtool has a clock of its own; drfd was started at its beginning."""
+    (tmp_path / "alerts.yml").write_text(shipped("alerts"))
+    firing = {
+        "expr": 'sum by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": f"{minute}m",
+        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in alerts],
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": text} for name, text in series.items()],
+        "promql_expr_test": [firing],
+    }
+    asked = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(json.dumps(asked))
+    promtool("test", "rules", tmp_path / "test.yml")
 
 
 def test_prometheus_reads_the_daemon_and_an_alert_fires(
