@@ -141,10 +141,12 @@ class Endpoint:
         words = request.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _reply("400 Bad Request")
-        fields = {}
+        fields: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(":")
-            fields[name.strip().lower()] = value.strip()
+            name = name.strip().lower()
+            # Several lines of one name are one list.
+            fields[name] = ",".join(filter(None, (fields.get(name), value.strip())))
         host = fields.get("host", "").rpartition("@")[2].partition(":")[0].lower()
         if self._is_tcp and host not in _LOOPBACK_HOSTS:
             return _reply("403 Forbidden", b"ask for 127.0.0.1 or localhost\n")

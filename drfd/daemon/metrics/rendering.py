@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from drfd.daemon.metrics.readings import NodeRow, Readings
@@ -28,11 +29,39 @@ _OF_NODES = (
 
 
 def content_type(accept: str) -> str:
-    """Return the format for the value of an Accept header: OpenMetrics, unless the client names
-    only others."""
-    wanted = [each.partition(";")[0].strip() for each in accept.split(",")]
-    fits = {"", "*/*", "application/*", "application/openmetrics-text"} & set(wanted)
-    return OPENMETRICS if fits else PLAIN
+    """Return the format that the value of an Accept header prefers; if it prefers neither,
+    OpenMetrics, and if it takes neither, the older one, as other programs with metrics do."""
+    if not accept.strip():
+        return OPENMETRICS
+    ranges = [_media_range(each) for each in accept.lower().split(",")]
+    openmetrics = _quality(ranges, "application", "openmetrics-text", "1.0.0")
+    plain = _quality(ranges, "text", "plain", "0.0.4")
+    return OPENMETRICS if openmetrics > 0 and openmetrics >= plain else PLAIN
+
+
+def _media_range(text: str) -> tuple[str, str, float]:
+    """Return a media range of an Accept header in lower case: the type, the version or "", and the
+    quality, which is 0 if it is no number from 0 to 1."""
+    kind, *parameters = (each.strip() for each in text.split(";"))
+    named = {}
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        named[name.strip()] = value.strip().strip('"')
+    quality = named.get("q", "1")
+    is_valid = re.fullmatch(r"0(\.\d*)?|1(\.0*)?", quality, re.ASCII)
+    return kind, named.get("version", ""), float(quality) if is_valid else 0.0
+
+
+def _quality(
+    ranges: Sequence[tuple[str, str, float]], kind: str, subtype: str, version: str
+) -> float:
+    """Return the quality of the most precise range that a format is in; 0 if it is in none."""
+    full = f"{kind}/{subtype}"
+    for precise in ((full, version), (full, ""), (f"{kind}/*", ""), ("*/*", "")):
+        found = [quality for *named, quality in ranges if tuple(named) == precise]
+        if found:
+            return max(found)
+    return 0.0
 
 
 def render(readings: Readings, format_type: str) -> bytes:

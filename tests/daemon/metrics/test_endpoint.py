@@ -107,6 +107,10 @@ async def test_the_page_comes_in_the_format_that_is_accepted(tmp_path: Path) -> 
         assert body == b"open\n"
         answer = await served.ask(b"GET /metrics?x HTTP/1.0\r\nACCEPT: text/plain\r\n\r\n")
         assert answer.endswith(b"\r\n\r\nplain\n") and PLAIN.encode() in answer
+        two_lines = b"Accept: application/openmetrics-text;q=0.1\r\nAccept: text/plain\r\n"
+        for lines in (two_lines, b"\r\n".join(reversed(two_lines.split(b"\r\n")[:2])) + b"\r\n"):
+            answer = await served.ask(b"GET /metrics HTTP/1.1\r\n" + lines + b"\r\n")
+            assert answer.endswith(b"plain\n") and PLAIN.encode() in answer
 
 
 @pytest.mark.parametrize(

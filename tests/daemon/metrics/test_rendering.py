@@ -161,14 +161,42 @@ def test_a_histogram_counts_each_duration_up_to_its_bound() -> None:
     assert (found[f"{name}_count"], found[f"{name}_sum"]) == (4.0, pytest.approx(100.1))
 
 
+#: What Prometheus 2.42 and 3 send, and a browser.
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,"
+    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
         ("", OPENMETRICS),
         ("*/*", OPENMETRICS),
+        ("application/*", OPENMETRICS),
+        (BROWSER, OPENMETRICS),
+        (PROMETHEUS_2, OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS),
         ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", OPENMETRICS),
+        ('Application/OpenMetrics-Text ; Version="1.0.0" ; Q=0.3', OPENMETRICS),
         ("text/plain;version=0.0.4", PLAIN),
+        ("TEXT/PLAIN", PLAIN),
+        ("text/*", PLAIN),
+        ("text/plain;version=0.0.4,*/*;q=0.1", PLAIN),
+        ("application/openmetrics-text;q=0.2, text/plain;q=0.7", PLAIN),
+        ("application/openmetrics-text;q=0,*/*", PLAIN),
+        ("application/openmetrics-text;version=0.0.1,text/plain;version=0.0.4;q=0.5", PLAIN),
+        ("application/openmetrics-text;q=nan,text/plain;q=0.1", PLAIN),
+        # Neither: a client that names only others may be able to read the older one.
+        ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily", PLAIN),
+        (",;q=,;;=,", PLAIN),
     ],
 )
-def test_a_client_gets_the_format_that_it_accepts(accept: str, kind: str) -> None:
+def test_a_client_gets_the_format_that_it_prefers(accept: str, kind: str) -> None:
     assert content_type(accept) == kind
