@@ -91,13 +91,6 @@ def is_readable(client: socket.socket) -> bool:
     return bool(select.select([client], [], [], 0.0)[0])
 
 
-async def is_closed(reader: asyncio.StreamReader) -> bool:
-    try:
-        return await reader.read() == b""
-    except ConnectionError:
-        return True
-
-
 async def test_the_page_comes_in_the_format_that_is_accepted(tmp_path: Path) -> None:
     listener = unix(tmp_path / "s")
     async with endpoint(listener) as served:
@@ -116,19 +109,69 @@ async def test_the_page_comes_in_the_format_that_is_accepted(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("request_text", "status"),
     [
-        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
-        (b"GET /metrics\r\n\r\n", b"400"),
-        (b"\xff\x00\r\n\r\n", b"400"),
-        (b"GET /" + b"a" * 20_000, b"431"),
-        (b"GET /metrics HTTP/1.1\r\nHost: evil.example:80\r\n\r\n", b"403"),
-        (b"GET /metrics HTTP/1.1\r\nHost: localhost:80\r\n\r\n", b"200"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"POST / HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"GET /metrics\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/2.0\r\n\r\n", b"400 Bad Request"),
+        (b"\xff\x00\r\n\r\n", b"400 Bad Request"),
+        (b"GET /" + b"a" * 20_000, b"431 Request Header Fields Too Large"),
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example:80\r\n\r\n", b"403 Forbidden"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: x\r\n\r\n", b"403 Forbidden"),
     ],
 )
-async def test_each_request_gets_its_status(request_text: bytes, status: bytes) -> None:
-    listener = tcp()
-    async with endpoint(listener) as served:
-        assert (await served.ask(request_text)).split(b" ")[1] == status
+async def test_each_error_is_its_status_and_a_line_of_text(
+    request_text: bytes, status: bytes
+) -> None:
+    async with endpoint(tcp()) as served:
+        is_error(await served.ask(request_text), status)
+
+
+async def test_a_head_has_no_body(tmp_path: Path) -> None:
+    async with endpoint(unix(tmp_path / "s")) as served:
+        page = await served.ask(ASK)
+        assert await served.ask(b"HEAD" + ASK[3:]) == page.removesuffix(b"open\n")
+        missing = await served.ask(b"HEAD / HTTP/1.1\r\n\r\n")
+        assert missing.startswith(b"HTTP/1.1 404 ") and missing.endswith(b"\r\n\r\n")
+
+
+async def test_a_method_that_is_refused_names_those_that_there_are(tmp_path: Path) -> None:
+    async with endpoint(unix(tmp_path / "s")) as served:
+        answer = await served.ask(b"PUT /metrics HTTP/1.1\r\n\r\n")
+        assert b"\r\nAllow: GET, HEAD\r\n" in answer
+
+
+async def test_without_figures_the_service_is_unavailable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(kind: str) -> bytes:
+        raise RuntimeError("no figures\ntoday")
+
+    async with endpoint(unix(tmp_path / "s"), text=fails) as served:
+        for _ in range(3):
+            is_error(await served.ask(ASK), b"503 Service Unavailable")
+    assert [each.getMessage() for each in caplog.records] == [
+        "event=metrics-failed error=RuntimeError('no figures\\ntoday')"
+    ], "once for one error in a row"
+
+
+async def test_figures_that_take_too_long_are_not_waited_for(tmp_path: Path) -> None:
+    async def waits(kind: str) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async with endpoint(unix(tmp_path / "s"), text=waits, answer_s=0.05) as served:
+        is_error(await served.ask(ASK), b"503 Service Unavailable")
+
+
+def is_error(answer: bytes, status: bytes) -> None:
+    """Fail unless the answer has this status, and one line of text for its body."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    assert first == b"HTTP/1.1 " + status
+    assert b"Content-Type: text/plain; charset=utf-8" in lines
+    assert b"Content-Length: %d" % len(body) in lines
+    assert body.endswith(b"\n") and body[:-1].decode().isprintable() and len(body) > 5
 
 
 async def test_a_client_that_asks_nothing_is_dropped(tmp_path: Path) -> None:
@@ -136,7 +179,7 @@ async def test_a_client_that_asks_nothing_is_dropped(tmp_path: Path) -> None:
     async with endpoint(listener, request_s=0.05) as served:
         reader, writer = await served.connect()
         writer.write(b"GET /met")
-        assert await is_closed(reader)
+        is_error(await reader.read(), b"408 Request Timeout")
         writer.close()
 
 
@@ -185,7 +228,7 @@ async def test_a_client_that_sends_bytes_one_by_one_is_refused(tmp_path: Path) -
             while not is_readable(client):
                 client.send(b"x")
                 await asyncio.sleep(0.001)
-            assert client.recv(1 << 12).startswith(b"HTTP/1.1 431 ")
+            is_error(client.recv(1 << 12), b"431 Request Header Fields Too Large")
 
 
 @pytest.mark.slow
@@ -211,7 +254,7 @@ async def test_idle_clients_keep_nobody_out(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
         answer = await served.ask(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert answer.endswith(b"open\n")
-        assert await is_closed(idle[0][0])
+        is_error(await idle[0][0].read(), b"503 Service Unavailable")
         assert served.endpoint.connections <= MOST_CONNECTIONS
         for _, writer in idle:
             writer.close()
