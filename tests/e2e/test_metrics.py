@@ -57,6 +57,8 @@ def test_jobs_are_in_the_metrics_while_they_run_and_after(make_instance: MakeIns
     assert value(instance, "drfd_allocated_cores") == 0
     assert value(instance, "drfd_capacity_cores") == 9
     assert value(instance, "drfd_jobs_ended_total", outcome="COMPLETED") == 0
+    for state in ("PENDING", "HELD", "STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING"):
+        assert value(instance, "drfd_jobs", state=state) == 0
     job = instance.submit("-p", "A", "-c", "3", "--", "sleep", "1000")
     wait_for("the job in the metrics", lambda: value(instance, "drfd_allocated_cores") == 3)
     assert value(instance, "drfd_pool_running_jobs", pool="A") == 1

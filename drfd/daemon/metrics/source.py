@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from drfd import __version__
 from drfd.core.amounts.vectors import total
 from drfd.core.fairness.rules import ROOT
+from drfd.core.model.job import JobState
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.metrics.readings import WHOLE, NodeRow, Readings, node_rows
 from drfd.daemon.metrics.rendering import render
@@ -104,7 +105,7 @@ class MetricsSource:
             used=added(node["used"] for node in top),
             external=external,
             pressure=view["pressure"] or {},
-            jobs=view["counts"],
+            jobs=with_all_states(view["counts"]),
             pools=pools,
             users=users,
             gpus=view.get("gpus", []),
@@ -118,6 +119,13 @@ class MetricsSource:
             notices=[notice["code"] for notice in self._overview.notices()],
             journal_bytes=journal_bytes,
         )
+
+
+def with_all_states(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers of live jobs by state, with a 0 for each state that no job is in: a
+    series that comes and goes has gaps in graphs, and an alert cannot compare it."""
+    states = (state.value for state in JobState if state is not JobState.ENDED)
+    return {**dict.fromkeys(states, 0), **counts}
 
 
 def with_all_gres(view: ResourcesView, capacity: ResourcesView) -> ResourcesView:
