@@ -147,6 +147,25 @@ START = 'drfd_start_time_seconds{job="drfd",instance="m"}'
 IS_UP = 'up{job="drfd",instance="m"}'
 #: Away for four hours after the first, and then started again.
 BACK = {IS_UP: "1x59 0x239 1x600", START: f"0x59 stale _x238 {5 * 3600}x600"}
+
+
+def user(name: str) -> str:
+    return f'drfd_user_{name}{{job="drfd",instance="m",pool="lab",user="alice"}}'
+
+
+DRAINED, LAUNCHER = (
+    f'drfd_{name}{{job="drfd",instance="m"}}' for name in ("drained", "launcher_up")
+)
+#: A user with a quarter of what is due, and jobs that wait.
+SHORT = {
+    IS_UP: "1x600",
+    START: "0x600",
+    DRAINED: "0x600",
+    LAUNCHER: "1x600",
+    user("satisfaction_ratio"): "0.25x600",
+    user("waiting_jobs"): "3x600",
+    user("held_back"): "0x600",
+}
 MTIME = 'node_textfile_mtime_seconds{job="node",instance="m",file="/var/lib/x/drfd.prom"}'
 BY_FILE = 'drfd_start_time_seconds{job="node",instance="m"}'
 
@@ -200,6 +219,11 @@ BY_FILE = 'drfd_start_time_seconds{job="node",instance="m"}'
             {"DrfdGone"},
             id="one of two",
         ),
+        pytest.param({**SHORT}, 100, {"DrfdUserFarBelowShare"}, id="far below"),
+        pytest.param({**SHORT, user("held_back"): "1x600"}, 100, set(), id="held back"),
+        pytest.param({**SHORT, user("waiting_jobs"): "0x600"}, 100, set(), id="wants no more"),
+        pytest.param({**SHORT, DRAINED: "1x600"}, 100, set(), id="drained"),
+        pytest.param({**SHORT, LAUNCHER: "0x600"}, 100, {"DrfdLauncherAway"}, id="launcher away"),
         pytest.param(
             {BY_FILE: "0x600", MTIME: "0+60x59 3540x600"}, 80, {"DrfdGone"}, id="an old file"
         ),

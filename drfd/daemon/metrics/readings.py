@@ -13,7 +13,8 @@ from drfd.protocol.replies import GpuView, ResourcesView, SnapshotNode, SumView
 
 #: The pool label of the whole machine, and of users in no pool. No pool can be called so.
 WHOLE = "/"
-#: The user label of the row for all users beyond the configured number. No user can be called so.
+#: The user label of the row for all users beyond the configured number. A user of this name gets
+#: another label; see `_user_label`.
 OTHERS = "(other)"
 
 
@@ -27,6 +28,9 @@ class NodeRow:
     entitlement: float
     #: None of the row for other users, where it would mean nothing.
     satisfaction: float | None
+    #: Whether a quota, a limit or a maintenance window keeps all waiting jobs of a user from what
+    #: is due; None of pools, and of the row for other users.
+    is_held_back: bool | None
     running: int
     waiting: int
 
@@ -65,9 +69,11 @@ def node_rows(
     leaves: frozenset[str],
     configured: frozenset[str],
     most_users: int,
+    held_back: frozenset[str] = frozenset(),
 ) -> tuple[list[NodeRow], list[NodeRow]]:
     """Return the rows of pools and of users. `leaves` are the paths of users with jobs, and
-    `configured` those of pools. Users without jobs have no row. The users
+    `configured` those of pools; `held_back` those of users whose jobs wait for a quota, a limit or
+    the end of a maintenance window. Users without jobs have no row. The users
     with the most jobs get a row each; one row has the sums of all others."""
     pools, users = [], []
     above_leaves = {path for leaf in leaves for path in path_up(leaf)} - leaves
@@ -75,9 +81,10 @@ def node_rows(
         path = node["path"]
         above, _, name = path.rpartition(".")
         if path in leaves:
-            users.append(_row(node, _pool_label(above), show_path(f"{ROOT}.{name}")))
+            user = _user_label(show_path(f"{ROOT}.{name}"))
+            users.append(_row(node, _pool_label(above), user, is_held_back=path in held_back))
         elif path in above_leaves or path in configured:
-            pools.append(_row(node, _pool_label(path), ""))
+            pools.append(_row(node, _pool_label(path), "", is_held_back=None))
     users.sort(key=lambda row: (-row.running - row.waiting, row.pool, row.user))
     rest = users[most_users:]
     shown = sorted(users[:most_users], key=lambda row: (row.pool, row.user))
@@ -89,6 +96,7 @@ def node_rows(
                 share=sum(row.share for row in rest),
                 entitlement=sum(row.entitlement for row in rest),
                 satisfaction=None,
+                is_held_back=None,
                 running=sum(row.running for row in rest),
                 waiting=sum(row.waiting for row in rest),
             )
@@ -100,13 +108,26 @@ def _pool_label(path: str) -> str:
     return WHOLE if path in ("", ROOT) else show_path(path)
 
 
-def _row(node: SnapshotNode, pool: str, user: str) -> NodeRow:
+def _user_label(name: str) -> str:
+    """Return the label of a user of this name: the name, with \\xNN for bytes that are not UTF-8.
+    "(other)" gets parentheses, and so do names that are "(other)" in parentheses: labels differ
+    where names do."""
+    inner = name
+    while inner != OTHERS and inner.startswith("(") and inner.endswith(")"):
+        inner = inner[1:-1]
+    if inner == OTHERS:
+        return f"({name})"
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _row(node: SnapshotNode, pool: str, user: str, *, is_held_back: bool | None) -> NodeRow:
     return NodeRow(
         pool=pool,
         user=user,
         share=node["dominant_share"],
         entitlement=node["entitlement"],
         satisfaction=node["satisfaction"],
+        is_held_back=is_held_back,
         running=node["running"],
         waiting=node["pending"],
     )

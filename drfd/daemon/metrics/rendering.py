@@ -26,6 +26,14 @@ _OF_NODES = (
     ("running_jobs", "running", "Jobs that hold resources."),
     ("waiting_jobs", "waiting", "Jobs that wait and may start."),
 )
+_OF_USERS = (
+    *_OF_NODES,
+    (
+        "held_back",
+        "is_held_back",
+        "1 if a quota, a limit or a maintenance window keeps the waiting jobs from what is due.",
+    ),
+)
 
 
 def content_type(accept: str) -> str:
@@ -212,7 +220,7 @@ def _nodes(kind: str, rows: Iterable[NodeRow]) -> Iterator[Metric]:
 
     rows = list(rows)
     labels = ["pool"] if kind == "pool" else ["pool", "user"]
-    for name, attribute, text in _OF_NODES:
+    for name, attribute, text in _OF_NODES if kind == "pool" else _OF_USERS:
         family = GaugeMetricFamily(f"drfd_{kind}_{name}", f"By {kind}: {text}", labels=labels)
         for row in rows:
             value = getattr(row, attribute)

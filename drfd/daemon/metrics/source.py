@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from drfd import __version__
-from drfd.core.amounts.vectors import total
-from drfd.core.fairness.rules import ROOT
+from drfd.core.amounts.vectors import fits, total
+from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.fairness.week_quotas import QuotaUse
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import JobState
 from drfd.daemon.lookup.views import resources_view
 from drfd.daemon.metrics.readings import WHOLE, NodeRow, Readings, node_rows
@@ -74,7 +77,8 @@ class MetricsSource:
         view = self._overview.machine_part()
         leaves = frozenset(engine.ledger.active_leaves())
         configured = frozenset(f"{ROOT}.{name}" for name in engine.rules.pools)
-        pools, users = node_rows(view["nodes"], leaves, configured, self._most_users)
+        held_back = held_back_leaves(engine.ledger, engine.rules, engine.used_up())
+        pools, users = node_rows(view["nodes"], leaves, configured, self._most_users, held_back)
         # Paths below the root have one dot.
         top = [node for node in view["nodes"] if node["path"].count(".") == 1]
         rules = engine.rules
@@ -87,6 +91,7 @@ class MetricsSource:
                 share=float(rules.shares.dominant_share(held)),
                 entitlement=1.0,
                 satisfaction=None,
+                is_held_back=None,
                 running=sum(node["running"] for node in top),
                 waiting=sum(node["pending"] for node in top),
             ),
@@ -119,6 +124,25 @@ class MetricsSource:
             notices=[notice["code"] for notice in self._overview.notices()],
             journal_bytes=journal_bytes,
         )
+
+
+def held_back_leaves(
+    ledger: Ledger, rules: Rules, used_up: Mapping[str, QuotaUse]
+) -> frozenset[str]:
+    """Return the leaves with waiting jobs none of which could start on an empty machine, because of
+    a maintenance window or a limit, and those that are promised nothing now, because a quota is
+    used up. `used_up` are the nodes whose quota is."""
+    waiting = {*ledger.queues, *ledger.queues.held_back()}
+    found = {leaf for leaf in waiting if not used_up.keys().isdisjoint(path_up(leaf))}
+    found |= waiting - ledger.queues.keys()
+    shares = rules.shares
+    if any(rule.limit is not None for rule in shares.rules.values()):
+        tree = shares.share_tree(ledger.used, ledger.active_leaves())
+        for leaf in waiting - found:
+            left = tree.headroom(leaf, shares.capacity)
+            if not any(fits(demand, left) for demand in ledger.queues[leaf].groups):
+                found.add(leaf)
+    return frozenset(found)
 
 
 def with_all_states(counts: Mapping[str, int]) -> dict[str, int]:

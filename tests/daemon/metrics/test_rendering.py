@@ -136,6 +136,36 @@ def test_users_beyond_the_number_are_one_row() -> None:
     assert found["drfd_user_satisfaction_ratio"] == {bob: 0.5}
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("(other)", "((other))"),
+        ("((other))", "(((other)))"),
+        ("(others)", "(others)"),
+        ("(other", "(other"),
+        ("m\udcfcller", "m\\xfcller"),
+    ],
+)
+def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:
+    named = f"root.{name}"
+    nodes = [node(named, running=1), *NODES]
+    _, users = node_rows(nodes, LEAVES | {named}, CONFIGURED, 2)
+    found = samples(render(readings(users=users), OPENMETRICS))
+    assert {dict(each)["user"] for each in found["drfd_user_running_jobs"]} >= {"(other)"}
+    _, users = node_rows(nodes, LEAVES | {named}, CONFIGURED, 9)
+    found = samples(render(readings(users=users), OPENMETRICS))
+    assert frozenset({("pool", "/"), ("user", label)}) in found["drfd_user_running_jobs"]
+
+
+def test_it_is_told_who_is_held_back() -> None:
+    _, users = node_rows(NODES, LEAVES, CONFIGURED, 9, frozenset({"root.bob"}))
+    found = samples(render(readings(users=users), OPENMETRICS))
+    assert found["drfd_user_held_back"] == {
+        frozenset({("pool", "lab"), ("user", "al.ice")}): 0.0,
+        frozenset({("pool", "/"), ("user", "bob")}): 1.0,
+    }
+
+
 def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out() -> None:
     gpu: Any = {
         "name": "0",
