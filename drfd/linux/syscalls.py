@@ -532,6 +532,9 @@ def _bpf_call(command: int, attributes: bytes) -> tuple[int, bytes]:
 
 _getpwuid_r = _declared(_libc, "getpwuid_r", _uint, _pointer, _pointer, _size, _pointer)
 _getgrgid_r = _declared(_libc, "getgrgid_r", _uint, _pointer, _pointer, _size, _pointer)
+_getgrouplist = _declared(_libc, "getgrouplist", _text, _uint, _pointer, _pointer)
+#: Groups that an account may have on Linux (NGROUPS_MAX), and the account's own.
+_MOST_GROUPS = (1 << 16) + 1
 #: Bytes for `struct passwd` or `struct group`, more than any system needs, and for the longest
 #: entry.
 _STRUCT_BYTES, _ENTRY_BYTES = 256, 1 << 20
@@ -552,6 +555,19 @@ def has_group(gid: int) -> bool:
     Raises OSError if the directory cannot be asked, where `os.getgrouplist` omits the group.
     """
     return _has_entry(_getgrgid_r, "getgrgid_r", gid)
+
+
+def groups_of(name: bytes, gid: int) -> list[int]:
+    """Return the groups of the account `name`, among them `gid`, as `os.getgrouplist` does, which
+    takes names in UTF-8 only (getgrouplist(3))."""
+    count = ctypes.c_int(1 << 6)
+    while True:
+        groups = (ctypes.c_uint * count.value)()
+        is_whole = _getgrouplist(name, gid, groups, ctypes.byref(count)) >= 0
+        if is_whole or len(groups) >= _MOST_GROUPS:
+            return list(groups[: count.value])
+        # The C library has set the count that it needs.
+        count.value = min(max(count.value, 2 * len(groups)), _MOST_GROUPS)
 
 
 def _has_entry(ask: Callable[..., int], name: str, number: int) -> bool:

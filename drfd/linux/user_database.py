@@ -2,6 +2,9 @@
 
 A change of /etc/passwd shows at once that a uid has another name, as when an account is deleted and
 its uid given to the next one. A directory service gives no such sign: only a new answer shows it.
+
+Names are returned as drfd writes them everywhere (`written_name`), since a name may be any bytes,
+and the journal, replies and metrics are UTF-8.
 """
 
 from __future__ import annotations
@@ -88,8 +91,13 @@ def _names(content: bytes) -> dict[int, str]:
         fields = line.split(b":", 3)
         if len(fields) == 4 and fields[2].isdigit():
             # The first of several entries counts, as in getpwuid(3).
-            names.setdefault(int(fields[2]), os.fsdecode(fields[0]))
+            names.setdefault(int(fields[2]), written_name(os.fsdecode(fields[0])))
     return names
+
+
+def written_name(name: str) -> str:
+    """Return a user name, as `pwd` gives it, with \\xNN for each byte that is not UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 _SUBUID = Path("/etc/subuid")
@@ -134,7 +142,7 @@ def look_up_name(uid: int) -> str | None:
     Raises OSError if the directory could not be asked.
     """
     try:
-        return pwd.getpwuid(uid).pw_name
+        return written_name(pwd.getpwuid(uid).pw_name)
     except KeyError:
         # Python raises KeyError for some errors of the directory as well.
         if syscalls.has_account(uid):

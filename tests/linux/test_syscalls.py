@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import resource
 import signal
 import struct
@@ -349,3 +350,9 @@ def test_without_the_right_to_programs_the_kernels_own_error_is_raised(
     with pytest.raises(PermissionError) as raised:
         syscalls.load_device_program(b"")
     assert (raised.value.errno, raised.value.filename) == (errno.EPERM, "bpf")
+
+
+def test_groups_are_those_of_the_standard_library() -> None:
+    for user in pwd.getpwall():
+        expected = os.getgrouplist(user.pw_name, user.pw_gid)
+        assert syscalls.groups_of(user.pw_name.encode(), user.pw_gid) == expected

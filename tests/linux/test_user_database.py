@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from drfd.linux.user_database import ParsedFile
+from drfd.linux.user_database import LocalAccounts, ParsedFile, written_name
 
 
 class Rig:
@@ -67,3 +67,11 @@ def no_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_names_are_written_as_utf_8(tmp_path: Path) -> None:
+    passwd = tmp_path / "passwd"
+    passwd.write_bytes(b"m\xfcller:x:5:5::/:\nm\xc3\xbcller:x:6:6::/:\nDOMAIN\\eve:x:7:7::/:\n")
+    names = [LocalAccounts(passwd).name_of(uid) for uid in (5, 6, 7)]
+    assert names == [r"m\xfcller", "m\u00fcller", r"DOMAIN\eve"]
+    assert [written_name(name or "") for name in names] == names, "twice is the same"

@@ -9,6 +9,7 @@ from typing import Any
 
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
+from drfd.linux.user_database import written_name
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import PARTITION, host_name
 from drfd_cli.slurm.command_line import parts
@@ -48,9 +49,9 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
         with suppress(KeyError, OverflowError):
             if not word.isdecimal():
                 pwd.getpwnam(word)
-                found.append(word)
+                found.append(written_name(word))
                 continue
-            name = pwd.getpwuid(int(word)).pw_name
+            name = written_name(pwd.getpwuid(int(word)).pw_name)
         if name == word and name not in _users_of(client):
             raise Refused("no-user", f"there is no user {word}")
         found.append(name)

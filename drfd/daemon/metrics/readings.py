@@ -109,15 +109,12 @@ def _pool_label(path: str) -> str:
 
 
 def _user_label(name: str) -> str:
-    """Return the label of a user of this name: the name, with \\xNN for bytes that are not UTF-8.
-    "(other)" gets parentheses, and so do names that are "(other)" in parentheses: labels differ
-    where names do."""
+    """Return the label of a user of this name: the name, but "(other)" gets parentheses, and so do
+    names that are "(other)" in parentheses. Labels differ where names do."""
     inner = name
     while inner != OTHERS and inner.startswith("(") and inner.endswith(")"):
         inner = inner[1:-1]
-    if inner == OTHERS:
-        return f"({name})"
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return f"({name})" if inner == OTHERS else name
 
 
 def _row(node: SnapshotNode, pool: str, user: str, *, is_held_back: bool | None) -> NodeRow:

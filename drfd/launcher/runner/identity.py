@@ -16,7 +16,7 @@ from drfd.launcher.protocol import LaunchOrder
 from drfd.launcher.system import process
 from drfd.linux import service, syscalls
 from drfd.linux.syscalls import set_dumpable
-from drfd.linux.user_database import PASSWD, Version, version_of
+from drfd.linux.user_database import PASSWD, Version, version_of, written_name
 from drfd.payload.environment import (
     DEFAULT_PATH,
     DEFAULTS,
@@ -52,9 +52,10 @@ class DirectoryFailed(Exception):
 
 
 def account(uid: int, name: str) -> pwd.struct_passwd:
-    """Return the user's present entry, which may have changed since the job was submitted. Raises
-    Denied if the uid no longer belongs to the account `name`, since it may be another person's by
-    now, and DirectoryFailed if the directory cannot answer."""
+    """Return the user's present entry, which may have changed since the job was submitted. `name`
+    is the account's name as drfd writes it (`written_name`). Raises Denied if the uid no longer
+    belongs to it, since it may be another person's by now, and DirectoryFailed if the directory
+    cannot answer."""
     is_self = uid == os.getuid()
     try:
         user = pwd.getpwuid(uid)
@@ -64,7 +65,7 @@ def account(uid: int, name: str) -> pwd.struct_passwd:
             return pwd.struct_passwd((str(uid), "", uid, os.getgid(), "", "/", "/bin/sh"))
         _insist_on_an_answer(uid)
         raise Denied(f"there is no user with uid {uid} any more") from None
-    if user.pw_name != name and not is_self:
+    if written_name(user.pw_name) != name and not is_self:
         raise Denied(f"the account {name} no longer has uid {uid}")
     return user
 
@@ -87,7 +88,10 @@ def groups_of(user: pwd.struct_passwd, expected: Iterable[int] = ()) -> list[int
     getgrouplist silently omits groups that the directory cannot name now."""
     if os.getuid() != 0:
         return []
-    groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    try:
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    except UnicodeEncodeError:
+        groups = syscalls.groups_of(os.fsencode(user.pw_name), user.pw_gid)
     for gid in {*expected}.difference(groups):
         try:
             syscalls.has_group(gid)

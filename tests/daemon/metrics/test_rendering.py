@@ -143,7 +143,6 @@ def test_users_beyond_the_number_are_one_row() -> None:
         ("((other))", "(((other)))"),
         ("(others)", "(others)"),
         ("(other", "(other"),
-        ("m\udcfcller", "m\\xfcller"),
     ],
 )
 def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:

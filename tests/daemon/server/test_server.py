@@ -175,6 +175,24 @@ def front(make_desk: MakeDesk, short: Path) -> OpenFront:
     return run
 
 
+async def test_a_user_whose_name_is_not_utf_8_submits_like_others(
+    front: OpenFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name goes to the journal and into each reply, which are UTF-8."""
+    raw = os.fsdecode(b"m\xfcller")
+    me = pwd.getpwuid(os.getuid())
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd((raw, *me[1:])))
+    written = r"m\xfcller"
+    async with front() as f:
+        c = await f.client()
+        assert (await c.ask(op="hello"))["user"] == written
+        assert await c.ask(**SUBMIT) == {"ok": True, "id": 1}
+        status = await c.ask(op="status")
+        assert [(job["id"], job["user"]) for job in status["jobs"]] == [(1, written)]
+        kept = f.desk.shell.journal.job(1)
+        assert kept is not None and kept.spec.user == written
+
+
 # -- a day at the front ------------------------------------------------------------------------
 
 

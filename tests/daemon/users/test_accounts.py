@@ -156,7 +156,7 @@ def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path: Path) -> None:
     local = LocalAccounts(file)
     assert local.name_of(0) is None
     file.write_bytes(b"root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n+\n\nx:y\nj\xf6:x:7:7:::\n")
-    assert (local.name_of(0), local.name_of(7)) == ("root", "j\udcf6")
+    assert (local.name_of(0), local.name_of(7)) == ("root", r"j\xf6")
     file.unlink()
     assert local.name_of(0) is None
 

@@ -54,6 +54,16 @@ def test_an_account_is_that_of_the_password_database() -> None:
     assert identity.account(entry.pw_uid, entry.pw_name).pw_uid == entry.pw_uid
 
 
+def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon knows it as it writes it; the system is asked with the name as it is."""
+    entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
+    raw = os.fsdecode(b"m\xfcller")
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd((raw, *entry[1:])))
+    user = identity.account(entry.pw_uid, r"m\xfcller")
+    assert user.pw_name == raw
+    assert identity.groups_of(user) == ([entry.pw_gid] if os.getuid() == 0 else [])
+
+
 def test_an_account_that_has_another_name_by_now_is_denied() -> None:
     """The uid alone was looked at: the queued jobs of a deleted account ran as whoever got its uid
     next."""
