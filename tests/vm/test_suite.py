@@ -105,7 +105,9 @@ SLURM_ELSEWHERE = [
         *("launcher/slurm/test_server", "slurm/test_private"),
     )
 ]
-(SLURM if IS_FULL else SLURM_ELSEWHERE).append("tests/slurm/test_real_slurm.py")
+#: Kills and orders come out the same by both versions of cgroups.
+_SLURM_LONG = ["tests/slurm/test_real_slurm.py", "tests/torture/test_nodes.py"]
+(SLURM if IS_FULL else SLURM_ELSEWHERE).extend(_SLURM_LONG)
 
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
