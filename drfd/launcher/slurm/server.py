@@ -131,7 +131,7 @@ class SlurmLauncher:
         self._nudge = Nudge(self._commands)
         self._submissions = Submissions(
             self._commands, self._times, self._nudge, self.partition,
-            on_submitted=self._note_submitted, on_failed=self._fail,
+            on_submitted=self._take_submitted, on_failed=self._fail,
         )  # fmt: skip
         self._census = Census(self._commands, self._lack_on_node)
         self._nodes = NodeWatch(
@@ -356,8 +356,8 @@ class SlurmLauncher:
         assignment.close()
         self._tell("broke", (order.id, order.attempt), text=text)
 
-    def _note_submitted(self, key: Key, slurm_id: int) -> None:
-        self._attempts.append(key, "submitted", {"slurm_id": slurm_id, "at_s": time.time()})
+    def _take_submitted(self, key: Key, slurm_id: int) -> None:
+        self._attempts.note_submitted(key, slurm_id)
         self._submitted_after[key] = self._times.count
 
     def _fail(self, key: Key, record: Record) -> None:
@@ -506,7 +506,7 @@ class SlurmLauncher:
         another attempt may run by then. It may also have come, started, and been forgotten."""
         name = self._attempts.name(key)
         if not self.starts.close(name) and (slurm_id := self.starts.first_start(name)) is not None:
-            self._attempts.append(key, "submitted", {"slurm_id": slurm_id, "at_s": time.time()})
+            self._attempts.note_submitted(key, slurm_id)
             return
         self._fail(key, failed)
 
@@ -541,7 +541,7 @@ class SlurmLauncher:
             self._submissions.end(key)
         is_on_its_way = key in self._submissions
         if self._attempts[key].submitted is None and not is_on_its_way:
-            self._attempts.append(key, "submitted", {"slurm_id": job.id, "at_s": time.time()})
+            self._attempts.note_submitted(key, job.id)
         is_over = job.is_over and not is_on_its_way
         if is_over and self._is_slurms_own(key, job):
             self._lose(key)
@@ -554,7 +554,7 @@ class SlurmLauncher:
             began_s = self._attempts[key].created["at_s"]
             self._end(key, mapping.end_of(job, time.time(), time.monotonic(), began_s))
         elif job.has_started and self._attempts[key].running is None:
-            self._attempts.append(key, "running", {"at_s": time.time()})
+            self._attempts.note_running(key)
             self._report(key)
 
     def _is_taken_back(self, key: Key, job: SlurmJob) -> bool:
@@ -595,7 +595,7 @@ class SlurmLauncher:
 
     def _end(self, key: Key, record: Record) -> None:
         if self._attempts[key].running is None:
-            self._attempts.append(key, "running", {"at_s": time.time()})
+            self._attempts.note_running(key)
         reach("slurm.before-end-record")
         self._attempts.append(key, "ended", record)
         self._missing.forget(key)

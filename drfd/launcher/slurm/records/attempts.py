@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from drfd.common.failpoints import reach
 from drfd.core.model.job import read_owner
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.slurm.mapping import Name
 from drfd.linux.descriptors import opened
@@ -90,13 +90,21 @@ class Attempts:
             os.fsync(fd)
         self.journals.add(journal)
 
-    def append(self, key: Key, kind: str, record: Mapping[str, object]) -> None:
+    def append(self, key: Key, kind: str, record: Record) -> None:
         """Add a record to the file of an attempt."""
         with opened(attempt_files.file_name(key), os.O_RDWR | os.O_APPEND, dir_fd=self.fd) as fd:
             attempt_files.end_partial_line(fd)
-            attempt_files.append(fd, kind, dict(record))
+            attempt_files.append(fd, kind, record)
             os.fsync(fd)
         self._read(key)
+
+    def note_submitted(self, key: Key, slurm_id: int) -> None:
+        """Record that Slurm has a job of an attempt, under this id."""
+        self.append(key, "submitted", {"slurm_id": slurm_id, "at_s": time.time()})
+
+    def note_running(self, key: Key) -> None:
+        """Record that an attempt has begun."""
+        self.append(key, "running", {"at_s": time.time()})
 
     def note_signals(self, key: Key, count: int) -> None:
         """Record how many signals were sent to an attempt in all."""
