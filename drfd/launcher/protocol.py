@@ -17,6 +17,7 @@ from signal import NSIG
 from typing import Any
 
 from drfd.core.model.job import UNSTARTED, Owner
+from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, threads_of
 
 Message = dict[str, Any]
@@ -184,6 +185,19 @@ class LaunchOrder:
     def owner(self) -> Owner:
         return Owner(
             uid=self.uid, user=self.user, journal=self.journal, submitted_us=self.submitted_us
+        )
+
+    def output_path(self, pattern: str, cwd: str) -> str:
+        """Return the path of an output file for this pattern of the user's (`drfd.payload.unpack`);
+        `cwd` is the job's directory."""
+        return unpack.output_path(
+            pattern,
+            cwd=cwd,
+            job_id=self.id,
+            array_id=self.array_id,
+            index=self.array_index,
+            name=self.name,
+            user=self.user,
         )
 
     @property

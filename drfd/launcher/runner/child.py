@@ -47,7 +47,7 @@ from drfd.launcher.system.files import get, put
 from drfd.linux.sealed import read_sealed
 from drfd.linux.unix_sockets import at_socket, peer_of, send_descriptors
 from drfd.payload.pack import encode
-from drfd.payload.unpack import LaunchPayload, decode, output_path
+from drfd.payload.unpack import LaunchPayload, decode
 
 #: Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely.
 _OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
@@ -189,8 +189,8 @@ def run_notice(
         process.close_all_but(report_fd)
         env = identity.environment(user, order, payload)
         env |= {
-            "DRF_STDOUT": _output(order, payload, payload.stdout),
-            "DRF_STDERR": _output(order, payload, payload.stderr),
+            "DRF_STDOUT": order.output_path(payload.stdout, payload.cwd),
+            "DRF_STDERR": order.output_path(payload.stderr, payload.cwd),
         }
         argv = payload.notify
         _reset_signals()
@@ -337,25 +337,15 @@ def _hint(outside: int | None, path: str) -> str:
     return "" if outside is None else private_tmp.hint(path)
 
 
-def _output(order: LaunchOrder, payload: LaunchPayload, pattern: str) -> str:
-    return output_path(
-        pattern,
-        cwd=payload.cwd,
-        job_id=order.id,
-        array_id=order.array_id,
-        index=order.array_index,
-        name=order.name,
-        user=order.user,
-    )
-
-
 def _open_outputs(
     order: LaunchOrder, payload: LaunchPayload, user: str, outside: int | None
 ) -> None:
     _move_descriptor(open_fd("/dev/null", _INPUT_FLAGS), 0)
     # The output of an attempt that was preempted is kept.
     empty = order.empties_output
-    stdout, stderr = (_output(order, payload, each) for each in (payload.stdout, payload.stderr))
+    stdout, stderr = (
+        order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
+    )
     out = _open_output(stdout, user, outside, empty=empty)
     same = stderr == stdout
     err = os.dup(out) if same else _open_output(stderr, user, outside, empty=empty)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from drfd.launcher.protocol import Assignment, LaunchOrder
+from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance, scripts
 from drfd.launcher.runner.failures import MAX_TEXT, StepFailed, describe_in_job, unreadable
 from drfd.launcher.slurm.mapping import without_slurms
@@ -24,7 +24,7 @@ from drfd.launcher.system import process
 from drfd.linux import syscalls
 from drfd.linux.sealed import read_sealed
 from drfd.payload.environment import DEVICE_LISTS
-from drfd.payload.unpack import LaunchPayload, decode, output_path
+from drfd.payload.unpack import LaunchPayload, decode
 
 #: Descriptor of a submitted script, in the job.
 _SCRIPT_FD = 9
@@ -97,7 +97,9 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
             # Slurm chooses them on the node, and names them there.
             for name in DEVICE_LISTS:
                 env.pop(name, None)
-        outputs = [_output(order, payload, each) for each in (payload.stdout, payload.stderr)]
+        outputs = [
+            order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
+        ]
         for fd, texts in (
             (into.paths_fd, [payload.cwd, *outputs]),
             (into.env_fd, [f"{name}={text}" for name, text in env.items()]),
@@ -154,18 +156,6 @@ def _read(assignment: Assignment) -> LaunchPayload:
         return decode(read_sealed(assignment.payload_fd))
     except ValueError as error:
         raise unreadable(error) from None
-
-
-def _output(order: LaunchOrder, payload: LaunchPayload, pattern: str) -> str:
-    return output_path(
-        pattern,
-        cwd=payload.cwd,
-        job_id=order.id,
-        array_id=order.array_id,
-        index=order.array_index,
-        name=order.name,
-        user=order.user,
-    )
 
 
 def is_there(programs: Path) -> bool:
