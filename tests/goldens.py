@@ -1,8 +1,8 @@
 """State and wire lines as this version writes them: `python -m tests.goldens [DIRECTORY]`.
 
-They are written once for each release (into `tests/data/v0.1` for this one) and must load for ever;
-`tests/torture/test_goldens.py` tries that. Before the release a change of the schema, a new event
-or a new verb asks for them to be written again; after it, for a new directory beside the old one.
+They are written once for each release, from 0.1.0 on, and must load for ever;
+`tests/torture/test_goldens.py` tries that. Before a release a change of the schema, a new event or
+a new verb asks for them to be written again; after it, for a new directory beside the old one.
 
     journal.sql      the dump of a journal with every kind of event
     attempts/        attempt files of jobs of several fates, exit records among them
@@ -15,6 +15,7 @@ or a new verb asks for them to be written again; after it, for a new directory b
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -31,9 +32,26 @@ from typing import Any
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
 
-from drfd.core.amounts.resources import Resources  # noqa: E402
+from drfd.core.amounts.resources import Axes, Resources  # noqa: E402
+from drfd.core.ledger.ledger import Ledger  # noqa: E402
 from drfd.core.model import events as ev  # noqa: E402
+from drfd.core.model.job import (  # noqa: E402
+    Again,
+    Dependency,
+    Notify,
+    Outcome,
+    Postponed,
+    RequiredOutcome,
+    Retry,
+    Usage,
+    UserGroup,
+    Warn,
+    Whose,
+    Words,
+)
+from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
+from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.lending import LENDS, bounds_of, record_of  # noqa: E402
 from drfd.launcher.protocol import (  # noqa: E402
@@ -44,10 +62,143 @@ from drfd.launcher.protocol import (  # noqa: E402
     LaunchOrder,
     LendOrder,
 )
+from fakes import apply_and_append, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
-from journal.test_golden import LAST_EVENTS, write_anew  # noqa: E402
 
 HERE = TESTS / "data" / "v0.1"
+
+_clock = itertools.count(1)
+
+
+def _now(kind: type, job_id: int, **fields: Any) -> Any:
+    """An event of a job, a second after the last one."""
+    return kind(job_id=job_id, at_s=next(_clock) + 0.5, **fields)
+
+
+ASKS = Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=1000, write_bps=2000)
+USAGE = Usage(
+    cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
+)
+SPEC = spec(asks=ASKS, priority=7, name="train")
+LONG = Words.of(["sh", "-c", "ü" * 200, "", "x" * 300])
+#: A specification that has all there is.
+FULL = replace(
+    SPEC,
+    name="evaluate",
+    argv=LONG,
+    demand=replace(
+        ASKS, gres=(("gpu", 1),), gres_memory=(("gpu", 1 << 30),), node="n2", features=("ssd",)
+    ),
+    most=Resources(cores_milli=64_000),
+    preemptible=True,
+    append=True,
+    output_max_bytes=1 << 20,
+    after=(Dependency(7), Dependency(6, RequiredOutcome.ANY)),
+    begin_s=50,
+    retry=Retry(3, (Outcome.FAILED, Outcome.LOST)),
+    warn=Warn(10, 60),
+    notify=Notify(("end", "fail"), LONG),
+    group=UserGroup("sweep", 2),
+    cancel_if_never=True,
+    again=Again(2),
+)
+_SHORT = Postponed(
+    whose=Whose.MACHINE, text="the machine is short of processes", resource="processes",
+    at_s=76.5, until_s=80.5, tries=3, own_tries=2,
+)  # fmt: skip
+#: A history in which every kind of event happens.
+EVENTS: list[ev.Event] = [
+    _now(ev.Submitted, 1, spec=SPEC, held=True),
+    _now(ev.Released, 1, by="alice"),
+    _now(ev.Held, 1, by="root"),
+    _now(ev.Cancelled, 1, by="root"),
+    _now(ev.Submitted, 2, spec=SPEC),
+    _now(ev.Admitted, 2, attempt=1, why=ev.StartReason.BACKFILL),
+    _now(ev.Launched, 2, attempt=1, mono_s=70.5, cgroup="drfd/0123456789/job-2.1"),
+    _now(
+        ev.Exited, 2, attempt=1, exit_code=None, signal=9, outcome=Outcome.OUT_OF_MEMORY,
+        text="needed more than its memory limit of 8G", usage=USAGE,
+    ),
+    _now(ev.Cleaned, 2, attempt=1, notice="told"),
+    _now(ev.Submitted, 3, spec=SPEC),
+    _now(ev.Admitted, 3, attempt=1),
+    _now(
+        ev.LaunchFailed, 3, attempt=1, text="there is no command x in the job's PATH",
+        outcome=Outcome.LAUNCH_FAILED,
+    ),
+    _now(ev.Submitted, 4, spec=SPEC),
+    _now(ev.Admitted, 4, attempt=1, node="n1", why=ev.StartReason.RESERVATION),
+    _now(ev.Launched, 4, attempt=1, mono_s=150.5, cgroup=None),
+    _now(
+        ev.StopRequested, 4, mono_s=160.5, outcome=Outcome.TIMEOUT,
+        text="ran for its whole time limit of 1h00m",
+    ),
+    _now(ev.Escalated, 4),
+    _now(ev.Submitted, 5, spec=replace(SPEC, preemptible=True)),
+    _now(ev.Admitted, 5, attempt=1),
+    _now(ev.Launched, 5, attempt=1, mono_s=200.5, cgroup=None),
+    _now(ev.PreemptRequested, 5, mono_s=210.5, for_job=4, text="stopped for job 4 (alice)"),
+    _now(
+        ev.Exited, 5, attempt=1, exit_code=None, signal=15, outcome=None,
+        text="stopped for job 4 (alice)", usage=USAGE,
+    ),
+    _now(ev.Requeued, 5, attempt=1),
+    _now(ev.Admitted, 5, attempt=2),
+    _now(ev.Launched, 5, attempt=2, mono_s=250.5, cgroup=None),
+    _now(ev.SuspendRequested, 5, by=None, text="suspended for job 4 (alice)"),
+    _now(ev.Suspended, 5, attempt=2, mono_s=270.5),
+    _now(ev.Resumed, 5, mono_s=280.5),
+    _now(ev.SuspendRequested, 5, by="alice", text="suspended by alice"),
+    _now(ev.ResumeRequested, 5, by="root"),
+    _now(ev.Suspended, 5, attempt=2, mono_s=310.5),
+    ev.Drained(at_s=36.5, on=True, by="root", reason="new fan", since_s=30.5, node="n1"),
+    _now(ev.Submitted, 6, spec=SPEC),
+    _now(ev.Submitted, 7, spec=SPEC),
+    _now(ev.Submitted, 8, spec=FULL),
+    _now(ev.Submitted, 9, spec=replace(FULL, after=(Dependency(7),))),
+    _now(ev.Cancelled, 7, by="drfd", why="its user asked for that"),
+    _now(ev.Cancelled, 6, by="alice"),
+    _now(
+        ev.DependencySettled, 8, on=7, outcome=Outcome.CANCELLED, is_met=False,
+        also=(ev.Settled(on=6, outcome=Outcome.CANCELLED, is_met=True),),
+    ),
+    _now(ev.DependencySettled, 9, on=7, outcome=Outcome.CANCELLED, is_met=False),
+    _now(ev.OwnerNotified, 9, notice="told"),
+    _now(
+        ev.Altered, 8, by="alice", text="all of it", name="other", pool="root.lab", priority=-1,
+        time_limit_s=0, demand=ASKS, after=(), begin_s=50, group=UserGroup(""),
+        most=Resources(cores_milli=2000),
+    ),
+    _now(ev.BeginReached, 8),
+    _now(ev.Admitted, 8, attempt=1),
+    _now(ev.Launched, 8, attempt=1, mono_s=520.5, cgroup=None),
+    _now(ev.Warned, 8, signal=10),
+    _now(ev.SignalRequested, 8, signal=12, by="alice"),
+    _now(
+        ev.Exited, 8, attempt=1, exit_code=3, signal=None, outcome=Outcome.FAILED,
+        text="exit code 3", usage=USAGE,
+    ),
+    _now(ev.Retried, 8, attempt=1, not_before_s=62),
+    ev.ArraySubmitted(
+        array_id=10, at_s=61.5, spec=SPEC, spans=((0, 2, 2), (7, 8, 1)), at_once=2, held=True
+    ),
+    _now(ev.Released, 10, by="alice"),
+    _now(ev.Admitted, 11, attempt=1),
+    _now(ev.Cancelled, 12, by="alice"),
+    _now(ev.LaunchPostponed, 11, attempt=1, not_before_s=82, why=_SHORT),
+    ev.ArraySubmitted(
+        array_id=15, at_s=66.5, spec=replace(FULL, after=()), spans=((5, 9, 1),), at_once=None
+    ),
+    _now(ev.Cancelled, 15, by="alice"),
+    ev.IdsRaised(at_s=69.5, next_id=40),
+]  # fmt: skip
+CURVE = Curve(
+    attempt=1, start_ms=1_700_000_002_000, ends_ms=(0, 2001), spans_ms=(0, 2001),
+    cores_milli=(None, 1500), memory_kib=(1024, 2048), read_kib_s=(None, 12), write_kib_s=(None, 0),
+    gpu_memory_kib=(1024, 2048), gpu_percent=(None, 150), lent_milli=(None, 1000),
+    gpu_tally=GpuTally(3 << 20, 1 << 20, 150, 1), lent_tally=LentTally(2_000_000, 3_000_000, 50),
+)  # fmt: skip
+PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)
 
 #: Records for an audit, which name the rules by the digest of their text.
 RULES_TEXT = '{"policy":"drf"}'
@@ -211,7 +362,13 @@ _WORDY: Message = {
     "node": "head",
     "features": ["ssd"],
     "notify": {"on": ["end"], "argv": ["true"]},
+    "if_never": "cancel",
     "preemptible": True,
+    "append": True,
+    "output_max_bytes": 1 << 20,
+    "group": "sweep%2",
+    "again": {"of": 2},
+    "proof": "0" * 64,
     "after": [{"id": 1, "want": "any"}],
     "begin_s": 1_000_000_000,
     "key": "0123",
@@ -249,7 +406,9 @@ ASKED: list[tuple[str, Message]] = [
             "limit": 5,
         },
     ),
+    ("status", {"after": [1, False]}),
     ("usage", {"id": 9}),
+    ("usage", {"user": "root"}),
     ("show", {"id": 2}),
     ("show", {"id": 3}),
     ("show", {"id": "4_1"}),
@@ -262,10 +421,21 @@ ASKED: list[tuple[str, Message]] = [
     ("recent", {"limit": 10, "name": "train"}),
     ("shares", {}),
     ("set", {**_on(3), "priority": 5, "time_limit_s": 600, "begin_s": 4_000_000_000, "after": []}),
+    (
+        "set",
+        {
+            **_on(3),
+            "name": "other",
+            "pool": "A",
+            "group": "",
+            "demand": {"cores_milli": 500, "cores_max_milli": 0},
+        },
+    ),
     ("release", _on(3)),
     ("hold", _on(3)),
     ("cancel", _on(3, 9)),
     ("history", {"past": {"states": ["COMPLETED", "FAILED"]}, "limit": 10}),
+    ("history", {"after": [4_000_000_000.0, 1]}),
     ("report", {"past": {"pool": "root.A"}, "by": "name", "limit": 10, "least": 1}),
     ("drain", {"on": True}),
     ("drain", {"on": False}),
@@ -275,7 +445,7 @@ ASKED: list[tuple[str, Message]] = [
     ("reload", {}),
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
-    ("exec", {"id": 3, "attempt": 0, "command": "Y29tbWFuZA=="}),
+    ("exec", {"id": 3, "attempt": 0, "command": "Y29tbWFuZA==", "proof": "0" * 64}),
     (
         "waiting",
         {
@@ -292,7 +462,7 @@ ASKED: list[tuple[str, Message]] = [
     ("ledger_check", {}),
     ("shutdown", {"kill_jobs": False}),
 ]
-EVENTS: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
+STREAM: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
 #: The first line of a stream that has no end.
 SNAPSHOT: Message = {"op": "snapshots", "v": 1, "every_s": 1.0}
 #: What the conversation is held with.
@@ -342,27 +512,31 @@ def _settle(instance: Instance, request: Message) -> None:
     wait_for(f"rest after {request['op']}", is_at_rest, show=instance.log.read_text)
 
 
-def write(place: Path) -> None:
+def write_state(place: Path) -> None:
+    """Write what needs no daemon."""
     (place / "attempts").mkdir(parents=True, exist_ok=True)
     _write_journal(place / "journal.sql")
     _write_attempts(place / "attempts")
     _write_lines(place / "orders.jsonl", ORDERS)
     _write_lines(place / "reports.jsonl", REPORTS)
+
+
+def write(place: Path) -> None:
+    write_state(place)
     instance = Instance(SETTINGS)
     try:
         instance.start()
         requests = [{"op": op, "v": 1, **fields} for op, fields in ASKED]
-        replies, stream = [], []
-        for request, reply in zip(requests, converse(instance, requests[:-1]), strict=False):
-            replies.append({"request": request, "reply": reply})
-        stream = ask(instance, EVENTS)
+        replies = [*converse(instance, requests[:-1])]
+        stream = ask(instance, STREAM)
         snapshot = ask(instance, SNAPSHOT)
-        replies += [
-            {"request": requests[-1], "reply": reply} for reply in converse(instance, requests[-1:])
+        replies += converse(instance, requests[-1:])
+        said = [
+            {"request": request, "reply": reply}
+            for request, reply in zip(requests, replies, strict=True)
         ]
-        _write_lines(place / "wire.jsonl", replies, hide=str(instance.root))
-        _write_lines(place / "events.jsonl", stream, hide=str(instance.root))
-        _write_lines(place / "snapshot.jsonl", snapshot, hide=str(instance.root))
+        for name, messages in (("wire", said), ("events", stream), ("snapshot", snapshot)):
+            _write_lines(place / f"{name}.jsonl", messages, hide=str(instance.root))
     finally:
         instance.destroy()
 
@@ -370,13 +544,19 @@ def write(place: Path) -> None:
 def _write_journal(path: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         whole = Path(directory, "journal.sqlite")
-        write_anew(LAST_EVENTS, whole)
         with closing(Journal(whole)) as journal:
+            ledger = Ledger(Axes())
+            for event in EVENTS:
+                apply_and_append(journal, event, ledger)
+            journal.put_payload(10, PAYLOAD)
+            journal.put_curve(2, CURVE)
+            journal.put_submission(1001, "0123", 7)
             journal.audit.put_rules(RULES_TEXT)
-            for event in AUDIT_EVENTS:
-                journal.append_audit(event)
+            for audit_event in AUDIT_EVENTS:
+                journal.append_audit(audit_event)
             journal.commit()
         with closing(sqlite3.connect(whole)) as database:
+            database.execute(f"update facts set value = '{'0' * 32}' where name = 'id'")
             names = ("application_id", "user_version")
             marks = [(each, database.execute(f"pragma {each}").fetchone()[0]) for each in names]
             lines = [f"PRAGMA {name} = {value};" for name, value in marks]

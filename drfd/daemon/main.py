@@ -103,9 +103,6 @@ def serve(options: argparse.Namespace) -> None:
     if options.launcher is None:
         if account is not None:
             spawn.hand_over(places.controller, account)
-            spawn.approve_queued(places.journal, places.launcher, account)
-        else:
-            spawn.forget_secret(places.launcher)
         command = spawn.launcher_command(
             places.launcher,
             config,
@@ -181,14 +178,6 @@ def become_launcher(options: argparse.Namespace) -> None:
     """Replace this process by the launcher, run as the configuration says."""
     config = _launchers_config(options)
     controller = spawn.account_of(options.controller, "--controller")
-    try:
-        spawn.approve_queued(spawn.Places(options.state.parent).journal, options.state, controller)
-    except OSError as error:
-        raise HostError(
-            "state",
-            f"cannot use the launcher's directory {options.state}: {error.strerror}",
-            hint="run this as the user whom it belongs to, or as root",
-        ) from None
     command = spawn.launcher_command(
         options.state,
         config,
@@ -464,7 +453,7 @@ def compact_journal(options: argparse.Namespace) -> str:
         ) from None
     lock = spawn.prepare(places)
     try:
-        # Opening it upgrades the tables of an older version, and refuses a broken journal.
+        # Opening it refuses a broken journal.
         Journal(places.journal).close()
         before, after = compact(places.journal)
     finally:

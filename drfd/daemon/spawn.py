@@ -1,10 +1,4 @@
-"""Preparations before the loop runs: directories, a launcher of the daemon's own, dropped rights,
-and root's approval of jobs that were queued before submissions were signed.
-
-Such jobs are approved once, when the launcher has no secret yet, which is the first start with
-signatures. Their digests are read from the controller's journal, by a process with the controller's
-rights, and are no more trustworthy than that journal. Later the journal is not believed any more.
-"""
+"""Preparations before the loop runs: directories, the daemon's own launcher, dropped rights."""
 
 from __future__ import annotations
 
@@ -13,11 +7,9 @@ import hashlib
 import logging
 import os
 import pwd
-import re
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,10 +19,8 @@ from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config
 from drfd.daemon.countable import device_settings
-from drfd.daemon.launcher_link.messages import payload_for
-from drfd.journal.journal import waiting_jobs
-from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME, DeviceSettings
-from drfd.payload.signature import KEY_SOCKET_NAME, digest_of
+from drfd.launcher.protocol import DeviceSettings
+from drfd.payload.signature import KEY_SOCKET_NAME
 
 log = logging.getLogger("drfd")
 
@@ -41,9 +31,6 @@ JOURNAL_FILES = (
     *("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve"),
     *("promises.sqlite", "promises.sqlite-wal", "promises.sqlite-shm"),
 )
-#: Lines of approved digests: uid, digest, user name in hexadecimal; and their bytes at most.
-_DIGEST_LINES = re.compile(rb"(?:[0-9]{1,10} [0-9a-f]{64} [0-9a-f]+\n)*")
-_MAX_DIGEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,72 +375,3 @@ def _can_reach(account: pwd.struct_passwd, places: Places) -> bool:
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0
-
-
-def approve_queued(journal: Path, directory: Path, controller: pwd.struct_passwd) -> None:
-    """Write the digests of all live jobs of the journal into `directory`, the launcher's, if it has
-    no secret. This process runs as the launcher's user: root, or the controller's own user, and
-    then nothing is signed. Raises HostError when the journal cannot be read."""
-    if controller.pw_uid == os.getuid():
-        forget_secret(directory)
-        return
-    if (directory / SECRET_NAME).exists() or not journal.exists():
-        return
-    lines = _digests_as(journal, controller)
-    new = directory / f"{ALLOWED_NAME}.new"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(new, directory / ALLOWED_NAME)
-    log.info("event=unsigned-jobs-approved jobs=%d", lines.count(b"\n"))
-
-
-def forget_secret(directory: Path) -> None:
-    """Remove the secret and the digests where controller and launcher are one user: nothing is
-    signed there. If they become two users again, root approves once more the jobs that were queued
-    meanwhile."""
-    for name in (SECRET_NAME, ALLOWED_NAME):
-        (directory / name).unlink(missing_ok=True)
-
-
-def _digests_as(journal: Path, controller: pwd.struct_passwd) -> bytes:
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(out)
-            _switch_to(controller)
-            with os.fdopen(into, "wb") as file:
-                file.write(_digest_lines(journal))
-            os._exit(0)
-        except Exception as error:
-            log.error("event=approval-failed error=%s", error)
-        finally:
-            os._exit(1)
-    os.close(into)
-    with os.fdopen(out, "rb") as file:
-        lines = file.read(_MAX_DIGEST_BYTES)
-    if os.waitpid(pid, 0)[1] != 0 or not _DIGEST_LINES.fullmatch(lines):
-        raise HostError(
-            "journal",
-            f"the jobs that wait in {journal} cannot be read, so they could not be started",
-            hint="free space on its disk, or move the journal away to start empty",
-        )
-    return lines
-
-
-def _digest_lines(journal: Path) -> bytes:
-    with tempfile.TemporaryDirectory(dir=journal.parent, prefix="approval-") as directory:
-        return b"".join(
-            _digest_line(spec.uid, digest_of(payload_for(spec, payload)), spec.user)
-            for spec, payload in waiting_jobs(journal, Path(directory))
-        )
-
-
-def _digest_line(uid: int, digest: bytes, user: str) -> bytes:
-    """Return the line that `drfd.launcher.signatures` reads. The name tells a user from another
-    account that had the same uid."""
-    name = user.encode(errors="surrogateescape").hex()
-    return f"{uid} {digest.hex()} {name}\n".encode()

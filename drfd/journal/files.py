@@ -1,4 +1,4 @@
-"""The journal's files: the database, opened, migrated or refused, and a reserve of disk space.
+"""The journal's files: the database, opened or refused, and a reserve of disk space.
 
 SQLite reads the write-ahead log up to the first frame whose checksum is wrong, and takes the rest
 for a write that a power cut interrupted. That is right for the last transaction alone: each one is
@@ -19,17 +19,16 @@ import os
 import sqlite3
 import struct
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.journal.database import Database, reported
-from drfd.journal.texts import store_all
 from drfd.linux.descriptors import opened
 
 #: `PRAGMA user_version` of the schema that this code writes.
-VERSION = 5
+VERSION = 1
 #: `PRAGMA application_id`: "drfd".
 _APPLICATION = 0x64726664
 #: Largest file whose integrity is checked at each start, which takes 4 ms per MiB. Damage of a
@@ -37,16 +36,14 @@ _APPLICATION = 0x64726664
 _CHECKED_BYTES = 64 << 20
 #: Length in bytes to which a longer log is truncated when SQLite restarts it.
 _LOG_BYTES = 16 << 20
-#: Largest journal of an older version that is rewritten, so that its file can shrink from then on.
-_COMPACTED_BYTES = 64 << 20
 #: Places of user_version and application_id in SQLite's header, big-endian.
 _VERSION_BYTES, _APPLICATION_BYTES = slice(60, 64), slice(68, 72)
 
 
 def open_database(path: Path) -> Database:
-    """Open or create the journal, with the tables of the present version.
+    """Open or create the journal.
 
-    Raises HostError, and leaves the file as it was, if it cannot be read.
+    Raises HostError, and leaves the file as it was, if it cannot be read or has another version.
     """
     _refuse_foreign(path)
     _refuse_damaged(path)
@@ -63,8 +60,7 @@ def open_database(path: Path) -> Database:
 
 
 def _set_up(db: Database) -> None:
-    version = db.execute("pragma user_version").fetchone()[0]
-    is_new = version == 0
+    is_new = db.execute("pragma user_version").fetchone()[0] == 0
     if is_new and db.execute("select 1 from sqlite_master").fetchone():
         raise ValueError("it is not a drfd journal")
     if is_new:
@@ -78,15 +74,6 @@ def _set_up(db: Database) -> None:
     db.execute("pragma wal_checkpoint(truncate)").fetchone()
     if is_new:
         _create(db)
-    elif version < VERSION:
-        _migrate(db, version)
-        if db.path.stat().st_size <= _COMPACTED_BYTES:
-            db.execute("pragma auto_vacuum = incremental")
-            # This only saves room later, so a full disk must not prevent the start.
-            with suppress(sqlite3.OperationalError):
-                db.execute("vacuum")
-    for name in ("texts.sql", "past.sql", "facts.sql", "indexes.sql", "audit.sql", "repeats.sql"):
-        db.executescript(files("drfd.journal").joinpath(name).read_text())
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -95,30 +82,12 @@ def _create(db: sqlite3.Connection) -> None:
         f"begin; {schema} pragma application_id = {_APPLICATION};"
         f" pragma user_version = {VERSION}; commit;"
     )
-    _show_version(db)
-
-
-def _migrate(db: Database, version: int) -> None:
-    """Migrate the tables to the present version, by all steps or none."""
-    steps = "".join(STEPS[each] for each in range(version, VERSION))
-    try:
-        db.executescript(f"begin; {steps} pragma user_version = {VERSION};")
-        store_all(db)
-        db.execute("commit")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("rollback")
-        raise
-    _show_version(db)
-
-
-def _show_version(db: sqlite3.Connection) -> None:
-    # The version must be in the file itself: an older drfd reads it there before opening it.
+    # The version must be in the file itself: it is read there before SQLite opens the journal.
     db.execute("pragma wal_checkpoint(truncate)")
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise HostError for a file that is not a journal, or a newer one, before SQLite opens it."""
+    """Raise HostError for a file that is no journal of this version, before SQLite opens it."""
     try:
         header = path.read_bytes()[:100] if path.stat().st_size < 100 else _head(path)
     except FileNotFoundError:
@@ -134,7 +103,7 @@ def _refuse_foreign(path: Path) -> None:
         if header.startswith(b"SQLite format 3\0") and version == 0 and not any(header[68:72]):
             return
         raise _damaged(path)
-    _refuse_newer(path, version)
+    _refuse_other(path, version)
 
 
 def _refuse_damaged(path: Path) -> None:
@@ -165,19 +134,21 @@ def _refuse_damaged(path: Path) -> None:
                     hint="it was left as it is; restore it with the journal from a copy, or move "
                     "it away to go on without what happened last",
                 )
-            _refuse_newer(path, version)
+            _refuse_other(path, version)
             if path.stat().st_size <= _CHECKED_BYTES:
                 problem = db.execute("pragma integrity_check(1)").fetchone()[0]
                 if problem != "ok":
                     raise sqlite3.DatabaseError(f"it is damaged: {problem}")
 
 
-def _refuse_newer(path: Path, version: int) -> None:
-    if version > VERSION:
+def _refuse_other(path: Path, version: int) -> None:
+    # An interrupted creation has no version.
+    if version not in (0, VERSION):
         raise HostError(
             "journal-version",
-            f"the journal {path} has version {version}; this drfd knows versions up to {VERSION}",
-            hint="it was left as it is; install the newer drfd again",
+            f"the journal {path} has version {version}; this drfd reads version {VERSION}",
+            hint="it was left as it is; install the drfd that wrote it, or move it away to start "
+            "empty",
         )
 
 
@@ -245,69 +216,6 @@ def _is_whole(header: bytes) -> bool:
         first = (first + one + second) & 0xFFFFFFFF
         second = (second + other + first) & 0xFFFFFFFF
     return (first, second) == words[6:]
-
-
-#: Migration steps by the version that they start from; the last one leads to `schema.sql`. A step,
-#: once released, is never edited.
-STEPS: dict[int, str] = {
-    # The tables are unchanged; the number keeps an older drfd, which would ignore dependencies,
-    # from reading the journal.
-    1: "",
-    2: """
-        alter table jobs add column array_id integer;
-        create index jobs_by_array on jobs (array_id, state, id) where array_id is not null;
-        create table arrays (
-            id           integer primary key,
-            last_id      integer not null,
-            uid          integer not null,
-            user         text    not null,
-            live         integer not null,
-            cancelled_at real,
-            data         blob    not null
-        ) strict;
-        create index arrays_live on arrays (id) where live = 1;
-        create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
-    """,
-    3: """
-        create table curves (
-            job_id integer primary key,
-            data   blob not null
-        ) strict;
-    """,
-    # In the same transaction, `texts.store_all` moves the command lines of live jobs.
-    4: """
-        alter table jobs add column events integer not null default 0;
-        alter table jobs add column event_bytes integer not null default 0;
-        alter table jobs add column events_dropped integer not null default 0;
-        update jobs set (events, event_bytes) = (
-            select count(*), ifnull(sum(length(data)), 0) from events where job_id = jobs.id
-        ) where live = 1;
-        alter table arrays add column ended_at real;
-        alter table arrays add column events integer not null default 0;
-        alter table arrays add column event_bytes integer not null default 0;
-        alter table arrays add column events_dropped integer not null default 0;
-        update arrays set (events, event_bytes) = (
-            select count(*), ifnull(sum(length(data)), 0) from events where job_id = arrays.id
-        ) where live = 1;
-        update arrays set ended_at = ifnull(
-            (select max(ended_at) from jobs where array_id = arrays.id), cancelled_at
-        ) where live = 0;
-        create index arrays_by_end on arrays (ended_at) where live = 0;
-        create table commands (
-            id     integer primary key autoincrement,
-            uid    integer not null,
-            digest blob    not null,
-            bytes  integer not null,
-            uses   integer not null,
-            live   integer not null,
-            unique (uid, digest, bytes)
-        ) strict;
-        create table command_lines (
-            id   integer primary key,
-            data blob not null
-        ) strict;
-    """,
-}
 
 
 log = logging.getLogger("drfd")

@@ -2,7 +2,7 @@
 
 Each function reads over a connection of its own, which sees what is committed and blocks no writer,
 so it may be called from any thread while the daemon writes. It reads a bounded number of rows of a
-job's events, and a bounded part of each.
+job's events.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from drfd.journal.records import Records, without_words
 
 #: Number of first events, and of last ones, in a story.
 FIRST, LAST = 20, 200
-#: Length in bytes above which an event is read without its command line. Older versions wrote long
-#: command lines into each event.
-_LONG_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +124,9 @@ _AT_THE_END = 1 << 62
 def _rows(
     db: sqlite3.Connection, parts: list[tuple[int, int]], order: str, most: int
 ) -> Iterator[tuple[str, bytes]]:
-    # SQLite cuts the command line out, so that other threads run meanwhile. No part of the
-    # statement comes from outside.
-    data = (
-        f"case when length(data) > {_LONG_BYTES}"
-        " and kind in ('Submitted', 'ArraySubmitted', 'Changed')"
-        " then json_set(cast(data as text), '$.spec.argv', json('[]'),"
-        " '$.spec.notify', json('null')) else data end"
-    )
+    # No part of the statement comes from outside.
     statement = (
-        f"select kind, {data} from events where job_id = ? and seq < ?"  # noqa: S608
+        "select kind, data from events where job_id = ? and seq < ?"  # noqa: S608
         f" order by seq {order} limit ?"
     )
     for part in parts:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +84,7 @@ class Journal:
             raise
 
     def promises(self) -> tuple[Promise, ...]:
-        """Return what the last daemon has promised to big jobs; nothing in an older journal."""
+        """Return what the last daemon has promised to big jobs."""
         value = self._fact("reservations")
         with self._db.reported("read"):
             return tuple([Promise(*each) for each in json.loads(value or "[]")])
@@ -433,19 +431,6 @@ class Journal:
             return Outcome.COMPLETED if bad is None else bad.outcome
         return Outcome.CANCELLED if self.arrays.is_cancelled(job_id) else None
 
-    def live_specs(self) -> Iterator[tuple[int, JobSpec]]:
-        """Yield the specification of each live job and array, with the id of its payload.
-
-        Tasks of an array share its payload, so only the array is among them.
-        """
-        with self._db.reported("read"):
-            rows = self._db.execute("select data from jobs where live = 1 and array_id is null")
-            for (data,) in rows.fetchall():
-                job = self._records.job(data)
-                yield job.id, job.spec
-        for array, *_ in self.arrays.live():
-            yield array.id, array.spec
-
     def payload(self, job_id: int) -> Payload:
         return self.payloads.get(job_id)
 
@@ -541,17 +526,3 @@ class Audit:
 def digest(text: str) -> str:
     """Return the digest by which events refer to a text of rules: SHA-256 in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def waiting_jobs(path: Path, place: Path) -> Iterator[tuple[JobSpec, Payload]]:
-    """Yield the specification and payload of every live job and array of a journal.
-
-    The journal may be in use, or of an older version: it is copied into the directory `place`
-    first, and not changed.
-    """
-    copy = place / "journal.sqlite"
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-        source.backup(target)
-    with closing(Journal(copy)) as journal:
-        for job_id, spec in journal.live_specs():
-            yield spec, journal.payload(job_id)

@@ -32,7 +32,7 @@ _AT_ONCE = 50
 #: Kinds deleted first: they leave no trace in the job, or only the last of them does.
 _REPEATED = frozenset(
     {
-        *("Altered", "Changed", "Held", "Released", "SignalRequested", "DependencySettled"),
+        *("Altered", "Held", "Released", "SignalRequested", "DependencySettled"),
         "LaunchPostponed",
         *("SuspendRequested", "Suspended", "ResumeRequested", "Resumed"),
     }
@@ -232,7 +232,7 @@ class Pruning:
     def give_back(self) -> bool:
         """Return some unused pages to the file system; return whether there may be more.
 
-        A long journal of an older version only reuses its pages, until it is compacted.
+        A journal that was restored from a dump only reuses its pages, until it is compacted.
         """
         with self._db.reported("write"):
             unused = self._value("pragma freelist_count")

@@ -1,4 +1,4 @@
-"""Events and jobs as JSON and back. Records of every released version must stay readable.
+"""Events and jobs as JSON and back.
 
 A long command line is stored once, in the table `commands`; a record has its row number in place of
 the words.
@@ -18,7 +18,7 @@ from drfd.core.model.job import NO_WORDS, Array, Job, Words
 from drfd.core.usage import Curve
 
 
-class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
+class Payload(msgspec.Struct, frozen=True):
     """The environment and script of a job, needed only to start it; never shown, never logged."""
 
     env: dict[str, str] = {}
@@ -37,18 +37,8 @@ class StoredWords(Words):
         self.number: Final = number
 
 
-#: Omitted from a demand on a machine with one disk, so that the first version can read it too. No
-#: string contains these bytes, because JSON escapes quotation marks.
-_NO_DISKS = b',"disks":[]'
-#: Omitted from a demand that any node satisfies, and from what is on no node, as on one machine.
-_ANY_NODE, _NO_NODE = b',"node":"","features":[]', b',"node":""'
-#: Omitted from an event about a single end, so that older versions can read it.
-_NO_MORE = b',"also":[]'
-#: Omitted from the specification of a job without a range, as most are.
-_NO_MOST = b',"most":null'
-#: Omitted from a curve where no GPU was measured: there are as many curves as jobs.
+#: Omitted from a curve where no GPU was measured or nothing lent: there are as many curves as jobs.
 _NO_GPUS, _NO_TALLY = b',"gpu_memory_kib":[],"gpu_percent":[]', b',"gpu_tally":null'
-#: Omitted from a curve of a job without a range of cores.
 _NO_LENT = b',"lent_milli":[],"lent_tally":null'
 
 
@@ -63,18 +53,13 @@ def _plain(value: object) -> object:
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
-def encode(record: ev.Event | ev.AuditEvent | Job | Array | Payload | Curve) -> bytes:
+def encode(record: ev.Event | ev.AuditEvent | Job | Array | Curve) -> bytes:
     if isinstance(record, ev.Altered):
         given = {each.name: getattr(record, each.name) for each in fields(record)}
-        told = {name: value for name, value in given.items() if value is not None}
-        return _encoder.encode(told).replace(_ANY_NODE, b"")
+        return _encoder.encode({name: value for name, value in given.items() if value is not None})
     data = _encoder.encode(record)
-    if isinstance(record, ev.DependencySettled):
-        return data.replace(_NO_MORE, b"")
     if isinstance(record, Curve):
         return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"").replace(_NO_LENT, b"")
-    for default in (_ANY_NODE, _NO_NODE, _NO_DISKS, _NO_MOST):
-        data = data.replace(default, b"")
     return data
 
 
@@ -129,7 +114,6 @@ _audit_events: dict[str, msgspec.json.Decoder[ev.AuditEvent]] = {
     kind: msgspec.json.Decoder(cls) for kind, cls in ev.AUDIT_KINDS.items()
 }
 decode_curve = msgspec.json.Decoder(Curve).decode
-decode_payload = msgspec.json.Decoder(Payload).decode
 
 
 def decode_audit_event(kind: str, data: bytes) -> ev.AuditEvent:

@@ -8,6 +8,8 @@ create table events (
     data   blob    not null
 ) strict;
 create index events_by_job on events (job_id, seq);
+-- Of events that are about no job, the last of a kind is looked up at each start.
+create index events_of_none on events (kind, seq) where job_id is null;
 
 -- Every job as it stands: `events` replayed, kept up to date in the same transaction. A task names
 -- its array. `events` counts those in the journal, `event_bytes` how long their `data` is together,
@@ -28,6 +30,9 @@ create table jobs (
 create index jobs_live on jobs (id) where live = 1;
 create index jobs_by_end on jobs (ended_at) where live = 0;
 create index jobs_by_array on jobs (array_id, state, id) where array_id is not null;
+-- How ended jobs are asked for: by user, by state, newest first.
+create index jobs_by_user_and_end on jobs (user, ended_at) where live = 0;
+create index jobs_by_state_and_end on jobs (state, ended_at) where live = 0;
 
 -- Every array as it stands. Its tasks have the ids that follow its own; those without a row in
 -- `jobs` are as the array says.
@@ -45,6 +50,7 @@ create table arrays (
     events_dropped integer not null default 0
 ) strict;
 create index arrays_by_end on arrays (ended_at) where live = 0;
+create index arrays_by_user_and_end on arrays (user, ended_at) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
 create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 
@@ -83,4 +89,62 @@ create table submissions (
     key    text    not null,
     job_id integer not null,
     primary key (uid, key)
+) strict, without rowid;
+create index submissions_by_job on submissions (job_id);
+
+-- Environments and scripts of jobs that are not over, each of a user once: `payloads` names them, and
+-- so often as `uses` says.
+create table texts (
+    id     integer primary key,
+    uid    integer not null,
+    digest blob    not null,
+    bytes  integer not null,
+    uses   integer not null,
+    data   blob    not null,
+    unique (uid, digest, bytes)
+) strict;
+
+-- Payloads of ended jobs and arrays, for `drf retry`: environments and scripts once of each user,
+-- named so often as `uses` says.
+create table past_texts (
+    id     integer primary key,
+    uid    integer not null,
+    digest blob    not null,
+    bytes  integer not null,
+    uses   integer not null,
+    data   blob    not null,
+    unique (uid, digest, bytes)
+) strict;
+create table past_payloads (
+    job_id integer primary key,
+    uid    integer not null,
+    env    integer,
+    script integer,
+    proof  text
+) strict;
+create index past_payloads_by_uid on past_payloads (uid, job_id);
+
+-- Which jobs and arrays repeat another one (`drf retry`).
+create table repeats (
+    of_id  integer not null,
+    job_id integer not null,
+    primary key (of_id, job_id)
+) strict, without rowid;
+create index repeats_by_job on repeats (job_id);
+
+-- What is true of the journal itself, by name: `id` is random and made once; `next_id` is the lowest id
+-- that the next job may have, where the launcher has shown that higher ones were given out before;
+-- `believed_s` is the Unix time by which history was removed last; `reservations` is what was promised to
+-- big jobs.
+create table facts (
+    name  text primary key,
+    value text not null
+) strict, without rowid;
+insert into facts values ('id', lower(hex(randomblob(16))));
+
+-- The texts of the rules that were in force at some time, by their digests, which events name: one row
+-- for each text.
+create table rules_in_force (
+    digest text primary key,
+    text   text not null
 ) strict, without rowid;

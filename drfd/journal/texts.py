@@ -20,7 +20,7 @@ import msgspec
 from drfd.core.model.job import LONG_BYTES, JobSpec, Words
 from drfd.journal.database import Database
 from drfd.journal.past import PastPayloads
-from drfd.journal.records import Payload, Records, StoredWords, decode_payload, encode
+from drfd.journal.records import Payload, StoredWords
 
 #: Length in bytes above which a command line has a row of its own.
 INLINE_BYTES = LONG_BYTES
@@ -64,13 +64,6 @@ class Commands:
         """
         with self._db.reported("write"):
             return _mapped(spec, lambda words: self._add(spec.uid, words))
-
-    def named(self, spec: JobSpec) -> JobSpec:
-        """Return the specification with the stored command lines, without counting another use.
-
-        It is for tasks of an array, which share its stored command lines.
-        """
-        return _mapped(spec, lambda words: self._known(spec.uid, words) or words)
 
     def find(self, number: int) -> Words:
         """Return the command line with this row number. Raises ValueError if there is none."""
@@ -124,15 +117,6 @@ class Commands:
         self._count_live(uid, len(data) if live == 1 else 0)
         return known
 
-    def _known(self, uid: int, words: Words) -> StoredWords | None:
-        known = self._by_text.get((uid, words.data))
-        if known is None:
-            query = "select id from commands where uid = ? and digest = ? and bytes = ?"
-            data = words.data
-            row = self._db.execute(query, (uid, _digest(data), len(data))).fetchone()
-            known = None if row is None else self._remember(uid, StoredWords(data, row[0]))
-        return known
-
     def _remember(self, uid: int, words: StoredWords) -> StoredWords:
         self._by_text[uid, words.data] = self._by_number[words.number] = words
         return words
@@ -153,28 +137,6 @@ class Commands:
         self.live_bytes[uid] += change
         if not self.live_bytes[uid]:
             del self.live_bytes[uid]
-
-
-def store_all(db: Database) -> None:
-    """Store the command lines of live jobs and arrays, when the table is introduced.
-
-    Ended jobs keep theirs in their records.
-    """
-    commands = Commands(db)
-    read = Records(commands.find)
-    query = "select id, data from arrays where live = 1 and length(data) > ?"
-    for array_id, data in db.execute(query, (INLINE_BYTES,)).fetchall():
-        array = read.array(data)
-        common = replace(array.common, spec=commands.stored(array.spec))
-        data = encode(replace(array, common=common))
-        db.execute("update arrays set data = ? where id = ?", (data, array_id))
-    query = "select id, array_id, data from jobs where live = 1 and length(data) > ?"
-    for job_id, task_of, data in db.execute(query, (INLINE_BYTES,)).fetchall():
-        job = read.job(data)
-        spec = commands.stored(job.spec) if task_of is None else commands.named(job.spec)
-        if spec is not job.spec:
-            data = encode(replace(job, spec=spec))
-            db.execute("update jobs set data = ? where id = ?", (data, job_id))
 
 
 def _long(spec: JobSpec) -> list[Words]:
@@ -199,15 +161,11 @@ _encoder = msgspec.json.Encoder()
 
 
 class _Refs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of a payload: the row numbers of its texts, or in older journals the texts."""
+    """The record of a payload: the row numbers of its texts, and its signature."""
 
-    env: int | dict[str, str] | None = None
-    script: int | str | None = None
+    env: int | None = None
+    script: int | None = None
     proof: str | None = None
-
-    @property
-    def numbers(self) -> list[int]:
-        return [each for each in (self.env, self.script) if isinstance(each, int)]
 
 
 _refs = msgspec.json.Decoder(_Refs)
@@ -281,8 +239,6 @@ class Payloads:
             if row is None:
                 return Payload()
             refs = _refs.decode(row[0])
-            if not refs.numbers:
-                return decode_payload(row[0])
             env = self._text(refs.env)
             script = self._text(refs.script)
             return Payload(
@@ -297,23 +253,21 @@ class Payloads:
             query = "delete from payloads where job_id = ? returning data"
             for (data,) in self._db.execute(query, (job_id,)).fetchall():
                 refs = _refs.decode(data)
-                if isinstance(refs.env, dict) or isinstance(refs.script, str):
-                    # A record of an older version.
-                    continue
                 env, script = (
                     None if number is None else self.past.number_of(uid, *self._head(number))
                     for number in (refs.env, refs.script)
                 )
                 self.past.add(job_id, uid, env, script, refs.proof)
-                for number in refs.numbers:
-                    self._release(number)
+                for number in (refs.env, refs.script):
+                    if number is not None:
+                        self._release(number)
 
     def again(self, job_id: int) -> Payload | None:
         """Return the payload of a live or ended job or array; None if it is not kept any more."""
         row = self._db.row("select 1 from payloads where job_id = ?", (job_id,))
         return self.past.get(job_id) if row is None else self.get(job_id)
 
-    def _head(self, number: object) -> tuple[bytes, int, Callable[[], bytes]]:
+    def _head(self, number: int) -> tuple[bytes, int, Callable[[], bytes]]:
         """Return digest and length of a stored text, and a function that reads it."""
         query = "select digest, bytes from texts where id = ?"
         digest, size = self._db.execute(query, (number,)).fetchone()
@@ -365,7 +319,7 @@ class Payloads:
             if not self.bytes[uid]:
                 del self.bytes[uid]
 
-    def _text(self, number: object) -> bytes | None:
+    def _text(self, number: int | None) -> bytes | None:
         query = "select data from texts where id = ?"
         return None if number is None else bytes(self._db.execute(query, (number,)).fetchone()[0])
 

@@ -157,8 +157,6 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
     confinement = _confinement(options)
     # A controller with the launcher's own uid has all its rights, so it needs no signatures.
     keys = None if options.controller_uid == os.getuid() else _keys(state)
-    if keys is not None and (text := keys.warning()) is not None:
-        warnings.append(text)
     for text in warnings:
         log.warning("warning: %s", text)
     launcher = Launcher(

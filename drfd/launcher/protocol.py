@@ -23,8 +23,8 @@ from drfd.payload.environment import may_hide, may_set, threads_of
 Message = dict[str, Any]
 
 SOCKET_NAME = "launcher.sock"
-#: Files in the launcher's directory: the secret of signatures, and the jobs that need none.
-SECRET_NAME, ALLOWED_NAME = "secret", "unsigned-allowed"
+#: The file with the secret of signatures, in the launcher's directory.
+SECRET_NAME = "secret"  # noqa: S105
 
 #: Commands that name one attempt.
 TERMINATE, KILL, REMOVE = "terminate", "kill", "remove"

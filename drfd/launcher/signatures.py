@@ -2,9 +2,7 @@
 
 Whatever a controller orders, the launcher starts only what its user has signed with a key
 (`drfd.payload.signature`). The secret that the users' keys are derived from is a file of the
-launcher's own. A second file lists the jobs that were queued before drfd had signatures. Root has
-written it once, when there was no secret yet: one job a line, with uid, digest and the account's
-name in hexadecimal digits. An older version wrote no names.
+launcher's own.
 
 A payload may have 64 MiB, whose digest takes a tenth of a second, and no other launch is to wait
 for that. So the digest of a longer payload is computed piece by piece, between the other work of
@@ -22,7 +20,6 @@ import hmac
 import mmap
 import os
 import queue
-import re
 import socket
 import threading
 import time
@@ -33,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.protocol import ALLOWED_NAME, SECRET_NAME, Assignment, Inside, LaunchOrder
+from drfd.launcher.protocol import SECRET_NAME, Assignment, Inside, LaunchOrder
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptor_guard import guarded
@@ -51,39 +48,23 @@ from drfd.payload.signature import (
 
 #: Bytes of a sealed file that are read at a time, in less than a millisecond.
 PIECE_BYTES = 256 << 10
-#: Bytes that are read of the list of unsigned jobs.
-_MAX_ALLOWED_BYTES = 64 << 20
-_LINE = re.compile(rb"([0-9]{1,10}) ([0-9a-f]{64})(?: ((?:[0-9a-f]{2})+))?")
 
 
 class SigningKeys:
-    """The users' keys, and the jobs that need no signature."""
+    """The users' keys."""
 
     def __init__(self, directory: Path) -> None:
         """Read the secret in the launcher's directory, or make it. Raises OSError or ValueError if
         neither is possible: without it no job that was signed with it could be started."""
         self._secret = _read_secret(directory) or _make_secret(directory)
-        self._allowed_path = directory / ALLOWED_NAME
-        self._allowed = _read_allowed(self._allowed_path)
-
-    def warning(self) -> str | None:
-        """Return a sentence for the administrator if jobs are started without a signature."""
-        if not self._allowed:
-            return None
-        return (
-            f"{len(self._allowed)} jobs that were queued before there were signatures start without"
-            f" one, as often as the controller wants: remove {self._allowed_path} and restart the"
-            " launcher when they are over"
-        )
 
     def key_of(self, uid: int, name: str) -> bytes:
         return user_key(self._secret, uid, name)
 
     def accepts(self, uid: int, name: str, digest: bytes, proof: str | None) -> bool:
-        if proof is None:
-            # An entry of an older version has no name.
-            return not self._allowed.isdisjoint({(uid, digest, name), (uid, digest, None)})
-        return hmac.compare_digest(proof_of(self.key_of(uid, name), digest), proof)
+        return proof is not None and hmac.compare_digest(
+            proof_of(self.key_of(uid, name), digest), proof
+        )
 
 
 class SealedDigest:
@@ -131,24 +112,6 @@ def _make_secret(directory: Path) -> bytes:
     with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
         os.fsync(fd)
     return secret
-
-
-def _read_allowed(path: Path) -> frozenset[tuple[int, bytes, str | None]]:
-    try:
-        with path.open("rb") as file:
-            lines = file.read(_MAX_ALLOWED_BYTES).split(b"\n")
-    except FileNotFoundError:
-        return frozenset()
-    found = (_LINE.fullmatch(line) for line in lines)
-    return frozenset(
-        (int(each[1]), bytes.fromhex(each[2].decode()), _name(each[3])) for each in found if each
-    )
-
-
-def _name(digits: bytes | None) -> str | None:
-    if digits is None:
-        return None
-    return bytes.fromhex(digits.decode()).decode(errors="surrogateescape")
 
 
 #: Seconds of pause if the machine is short of memory for a piece.

@@ -1006,9 +1006,9 @@ class LedgerRow(LeafView, LedgerSums):
 
 
 class LedgerStarts(TypedDict):
-    """Counts of starts by the rule that allowed them; null for events of older versions."""
+    """Counts of starts by the rule that allowed them."""
 
-    why: str | None
+    why: str
     all: int
     #: Starts with which a user held more than its promise.
     beyond: int
@@ -1030,7 +1030,7 @@ class LedgerPastStart(LeafView):
 
     id: int
     at: float
-    why: str | None
+    why: str
     #: Whether the first job of one of them would have fitted, and within its promise.
     fits: bool
     short: list[LeafView]

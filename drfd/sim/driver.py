@@ -78,7 +78,7 @@ class Run:
     #: Whether idle cores were lent to running jobs.
     lends: bool = False
     #: Job id → the scheduler's rule by which the job was started.
-    reasons: dict[int, ev.StartReason | None] = field(default_factory=dict)
+    reasons: dict[int, ev.StartReason] = field(default_factory=dict)
 
     def changes(self) -> Iterator[tuple[float, str, Vector, int]]:
         """Yield (time, leaf, demand, 1 or -1) for each allocation (1) and release (-1).
@@ -173,7 +173,7 @@ class _Simulation:
         self.running = RunningJobs(rules.shares, lends=lends)
         self.asked: dict[int, SimJob] = {}
         self.leaves: dict[int, str] = {}
-        self.reasons: dict[int, ev.StartReason | None] = {}
+        self.reasons: dict[int, ev.StartReason] = {}
         #: Job id → the job and when it started, in the order of starts; and when it ended.
         self._started: dict[int, tuple[SimJob, float]] = {}
         self._ended: dict[int, float] = {}

@@ -129,7 +129,7 @@ class _Watch:
             self._waiting.setdefault(leaf, {})[job.id] = demand
             self._demands.setdefault(leaf, Counter())[demand] += 1
         elif what == "starts":
-            self._account.count_start(leaf, demand, self._run.reasons.get(job.id))
+            self._account.count_start(leaf, demand, self._run.reasons[job.id])
             self._stop_waiting(leaf, job.id)
             self._running[leaf] += 1
             self._used[leaf] = plus(self._used.get(leaf, self._nothing), demand)
@@ -241,8 +241,7 @@ def _starts_by_reason(account: Account) -> View:
     """Return the counts of `Starts` by `StartReason`."""
     found: dict[str, Starts] = {}
     for (_, why), starts in account.starts.items():
-        name = "unknown" if why is None else why.value
-        found[name] = Starts(*map(add, found.get(name, Starts()), starts))
+        found[why.value] = Starts(*map(add, found.get(why.value, Starts()), starts))
     return {name: starts._asdict() for name, starts in sorted(found.items())}
 
 

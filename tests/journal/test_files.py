@@ -45,7 +45,7 @@ def test_it_is_readable_by_its_owner_alone_whatever_the_umask(
 def test_the_file_says_what_it_is_and_its_version_from_the_first_moment(
     journal: Journal, path: Path
 ) -> None:
-    """In its own header, where an older drfd looks before it opens anything."""
+    """In its own header, which is read before SQLite opens the file."""
     header = path.read_bytes()[:100]
     assert header[:16] == b"SQLite format 3\0"
     assert header[60:64] == VERSION.to_bytes(4, "big")
@@ -106,18 +106,20 @@ def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path: Path, wh
     assert path.read_bytes() == whole[:-1]
 
 
-def test_a_journal_of_a_newer_drfd_is_refused_with_both_versions(path: Path, whole: bytes) -> None:
-    path.write_bytes(whole[:60] + (VERSION + 1).to_bytes(4, "big") + whole[64:])
-    error = refused(path, f"has version {VERSION + 1}; this drfd knows versions up to {VERSION}")
+@pytest.mark.parametrize("version", [VERSION + 1, 2**32 - 1])
+def test_a_journal_of_another_version_is_refused_with_both_versions(
+    path: Path, whole: bytes, version: int
+) -> None:
+    path.write_bytes(whole[:60] + version.to_bytes(4, "big") + whole[64:])
+    error = refused(path, f"has version {version}; this drfd reads version {VERSION}")
     assert error.code == "journal-version"
-    assert "install the newer drfd" in error.hint
+    assert "install the drfd that wrote it" in error.hint
 
 
-def test_a_newer_version_is_refused_also_while_it_stands_in_the_write_ahead_log_alone(
+def test_another_version_is_refused_also_while_it_is_only_in_the_write_ahead_log(
     path: Path,
 ) -> None:
-    """So a newer drfd leaves it that is killed between bringing the journal up to date and writing
-    that back into the file."""
+    """Where a drfd left it that was killed before it wrote the log back into the file."""
     writer = (
         "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
         f"db.execute('pragma user_version = {VERSION + 1}'); os.kill(os.getpid(), 9)"
@@ -127,7 +129,7 @@ def test_a_newer_version_is_refused_also_while_it_stands_in_the_write_ahead_log_
     assert path.read_bytes()[60:64] == VERSION.to_bytes(4, "big")
     log = Path(f"{path}-wal")
     before = log.read_bytes()
-    error = refused(path, f"has version {VERSION + 1}; this drfd knows versions up to {VERSION}")
+    error = refused(path, f"has version {VERSION + 1}; this drfd reads version {VERSION}")
     assert error.code == "journal-version"
     assert log.read_bytes() == before
 

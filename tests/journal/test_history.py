@@ -112,9 +112,6 @@ EVERY_KIND: list[ev.Event] = [
     ev.Retried(job_id=1, at_s=1.0, attempt=1, not_before_s=17),
     ev.Warned(job_id=1, at_s=1.0, signal=10),
     ev.SignalRequested(job_id=1, at_s=1.0, signal=12, by="alice"),
-    ev.Changed(
-        job_id=1, at_s=1.0, by="root", spec=SPEC, sets_after=True, sets_begin=False, text="after",
-    ),
     ev.LaunchPostponed(
         job_id=1, at_s=1.0, attempt=1, not_before_s=3,
         why=Postponed(
@@ -180,8 +177,8 @@ def test_the_books_read_are_the_books_that_replaying_the_events_gives(
         assert (seed, tables(reopened.load(Axes()))) == (seed, replayed)
         assert (seed, tables(ledger)) == (seed, replayed)
         kinds |= {type(event) for event in events}
-    # Older versions alone wrote the first, and the launcher's news make the others.
-    absent = {ev.Changed, ev.IdsRaised, ev.LaunchPostponed, ev.OwnerNotified}
+    # The launcher's reports cause these.
+    absent = {ev.IdsRaised, ev.LaunchPostponed, ev.OwnerNotified}
     assert kinds == set(ev.KINDS.values()) - absent, (
         "these histories are too poor to prove anything"
     )

@@ -20,7 +20,7 @@ from drfd.core.model.stimuli import Actor
 from drfd.core.usage import Curve
 from drfd.journal import pruning
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import FIRST, LAST, MOST, MOST_BYTES, compact, read_shares
+from drfd.journal.pruning import FIRST, LAST, MOST, MOST_BYTES, read_shares
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, apply_and_append, happened, spec, tables
 
@@ -287,36 +287,6 @@ def test_a_failed_go_takes_nothing_away(book: Book, monkeypatch: pytest.MonkeyPa
     assert len(list(book.journal.events())) == 6
     book.prune(before_s=2.5)
     assert book.journal.job(1) is None
-
-
-def test_a_long_journal_of_an_older_version_shrinks_when_it_is_compacted(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        dump = Path(__file__).parent.parent / "data" / "journal_v4.sql"
-        db.executescript(dump.read_text())
-        db.execute("create table ballast (data blob)")
-        db.execute("insert into ballast values (zeroblob(90 << 20))")
-        db.commit()
-    journal = Journal(path)
-    ledger = journal.load(Axes())
-    assert isinstance(ledger, Ledger)
-    journal._db.execute("drop table ballast")
-    journal.close()
-    before, after = compact(path)
-    assert before > 90 << 20 > 80 << 20 > after
-    assert path.stat().st_size == after < 1 << 20
-    again = Journal(path)
-    assert tables(again.load(Axes())) == tables(ledger)
-    assert again._db.execute("pragma auto_vacuum").fetchone() == (2,)
-    again.close()
-
-
-def test_a_short_journal_of_an_older_version_can_shrink_at_once(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript((Path(__file__).parent.parent / "data" / "journal_v4.sql").read_text())
-    journal = Journal(path)
-    assert journal._db.execute("pragma auto_vacuum").fetchone() == (2,)
-    assert journal._db.execute("pragma integrity_check").fetchone() == ("ok",)
-    journal.close()
 
 
 def figures(path: Path, table: str, job_id: int) -> tuple[int, int, int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import tracemalloc
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,23 +13,10 @@ from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Outcome, UserGroup, Words
-from drfd.journal import records
+from drfd.core.model.job import Job, JobState, Outcome, UserGroup
 from drfd.journal.history import FIRST, LAST, PastFilter, query, read_ended, read_story
 from drfd.journal.journal import Journal
 from fakes import apply_and_append, happened, spec
-
-LONG = Words.of(["x" * 100_000] * 5)
-
-
-def write(path: Path, event: ev.Event, job_id: int, *, times: int) -> None:
-    """As an older version wrote them, without a bound."""
-    row = (event.at_s, job_id, type(event).__name__, records.encode(event))
-    with closing(sqlite3.connect(path)) as db:
-        db.executemany(
-            "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)", [row] * times
-        )
-        db.commit()
 
 
 def test_a_short_story_is_told_whole(journal: Journal, path: Path) -> None:
@@ -59,27 +44,6 @@ def test_of_a_long_one_the_first_and_the_last_and_how_many_are_between(
     assert len(story.events) + story.omitted + story.dropped == len(told)
     assert story.dropped > 0
     assert story.omitted > 0
-
-
-def test_half_a_megabyte_in_each_of_a_thousand_events_is_not_read_into_memory(
-    journal: Journal, path: Path
-) -> None:
-    """So did older versions write each change of a priority, and read all of them to tell them."""
-    asked = replace(spec(), argv=LONG)
-    write(path, happened(ev.Submitted, 1, spec=asked), 1, times=1)
-    changed = happened(
-        ev.Changed, 1, by="alice", spec=asked, sets_after=False, sets_begin=False, text="again"
-    )
-    write(path, changed, 1, times=300)
-    tracemalloc.start()
-    story = read_story(path, 1, None)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 4 << 20
-    assert (len(story.events), story.omitted) == (FIRST + LAST, 301 - FIRST - LAST)
-    last = story.events[-1]
-    assert isinstance(last, ev.Changed)
-    assert (last.text, last.spec.name, list(last.spec.argv)) == ("again", asked.name, [])
 
 
 def test_a_task_has_the_story_of_its_array_until_it_had_one_of_its_own(
@@ -212,15 +176,3 @@ def test_jobs_come_from_an_index_in_their_order(
 def test_a_journal_that_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot read the journal"):
         list(read_ended(tmp_path / "none.sqlite", PastFilter()))
-
-
-def test_an_older_journal_gets_the_indexes(
-    full: Journal, path: Path, open_journal: Callable[[], Journal]
-) -> None:
-    full.close()
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("drop index jobs_by_user_and_end")
-    open_journal()
-    with closing(sqlite3.connect(path)) as database:
-        names = {row[0] for row in database.execute("select name from sqlite_master")}
-    assert {"jobs_by_user_and_end", "jobs_by_state_and_end"} <= names

@@ -9,15 +9,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from drfd.core.amounts.resources import Axes
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec, Notify, Words
 from drfd.core.model.stimuli import Actor
-from drfd.journal import records
 from drfd.journal.history import PastFilter, read_ended
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -209,34 +206,6 @@ def test_words_come_back_as_they_were(words: list[str]) -> None:
     assert Words.of(words) != Words.of([*words, ""])
 
 
-def test_a_journal_of_version_4_gets_its_waiting_jobs_command_lines_stored(
-    path: Path, open_journal: Callable[[], Journal]
-) -> None:
-    """Else each of their events would still write them anew."""
-    dump = Path(__file__).parent.parent / "data" / "journal_v4.sql"
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript(dump.read_text())
-        for table, where in (("jobs", "$.spec.argv"), ("arrays", "$.common.spec.argv")):
-            long = f"json_set(cast(data as text), '{where}', json(?))"
-            db.execute(
-                f"update {table} set data = cast({long} as blob)",
-                (msgspec.json.encode(LONG).decode(),),
-            )
-        db.commit()
-        (live,) = db.execute(
-            "select (select count(*) from jobs where live and array_id is null)"
-            " + (select count(*) from arrays where live)"
-        ).fetchone()
-    journal = open_journal()
-    ledger = journal.load(Axes())
-    assert rows(path, "select uses from commands") == [(live,)]
-    lines = {id(job.spec.argv) for job in ledger.jobs.values()}
-    assert len(lines) == 1
-    assert rows(path, "select max(length(data)) < 3000 from jobs where live") == [(1,)]
-    assert all(list(job.spec.argv) == LONG for job in ledger.jobs.values())
-    assert isinstance(ledger, Ledger)
-
-
 ENV = {"PATH": "/usr/bin", "HOME": "/home/alice"}
 PAYLOAD = Payload(env=ENV, script="#!/bin/sh\nexec true\n")
 SIZE = len(b'{"PATH":"/usr/bin","HOME":"/home/alice"}') + len(b"#!/bin/sh\nexec true\n")
@@ -337,19 +306,6 @@ def test_it_is_counted_anew_after_a_rollback_and_a_restart(
     book.journal.rollback()
     assert book.journal.payloads.bytes_with(ALICE.uid, Payload()) == SIZE
     assert open_journal().payloads.bytes_with(ALICE.uid, Payload()) == SIZE
-
-
-def test_a_payload_that_an_older_version_wrote_is_read_and_forgotten(
-    book: Book, path: Path
-) -> None:
-    book.enter(happened(ev.Submitted, 1))
-    book.journal.commit()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("insert into payloads values (1, ?)", (records.encode(PAYLOAD),))
-    assert book.journal.payload(1) == PAYLOAD
-    book.cancel(1)
-    book.journal.commit()
-    assert book.journal.payload(1) == Payload()
 
 
 def test_a_text_whose_number_was_given_to_another_one_is_stored_anew(book: Book) -> None:

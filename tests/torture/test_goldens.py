@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import pytest
 
+import goldens
 from canned import CannedDaemon, daemon
 from drfd.client.values import JobInfo, Shares
 from drfd.core.amounts.resources import Axes
@@ -31,30 +32,13 @@ from drfd.daemon.launcher_link.messages import (
     stimulus_for,
 )
 from drfd.journal.journal import Journal
-from drfd.journal.records import decode_event
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.lending import bounds_of, read_bounds
 from drfd.protocol import requests as messages
 from fakes import tables
-from goldens import (
-    AUDIT_EVENTS,
-    EVENTS,
-    FATES,
-    HERE,
-    LAST_EVENTS,
-    LENT,
-    LENT_ORDER,
-    RULES_TEXT,
-    SETTINGS,
-    SIGNALLED,
-    SNAPSHOT,
-    ask,
-    converse,
-    created_of,
-)
+from goldens import HERE, ask, converse
 from instance import BIN, Instance
-from journal.test_golden import NOTIFIED, RAISED
 
 __all__ = ["daemon"]
 
@@ -82,46 +66,35 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield opened
 
 
+def test_the_state_and_the_orders_are_written_as_they_were(tmp_path: Path) -> None:
+    goldens.write_state(tmp_path)
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        assert path.read_bytes() == (HERE / path.relative_to(tmp_path)).read_bytes(), AGAIN
+
+
 def test_the_journal_loads_and_replays_to_its_own_tables(journal: Journal) -> None:
-    events = list(journal.events())
+    assert list(journal.events()) == goldens.EVENTS
     books = journal.load(Axes())
     books.check()
-    assert tables(books) == tables(Ledger.of_events(Axes(), events))
-    assert len(books.jobs) >= 5 and len(books.arrays.live()) >= 1
+    assert tables(books) == tables(Ledger.of_events(Axes(), goldens.EVENTS))
+    assert (journal.curve(2), journal.payload(10)) == (goldens.CURVE, goldens.PAYLOAD)
+    assert journal.submission(1001, "0123") == 7
+    assert [event for _, event in journal.audit.events()] == goldens.AUDIT_EVENTS
+    assert journal.audit.rules(goldens.AUDIT_EVENTS[1].rules) == goldens.RULES_TEXT
 
 
-def test_every_kind_of_event_is_in_the_journal(journal: Journal) -> None:
-    """In this one, in that of the last version of the tables, or as a line of its own there."""
-    there = {type(event) for event in (*journal.events(), *LAST_EVENTS, RAISED, NOTIFIED)}
-    assert not {*ev.KINDS.values()} - there, AGAIN
-
-
-def test_the_records_for_an_audit_are_as_they_were_written(journal: Journal) -> None:
-    there = [event for _, event in journal.audit.events()]
-    assert there == AUDIT_EVENTS, AGAIN
-    assert {type(event) for event in there} == {*ev.AUDIT_KINDS.values()}, AGAIN
-    assert journal.audit.rules(there[1].rules) == RULES_TEXT
-
-
-def test_the_reasons_of_starts_are_read() -> None:
-    """None is from before they were recorded."""
-    line = '{"job_id":1,"at_s":5.5,"attempt":1%s}'
-    for word, why in (
-        ("", None),
-        (',"why":"turn"', ev.StartReason.TURN),
-        (',"why":"reservation"', ev.StartReason.RESERVATION),
-        (',"why":"backfill"', ev.StartReason.BACKFILL),
-    ):
-        then = ev.Admitted(job_id=1, at_s=5.5, attempt=1, why=why)
-        assert decode_event("Admitted", (line % word).encode()) == then
+def test_every_kind_of_event_is_in_the_journal() -> None:
+    assert {type(event) for event in goldens.EVENTS} == {*ev.KINDS.values()}, AGAIN
+    assert {type(event) for event in goldens.AUDIT_EVENTS} == {*ev.AUDIT_KINDS.values()}, AGAIN
 
 
 def test_the_attempt_files_load() -> None:
-    for job_id, records in FATES.items():
+    for job_id, records in goldens.FATES.items():
         found = attempt_files.parse((HERE / "attempts" / f"{job_id}.1").read_bytes())
-        marks = {"signalled": {"count": 2}} if job_id == SIGNALLED else {}
-        assert found == Attempt(created_of(job_id), **records, **marks)
-        assert read_bounds(found) == (bounds_of(LENT_ORDER) if job_id == LENT else None)
+        marks = {"signalled": {"count": 2}} if job_id == goldens.SIGNALLED else {}
+        assert found == Attempt(goldens.created_of(job_id), **records, **marks)
+        lent = bounds_of(goldens.LENT_ORDER) if job_id == goldens.LENT else None
+        assert read_bounds(found) == lent
 
 
 def test_every_kind_of_record_is_in_an_attempt_file() -> None:
@@ -137,53 +110,11 @@ def test_every_kind_of_record_is_in_an_attempt_file() -> None:
 
 
 def test_the_orders_are_understood_and_every_command_is_among_them() -> None:
-    """A launcher that is newer, or older, than its controller: an update restarts one first."""
-    commands = set()
-    for message in lines("orders.jsonl"):
-        command = message.pop("cmd")
-        commands.add(command)
-        if command in (protocol.LAUNCH, protocol.NOTIFY):
-            order = protocol.read_order(message)
-            assert json.loads(json.dumps(protocol.launch_message(order))) == {
-                "cmd": protocol.LAUNCH,
-                **message,
-            }
-        elif command == protocol.EXEC:
-            order, inside = protocol.read_inside(message)
-            again = json.loads(json.dumps(protocol.exec_message(order, inside)))
-            assert again == {"cmd": protocol.EXEC, **message}
-        elif command == protocol.SIGNAL:
-            assert protocol.read_signals(message) == ((5, 1), 3, (10, 12))
-        elif command == protocol.LEND:
-            again = protocol.lend_message(protocol.read_lend(message))
-            assert json.loads(json.dumps(again)) == {"cmd": protocol.LEND, **message}
-        elif command == protocol.MEASURE_GPUS:
-            assert protocol.read_command({"cmd": command, **message}).on is True  # type: ignore[union-attr]
-        elif command != protocol.LIST:
-            assert protocol.read_attempt(message) == (5, 1)
-    known = {value for name, value in vars(protocol).items() if _is_command(name, value)}
-    assert commands == known, AGAIN
-
-
-def _is_command(name: str, value: object) -> bool:
-    """By how the module writes them: constants that are words."""
-    others = (
-        "SOCKET_NAME",
-        "SECRET_NAME",
-        "ALLOWED_NAME",
-        "UNIFIED",
-        "EVERY_DISK",
-        "QUOTA",
-        "WEIGHT",
-        "PIN",
-        "SHARE",
-        "NO_PIN",
-        "SHARE",
-        "NO_SHARE",
-        "TOLD",
-        "GPUS",
-    )
-    return name.isupper() and isinstance(value, str) and name not in others
+    orders = lines("orders.jsonl")
+    commands = [protocol.read_command(each) for each in orders]
+    assert {type(each) for each in commands} == {*get_args(protocol.Command)}, AGAIN
+    named = {*protocol.ABOUT_ONE, *protocol.WITH_PAYLOAD}
+    assert named <= {each["cmd"] for each in orders}, AGAIN
 
 
 def test_the_reports_are_understood_and_every_kind_is_among_them() -> None:
@@ -213,18 +144,10 @@ def test_a_request_is_understood(number: int) -> None:
 
 
 def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
-    requests = [each["request"] for each in CONVERSATION]
-    said = {
-        (op, name) for each in [*requests, EVENTS, SNAPSHOT] for op in [each["op"]] for name in each
-    }
-    # `drf run` alone: there is nobody to attach to here. Marks are of one journal.
+    requests = [*(each["request"] for each in CONVERSATION), goldens.STREAM, goldens.SNAPSHOT]
+    said = {(each["op"], name) for each in requests for name in each}
+    # `drf run` only: there is nobody to attach to here. Marks are of one journal.
     unsaid = {("submit", "attach"), ("wait", "attended"), ("events", "after")}
-    unsaid |= {("submit", "proof"), ("status", "after"), ("usage", "user")}
-    # Newer than the goldens.
-    unsaid |= {("submit", "if_never"), ("submit", "group"), ("set", "group")}
-    unsaid |= {("exec", "proof"), ("submit", "append"), ("submit", "output_max_bytes")}
-    unsaid |= {("submit", "again")}
-    unsaid |= {("history", "after"), ("set", "name"), ("set", "pool"), ("set", "demand")}
     known = {(op, field) for op, cls in VERBS.items() for field in cls.__struct_fields__}
     assert known - said == unsaid, AGAIN
     assert {op for op, _ in said} == {*VERBS}, AGAIN
@@ -232,11 +155,11 @@ def test_every_verb_and_every_field_of_it_has_a_golden_request() -> None:
 
 def test_todays_daemon_answers_as_it_always_did(make_instance: Callable[..., Instance]) -> None:
     """Every field of every golden reply is there, of the same kind; new ones may come."""
-    instance = make_instance(SETTINGS).start()
+    instance = make_instance(goldens.SETTINGS).start()
     requests = [each["request"] for each in CONVERSATION]
     replies = list(converse(instance, requests[:-1]))
-    stream = ask(instance, EVENTS)
-    (snapshot,) = ask(instance, SNAPSHOT)
+    stream = ask(instance, goldens.STREAM)
+    (snapshot,) = ask(instance, goldens.SNAPSHOT)
     replies += converse(instance, requests[-1:])
     for each, reply in zip(CONVERSATION, replies, strict=True):
         op = each["request"]["op"]
@@ -247,7 +170,7 @@ def test_todays_daemon_answers_as_it_always_did(make_instance: Callable[..., Ins
 
 
 #: Objects in whose place None always was possible.
-_MAY_BE_NONE = {"advice", "reason", "outcome"}
+_MAY_BE_NONE = {"advice", "reason", "outcome", "curve"}
 
 
 def assert_shape(then: object, now: object, place: str, *, is_deep: bool = True) -> None:

@@ -41,7 +41,6 @@ _CHECK_KEYS = ("hours", "computed", "events", "gone", "chain", "fault")
 _SUMS = ("waited_ms", "kept_part", "promised", "kept", *_CAUSES)
 _RULES = {
     "turn": "in turn", "reservation": "with a reservation", "backfill": "beside a reservation",
-    None: "by an unknown rule",
 }  # fmt: skip
 #: Milliseconds of waiting below which a row is not shown: each job waits for the next pass.
 _SHOWN_MS = 1000

@@ -190,9 +190,7 @@ def _attempt_missing(ledger: Ledger, missing: st.AttemptMissing) -> list[ev.Even
 
 def _attempt_removed(job: Job, gone: st.AttemptRemoved) -> list[ev.Event]:
     if job.outcome is None:
-        return [
-            ev.Requeued(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt, counts_run=True)
-        ]
+        return [ev.Requeued(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt)]
     if is_to_retry(job):
         return [
             ev.Retried(
@@ -200,7 +198,6 @@ def _attempt_removed(job: Job, gone: st.AttemptRemoved) -> list[ev.Event]:
                 at_s=gone.now.at_s,
                 attempt=gone.attempt,
                 not_before_s=not_before_s(job, gone.now.at_s),
-                counts_run=True,
             )
         ]
     return [ev.Cleaned(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt, notice=gone.notice)]

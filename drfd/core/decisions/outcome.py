@@ -40,7 +40,7 @@ LOSSES = {
         "slurmd on the node tells more"
     ),
 }
-#: Code for a cause that the launcher does not know, or that this version does not know.
+#: Code for a cause that is not known.
 UNKNOWN_LOSS = "UNKNOWN"
 
 

@@ -63,7 +63,7 @@ def stretches(events: Iterable[ev.Event]) -> Iterator[Stretch]:
     demand: Resources | None = None
     for event in events:
         match event:
-            case ev.Submitted() | ev.ArraySubmitted() | ev.Changed():
+            case ev.Submitted() | ev.ArraySubmitted():
                 pool, demand = event.spec.pool, event.spec.demand
             case ev.Altered():
                 pool = pool if event.pool is None else event.pool

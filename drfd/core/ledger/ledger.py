@@ -1,7 +1,7 @@
 """The ledger: every live job, every allocation, and every queue.
 
-`apply` is the only writer. It decides nothing, because it must replay history that was decided by
-older versions; it is given only events that are durable or about to be.
+`apply` is the only writer. It decides nothing, because it replays decisions of the past; it is
+given only events that are durable or about to be.
 Ended jobs leave the ledger; the journal keeps them.
 
 The ledger also counts jobs by state and user, with the bytes that they take (`JobCounts`), and

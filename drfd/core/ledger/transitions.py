@@ -17,7 +17,7 @@ from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.copying import copier
-from drfd.core.model.job import Broken, Job, JobSpec, JobState, Outcome, Stop
+from drfd.core.model.job import Broken, Job, JobState, Outcome, Stop
 
 if TYPE_CHECKING:
     # So that the names and types of the fields are checked.
@@ -150,10 +150,6 @@ def settled(job: Job, event: ev.DependencySettled) -> Job:
     return eligible(replace_in(job, awaits=awaits, broken=broken), event.at_s)
 
 
-def changed(job: Job, event: ev.Changed) -> Job:
-    return _with_spec(job, event.spec, event.sets_after, event.sets_begin, event.at_s)
-
-
 def altered(job: Job, event: ev.Altered) -> Job:
     spec, limit_s = job.spec, event.time_limit_s
     spec = replace(
@@ -168,16 +164,13 @@ def altered(job: Job, event: ev.Altered) -> Job:
         group=spec.group if event.group is None else event.group if event.group.name else None,
         most=spec.most if event.most is None else event.most if event.most != NOTHING else None,
     )
-    return _with_spec(job, spec, event.after is not None, event.begin_s is not None, event.at_s)
-
-
-def _with_spec(job: Job, spec: JobSpec, sets_after: bool, sets_begin: bool, at_s: float) -> Job:
     job = replace_in(job, spec=spec)
-    if sets_after:
+    if event.after is not None:
         job = replace_in(job, awaits=spec.after, broken=None, is_never_notified=False)
-    if sets_begin:
+    if event.begin_s is not None:
         job = replace_in(job, not_before_s=spec.begin_s)
-    return eligible(job, at_s) if sets_after or sets_begin else job
+    is_plain = event.after is None and event.begin_s is None
+    return job if is_plain else eligible(job, event.at_s)
 
 
 def _next_step(job: Job) -> str:
@@ -192,7 +185,7 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
 
     It is eligible from now on, except that a job whose launch was postponed keeps its earlier time.
     """
-    run = account_of_run(job) if event.counts_run else None
+    run = account_of_run(job)
     again = Job(
         id=job.id,
         spec=job.spec,
@@ -366,8 +359,6 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
             return replace_in(job, is_never_notified=True)
         case ev.BeginReached():
             return eligible(replace_in(job, not_before_s=None), event.at_s)
-        case ev.Changed():
-            return changed(job, event)
         case ev.Altered():
             return altered(job, event)
         case ev.Warned():

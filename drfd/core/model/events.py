@@ -1,7 +1,7 @@
 """Events, named in the past tense: only events are appended to the journal and applied.
 
-A kind, once released, is never edited, because its old records must stay readable. A new meaning
-gets a new kind. No kind is a subclass of another.
+A kind, once released, is never edited, because its records must stay readable. A new meaning gets a
+new kind. No kind is a subclass of another.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Admitted(_OfAttempt):
     instances: Instances = ()
     #: The node that it starts on; "" if there is one machine.
     node: str = ""
-    #: None in events of versions that did not record it.
-    why: StartReason | None = None
+    why: StartReason = StartReason.TURN
 
     def launched(self, mono_s: float) -> Launched:
         """Return the event of a launch that takes no time, as in simulations and forecasts."""
@@ -133,9 +132,6 @@ class Cleaned(_OfAttempt):
 class Requeued(_OfAttempt):
     """The attempt is removed, and the job waits again at its old place in the queue."""
 
-    #: Whether the attempt is added to the job's earlier runs; older versions forgot it.
-    counts_run: bool = False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendRequested(_OfJob):
@@ -173,8 +169,6 @@ class Retried(_OfAttempt):
 
     #: Unix time before which the next attempt may not start.
     not_before_s: int
-    #: As of `Requeued`.
-    counts_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,21 +251,6 @@ class OwnerNotified(_OfJob):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginReached(_OfJob):
     """The earliest start time of the job has passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed(_OfJob):
-    """The specification of the job was changed; `spec` is the whole new one.
-
-    Only older versions wrote this event; the present one writes `Altered`.
-    """
-
-    by: str
-    spec: JobSpec
-    #: Whether the dependencies, and the begin time, were set, perhaps to the same values.
-    sets_after: bool
-    sets_begin: bool
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +406,6 @@ JobEvent = (
     | Retried
     | Warned
     | SignalRequested
-    | Changed
     | Altered
 )
 Event = JobEvent | ArraySubmitted | Drained | IdsRaised

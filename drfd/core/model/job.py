@@ -421,7 +421,7 @@ class Job:
     outcome: Outcome | None = None
     #: The outcome in a sentence, with its numbers.
     outcome_text: str = ""
-    #: With LOST, the cause, one of `core.decisions.outcome.LOSSES`; None in older records.
+    #: With LOST, the cause, one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
     usage: Usage | None = None
     #: Path of its cgroups below each controller, or None if it runs unconfined.
@@ -441,8 +441,7 @@ class Job:
     #: Number of retries so far, and how the attempt before the present one ended.
     retries: int = 0
     last_end: str = ""
-    #: The sums of the runs before the present attempt, or None if there was none. Older
-    #: versions did not count them.
+    #: The sums of the runs before the present attempt, or None if there was none.
     earlier_runs: Account | None = None
     #: The latest postponed launch, and how many there were; none of them counts as a retry.
     postponed: Postponed | None = None
@@ -538,8 +537,7 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
 class Owner:
     """The user, journal and submission that an attempt belongs to.
 
-    A field is None if it is not known: older versions recorded the uid alone, and a damaged attempt
-    file has none of them.
+    A field is None if it is not known: a damaged attempt file has none of them.
     """
 
     uid: int | None = None

@@ -25,7 +25,6 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.DependencySettled: S.PENDING,
         ev.OwnerNotified: S.PENDING,
         ev.BeginReached: S.PENDING,
-        ev.Changed: S.PENDING,
         ev.Altered: S.PENDING,
     },
     # Held: an administrator's hold replaces the owner's own.
@@ -36,7 +35,6 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.DependencySettled: S.HELD,
         ev.OwnerNotified: S.HELD,
         ev.BeginReached: S.HELD,
-        ev.Changed: S.HELD,
         ev.Altered: S.HELD,
     },
     # Exited: the launcher was disconnected during the whole run and reports only the end.
@@ -46,7 +44,6 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.LaunchPostponed: S.CLEANING,
         ev.StopRequested: S.STOPPING,
         ev.Exited: S.CLEANING,
-        ev.Changed: S.STARTING,
         ev.Altered: S.STARTING,
     },
     # LaunchFailed, LaunchPostponed: the runner reports that it is up before exec has succeeded.
@@ -62,7 +59,6 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Exited: S.CLEANING,
         ev.Warned: S.RUNNING,
         ev.SignalRequested: S.RUNNING,
-        ev.Changed: S.RUNNING,
         ev.Altered: S.RUNNING,
     },
     # The job waits for room to go on, unless a user keeps it suspended.
@@ -72,7 +68,6 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Resumed: S.RUNNING,
         ev.StopRequested: S.STOPPING,
         ev.Exited: S.CLEANING,
-        ev.Changed: S.SUSPENDED,
         ev.Altered: S.SUSPENDED,
     },
     # Launched: a stop may overtake the report of the start.

@@ -108,7 +108,7 @@ class PastStart(NamedTuple):
     job_id: int
     leaf: str
     #: None where it is not known.
-    why: StartReason | None
+    why: StartReason
     #: Whether the first job of one of `short` would have fitted in what was free, and within its
     #: promise. Those of whom that is so come first.
     fits: bool
@@ -124,8 +124,8 @@ class Counted:
     sums: dict[tuple[int, str], Parts] = field(default_factory=dict)
     #: (window, leaf, other leaf) → the part of `Parts.others` that the other one held.
     pairs: Counter[tuple[int, str, str]] = field(default_factory=Counter)
-    #: (window, reason) → counts of starts; the reason is None where it is not known.
-    starts: dict[tuple[int, StartReason | None], Starts] = field(default_factory=dict)
+    #: (window, reason) → counts of starts.
+    starts: dict[tuple[int, StartReason], Starts] = field(default_factory=dict)
     #: Starts past others with the id of a job, the first `MOST_PAST` of each leaf.
     past: list[PastStart] = field(default_factory=list)
     #: Leaf → its longest stretch, the first of equals, also one that is not over.
@@ -265,7 +265,7 @@ class Account:
         self._kept_parts[obstacle] = _part(amounts, self._shares.capacity)
 
     def count_start(
-        self, name: str, demand: Vector, why: StartReason | None, job_id: int | None = None
+        self, name: str, demand: Vector, why: StartReason, job_id: int | None = None
     ) -> None:
         """Count the start of a waiting job of the leaf, just before what it changes is put. With
         the job's id, whom it goes past is told, too."""

@@ -1,9 +1,8 @@
 """Folds the events of a journal, those for an audit included, into the account of promises.
 
 Equal events give an equal account, whoever folds them. Nothing is counted before the first record
-of the rules in force: journals of older versions have none. Who waits is what the queues of a
-ledger with the same events say; jobs that a maintenance window holds back count as waiting, because
-windows are not recorded.
+of the rules in force. Who waits is what the queues of a ledger with the same events say; jobs that
+a maintenance window holds back count as waiting, because windows are not recorded.
 """
 
 from __future__ import annotations

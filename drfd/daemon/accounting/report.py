@@ -34,7 +34,7 @@ class _Sums:
         self.rows: dict[str, Parts] = {}
         self.longest: dict[str, Stretch] = {}
         self.pairs: Counter[tuple[str, str]] = Counter()
-        self.starts: dict[StartReason | None, Starts] = {}
+        self.starts: dict[StartReason, Starts] = {}
         self.past: list[PastStart] = []
         self.total = Parts()
         self.steps_back = self.doubtful = 0
@@ -89,13 +89,13 @@ def report(hours: Iterable[Hour], user: str | None) -> LedgerReply:
         "leaves": len(sums.rows),
         "starts": [
             {
-                "why": None if why is None else why.value,
+                "why": why.value,
                 "all": counts.all,
                 "beyond": counts.beyond,
                 "past": counts.past,
                 "past_fitting": counts.past_fitting,
             }
-            for why, counts in sorted(sums.starts.items(), key=lambda each: each[0] or "")
+            for why, counts in sorted(sums.starts.items())
         ],
         "pairs": [_pair(*each) for each in pairs[:MOST_PAIRS]],
         "pairs_more": max(0, len(pairs) - MOST_PAIRS),
@@ -159,7 +159,7 @@ def _past(start: PastStart, is_seen: Callable[..., bool]) -> LedgerPastStart:
         **_leaf(start.leaf),
         "id": start.job_id,
         "at": start.at_ms / 1000,
-        "why": None if start.why is None else start.why.value,
+        "why": start.why.value,
         "fits": start.fits,
         "short": [_leaf(each) for each in start.short if is_seen(start.leaf, each)],
     }

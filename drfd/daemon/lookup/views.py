@@ -342,13 +342,12 @@ def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventVie
             text = f"the time limit is near: {_signal(event.signal)} sent"
         case ev.SignalRequested():
             text = f"{_signal(event.signal)}, by {event.by}"
-        case ev.Changed() | ev.Altered():
+        case ev.Altered():
             text = f"{event.text}, by {event.by}"
         case _:
             pass
-    # Users see one kind of change, however the journal stores it.
-    kind = ev.Changed if isinstance(event, ev.Altered) else type(event)
-    return {"at": event.at_s, "event": kind.__name__, "text": text}
+    kind = "Changed" if isinstance(event, ev.Altered) else type(event).__name__
+    return {"at": event.at_s, "event": kind, "text": text}
 
 
 def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> ConditionsView:

@@ -81,7 +81,7 @@ class Hour(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, Parts, Stretch | None], ...]
     #: Leaf, other leaf, and what the other one held of what the first was short of.
     pairs: tuple[tuple[str, str, int], ...]
-    starts: tuple[tuple[StartReason | None, Starts], ...]
+    starts: tuple[tuple[StartReason, Starts], ...]
     past: tuple[PastStart, ...]
     #: How often the clock was set back.
     steps_back: int
@@ -106,7 +106,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     below_since: dict[str, int]
     sums: list[tuple[str, Parts]]
     pairs: list[tuple[str, str, int]]
-    starts: list[tuple[StartReason | None, Starts]]
+    starts: list[tuple[StartReason, Starts]]
     past: list[PastStart]
     longest: list[tuple[str, Stretch]]
     steps_back: int
@@ -309,10 +309,7 @@ class Book:
                     ),
                     pairs=tuple(_largest(counted.pairs)),
                     starts=tuple(
-                        (why, starts)
-                        for (_, why), starts in sorted(
-                            counted.starts.items(), key=lambda each: each[0][1] or ""
-                        )
+                        (why, starts) for (_, why), starts in sorted(counted.starts.items())
                     ),
                     past=tuple(counted.past),
                     steps_back=counted.steps_back,
