@@ -370,7 +370,7 @@ def test_the_stream_is_a_hard_one() -> None:
         *(ev.PreemptRequested, ev.Requeued, ev.SuspendRequested),
         *(ev.Suspended, ev.ResumeRequested, ev.Resumed),
         *(ev.DependencySettled, ev.OwnerNotified, ev.BeginReached, ev.Retried),
-        *(ev.Warned, ev.SignalRequested, ev.Changed, ev.Altered, ev.LaunchPostponed),
+        *(ev.Warned, ev.SignalRequested, ev.Altered, ev.LaunchPostponed),
     }
     few = {kind for kind in get_args(ev.JobEvent) if met[kind] < 40}
     assert few == {ev.Escalated, *others}, "see test_walks for these"

@@ -392,7 +392,6 @@ def test_the_walks_meet_every_kind_of_event_and_every_outcome() -> None:
     for seed in SEEDS:
         for event in walked(seed).events:
             met.update([type(event), getattr(event, "outcome", None)])
-    # Only versions before `Altered` wrote `Changed`.
-    wanted = [*{*ev.KINDS.values()} - {ev.Changed}, *Outcome]
+    wanted = [*ev.KINDS.values(), *Outcome]
     few = {str(thing): met[thing] for thing in wanted if met[thing] < 5}
     assert few == {}

@@ -256,9 +256,7 @@ def test_a_preempted_job_is_queued_again_when_nothing_of_it_is_left_and_runs_aga
         )
     ]  # fmt: skip
     assert bench.schedule(3) == []
-    assert bench.feed(st.AttemptRemoved(now(4), 1, 1)) == [
-        happened(ev.Requeued, at_s=4, counts_run=True)
-    ]
+    assert bench.feed(st.AttemptRemoved(now(4), 1, 1)) == [happened(ev.Requeued, at_s=4)]
     admitted = happened(ev.Admitted, at_s=5, attempt=2, why=ev.StartReason.TURN)
     assert bench.run_pass(5) == [admitted]
     assert bench.feed(attempt_started(attempt=2, at_s=6)) != []
@@ -305,9 +303,7 @@ def test_a_preempted_job_of_whose_end_nothing_is_known_is_queued_again_all_the_s
     unseen = ended(at_s=2, exit_code=None, signal=None, mono_s=None, usage=None)
     lost = happened(ev.Exited, at_s=2, exit_code=None, signal=None, outcome=None, text=WHY)
     assert bench.feed(news if missing else unseen) == [lost]
-    assert bench.feed(st.AttemptRemoved(now(3), 1, 1)) == [
-        happened(ev.Requeued, at_s=3, counts_run=True)
-    ]
+    assert bench.feed(st.AttemptRemoved(now(3), 1, 1)) == [happened(ev.Requeued, at_s=3)]
 
 
 def test_news_of_the_earlier_attempt_means_nothing_to_a_job_that_is_queued_again(

@@ -276,7 +276,6 @@ def test_a_failed_job_waits_a_little_and_is_tried_again(bench: Bench) -> None:
         at_s=now(9.5).at_s,
         attempt=1,
         not_before_s=int(now(15).at_s),
-        counts_run=True,
     )
     assert bench.schedule(10) == []
     attempts = Attempts(2, 4, "attempt 1 ended FAILED (exit code 3)")

@@ -500,6 +500,8 @@ def test_a_requeued_job_waits_in_its_old_place_as_if_it_had_not_run_but_for_its_
         submitted_at=now().at_s,
         eligible_at=now(9).at_s,
         preempted_at=now(5).at_s,
+        # The test below has the sums.
+        earlier_runs=ledger.job(1).earlier_runs,
     )
     queue = LeafQueue()
     queue.add(ONE, (-4, 1))
