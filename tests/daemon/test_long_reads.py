@@ -17,7 +17,7 @@ from drfd.core.model import events as ev
 from drfd.daemon.lookup import lookup
 from drfd.journal import records
 from drfd.journal.history import FIRST, LAST
-from fakes import ALICE, BOB, happened, spec
+from fakes import ALICE, BOB, happened
 
 
 @contextmanager
@@ -33,12 +33,8 @@ def statements(desk: Desk) -> Iterator[list[str]]:
 
 
 def write_events(desk: Desk, job_id: int, count: int) -> None:
-    """As an older version wrote them: each with the whole of what was asked, and without end."""
-    asked = spec()
-    event = happened(
-        ev.Changed, job_id, by="alice", spec=asked, sets_after=False, sets_begin=False, text="x"
-    )
-    row = (event.at_s, job_id, "Changed", records.encode(event))
+    event = happened(ev.Altered, job_id)
+    row = (event.at_s, job_id, "Altered", records.encode(event))
     with closing(sqlite3.connect(desk.shell.journal.path)) as db:
         query = "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)"
         db.executemany(query, [row] * count)

@@ -14,7 +14,6 @@ from drfd.common.errors import ConfigError, HostError
 from drfd.daemon.config import Config
 from drfd.daemon.spawn import (
     Places,
-    approve_queued,
     group_for,
     hand_over,
     launcher_command,
@@ -23,7 +22,6 @@ from drfd.daemon.spawn import (
     refuse_another,
     system_uids,
 )
-from drfd.launcher.protocol import ALLOWED_NAME
 
 
 def test_the_state_directory_can_be_passed_through_and_the_controllers_room_not(
@@ -229,12 +227,3 @@ def test_only_what_was_looked_at_is_handed_over(
     assert (room / "aside").is_symlink()
     assert secret.stat().st_uid == 0
     assert (room / "kept").stat().st_uid == pwd.getpwnam("nobody").pw_uid
-
-
-def test_nothing_is_approved_where_controller_and_launcher_are_one_user(tmp_path: Path) -> None:
-    """The journal may be there before the launcher starts. An ordinary user's launcher tried to
-    give up groups to read it, which only root can, and ended."""
-    (tmp_path / "journal.sqlite").touch()
-    (tmp_path / ALLOWED_NAME).write_text("of a time when they were two\n")
-    approve_queued(tmp_path / "journal.sqlite", tmp_path, pwd.getpwuid(os.getuid()))
-    assert not (tmp_path / ALLOWED_NAME).exists()

@@ -420,18 +420,6 @@ EVENTS: list[tuple[ev.Event, str]] = [
     (ev.Warned(job_id=1, at_s=5.0, signal=10), "the time limit is near: SIGUSR1 sent"),
     (ev.SignalRequested(job_id=1, at_s=5.0, signal=40, by="bob"), "signal 40, by bob"),
     (
-        ev.Changed(
-            job_id=1,
-            at_s=5.0,
-            by="bob",
-            spec=spec(priority=3),
-            sets_after=False,
-            sets_begin=False,
-            text="priority 0 → 3",
-        ),
-        "priority 0 → 3, by bob",
-    ),
-    (
         ev.Altered(job_id=1, at_s=5.0, by="bob", priority=4, text="priority 3 → 4"),
         "priority 3 → 4, by bob",
     ),
