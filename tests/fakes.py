@@ -233,13 +233,6 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
         ev.Retried: {"attempt": 1, "not_before_s": int(when.at_s) + 5},
         ev.Warned: {"signal": 10},
         ev.SignalRequested: {"signal": 10, "by": "alice"},
-        ev.Changed: {
-            "by": "alice",
-            "spec": spec(priority=5),
-            "sets_after": False,
-            "sets_begin": False,
-            "text": "priority 0 → 5",
-        },
         ev.Altered: {"by": "alice", "priority": 5, "text": "priority 0 → 5"},
     }
     return kind(**({"job_id": job_id, "at_s": when.at_s} | usual[kind] | changes))
