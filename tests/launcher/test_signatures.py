@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.protocol import ALLOWED_NAME, Assignment
+from drfd.launcher.protocol import Assignment
 from drfd.launcher.signatures import PIECE_BYTES, SealedDigest, SignatureChecks, SigningKeys
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload.pack import MAX_BYTES
@@ -79,39 +79,6 @@ def test_a_descriptor_that_cannot_be_read_is_refused(fds: list[int]) -> None:
     assert sealed_size(fds[0], MAX_BYTES) == 1
     with pytest.raises(NotSealed, match="writing alone"):
         sealed_size(fds[1], MAX_BYTES)
-
-
-# -- what was queued before there were signatures ------------------------------------------------
-
-
-def allowed(room: Path, text: str) -> SigningKeys:
-    (room / ALLOWED_NAME).write_text(text)
-    return SigningKeys(room)
-
-
-def test_what_is_allowed_unsigned_is_that_accounts_alone(tmp_path: Path) -> None:
-    """The uid alone said whose it was: whoever got that of a deleted account ran its commands when
-    the controller wished."""
-    digest = digest_of(b"rm -r ~")
-    keys = allowed(tmp_path, f"1000 {digest.hex()} {b'alice'.hex()}\n")
-    assert keys.accepts(1000, "alice", digest, None)
-    assert not keys.accepts(1000, "bob", digest, None)
-    assert not keys.accepts(1001, "alice", digest, None)
-    assert not keys.accepts(1000, "alice", digest_of(b"else"), None)
-
-
-def test_a_list_of_an_older_version_is_read(tmp_path: Path) -> None:
-    digest = digest_of(b"true")
-    keys = allowed(tmp_path, f"1000 {digest.hex()}\nno line\n")
-    assert keys.accepts(1000, "alice", digest, None)
-
-
-def test_the_administrator_hears_of_what_starts_unsigned(tmp_path: Path) -> None:
-    keys = allowed(tmp_path, f"1000 {'0' * 64} 61\n")
-    assert (text := keys.warning()) is not None
-    assert text.startswith("1 jobs that were queued before")
-    assert str(tmp_path / ALLOWED_NAME) in text
-    assert allowed(tmp_path, "").warning() is None
 
 
 ALICE, BOB = 61001, 61002
