@@ -302,37 +302,6 @@ def _status(pid: str, field: str) -> str:
     return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
 
 
-def test_what_waits_from_before_there_were_signatures_is_started(
-    instance: Instance, users: Accounts
-) -> None:
-    """And nothing else without one, not even of the same user."""
-    user = users[0]
-    home = home_for(instance, user)
-    old = instance.submit("--hold", "-o", "old", "--", "echo", "x", user=user.pw_uid, cwd=home)
-    array = instance.submit("--hold", "--array", "1-2", "--", "true", user=user.pw_uid, cwd=home)
-    instance.stop()
-    # As an older version has left it.
-    (instance.state / "launcher" / "secret").unlink()
-    database = instance.state / "controller" / "journal.sqlite"
-    code = (
-        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
-        "db.execute(\"update payloads set data = cast(json_remove(data, '$.proof') as blob)\");"
-        "db.commit(); print(db.execute('select count(*) from payloads').fetchone()[0])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(database)], capture_output=True, check=True
-    )
-    assert int(done.stdout) == 2
-    instance.start()
-    instance.drf("release", old, array)
-    for number in (old, array + 1, array + 2):
-        job = instance.wait_end(number)
-        assert job["state"] == "COMPLETED", job["outcome"]
-    assert (home / "old").read_text() == "x\n"
-    new = instance.submit("-o", "new", "--", "echo", "y", user=user.pw_uid, cwd=home)
-    assert instance.wait_end(new)["state"] == "COMPLETED"
-
-
 def test_no_root_process_holds_what_a_user_has_written(instance: Instance, users: Accounts) -> None:
     """The launcher and each runner parsed arguments, environment and script of every user."""
     user = users[0]
