@@ -124,6 +124,8 @@ class App:
                     pass
             finally:
                 self._screen.leave()
+                for worker in (self._feed, self._asker, self._slow_asker):
+                    worker.stop()
         return in_words(self._feed.news.snapshot)
 
     def _step(self) -> bool:

@@ -7,9 +7,12 @@ stopped or away. A thread stores what it received and wakes the screen, nothing 
 from __future__ import annotations
 
 import math
+import os
 import queue
+import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -216,6 +219,8 @@ def _output(show: ShowReply, errors: bool) -> tuple[tuple[str, ...], str, str]:
 EVERY_S = 1.0
 #: Seconds without a message after which the daemon is reported as silent.
 _SILENT_S = 5.0
+#: Seconds that a thread has to end: one that connects to a daemon that accepts nobody cannot.
+_STOP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -248,34 +253,68 @@ def _next(connection: Connection) -> SnapshotView:
     return cast("SnapshotView", snapshot)
 
 
-class SnapshotReader:
+class _Worker(ABC):
+    """A thread with a connection of its own."""
+
+    def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
+        self._connection = connection
+        self._wake = wake
+        self._is_stopped = threading.Event()
+        # A daemon thread: one that cannot be stopped in time does not keep the process.
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, also if it waits for a reply, and wait until it has ended."""
+        self._is_stopped.set()
+        _hang_up(self._connection)
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Work until `_is_stopped` is set, and look at it before each wait for a reply."""
+
+
+def _hang_up(connection: Connection) -> None:
+    """Shut the connection down, so that a thread that waits for a reply gets none. Closing it would
+    not wake the thread up."""
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # There is no connection at the moment.
+        pass
+
+
+class SnapshotReader(_Worker):
     """The thread that receives snapshots, also after restarts of the daemon."""
 
     def __init__(self, connection: Connection, first: SnapshotView, wake: Callable[[], None]):
         """`connection` is the stream of snapshots that began with `first`."""
-        self._connection = connection
-        self._wake = wake
+        super().__init__(connection, wake)
         #: Replaced as a whole and never modified, because another thread reads it.
         self.news = News(first, time.monotonic())
         #: The error after which no more snapshots arrive.
         self.problem: Exception | None = None
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
-
     def _run(self) -> None:
         reconnect = Reconnect(self._connection, was_there=True, limit_s=math.inf)
         is_requested = True
-        while self.problem is None:
+        while self.problem is None and not self._is_stopped.is_set():
             try:
                 if not is_requested:
                     self._connection.send("snapshots", every_s=EVERY_S)
                 is_requested = True
-                while True:
+                while not self._is_stopped.is_set():
                     self.news = News(_next(self._connection), time.monotonic())
                     self._wake()
             except Unavailable as error:
                 is_requested = False
+                if self._is_stopped.is_set():
+                    break
                 if self.news.away_since_s is None:
                     self.news = replace(self.news, away_since_s=time.monotonic())
                     self._wake()
@@ -284,25 +323,26 @@ class SnapshotReader:
                 # The main thread raises it after restoring the terminal.
                 self.problem = error
                 self._wake()
+        self._connection.close()
 
 
 #: A function that makes requests and returns an answer for the screen.
 Ask = Callable[[Connection], Any]
 
 
-class Asker:
+class Asker(_Worker):
     """The thread that makes requests one after the other. The main thread fetches the answers."""
 
     def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
-        self._connection = connection
-        self._wake = wake
-        self._asked: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        super().__init__(connection, wake)
+        self._asked: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: The number of requests without an answer yet.
         self.open_count = 0
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
+    def stop(self) -> None:
+        self._asked.put(None)
+        super().stop()
 
     def ask(self, ask: Ask) -> None:
         self.open_count += 1
@@ -317,11 +357,11 @@ class Asker:
         return found
 
     def _run(self) -> None:
-        while True:
-            ask = self._asked.get()
+        while (ask := self._asked.get()) is not None and not self._is_stopped.is_set():
             try:
                 answer = ask(self._connection)
             except Exception as error:
                 answer = error
             self._answers.put(answer)
             self._wake()
+        self._connection.close()

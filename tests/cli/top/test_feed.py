@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -182,20 +183,42 @@ def test_output_is_shown_as_it_would_stand_on_a_terminal(data: bytes, lines: lis
 # -- snapshots -------------------------------------------------------------------------------------
 
 
-def test_snapshots_are_asked_for_again_when_the_daemon_is_back(
-    connection: Connection, daemon: CannedDaemon
-) -> None:
+@pytest.fixture
+def feed(connection: Connection, daemon: CannedDaemon) -> Iterator[SnapshotReader]:
     daemon.replies = {"snapshots": [{"snapshot": snapshot(at=1.0)}, {"snapshot": snapshot(at=2.0)}]}
-    first = first_snapshot(connection)
-    woken: list[float] = []
-    feed = SnapshotReader(connection, first, lambda: woken.append(feed.news.snapshot["at"]))
+    made = SnapshotReader(connection, first_snapshot(connection), lambda: None)
+    yield made
+    made.stop()
+
+
+def test_snapshots_are_asked_for_again_when_the_daemon_is_back(
+    feed: SnapshotReader, daemon: CannedDaemon
+) -> None:
     feed.start()
     assert (feed.news.snapshot["at"], feed.news.away_since_s) == (1.0, None)
-    daemon.hang_up()
+    daemon.stop()
+    until(lambda: feed.news.away_since_s is not None)
+    assert feed.news.snapshot["at"] == 1.0
+    daemon.start()
     until(lambda: feed.news.snapshot["at"] == 2.0)
     assert feed.news.away_since_s is None
-    assert woken[0] == 1.0, "nobody was told that it was away"
     assert daemon.asked("snapshots") == [{"op": "snapshots", "every_s": 1.0}] * 2
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_its_thread_ends_when_it_is_told_to(
+    feed: SnapshotReader, daemon: CannedDaemon, is_away: bool
+) -> None:
+    """Also one that waits for the daemon's return. It kept trying, as long as the process ran."""
+    before = set(threading.enumerate())
+    feed.start()
+    (thread,) = set(threading.enumerate()) - before
+    if is_away:
+        daemon.stop()
+        until(lambda: feed.news.away_since_s is not None)
+    feed.stop()
+    assert not thread.is_alive()
+    assert (feed.news.away_since_s is not None, feed.problem) == (is_away, None)
 
 
 def test_old_news_say_what_is_wrong_with_them() -> None:
@@ -207,10 +230,9 @@ def test_old_news_say_what_is_wrong_with_them() -> None:
 
 
 def test_a_daemon_that_knows_no_snapshots_is_a_problem_and_not_away(
-    connection: Connection, daemon: CannedDaemon, refuse: Refuse
+    feed: SnapshotReader, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
-    daemon.replies = {"snapshots": [{"snapshot": snapshot()}, refuse(text="older")]}
-    feed = SnapshotReader(connection, first_snapshot(connection), lambda: None)
+    daemon.replies = {"snapshots": refuse(text="older")}
     feed.start()
     daemon.hang_up()
     until(lambda: feed.problem is not None)
@@ -230,3 +252,20 @@ def test_answers_come_in_the_order_of_the_questions_and_errors_are_answers(
     until(lambda: answers.extend(asker.answers()) or len(answers) == 3)
     assert [getattr(each, "text", None) or each["n"] for each in answers] == [1, "no", 1]
     assert asker.open_count == 0
+    asker.stop()
+
+
+def test_who_waits_for_an_answer_ends_when_it_is_told_to(
+    connection: Connection, daemon: CannedDaemon
+) -> None:
+    answer = threading.Event()
+    daemon.replies = {"ledger": lambda request: answer.wait(60) and None}
+    before = set(threading.enumerate())
+    asker = Asker(connection, lambda: None)
+    asker.start()
+    (thread,) = set(threading.enumerate()) - before
+    asker.ask(lambda to: to.request("ledger", since_s=0.0))
+    daemon.asked("ledger")
+    asker.stop()
+    assert not thread.is_alive()
+    answer.set()
