@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 _MOST_STREAMS = 16
 #: Questions to the daemon at a time, each with a thread.
 _MOST_ASKED = 40
-#: Seconds after which a stream, and who waits for an answer, looks whether the server ends.
-_LOOK_S = 1.0
-#: Seconds after which a stream without news sends a line, so that a proxy does not end it.
-_ALIVE_S = 15.0
 #: Bytes of the end of an output file that are read, and lines of them that are shown.
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 300
 #: Ended jobs in a reply.
@@ -60,9 +56,20 @@ FILES = {
 class Feed:
     """The newest snapshot for all streams. A thread brings it, streams wait for it."""
 
-    def __init__(self, news: Callable[[], News], is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        news: Callable[[], News],
+        is_over: Callable[[], bool],
+        *,
+        look_s: float = 1.0,
+        alive_s: float = 15.0,
+    ) -> None:
+        """`look_s`: after so long a stream, and who waits for an answer, looks whether the server
+        ends. `alive_s`: after so long a stream without news sends a line, so that a proxy does not
+        end it."""
         self.news = news
         self.is_over = is_over
+        self.look_s, self.alive_s = look_s, alive_s
         self.past = Past()
         self.streams = self.asked = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,14 +110,14 @@ class Feed:
                         "silent": is_silent,
                     }
                     yield b"data: " + _json(view) + b"\n\n"
-                elif quiet_s >= _ALIVE_S:
+                elif quiet_s >= self.alive_s:
                     quiet_s = 0.0
                     yield b":\n\n"
                 event.clear()
                 try:
-                    await asyncio.wait_for(event.wait(), _LOOK_S)
+                    await asyncio.wait_for(event.wait(), self.look_s)
                 except TimeoutError:
-                    quiet_s += _LOOK_S
+                    quiet_s += self.look_s
         finally:
             self._waiting.discard(event)
             self.streams -= 1
@@ -158,7 +165,7 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
             if feed.is_over():
                 answered.cancel()
                 return _error(503, "the page ends")
-            await asyncio.wait([answered], timeout=_LOOK_S)
+            await asyncio.wait([answered], timeout=feed.look_s)
         return answered.result()
 
     return Starlette(

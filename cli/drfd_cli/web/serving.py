@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from drfd.client.connection import Connection
 
-#: Connections that have not shown the token: the most of them, and the seconds that each has.
-_MOST_STRANGERS, _STRANGER_S = 32, 10.0
+#: The most connections that have not shown the token.
+_MOST_STRANGERS = 32
 #: The longest head of a request, in bytes.
 _HEAD_BYTES = 1 << 14
 #: Seconds for which a connection is kept between two requests, and that replies have at the end.
@@ -114,21 +114,28 @@ def serve(
     reader = SnapshotReader(snapshots, first, lambda: feed.wake())
     feed = Feed(lambda: reader.news, lambda: server.should_exit or reader.problem is not None)
     feed.past.add(first)
-    app = Guard(application(shown.place, connection, feed), shown, hosts)
-    server = _Server(
-        uvicorn.Config(
-            app, http=_bounded(), ws="none", lifespan="off", interface="asgi3", log_config=None,
-            log_level="error", access_log=False, server_header=False, proxy_headers=False,
-            h11_max_incomplete_event_size=_HEAD_BYTES, timeout_keep_alive=_KEEP_S,
-            timeout_graceful_shutdown=_END_S,
-        )
-    )  # fmt: skip
+    server = server_of(Guard(application(shown.place, connection, feed), shown, hosts))
     reader.start()
     # It listens already: who connects now is served in a moment.
     on_ready()
-    server.run(sockets=[listener])
+    try:
+        server.run(sockets=[listener])
+    finally:
+        reader.stop()
     if reader.problem is not None:
         raise reader.problem
+
+
+def server_of(app: ASGIApp, *, stranger_s: float = 10.0) -> uvicorn.Server:
+    """Return the server of the page. Who has not shown the token is kept for `stranger_s`."""
+    return _Server(
+        uvicorn.Config(
+            app, http=_bounded(stranger_s), ws="none", lifespan="off", interface="asgi3",
+            log_config=None, log_level="error", access_log=False, server_header=False,
+            proxy_headers=False, h11_max_incomplete_event_size=_HEAD_BYTES,
+            timeout_keep_alive=_KEEP_S, timeout_graceful_shutdown=_END_S,
+        )
+    )  # fmt: skip
 
 
 class _Server(uvicorn.Server):
@@ -145,7 +152,7 @@ class _Server(uvicorn.Server):
             loop.remove_signal_handler(number)
 
 
-def _bounded() -> type[H11Protocol]:
+def _bounded(stranger_s: float) -> type[H11Protocol]:
     """Return a class of connections that knows all of them that have not shown the token."""
     strangers: dict[Any, None] = {}
 
@@ -155,7 +162,7 @@ def _bounded() -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._end = self.loop.call_later(_STRANGER_S, transport.abort)
+            self._end = self.loop.call_later(stranger_s, transport.abort)
             strangers[self] = None
             self.app = _Telling(self.app, self._known)
             if len(strangers) > _MOST_STRANGERS:
