@@ -35,6 +35,7 @@ class CannedDaemon:
     connections: int = 0
     #: Hears the key of each submission.
     on_key: Callable[[str], object] = str
+    _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -42,7 +43,19 @@ class CannedDaemon:
         self._listener.listen(16)
         self._open: list[socket.socket] = []
         self._in_hand: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._begin(self._accept)
+
+    def _begin(self, work: Callable[..., None], *about: object) -> None:
+        thread = threading.Thread(target=work, args=about, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait until the last thread has ended."""
+        self.stop()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a reply is still being made"
 
     def stop(self) -> None:
         """Stop listening and drop everybody, when what was asked has its answer."""
@@ -77,7 +90,7 @@ class CannedDaemon:
                 return
             self.connections += 1
             self._open.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._begin(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as lines, suppress(OSError):
@@ -115,7 +128,7 @@ def daemon() -> Iterator[CannedDaemon]:
         canned = CannedDaemon(Path(directory) / "drfd.sock")
         canned.start()
         yield canned
-        canned.stop()
+        canned.close()
 
 
 def refusal(kind: str = "Refused", code: str = "x", text: str = "no", hint: str = "") -> bytes:
