@@ -1,9 +1,10 @@
-"""The command line as a whole: every verb is there, and none is slow to start."""
+"""The help and the manual pages: every verb has both, and no verb loads what it does not need."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,28 +13,63 @@ import click
 import pytest
 
 from canned import CannedDaemon
-from cli.drf import Drf
-from drfd_cli.main import EXAMPLES, VERBS, cli
+from cli.drf import ROOT, Drf
+from drfd import __version__
+from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections, styled
+from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+TEXTS = {
+    name: (ROOT / ("" if name == "README.md" else "docs") / name).read_text() for name in DOCUMENTS
+}
+PAGES = pages(cli, TEXTS, "9.8.7")
+#: Lines of a screen; these have more options than fit.
+TALL = {"submit": 51, "run": 44, "set": 28, "simulate": 48}
+
+
+def bare(page: str) -> str:
+    """What a reader sees, more or less."""
+    return re.sub(r"\\f[BR]|\\&", "", page).replace("\\-", "-").replace("\\e", "\\")
+
+
+def commands(verb: str) -> list[click.Command]:
+    """The verb, and the verbs below it."""
+    command = command_of(verb)
+    return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+
+
+# -- every verb --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_of_the_help_is_a_command_with_help(drf: Drf, verb: str) -> None:
+def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(
+    drf: Drf, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     result = drf(verb, "--help")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"Usage: drf {verb} ")
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_option_has_a_help_text(verb: str) -> None:
-    command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
-    assert command.help
-    silent = [
-        param.opts for param in command.params if isinstance(param, click.Option) and not param.help
-    ]
-    assert silent == []
+    lines = result.out.splitlines()
+    assert (result.code, result.err, max(map(len, lines)) <= 80) == (0, "", True)
+    assert lines[0].startswith(f"Usage: drf {verb} ")
+    assert len(lines) <= TALL.get(verb, 23)
+    assert lines[-1].startswith(f"  Example: drf {verb}")
+    for part in EXAMPLES[verb].split(" && "):
+        _, name, *args = shlex.split(part)
+        # Understood, or it raises.
+        command_of(name).make_context(name, args)
+    found = re.search(rf'^\.SS "drf {verb}\b.*?(?=^\.S[SH]|\Z)', bare(PAGES["drf.1"]), re.M | re.S)
+    assert found is not None
+    chapter, page = found[0], bare(PAGES[f"drf-{verb}.1"])
+    assert f"\ndrf-{verb} - {VERBS[verb]}\n" in page
+    assert f"\n.SH SYNOPSIS\ndrf {verb}" in page
+    assert EXAMPLES[verb] in page
+    own, *below = commands(verb)
+    for param in own.params:
+        if isinstance(param, click.Option):
+            words = ", ".join(param.opts)
+            assert param.help and bare(styled(param.help)) in chapter
+            assert words in chapter and words in page
+    for each in below:
+        assert each.help and all(p.help for p in each.params if isinstance(p, click.Option))
 
 
 def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Drf) -> None:
@@ -44,68 +80,37 @@ def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Drf) ->
     assert "as soon as what they gave back is free again" in resume
 
 
-#: Lines of a screen; these have more options than fit.
-TALL = {"submit": 51, "run": 44, "set": 28, "simulate": 48}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_fits_a_screen_and_ends_with_an_example(
-    drf: Drf, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = drf(verb, "--help").out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) <= TALL.get(verb, 23)
-    assert lines[-1].startswith(f"  Example: drf {verb}")
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_example_is_one_that_drf_understands(verb: str) -> None:
-    for part in EXAMPLES[verb].split(" && "):
-        _, name, *args = shlex.split(part)
-        command = cli.get_command(click.Context(cli), name)
-        assert command is not None
-        command.make_context(name, args)
-
-
 def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
     out = drf("--help").out
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
         assert out.count(f"  {verb:<{width}}{what}\n") == 1
     assert "  sbatch, srun, squeue, scancel, sinfo, sacct, scontrol (drf slurm-names DIR" in out
-
-
-ROWS = re.findall(r"^\| `drf (\S+?)([` ].*)$", GUIDE, re.MULTILINE)
-
-
-@pytest.mark.parametrize(("verb", "row"), ROWS, ids=lambda word: word[:20])
-def test_every_option_that_the_guide_names_for_a_verb_is_one_of_it(verb: str, row: str) -> None:
-    command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
-    below = command.commands.values() if isinstance(command, click.Group) else ()
-    known = {name for each in (command, *below) for param in each.params for name in param.opts}
-    named = set(re.findall(r"`(--?[a-z-]+)", row))
-    assert named <= known
-
-
-def test_the_version_is_the_packages(drf: Drf) -> None:
-    from drfd import __version__
-
+    assert drf("help").out == out == drf("-h").out
+    assert drf("help", "submit").out == drf("submit", "--help").out
+    assert drf("help", "sumbit").err == drf("sumbit").err
     assert drf("--version").out == f"drf, version {__version__}\n"
+
+
+def test_every_option_that_the_guide_names_for_a_verb_is_one_of_it() -> None:
+    rows = re.findall(r"^\| `drf (\S+?)([` ].*)$", GUIDE, re.MULTILINE)
+    assert rows
+    for verb, row in rows:
+        known = {name for each in commands(verb) for param in each.params for name in param.opts}
+        assert set(re.findall(r"`(--?[a-z-]+)", row)) <= known, verb
 
 
 @pytest.mark.parametrize(
     ("words", "not_needed"),
     [
-        (["--help"], ["rich", "msgspec", "asyncio", "sqlite3", "psutil", "subprocess"]),
-        (["submit", "--", "true"], ["rich", "msgspec", "asyncio", "sqlite3", "psutil"]),
-        (["wait", "1"], ["rich", "msgspec", "asyncio", "sqlite3", "psutil"]),
+        (["--help"], {"subprocess"}),
+        (["submit", "--", "true"], set()),
+        (["wait", "1"], set()),
     ],
-    ids=lambda words: words[0],
+    ids=["help", "submit", "wait"],
 )
 def test_a_verb_imports_only_what_it_needs(
-    daemon: CannedDaemon, words: list[str], not_needed: list[str]
+    daemon: CannedDaemon, words: list[str], not_needed: set[str]
 ) -> None:
     """Scripts submit thousands of jobs: the start of drf is what they wait for."""
     daemon.replies = {"submit": {"id": 1}, "wait": {"done": True, "ended": []}}
@@ -122,12 +127,124 @@ def test_a_verb_imports_only_what_it_needs(
     assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in done.stderr.split()}
     assert "click" in loaded
-    assert loaded.isdisjoint(not_needed), sorted(loaded & set(not_needed))
+    assert loaded & (not_needed | {"rich", "msgspec", "asyncio", "sqlite3", "psutil"}) == set()
 
 
-def test_the_socket_option_wins_over_the_variable(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+# -- the pages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["drf.1", "drf-submit.1", "drfd.toml.5", "drfd.8"])
+def test_every_page_says_what_it_is(name: str) -> None:
+    page, section = name.rsplit(".", 1)
+    lines = bare(PAGES[name]).splitlines()
+    assert lines[0] == f'.TH "{page.upper()}" "{section}" "" "drfd 9.8.7" "drfd"'
+    assert lines[1] == ".SH NAME"
+    assert lines[2].startswith(f"{page} - ")
+    assert lines[-2] == ".SH SEE ALSO"
+
+
+def test_pages_have_what_the_documents_say() -> None:
+    page = bare(PAGES["drfd.toml.5"]).splitlines()
+    block = sections(TEXTS["configuration.md"])["Keys"].split("```")[1].splitlines()[1:]
+    assert len(block) > 30
+    assert [line for line in block if line not in page] == []
+    for word in ("drfd install", "drf shutdown --kill-jobs", "/var/lib/drfd", "event=audit"):
+        assert word in bare(PAGES["drfd.8"])
+    retry = bare(PAGES["drf-retry.1"])
+    assert "It submits ended jobs again as new jobs" in retry
+    assert "submits an ended job again as a new job, with all that it was submitted with" in retry
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("groff"), reason="there is no groff here")
+@pytest.mark.parametrize("name", PAGES)
+def test_groff_has_nothing_to_complain_of(name: str) -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Kutf8", "-Tutf8", "-ww", "-z"],
+        input=PAGES[name], capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "roff"),
+    [
+        ("plain words", "plain words"),
+        ("`drf -w`", "\\fBdrf \\-w\\fR"),
+        ("say **this** aloud", "say \\fBthis\\fR aloud"),
+        ("see [the page](http://x/y)", "see \\fBthe page\\fR"),
+        (".dot first", "\\&.dot first"),
+        ("'quote first", "\\&'quote first"),
+        ("back\\slash", "back\\eslash"),
+    ],
+)
+def test_a_line_of_markdown(text: str, roff: str) -> None:
+    assert styled(text) == roff
+
+
+def test_no_text_is_a_request_to_roff() -> None:
+    assert plain(".so /etc/passwd") == "\\&.so /etc/passwd"
+    assert from_markdown("```sh\n.so /etc/passwd\n```\n").splitlines()[3] == "\\&.so /etc/passwd"
+
+
+def test_paragraphs_lists_headings_and_tables_of_markdown() -> None:
+    text = "One.\nTwo.\n\n- first\n- second\n\n### Part\nThree.\n"
+    assert from_markdown(text).splitlines() == [
+        *(".PP", "One.", "Two."),
+        *(".IP \\(bu 2", "first", ".IP \\(bu 2", "second"),
+        *('.SS "Part"', ".PP", "Three."),
+    ]
+    two = "| path | what |\n|---|---|\n| `/etc` | all |\n| `/usr` | more |\n"
+    assert from_markdown(two).splitlines() == [
+        *(".TP", "\\fB/etc\\fR", "all"),
+        *(".TP", "\\fB/usr\\fR", "more"),
+    ]
+    three = "| option | what | else |\n|---|---|---|\n| `-c` | cores | 1 |\n"
+    assert from_markdown(three).splitlines() == [".TP", "\\fB\\-c\\fR", "what: cores; else: 1"]
+    text = "# Top\n\n## One\n\na\n\n```sh\n## no heading\n```\n\n## Two\n\nb\n"
+    assert sections(text) == {"One": "a\n\n```sh\n## no heading\n```", "Two": "b"}
+
+
+# -- drf man -----------------------------------------------------------------------------------
+
+
+def test_all_files_are_where_the_shells_and_man_look(drf: Drf, tmp_path: Path) -> None:
+    assert drf("man", tmp_path).code == 0
+    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert found == [
+        "share/bash-completion/completions/drf",
+        "share/fish/vendor_completions.d/drf.fish",
+        *sorted(["share/man/man1/drf.1", *(f"share/man/man1/drf-{verb}.1" for verb in VERBS)]),
+        "share/man/man5/drfd.toml.5",
+        "share/man/man8/drfd.8",
+        "share/zsh/site-functions/_drf",
+    ]
+    assert subprocess.run(["bash", "-n", tmp_path / found[0]], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "page"), [(["wait"], "drf-wait"), ([], "drf"), (["drfd.toml"], "drfd.toml")]
+)
+def test_a_page_is_shown_by_man(
+    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], page: str
 ) -> None:
-    monkeypatch.setenv("DRFD_SOCKET", "/nowhere/at/all")
-    daemon.replies = {"drain": {"draining": True}}
-    assert drf("--socket", daemon.path, "drain").code == 0
+    man = tmp_path / "man"
+    said = tmp_path / "said"
+    man.write_text(f'#!/bin/sh\n{{ echo "$1"; sed -n 3p "$2"; }} >{said}; exit 7\n')
+    man.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert drf("man", *words).code == 7
+    option, name = bare(said.read_text()).splitlines()
+    assert (option, name.partition(" ")[0]) == ("-l", page)
+
+
+def test_what_is_neither_a_verb_nor_a_directory_is_refused(
+    drf: Drf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = drf("man", "sumbit")
+    assert (result.code, result.out, [*tmp_path.iterdir()]) == (1, "", [])
+    assert result.err == (
+        "drf: there is no manual of sumbit (drf --help lists the verbs; to write all pages into a"
+        " directory: drf man ./sumbit)\n"
+    )
