@@ -16,8 +16,9 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message, daemon, refuse
 from cli.drf import DRF, Drf, Finish, Result, Spawn
 from drfd.client.connection import Connection, Start
-from drfd_cli import options
+from drfd_cli import options, output
 from drfd_cli.main import main
+from drfd_cli.words import which_job
 
 __all__ = ["daemon", "refuse"]
 
@@ -67,6 +68,9 @@ def drf(
 
     def run(*args: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["drf", *map(str, args)])
+        # What a process says once.
+        output.remark.cache_clear()
+        which_job._tell_once.cache_clear()
         capsysbinary.readouterr()
         try:
             with pytest.raises(SystemExit) as end:

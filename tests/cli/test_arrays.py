@@ -30,66 +30,6 @@ def text(screen: str) -> str:
     return textwrap.dedent(screen).strip("\n")
 
 
-# -- submit ------------------------------------------------------------------------------------
-
-
-def test_an_array_is_submitted_and_told_with_its_size(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"submit": {"id": 42, "tasks": 100}}
-    result = drf("submit", "--array", "0-99%2", "--", "true")
-    assert (result.code, result.out, result.err) == (0, "submitted array 42 of 100 tasks\n", "")
-    assert daemon.asked("submit")[0]["array"] == "0-99%2"
-    assert drf("submit", "-q", "--array", "0", "--", "true").out == "42\n"
-    said = drf("submit", "--json", "--array", "0", "--", "true").out
-    assert json.loads(said) == {"id": 42, "tasks": 100}
-
-
-def test_an_array_of_one_task_is_told_so(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"submit": {"id": 42, "tasks": 1}}
-    assert drf("submit", "--array", "7", "--", "true").out == "submitted array 42 of 1 task\n"
-
-
-def test_bad_indices_are_a_usage_error_before_anybody_is_asked(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
-    result = drf("submit", "--array", "5-1", "--", "true")
-    assert (result.code, result.out) == (2, "")
-    assert result.err == (
-        "drf submit: Invalid value for '--array': '5-1' is wrong: the range 5-1 ends before it "
-        "begins (write 0-99, 1,3,7-20:2 or 0-999%50)\n"
-    )
-    assert daemon.requests == []
-
-
-def test_a_script_may_say_that_it_is_an_array(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    daemon.replies = {"submit": {"id": 42, "tasks": 10}}
-    script = tmp_path / "fit.sh"
-    script.write_text("#!/bin/sh\n#DRF --array 0-9\ntrue\n")
-    drf("submit", script)
-    assert daemon.asked("submit")[0]["array"] == "0-9"
-
-
-@pytest.mark.parametrize(
-    ("option", "path", "is_told"),
-    [
-        ("-o", "x.out", True),
-        ("-o", "%x-%%a.out", True),
-        ("-o", "%A_%a.out", False),
-        ("-o", "%j.out", False),
-        ("-o", "/dev/null", False),
-        ("-e", "errors", True),
-    ],
-)
-def test_one_file_for_all_tasks_is_told_of(
-    drf: Drf, daemon: CannedDaemon, option: str, path: str, is_told: bool
-) -> None:
-    daemon.replies = {"submit": {"id": 42, "tasks": 2}}
-    result = drf("submit", "--array", "0-1", option, path, "--", "true")
-    line = f"drf: all tasks write to {path}; {option} with %a in it tells them apart\n"
-    assert (result.code, result.err) == (0, line if is_told else "")
-
-
 def test_the_screen_shows_as_many_indices_as_fit_and_json_all(
     drf: Drf, daemon: CannedDaemon
 ) -> None:
@@ -286,18 +226,6 @@ def test_log_of_an_array_names_a_task_to_ask_for(drf: Drf, daemon: CannedDaemon)
         "drf: 42 is an array; each task has an output of its own "
         "(drf log 42_5; of all: drf log '42_[5,9-99]')\n"
     )
-
-
-def test_submit_w_says_which_tasks_have_failed(drf: Drf, daemon: CannedDaemon) -> None:
-    outcome = {"code": "FAILED", "text": "98 of 100 tasks completed; 2 FAILED (3,7)"}
-    told = {**ARRAY, "state": "FAILED", "reason": None, "outcome": outcome, "status": 3}
-    daemon.replies = {
-        "submit": {"id": 42, "tasks": 100},
-        "wait": {"done": True, "ended": [told]},
-    }
-    result = drf("submit", "-w", "--array", "0-99", "--", "false")
-    line = "drf: array 42 FAILED: 98 of 100 tasks completed; 2 FAILED (3,7)\n"
-    assert (result.code, result.err) == (3, line)
 
 
 def test_tasks_that_were_named_one_by_one_are_told_as_ranges(

@@ -1,21 +1,33 @@
-"""drf submit: what is asked of the daemon, from commands and from scripts."""
+"""drf submit: what is asked of the daemon, from commands and from scripts, by both of its ways."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import socket
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import Drf, Finish, Spawn
+from drfd.client.connection import choose
+from drfd.common import paths
+from drfd.common.errors import Refused
+from drfd.common.units import parse_cores, parse_duration, parse_memory
+from drfd_cli import quick_request, quick_submit
+from drfd_cli.quick_request import amount_of
+from seeds import examples
 
 #: Submits with these words of a command line; the request that it makes, without the environment.
 Submitted = Callable[..., Message]
@@ -27,7 +39,6 @@ Complaint = Callable[..., str]
 def submitted(
     drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Submitted:
-    """The request that a command line makes, without the environment."""
     monkeypatch.chdir(tmp_path)
     daemon.replies = {"submit": {"id": 7}}
 
@@ -63,147 +74,194 @@ def plain(tmp_path: Path, *argv: str, **more: Any) -> dict[str, Any]:
     umask = os.umask(0o077)
     os.umask(umask)
     return {
-        "op": "submit",
-        "argv": list(argv),
-        "cwd": str(tmp_path),
-        "demand": {},
-        "priority": 0,
-        "umask": umask,
-        "held": False,
-        "preemptible": False,
+        "op": "submit", "argv": list(argv), "cwd": str(tmp_path), "demand": {}, "priority": 0,
+        "umask": umask, "held": False, "preemptible": False,
         # Errors go to the file of the output.
-        "stderr": "drf-%j.out",
-        **more,
-    }
+        "stderr": "drf-%j.out", **more,
+    }  # fmt: skip
+
+
+def script(tmp_path: Path, text: str, name: str = "job.sh") -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
 
 
 # -- commands ----------------------------------------------------------------------------------
 
-
-def test_a_group_is_sent_as_it_is_written(submitted: Submitted, tmp_path: Path) -> None:
-    assert submitted("-g", "sweep%2", "--", "true")["group"] == "sweep%2"
-    script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#DRF --group=sweep\ntrue\n")
-    assert submitted(script)["group"] == "sweep"
-
-
-def test_a_group_that_cannot_be_read_is_refused_with_the_cure(refused: Complaint) -> None:
-    told = refused("--group", "sweep%0", "--", "true", code=2)
-    assert "after % stands how many may run at once, not '0' (write --group sweep," in told
-    assert "--group" in refused("--group", "--", "true", code=2)
-
-
-def test_what_is_not_said_is_left_to_the_daemon(submitted: Submitted, tmp_path: Path) -> None:
-    assert submitted("--", "true") == plain(tmp_path, "true")
-
-
-def test_everything_that_can_be_said(submitted: Submitted, tmp_path: Path) -> None:
-    options = [
-        *("-c", "2.5", "-m", "16G", "--io", "200M/50M", "-t", "1h30m", "-n", "train"),
-        *("-p", "lab", "--priority", "-3", "--hold", "-o", "%j.out", "-e", "/tmp/%j.err"),
-        *("--preemptible", "--append"),
-    ]
-    assert submitted(*options, "--", "true") == plain(
-        tmp_path,
-        "true",
-        demand={
-            "cores_milli": 2500,
-            "memory_bytes": 16 << 30,
-            "read_bps": 200 << 20,
-            "write_bps": 50 << 20,
-        },
-        time_limit_s=5400,
-        name="train",
-        pool="lab",
-        priority=-3,
-        held=True,
-        preemptible=True,
-        append=True,
-        stdout="%j.out",
-        stderr="/tmp/%j.err",
-    )
-
-
-def test_things_that_are_counted(submitted: Submitted, tmp_path: Path) -> None:
-    """Of one name, the last word counts: the command line comes after a script's own lines."""
-    options = ["--gres", "gpu", "--gres", "fpga=2", "--gres", "gpu=3", "--gres", "tape=0"]
-    counts = {"gpu": 3, "fpga": 2, "tape": 0}
-    assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand={"gres": counts})
+M = 1 << 20
+TWO_GPUS = "--gres gpu=2,memory=20G,license=1"
 
 
 @pytest.mark.parametrize(
-    "word", ["gpu=", "=1", "gpu=-1", "gpu=1.5", "gpu:2", "gpu=1,", "gpu mem", ""]
-)
-def test_a_count_that_cannot_be_read_is_refused_with_the_cure(drf: Drf, word: str) -> None:
-    result = drf("submit", "--gres", word, "--", "true")
-    assert result.code == 2
-    assert result.err.endswith("is not NAME=N (write gpu=2, or gpu for one)\n")
-
-
-def test_a_range_is_sent_as_its_two_ends(submitted: Submitted, tmp_path: Path) -> None:
-    demand = {
-        "cores_milli": 2000, "cores_max_milli": 8000,
-        "read_bps": 50 << 20, "read_max_bps": 200 << 20,
-        "write_bps": 50 << 20, "write_max_bps": 200 << 20,
-        "disks": {"data": {"read_bps": 1 << 20, "read_max_bps": "all", "write_bps": 1 << 20}},
-    }  # fmt: skip
-    options = ["-c", "2..8", "--io", "50M..200M", "--io", "data=1M../1M"]
-    assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand=demand)
-
-
-def test_the_last_word_on_cores_counts_as_a_whole(submitted: Submitted) -> None:
-    for words, demand in (
-        ("-c 2..8 -c 4", {"cores_milli": 4000}),
-        ("-c 4 -c 2..", {"cores_milli": 2000, "cores_max_milli": "all"}),
-    ):
-        assert submitted(*words.split(), "--", "true")["demand"] == demand
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
+    ("words", "changes"),
     [
+        ("", {}),
+        (
+            "-c 2.5 -m 16G --io 200M/50M -t 1h30m -n train -p lab --priority -3 --hold -o %j.out "
+            "-e /tmp/%j.err --preemptible --append",
+            {"demand": {"cores_milli": 2500, "memory_bytes": 16 << 30, "read_bps": 200 * M,
+                        "write_bps": 50 * M},
+             "time_limit_s": 5400, "name": "train", "pool": "lab", "priority": -3, "held": True,
+             "preemptible": True, "append": True, "stdout": "%j.out", "stderr": "/tmp/%j.err"},
+        ),
+        (
+            "--cores 1 --mem 1G --time 90s --name a --pool b --output c --error d --group sweep%2",
+            {"demand": {"cores_milli": 1000, "memory_bytes": 1 << 30}, "time_limit_s": 90,
+             "name": "a", "pool": "b", "stdout": "c", "stderr": "d", "group": "sweep%2"},
+        ),
+        ("-t unlimited -c 0.01", {"time_limit_s": 0, "demand": {"cores_milli": 10}}),
+        ("-n --", {"name": "--"}),
+        # Disks: all of them, or one by its name, and the last word on each counts.
+        ("--io 10M", {"demand": {"read_bps": 10 * M, "write_bps": 10 * M}}),
+        ("--io 0/5M", {"demand": {"read_bps": 0, "write_bps": 5 * M}}),
+        (
+            "--io 1M --io data=1M --io data=2M/3M",
+            {"demand": {"read_bps": M, "write_bps": M,
+                        "disks": {"data": {"read_bps": 2 * M, "write_bps": 3 * M}}}},
+        ),
+        # Ranges, of which the last word counts as a whole.
+        (
+            "-c 2..8 --io 50M..200M --io data=1M../1M",
+            {"demand": {
+                "cores_milli": 2000, "cores_max_milli": 8000, "read_bps": 50 * M,
+                "read_max_bps": 200 * M, "write_bps": 50 * M, "write_max_bps": 200 * M,
+                "disks": {"data": {"read_bps": M, "read_max_bps": "all", "write_bps": M}}}},
+        ),
+        ("-c 2..8 -c 4", {"demand": {"cores_milli": 4000}}),
+        ("-c 4 -c 2..", {"demand": {"cores_milli": 2000, "cores_max_milli": "all"}}),
+        # What is counted, with the memory of what stands before it.
+        (
+            "--gres gpu --gres fpga=2 --gres gpu=3 --gres tape=0",
+            {"demand": {"gres": {"gpu": 3, "fpga": 2, "tape": 0}}},
+        ),
+        *(
+            (
+                f"{TWO_GPUS} {word}",
+                {"demand": {"gres": {"gpu": count, "license": 1}, "gres_memory": {"gpu": memory}}},
+            )
+            for word, count, memory in (
+                ("", 2, 20 << 30), ("--gres gpu=1", 1, 20 << 30),
+                ("--gres gpu,memory=1.5G", 1, 3 << 29), ("--gres gpu=3,memory=0", 3, 0),
+            )
+        ),
+        # When it starts, and what follows a bad end.
+        (
+            "--after 5,6:any --after 7:fail --after 5 --begin now --retry 3 --retry-on "
+            "timeout,fail --warn USR1@2m --if-never cancel",
+            {"after": [{"id": 5, "want": "ok"}, {"id": 6, "want": "any"},
+                       {"id": 7, "want": "fail"}],
+             "begin_s": 0, "retry": {"times": 3, "on": ["TIMEOUT", "FAILED"]},
+             "warn": {"signal": 10, "before_s": 120}, "if_never": "cancel"},
+        ),
+        ("--kill-on-invalid-dep=yes", {"if_never": "cancel"}),
+        ("--kill-on-invalid-dep=no", {"if_never": "keep"}),
+        (
+            "--notify fail --notify-command true",
+            {"notify": {"on": ["fail"], "argv": ["sh", "-c", "true"]}},
+        ),
+        ("--array 0-9%2", {"array": "0-9%2", "stderr": "drf-%A_%a.out"}),
+        ("--dry-run -c 2 --hold -w -q",
+         {"demand": {"cores_milli": 2000}, "held": True, "dry_run": True}),
+    ],
+    ids=lambda each: each[:30] if isinstance(each, str) else "",
+)  # fmt: skip
+def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
+    submitted: Submitted, daemon: CannedDaemon, tmp_path: Path, words: str, changes: dict[str, Any]
+) -> None:
+    if "--dry-run" in words:
+        daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
+    assert submitted(*words.split(), "--", "true") == plain(tmp_path, "true", **changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--group sweep%0", "after % stands how many may run at once, not '0' (write --group "),
+        ("--group", "--group"),
+        *(
+            (f"--gres {word}", "is not NAME=N (write gpu=2, or gpu for one)\n")
+            for word in ("gpu=", "=1", "gpu=-1", "gpu=1.5", "gpu:2", "gpu=1,")
+        ),
+        *(
+            (f"--gres {word}", f"'{word}': memory {fault} (write gpu=1,memory=20G)\n")
+            for word, fault in (
+                ("memory=20G", "stands after what it is the memory of"),
+                ("gpu=1,memory=20G,memory=30G", "is there twice"),
+                ("gpu=1,memory", "has no size"), ("gpu=1,memory=", "has no size"),
+            )
+        ),
+        ("--gres gpu=1,license=2,memory=20G", "only the memory of a gpu is measured"),
         ("-c ..8", "'..8' has no lower end, which is what the job holds (write 2..8, "),
         ("-c 8..2", "'8..2' ends below its beginning (write 2..8)"),
         ("-c 0..2", "'0..2' begins with zero, and a job holds some (write 2..8, "),
         ("--io 0..2M", "'0..2M' begins with zero, and a job holds some (write 50M..200M)"),
+        ("--after 7x", "'7x' is not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
+        ("--after 5:good", "'5:good' is not ID or ID:HOW"),
+        ("--after 0", "'0' is not ID"),
+        ("--if-never maybe", "'maybe' is neither keep nor cancel"),
+        ("--begin soon", "'soon' is not a time (write 18:00,"),
+        ("--begin 1999-01-01", "'1999-01-01' is over already"),
+        ("--retry -1", "'-1' is out of range"),
+        ("--retry 5000", "'5000' is out of range"),
+        ("--retry yes", "'yes' is not a number"),
+        ("--retry 2 --retry-on luck", "'luck' is unknown (choose from fail,"),
+        ("--retry-on fail", "--retry N how often"),
+        ("--warn USR1", "'USR1' is not SIGNAL@TIME (write USR1@60 or TERM@5m)"),
+        ("--warn BOO@60", "'BOO' is not a signal"),
+        ("--warn USR1@soon", "'soon' is not a time"),
+        ("--array 5-1", "'5-1' is wrong: the range 5-1 ends before it begins (write 0-99, "),
+        ("-c many", "Invalid value for '-c' / '--cores'"),
+        ("-m 16Q", "'16Q' is not a size (write 512M, 16G or 1.5T)"),
+        ("-m 999999999999T", "'999999999999T' is more than there is in the world\n"),
+        (f"-t {10**20}h", f"'{10**20}h' is longer than anything lasts (write 90s, 30m, 12h or "),
+        ("--wrap true", "--wrap "),
     ],
-)
-def test_what_is_no_range_is_refused_with_the_cure(drf: Drf, words: str, error: str) -> None:
-    result = drf("submit", *words.split(), "--", "true")
-    assert result.code == 2
-    assert error in result.err
-
-
-def test_memory_belongs_to_the_resource_before_it(submitted: Submitted, tmp_path: Path) -> None:
-    """Number and memory are two properties of a resource; of each the last word counts."""
-    options = ["--gres", "gpu=2,memory=20G,license=1"]
-    demand = {"gres": {"gpu": 2, "license": 1}, "gres_memory": {"gpu": 20 << 30}}
-    assert submitted(*options, "--", "true") == plain(tmp_path, "true", demand=demand)
-    for word, count, memory in (
-        ("gpu=1", 1, 20 << 30),
-        ("gpu,memory=1.5G", 1, 3 << 29),
-        ("gpu=3,memory=0", 3, 0),
-    ):
-        assert submitted(*options, "--gres", word, "--", "true")["demand"] == {
-            "gres": {"gpu": count, "license": 1}, "gres_memory": {"gpu": memory}
-        }  # fmt: skip
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_with_the_cure(
+    refused: Complaint, words: str, told: str
+) -> None:
+    assert told in refused(*words.split(), "--", "true", code=2)
 
 
 @pytest.mark.parametrize(
-    ("word", "fault"),
+    "argv",
     [
-        ("memory=20G", "memory stands after what it is the memory of"),
-        ("memory=20G,gpu=1", "memory stands after what it is the memory of"),
-        ("gpu=1,memory=20G,memory=30G", "memory is there twice"),
-        ("gpu=1,memory", "memory has no size"),
-        ("gpu=1,memory=", "memory has no size"),
-        ("gpu=1,license=2,memory=20G", "only the memory of a gpu is measured"),
+        ["echo", "a b", "c\td"],
+        ["sh", "-c", "echo 'x' \"y\" $HOME `id` | cat > /dev/null; exit 3"],
+        ["rm", "*", "?", "[a-z]", "~", "{a,b}"],
+        ["x", "", " ", ""],
+        ["x", "-c", "4", "--mem", "1G", "-q", "--json", "--help"],
+        ["x", "--", "y", "--", "--"],
+        ["--help"],
+        ["x", "line\nbreak", "\x1b[31m", "ünïcode", "日本"],
+        ["x", "%s", "{0}", "\\n", "a=b", "@file"],
+        ["x"] * 5000,
+    ],
+    ids=lambda argv: " ".join(argv)[:30],
+)
+def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Submitted, argv: list[str]) -> None:
+    """Promised: never joined through a shell, never looked at."""
+    assert submitted("-n", "n", "-q", "--no-warnings", "--", *argv)["argv"] == argv
+
+
+@pytest.mark.parametrize(
+    ("words", "reply", "out"),
+    [
+        ("", {"id": 7}, "submitted job 7\n"),
+        ("-q", {"id": 7}, "7\n"),
+        ("--json", {"id": 7}, '{"id": 7}\n'),
+        ("--array 0-99%2", {"id": 42, "tasks": 100}, "submitted array 42 of 100 tasks\n"),
+        ("--array 7", {"id": 42, "tasks": 1}, "submitted array 42 of 1 task\n"),
+        ("--array 7 -q", {"id": 42, "tasks": 1}, "42\n"),
+        ("--array 7 --json", {"id": 42, "tasks": 1}, '{"id": 42, "tasks": 1}\n'),
     ],
 )
-def test_memory_of_nothing_is_refused_with_the_cure(drf: Drf, word: str, fault: str) -> None:
-    result = drf("submit", "--gres", word, "--", "true")
-    assert result.code == 2
-    assert result.err.endswith(f"{word!r}: {fault} (write gpu=1,memory=20G)\n")
+def test_the_id_is_printed_in_words_bare_or_as_json(
+    drf: Drf, daemon: CannedDaemon, words: str, reply: Message, out: str
+) -> None:
+    daemon.replies = {"submit": reply}
+    assert drf("submit", *words.split(), "--", "true").out == out
 
 
 def test_what_is_not_kept_of_the_demand_is_said(drf: Drf, daemon: CannedDaemon) -> None:
@@ -216,178 +274,47 @@ def test_what_is_not_kept_of_the_demand_is_said(drf: Drf, daemon: CannedDaemon) 
     assert drf(*asks, "--no-warnings", "--", "true").err == ""
 
 
-def test_a_script_is_named_to_its_job(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("option", "path", "is_told"),
+    [
+        ("-o", "x.out", True), ("-o", "%x-%%a.out", True), ("-o", "%A_%a.out", False),
+        ("-o", "%j.out", False), ("-o", "/dev/null", False), ("-e", "errors", True),
+    ],
+)  # fmt: skip
+def test_one_file_for_all_tasks_is_told_of(
+    drf: Drf, daemon: CannedDaemon, option: str, path: str, is_told: bool
 ) -> None:
-    """By its whole path; a command names no script, also not that of the job that submits it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DRF_SCRIPT", "/another")
-    Path("job.sh").write_text("#!/bin/sh\n")
-    daemon.replies = {"submit": {"id": 7}}
-    drf("submit", "./job.sh")
-    assert daemon.requests.pop()["env"]["DRF_SCRIPT"] == str(tmp_path / "job.sh")
-    drf("submit", "--", "./job.sh")
-    assert "DRF_SCRIPT" not in daemon.requests.pop()["env"]
+    daemon.replies = {"submit": {"id": 42, "tasks": 2}}
+    result = drf("submit", "--array", "0-1", option, path, "--", "true")
+    line = f"drf: all tasks write to {path}; {option} with %a in it tells them apart\n"
+    assert (result.code, result.err) == (0, line if is_told else "")
 
 
-def test_a_script_may_ask_for_what_is_counted(submitted: Submitted, tmp_path: Path) -> None:
-    script = tmp_path / "job.sh"
-    script.write_text("#!/bin/sh\n#DRF --gres gpu=2 --gres tape\n")
-    assert submitted(str(script))["demand"] == {"gres": {"gpu": 2, "tape": 1}}
-    assert submitted("--gres", "gpu=0", str(script))["demand"] == {"gres": {"gpu": 0, "tape": 1}}
-    script.write_text("#!/bin/sh\n#DRF --gres gpu=1,memory=20G\n")
-    assert submitted(str(script))["demand"] == {
-        "gres": {"gpu": 1}, "gres_memory": {"gpu": 20 << 30}
-    }  # fmt: skip
-
-
-def test_when_it_starts_and_what_follows_a_bad_end(submitted: Submitted, tmp_path: Path) -> None:
-    options = [
-        *("--after", "5,6:any", "--after", "7:fail", "--after", "5", "--begin", "now"),
-        *("--retry", "3", "--retry-on", "timeout,fail", "--warn", "USR1@2m"),
-        *("--if-never", "cancel"),
-    ]
-    assert submitted(*options, "--", "true") == plain(
-        tmp_path,
-        "true",
-        after=[{"id": 5, "want": "ok"}, {"id": 6, "want": "any"}, {"id": 7, "want": "fail"}],
-        begin_s=0,
-        retry={"times": 3, "on": ["TIMEOUT", "FAILED"]},
-        warn={"signal": 10, "before_s": 120},
-        if_never="cancel",
+def test_a_wish_for_notices_that_is_refused_is_one_line(refused: Complaint) -> None:
+    assert "'sometimes' is none of start, end, fail" in refused(
+        "--notify", "sometimes", "--", "true"
     )
-
-
-@pytest.mark.parametrize(("word", "sent"), [("yes", "cancel"), ("no", "keep")])
-def test_slurms_word_for_a_dependency_that_is_never_met(
-    submitted: Submitted, word: str, sent: str
-) -> None:
-    assert submitted(f"--kill-on-invalid-dep={word}", "--", "true")["if_never"] == sent
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--after", "7x"], "'7x' is not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
-        (["--after", "5:good"], "'5:good' is not ID or ID:HOW"),
-        (["--after", "0"], "'0' is not ID"),
-        (["--if-never", "maybe"], "'maybe' is neither keep nor cancel"),
-        (["--begin", "soon"], "'soon' is not a time (write 18:00,"),
-        (["--begin", "1999-01-01"], "'1999-01-01' is over already"),
-        (["--retry", "-1"], "'-1' is out of range"),
-        (["--retry", "2", "--retry-on", "luck"], "'luck' is unknown (choose from fail,"),
-        (["--retry-on", "fail"], "--retry N how often"),
-        (["--warn", "USR1"], "'USR1' is not SIGNAL@TIME (write USR1@60 or TERM@5m)"),
-        (["--warn", "BOO@60"], "'BOO' is not a signal"),
-        (["--warn", "USR1@soon"], "'soon' is not a time"),
-    ],
-    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
-)
-def test_bad_conditions_are_told_with_the_cure(
-    refused: Complaint, options: list[str], words: str
-) -> None:
-    assert words in refused(*options, "--", "true", code=2)
-
-
-def test_long_options_are_the_same(submitted: Submitted) -> None:
-    short = submitted("-c", "1", "-m", "1G", "-t", "1h", "-n", "a", "-p", "b", "-o", "c", "-e",
-                      "d", "--", "true")  # fmt: skip
-    long = submitted("--cores", "1", "--mem", "1G", "--time", "1h", "--name", "a", "--pool", "b",
-                     "--output", "c", "--error", "d", "--", "true")  # fmt: skip
-    assert short == long
-
-
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        (["-t", "unlimited"], {"time_limit_s": 0}),
-        (["-t", "90s"], {"time_limit_s": 90}),
-        (["--io", "10M"], {"demand": {"read_bps": 10 << 20, "write_bps": 10 << 20}}),
-        (["--io", "0/5M"], {"demand": {"read_bps": 0, "write_bps": 5 << 20}}),
-        (
-            ["--io", "1M", "--io", "data=2M/3M"],
-            {
-                "demand": {
-                    "read_bps": 1 << 20,
-                    "write_bps": 1 << 20,
-                    "disks": {"data": {"read_bps": 2 << 20, "write_bps": 3 << 20}},
-                }
-            },
-        ),
-        (
-            ["--io", "data=1M", "--io", "data=2M"],
-            {"demand": {"disks": {"data": {"read_bps": 2 << 20, "write_bps": 2 << 20}}}},
-        ),
-        (["-c", "0.01"], {"demand": {"cores_milli": 10}}),
-    ],
-    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
-)
-def test_amounts(
-    submitted: Submitted, tmp_path: Path, words: list[str], changes: dict[str, Any]
-) -> None:
-    assert submitted(*words, "--", "true") == plain(tmp_path, "true", **changes)
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["echo", "a b", "c\td"],
-        ["sh", "-c", "echo 'x' \"y\" $HOME `id` | cat > /dev/null; exit 3"],
-        ["rm", "*", "?", "[a-z]", "~", "{a,b}"],
-        ["x", "", " ", ""],
-        ["x", "-c", "4", "--mem", "1G", "-q", "--json", "--help"],
-        ["x", "--", "y", "--", "--"],
-        ["-x"],
-        ["--help"],
-        ["x", "line\nbreak", "\x1b[31m", "ünïcode", "日本"],
-        ["x", "%s", "{0}", "\\n", "a=b", "@file"],
-        ["x"] * 5000,
-    ],
-    ids=lambda argv: " ".join(argv)[:30],
-)
-def test_what_follows_the_dashes_is_argv_to_the_byte(submitted: Submitted, argv: list[str]) -> None:
-    """Promised: never joined through a shell, never looked at."""
-    assert submitted("--no-warnings", "--", *argv)["argv"] == argv
-    assert submitted("-n", "n", "-q", "--no-warnings", "--", *argv)["argv"] == argv
-
-
-def test_a_dash_dash_that_is_an_options_value_is_not_the_end_of_options(
-    submitted: Submitted,
-) -> None:
-    assert submitted("-n", "--", "--", "true")["argv"] == ["true"]
-
-
-def test_the_id_is_printed_in_words_bare_or_as_json(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"submit": {"id": 7}}
-    assert drf("submit", "--", "true").out == "submitted job 7\n"
-    assert drf("submit", "-q", "--", "true").out == "7\n"
-    assert drf("submit", "--json", "--", "true").out == '{"id": 7}\n'
 
 
 # -- waiting -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "talk"),
+    ("code", "status"),
     [
-        ("COMPLETED", 0, ""),
-        ("FAILED", 3, "drf: job 42 FAILED: words\n"),
-        ("FAILED", 139, "drf: job 42 FAILED: words\n"),
-        ("CANCELLED", 125, "drf: job 42 CANCELLED: words\n"),
-        ("TIMEOUT", 124, "drf: job 42 TIMEOUT: words\n"),
-        ("OUT_OF_MEMORY", 137, "drf: job 42 OUT_OF_MEMORY: words\n"),
-        ("LAUNCH_FAILED", 125, "drf: job 42 LAUNCH_FAILED: words\n"),
-        ("LOST", 125, "drf: job 42 LOST: words\n"),
+        ("COMPLETED", 0), ("FAILED", 3), ("FAILED", 139), ("CANCELLED", 125), ("TIMEOUT", 124),
+        ("OUT_OF_MEMORY", 137), ("LAUNCH_FAILED", 125), ("LOST", 125),
     ],
-)
+)  # fmt: skip
 def test_submit_and_wait_exits_as_the_job_did_and_tells_how_it_ended(
-    drf: Drf, daemon: CannedDaemon, ended: MakeJob, code: str, status: int, talk: str
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, code: str, status: int
 ) -> None:
     daemon.replies = {
         "submit": {"id": 42},
         "wait": {"done": True, "ended": [ended(code, status, text="words")]},
     }
     result = drf("submit", "-q", "-w", "--", "true")
+    talk = f"drf: job 42 {code}: words\n" if status else ""
     assert (result.code, result.out, result.err) == (status, "42\n", talk)
     assert daemon.requests[1] == {"op": "wait", "ids": [42], "any": False, "timeout_s": None}
 
@@ -404,90 +331,42 @@ def test_the_id_can_be_read_before_the_job_ends(spawn: Spawn, daemon: CannedDaem
 # -- a dry run ---------------------------------------------------------------------------------
 
 WHY = {"code": "RESOURCES", "text": "needs 8 cores, 3 free; job 40 (bob) holds 5"}
-ESTIMATE = "if running jobs end as estimated and nobody submits anything before"
+WAITS = f"until then it waits: RESOURCES: {WHY['text']}\n"
+MISSING = {"code": "forecast-too-long", "text": "the estimate takes more than 30 s"}
 
 
 @pytest.mark.parametrize(
-    ("start_s", "reason", "screen"),
+    ("forecast", "screen"),
     [
-        (1_700_000_000.0, None, "it would start now\n"),
+        ({"expected_start_at": 1_700_000_000.0, "reason": None}, "it would start now\n"),
         (
-            1_700_000_060.0,
-            WHY,
-            f"it would start about 2023-11-14 22:14, {ESTIMATE}\n"
-            f"until then it waits: RESOURCES: {WHY['text']}\n",
+            {"expected_start_at": 1_700_000_060.0, "reason": WHY},
+            "it would start about 2023-11-14 22:14, if running jobs end as estimated and nobody "
+            f"submits anything before\n{WAITS}",
         ),
         (
-            None,
-            {"code": "DRAINING", "text": "launching is stopped"},
-            "it would wait; no start is in sight\n"
-            "until then it waits: DRAINING: launching is stopped\n",
+            {"expected_start_at": None, "reason": WHY},
+            f"it would wait; no start is in sight\n{WAITS}",
+        ),
+        (
+            {"expected_start_at": None, "reason": WHY, "no_estimate": MISSING},
+            f"it would wait; nobody can say for how long: {MISSING['text']}\n{WAITS}",
+        ),
+        (
+            {"expected_start_at": None, "reason": None, "no_estimate": MISSING},
+            f"it would be accepted; nobody can say when it would start: {MISSING['text']}\n",
         ),
     ],
-    ids=["now", "later", "not in sight"],
+    ids=["now", "later", "not in sight", "not known", "not known, no reason"],
 )
 def test_a_dry_run_says_when_it_would_start_and_why_not_now(
-    drf: Drf,
-    daemon: CannedDaemon,
-    start_s: float | None,
-    reason: dict[str, str] | None,
-    screen: str,
+    drf: Drf, daemon: CannedDaemon, forecast: Message, screen: str
 ) -> None:
-    forecast = {"expected_start_at": start_s, "reason": reason}
     daemon.replies = {"submit": forecast}
     result = drf("submit", "--dry-run", "--", "true")
     assert (result.code, result.out, result.err) == (0, screen, "")
     result = drf("submit", "--dry-run", "--json", "--", "true")
     assert (result.code, json.loads(result.out), result.err) == (0, forecast, "")
-
-
-def test_a_dry_run_without_an_estimate_says_why_there_is_none(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
-    missing = {"code": "forecast-too-long", "text": "the estimate takes more than 30 s"}
-    reason = {"code": "RESOURCES", "text": "no room"}
-    forecast = {"expected_start_at": None, "reason": reason, "no_estimate": missing}
-    daemon.replies = {"submit": forecast}
-    result = drf("submit", "--dry-run", "--", "true")
-    assert (result.code, result.err) == (0, "")
-    assert result.out == (
-        "it would wait; nobody can say for how long: the estimate takes more than 30 s\n"
-        "until then it waits: RESOURCES: no room\n"
-    )
-    result = drf("submit", "--dry-run", "--json", "--", "true")
-    assert (result.code, json.loads(result.out), result.err) == (0, forecast, "")
-    daemon.replies = {"submit": forecast | {"reason": None}}
-    assert drf("submit", "--dry-run", "--", "true").out == (
-        "it would be accepted; nobody can say when it would start: "
-        "the estimate takes more than 30 s\n"
-    )
-
-
-def test_a_dry_run_asks_for_what_the_submission_would_and_waits_for_nothing(
-    submitted: Submitted, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
-    options = ["-c", "2", "--hold", "--preemptible", "-w", "-q"]
-    assert submitted("--dry-run", *options, "--", "true") == plain(
-        tmp_path,
-        "true",
-        demand={"cores_milli": 2000},
-        held=True,
-        preemptible=True,
-        dry_run=True,
-    )
-
-
-def test_a_script_can_be_tried_with_its_own_options(
-    submitted: Submitted, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    daemon.replies = {"submit": {"expected_start_at": 1.0, "reason": None}}
-    request = submitted("--dry-run", script(tmp_path, "#!/bin/sh\n#DRF -c 4 --preemptible\n"))
-    assert (request["demand"], request["preemptible"], request["dry_run"]) == (
-        {"cores_milli": 4000},
-        True,
-        True,
-    )
 
 
 def test_a_dry_run_that_is_refused_is_refused_as_the_submission(
@@ -498,45 +377,32 @@ def test_a_dry_run_that_is_refused_is_refused_as_the_submission(
     assert (result.code, result.out, result.err) == (1, "", "drf: it could never start\n")
 
 
-def test_the_reason_in_a_dry_run_is_made_harmless(drf: Drf, daemon: CannedDaemon) -> None:
-    """It names other people's jobs."""
-    hostile = {"code": "RESOURCES", "text": "\x1b[31m\nforged " + "x" * 5000}
-    daemon.replies = {"submit": {"expected_start_at": None, "reason": hostile}}
-    out = drf("submit", "--dry-run", "--", "true").out
-    assert (out.count("\n"), "\x1b" in out) == (2, False)
-    assert len(out) < 1500
-
-
 # -- what the job takes along ------------------------------------------------------------------
 
 ENV = {"LANG": "C.UTF-8", "KEEP": "ü", "MY_TOKEN": "s", "SSH_TTY": "/dev/pts/1"}
+BYTE = os.fsdecode(b"\xff")
 
 
 def test_the_environment_goes_along_without_secrets_and_session(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
+    """And without what is not text. The umask goes along, too."""
     daemon.replies = {"submit": {"id": 7}}
-    assert finish(spawn("submit", "--", "true", env=ENV)).code == 0
-    expected = {
-        "PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü",
-        "DRFD_SOCKET": str(daemon.path),
-    }  # fmt: skip
-    assert daemon.requests[-1]["env"] == expected
-    assert finish(spawn("submit", "--export", "MY_TOKEN", "--", "true", env=ENV)).code == 0
-    assert daemon.requests[-1]["env"] == expected | {"MY_TOKEN": "s"}
-
-
-def test_a_variable_that_is_not_text_is_left_out_and_said(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon
-) -> None:
-    daemon.replies = {"submit": {"id": 7}}
-    result = finish(spawn("submit", "-q", "--", "true", env=ENV | {"BAD": os.fsdecode(b"\xff")}))
+    words = ("submit", "-q", "--export", "OTHER", "--", "true")
+    result = finish(spawn(*words, env=ENV | {"BAD": BYTE, "OTHER": "x"}, umask=0o027))
     assert (result.code, result.out) == (0, "7\n")
     assert result.err == (
         "drf: left out the variable BAD: it is not UTF-8 text\n"
         "drf: left out MY_TOKEN, which may be secret; --export MY_TOKEN keeps it\n"
     )
-    assert "BAD" not in daemon.requests[-1]["env"]
+    request = daemon.requests[-1]
+    assert request["umask"] == 0o027
+    assert request["env"] == {
+        "PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü", "OTHER": "x",
+        "DRFD_SOCKET": str(daemon.path),
+    }  # fmt: skip
+    assert finish(spawn("submit", "--export", "MY_TOKEN", "--", "true", env=ENV)).err == ""
+    assert daemon.requests[-1]["env"]["MY_TOKEN"] == "s"
 
 
 @pytest.mark.parametrize(
@@ -547,196 +413,156 @@ def test_a_variable_that_is_not_text_is_left_out_and_said(
         ("90m", ""),
     ],
 )
+@pytest.mark.parametrize("of_script", [False, True])
 def test_a_time_that_could_mean_something_else_is_told(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path, time: str, said: str
-) -> None:
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    of_script: bool, time: str, said: str,
+) -> None:  # fmt: skip
+    """To a person; of a bare number, which meant minutes to Slurm, also to a program."""
     daemon.replies = {"submit": {"id": 7}}
-    script = tmp_path / "job.sh"
-    script.write_text(f"#!/bin/sh\n#DRF -t {time}\ntrue\n")
-    for words in (["-t", time, "--", "true"], [str(script)]):
-        controller, terminal = os.openpty()
-        try:
-            finish(spawn("submit", "-q", *words, stderr=terminal))
-            os.set_blocking(controller, False)
-            found = b""
-            with suppress(BlockingIOError):
-                found = os.read(controller, 4096)
-        finally:
-            os.close(controller)
-            os.close(terminal)
-        assert found.decode().strip() == said
-        # In scripts, too, where a bare number meant minutes to Slurm.
-        elsewhere = said + "\n" if time.isdecimal() else ""
-        assert finish(spawn("submit", "-q", *words)).err == elsewhere
-        assert finish(spawn("submit", "-q", "--no-warnings", *words)).err == ""
-
-
-def test_an_argument_that_is_not_text_is_refused(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon
-) -> None:
-    result = finish(spawn("submit", "--", "echo", os.fsdecode(b"\xff")))
-    assert (result.code, result.out, daemon.requests) == (1, "", [])
-    assert result.err == "drf: an argument of the command is not UTF-8 text\n"
+    words = [script(tmp_path, f"#!/bin/sh\n#DRF -t {time}\n")] if of_script else ["-t", time]
+    words += [] if of_script else ["--", "true"]
+    elsewhere = f"{said}\n" if time.isdecimal() else ""
+    assert drf("submit", "-q", *words).err == elsewhere
+    assert drf("submit", "-q", "--no-warnings", *words).err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert drf("submit", "-q", *words).err.strip() == said
 
 
 @pytest.mark.parametrize(
     "words",
-    [["-n", os.fsdecode(b"\xff")], ["-o", os.fsdecode(b"\xff")], ["-p", os.fsdecode(b"\xff")]],
+    [
+        ["-n", BYTE, "--", "true"], ["-o", BYTE, "--", "true"], ["-p", BYTE, "--", "true"],
+        ["--", "echo", BYTE],
+    ],
     ids=lambda words: words[0],
-)
-def test_an_option_that_is_not_text_is_refused_in_one_line(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, words: list[str]
+)  # fmt: skip
+def test_what_is_not_text_is_refused_in_one_line(
+    drf: Drf, daemon: CannedDaemon, words: list[str]
 ) -> None:
     """The daemon could only say at which byte of the message it stopped understanding."""
-    result = finish(spawn("submit", *words, "--", "true"))
+    result = drf("submit", *words)
     assert (result.out, result.err.count("\n"), daemon.requests) == ("", 1, [])
     assert result.code in (1, 2)
 
 
-def test_the_umask_goes_along(spawn: Spawn, finish: Finish, daemon: CannedDaemon) -> None:
-    daemon.replies = {"submit": {"id": 7}}
-    finish(spawn("submit", "--", "true", umask=0o027))
-    assert daemon.requests[-1]["umask"] == 0o027
-
-
-def test_a_directory_that_has_vanished_is_refused(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    process = spawn("submit", "--", "true", cwd=gone, preexec_fn=lambda: os.rmdir(gone))
-    result = finish(process)
-    assert (result.code, daemon.requests) == (1, [])
-    assert result.err == ("drf: the current directory cannot be used: No such file or directory\n")
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may enter every directory")
-def test_a_directory_that_may_not_be_entered_is_refused(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    shut = tmp_path / "shut"
-    shut.mkdir()
-    process = spawn("submit", "--", "true", cwd=shut, preexec_fn=lambda: os.chmod(shut, 0o600))
-    result = finish(process)
-    shut.chmod(0o700)
-    assert (result.code, daemon.requests) == (1, [])
-    assert "you may not enter the current directory" in result.err
+@pytest.mark.parametrize(
+    ("name", "spoil", "told"),
+    [
+        ("gone", os.rmdir, "the current directory cannot be used: No such file or directory"),
+        (os.fsdecode(b"d\xff"), None, "'{}/d?' is not UTF-8 text"),
+        pytest.param(
+            "shut", lambda path: os.chmod(path, 0o600), "you may not enter the current directory",
+            marks=pytest.mark.skipif(os.getuid() == 0, reason="root may enter every directory"),
+        ),
+    ],
+    ids=["gone", "not text", "shut"],
+)  # fmt: skip
+def test_a_directory_that_cannot_be_used_is_refused(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str, spoil: Callable[[Path], None] | None, told: str,
+) -> None:  # fmt: skip
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    if spoil is not None:
+        spoil(tmp_path / name)
+    result = drf("submit", "--", "true")
+    assert (result.code, result.out, daemon.requests) == (1, "", [])
+    assert told.format(tmp_path) in result.err
 
 
 # -- scripts -----------------------------------------------------------------------------------
 
 
-def script(tmp_path: Path, text: str, name: str = "job.sh") -> str:
-    path = tmp_path / name
-    path.write_text(text)
-    return str(path)
-
-
-def test_a_script_goes_along_as_it_is_with_its_arguments(
-    submitted: Submitted, tmp_path: Path
-) -> None:
+def test_a_script_goes_along_as_it_is_with_its_arguments_and_its_name(
+    drf: Drf, daemon: CannedDaemon, submitted: Submitted, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     text = "#!/bin/bash\n#DRF -c 4\necho ünïcode $1\n"
     path = script(tmp_path, text)
     assert submitted(path, "a b", "-c", "9", "--") == plain(
-        tmp_path,
-        path,
-        "a b",
-        "-c",
-        "9",
-        "--",
-        demand={"cores_milli": 4000},
-        name="job.sh",
+        tmp_path, path, "a b", "-c", "9", "--", demand={"cores_milli": 4000}, name="job.sh",
         script=text,
-    )
+    )  # fmt: skip
+    assert submitted(script(tmp_path, ""))["script"] == ""
+    # It is named to its job by its whole path; a command names none, also not its submitter's.
+    monkeypatch.setenv("DRF_SCRIPT", "/another")
+    drf("submit", "./job.sh")
+    assert daemon.requests.pop()["env"]["DRF_SCRIPT"] == path
+    drf("submit", "--", "./job.sh")
+    assert "DRF_SCRIPT" not in daemon.requests.pop()["env"]
 
 
-def test_directives_are_options_with_quotes_and_comments(
+def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_typed_ones(
     submitted: Submitted, tmp_path: Path
 ) -> None:
-    text = """#!/bin/sh
-# a comment
-#DRF -c 4 -m 16G   # of the old cluster
-#DRF -n 'two words' --export PATH
-#PBS --ignored
-
-#DRF -t 2h
-"""
-    request = submitted(script(tmp_path, text))
-    assert request["demand"] == {"cores_milli": 4000, "memory_bytes": 16 << 30}
+    path = script(
+        tmp_path,
+        "#!/bin/sh\n# a comment\n#DRF -c 4 -m 16G   # of the old cluster\n"
+        "#DRF -n 'two words' --export PATH\n#PBS --ignored\n\n#DRF --gres gpu=2 --gres tape\n"
+        "#DRF -t 2h --array 0-9 -g sweep --preemptible\ntrue\n#DRF -c 8\n",
+    )
+    request = submitted(path)
+    gres = {"gres": {"gpu": 2, "tape": 1}}
+    assert request["demand"] == {"cores_milli": 4000, "memory_bytes": 16 << 30, **gres}
     assert (request["name"], request["time_limit_s"]) == ("two words", 7200)
-
-
-def test_the_command_line_wins_over_the_script(submitted: Submitted, tmp_path: Path) -> None:
-    path = script(tmp_path, "#!/bin/sh\n#DRF -c 4 -m 16G -n script\n")
-    request = submitted("-c", "1", "-n", "mine", path)
-    assert request["demand"] == {"cores_milli": 1000, "memory_bytes": 16 << 30}
+    assert (request["array"], request["group"], request["preemptible"]) == ("0-9", "sweep", True)
+    request = submitted("-c", "1", "-n", "mine", "--gres", "gpu=0", path)
+    gres = {"gres": {"gpu": 0, "tape": 1}}
+    assert request["demand"] == {"cores_milli": 1000, "memory_bytes": 16 << 30, **gres}
     assert request["name"] == "mine"
 
 
-def test_directives_end_at_the_first_command(submitted: Submitted, tmp_path: Path) -> None:
-    path = script(tmp_path, "#!/bin/sh\n#DRF -c 4\ntrue\n#DRF -c 8\n")
-    assert submitted(path)["demand"] == {"cores_milli": 4000}
-
-
 @pytest.mark.parametrize(
-    "line", ["#DRFX -c 8", "# DRF -c 8", "##DRF -c 8", " #DRF -c 8", "#drf -c 8", "#DRF"]
-)
+    ("line", "cores"),
+    [
+        *((line, 4000) for line in ("#DRFX -c 8", "# DRF -c 8", "##DRF -c 8", " #DRF -c 8")),
+        *((line, 4000) for line in ("#drf -c 8", "#DRF")),
+        # A demand that is silently ignored is the worst kind.
+        *((line, 8000) for line in ("#DRF\t-c 8", "#DRF  -c 8", "#DRF \t -c 8", "#DRF -c 8")),
+    ],
+)  # fmt: skip
 def test_only_lines_that_start_with_the_directive_count(
-    submitted: Submitted, tmp_path: Path, line: str
+    submitted: Submitted, tmp_path: Path, line: str, cores: int
 ) -> None:
     path = script(tmp_path, f"#!/bin/sh\n#DRF -c 4\n{line}\n")
-    assert submitted(path)["demand"] == {"cores_milli": 4000}
+    assert submitted(path)["demand"] == {"cores_milli": cores}
 
 
-@pytest.mark.parametrize("blank", ["\t", "  ", " \t "])
-def test_any_blank_may_follow_the_directive(
-    submitted: Submitted, tmp_path: Path, blank: str
-) -> None:
-    """A demand that is silently ignored is the worst kind."""
-    path = script(tmp_path, f"#!/bin/sh\n#DRF{blank}-c 4\n")
-    assert submitted(path)["demand"] == {"cores_milli": 4000}
-
-
-def test_a_script_with_foreign_line_ends_has_its_directives_too(
-    submitted: Submitted, tmp_path: Path
+def test_a_script_with_foreign_line_ends_is_refused_if_it_has_an_interpreter(
+    submitted: Submitted, drf: Drf, tmp_path: Path
 ) -> None:
     path = tmp_path / "dos.sh"
     path.write_bytes(b"# no interpreter\r\n#DRF -n dos\r\n")
     assert submitted(path)["name"] == "dos"
+    path.write_bytes(b"#!/bin/sh\r\n#DRF -c 2\r\necho\r\n")
+    result = drf("submit", "dos.sh")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "drf: the script dos.sh has the line ends of Windows (sed -i 's/\\r$//' dos.sh)\n"
+    )
 
 
-def test_an_empty_script_is_a_script(submitted: Submitted, tmp_path: Path) -> None:
-    path = script(tmp_path, "")
-    assert submitted(path)["script"] == ""
-
-
-def test_a_script_of_exactly_the_largest_size_is_taken(
-    submitted: Submitted, tmp_path: Path
-) -> None:
-    path = script(tmp_path, "#" * (512 << 10))
-    assert len(submitted(path)["script"]) == 512 << 10
-
-
-def test_a_command_without_the_dashes_is_pointed_to_them(refused: Complaint) -> None:
+def test_what_is_no_script_is_refused_with_the_cure(refused: Complaint, tmp_path: Path) -> None:
     assert refused("no-such-script", "-x") == (
         "drf: cannot read the script no-such-script: No such file or directory "
         "(to run a command, write -- before it: drf submit -- CMD)\n"
     )
-
-
-def test_a_program_is_not_a_script(refused: Complaint, tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(b"\x7fELF\x02\x01\xff\xfe")
-    assert refused(path) == (f"drf: {path} is a program, not a script (drf submit -- {path})\n")
-
-
-def test_a_directory_is_not_a_script(refused: Complaint, tmp_path: Path) -> None:
+    assert refused(path) == f"drf: {path} is a program, not a script (drf submit -- {path})\n"
     assert "Is a directory" in refused(tmp_path)
+    said = refused("x\x1b[31m\n" + "y" * 5000)
+    assert "\x1b" not in said and len(said) < 500
 
 
-def test_a_script_that_is_too_long_is_refused(refused: Complaint, tmp_path: Path) -> None:
+def test_a_script_has_a_largest_size(
+    submitted: Submitted, drf: Drf, daemon: CannedDaemon, tmp_path: Path
+) -> None:
+    path = script(tmp_path, "#" * (512 << 10))
+    assert len(submitted(path)["script"]) == 512 << 10
     path = script(tmp_path, "#" * ((512 << 10) + 1))
-    assert refused(path) == f"drf: the script {path} has more than 524288 bytes\n"
+    assert drf("submit", path).err == f"drf: the script {path} has more than 524288 bytes\n"
 
 
 def test_an_endless_script_is_refused_without_being_read_to_its_end(
@@ -753,71 +579,233 @@ def test_an_endless_script_is_refused_without_being_read_to_its_end(
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "#DRF --bogus",
-        "#DRF -c many",
-        "#DRF -m",
-        "#DRF 'open quote",
-        "#DRF -c 4 stray",
-        "#DRF -- rm -rf /",
-    ],
+    "line", ["--bogus", "-c many", "-m", "'open quote", "-c 4 stray", "-- rm -rf /"]
 )
 def test_a_wrong_directive_names_the_script_and_its_line(
     drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str
 ) -> None:
     """Promise 10: one clear line that names the place."""
-    daemon.replies = {"submit": {"id": 7}}
-    path = script(tmp_path, f"#!/bin/sh\n# first\n{line}\ntrue\n")
+    path = script(tmp_path, f"#!/bin/sh\n# first\n#DRF {line}\ntrue\n")
     result = drf("submit", path)
-    assert (result.out, daemon.requests) == ("", [])
+    assert (result.out, daemon.requests, result.err.count("\n")) == ("", [], 1)
     assert result.code in (1, 2)
-    assert result.err.count("\n") == 1
     assert f"{path}, line 3" in result.err
 
 
-def test_a_hostile_script_name_is_made_harmless(refused: Complaint) -> None:
-    said = refused("x\x1b[31m\n" + "y" * 5000)
-    assert "\x1b" not in said
-    assert len(said) < 500
+# -- the light way -----------------------------------------------------------------------------
+
+#: Runs drf: its exit code, output, complaints, and the way that it went.
+Start = Callable[..., tuple[int, str, list[str], str]]
+#: Loaded by the whole command line alone.
+_LIGHT = (
+    "import os, sys\n"
+    "sys.argv[0] = 'drf'\n"
+    # It does not wait for the end of the interpreter, which would do what follows.
+    "os._exit = sys.exit\n"
+    "from drfd_cli.start import main\n"
+    "try:\n"
+    "    main()\n"
+    "finally:\n"
+    "    print('long' if 'click' in sys.modules else 'short', file=sys.stderr)\n"
+)
+_WHOLE = _LIGHT.replace("drfd_cli.start", "drfd_cli.main")
+#: What `drf submit` loads in no case of its own: each of them takes a tenth of its time, or more.
+_HEAVY = {"re", "enum", "collections", "socket", "json", "typing", "pathlib", "signal", "inspect"}
 
 
-def test_a_directory_that_is_not_text_is_named(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, tmp_path: Path
+@pytest.fixture
+def start(daemon: CannedDaemon, tmp_path: Path) -> Start:
+    """Run drf; how it ended, and the way that it went."""
+    daemon.replies = {"submit": {"id": 42}}
+
+    def run(
+        *words: str, env: dict[str, str] | None = None, program: str = _LIGHT
+    ) -> tuple[int, str, list[str], str]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60,
+            cwd=tmp_path, stdin=subprocess.DEVNULL,
+            env={"DRFD_SOCKET": str(daemon.path), "PATH": "/usr/bin", **(env or {})},
+        )  # fmt: skip
+        *talk, way = done.stderr.splitlines()
+        return done.returncode, done.stdout, talk, way
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--", "true"],
+        ["-q", "--", "echo", "--", "a b", "ü"],
+        ["-c", "0.5", "-m", "64M", "-t", "1h30m", "--", "true"],
+        ["--cores", "4", "--mem", "1G", "--time", "unlimited", "--quiet", "--", "true"],
+        ["--json", "-q", "--hold", "--preemptible", "--", "true"],
+        ["-n", "x y", "-p", "lab.night", "-o", "%j.out", "-e", "/tmp/%j", "--", "true"],
+        ["-g", "sweep%2", "--", "sh", "-c", "cd /tmp && FOO=1 ./fit --all | tail"],
+        ["--group=sweep", "-n", "own", "--", "/bin/bash", "-lc", "fit"],
+        ["--node", "n1", "--pool", "lab", "--output", "o", "--error", "e", "--", "true"],
+        ["-c4", "-m16g", "--time=90", "--name=x=y", "-n=z", "--", "true"],
+    ],
+    ids=" ".join,
+)
+def test_the_light_way_asks_for_what_the_whole_one_asks_for(
+    start: Start, daemon: CannedDaemon, words: list[str]
 ) -> None:
-    path = tmp_path / os.fsdecode(b"d\xff")
-    path.mkdir()
-    result = finish(spawn("submit", "--", "true", cwd=path, env=ENV))
-    assert (result.code, result.out, daemon.requests) == (1, "", [])
-    assert result.err == f"drf: '{tmp_path}/d?' is not UTF-8 text\n"
-
-
-def test_a_script_with_the_line_ends_of_windows_is_refused_with_the_cure(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("job.sh").write_bytes(b"#!/bin/sh\r\n#DRF -c 2\r\necho\r\n")
-    result = drf("submit", "job.sh")
-    assert (result.code, result.out, daemon.requests) == (1, "", [])
-    assert result.err == (
-        "drf: the script job.sh has the line ends of Windows (sed -i 's/\\r$//' job.sh)\n"
+    env = {"A": "b", "MY_TOKEN": "x", "LANG": "C.UTF-8"}
+    light, whole = (
+        start("submit", *words, env=env),
+        start("submit", *words, env=env, program=_WHOLE),
     )
-    subprocess.run(["sed", "-i", r"s/\r$//", "job.sh"], check=True)
-    daemon.replies = {"submit": {"id": 7}}
-    assert drf("submit", "job.sh").code == 0
+    assert (light[3], whole[3]) == ("short", "long")
+    assert light[:3] == whole[:3]
+    secret = "drf: left out MY_TOKEN, which may be secret; --export MY_TOKEN keeps it"
+    doubt = "drf: time: 90 is 90 seconds (90m: minutes)"
+    assert (light[0], light[2]) == (0, [*([doubt] if "--time=90" in words else []), secret])
+    assert "42" in light[1]
+    asked, wanted = daemon.requests
+    # The light way leaves out what the daemon takes where nothing is said.
+    assert {"priority": 0, "held": False, "preemptible": False} | asked == wanted
 
 
-def test_a_wish_for_notices_is_sent_along(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"submit": {"id": 1}}
-    drf("submit", "--notify", "fail", "--notify-command", "touch x", "--", "true")
-    drf("submit", "--", "true")
-    first, second = daemon.asked("submit", times=2)
-    assert first["notify"] == {"on": ["fail"], "argv": ["sh", "-c", "touch x"]}
-    assert "notify" not in second
+@pytest.mark.parametrize("program", [_LIGHT, _WHOLE], ids=["light", "whole"])
+def test_both_ways_say_that_nothing_is_launched(
+    start: Start, daemon: CannedDaemon, program: str
+) -> None:
+    drain = {"by": "root", "since": time.time(), "reason": "disk swap"}
+    daemon.replies = {"submit": {"id": 42, "drain": drain}}
+    code, out, (told,), _ = start("submit", "-q", "--", "true", program=program)
+    assert (code, out) == (0, "42\n")
+    assert told.startswith("drf: draining: nothing is launched until drf undrain (by root")
+    assert told.endswith(": disk swap")
+    assert start("submit", "--no-warnings", "--", "true", program=program)[2] == []
 
 
-def test_a_wish_for_notices_that_is_refused_is_one_line(drf: Drf, daemon: CannedDaemon) -> None:
-    result = drf("submit", "--notify", "sometimes", "--", "true")
-    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
-    assert "'sometimes' is none of start, end, fail" in result.err
-    assert daemon.requests == []
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-w", "--", "true"], ["--gres", "gpu", "--", "true"], ["-qc", "4", "--", "true"],
+        ["--cores=", "--", "true"], ["-n", "", "--", "true"], ["-n", "--", "--", "true"],
+        ["-c", "many", "--", "true"], ["script.sh"], ["--"], [], ["--help"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_takes_more_is_left_to_the_whole_program(
+    start: Start, daemon: CannedDaemon, ended: MakeJob, words: list[str]
+) -> None:
+    daemon.replies["wait"] = {"done": True, "ended": [ended()]}
+    assert start("submit", *words)[3] == "long"
+
+
+@examples(100)
+@given(some.text("0123456789KMGTkmgtBisdh:.-+ ٤", max_size=9))
+@pytest.mark.parametrize(
+    ("option", "parse"), [("-c", parse_cores), ("--mem", parse_memory), ("-t", parse_duration)]
+)
+def test_amounts_are_read_as_everywhere(
+    option: str, parse: Callable[[str], int], value: str
+) -> None:
+    wanted = None
+    with suppress(Refused):
+        wanted = parse(value)
+    assert amount_of(option, value) == wanted
+
+
+def test_nothing_slow_is_loaded_and_nothing_is_sent_that_python_adds(
+    start: Start, daemon: CannedDaemon
+) -> None:
+    """Scripts wait for each start of drf. In the C locale, as under cron, Python sets LC_CTYPE."""
+    program = _LIGHT.replace("'long' if 'click' in sys.modules else 'short'", "*sys.modules")
+    program = program.replace("import os, sys", "import os, sys; before = {*sys.modules}")
+    program = program.replace("*sys.modules,", "*{*sys.modules} - before,")
+    words = ("-c", "4", "-m", "16G", "-t", "12h", "--", "true")
+    code, _, _, loaded = start("submit", *words, program=program)
+    assert code == 0
+    assert "drfd_cli.quick_submit" in loaded.split()
+    assert _HEAVY & set(loaded.split()) == set()
+    assert daemon.requests[0]["env"] == {"PATH": "/usr/bin", "DRFD_SOCKET": str(daemon.path)}
+
+
+@pytest.mark.parametrize("named", ["", "/named/drfd.sock"])
+@pytest.mark.parametrize("has_system", [True, False])
+def test_the_daemon_is_the_one_that_other_commands_talk_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, has_system: bool
+) -> None:
+    assert Path(quick_request.SYSTEM_SOCKET) == paths.SYSTEM_SOCKET
+    system = tmp_path / "system" / "drfd.sock"
+    if has_system:
+        system.parent.mkdir()
+    monkeypatch.setattr(quick_request, "SYSTEM_SOCKET", str(system))
+    monkeypatch.setattr(paths, "SYSTEM_SOCKET", system)
+    monkeypatch.setenv("DRFD_SOCKET", named)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path, is_own = quick_request.socket_of_daemon()
+    assert Path(path) == choose(None, start=Path.touch).path
+    assert is_own == (not named and not has_system)
+
+
+def test_a_refusal_is_told_by_the_whole_program(
+    start: Start, daemon: CannedDaemon, refuse: Refuse
+) -> None:
+    daemon.replies = {"submit": refuse("NotPermitted", "no", "not you", "ask somebody")}
+    assert start("submit", "--", "true") == (77, "", ["drf: not you (ask somebody)"], "long")
+    daemon.stop()
+    code, out, talk, way = start("submit", "--", "true")
+    assert (code, out, way, len(talk)) == (69, "", "long", 1)
+
+
+def test_a_lost_answer_does_not_queue_the_job_twice(start: Start, daemon: CannedDaemon) -> None:
+    keys: list[str] = []
+    daemon.on_key = keys.append
+    daemon.replies = {"submit": [None, None, {"id": 42}]}
+    assert start("submit", "-q", "--", "true") == (0, "42\n", [], "long")
+    assert (len(keys), len(set(keys))) == (3, 1)
+    start("submit", "-q", "--", "true")
+    assert len(set(keys)) == 2, "another submission has another key"
+
+
+def test_where_many_come_at_a_time_it_waits_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was turned away, and the whole program took three times as long."""
+    path = str(tmp_path / "s")
+    monkeypatch.setenv("DRFD_SOCKET", path)
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(1)
+        crowd = 0
+        with pytest.raises(BlockingIOError):
+            while True:
+                other = stack.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                other.connect(path)
+                crowd += 1
+
+        def serve() -> None:
+            time.sleep(0.1)
+            for _ in range(crowd):
+                stack.enter_context(listener.accept()[0])
+            connection = stack.enter_context(listener.accept()[0])
+            connection.recv(1 << 16)
+            connection.sendall(b'{"ok": true, "id": 7}\n')
+
+        server = threading.Thread(target=serve)
+        server.start()
+        assert quick_submit._ask({}) == {"ok": True, "id": 7}
+        server.join()
+
+
+def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent() -> None:
+    """A daemon that refuses the connection hangs up before the request is there. This was taken for
+    a lost answer, so that drf asked again for a minute before it said why."""
+    refusal = b'{"ok": false}\n'
+    for sent, told in ((refusal, refusal), (b"", None)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(sent)
+            theirs.close()
+            if told is not None:
+                assert quick_submit._answer(ours, b"x" * 100) == told
+            else:
+                with pytest.raises(quick_submit.Lost):
+                    quick_submit._answer(ours, b"x" * 100)
