@@ -1,0 +1,527 @@
+"""What is added to a submission: a user's own defaults and presets, and what is doubted in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon, MakeJob, Refuse
+from cli.drf import ROOT, Drf
+from drfd_cli.commands.run import command as run_command
+from drfd_cli.commands.submit import command as submit_command
+from drfd_cli.options import parse_start
+from drfd_cli.quick_request import amount_of
+from drfd_cli.submitting import personal
+from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
+from drfd_cli.words import complete
+
+NAMES = """\
+memory = "1G"
+time = "2h"
+output = "logs/"
+
+[preset.gpu]
+cores = 4
+memory = "16G"
+gres = ["gpu=1", "tape"]
+preemptible = true
+hold = false
+notify_command = "true"
+notify = ["end", "fail"]
+
+[preset."at night"]
+begin = "now"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, plain: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory, in whose `work` the user is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (tmp_path / "work" / "logs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+def write(home: Path, text: str) -> Path:
+    path = home / ".config" / "drfd" / "config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def script(home: Path, *options: str) -> Path:
+    path = home / "job.sh"
+    path.write_text("".join(f"{line}\n" for line in ("#!/bin/sh", *options, "true")))
+    return path
+
+
+@pytest.fixture
+def request_of(drf: Drf, daemon: CannedDaemon) -> Any:
+    def run(*words: object) -> dict[str, Any]:
+        daemon.replies = {"submit": {"id": 42}}
+        result = drf("submit", *words)
+        assert (result.code, result.err) == (0, "")
+        request: dict[str, Any] = daemon.requests[-1]
+        return request
+
+    return run
+
+
+# -- defaults and presets ----------------------------------------------------------------------
+
+
+def test_defaults_lose_to_a_preset_that_to_lines_of_a_script_and_those_to_what_is_typed(
+    home: Path, request_of: Any
+) -> None:
+    write(home, NAMES)
+    asked = request_of("--", "true")
+    assert (asked["demand"], asked["time_limit_s"]) == ({"memory_bytes": 1 << 30}, 7200)
+    assert (asked["stdout"], asked["stderr"]) == ("logs/drf-%j.out",) * 2
+    assert request_of("--array", "0-3", "--", "true")["stdout"] == "logs/drf-%A_%a.out"
+    asked = request_of("-t", "5m", "--preset", "gpu", "--gres", "gpu=2", "--", "true")
+    preset = {"cores_milli": 4000, "memory_bytes": 16 << 30}
+    assert asked["demand"] == {**preset, "gres": {"gpu": 2, "tape": 1}}
+    assert (asked["time_limit_s"], asked["preemptible"], asked["held"]) == (300, True, False)
+    assert asked["notify"] == {"on": ["end", "fail"], "argv": ["sh", "-c", "true"]}
+    asked = request_of("-t", "4h", script(home, "#DRF -m 3G -t 3h --preset gpu"))
+    assert asked["demand"] == {**preset, "memory_bytes": 3 << 30, "gres": {"gpu": 1, "tape": 1}}
+    assert asked["time_limit_s"] == 4 * 3600
+    asked = request_of("--preset", "at night", script(home, "#DRF --preset gpu"))
+    assert (asked["begin_s"], "cores_milli" in asked["demand"]) == (0, False)
+
+
+def test_a_range_among_the_defaults_is_replaced_as_a_whole(home: Path, request_of: Any) -> None:
+    write(home, 'cores = "1..4"\nio = "data=10M..20M"\n[preset.big]\ncores = "8.."\n')
+    path = script(home, "#DRF -c 2..6")
+    for words, ends in (
+        (["--", "true"], (1000, 4000)),
+        (["--preset", "big", "--", "true"], (8000, "all")),
+        (["-c", "3", "--", "true"], (3000, None)),
+        ([path], (2000, 6000)),
+        (["-c", "5", path], (5000, None)),
+    ):
+        demand = request_of(*words)["demand"]
+        assert (demand["cores_milli"], demand.get("cores_max_milli")) == ends
+        assert demand["disks"]["data"]["read_max_bps"] == 20 << 20
+
+
+def test_the_directory_of_the_configuration_is_that_of_xdg(
+    home: Path, request_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(home, NAMES)
+    other = home / "other" / "drfd"
+    other.mkdir(parents=True)
+    (other / "config.toml").write_text('memory = "5G"\noutput = "~/out-%x"\nwarnings = false\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(other.parent))
+    asked = request_of("--", "no-such-command-here")
+    assert (asked["demand"], asked["stdout"]) == ({"memory_bytes": 5 << 30}, f"{home}/out-%x")
+
+
+def test_run_takes_what_it_can(home: Path, drf: Drf, daemon: CannedDaemon, ended: MakeJob) -> None:
+    write(home, NAMES)
+    daemon.replies = {"submit": {"id": 42}, "wait": {"done": True, "ended": [ended()]}}
+    assert drf("run", "--preset", "gpu", "--", "true").err == ""
+    asked = daemon.requests[0]
+    assert asked["demand"]["cores_milli"] == 4000 and "stdout" not in asked
+    assert "preemptible" not in asked or asked["preemptible"] is False
+
+
+def test_every_key_is_an_option_of_submit_and_those_that_run_lacks_are_known() -> None:
+    def names(command: Any) -> set[str]:
+        return {name for param in command.params for name in param.opts}
+
+    lists = (*personal._LISTS.values(), *personal._FLAGS.values())
+    options = {*personal._VALUES.values(), *(each for each, _ in lists)}
+    assert options <= names(submit_command)
+    assert options - names(run_command) == personal._NOT_OF_RUN
+
+
+def test_a_dry_run_says_where_values_come_from(home: Path, drf: Drf, daemon: CannedDaemon) -> None:
+    path = write(home, NAMES)
+    daemon.replies = {"submit": {"expected_start_at": None, "reason": None}}
+    result = drf("submit", "--dry-run", "--preset", "gpu", "-t", "1h", "--", "true")
+    assert result.err.splitlines() == [
+        f"drf: --mem=16G is from {path}, line 7: preset.gpu.memory",
+        f"drf: --output=logs/ is from {path}, line 3: output",
+        f"drf: --cores=4 is from {path}, line 6: preset.gpu.cores",
+        f"drf: --gres=gpu=1 is from {path}, line 8: preset.gpu.gres",
+        f"drf: --gres=tape is from {path}, line 8: preset.gpu.gres",
+        f"drf: --preemptible is from {path}, line 9: preset.gpu.preemptible",
+        f"drf: --notify-command=true is from {path}, line 11: preset.gpu.notify_command",
+        f"drf: --notify=end,fail is from {path}, line 12: preset.gpu.notify",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("coers = 4", [], ", line 1: coers: unknown key (did you mean cores?)"),
+        ("\n[preset.a]\n\nmem = 1", [], "line 4: preset.a.mem: unknown key (did you mean memory?"),
+        ("name = 'x'", [], ", line 1: name: unknown key (it can stand in a preset)"),
+        ("[presets.gpu]", [], ", line 1: presets: unknown key (known keys: "),
+        ("preset = {a = {zzz = 1}}", [], ": preset.a.zzz: unknown key (known keys: "),
+        ("preset.a = 1", [], ": preset: a preset is a table ([preset.gpu] with keys below)"),
+        ('\ncores = "many"', [], ", line 2: cores: 'many' is not a number (write 4 or 0.5)"),
+        ("memory = 4096", [], ", line 1: memory: memory must be at least 1M (write 4096M for "),
+        ("cores = true", [], ", line 1: cores: True is not a text or a number"),
+        ("cores = ''", [], ", line 1: cores: '' is not a text or a number"),
+        ("io = [1, []]", [], ", line 1: io: [] is not a text or a number"),
+        ("warnings = 'no'", [], ", line 1: warnings: 'no' is not true or false"),
+        ("colour = 'red'", [], ", line 1: colour: 'red' is not a choice (auto, always or never)"),
+        ("cores = ", [], " is not TOML: "),
+        (NAMES, ["--preset", "gpus"], "--preset: there is no preset 'gpus' in "),
+        (NAMES, ["--preset", "gpus"], "config.toml (did you mean gpu?)"),
+        (None, ["--preset", "x"], "config.toml (write [preset.x] into "),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_place_and_the_cure(
+    home: Path, drf: Drf, daemon: CannedDaemon, text: str | None, words: list[str], told: str
+) -> None:
+    path = home / ".config" / "drfd" / "config.toml"
+    if text is not None:
+        write(home, text)
+    for verb in ("submit", "run"):
+        result = drf(verb, *words, "--", "true")
+        assert (result.code, result.out, daemon.requests) == (78, "", [])
+        assert result.err.count("\n") == 1
+        assert told in result.err and str(path) in result.err
+    daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
+    assert drf("status").code == drf("submit", "--help").code == 0, "they work all the same"
+
+
+@pytest.mark.parametrize(("colour", "is_coloured"), [("always", True), ("never", False)])
+def test_colours_are_as_the_user_likes_them(
+    home: Path, drf: Drf, daemon: CannedDaemon, job: MakeJob, colour: str, is_coloured: bool
+) -> None:
+    write(home, f'colour = "{colour}"')
+    reply = {"counts": {"RUNNING": 1}, "draining": False, "jobs": [job()]}
+    daemon.replies = {"status": reply}
+    assert ("\x1b[" in drf("status").out) == is_coloured
+    assert "\x1b[" not in drf("status", "--color", "never").out
+    assert "\x1b[" in drf("--color", "always", "status").out
+
+
+_PROGRAM = """\
+import os, sys
+sys.argv[0] = "drf"
+leave, os._exit = os._exit, lambda code: sys.exit(code)
+from drfd_cli.start import main
+try:
+    main()
+finally:
+    print(*(name for name in ("click", "tomllib") if name in sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "loaded", "limit_s"),
+    [
+        (None, "", None),
+        ('memory = "1G"\ntime = "2h"\n', "tomllib", 7200),
+        ('memory = "1G"\npriority = 1\n', "click tomllib", None),
+    ],
+)
+def test_the_light_way_knows_them_and_loads_what_it_needs(
+    daemon: CannedDaemon, home: Path, text: str | None, loaded: str, limit_s: int | None
+) -> None:
+    if text is not None:
+        write(home, text)
+    daemon.replies = {"submit": {"id": 42}}
+    env = {"DRFD_SOCKET": str(daemon.path), "PATH": "/usr/bin:/bin", "HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, "submit", "-m", "2G", "--", "true"],
+        capture_output=True, text=True, timeout=60, cwd=home, env=env, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stderr.split("\n")[-2] == loaded
+    if "click" in loaded:
+        assert (done.returncode, daemon.requests) == (78, []), "no such key"
+        return
+    [asked] = daemon.requests
+    assert (done.returncode, asked["demand"]) == (0, {"memory_bytes": 2 << 30})
+    assert asked.get("time_limit_s") == limit_s
+
+
+def test_a_file_of_another_user_is_ignored_with_a_line(
+    home: Path, drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `sudo` that keeps HOME: whose home it is must not choose what root's jobs run."""
+    path = write(home, NAMES)
+    if os.getuid() == 0:
+        os.chown(path, 65534, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    daemon.replies = {"submit": {"id": 42}, "status": {"jobs": [], "ended": []}}
+    result = drf("submit", "--", "true")
+    assert (result.code, result.err) == (0, f"drf: {path} is not yours, so it is ignored\n")
+    request = daemon.requests[-1]
+    assert not request.get("demand") and "notify" not in request
+    result = drf("submit", "--preset", "gpu", "--", "true")
+    assert (result.code, result.out) == (78, "") and f"{path} is not yours" in result.err
+    assert complete._values("preset", "submit", []) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes two users")
+def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
+    """As after `su`: HOME is the home of before, into which the new user may not look."""
+    program = (
+        f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
+        "from drfd_cli.submitting import personal\n"
+        "import os\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "print(personal.read({'HOME': sys.argv[1]}))\n"
+    )
+    path = write(tmp_path, 'memory = "1G"\n')
+    words = [sys.executable, "-P", "-c", program, str(tmp_path)]
+    tmp_path.chmod(0o700)
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "None\n"
+    # A file that only cannot be read is the caller's own mistake.
+    for place in (tmp_path, *tmp_path.parents[:2]):
+        place.chmod(0o755)
+    path.chmod(0)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "cannot read" in done.stderr
+
+
+def test_a_configured_directory_is_made(home: Path, request_of: Any, drf: Drf) -> None:
+    """One that depends on the job, or on where it is submitted, is left to its submitter."""
+    more = '[preset.x]\noutput = "~/%x/"\n[preset.y]\noutput = "~/b%%/o"\nerror = "other/"\n'
+    write(home, f'output = "~/made/deep/"\n{more}')
+    assert request_of("--", "true")["stdout"] == f"{home}/made/deep/drf-%j.out"
+    assert (home / "made" / "deep").is_dir()
+    assert request_of("--preset", "x", "--", "true")["stdout"] == f"{home}/%x/drf-%j.out"
+    assert "there is no directory other" in drf("submit", "--preset", "y", "--", "true").err
+    assert sorted(each.name for each in home.iterdir()) == [".config", "b%", "made", "work"]
+    (home / "made" / "deep").rmdir()
+    (home / "made" / "deep").write_text("")
+    assert f"there is no directory {home}/made/deep" in drf("submit", "--", "true").err
+
+
+# -- what is doubted ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with programs in `bin`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("python3", "fit-all", "dash", "bash"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    (programs / "plain").write_text("#!/bin/sh\n")
+    (programs / "sub").mkdir()
+    return tmp_path
+
+
+def doubts(place: Path, *argv: str, given: tuple[str, ...] = (), **more: Any) -> list[str]:
+    env = {"PATH": f"/none:{place}/bin"}
+    request = {"argv": argv, "env": env, "cwd": str(place), "stderr": "drf-%j.out", **more}
+    return doubts_about(request, {*env, *given})
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["python3", "train.py"], None),
+        (["bin/fit-all"], None),
+        (["pyhton3", "x"], "there is no command pyhton3 in the job's PATH; did you mean python3?"),
+        *(
+            ([name], f"there is no command {name} in the job's PATH")
+            for name in ("zzz", "plain", "sub", "")
+        ),
+        (["./none"], "there is no file ./none, which the job is to run"),
+        (["bin/sub"], "bin/sub is a directory, not a command"),
+        (
+            ["bin/plain"],
+            "bin/plain is not executable; chmod +x bin/plain, or write its interpreter before it",
+        ),
+        *(
+            (
+                [word],
+                f"'{word}' is one word, and there is no command of that name; {cure}",
+            )
+            for word, cure in (
+                ("python3 train.py", "leave out the quotes: -- python3 train.py"),
+                ("./fit --all", "leave out the quotes: -- ./fit --all"),
+                ("python3 a | sort", "no shell reads it; write -- sh -c before it"),
+            )
+        ),
+        (["source", "x"], "source is a word of the shell, not a command: -- bash -c 'source x'"),
+        (
+            ["FOO=1", "python3", "x"],
+            "FOO=1 sets a variable only in a shell: -- env FOO=1 python3 x",
+        ),
+    ],
+    ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else None,
+)
+def test_a_command_that_is_not_there(place: Path, argv: list[str], told: str | None) -> None:
+    assert doubts(place, *argv) == ([] if told is None else [told])
+
+
+def test_a_job_without_a_path_has_the_usual_one(place: Path) -> None:
+    request = {"argv": ["sh"], "env": {}, "cwd": str(place), "stderr": "drf-%j.out"}
+    assert doubts_about(request, []) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        *((first, None) for first in ("#!/bin/sh", "echo", "#!", "#!/usr/bin/env python3")),
+        ("#! /usr/bin/env -S A=b python3 -u", None),
+        ("#!/usr/bin/env /none/x", None),
+        ("#!/opt/none/python", "there is no /opt/none/python, which the script's first line names"),
+        (
+            "#!/usr/bin/env pyhton3",
+            "there is no command pyhton3, which the script's first line names, in the PATH; "
+            "did you mean python3?",
+        ),
+    ],
+)
+def test_an_interpreter_that_is_not_there(place: Path, first: str, told: str | None) -> None:
+    found = doubts(place, "job.sh", script=f"{first}\necho\n")
+    assert found == ([] if told is None else [told])
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "told"),
+    [
+        (None, "drf-%j.out", None),
+        ("%j.log", "%j.log", None),
+        ("/dev/null", "/dev/null", None),
+        ("bin/%j.log", "bin/%j.log", None),
+        # What the directory is called is known only when the job has its id.
+        ("run-%j/log", "run-%j/log", None),
+        ("logs/%j.log", "logs/%j.log", "-o logs/%j.log: there is no directory logs; mkdir -p logs"),
+        (None, "100%%/err", "-e 100%%/err: there is no directory 100%; mkdir -p 100%"),
+        ("bin", "bin", "-o bin is a directory; name a file in it: -o bin/%j.out"),
+        pytest.param(
+            "shut/x", "shut/x", "-o shut/x: you may not write to the directory {}/shut",
+            marks=pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere"),
+        ),
+    ],
+)  # fmt: skip
+def test_an_output_that_cannot_be_written(
+    place: Path, out: str | None, err: str, told: str | None
+) -> None:
+    (place / "shut").mkdir(mode=0o555)
+    files = {"stderr": err} | ({} if out is None else {"stdout": out})
+    assert doubts(place, "python3", **files) == ([] if told is None else [told.format(place)])
+    assert doubts(place, "python3", attach="/none", **files) == [], "it goes to a terminal"
+
+
+def test_variables_that_may_be_secret_are_named(place: Path) -> None:
+    assert doubts(place, "python3", given=("HF_TOKEN", "A", "WANDB_API_KEY")) == [
+        "left out HF_TOKEN, WANDB_API_KEY, which may be secret; --export HF_TOKEN keeps that one"
+    ]
+    many = tuple(f"K{number}_TOKEN" for number in range(9))
+    [told] = doubts(place, "python3", given=many)
+    assert "K5_TOKEN and 3 more, which" in told and "K6_TOKEN" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("-c 2", "-c 2"), ("x -m 4G", "-m 4G"), ("--mem=4G", "--mem=4G"),
+        ("--gres gpu", "--gres gpu"), ("--hold -v", "--hold"), ("-t 2h", "-t 2h"),
+        ("--dry-run data.csv", "--dry-run"),
+        # Words that scripts have of their own.
+        *((words, None) for words in ("-m 4", "-t 5", "-c", "-c x", "-n 3", "-- -c 2")),
+        ("--time-limit 2", None),
+    ],
+)  # fmt: skip
+def test_options_after_a_script_are_the_scripts(words: str, shown: str | None) -> None:
+    told = about_script_words("echo hello\n", ["./train.sh", *words.split()], amount_of)
+    wanted = (
+        f"{shown} stands after the script and is an argument of it; "
+        f"for drf it stands before: drf submit {shown} ./train.sh"
+    )
+    assert told == (None if shown is None else wanted)
+    for knowing in ("while getopts c: x; do", "case $1 in -c) shift"):
+        assert about_script_words(knowing, ["x.sh", "-c", "2"], amount_of) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("#!/bin/sh\n#PBS -l nodes=1\ntrue\n", "its #PBS lines have no effect here"),
+        ("#!/bin/sh\n#flux: -n4\ntrue\n", "its #flux: lines have no effect here"),
+        ("# a job\nexecutable = /bin/true\nqueue 3\n", "a submit description of HTCondor"),
+        ("#!/bin/sh\n#SBATCH -c 1\nexecutable=x\nqueue 3\n", None),
+        ("#!/bin/sh\n# PBS was here\n", None),
+    ],
+)
+def test_lines_for_other_batch_systems_are_told(script: str, told: str | None) -> None:
+    found = about_other_directives(script)
+    assert found is None if told is None else told in str(found)
+
+
+def test_a_number_as_a_name_is_doubted(place: Path) -> None:
+    assert doubts(place, "python3", name="4") == [
+        "-n 4 is the job's name; for 4 cores: -c 4; for 4 tasks: --array"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("source env/bin/activate && fit", "source"), ("cd /tmp; [[ -f x ]] && fit", "[["),
+        ("set -euo pipefail; fit | tail", "pipefail"), ("fit source", None), ("[ -f x ]", None),
+    ],
+)  # fmt: skip
+def test_a_word_of_bash_in_a_line_for_another_shell_is_told(
+    place: Path, line: str, word: str | None
+) -> None:
+    (place / "bin" / "sh").symlink_to("dash")
+    told = (
+        f"{word} is a word of bash, and sh, which is dash here, may not know it: -- bash -c 'LINE'"
+    )
+    assert doubts(place, "sh", "-c", line) == ([] if word is None else [told])
+    assert doubts(place, "bash", "-c", line) == []
+    (place / "bin" / "sh").unlink()
+    (place / "bin" / "sh").symlink_to("bash")
+    assert doubts(place, "sh", "-c", line) == []
+
+
+def test_doubts_are_told_after_the_submission_in_harmless_lines(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob, tmp_path: Path, refuse: Refuse
+) -> None:
+    daemon.replies = {
+        "submit": {"id": 42, "expected_start_at": None, "reason": None},
+        "wait": {"done": True, "ended": [ended("LAUNCH_FAILED", 125)]},
+    }
+    told = "drf: there is no command no-such-command in the job's PATH\n"
+    for quiet in (["-q"], ["--json"], ["--dry-run"], []):
+        result = drf("submit", *quiet, "--", "no-such-command")
+        assert (result.code, result.err, "no-such" in result.out) == (0, told, False)
+    assert drf("run", "--", "no-such-command").err.startswith(told)
+    assert drf("submit", "--no-warnings", "-o", "none/x", "--", "no-such-command").err == ""
+    hostile = drf("submit", "--", "no\x1b[31m\nsuch").err
+    assert hostile.count("\n") == 1 and "\x1b" not in hostile
+    path = tmp_path / "train.sh"
+    path.write_text("#!/bin/sh\necho\n")
+    assert "-c 2 stands after the script" in drf("submit", path, "-c", "2").err
+    daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
+    result = drf("submit", "--", "no-such-command")
+    assert (result.code, result.err) == (1, "drf: it could never start\n"), "a refusal is one line"
+
+
+def test_a_person_is_told_that_a_time_is_tomorrows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("drfd_cli.options.parse_begin", lambda text: 1_700_000_000)
+    parse_start("07:00")
+    parse_start(" 7 am ")
+    assert [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "drf: begin: 07:00 is tomorrow",
+        "drf: begin: 7 am is tomorrow",
+    ]
+    for word in ("now+2h", "tomorrow 07:00", "10 min", "2026-11-21T08:00"):
+        parse_start(word)
+    assert capsys.readouterr().err == ""
