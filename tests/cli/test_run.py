@@ -1,25 +1,31 @@
-"""drf run: the terminal's descriptors go to the job, and the job's end comes back.
+"""drf run, profile and exec: the terminal's descriptors go to the job, and its end comes back.
 
-Each test goes both ways: the complete program's, and the light one of `drfd_cli.quick_run`.
+Most tests of `drf run` go both ways: the complete program's, and the light one of
+`drfd_cli.quick_run`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import DRF, LIGHT_DRF, Finish, Spawn
+from cli.drf import DRF, LIGHT_DRF, Drf, Finish, Result, Spawn
+
+#: Starts `drf run` with these words, one way or the other.
+Run = Callable[..., subprocess.Popen[bytes]]
+#: What the daemon takes where nothing is said; the complete program alone writes it.
+LEFT_OUT = {"priority": 0, "held": False, "preemptible": False}
 
 
 class Attached:
@@ -64,39 +70,40 @@ class Attached:
                 os.close(fd)
 
 
-@pytest.fixture(params=[DRF, LIGHT_DRF], ids=["whole", "light"])
-def way(request: pytest.FixtureRequest) -> str:
-    program: str = request.param
-    return program
-
-
-@pytest.fixture(autouse=True)
-def goes_that_way(way: str, daemon: CannedDaemon) -> Iterator[None]:
-    """The complete program alone writes what the daemon takes where nothing is said."""
-    yield
-    for submission in [each for each in daemon.requests if each["op"] == "submit"]:
-        assert ("priority" in submission) == (way == DRF)
-
-
-@pytest.fixture
-def spawn(spawn: Spawn, way: str) -> Spawn:
-    return partial(spawn, program=way)
-
-
 @pytest.fixture
 def attached(daemon: CannedDaemon, ended: MakeJob) -> Attached:
     return Attached(daemon, ended)
 
 
+@pytest.fixture
+def over(attached: Attached) -> None:
+    """The job ends as soon as it is submitted."""
+    attached.end("FAILED", 7)
+
+
+@pytest.fixture(params=[DRF, LIGHT_DRF], ids=["whole", "light"])
+def run(request: pytest.FixtureRequest, spawn: Spawn, daemon: CannedDaemon) -> Iterator[Run]:
+    program: str = request.param
+    yield lambda *words, **options: spawn("run", *words, program=program, **options)
+    for submission in [each for each in daemon.requests if each["op"] == "submit"]:
+        assert ("priority" in submission) == (program == DRF), "it went the other way"
+
+
+# -- both ways ---------------------------------------------------------------------------------
+
+
 def test_the_job_has_the_terminals_own_input_output_and_errors(
-    spawn: Spawn, attached: Attached
+    run: Run, attached: Attached
 ) -> None:
-    process = spawn("run", "--", "cat", stdin=subprocess.PIPE)
+    process = run("--", "cat", stdin=subprocess.PIPE)
     with attached.descriptors() as (fd_in, fd_out, fd_err):
         assert process.stdin is not None
         process.stdin.write(b"typed\n")
-        process.stdin.flush()
+        process.stdin.close()
+        process.stdin = None
         assert os.read(fd_in, 100) == b"typed\n"
+        assert os.read(fd_in, 1) == b""
+        assert process.poll() is None, "an input that ends does not end the job"
         os.write(fd_out, b"printed\xff\n")
         os.write(fd_err, b"complained\n")
     attached.end()
@@ -105,84 +112,51 @@ def test_the_job_has_the_terminals_own_input_output_and_errors(
 
 
 def test_the_request_is_a_submission_with_an_attachment_and_then_a_wait(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, tmp_path: Path
+    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, tmp_path: Path
 ) -> None:
-    process = spawn("run", "-c", "2", "-n", "x", "--", "echo", "--", "a b", env={"LANG": "C.UTF-8"})
+    """Nobody else can reach the attachment, and nothing of it is left."""
+    process = run("-c", "2", "-n", "x", "--", "echo", "--", "a b", env={"LANG": "C.UTF-8"})
     path = attached.path()
-    attached.end()
-    finish(process)
-    submit, wait = daemon.requests
-    umask = os.umask(0o077)
-    os.umask(umask)
-    assert {"priority": 0, "held": False, "preemptible": False} | submit == {
-        "op": "submit",
-        "argv": ["echo", "--", "a b"],
-        "cwd": str(tmp_path),
-        "demand": {"cores_milli": 2000},
-        "name": "x",
-        "stderr": "drf-%j.out",
-        "priority": 0,
-        "umask": umask,
-        "env": {
-            "PATH": os.environ["PATH"],
-            "TZ": "UTC",
-            "LANG": "C.UTF-8",
-            "DRFD_SOCKET": str(daemon.path),
-        },
-        "attach": path,
-        "held": False,
-        "preemptible": False,
-    }
-    assert wait == {"op": "wait", "ids": [42], "attended": True}
-
-
-def test_nobody_else_can_reach_the_attachment_and_nothing_of_it_is_left(
-    spawn: Spawn, finish: Finish, attached: Attached
-) -> None:
-    process = spawn("run", "--", "true")
-    directory = Path(attached.path()).parent
+    directory = Path(path).parent
     assert directory.stat().st_mode & 0o777 == 0o700
     attached.end()
     finish(process)
     assert not directory.exists()
+    submit, wait = daemon.requests
+    umask = os.umask(0o077)
+    os.umask(umask)
+    assert LEFT_OUT | submit == {
+        "op": "submit", "argv": ["echo", "--", "a b"], "cwd": str(tmp_path), "name": "x",
+        "demand": {"cores_milli": 2000}, "stderr": "drf-%j.out", "umask": umask, "attach": path,
+        "env": {"PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8",
+                "DRFD_SOCKET": str(daemon.path)},
+        **LEFT_OUT,
+    }  # fmt: skip
+    assert wait == {"op": "wait", "ids": [42], "attended": True}
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "talk"),
+    ("code", "status", "is_told"),
     [
-        ("COMPLETED", 0, ""),
-        ("FAILED", 7, ""),
-        ("FAILED", 139, ""),
-        ("TIMEOUT", 124, "drf: job 42 TIMEOUT: words\n"),
-        ("OUT_OF_MEMORY", 137, "drf: job 42 OUT_OF_MEMORY: words\n"),
-        ("LAUNCH_FAILED", 125, "drf: job 42 LAUNCH_FAILED: words\n"),
-        ("CANCELLED", 125, "drf: job 42 CANCELLED: words\n"),
+        ("COMPLETED", 0, False), ("FAILED", 139, False), ("TIMEOUT", 124, True),
+        ("LAUNCH_FAILED", 125, True), ("CANCELLED", 125, True),
     ],
-)
+)  # fmt: skip
 def test_it_exits_as_the_job_did_and_explains_what_drfd_did(
-    spawn: Spawn, finish: Finish, attached: Attached, code: str, status: int, talk: str
+    run: Run, finish: Finish, attached: Attached, code: str, status: int, is_told: bool
 ) -> None:
     attached.end(code, status, text="words")
-    result = finish(spawn("run", "--", "true"))
-    assert (result.code, result.out, result.err) == (status, "", talk)
+    talk = f"drf: job 42 {code}: words\n" if is_told else ""
+    assert finish(run("--", "true")) == Result(status, "", talk)
 
 
-@pytest.mark.parametrize("way", [DRF], ids=["whole"])
-def test_what_is_not_kept_of_the_demand_is_said(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon
+def test_a_refused_job_is_a_refusal_and_nothing_is_left(
+    run: Run, finish: Finish, daemon: CannedDaemon, refuse: Refuse, tmp_path: Path
 ) -> None:
-    daemon.replies["submit"] = {"id": 42, "notes": ["the declared memory is not watched"]}
-    attached.end()
-    result = finish(spawn("run", "--gres", "gpu=1,memory=20G", "--", "true"))
-    assert (result.code, result.err) == (0, "drf: the declared memory is not watched\n")
-
-
-def test_a_refused_job_is_a_refusal(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, refuse: Refuse, tmp_path: Path
-) -> None:
-    daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
-    result = finish(spawn("run", "--", "true", env={"TMPDIR": str(tmp_path)}))
-    assert (result.code, result.out, result.err) == (1, "", "drf: it could never start\n")
+    daemon.replies = {"submit": refuse("NotPermitted", "no", "not you", "ask somebody")}
+    result = finish(run("--", "true", env={"TMPDIR": str(tmp_path)}))
+    assert result == Result(77, "", "drf: not you (ask somebody)\n")
+    assert [each["op"] for each in daemon.requests] == ["submit"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -192,72 +166,66 @@ def waiting(job: MakeJob, code: str, text: str) -> Message:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_quiet", [False, True])
 def test_a_reason_is_said_when_it_changes_and_not_with_every_figure_in_it(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, job: MakeJob
-) -> None:
+    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, job: MakeJob,
+    is_quiet: bool,
+) -> None:  # fmt: skip
     daemon.replies["status"] = [
         waiting(job, "RESOURCES", "needs 8 cores, 3 free"),
         waiting(job, "RESOURCES", "needs 8 cores, 4 free"),
         waiting(job, "DRAINING", "nothing is launched"),
     ]
-    process = spawn("run", "--", "true")
-    daemon.asked("status", times=4)
+    process = run(*["-q"] * is_quiet, "--", "true")
+    if is_quiet:
+        daemon.asked("wait")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2.5)
+        assert [request["op"] for request in daemon.requests] == ["submit", "wait"]
+    else:
+        daemon.asked("status", times=4)
     attached.end()
-    result = finish(process)
-    assert result.err == (
+    told = (
         "drf: job 42 waits: RESOURCES: needs 8 cores, 3 free\n"
         "drf: job 42 waits: DRAINING: nothing is launched\n"
     )
-
-
-def test_a_quiet_run_does_not_ask_why_it_waits(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon
-) -> None:
-    process = spawn("run", "-q", "--", "true")
-    daemon.asked("wait")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(2.5)
-    attached.end()
-    assert finish(process).err == ""
-    assert [request["op"] for request in daemon.requests] == ["submit", "wait"]
+    assert finish(process).err == ("" if is_quiet else told)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_the_job_and_its_end_is_still_waited_for(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, number: int
+    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, number: int
 ) -> None:
-    process = spawn("run", "--", "sleep", "60")
+    process = run("--", "sleep", "60")
     with attached.descriptors():
         process.send_signal(number)
         assert daemon.asked("cancel") == [{"op": "cancel", "select": {"ids": [42]}}]
         assert process.poll() is None
     attached.end("CANCELLED", 143)
-    result = finish(process)
-    assert (result.code, result.out, result.err) == (143, "", "")
+    assert finish(process) == Result(143, "", "")
 
 
 def test_a_second_interrupt_leaves_at_once(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon
+    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon
 ) -> None:
     """The job is being stopped; who presses twice does not want to see it."""
-    process = spawn("run", "--", "sleep", "60")
+    process = run("--", "sleep", "60")
     with attached.descriptors():
         process.send_signal(signal.SIGINT)
         daemon.asked("cancel")
         process.send_signal(signal.SIGINT)
         process.wait(60)
-    assert process.returncode == 130
-    assert finish(process).err == ""
+    assert finish(process) == Result(130, "", "")
     assert len(daemon.asked("cancel")) == 1
     attached.end()
 
 
 @pytest.mark.slow
 def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, ended: MakeJob
+    run: Run, finish: Finish, attached: Attached, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
     """A restart lasts a second; a job that nobody attends to would run on for days."""
-    process = spawn("run", "--", "sleep", "60")
+    process = run("--", "sleep", "60")
     with attached.descriptors():
         daemon.stop()
         process.send_signal(signal.SIGINT)
@@ -270,33 +238,316 @@ def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
     assert finish(process).code == 143
 
 
-def test_a_restart_of_the_daemon_does_not_end_it(
-    spawn: Spawn, finish: Finish, attached: Attached, daemon: CannedDaemon, ended: MakeJob
+def test_lost_answers_neither_queue_the_job_twice_nor_end_the_run(
+    run: Run, finish: Finish, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
-    daemon.replies["wait"] = [None, {"done": True, "ended": [ended("FAILED", 5)]}]
-    result = finish(spawn("run", "--", "true"))
-    assert (result.code, result.err) == (5, "")
+    """It is sent again, with the key and the socket of the first time."""
+    keys: list[str] = []
+    daemon.on_key = keys.append
+    over = {"done": True, "ended": [ended("FAILED", 5)]}
+    daemon.replies = {"submit": [None, {"id": 42}], "wait": [None, over]}
+    assert finish(run("--", "true")) == Result(5, "", "")
+    assert (len(keys), len(set(keys))) == (2, 1)
+    sent = [each for each in daemon.requests if each["op"] == "submit"]
+    assert len({json.dumps(each, sort_keys=True) for each in sent}) == 1
 
 
-def test_a_long_temporary_directory_is_no_obstacle(
-    spawn: Spawn, finish: Finish, attached: Attached, tmp_path: Path
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_directory_for_temporary_files_is_no_obstacle(
+    run: Run, finish: Finish, over: None, daemon: CannedDaemon, tmp_path: Path, is_there: bool
 ) -> None:
     """Build systems make TMPDIRs that are longer than what a socket's address holds."""
     deep = tmp_path / ("d" * 120)
-    deep.mkdir()
-    process = spawn("run", "--", "true", env={"TMPDIR": str(deep)})
-    attached.end("FAILED", 5)
-    result = finish(process)
-    assert (result.code, result.err) == (5, "")
+    if is_there:
+        deep.mkdir()
+    env = {"TMPDIR": str(deep), "XDG_RUNTIME_DIR": ""}
+    assert finish(run("--", "true", env=env)) == Result(7, "", "")
+    assert not os.path.exists(os.path.dirname(daemon.requests[0]["attach"]))
 
 
-def test_an_input_that_ends_does_not_end_the_job(
-    spawn: Spawn, finish: Finish, attached: Attached
+def test_what_is_not_kept_of_the_demand_is_said(
+    drf: Drf, attached: Attached, daemon: CannedDaemon
 ) -> None:
-    """`drf run -- train < /dev/null`, under cron."""
-    process = spawn("run", "--", "true", stdin=subprocess.DEVNULL)
-    with attached.descriptors() as (fd_in, *_):
-        assert os.read(fd_in, 1) == b""
-        assert process.poll() is None
-    attached.end("FAILED", 5)
-    assert finish(process).code == 5
+    daemon.replies["submit"] = {"id": 42, "notes": ["the declared memory is not watched"]}
+    attached.end()
+    result = drf("run", "--gres", "gpu=1,memory=20G", "--", "true")
+    assert (result.code, result.err) == (0, "drf: the declared memory is not watched\n")
+
+
+# -- the light way -----------------------------------------------------------------------------
+
+#: Loaded by the whole command line alone, or with messages.
+_WHOLE = {"click", "rich"}
+#: What loads slowly, and no run needs that has nothing to say and no terminal.
+_NEEDLESS = _WHOLE | {"asyncio", "threading", "tempfile", "inspect", "typing", "pathlib", "tty"}
+_NEEDLESS |= {"re", "enum", "collections", "socket", "json", "signal", "contextlib", "functools"}
+_NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal"}
+#: What is not loaded before the request is sent.
+_LATE = _NEEDLESS | {"drfd.client.connection", "drfd_cli.attached"}
+
+#: Prints which of these modules were loaded when the request was sent, and which at the end.
+_TELLING = f"""\
+import os, sys
+before = {{*sys.modules}}
+leave = os._exit
+def tell(of):
+    print(*sorted(of & {{*sys.modules}} - before), sep=",", file=sys.stderr)
+def end(status):
+    tell({_NEEDLESS!r})
+    sys.stderr.flush()
+    leave(status)
+os._exit = end
+{DRF.partition("from drfd_cli")[0]}
+from drfd_cli import quick_run, start
+send = quick_run.send
+def send_and_tell(*about):
+    send(*about)
+    tell({_LATE!r})
+quick_run.send = send_and_tell
+start.main()
+"""
+
+#: No module of drfd can be loaded any more once there is a file `gone` in the directory.
+_UPGRADED = f"""\
+import os, sys
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        assert not (name.startswith("drfd") and os.path.exists("gone")), name
+sys.meta_path.insert(0, Gone())
+{LIGHT_DRF}
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--", "true"], ["true"], ["-q", "echo", "--", "a b", "-c", "ü"], ["-", "x"],
+        ["-c", "0.5", "-m", "64M", "-t", "1h30m", "--", "true"],
+        ["--cores=4", "-m1G", "--time", "unlimited", "--quiet", "--", "true"],
+        ["-n", "x y", "-p", "lab.night", "--escape", "none", "-g", "sweep%2", "--", "true"],
+        ["--name", "x", "--pool", "lab", "--escape=%", "python3", "-c", "pass"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_light_way_asks_for_what_the_whole_one_asks_for(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, words: list[str]
+) -> None:
+    env = {"A": "b", "MY_TOKEN": "x", "LANG": "C.UTF-8"}
+    light, whole = (
+        finish(spawn("run", *words, env=env, program=program)) for program in (LIGHT_DRF, DRF)
+    )
+    assert light == whole
+    assert (light.code, light.out) == (7, "")
+    told = "left out MY_TOKEN, which may be secret; --export MY_TOKEN keeps it\n"
+    assert light.err.endswith(told)
+    short, wait, long, wait_too = daemon.requests
+    assert "priority" not in short, "it went the long way"
+    assert len({short.pop("attach"), long.pop("attach")}) == 2
+    assert LEFT_OUT | short == long
+    assert wait == wait_too == {"op": "wait", "ids": [42], "attended": True}
+
+
+@pytest.mark.parametrize("words", [["--", "true"], ["-c", "4", "-m16G", "-t", "2h", "-q", "true"]])
+def test_what_loads_slowly_waits_until_the_request_is_sent(
+    spawn: Spawn, finish: Finish, over: None, words: list[str]
+) -> None:
+    result = finish(spawn("run", *words, program=_TELLING))
+    assert (result.code, result.err.splitlines()) == (7, ["", ""])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gres", "gpu", "--", "true"], ["--export", "PATH", "--", "true"],
+        ["--escape", "ab", "--", "true"], ["--escape", "-", "--", "true"],
+        ["-n", "", "--", "true"], ["-c", "many", "--", "true"], ["-o", "x", "--", "true"],
+        ["--"], [], ["--help"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_takes_more_is_left_to_the_whole_program(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, words: list[str]
+) -> None:
+    light = finish(spawn("run", *words, program=LIGHT_DRF))
+    assert all("priority" in each for each in daemon.requests if each["op"] == "submit")
+    assert light == finish(spawn("run", *words))
+
+
+def test_where_messages_could_not_be_printed_it_goes_the_long_way(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None
+) -> None:
+    finish(spawn("run", "--", "true", env={"PYTHONIOENCODING": "ascii"}, program=LIGHT_DRF))
+    assert "priority" in daemon.requests[0]
+
+
+def test_an_own_daemon_that_wants_a_signature_gets_one(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, refuse: Refuse
+) -> None:
+    """A daemon of the same user is not asked before; it refuses, and the job is submitted anew."""
+    daemon.replies["submit"] = [refuse("Refused", "not-signed", "sign it"), {"id": 42}]
+    daemon.replies["hello"] = {"key_socket": None}
+    assert finish(spawn("run", "--", "true", program=LIGHT_DRF)) == Result(7, "", "")
+    assert [each["op"] for each in daemon.requests] == ["submit", "hello", "submit", "wait"]
+
+
+def test_a_daemon_that_stays_away_is_reported(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon
+) -> None:
+    daemon.stop()
+    result = finish(spawn("run", "--", "true", program=LIGHT_DRF))
+    assert (result.code, result.out, result.err.count("\n")) == (69, "", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_answer_cancels_the_job(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, ended: MakeJob, number: int
+) -> None:
+    """While the daemon stores the job, drf loads what it needs later."""
+    is_signalled = threading.Event()
+    over = {"done": True, "ended": [ended("CANCELLED", 143)]}
+    daemon.replies = {
+        "submit": lambda request: is_signalled.wait(60) and {"id": 42},
+        "wait": lambda request: daemon.asked("cancel") and over,
+        "cancel": {"done": [42], "failed": []},
+    }
+    process = spawn("run", "--", "true", program=LIGHT_DRF)
+    daemon.asked("submit")
+    process.send_signal(number)
+    is_signalled.set()
+    assert finish(process) == Result(143, "", "")
+
+
+@pytest.mark.slow
+def test_what_is_needed_for_messages_is_loaded_while_the_job_runs(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, attached: Attached
+) -> None:
+    """The files of this release may be gone when the job ends."""
+    process = spawn("run", "-q", "--", "true", program=_UPGRADED)
+    daemon.asked("wait")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    Path(f"/proc/{process.pid}/cwd/gone").touch()
+    attached.end("TIMEOUT", 124, text="words")
+    assert finish(process) == Result(124, "", "drf: job 42 TIMEOUT: words\n")
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o755, False), (0o1777, False)])
+def test_the_socket_is_where_nobody_else_can_make_another(
+    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, tmp_path: Path,
+    mode: int, is_used: bool,
+) -> None:  # fmt: skip
+    own = tmp_path / "runtime"
+    own.mkdir()
+    own.chmod(mode)
+    env = {"XDG_RUNTIME_DIR": str(own)}
+    assert finish(spawn("run", "--", "true", env=env, program=LIGHT_DRF)) == Result(7, "", "")
+    assert daemon.requests[0]["attach"].startswith(f"{own}/drf-run-") == is_used
+    assert list(own.iterdir()) == []
+
+
+# -- profile -----------------------------------------------------------------------------------
+
+GIB = 1 << 30
+ADVICE = {"options": ["-c", "1", "-m", "384M", "-t", "1m"], "jobs": 1, "short_jobs": 0}
+NOW = {"expected_start_at": 1.0, "reason": None}
+LATER = {"expected_start_at": None, "reason": {"code": "LIMIT", "text": "no"}}
+
+
+def free(cores: float, memory: int) -> dict[str, Any]:
+    return {"free": {"cores": cores, "memory": memory, "read": 0, "write": 0, "gres": {}}}
+
+
+def report(advice: dict[str, Any] | None = None) -> dict[str, Any]:
+    used = {"cores": {"declared": 9, "used": 3_800_000}, "peak_max": 308 << 20}
+    return {"rows": [{"run_ms": 4000, "advice": advice, **used}]}
+
+
+def submits(*forecasts: Any) -> Callable[[Any], Any]:
+    """A daemon that answers dry runs with these, in turn."""
+    left = list(forecasts)
+    return lambda request: left.pop(0) if request.get("dry_run") else {"id": 42}
+
+
+@pytest.fixture
+def prepared(daemon: CannedDaemon, ended: MakeJob) -> CannedDaemon:
+    daemon.replies = {
+        "shares": free(9.5, 18 * GIB + 5),
+        "submit": submits(NOW),
+        "wait": {"done": True, "ended": [ended()]},
+        "report": report(ADVICE),
+    }
+    return daemon
+
+
+def test_profile_takes_all_that_is_free_and_says_what_would_have_fitted(
+    drf: Drf, prepared: CannedDaemon
+) -> None:
+    result = drf("profile", "--no-warnings", "--", "train", "a b")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == (
+        "drf: measured with 9 cores and 18G of memory\n"
+        "drf: it ran for 4s, with 0.95 cores on average and 308M of memory at its peak\n"
+        "drf: drf submit -c 1 -m 384M -t 1m -- train 'a b'\n"
+    )
+    asked = {"op": "report", "by": "job", "least": 1, "past": {"ids": [42]}}
+    assert prepared.asked("report") == [asked]
+
+
+@pytest.mark.parametrize(
+    ("words", "shares", "forecasts", "asked"),
+    [
+        ([], free(9.5, 18 * GIB), [NOW], [(9, 18 * GIB)] * 2),
+        ([], free(9.5, 18 * GIB), [None, LATER, NOW],
+         [(9, 18 * GIB), (4, 9 * GIB), (2, 4608 << 20), (2, 4608 << 20)]),
+        ([], free(0.2, 0), [NOW], [(1, GIB)]),
+        (["-m", "64M", "-t", "1h"], free(9.5, 18 * GIB), [LATER, NOW],
+         [(9, 64 << 20), (4, 64 << 20), (4, 64 << 20)]),
+    ],
+    ids=["all", "less until it would start now", "the least", "what is given is kept"],
+)  # fmt: skip
+def test_profile_takes_so_much(
+    drf: Drf, prepared: CannedDaemon, refuse: Refuse, words: list[str], shares: Message,
+    forecasts: list[Any], asked: list[tuple[float, int]],
+) -> None:  # fmt: skip
+    prepared.replies["shares"] = shares
+    prepared.replies["submit"] = submits(*(each or refuse(code="too-big") for each in forecasts))
+    drf("profile", *words, "--", "true")
+    sent = prepared.asked("submit")
+    demands = [each["demand"] for each in sent]
+    assert [(each["cores_milli"] / 1000, each["memory_bytes"]) for each in demands] == asked
+    assert {each.get("time_limit_s") for each in sent} == {3600 if words else None}
+
+
+@pytest.mark.parametrize(
+    ("status", "reported", "said"),
+    [
+        # Where there are no cgroups, use is only sampled.
+        (0, report(), "it was over before its use was measured; profile a run of some seconds"),
+        (3, report(), "it ended as FAILED: only a run that has done its work shows what it needs"),
+        (0, {"rows": []}, "it never ran"),
+        (0, report(ADVICE | {"short_jobs": 1}), "it was cut short: this is a guess, profile it"),
+        (0, report(ADVICE | {"cores_note": "used 1.6 of 8 cores"}), "it used 1.6 of 8 cores\ndrf"),
+        (0, report(ADVICE), "drf submit -c 1 -m 384M -t 1m -- (the same command)"),
+    ],
+)
+def test_profile_says_what_a_run_teaches(
+    drf: Drf, prepared: CannedDaemon, ended: MakeJob, status: int, reported: Message, said: str
+) -> None:
+    over = ended("FAILED" if status else "COMPLETED", status=status)
+    prepared.replies |= {"wait": {"done": True, "ended": [over]}, "report": reported}
+    result = drf("profile", "--", "sh", "-c", "a\nb\x1b")
+    assert (result.code, f"drf: {said}" in result.err) == (status, True)
+
+
+# -- exec --------------------------------------------------------------------------------------
+
+
+def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    """The user would sign it, whichever job the controller would like it to run in."""
+    daemon.replies = {"show": {"job": job(id=43, state="RUNNING")}}
+    result = drf("exec", "42", "--", "true")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "drf: the daemon answered about job 43, not 42\n"
+    assert [each["op"] for each in daemon.requests] == ["show"]
