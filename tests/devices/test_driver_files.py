@@ -61,6 +61,7 @@ def test_nothing_is_started_to_read_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert read_each([]) == {}
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_waited_for_once(
     tmp_path: Path, hanging: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_driver_that_hangs_is_waited_for_once(
     assert len(hanging) == 1
 
 
+@pytest.mark.slow
 def test_a_driver_that_has_come_back_is_asked_again(
     tmp_path: Path, hanging: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -89,6 +91,7 @@ def test_a_driver_that_has_come_back_is_asked_again(
     assert len(hanging) == 2
 
 
+@pytest.mark.slow
 def test_gpus_that_are_known_need_no_answer(
     tmp_path: Path, hanging: list[subprocess.Popen[bytes]]
 ) -> None:

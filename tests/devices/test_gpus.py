@@ -126,6 +126,7 @@ def test_a_machine_without_a_gpu_has_none(machine: str, tmp_path: Path) -> None:
     assert find_gpus(unfold(machine, tmp_path)) == ()
 
 
+@pytest.mark.slow
 def test_no_two_whole_gpus_share_a_node(tmp_path: Path) -> None:
     """Else hiding one would take the other from its job."""
     for machine in names():

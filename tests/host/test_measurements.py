@@ -215,6 +215,7 @@ def runner() -> Iterator[int]:
             os.killpg(process.pid, 9)
 
 
+@pytest.mark.slow
 def test_the_processes_below_a_runner_are_measured_and_the_runner_is_not() -> None:
     with runner() as pid:
         sample = sample_processes(pid, 5.0)
@@ -462,6 +463,7 @@ def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting() -> None:
     assert both == pytest.approx([125 + 1250, 7000, 100])
 
 
+@pytest.mark.slow
 def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_children(
     tmp_path: Path,
 ) -> None:
@@ -493,6 +495,7 @@ def test_a_niced_process_that_is_new_counts_as_a_whole_and_a_hidden_one_without_
     assert niced_between({1: inf}, {1: 3.0}) == 0
 
 
+@pytest.mark.slow
 def test_memory_that_a_process_takes_is_in_use_and_page_cache_is_not(tmp_path: Path) -> None:
     """Others use the machine too: half of it must be seen, and they may give some back."""
     size, seen = 768 << 20, list[int]()

@@ -98,6 +98,7 @@ def test_a_prefix_is_remembered(tmp_path: Path) -> None:
     assert again.stdout == "note: nothing has changed since the last installation\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["install", "uninstall"])
 def test_the_running_system_is_for_root_with_systemd(command: str) -> None:
     if os.path.isdir("/run/systemd/system") and os.getuid() == 0:
@@ -128,6 +129,7 @@ def test_an_interrupt_is_one_line_and_no_traceback(
     )
 
 
+@pytest.mark.slow
 def test_an_interrupt_reaches_a_program_that_a_step_waits_for(tmp_path: Path) -> None:
     """By a real signal, to a real process."""
     program = (

@@ -106,6 +106,7 @@ def fetched(door: Door) -> bytes | None:
     return found[0] if found else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uids", [[61001] * 400, list(range(100000, 100400))])
 def test_a_user_of_whom_the_directory_says_nothing_keeps_no_other_waiting(
     doors: list[Door], tmp_path: Path, uids: list[int]
@@ -151,6 +152,7 @@ def test_a_uid_that_is_given_to_somebody_else_gets_their_key_at_once(
     assert fetched(doors[0]) == b"hopper".ljust(32, b".")
 
 
+@pytest.mark.slow
 def test_a_descriptor_that_a_caller_sends_keeps_nobody_waiting(
     doors: list[Door], tmp_path: Path
 ) -> None:

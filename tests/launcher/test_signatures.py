@@ -193,6 +193,7 @@ def test_without_keys_everything_is_taken_from_the_controller() -> None:
     os.close(fd)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: controller and launcher are one user")
 def test_a_launch_does_not_wait_for_the_payload_of_another(
     make_launcher: MakeLauncher, work: Path
@@ -212,6 +213,7 @@ def test_a_launch_does_not_wait_for_the_payload_of_another(
     assert controller.list()[-1]["known"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: controller and launcher are one user")
 @pytest.mark.parametrize("command", seeds(["kill", "terminate", "remove"], quick=1))
 def test_a_launch_that_is_called_off_while_it_is_looked_at_never_comes(

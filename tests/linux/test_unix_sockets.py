@@ -86,6 +86,7 @@ def test_the_directory_of_a_long_path_need_only_be_entered(short: Path) -> None:
             path.parent.chmod(0o700)
 
 
+@pytest.mark.slow
 def test_who_is_not_answered_is_not_kept_for_ever(short: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind(str(short / "s"))

@@ -13,6 +13,7 @@ import pytest
 from drfd.payload.signature import KEY_BYTES, fetch_key
 
 
+@pytest.mark.slow
 def test_who_comes_to_a_crowded_door_waits_in_line(tmp_path: Path) -> None:
     """It was turned away at once, as often as it asked: with a few processes that wait at the door
     all the time one user kept all others from submitting."""

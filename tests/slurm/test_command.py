@@ -184,6 +184,7 @@ def test_without_slurm_there_is_nothing_to_compare(
     assert "there is no scontrol on this machine" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_slurmctld_that_hangs_is_said_to_be_away(
     scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

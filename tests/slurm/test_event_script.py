@@ -55,6 +55,7 @@ def test_it_does_not_fail_where_nobody_listens(tmp_path: Path) -> None:
     run(tmp_path / "nobody", STARTED)
 
 
+@pytest.mark.slow
 def test_it_does_not_wait_long_for_a_listener_that_does_not_read(tmp_path: Path) -> None:
     place = tmp_path / "socket"
     with ExitStack() as stack:

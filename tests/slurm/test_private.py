@@ -17,6 +17,7 @@ from slurm_cluster import missing, processes_of
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm"),
 ]
 

@@ -20,6 +20,7 @@ from slurm_cluster import Cluster, missing
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm"),
 ]
 

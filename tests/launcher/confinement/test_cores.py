@@ -478,6 +478,7 @@ class Life(RuleBasedStateMachine):
             assert self.kernel.cpus(key) == ALL - taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_v1", [True, False], ids=["v1", "v2"])
 def test_whatever_happens_every_cpu_is_one_jobs_or_everybodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_v1: bool

@@ -55,6 +55,7 @@ def test_a_users_manager_is_found_where_nobody_says_it_is(
     assert USERS.show("--property=A") == {"A": "/elsewhere"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [

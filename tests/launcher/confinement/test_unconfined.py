@@ -138,6 +138,7 @@ def cpus_of_jobs(*cores_milli: int) -> list[list[int]]:
     return [list(cpus) for cpus in json.loads(done.stdout)]
 
 
+@pytest.mark.slow
 def test_a_job_gets_as_many_cpus_as_it_declares_rounded_up() -> None:
     here = len(os.sched_getaffinity(0))
     asked = [1, 500, 1000, 1001, 2000, 2500]
@@ -153,12 +154,14 @@ def test_a_job_that_declares_no_cores_runs_all_the_same() -> None:
     assert [len(cpus) for cpus in cpus_of_jobs(0)] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
 def test_neighbours_start_on_different_cpus() -> None:
     first, second = cpus_of_jobs(1000, 1000)
     assert first != second
 
 
+@pytest.mark.slow
 def test_processes_are_limited_above_what_the_user_runs_already(start: Start) -> None:
     """Others of the user's processes may come and go meanwhile; a hundred do not."""
     code = """
@@ -203,6 +206,7 @@ def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(
     until("a life of both", lambda: [state_of(pid) for pid in jobs] == ["S", "S"])
 
 
+@pytest.mark.slow
 def test_a_job_that_forks_all_the_time_is_frozen_whole(
     start: Start, tmp_path: Path, place: Unconfined
 ) -> None:
@@ -242,6 +246,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_what_is_said_to_be_frozen_stands_still_however_it_forks(
     start: Start, tmp_path: Path, place: Unconfined
 ) -> None:
@@ -276,6 +281,7 @@ open("gone-on", "w").close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [0, 1])
 def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
     start: Start, tmp_path: Path, place: Unconfined, threads: int
@@ -296,6 +302,7 @@ def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
     os.close(fifo)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_awake", [False, True])
 def test_who_cannot_be_interrupted_stands_still_only_as_long_as_nobody_in_it_wakes(
     start: Start, monkeypatch: pytest.MonkeyPatch, place: Unconfined, is_awake: bool

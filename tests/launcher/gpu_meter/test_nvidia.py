@@ -125,6 +125,7 @@ def test_an_older_driver_tells_by_its_older_functions(nvml: Nvml, measure: Measu
     assert line(measure())["gpus"] == [gpu(memory_used=1400, processes=[] if _OURS else None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [LOST, UNKNOWN])
 def test_a_gpu_that_is_lost_keeps_its_name_and_leaves_the_others_measured(
     nvml: Nvml, measure: Measure, code: int
@@ -165,6 +166,7 @@ def test_the_slices_of_a_divided_gpu_stand_in_its_place(nvml: Nvml, measure: Mea
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["start", "later"])
 def test_a_driver_that_was_replaced_ends_the_process_which_says_so(
     nvml: Nvml, measure: Measure, where: str

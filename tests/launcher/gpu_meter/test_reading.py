@@ -87,6 +87,7 @@ def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessR
     return [{"pid": pid, **usual, **changes} for pid in pids]  # type: ignore[typeddict-item]
 
 
+@pytest.mark.slow
 def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
     """The flood is summed up by its jobs, and its largest processes are named."""
     flood = used_by(1001, range(1000, 9000), "/job-1-1") + used_by(1001, range(9000, 9999), "/b")
@@ -104,6 +105,7 @@ def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
         assert (sum(own), len(own) < 260) == (memory, True)
 
 
+@pytest.mark.slow
 def test_a_flood_of_cgroups_leaves_out_what_is_small() -> None:
     flood = [
         each for number in range(5000)
@@ -117,6 +119,7 @@ def test_a_flood_of_cgroups_leaves_out_what_is_small() -> None:
     assert [each["memory"] for each in shown[:-1]] == [*range(4999, 4999 - 256, -1)]
 
 
+@pytest.mark.slow
 def test_where_nothing_else_fits_the_line_leaves_out_the_processes() -> None:
     many = [each for uid in range(10_000) for each in used_by(uid, range(uid, uid + 1), "/a")]
     line = encode([gpu(processes=many), gpu(processes=[])])

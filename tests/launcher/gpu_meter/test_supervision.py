@@ -119,6 +119,7 @@ def test_nothing_runs_until_it_is_wanted(stage: Stage) -> None:
     assert (stage.pids, stage.meters.pause_s()) == ([], None)
 
 
+@pytest.mark.slow
 def test_a_silent_process_is_killed_and_replaced(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,6 +160,7 @@ def test_the_last_line_of_a_process_that_ends_is_reported(stage: Stage) -> None:
     assert stage.reports[0]["line"] == '{"gpus":[],"why":"no driver"}'
 
 
+@pytest.mark.slow
 def test_a_flood_of_lines_costs_one_report_a_second(stage: Stage) -> None:
     def flood(into: int) -> None:
         while True:
@@ -172,6 +174,7 @@ def test_a_flood_of_lines_costs_one_report_a_second(stage: Stage) -> None:
     assert len(stage.pids) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_cannot_be_killed_are_left_and_no_more_than_three(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +192,7 @@ def test_processes_that_cannot_be_killed_are_left_and_no_more_than_three(
     stage.run_until(lambda: len(stage.pids) == 4)
 
 
+@pytest.mark.slow
 def test_when_it_is_turned_off_reports_end_at_once_and_the_process_a_while_later(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

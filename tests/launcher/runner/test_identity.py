@@ -237,6 +237,7 @@ else: print(json.dumps(os.getresuid()))
 """
 
 
+@pytest.mark.slow
 @as_root
 def test_where_capabilities_outlive_root_nobody_becomes_anybody() -> None:
     no_set_uid_fix_up = 1 << 2
@@ -244,6 +245,7 @@ def test_where_capabilities_outlive_root_nobody_becomes_anybody() -> None:
     assert said == "root's rights could be had back after they were dropped"
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("bits", [1 << 4, -1], ids=["kept, but not in use", "not told"])
 def test_rights_that_cannot_be_had_back_are_in_nobodys_way(bits: int) -> None:

@@ -83,6 +83,7 @@ print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))
     assert run(code) == [200, 200]
 
 
+@pytest.mark.slow
 def test_until_exec_there_is_no_core_and_then_what_jobs_have() -> None:
     code = """
 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]

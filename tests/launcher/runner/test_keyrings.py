@@ -10,6 +10,7 @@ import pytest
 
 from launcher.rig import python
 
+pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become anybody")
 
 #: `refuse` has keyctl fail from then on, as a container's filter does.

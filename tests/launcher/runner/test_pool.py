@@ -125,6 +125,7 @@ def test_a_process_that_is_gone_already_is_not_watched(start: Start, watch: Watc
     assert KEY not in watch.runners
 
 
+@pytest.mark.slow
 def test_a_runner_of_an_earlier_launcher_is_found_and_its_end_is_seen(
     driver: Driver, files: AttemptFiles, watch: Watch, work: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
 # -- in a runner ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @filters
 def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
     driver: Driver, files: AttemptFiles, work: Path
@@ -191,6 +192,7 @@ def test_a_runner_has_few_rights_from_the_start(
     files.over()
 
 
+@pytest.mark.slow
 def test_a_short_job_leaves_its_runner_for_the_next_and_a_long_one_does_not(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:

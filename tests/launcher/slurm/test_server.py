@@ -28,6 +28,7 @@ from slurm_cluster import missing
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 

@@ -71,12 +71,14 @@ def test_a_tree_deeper_than_any_path_or_stack_is_deleted(tree: Path) -> None:
     assert not tree.exists()
 
 
+@pytest.mark.slow
 def test_many_files_are_deleted(tree: Path) -> None:
     for number in range(5000):
         (tree / f"{number}").touch()
     assert remove(tree)
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_left_for_another_time(tree: Path) -> None:
     for number in range(100):
         (tree / f"{number}").mkdir()

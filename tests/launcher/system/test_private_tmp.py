@@ -177,6 +177,7 @@ def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(
     assert names(home) == []
 
 
+@pytest.mark.slow
 @alone
 def test_who_stops_what_cleans_up_keeps_others_waiting_for_one_turn(
     loop: Loop, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

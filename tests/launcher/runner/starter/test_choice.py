@@ -18,6 +18,7 @@ from drfd.launcher.runner.starter.forked import Forked
 from drfd.launcher.runner.starter.sources import HERE, SOURCES, compile_starter
 from starters import VARIABLE
 
+pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
 
 

@@ -15,6 +15,7 @@ from starters import COMPILED, WAYS
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.slow,
     pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount"),
 ]
 

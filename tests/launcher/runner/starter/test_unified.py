@@ -23,7 +23,7 @@ from launcher.rig import (
 )
 from unified_cgroup import empty_cgroup
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 @pytest.fixture
