@@ -1,17 +1,22 @@
 """Device nodes hidden from cgroups: by the kernel where this machine has it and we are root, and
-what is said where it cannot be."""
+what is said where it cannot be; the program that refuses devices also in a small interpreter."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterator
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
-from drfd.devices.nodes import DeviceNode
+from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.launcher.confinement import device_hiding
 from drfd.launcher.confinement.cgroup_files import find_own, find_unified
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
@@ -34,13 +39,12 @@ GPUS = [DeviceNode("c", 195, minor) for minor in range(100)]
 BPF_F_ALLOW_OVERRIDE = 1
 
 
-def outcome(path: str, file: Path) -> str:
-    """What becomes of an open in a process that has entered a cgroup by this file."""
-    pid = os.fork()
+def forked(deed: Callable[[], object], fork: Callable[[], int] = os.fork) -> str:
+    """What becomes of the deed in a process of its own."""
+    pid = fork()
     if pid == 0:
         try:
-            file.write_text("0")
-            os.close(os.open(path, os.O_RDONLY))
+            deed()
             os._exit(0)
         except OSError as error:
             os._exit(error.errno or 255)
@@ -48,6 +52,16 @@ def outcome(path: str, file: Path) -> str:
             os._exit(254)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return errno.errorcode.get(code, f"exit {code}") if code else "ok"
+
+
+def outcome(path: str, file: Path) -> str:
+    """What becomes of an open in a process that has entered a cgroup by this file."""
+
+    def enter_and_open() -> None:
+        file.write_text("0")
+        os.close(os.open(path, os.O_RDONLY))
+
+    return forked(enter_and_open)
 
 
 # -- version 2 ------------------------------------------------------------------------------
@@ -161,15 +175,12 @@ def test_a_process_that_was_forked_loads_programs_of_its_own(
     """It has closed the descriptors of the launcher, whose numbers may be taken."""
     first, second = make_job(group), make_job(group, "job-42-1")
     by_bpf.hide(str(first), frozenset({FULL}))
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.closerange(3, 1000)
-            by_bpf.hide(str(second), frozenset({FULL}))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def hide() -> None:
+        os.closerange(3, 1000)
+        by_bpf.hide(str(second), frozenset({FULL}))
+
+    assert forked(hide) == "ok"
     assert outcome("/dev/full", second / "cgroup.procs") == "EPERM"
 
 
@@ -179,26 +190,15 @@ def test_devices_stay_hidden_when_the_process_that_hid_them_is_gone(
 ) -> None:
     """Also from root, who cannot make another node of the same number either."""
     job = make_job(group)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            by_bpf.hide(str(job), frozenset({ZERO}))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert forked(lambda: by_bpf.hide(str(job), frozenset({ZERO}))) == "ok"
     assert outcome("/dev/zero", job / "cgroup.procs") == "EPERM"
-    pid = os.fork()
-    if pid == 0:
-        try:
-            (job / "cgroup.procs").write_text("0")
-            os.mknod(tmp_path / "full", 0o600 | stat.S_IFCHR, os.makedev(1, 7))
-            os.mknod(tmp_path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
-        except PermissionError:
-            os._exit(3)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+
+    def make_others() -> None:
+        (job / "cgroup.procs").write_text("0")
+        os.mknod(tmp_path / "full", 0o600 | stat.S_IFCHR, os.makedev(1, 7))
+        os.mknod(tmp_path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+
+    assert forked(make_others) == "EPERM"
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
@@ -211,21 +211,15 @@ def test_an_attempt_begins_with_its_devices_hidden(
     place = CgroupV2(str(group.parent), group.name, frozenset({"cpu"}), lambda: None)
     place.create(KEY, LIMITS, Devices(hidden=frozenset({FULL})))
     place.create(OTHER_KEY, LIMITS, Devices())
-    codes = []
-    for key in (KEY, OTHER_KEY):
-        pid = place.fork(key)
-        if pid == 0:
-            try:
-                place.enter(key, LIMITS, 0)
-                os.close(os.open("/dev/full", os.O_RDONLY))
-                os._exit(0)
-            except OSError as error:
-                os._exit(error.errno or 255)
-            finally:
-                os._exit(255)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def begin(key: tuple[int, int]) -> None:
+        place.enter(key, LIMITS, 0)
+        os.close(os.open("/dev/full", os.O_RDONLY))
+
+    keys = (KEY, OTHER_KEY)
+    found = [forked(partial(begin, key), partial(place.fork, key)) for key in keys]
     fd = os.open(group / "job-42-1", os.O_RDONLY)
-    assert (codes, syscalls.device_programs(fd)) == ([errno.EPERM, 0], (0, ()))
+    assert (found, syscalls.device_programs(fd)) == (["EPERM", "ok"], (0, ()))
     os.close(fd)
     assert [place.remove(key) for key in (KEY, OTHER_KEY)] == [True, True]
 
@@ -246,23 +240,17 @@ def test_nobodys_refusal_is_lifted(
 
 
 @has_bpf
-def test_below_a_program_that_admits_no_other_it_is_said_that_nothing_can_be_hidden(
-    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attach(group, 0, ZERO, monkeypatch)
-    how, said = by_bpf.hiding()
-    assert (how, "without BPF_F_ALLOW_MULTI" in said) == ("none", True)
-
-
-@has_bpf
 def test_a_program_that_comes_later_and_admits_no_other_is_named(
     group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And below it nothing can be hidden, which is said."""
     assert by_bpf.hiding()[0] == "bpf"
     attach(group, 0, ZERO, monkeypatch)
     with pytest.raises(LimitFailed) as raised:
         by_bpf.hide(str(make_job(group)), frozenset({FULL}))
     assert str(raised.value).startswith(f"{group} has a device program that was attached without")
+    how, said = HiddenByBpf(str(group.parent), group.name).hiding()
+    assert (how, "without BPF_F_ALLOW_MULTI" in said) == ("none", True)
 
 
 @has_bpf
@@ -480,3 +468,79 @@ def test_our_own_cgroup_is_found_below_what_is_mounted(
 def test_what_another_process_has_mounted_or_joined_is_not_ours() -> None:
     assert find_own("", "3:devices:/\n", "devices") is None
     assert find_own(MOUNT.format(root="/"), "3:memory:/\n", "devices") is None
+
+
+# -- the program, run by an interpreter of the operations that it uses --------------------
+
+
+NODES = some.builds(
+    DeviceNode,
+    kind=some.sampled_from([BLOCK, CHARACTER]),
+    major=some.one_of(some.integers(0, 3), some.integers(0, (1 << 12) - 1)),
+    minor=some.one_of(some.integers(0, 3), some.integers(0, (1 << 20) - 1)),
+)
+#: As the kernel names them: mknod, read, write, and combinations.
+ACCESSES = some.integers(1, 7)
+GPU = DeviceNode(CHARACTER, 195, 0)
+
+
+def run(program: bytes, node: DeviceNode, access: int) -> int:
+    """What the program returns for this access. What it does not use is not known here."""
+    kind = {BLOCK: 1, CHARACTER: 2}[node.kind]
+    context = struct.pack("=III", access << 16 | kind, node.major, node.minor)
+    registers: dict[int, int] = {1: 0}
+    at = 0
+    while True:
+        code, both, offset, value = struct.unpack_from("=BBhi", program, 8 * at)
+        low, high = both & 15, both >> 4
+        target, source = (low, high) if sys.byteorder == "little" else (high, low)
+        at += 1
+        match code:
+            case 0x61:
+                assert source == 1, "only the context can be read"
+                registers[target] = struct.unpack_from("=I", context, offset)[0]
+            case 0x54:
+                registers[target] = registers[target] & value & 0xFFFFFFFF
+            case 0x55:
+                assert offset >= 0, "the verifier wants an end"
+                at += offset if registers[target] != value else 0
+            case 0xB7:
+                registers[target] = value
+            case 0x95:
+                return registers[0]
+            case _:
+                raise AssertionError(f"operation {code:#x}")
+
+
+def length(program: bytes) -> int:
+    return len(program) // 8
+
+
+@given(hidden=some.frozensets(NODES, max_size=8), other=NODES, access=ACCESSES)
+def test_exactly_the_listed_devices_are_refused_whatever_the_access(
+    hidden: frozenset[DeviceNode], other: DeviceNode, access: int
+) -> None:
+    program = device_program(hidden)
+    refused = {node for node in {*hidden, other} if run(program, node, access) == 0}
+    assert refused == hidden
+    assert run(program, other, access) in (0, 1)
+
+
+@given(hidden=some.lists(NODES, max_size=8))
+def test_the_program_depends_on_the_set_alone(hidden: list[DeviceNode]) -> None:
+    """So that one loaded program serves all jobs from which the same devices are hidden."""
+    program = device_program(hidden)
+    assert program == device_program([*reversed(hidden), *hidden])
+    assert length(program) == 4 + 5 * len(set(hidden)) + 2
+
+
+def test_the_other_kind_and_the_other_numbers_of_a_device_are_others() -> None:
+    program = device_program([GPU])
+    near = [GPU._replace(kind=BLOCK), GPU._replace(major=1), GPU._replace(minor=1)]
+    assert [run(program, node, 7) for node in (GPU, *near)] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("numbers", [(-1, 0), (0, -1), (1 << 12, 0), (0, 1 << 20)])
+def test_numbers_that_no_device_has_are_refused(numbers: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"^no device has the numbers {numbers[0]}:{numbers[1]}$"):
+        device_program([DeviceNode(CHARACTER, *numbers)])

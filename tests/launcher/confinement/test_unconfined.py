@@ -1,14 +1,20 @@
-"""Without cgroups: a job's processes are those below its runner, or of its session."""
+"""Without cgroups, a job's processes are those below its runner, or of its session; and what bounds
+processes everywhere: how long is waited for them, who traces them, how many there may be."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import resource
 import shlex
 import signal
 import subprocess
+import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +23,22 @@ import pytest
 
 from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.confinement import cgroup_files
+from drfd.launcher.confinement.bounds import (
+    LauncherBounds,
+    ProcessBounds,
+    kernel_limit,
+    launcher_bounds,
+    process_bounds,
+)
+from drfd.launcher.confinement.cgroup_files import ancestors
 from drfd.launcher.confinement.interface import Devices, LimitFailed
+from drfd.launcher.confinement.processes import FreezeWaitBudget, end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import NO_SHARE, AttemptLimits
+from drfd.launcher.protocol import NO_SHARE, AttemptLimits, LaunchOrder
 from drfd.launcher.system import process
 from drfd.launcher.system.process import Relative
-from launcher.rig import WAIT_S, Start, lives, pid_in, python, state_of, until
+from launcher.rig import WAIT_S, MakeLauncher, Start, lives, order, pid_in, python, state_of, until
 
 KEY = (1, 1)
 CREATED = {"uid": os.getuid(), "boot_id": process.boot_id(), "cgroup": None}
@@ -66,47 +82,28 @@ def place() -> Unconfined:
     return Unconfined("cgroups are off")
 
 
-def test_it_enforces_nothing_but_processes_and_says_why(place: Unconfined) -> None:
-    controls = place.controls()
-    kinds = {name: text.split(":")[0] for name, text in controls.items()}
-    assert kinds == {
-        "cores": "measured",
-        "memory": "measured",
-        "read": "measured",
-        "write": "measured",
+def test_it_says_what_is_left_of_each_limit_and_why(place: Unconfined) -> None:
+    controls, cores = place.controls(), place.cores()
+    assert {name: text.split(":")[0] for name, text in (controls | cores).items()} == {
+        **dict.fromkeys(("cores", "memory", "read", "write"), "measured"),
         "processes": "enforced",
-    }
-    assert all("cgroups are off" in controls[name] for name in kinds if name != "processes")
-
-
-def test_of_each_way_to_give_cores_it_says_what_is_left_of_it(place: Unconfined) -> None:
-    said = {mode: text.split(":")[0] for mode, text in place.cores().items()}
-    assert said == {
-        "quota": "measured",
         "weight": "not controlled",
-        "pin": "measured",
-        "share": "measured",
+        **dict.fromkeys(("quota", "pin", "share"), "measured"),
     }
-    assert all(text.endswith("cgroups are off") for text in place.cores().values())
+    said = [*cores.values(), *(controls[name] for name in controls if name != "processes")]
+    assert all("cgroups are off" in text for text in said)
+    assert f"; {NO_SHARE}: " in cores["share"]
+    assert place.hiding() == ("none", "devices cannot be hidden from jobs: cgroups are off")
 
 
-def test_it_lends_nothing_and_says_why(place: Unconfined) -> None:
-    assert place.lendable() == ()
-    assert f"; {NO_SHARE}: " in place.cores()["share"]
-    with pytest.raises(LimitFailed, match="nothing can be lent: cgroups are off"):
-        place.lend(KEY, 2000, ())
-
-
-def test_there_is_no_cgroup_to_look_into_or_to_remove(place: Unconfined) -> None:
+def test_nothing_is_made_lent_or_hidden(place: Unconfined) -> None:
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
     assert (place.oom_descriptor(KEY), place.oom_kills(KEY)) == (None, (False, False))
-    assert (place.remove(KEY), place.leftovers()) == (True, [])
+    assert (place.remove(KEY), place.leftovers(), place.lendable()) == (True, [], ())
     place.close()
-
-
-def test_a_job_that_must_not_see_a_device_does_not_start(place: Unconfined) -> None:
-    assert place.hiding() == ("none", "devices cannot be hidden from jobs: cgroups are off")
+    with pytest.raises(LimitFailed, match="nothing can be lent: cgroups are off"):
+        place.lend(KEY, 2000, ())
     with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
         place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
 
@@ -139,26 +136,13 @@ def cpus_of_jobs(*cores_milli: int) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_a_job_gets_as_many_cpus_as_it_declares_rounded_up() -> None:
-    here = len(os.sched_getaffinity(0))
-    asked = [1, 500, 1000, 1001, 2000, 2500]
-    found = [len(cpus) for cpus in cpus_of_jobs(*asked)]
-    assert found == [min(wanted, here) for wanted in (1, 1, 1, 2, 2, 3)]
-
-
-def test_a_job_that_declares_more_cpus_than_there_are_gets_all() -> None:
-    assert cpus_of_jobs(1_000_000) == [sorted(os.sched_getaffinity(0))]
-
-
-def test_a_job_that_declares_no_cores_runs_all_the_same() -> None:
-    assert [len(cpus) for cpus in cpus_of_jobs(0)] == [1]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
-def test_neighbours_start_on_different_cpus() -> None:
+def test_a_job_gets_as_many_cpus_as_it_declares_rounded_up_and_neighbours_others() -> None:
+    here = sorted(os.sched_getaffinity(0))
+    found = cpus_of_jobs(0, 1, 500, 1000, 1001, 2000, 2500, 1_000_000)
+    assert [len(cpus) for cpus in found[:-1]] == [min(n, len(here)) for n in (1, 1, 1, 1, 2, 2, 3)]
+    assert found[-1] == here
     first, second = cpus_of_jobs(1000, 1000)
-    assert first != second
+    assert first != second or len(here) < 2
 
 
 @pytest.mark.slow
@@ -469,3 +453,242 @@ def test_a_session_that_is_younger_than_the_job_is_somebody_elses(
     place.signal(KEY, attempt, signal.SIGTERM)
     assert place.kill_pass(KEY, attempt)
     assert lives(other.pid)
+
+
+# -- waiting for processes takes a bounded share of the launcher's time -------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 50.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def wait(patience: FreezeWaitBudget, clock: Clock, needs_s: float) -> float:
+    """How long was waited for something that takes so long."""
+    begin_s = clock.now_s
+    with patience.wait() as until_mono_s:
+        clock.now_s = min(until_mono_s, clock.now_s + needs_s)
+    return clock.now_s - begin_s
+
+
+def test_what_is_quick_is_always_waited_for() -> None:
+    clock = Clock()
+    patience = FreezeWaitBudget(clock)
+    assert [wait(patience, clock, 0.0005) for _ in range(1000)] == pytest.approx([0.0005] * 1000)
+
+
+def test_one_that_is_slow_now_and_then_is_waited_for() -> None:
+    clock = Clock()
+    patience = FreezeWaitBudget(clock)
+    for _ in range(5):
+        assert wait(patience, clock, 9.0) == pytest.approx(0.05)
+        clock.now_s += 1.0
+
+
+def test_many_that_never_stand_still_take_a_small_part_of_the_time() -> None:
+    """Twenty of them, each looked at ten times a second."""
+    clock = Clock()
+    patience = FreezeWaitBudget(clock)
+    begin_s, waited_s = clock.now_s, 0.0
+    while clock.now_s < begin_s + 60:
+        waited_s += sum(wait(patience, clock, 9.0) for _ in range(20))
+        clock.now_s += 0.1
+    # A millisecond each is theirs in any case.
+    rounds = (60 - waited_s) / 0.1
+    assert waited_s <= 0.05 + 0.05 * 60 + rounds * 20 * 0.001
+    assert waited_s < 60 / 4
+
+
+def test_a_pause_is_not_saved_up_for_ever() -> None:
+    clock = Clock()
+    patience = FreezeWaitBudget(clock)
+    clock.now_s += 10_000.0
+    assert wait(patience, clock, 9.0) == pytest.approx(0.05)
+    assert wait(patience, clock, 9.0) == pytest.approx(0.0025, abs=0.002)
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")
+
+#: Nobody's account, in nobody's range of subordinate uids.
+MINE, OTHERS = 64_321, 64_322
+SEIZE = 0x4206
+#: Becomes the uid of its first argument and traces the process of its second.
+TRACE = """
+import ctypes, os, sys, time
+uid, pid = map(int, sys.argv[1:])
+os.setgroups([])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0
+print("traced", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def victim() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"], user=MINE, group=MINE, extra_groups=[]) as sleep:
+        yield sleep.pid
+        sleep.kill()
+
+
+def traced_by(uid: int, pid: int) -> subprocess.Popen[bytes]:
+    tracer = subprocess.Popen(
+        [sys.executable, "-I", "-c", TRACE, str(uid), str(pid)], stdout=subprocess.PIPE
+    )
+    assert tracer.stdout is not None
+    assert tracer.stdout.readline() == b"traced\n"
+    return tracer
+
+
+def end(tracer: subprocess.Popen[bytes]) -> None:
+    tracer.kill()
+    tracer.communicate()
+
+
+@as_root
+def test_the_users_own_is_ended(victim: int) -> None:
+    tracer = traced_by(MINE, victim)
+    assert process.tracers(victim) == {tracer.pid}
+    assert end_tracers([victim], MINE) == [tracer.pid]
+    assert tracer.wait(60) == -signal.SIGKILL
+    end(tracer)
+    assert end_tracers([victim], MINE) == []
+
+
+@as_root
+@pytest.mark.parametrize(("of", "job_of"), [(0, MINE), (MINE, OTHERS), (MINE, 0), (MINE, None)])
+def test_nobody_elses_is(victim: int, of: int, job_of: int | None) -> None:
+    """An administrator's, above all."""
+    tracer = traced_by(of, victim)
+    assert end_tracers([victim], job_of) == []
+    assert tracer.poll() is None
+    end(tracer)
+
+
+@as_root
+def test_processes_that_are_gone_or_not_traced_are_passed_over(victim: int) -> None:
+    assert end_tracers([victim, 1 << 22], MINE) == []
+
+
+# -- how many processes there may be ------------------------------------------------------
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("limit", "total", "per_user", "found"),
+    [
+        (32768, None, None, ProcessBounds(28672, 14336)),
+        (4 << 20, None, None, ProcessBounds(3670016, 1835008)),
+        (2000, None, None, ProcessBounds(1488, 744)),
+        (100, None, None, ProcessBounds(50, 25)),
+        (32768, 1000, None, ProcessBounds(1000, 500)),
+        (32768, 1000, 900, ProcessBounds(1000, 900)),
+        (32768, 1000, 5000, ProcessBounds(1000, 1000)),
+        (32768, 10**9, 10**9, ProcessBounds(28672, 28672)),
+        (1, None, None, ProcessBounds(1, 1)),
+    ],
+)
+def test_jobs_leave_an_eighth_of_all_processes_to_the_system(
+    limit: int, total: int | None, per_user: int | None, found: ProcessBounds
+) -> None:
+    """Eight jobs, each within its own limit, could use up all of the kernel's."""
+    assert process_bounds(limit, total, per_user) == found
+
+
+def test_the_launcher_takes_what_its_descriptors_and_processes_allow() -> None:
+    assert launcher_bounds(1024, 32768) == LauncherBounds(running=320, notifiers=80, known=1280)
+    assert launcher_bounds(1 << 20, 32768) == LauncherBounds(
+        running=8192, notifiers=256, known=32768
+    )
+    assert launcher_bounds(1 << 20, 4 << 20) == LauncherBounds(
+        running=20_000, notifiers=256, known=80_000
+    )
+    assert launcher_bounds(10, 10) == LauncherBounds(running=1, notifiers=1, known=4)
+
+
+def test_the_limits_of_all_cgroups_around_count(tmp_path: Path) -> None:
+    (tmp_path / "drfd").mkdir()
+    assert ancestors(str(tmp_path), "drfd/system") == [str(tmp_path), str(tmp_path / "drfd")]
+    whole = kernel_limit(ancestors(str(tmp_path), "drfd/system"))
+    (tmp_path / "pids.max").write_text("max\n")
+    (tmp_path / "drfd" / "pids.max").write_text("77\n")
+    assert kernel_limit(ancestors(str(tmp_path), "drfd/system")) == 77 < whole
+    cgroup_files.limit_processes(str(tmp_path / "drfd"), 12)
+    assert (tmp_path / "drfd" / "pids.max").read_text() == "12"
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.slow
+def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(
+    make_launcher: MakeLauncher, work: Path
+) -> None:
+    """The root process forked for whatever it was told to start, until root had no more."""
+    launcher = make_launcher()
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))"
+    pid = launcher.start(prelude=few).pid
+    controller = launcher.connect()
+    before_bytes = resident_bytes(pid)
+    most, count = launcher_bounds(100, 1 << 22).running, 3000
+
+    def sleeper(number: int) -> LaunchOrder:
+        return order("sleep", "1000", cwd=work, id=number, stdout="/dev/null", stderr="/dev/null")
+
+    def flood() -> None:
+        for number in range(1, count + 1):
+            controller.launch(sleeper(number))
+
+    found: dict[int, str] = {}
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(flood)
+        while len(found) < count:
+            report = controller._next()
+            found.setdefault(report["id"], report["report"])
+            if report["report"] == "shortage":
+                assert report["text"] == (
+                    f"as many jobs run as the launcher can take care of: {most}"
+                )
+                assert (report["whose"], report["resource"]) == ("machine", "launcher")
+        done.result()
+    assert Counter(found.values()) == {"up": most, "shortage": count - most}
+    assert descriptors(pid) <= 100
+    assert len(list(launcher.files.path.iterdir())) == most
+    # Orders to tell somebody of jobs that there are not, and to end these, leave nothing either.
+    with ThreadPoolExecutor(1) as pool:
+
+        def more() -> None:
+            for number in range(count + 1, 2 * count):
+                controller.notify(sleeper(number))
+                for command in ("kill", "freeze", "terminate"):
+                    controller.ask(command, (number, 1))
+            controller.send({"cmd": "list"})
+
+        done = pool.submit(more)
+        report = controller._next()
+        while report["report"] != "listed":
+            report = controller._next()
+        done.result()
+    assert len(report["known"]) == most
+    assert resident_bytes(pid) - before_bytes < 64 * MIB
+    for number, attempt in report["known"]:
+        controller.ask("remove", (number, attempt))
+    while launcher.files.path.exists() and list(launcher.files.path.iterdir()):
+        controller._next()
+    controller.launch(order("true", cwd=work, id=5 * count))
+    report = controller._next()
+    while (report["report"], report["id"]) != ("ended", 5 * count):
+        assert report["report"] in ("removed", "ended", "up"), report
+        report = controller._next()
+    assert report["exit_code"] == 0

@@ -1,0 +1,1390 @@
+"""Jobs' cgroups of either version, on a tree of plain files. A `Machine` is what fills it: files
+come and go with their directory, cannot be made by hand, and take what the kernel takes; the rest
+is the real thing's (tests/system)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgroupspy.controllers import Controller
+
+from drfd.devices.nodes import DeviceNode
+from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.confinement import cgroup_v1, cgroup_v2, processes
+from drfd.launcher.confinement import cores as cores_module
+from drfd.launcher.confinement.cgroup_v1 import CgroupV1
+from drfd.launcher.confinement.cgroup_v2 import CgroupV2
+from drfd.launcher.confinement.device_hiding import HiddenByController
+from drfd.launcher.confinement.interface import (
+    Confinement,
+    Devices,
+    Entrance,
+    JobGroupGone,
+    LimitFailed,
+)
+from drfd.launcher.protocol import (
+    NO_PIN,
+    NO_SHARE,
+    PIN,
+    QUOTA,
+    SHARE,
+    UNIFIED,
+    WEIGHT,
+    AttemptLimits,
+    DiskLimit,
+)
+from drfd.launcher.system import process
+from drfd.launcher.system.files import Plain, get
+from drfd.linux import syscalls
+from launcher.rig import WAIT_S, Start, pid_in, until
+
+Key = tuple[int, int]
+KEY = (41, 2)
+PAGE = os.sysconf("SC_PAGE_SIZE")
+LIMITS = AttemptLimits(cores_milli=1500, memory_bytes=64 << 20, pids=100)
+DISK = DiskLimit(device="8:0", read_bps=1000, write_bps=2000)
+WITH_DISK = replace(LIMITS, disks=(DISK,))
+
+
+def limits(cores_milli: int = 1000, by: str = QUOTA, *disks: DiskLimit) -> AttemptLimits:
+    return AttemptLimits(
+        cores_milli=cores_milli, memory_bytes=PAGE, pids=1, cores_by=by, disks=disks
+    )
+
+
+# -- the kernels ----------------------------------------------------------------------------
+
+
+RATES_V1 = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
+#: Files of a fresh cgroup, by controller; "" are those of every cgroup.
+FRESH_V1 = {
+    "cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "-1", "cpu.shares": "1024"},
+    "cpuacct": {"cpuacct.usage": "0"},
+    "memory": {
+        **dict.fromkeys(
+            ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "9223372036854771712"
+        ),
+        "memory.max_usage_in_bytes": "0", "memory.swappiness": "60", "cgroup.event_control": "",
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0",
+    },
+    "pids": {"pids.max": "max", "pids.current": "0"},
+    "freezer": {"freezer.state": "THAWED"},
+    "blkio": dict.fromkeys(RATES_V1, ""),
+    "cpuset": {
+        "cpuset.cpus": "", "cpuset.mems": "", "cpuset.effective_cpus": "",
+        "cpuset.effective_mems": "", "cpuset.memory_migrate": "0",
+    },
+    "": {"cgroup.procs": "", "tasks": ""},
+}  # fmt: skip
+_EVENTS = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0"
+FRESH_V2 = {
+    "": {
+        "cgroup.procs": "", "cgroup.kill": "", "cgroup.freeze": "0",
+        "cgroup.events": "populated 0\nfrozen 0",
+    },
+    "cpu": {"cpu.max": "max 100000", "cpu.weight": "100"},
+    "memory": {
+        "memory.max": "max", "memory.swap.max": "max", "memory.oom.group": "0",
+        "memory.peak": "0", "memory.events": _EVENTS, "memory.events.local": _EVENTS,
+    },
+    "pids": {"pids.max": "max", "pids.current": "0"},
+    "io": {"io.max": ""},
+    "cpuset": {
+        "cpuset.cpus": "", "cpuset.mems": "",
+        "cpuset.cpus.effective": "0-3", "cpuset.mems.effective": "0",
+    },
+    # Two cards of one region each, one of two tiles, and something else (Linux 6.14).
+    "dmem": {
+        "dmem.max": "drm/0000:03:00.0/vram0 max\ndrm/0000:c6:00.0/vram max\n"
+        "drm/0000:0a:00.0/vram0 max\ndrm/0000:0a:00.0/vram1 max\ndrm/card1/stolen max"
+    },
+}  # fmt: skip
+
+
+class Machine:
+    """Stands in for the module `os`, and below cgroupspy's files, on a machine of one memory node
+    and four CPUs."""
+
+    #: Files of a fresh cgroup, by controller; "" are those of every cgroup.
+    FRESH: dict[str, dict[str, str]]
+    ALL: frozenset[str]
+    #: The directory of jobs' cgroups below each mount point.
+    GROUP: str
+    #: What `fails` calls the making of a cgroup; the file that freezes one, and what it says then.
+    MAKING: str
+    FREEZE: tuple[str, str]
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.fresh = {name: dict(files) for name, files in self.FRESH.items()}
+        self.controllers = self.ALL
+        #: File → what it makes of any value that is written.
+        self.insists: dict[str, str] = {}
+        #: File or directory that fails with this errno, by name.
+        self.fails: dict[str, int] = {}
+        #: (cgroup file, value), in order.
+        self.writes: list[tuple[str, str]] = []
+        self.xattrs: dict[str, bytes] = {}
+        self.released: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    @abstractmethod
+    def make(self) -> Confinement: ...
+
+    def open(self, *without: str, and_: str = "") -> None:
+        """Have a place with all controllers but these from now on."""
+        self.controllers = self.ALL - {*without} | {*and_.split()}
+        self.place = self.make()
+
+    def create(self, limits: AttemptLimits = LIMITS, key: Key = KEY, **devices: Any) -> None:
+        self.place.create(key, limits, Devices(**devices))
+
+    @abstractmethod
+    def directory(self, key: Key = KEY, controller: str = "memory") -> Path: ...
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Job cgroups that are there, below any controller."""
+
+    @abstractmethod
+    def cores(self, key: Key) -> tuple[str, bool, str]:
+        """CPUs, whether they are its own, and its quota."""
+
+    @abstractmethod
+    def inhabit(self, *pids: int, key: Key = KEY, inner: str = "") -> None:
+        """These processes live in the attempt's cgroup, or in one further in."""
+
+    def file(self, name: str, key: Key = KEY) -> Path:
+        """The file of the attempt's cgroup; the name begins with its controller's."""
+        return self.directory(key, name.split(".")[0]) / name
+
+    def read(self, name: str, key: Key = KEY) -> str:
+        return self.file(name, key).read_text().strip()
+
+    def values(self, *names: str, key: Key = KEY) -> dict[str, str]:
+        return {name: self.read(name, key) for name in names}
+
+    def written(self, name: str) -> list[str]:
+        return [value for path, value in self.writes if os.path.basename(path) == name]
+
+    def freezes(self) -> list[bool]:
+        """What was written to freeze (True) and to thaw, in order."""
+        name, frozen = self.FREEZE
+        return [value == frozen for value in self.written(name)]
+
+    def mkdir(self, path: str) -> None:
+        self._fail(self._controllers_of(path)[0], path)
+        os.mkdir(path)
+        self.furnish(Path(path))
+
+    def furnish(self, directory: Path) -> None:
+        for controller in self._controllers_of(str(directory))[1]:
+            for name, text in self.fresh[controller].items():
+                (directory / name).write_text(text + "\n" if text else "")
+
+    def rmdir(self, path: str) -> None:
+        if not os.path.isdir(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        procs = Path(path, "cgroup.procs")
+        if (procs.exists() and procs.read_text()) or any(
+            each.is_dir() for each in Path(path).iterdir()
+        ):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        for entry in Path(path).iterdir():
+            entry.unlink()
+        os.rmdir(path)
+
+    def write(self, controller: Controller, filename: bytes, value: object) -> None:
+        path = Path(os.fsdecode(controller.filepath(filename)))
+        self._fail(path.name, str(path))
+        if not path.exists():
+            # In a cgroup no file can be made; without the cgroup there is no place for one.
+            number = errno.EACCES if path.parent.exists() else errno.ENOENT
+            raise OSError(number, os.strerror(number), str(path))
+        text = self._taken(path, self.insists.get(path.name, str(value)))
+        path.write_text(text + "\n" if text else "")
+        self.writes.append((str(path), str(value)))
+
+    def getxattr(self, path: str, name: str) -> bytes:
+        assert os.path.isdir(path)
+        if name not in self.xattrs:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
+        return self.xattrs[name]
+
+    @abstractmethod
+    def _controllers_of(self, path: str) -> tuple[str, list[str]]:
+        """The name of what fails in `mkdir`, and whose files the new directory has."""
+
+    @abstractmethod
+    def _taken(self, path: Path, text: str) -> str:
+        """What the file says after it is given this, which may have effects on others."""
+
+    def _fail(self, name: str, path: str) -> None:
+        if name in self.fails:
+            raise OSError(self.fails[name], os.strerror(self.fails[name]), path)
+
+
+class KernelV1(Machine):
+    GROUP, MAKING, FREEZE = "drfd/test", "memory", ("freezer.state", "FROZEN")
+    HIERARCHIES = ("blkio", "cpu,cpuacct", "cpuset", "freezer", "memory", "pids")
+    ALL = frozenset({"cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio"})
+    QUOTA_FILE, WEIGHT_FILE, MEMORY_FILE = "cpu.cfs_quota_us", "cpu.shares", "memory.limit_in_bytes"
+    SWAP_FILE = "memory.memsw.limit_in_bytes"
+    RATES = RATES_V1
+    FRESH = FRESH_V1
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        #: Controllers of each hierarchy, by its directory's name.
+        self.hierarchies = {name: name.split(",") for name in self.HIERARCHIES}
+        for hierarchy in self.hierarchies:
+            (root / hierarchy).mkdir()
+        # Our group there is made already.
+        for place in (root / "cpuset", root / "cpuset/drfd", root / "cpuset/drfd/test"):
+            place.mkdir(exist_ok=True)
+            self.furnish(place)
+        for name, text in (("effective_cpus", "0-3"), ("effective_mems", "0")):
+            (root / f"cpuset/cpuset.{name}").write_text(f"{text}\n")
+
+    def mounts(self) -> dict[str, str]:
+        return {
+            controller: str(self.root / hierarchy)
+            for hierarchy, controllers in self.hierarchies.items()
+            for controller in controllers
+            if controller in self.controllers
+        }
+
+    def make(self) -> CgroupV1:
+        return CgroupV1(self.mounts(), self.GROUP, HiddenByController("", "", self.GROUP, ""))
+
+    def directory(self, key: Key = KEY, controller: str = "memory") -> Path:
+        return Path(self.mounts()[controller], self.GROUP, f"job-{key[0]}-{key[1]}")
+
+    def names(self) -> list[str]:
+        there = sorted(self.root.glob("*/drfd/test/job-*"))
+        assert len(there) % len({*self.place.mounts().values()}) == 0, "in all or in none"
+        return sorted({path.name for path in there})
+
+    def cores(self, key: Key) -> tuple[str, bool, str]:
+        assert self.read("cpuset.mems", key) == "0"
+        quota = self.read(self.QUOTA_FILE, key)
+        is_pinned = self.read("cpuset.memory_migrate", key) == "1"
+        return self.read("cpuset.cpus", key), is_pinned, "max" if quota == "-1" else quota
+
+    def inhabit(self, *pids: int, key: Key = KEY, inner: str = "") -> None:
+        for controller in ("freezer", "memory"):
+            procs = self.directory(key, controller) / "cgroup.procs"
+            procs.write_text("".join(f"{pid}\n" for pid in pids))
+
+    def _controllers_of(self, path: str) -> tuple[str, list[str]]:
+        hierarchy = Path(path).relative_to(self.root).parts[0]
+        return hierarchy, [*self.hierarchies[hierarchy], ""]
+
+    def _taken(self, path: Path, text: str) -> str:
+        if path.name in self.RATES:
+            # One device a line, the latest first; a rate of 0 removes its line (as tried on 6.18).
+            device, rate = text.split()
+            kept = [old for old in path.read_text().splitlines() if old.split()[0] != device]
+            return "\n".join(kept if rate == "0" else [text, *kept])
+        if path.name in ("cpuset.cpus", "cpuset.mems"):
+            effective = path.name.replace("cpuset.", "cpuset.effective_")
+            path.with_name(effective).write_text(text + "\n")
+        return text
+
+
+class KernelV2(Machine):
+    GROUP, MAKING, FREEZE = "drfd.slice/drfd-x.scope/jobs", "mkdir", ("cgroup.freeze", "1")
+    ALL = frozenset({"cpu", "cpuset", "memory", "pids", "io"})
+    QUOTA_FILE, WEIGHT_FILE, MEMORY_FILE = "cpu.max", "cpu.weight", "memory.max"
+    SWAP_FILE = "memory.swap.max"
+    RATES = ("io.max",)
+    FRESH = FRESH_V2
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.parent = root / self.GROUP
+        self.parent.mkdir(parents=True)
+        self.furnish(self.parent)
+
+    def make(self) -> CgroupV2:
+        root, release = str(self.root), lambda: self.released.append("released")
+        return CgroupV2(root, self.GROUP, self.controllers, release)
+
+    def directory(self, key: Key = KEY, controller: str = "memory") -> Path:
+        return self.parent / f"job-{key[0]}-{key[1]}"
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.parent.iterdir() if path.is_dir())
+
+    def cores(self, key: Key) -> tuple[str, bool, str]:
+        names = ("cpuset.cpus.effective", "cpuset.mems", "cpu.max")
+        cpus, mems, quota = (self.read(name, key) for name in names)
+        assert mems in ("", "0")
+        return cpus, bool(mems), quota.removesuffix(" 100000")
+
+    def inhabit(self, *pids: int, key: Key = KEY, inner: str = "") -> None:
+        text = "".join(f"{pid}\n" for pid in pids)
+        (self.directory(key) / inner / "cgroup.procs").write_text(text)
+        populated = f"populated {int(bool(pids))}\nfrozen 0\n"
+        (self.directory(key) / "cgroup.events").write_text(populated)
+
+    def _controllers_of(self, path: str) -> tuple[str, list[str]]:
+        return "mkdir", [name for name in self.fresh if not name or name in self.controllers]
+
+    def _taken(self, path: Path, text: str) -> str:
+        there = path.read_text().splitlines()
+        match path.name:
+            case "io.max":
+                # One device a line, with all its keys (as tried on 6.1).
+                device, *pairs = text.split()
+                rates = dict.fromkeys(("rbps", "wbps", "riops", "wiops"), "max")
+                rates |= dict(pair.split("=") for pair in pairs)
+                mine = " ".join([device, *(f"{key}={rate}" for key, rate in rates.items())])
+                return "\n".join([*(old for old in there if old.split()[0] != device), mine])
+            case "dmem.max":
+                # The line of a region that is there takes the place of its old one.
+                lines = {old.split()[0]: old for old in there}
+                if (region := text.split()[0]) not in lines:
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), "dmem.max")
+                return "\n".join((lines | {region: text}).values())
+            case "cgroup.kill":
+                return ""
+            case "cpuset.cpus" | "cpuset.mems":
+                whole = text.strip() or self.FRESH["cpuset"][f"{path.name}.effective"]
+                path.with_name(f"{path.name}.effective").write_text(whole + "\n")
+            case "cgroup.freeze":
+                events = path.with_name("cgroup.events")
+                populated = events.read_text().split()[1]
+                events.write_text(f"populated {populated}\nfrozen {text}\n")
+        return text
+
+
+Kernel = KernelV1 | KernelV2
+KERNELS: dict[str, type[Kernel]] = {"v1": KernelV1, "v2": KernelV2}
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Kernel:
+    kernel = KERNELS[request.param](tmp_path)
+    for module in (cgroup_v1, cgroup_v2, processes):
+        monkeypatch.setattr(module, "os", kernel)
+    monkeypatch.setattr(cores_module, "usable_cpus", lambda: frozenset(range(4)))
+    monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
+    kernel.open()
+    return kernel
+
+
+def each(names: str, **cases: list[Any]) -> pytest.MarkDecorator:
+    """The test with these values, by the kernel's version."""
+    rows = [(version, *case) for version, of_it in cases.items() for case in of_it]
+    return pytest.mark.parametrize(["kernel", *names.split()], rows, indirect=["kernel"])
+
+
+on_v1 = pytest.mark.parametrize("kernel", ["v1"], indirect=True)
+on_v2 = pytest.mark.parametrize("kernel", ["v2"], indirect=True)
+
+
+# -- the group, and what is said of it ------------------------------------------------------
+
+
+@on_v1
+def test_our_group_is_made_once_in_each_hierarchy(kernel: KernelV1) -> None:
+    kernel.open()
+    assert sorted(path.parts[-3] for path in kernel.root.glob("*/drfd/test")) == [
+        *kernel.HIERARCHIES
+    ]
+    (kernel.root / "pids/drfd/test").rmdir()
+    (kernel.root / "pids/drfd/test").write_text("in the way")
+    with pytest.raises(OSError, match="drfd"):
+        kernel.open()
+
+
+def test_closing_leaves_what_is_in_use(kernel: Kernel) -> None:
+    kernel.create()
+    kernel.place.close()
+    assert (kernel.names(), kernel.released) == (["job-41-2"], [])
+    kernel.place.remove(KEY)
+    kernel.place.close()
+    if isinstance(kernel, KernelV1):
+        kernel.place.close()
+        assert list(kernel.root.glob("*/drfd/test")) == []
+    else:
+        assert (kernel.parent.exists(), kernel.released) == (False, ["released"])
+
+
+@on_v2
+def test_closing_gives_back_what_is_around_a_place_that_is_gone(kernel: KernelV2) -> None:
+    kernel.rmdir(str(kernel.parent))
+    kernel.place.close()
+    assert kernel.released == ["released"]
+
+
+RESOURCES = ("cores", "memory", "read", "write", "processes")
+
+
+def kinds(kernel: Kernel) -> list[str]:
+    controls = kernel.place.controls()
+    assert controls.keys() == set(RESOURCES)
+    return [controls[name].split(":")[0] for name in RESOURCES]
+
+
+def test_it_says_what_it_enforces_and_where(kernel: Kernel) -> None:
+    assert kinds(kernel) == ["enforced"] * 5
+    if isinstance(kernel, KernelV1):
+        assert (kernel.place.kind, kernel.place.mounts()) == ("cgroup-v1", kernel.mounts())
+        assert "buffered" in kernel.place.controls()["write"]
+    else:
+        assert (kernel.place.kind, kernel.place.mounts()) == (
+            "cgroup-v2",
+            {UNIFIED: str(kernel.root)},
+        )
+    assert kernel.place.cgroup_path(KEY) == f"{kernel.GROUP}/job-41-2"
+
+
+@on_v1
+def test_without_blkio_it_does_not_claim_to_limit_disks(kernel: KernelV1) -> None:
+    kernel.open("blkio")
+    assert kinds(kernel)[2:4] == ["not controlled"] * 2
+    assert kernel.place.lendable() == ("cores",)
+    with pytest.raises(LimitFailed, match="blkio"):
+        kernel.create(limits(1000, QUOTA, DISK))
+    assert kernel.place.leftovers() == []
+
+
+@on_v2
+def test_what_an_ordinary_user_is_not_given_is_measured(kernel: KernelV2) -> None:
+    """And the rest is limited all the same."""
+    kernel.open("cpu", "cpuset", "io")
+    assert kinds(kernel) == ["measured", "enforced", "measured", "measured", "enforced"]
+    for name, controller in (("cores", "cpu"), ("read", "io")):
+        why = f"the {controller} controller is not given to us in /{kernel.GROUP}"
+        assert kernel.place.controls()[name].endswith(why)
+    assert NO_SHARE in kernel.place.cores()[SHARE] and kernel.place.cores()[SHARE].startswith(
+        "measured: "
+    )
+    kernel.create(replace(WITH_DISK, cores_by=SHARE))
+    assert (kernel.read("memory.max"), kernel.read("pids.max")) == (str(64 << 20), "100")
+    assert not kernel.file("cpu.max").exists() and not kernel.file("io.max").exists()
+    kernel.writes.clear()
+    kernel.place.lend(KEY, 4000, (DISK,))
+    assert (kernel.place.lendable(), kernel.writes) == ((), [])
+    kernel.open("io")
+    assert kernel.place.lendable() == ("cores",)
+
+
+@on_v2
+def test_a_kernel_that_records_no_peaks_is_said_to(kernel: KernelV2) -> None:
+    """memory.peak came with 5.19."""
+    (kernel.parent / "memory.peak").unlink()
+    kind, _, why = kernel.place.controls()["memory"].partition(": ")
+    assert (kind, "peaks" in why) == ("enforced", True)
+
+
+# -- limits ---------------------------------------------------------------------------------
+
+IN_FILES = {
+    "v1": {
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "150000",
+        "cpu.shares": "1536",
+        "pids.max": "100",
+        "memory.limit_in_bytes": str(64 << 20),
+        "memory.memsw.limit_in_bytes": str(64 << 20),
+        "memory.swappiness": "0",
+        "blkio.throttle.read_bps_device": "8:0 1000",
+        "blkio.throttle.write_bps_device": "8:0 2000",
+    },
+    "v2": {
+        "cpu.max": "150000 100000",
+        "cpu.weight": "150",
+        "memory.max": str(64 << 20),
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+        "pids.max": "100",
+        "io.max": "8:0 rbps=1000 wbps=2000 riops=max wiops=max",
+    },
+}
+
+
+@each("found", v1=[(IN_FILES["v1"],)], v2=[(IN_FILES["v2"],)])
+def test_all_limits_are_in_the_kernels_files(kernel: Kernel, found: dict[str, str]) -> None:
+    kernel.create(WITH_DISK)
+    assert kernel.names() == ["job-41-2"]
+    assert kernel.values(*found) == found
+
+
+@each(
+    "cores_milli quota weight",
+    v1=[(0, "1000", "2"), (1, "1000", "2"), (10, "1000", "10"), (11, "1100", "11"),
+        (2000, "200000", "2048")],
+    v2=[(0, "1000", "1"), (1, "1000", "1"), (10, "1000", "1"), (25, "2500", "3"),
+        (2000, "200000", "200"), (500_000, "50000000", "10000")],
+)  # fmt: skip
+def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
+    kernel: Kernel, cores_milli: int, quota: str, weight: str
+) -> None:
+    """It takes no quota below a millisecond, no shares below 2, and weights from 1 to 10000."""
+    kernel.create(limits(cores_milli))
+    found = kernel.read(kernel.QUOTA_FILE).removesuffix(" 100000")
+    assert (found, kernel.read(kernel.WEIGHT_FILE)) == (quota, weight)
+
+
+@each("none", v1=[("-1",)], v2=[("max 100000",)])
+def test_with_weights_there_is_no_quota(kernel: Kernel, none: str) -> None:
+    kernel.create(limits(3000, WEIGHT))
+    weight = "3072" if isinstance(kernel, KernelV1) else "300"
+    assert (kernel.read(kernel.QUOTA_FILE), kernel.read(kernel.WEIGHT_FILE)) == (none, weight)
+
+
+@each("cpus", v1=[(2,), (16,), (64,)], v2=[(2,), (16,), (64,), (100,)])
+def test_weights_are_as_floors_within_a_hundredth(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, cpus: int
+) -> None:
+    """On version 2 that is from half a core on, whatever the figure; and exactly as whole
+    hundredths of a core."""
+    monkeypatch.setattr(kernel, "cpu_count", lambda: cpus, raising=False)
+    kernel.open()
+    exact = [100, 110, 130, 250, 330, 1000, 1010, 1500, 1000 * cpus]
+    is_v1 = isinstance(kernel, KernelV1)
+    others = [101, 109, 125, 333, 999, 1001] if is_v1 else [501, 505, 1995]
+    for number, floor in enumerate([*exact, *others], 1):
+        kernel.create(limits(floor, SHARE), (number, 1))
+        weight = int(kernel.read(kernel.WEIGHT_FILE, (number, 1)))
+        per_floor, rel = (1.024, 0.01) if is_v1 else (0.1, 1e-9 if floor in exact else 0.01)
+        assert weight / floor == pytest.approx(per_floor, rel=rel)
+
+
+@each(
+    "cpus most weights",
+    v1=[(1024, 1_024_000, ["262144", "65536"])],
+    v2=[(400, 400_000, ["10000", "2500"])],
+)
+def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+    cpus: int,
+    most: int,
+    weights: list[str],
+) -> None:
+    """The kernel takes no more than 2^18, which is 256 times the usual weight of one core, and on
+    version 2 10000, a hundred times that of a core."""
+    monkeypatch.setattr(kernel, "cpu_count", lambda: cpus, raising=False)
+    kernel.open()
+    for number, cores_milli in ((1, most), (2, most // 4)):
+        kernel.create(limits(cores_milli, WEIGHT), (number, 1))
+    assert [kernel.read(kernel.WEIGHT_FILE, (number, 1)) for number in (1, 2)] == weights
+
+
+def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel) -> None:
+    kernel.create(replace(LIMITS, memory_bytes=5 * PAGE + 1))
+    assert kernel.read(kernel.MEMORY_FILE) == str(5 * PAGE)
+
+
+def test_without_swap_accounting_the_memory_limit_stands_alone(kernel: Kernel) -> None:
+    del kernel.fresh["memory"][kernel.SWAP_FILE]
+    kernel.create()
+    assert kernel.read(kernel.MEMORY_FILE) == str(64 << 20)
+    assert not kernel.file(kernel.SWAP_FILE).exists()
+
+
+@each(
+    "disks lines",
+    v1=[([("8:0", 0, 2000)], [[], ["8:0 2000"]]),
+        ([("8:0", 1000, 2000), ("8:16", 1000, 2000)],
+         [["8:0 1000", "8:16 1000"], ["8:0 2000", "8:16 2000"]])],
+    v2=[([("8:0", 0, 2000)], [["8:0 rbps=max wbps=2000 riops=max wiops=max"]]),
+        ([("8:0", 1000, 0), ("259:1", 1000, 0)],
+         [["259:1 rbps=1000 wbps=max riops=max wiops=max",
+           "8:0 rbps=1000 wbps=max riops=max wiops=max"]])],
+)  # fmt: skip
+def test_each_disk_is_limited_in_the_directions_that_are_declared(
+    kernel: Kernel,
+    disks: list[tuple[str, int, int]],
+    lines: list[list[str]],
+) -> None:
+    """One line is written at a time; the kernel's file then has a line for each. (cgroupspy 0.2.3
+    has a blank at the end of the name of the write throttle.)"""
+    wanted = [DiskLimit(device=name, read_bps=read, write_bps=wr) for name, read, wr in disks]
+    kernel.create(limits(1000, QUOTA, *wanted))
+    assert [sorted(kernel.read(name).splitlines()) for name in kernel.RATES] == lines
+
+
+@each(
+    "name reads",
+    v1=[
+        ("cpu.cfs_quota_us", "-1"),
+        ("cpu.cfs_quota_us", "149999"),
+        ("cpu.shares", "1024"),
+        ("memory.limit_in_bytes", "9223372036854771712"),
+        ("memory.memsw.limit_in_bytes", "9223372036854771712"),
+        ("pids.max", "max"),
+        ("pids.max", "99"),
+        ("blkio.throttle.read_bps_device", "8:0 999"),
+        ("blkio.throttle.write_bps_device", "8:16 2000"),
+        ("blkio.throttle.write_bps_device", "8:0 0"),
+    ],
+    v2=[
+        ("cpu.max", "max 100000"),
+        ("cpu.max", "149999 100000"),
+        ("cpu.max", "150000 50000"),
+        ("cpu.weight", "100"),
+        ("memory.max", "max"),
+        ("memory.max", "4096"),
+        ("memory.swap.max", "max"),
+        ("memory.oom.group", "0"),
+        ("pids.max", "max"),
+        ("pids.max", "99"),
+        ("io.max", "8:0 rbps=999 wbps=2000"),
+        ("io.max", "8:0 rbps=1000"),
+        ("io.max", "8:16 rbps=1000 wbps=2000"),
+    ],
+)
+def test_a_limit_that_reads_otherwise_is_no_limit(kernel: Kernel, name: str, reads: str) -> None:
+    """The job does not start, and nothing of its cgroup stays."""
+    kernel.insists[name] = reads
+    with pytest.raises(LimitFailed) as raised:
+        kernel.create(WITH_DISK)
+    whole = str(kernel.file(name)) if isinstance(kernel, KernelV2) else name.split(".")[0]
+    assert whole in str(raised.value)
+    assert kernel.names() == []
+
+
+LIMIT_FILES = {
+    version: [name for name in names if name != "cpu.cfs_period_us"]
+    for version, names in IN_FILES.items()
+}
+
+
+@each("name", v1=[(name,) for name in LIMIT_FILES["v1"]], v2=[(x,) for x in LIMIT_FILES["v2"]])
+def test_a_limit_that_the_kernel_refuses_is_named(kernel: Kernel, name: str) -> None:
+    """A partition in io.max, for one, is no device to it."""
+    kernel.fails[name] = errno.ENODEV
+    with pytest.raises(LimitFailed) as raised:
+        kernel.create(WITH_DISK)
+    assert str(raised.value) == f"{kernel.file(name)}: No such device"
+    assert kernel.names() == []
+
+
+@each("name", v2=[(name,) for name in LIMIT_FILES["v2"] if name != "memory.swap.max"])
+def test_a_limit_without_a_file_keeps_the_job_from_starting(kernel: Kernel, name: str) -> None:
+    """Somebody has taken a controller away."""
+    del kernel.fresh[name.split(".")[0]][name]
+    with pytest.raises(LimitFailed) as raised:
+        kernel.create(WITH_DISK)
+    assert str(raised.value) == f"{kernel.file(name)}: the kernel offers no such file here"
+    assert kernel.names() == []
+
+
+@on_v1
+def test_a_period_that_is_not_the_usual_one_is_set_and_read_back(kernel: Kernel) -> None:
+    name = "cpu.cfs_period_us"
+    kernel.fresh["cpu"][name] = "50000"
+    for attempt in (1, 2):
+        kernel.create(key=(1, attempt))
+        assert kernel.read(name, (1, attempt)) == "100000"
+    kernel.insists[name] = "60000"
+    with pytest.raises(LimitFailed, match=r"cpu\.cfs_period_us was set to 100000 and reads"):
+        kernel.create()
+    del kernel.insists[name]
+    kernel.fails[name] = errno.EINVAL
+    with pytest.raises(LimitFailed) as raised:
+        kernel.create()
+    assert str(raised.value) == f"{kernel.file(name)}: Invalid argument"
+
+
+@on_v1
+def test_what_every_new_cgroup_has_already_is_not_set_again(kernel: KernelV1) -> None:
+    """The period is the kernel's default; the group hands down the rest, as set at the start."""
+    for name, text in (("cpuset.cpus", "0-3"), ("cpuset.mems", "0"), ("memory.swappiness", "0")):
+        kernel.fresh[name.split(".")[0]][name] = text
+    kernel.open()
+    for attempt in (1, 2):
+        kernel.create(key=(1, attempt))
+        mine = [os.path.basename(path) for path, _ in kernel.writes if f"job-1-{attempt}" in path]
+        assert mine == [
+            *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+            *("cpu.shares", "cpu.cfs_quota_us", "pids.max"),
+        ]
+
+
+# -- lending --------------------------------------------------------------------------------
+
+
+def test_what_a_job_is_lent_moves_its_quota_and_nothing_else(kernel: Kernel) -> None:
+    names = LIMIT_FILES["v1" if isinstance(kernel, KernelV1) else "v2"]
+    assert kernel.place.lendable() == ("cores", "disks")
+    assert kernel.place.cores()[SHARE].startswith("enforced: ")
+    kernel.create(replace(WITH_DISK, cores_by=SHARE))
+    begun = kernel.values(*names)
+    kernel.writes.clear()
+    for _ in range(2):
+        kernel.place.lend(KEY, 4000, ())
+        lent = begun[kernel.QUOTA_FILE].replace("150000", "400000")
+        assert kernel.values(*names) == {**begun, kernel.QUOTA_FILE: lent}
+    assert [os.path.basename(path) for path, _ in kernel.writes[1:]] in ([], [kernel.QUOTA_FILE])
+    kernel.place.lend(KEY, 1500, ())
+    assert kernel.values(*names) == begun
+    kernel.writes.clear()
+    kernel.place.lend(KEY, None, (replace(DISK, read_bps=5000, write_bps=0),))
+    rates = begun[kernel.RATES[0]].replace("1000", "5000")
+    assert kernel.values(*names) == {**begun, kernel.RATES[0]: rates} | (
+        {} if isinstance(kernel, KernelV1) else {"io.max": rates.replace("wbps=2000", "wbps=max")}
+    )
+    assert len(kernel.writes) == 1, "and nothing of its cores"
+
+
+@on_v1
+def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(
+    kernel: KernelV1, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does for a group whose timer comes late: before the change, and during it."""
+    kernel.create(limits(1500, SHARE))
+    kernel.file("cpu.cfs_period_us").write_text("200000\n")
+    kernel.place.lend(KEY, 4000, ())
+    assert kernel.read("cpu.cfs_quota_us") == "800000"
+    write = kernel.write
+
+    def double_first(controller: Controller, filename: bytes, value: object) -> None:
+        monkeypatch.setattr(kernel, "write", write)
+        kernel.file("cpu.cfs_period_us").write_text("400000\n")
+        write(controller, filename, value)
+
+    monkeypatch.setattr(kernel, "write", double_first)
+    kernel.place.lend(KEY, 1500, ())
+    found = kernel.values("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    assert found == {"cpu.cfs_quota_us": "600000", "cpu.cfs_period_us": "400000"}
+
+
+def test_a_ceiling_that_the_kernel_refuses_is_named(kernel: Kernel) -> None:
+    kernel.create(limits(1000, SHARE))
+    if isinstance(kernel, KernelV1):
+        kernel.insists["cpu.cfs_quota_us"] = "5000"
+        said = r"cpu\.cfs_quota_us was set to 200000 and reads 5000"
+    else:
+        kernel.fails["cpu.max"] = errno.EINVAL
+        said = r"cpu\.max: Invalid argument"
+    with pytest.raises(LimitFailed, match=said):
+        kernel.place.lend(KEY, 2000, ())
+
+
+# -- cgroups that cannot be had -------------------------------------------------------------
+
+
+def test_a_device_that_cannot_be_hidden_keeps_the_job_from_starting(kernel: Kernel) -> None:
+    """A plain directory can have no device program, just as a cgroup of some containers."""
+    assert kernel.place.hiding()[0] == "none"
+    with pytest.raises(LimitFailed, match="devices cannot be hidden from jobs: "):
+        kernel.create(hidden=frozenset({DeviceNode("c", 195, 0)}))
+    assert kernel.names() == []
+
+
+@on_v1
+def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel: KernelV1) -> None:
+    """A process can be in one cgroup of a hierarchy only, wherever the launcher itself is."""
+    line = f"36 32 0:31 / {kernel.root}/freezer rw - cgroup cgroup rw,freezer,devices\n"
+    shared = str(kernel.root / "freezer")
+    devices = HiddenByController(line, "3:freezer,devices:/system.slice\n", "drfd/test", shared)
+    assert devices.parent == f"{shared}/drfd/test"
+    kernel.place = CgroupV1(kernel.mounts(), "drfd/test", devices)
+    kernel.create()
+    assert [file for file in kernel.place.entrance(KEY, LIMITS, 0).files if "freezer" in file] == [
+        f"{shared}/drfd/test/job-41-2/tasks"
+    ]
+    assert (kernel.place.leftovers(), kernel.place.remove(KEY), kernel.names()) == ([KEY], True, [])
+
+
+ONE_GPU = {"memory": (("0000:03:00.0", 1 << 30),)}
+
+
+@on_v2
+def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel: KernelV2) -> None:
+    """In whole pages. A card of two regions has no limit of their sum, and NVIDIA's has no region:
+    of these the use is measured alone."""
+    kernel.open(and_="dmem")
+    (kernel.parent / "dmem.max").write_text(kernel.FRESH["dmem"]["dmem.max"])
+    assert kernel.place.limitable_gpus() == {"0000:03:00.0", "0000:c6:00.0"}
+    own = ("0000:03:00.0", "0000:c6:00.0", "0000:0a:00.0", "0000:01:00.0")
+    limit = (20 << 30) + 5
+    kernel.create(memory=tuple((pci, limit) for pci in own))
+    assert kernel.read("dmem.max").splitlines() == [
+        f"drm/0000:03:00.0/vram0 {20 << 30}",
+        f"drm/0000:c6:00.0/vram {20 << 30}",
+        "drm/0000:0a:00.0/vram0 max",
+        "drm/0000:0a:00.0/vram1 max",
+        "drm/card1/stolen max",
+    ]
+    kernel.create(key=(42, 1))
+    assert kernel.read("dmem.max", (42, 1)) == kernel.FRESH["dmem"]["dmem.max"]
+    assert len(kernel.written("dmem.max")) == 2
+
+
+@on_v2
+def test_without_the_controller_or_a_region_nothing_is_different(kernel: KernelV2) -> None:
+    """As on every kernel before 6.14, and where systemd does not give it."""
+    kernel.open()
+    assert kernel.place.limitable_gpus() == frozenset()
+    kernel.create(**ONE_GPU)
+    assert not kernel.file("dmem.max").exists()
+    kernel.open(and_="dmem")
+    for text in ("", "nonsense\n"):
+        (kernel.parent / "dmem.max").write_text(text)
+        assert kernel.place.limitable_gpus() == frozenset()
+
+
+@on_v2
+def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel: KernelV2) -> None:
+    kernel.open(and_="dmem")
+    kernel.insists["dmem.max"] = "drm/0000:03:00.0/vram0 max"
+    with pytest.raises(LimitFailed, match="was set to 1073741824 and reads None"):
+        kernel.create(**ONE_GPU)
+    kernel.fails["dmem.max"] = errno.EINVAL
+    with pytest.raises(LimitFailed, match="Invalid argument"):
+        kernel.create(**ONE_GPU)
+    assert kernel.names() == []
+
+
+@each("making", v1=[(name,) for name in KernelV1.HIERARCHIES], v2=[("mkdir",)])
+def test_a_cgroup_that_cannot_be_made_leaves_no_others(kernel: Kernel, making: str) -> None:
+    kernel.fails[making] = errno.EACCES
+    with pytest.raises(LimitFailed, match="Permission denied"):
+        kernel.create()
+    kernel.fails[making] = errno.ENOSPC
+    with pytest.raises(LimitFailed, match="job-41-2: the kernel has no room for another cgroup"):
+        kernel.create()
+    assert kernel.names() == []
+
+
+@on_v2
+def test_a_parent_that_has_vanished_is_no_fault_of_the_job(kernel: KernelV2) -> None:
+    """Its unit was stopped: the launcher has to make a new kernel.place."""
+    kernel.rmdir(str(kernel.parent))
+    with pytest.raises(JobGroupGone, match=kernel.GROUP):
+        kernel.create()
+    assert kernel.place.leftovers() == []
+
+
+def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel: Kernel) -> None:
+    """Its limits and peaks would be an earlier run's, and its processes."""
+    kernel.create()
+    kernel.inhabit(1)
+    with pytest.raises(LimitFailed, match="job-41-2: File exists"):
+        kernel.create(limits(9000))
+    assert kernel.read(kernel.MEMORY_FILE) == str(64 << 20)
+
+
+# -- entering -------------------------------------------------------------------------------
+
+
+@on_v1
+def test_a_process_enters_every_hierarchy_once(kernel: KernelV1) -> None:
+    kernel.create()
+    kernel.place.enter(KEY, LIMITS, 0)
+    found = {path.parts[-5]: path.read_text() for path in kernel.root.glob("*/*/*/*/tasks")}
+    assert found == dict.fromkeys(kernel.hierarchies, "0")
+
+
+@on_v2
+def test_a_process_enters_and_only_without_quotas_is_kept_on_its_cpus(kernel: KernelV2) -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        for without, count in ((), len(before)), (("cpu", "cpuset", "io"), 1):
+            kernel.open(*without)
+            kernel.create(limits(), (1, count))
+            kernel.place.enter((1, count), limits(), 0)
+            assert kernel.read("cgroup.procs", (1, count)) == "0"
+            assert len(os.sched_getaffinity(0)) == count
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@on_v2
+@pytest.mark.parametrize("why", [None, "clone3: Function not implemented"])
+def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
+    kernel: KernelV2, monkeypatch: pytest.MonkeyPatch, why: str | None
+) -> None:
+    monkeypatch.setattr(syscalls, "why_no_fork_into", lambda: why)
+    kernel.open("cpuset", "io")
+    kernel.create()
+    procs = kernel.file("cgroup.procs")
+    inside, outside = Entrance(cgroup=str(procs.parent)), Entrance(files=(str(procs),))
+    assert kernel.place.entrance(KEY, LIMITS, 0) == (inside if why is None else outside)
+    assert procs.read_text() == "", "a plan moves nobody"
+
+
+@each("name", v1=[("tasks",)], v2=[("cgroup.procs",)])
+def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, name: str) -> None:
+    """The job's own process finds that out, and its submitter is to read it."""
+    kernel.create()
+    file = kernel.directory(controller="pids") / name
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(LimitFailed, match=f"^{file}: Is a directory$"):
+        kernel.place.enter(KEY, LIMITS, os.getuid())
+
+
+@on_v2
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EBUSY])
+def test_a_bound_on_all_jobs_keeps_no_first_process_out_and_another_failure_is_named(
+    kernel: KernelV2, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Into the cgroup the kernel does not fork; elsewhere it does."""
+
+    def refused(cgroup_fd: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(cgroup_v2.syscalls, "why_no_fork_into", lambda: None)
+    monkeypatch.setattr(cgroup_v2.syscalls, "fork_into", refused)
+    monkeypatch.setattr(cgroup_v2.syscalls, "fork", lambda: 4242)
+    kernel.open("cpu", "cpuset", "io")
+    kernel.create()
+    if number == errno.EBUSY:
+        with pytest.raises(LimitFailed, match="job-41-2: Device or resource busy"):
+            kernel.place.fork(KEY)
+        return
+    assert kernel.place.fork(KEY) == 4242
+    kernel.place.enter(KEY, LIMITS, 0)
+    assert kernel.read("cgroup.procs") == "0"
+
+
+# -- pinning --------------------------------------------------------------------------------
+
+
+def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
+    kernel: Kernel,
+) -> None:
+    kernel.open("cpuset")
+    kernel.create(limits(2000, PIN))
+    assert kernel.read(kernel.QUOTA_FILE).removesuffix(" 100000") == "200000"
+    why = "no cpuset controller is mounted"
+    if isinstance(kernel, KernelV2):
+        why = f"the cpuset controller is not given to us in /{kernel.GROUP}"
+    assert kernel.place.cores()[PIN] == f"enforced: {NO_PIN}: {why}"
+    assert kernel.place.cores()[QUOTA] == kernel.place.controls()["cores"] == "enforced"
+    assert kernel.place.freeze(KEY, None) and kernel.place.remove(KEY)
+
+
+@on_v1
+def test_cpusets_that_we_cannot_have_are_done_without(kernel: KernelV1) -> None:
+    kernel.furnish(kernel.root / "cpuset/drfd")
+    kernel.fails["cpuset.cpus"] = errno.EACCES
+    kernel.open()
+    assert kernel.place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
+    assert "cpuset" not in kernel.place.mounts()
+    kernel.create(limits(2000, PIN))
+    assert kernel.names() == ["job-41-2"]
+
+
+@on_v2
+def test_without_the_cpu_controller_nothing_is_pinned_in_the_kernel(kernel: KernelV2) -> None:
+    """Parts of a core need a quota."""
+    kernel.open("cpu")
+    kernel.create(limits(2000, PIN))
+    assert kernel.written("cpuset.cpus") == []
+    assert all(
+        "measured" in said or "not controlled" in said for said in kernel.place.cores().values()
+    )
+
+
+def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(kernel: Kernel) -> None:
+    assert NO_PIN not in kernel.place.cores()[PIN]
+    kernel.create(limits(500, PIN), (1, 1))
+    assert kernel.cores((1, 1)) == ("0-3", False, "50000")
+    kernel.create(limits(3000, PIN), (2, 1))
+    assert kernel.cores((1, 1)) == ("3", False, "50000")
+    assert kernel.cores((2, 1)) == ("0-2", True, "max")
+    assert kernel.place.remove((2, 1))
+    assert kernel.cores((1, 1)) == ("0-3", False, "50000")
+
+
+@pytest.mark.parametrize("by", [QUOTA, WEIGHT])
+def test_jobs_of_every_mode_make_room(kernel: Kernel, by: str) -> None:
+    kernel.create(limits(2000, by), (1, 1))
+    kernel.create(limits(2000, PIN), (2, 1))
+    assert kernel.cores((1, 1))[:2] == ("2-3", False)
+
+
+@each("name", v1=[("cpuset.memory_migrate",)], v2=[("cpuset.cpus",), ("cpuset.mems",)])
+def test_a_pin_that_the_kernel_refuses_leaves_nothing_behind(kernel: Kernel, name: str) -> None:
+    kernel.fails[name] = errno.EACCES
+    with pytest.raises(LimitFailed, match=f"{name}: Permission denied"):
+        kernel.create(limits(2000, PIN))
+    del kernel.fails[name]
+    assert kernel.place.leftovers() == []
+    kernel.create(limits(1000, QUOTA), (1, 1))
+    kernel.create(limits(3000, PIN))
+    assert (kernel.cores(KEY), kernel.cores((1, 1))[0]) == (("0-2", True, "max"), "3")
+
+
+def wake(kernel: Kernel, how: str) -> None:
+    if how == "thaw":
+        kernel.place.thaw((1, 1), None)
+    else:
+        kernel.place.signal((1, 1), None, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", ["thaw", "signal"])
+def test_whatever_wakes_a_pinned_job_it_gets_cpus_first(kernel: Kernel, how: str) -> None:
+    """Or, if there are none, a quota: the sum of what is given out stays what it is."""
+    kernel.create(limits(2000, PIN), (1, 1))
+    assert kernel.place.freeze((1, 1), None)
+    kernel.create(limits(3000, PIN), (2, 1))
+    assert kernel.cores((2, 1))[0] == "0,2-3"
+    kernel.place.remove((2, 1))
+    for attempt in (2, 3):
+        kernel.create(limits(1000, PIN), (2, attempt))
+    wake(kernel, how)
+    assert kernel.cores((1, 1)) == ("0-1", True, "max")
+    assert kernel.freezes()[-1] is False
+
+
+@pytest.mark.parametrize("how", ["thaw", "signal"])
+def test_a_job_that_finds_no_cpus_when_it_wakes_has_a_quota(kernel: Kernel, how: str) -> None:
+    """The sum of what is given out stays what it is."""
+    kernel.create(limits(2000, PIN), (1, 1))
+    kernel.place.freeze((1, 1), None)
+    kernel.create(limits(3000, PIN), (2, 1))
+    wake(kernel, how)
+    assert kernel.cores((1, 1)) == ("1", False, "200000")
+
+
+@each("reads", v1=[("FREEZING",)], v2=[("0",)])
+def test_a_job_that_is_slow_to_freeze_keeps_its_cpus(kernel: Kernel, reads: str) -> None:
+    kernel.create(limits(2000, PIN), (1, 1))
+    kernel.insists[kernel.FREEZE[0]] = reads
+    assert not kernel.place.freeze((1, 1), None)
+    kernel.create(limits(2000, PIN), (2, 1))
+    assert kernel.cores((2, 1))[0] == "2-3"
+
+
+def test_the_next_launcher_knows_who_is_pinned_and_who_is_frozen(kernel: Kernel) -> None:
+    for number in (1, 2):
+        kernel.create(limits(2000, PIN), (number, 1))
+    kernel.place.freeze((1, 1), None)
+    kernel.open()
+    kernel.create(limits(500, PIN), (3, 1))
+    assert kernel.cores((3, 1))[0] == "0-1"
+    kernel.create(limits(1000, PIN), (4, 1))
+    assert kernel.cores((4, 1))[0] == "0"
+    kernel.place.remove((3, 1))
+    kernel.place.remove((4, 1))
+    kernel.place.thaw((1, 1), None)
+    assert kernel.cores((1, 1)) == ("0-1", True, "max")
+
+
+# -- out of memory --------------------------------------------------------------------------
+
+
+@on_v1
+def test_news_of_oom_kills_are_ordered(kernel: KernelV1) -> None:
+    kernel.create()
+    event_fd = kernel.place.oom_descriptor(KEY)
+    assert event_fd is not None
+    try:
+        ours, watched = (kernel.directory() / "cgroup.event_control").read_text().split()
+        assert int(ours) == event_fd
+        assert not os.get_inheritable(event_fd)
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(event_fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(int(watched))
+    finally:
+        os.close(event_fd)
+
+
+@on_v2
+def test_the_kernel_kills_all_so_there_is_nothing_to_listen_for(kernel: Kernel) -> None:
+    kernel.create()
+    assert kernel.place.oom_descriptor(KEY) is None
+
+
+@on_v1
+@pytest.mark.parametrize(
+    ("kills", "peak", "found"),
+    [
+        (0, 0, (False, False)),
+        (0, 64 << 20, (False, False)),
+        (1, 64 << 20, (True, True)),
+        (3, (64 << 20) - (1 << 19), (True, True)),
+        (1, 32 << 20, (True, False)),
+    ],
+    ids=["quiet", "full", "over", "nearly", "the machine's own shortage"],
+)
+def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(
+    kernel: Kernel, kills: int, peak: int, found: tuple[bool, bool]
+) -> None:
+    kernel.create()
+    control = kernel.file("memory.oom_control")
+    control.write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+    kernel.file("memory.max_usage_in_bytes").write_text(f"{peak}\n")
+    assert kernel.place.oom_kills(KEY) == found
+    # An old kernel counts no kills.
+    control.write_text("oom_kill_disable 0\nunder_oom 1\n")
+    assert kernel.place.oom_kills(KEY) == (False, False)
+
+
+def memory_events(oom: int, kills: int) -> str:
+    return f"low 0\nhigh 0\nmax 9\noom {oom}\noom_kill {kills}\n"
+
+
+@on_v2
+@pytest.mark.parametrize(
+    ("own", "everywhere", "found"),
+    [
+        ((0, 0), (0, 0), (False, False)),
+        ((1, 0), (1, 0), (False, False)),
+        ((1, 3), (1, 3), (True, True)),
+        ((0, 1), (0, 1), (True, False)),
+        ((1, 0), (1, 2), (True, True)),
+        ((0, 0), (1, 1), (False, False)),
+        (None, (1, 1), (True, True)),
+    ],
+    ids=[
+        "quiet",
+        "full, and room was made",
+        "over",
+        "the machine's own shortage",
+        "over, and it hit a cgroup further in",
+        "the job's own limit for a part of itself",
+        "a kernel before 5.2, without memory.events.local",
+    ],
+)
+def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(
+    kernel: Kernel,
+    own: tuple[int, int] | None,
+    everywhere: tuple[int, int],
+    found: tuple[bool, bool],
+) -> None:
+    kernel.create()
+    kernel.file("memory.events.local").unlink()
+    if own is not None:
+        kernel.file("memory.events.local").write_text(memory_events(*own))
+    kernel.file("memory.events").write_text(memory_events(*everywhere))
+    assert kernel.place.oom_kills(KEY) == found
+
+
+@on_v2
+@pytest.mark.parametrize(
+    ("mark", "found"), [(b"1", True), (b"12", True), (b"0", False), (b"?", False)]
+)
+def test_systemds_killer_leaves_a_mark_and_not_the_limits(
+    kernel: Kernel, mark: bytes, found: bool
+) -> None:
+    kernel.create()
+    kernel.xattrs["user.oomd_ooms"] = mark
+    assert kernel.place.oom_kills(KEY) == (found, False)
+
+
+# -- freezing and signals -------------------------------------------------------------------
+
+
+def test_processes_are_signalled_while_they_cannot_fork(kernel: Kernel, start: Start) -> None:
+    kernel.create()
+    gone = start("true")
+    gone.wait(WAIT_S)
+    jobs = [start("sleep", "60") for _ in range(2)]
+    kernel.inhabit(jobs[0].pid, gone.pid, jobs[1].pid)
+    kernel.place.signal(KEY, None, signal.SIGTERM)
+    assert [job.wait(WAIT_S) for job in jobs] == [-signal.SIGTERM] * 2
+    assert kernel.freezes() == [True, False]
+
+
+@on_v2
+def test_processes_in_cgroups_further_in_are_signalled_too(
+    kernel: Kernel, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads in a cgroup of their own are with their process: the kernel refuses to list them.
+    Of those that it cannot name here it says 0."""
+    kernel.create()
+    for name in ("inner", "threads"):
+        kernel.mkdir(str(kernel.file(name)))
+    jobs = [start("sleep", "60") for _ in range(2)]
+    kernel.inhabit(jobs[0].pid, 0)
+    kernel.inhabit(jobs[1].pid, inner="inner")
+
+    def refuse(path: str) -> str:
+        if "/threads/" in path:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return get(path)
+
+    monkeypatch.setattr(processes, "get", refuse)
+    kernel.place.signal(KEY, None, signal.SIGTERM)
+    assert [job.wait(WAIT_S) for job in jobs] == [-signal.SIGTERM] * 2
+
+
+@each("reads", v1=[("FREEZING",)], v2=[("0",)])
+def test_a_freezer_that_takes_long_does_not_stop_the_signal(
+    kernel: Kernel, start: Start, reads: str
+) -> None:
+    """A process in uninterruptible sleep delays it; it goes on in the background, and nobody is
+    kept waiting for it."""
+    kernel.create()
+    job = start("sleep", "60")
+    kernel.inhabit(job.pid)
+    kernel.insists[kernel.FREEZE[0]] = reads
+    assert not kernel.place.freeze(KEY, None)
+    kernel.place.signal(KEY, None, signal.SIGTERM)
+    assert job.wait(WAIT_S) == -signal.SIGTERM
+    assert kernel.freezes()[0] is True and kernel.freezes()[-1] is False
+
+
+def test_a_cgroup_is_frozen_until_it_is_thawed(kernel: Kernel) -> None:
+    kernel.create()
+    assert kernel.place.freeze(KEY, None)
+    assert kernel.read(kernel.FREEZE[0]) == kernel.FREEZE[1]
+    for _ in range(2):
+        kernel.place.thaw(KEY, None)
+        assert kernel.read(kernel.FREEZE[0]) != kernel.FREEZE[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@on_v1
+def test_a_frozen_cgroup_is_thawed_by_a_signal_or_nobody_could_take_it(
+    kernel: Kernel, start: Start, number: int
+) -> None:
+    kernel.create()
+    job = start("sleep", "60")
+    kernel.inhabit(job.pid)
+    kernel.place.freeze(KEY, None)
+    if number == signal.SIGTERM:
+        kernel.place.signal(KEY, None, number)
+    else:
+        kernel.place.kill_pass(KEY, None)
+    assert job.wait(WAIT_S) == -number
+    assert kernel.read("freezer.state") == "THAWED"
+
+
+# -- ending ---------------------------------------------------------------------------------
+
+
+def test_killing_is_done_when_the_cgroup_is_empty(kernel: Kernel, start: Start) -> None:
+    """Kernels before 5.14 have no cgroup.kill: all is frozen, and each process is killed."""
+    kernel.create()
+    if isinstance(kernel, KernelV2):
+        kernel.file("cgroup.kill").unlink()
+    job = start("sh", "-c", "trap '' TERM; exec sleep 60")
+    kernel.inhabit(job.pid)
+    attempt = Attempt(created={"boot_id": "x"})
+    assert not kernel.place.kill_pass(KEY, attempt), "the plain file still lists it"
+    assert job.wait(WAIT_S) == -signal.SIGKILL
+    assert kernel.freezes() == [True, False]
+    kernel.inhabit()
+    assert kernel.place.kill_pass(KEY, attempt)
+    assert kernel.freezes() == [True, False], "an empty cgroup is not even frozen"
+
+
+@on_v2
+def test_the_kernel_kills_all_at_once(kernel: Kernel) -> None:
+    kernel.create()
+    kernel.inhabit(os.getpid())
+    assert not kernel.place.kill_pass(KEY, Attempt(created={"boot_id": "x"})), (
+        "the plain file lists it"
+    )
+    assert kernel.written("cgroup.kill") == ["1"]
+    assert kernel.freezes() == []
+    kernel.inhabit()
+    assert kernel.place.kill_pass(KEY, None)
+    assert kernel.written("cgroup.kill") == ["1"], "an empty cgroup is left alone"
+
+
+@on_v2
+def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
+    kernel: Kernel, start: Start, tmp_path: Path
+) -> None:
+    """systemd moves processes for their user. That of another process with the runner's number,
+    which was a runner once, is nobody of ours; nor is that of our runner, once it has another
+    attempt."""
+    kernel.create()
+    job = "trap 'echo x >>told' TERM; sleep 60 & echo $! >a; wait; wait"
+    runner = start("sh", "-c", 'sh -c "$0" & wait', job, cwd=tmp_path)
+    sleeper = pid_in(tmp_path / "a")
+    me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
+    here = {"boot_id": process.boot_id()}
+    for stranger in (
+        Attempt(created=here, runner={**me, "start_ticks": 1}),
+        Attempt(created={"boot_id": "another"}, runner=me),
+        Attempt(created=here, runner=me, ended={"exit_code": 0}),
+    ):
+        assert kernel.place.kill_pass(KEY, stranger)
+    (fled,) = process.children(runner.pid)
+    ours = Attempt(created=here, runner=me)
+    kernel.place.signal(KEY, ours, signal.SIGTERM)
+    until("a word", (tmp_path / "told").exists)
+    assert not kernel.place.kill_pass(KEY, ours)
+    until("its end", lambda: process.start_ticks(fled) is None)
+    assert kernel.place.kill_pass(KEY, ours)
+    # To a real runner it would come as a child when its parent dies.
+    os.kill(sleeper, signal.SIGKILL)
+
+
+def test_a_cgroup_that_is_gone_needs_nothing(kernel: Kernel) -> None:
+    kernel.place.signal(KEY, None, signal.SIGTERM)
+    kernel.place.thaw(KEY, None)
+    assert not kernel.place.freeze(KEY, None)
+    assert kernel.place.kill_pass(KEY, None)
+    assert kernel.place.oom_kills(KEY) == (False, False)
+    assert kernel.place.remove(KEY)
+
+
+@on_v2
+def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create()
+
+    def vanish(*words: object) -> str:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(Plain, "get_property", vanish)
+    assert kernel.place.kill_pass(KEY, None)
+    assert kernel.place.oom_kills(KEY) == (False, False)
+
+
+def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(kernel: Kernel) -> None:
+    kernel.create()
+    kernel.inhabit(1)
+    assert not kernel.place.remove(KEY)
+    assert kernel.directory().exists()
+    assert kernel.place.leftovers() == [KEY]
+    kernel.inhabit()
+    assert kernel.place.remove(KEY)
+    assert kernel.names() == []
+    assert kernel.place.remove(KEY)
+
+
+@on_v2
+def test_cgroups_that_a_job_has_made_in_its_own_go_with_it(kernel: Kernel) -> None:
+    kernel.create()
+    for inner in ("a", "a/b", "a/b/c", "d"):
+        kernel.mkdir(str(kernel.file(inner)))
+    kernel.inhabit(1, inner="a/b")
+    assert not kernel.place.remove(KEY)
+    kernel.inhabit(inner="a/b")
+    assert kernel.place.remove(KEY)
+    assert kernel.names() == []
+
+
+def test_attempts_that_are_left_over_are_listed_in_order(kernel: Kernel) -> None:
+    """While any hierarchy has them, and without directories and files of others."""
+    for key in ((10, 1), (9, 2)):
+        kernel.create(key=key)
+    if isinstance(kernel, KernelV1):
+        kernel.rmdir(str(kernel.directory((9, 2))))
+    group = kernel.directory().parent
+    for name in (
+        *("job-x-y", "job-1-x", "job-x-1", "job-1", "job-1-2-3", "job--1-2", "job-1-", "job--"),
+        *("job", "Job-1-2", "other-1-2", "job-1-2.scope", "keeper", "job-²-1", "job-1-²"),
+    ):
+        (group / name).mkdir()
+    (group / "cgroup.procs").write_text("")
+    assert kernel.place.leftovers() == [(9, 2), (10, 1)]
