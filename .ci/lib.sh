@@ -57,6 +57,13 @@ prepare() { # a copy of the tree, which every user can enter, with an environmen
     cd "$place"
     $python -m venv .venv
     .venv/bin/pip install -q '.[dev]'
+    # What judges whether people can use the page without seeing it.
+    if command -v npm >/dev/null &&
+        npm install --silent --no-audit --no-fund --prefix "$place/axe" axe-core@4.14.1; then
+        export DRFD_AXE=$place/axe/node_modules/axe-core/axe.min.js
+    else
+        echo "npm cannot install axe-core: the tests with it are skipped"
+    fi
     if [ -n "$is_root" ]; then
         user=drfdci$$
         useradd --no-log-init --no-create-home --home-dir "$place/home" "$user"
