@@ -6,8 +6,10 @@ names=()
 pids=()
 place=
 user=
-lanes=9      # so many lots run at a time
-longest=30m  # a lot that has not ended by then is interrupted, and shows what has failed until then
+ordinary=()   # the start of a command that an ordinary user runs
+who=()        # the same of the lot's tests
+lanes=9       # so many lots run at a time
+longest=40m   # a lot that has not ended by then is interrupted, and shows what has failed until then
 began=$(date +%s)
 is_root=$([ "$(id -u)" != 0 ] || echo yes)
 
@@ -55,6 +57,7 @@ prepare() { # a copy of the tree, which every user can enter, with an environmen
     trap clean_up EXIT
     copy_tree "$place"
     cd "$place"
+    echo "== the lots run in $place"
     $python -m venv .venv
     .venv/bin/pip install -q '.[dev]'
     # What judges whether people can use the page without seeing it.
@@ -68,39 +71,45 @@ prepare() { # a copy of the tree, which every user can enter, with an environmen
         user=drfdci$$
         useradd --no-log-init --no-create-home --home-dir "$place/home" "$user"
         install -d -o "$user" "$place/home"
+        ordinary=(
+            setpriv --reuid="$user" --regid="$user" --clear-groups
+            env HOME="$place/home" PATH="/usr/bin:$PATH"
+        )
     fi
 }
 
 copy_tree() { (cd "$root" && git ls-files -z | xargs -0 cp --parents -t "$1"); }
 
-as_user() {
-    [ -n "$user" ] || { "$@"; return; }
-    setpriv --reuid="$user" --regid="$user" --clear-groups \
-        env HOME="$place/home" PATH="/usr/bin:$PATH" "$@"
-}
-
-tests() { # pytest, interrupted when it takes too long
-    timeout --foreground --signal=INT --kill-after=60 "$longest" \
+tests() { # pytest, as whoever `who` says, interrupted when it takes too long
+    "${who[@]}" timeout --foreground --signal=INT --kill-after=60 "$longest" \
         .venv/bin/python -m pytest -q -p no:cacheprovider --durations=12 --durations-min=3 "$@"
 }
 
-guest() { # tests in a virtual machine with systemd and cgroup v2: RELEASE, then pytest's words
+each() { # every command, whatever became of the one before; fails if one has
+    local command status=0
+    for command in "$@"; do
+        echo "-- $command"
+        $command || status=1
+    done
+    return $status
+}
+
+guest_tests() { # in a virtual machine with systemd and cgroup v2: RELEASE, then pytest's words
     DRFD_VM_SUITE=$1 DRFD_VM_MINUTES=$((${longest%m} - 2)) tests -m vm "${@:2}"
 }
 
-lot() { # NAME COMMAND...: beside the others; what it says is shown whole, at the end
-    local name=$1 log=$place/$1.log
-    shift
+lot() { # run the function of this name beside the others; what it says is shown whole, at the end
+    local log=$place/$1.log
     while [ "$(jobs -pr | wc -l)" -ge "$lanes" ]; do wait -n || true; done
     set -m # in a process group of its own, for the clean-up
     (
         set -e
         trap 'echo "$? $SECONDS" >"$log.end"' EXIT
         SECONDS=0
-        "$@"
+        "$1"
     ) </dev/null >"$log" 2>&1 &
     set +m
-    names+=("$name")
+    names+=("$1")
     pids+=($!)
 }
 

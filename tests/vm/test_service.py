@@ -1,6 +1,8 @@
 """The installed service: its own tests (`service/`) pass in the guest, over three boots.
 
-Between them the guest reboots in order and has its power cut, each time with jobs running.
+Between them the guest reboots in order and has its power cut, each time with jobs running. A few of
+the system tests, whose daemons are their own, run in the first boot, so that every mechanism of
+cgroup v2 is proved by its effect.
 """
 
 from __future__ import annotations
@@ -29,7 +31,27 @@ BOOTS = {
     "second": ["reboot"],
     "third": ["power_cut", "uninstall"],
 }
-MODULES = [f"{boot}_boot.test_{name}" for boot, names in BOOTS.items() for name in names]
+MODULES = [f"{HERE}/{boot}_boot/test_{name}.py" for boot, names in BOOTS.items() for name in names]
+
+_FIRST, _SYSTEM = f"{HERE}/first_boot/test_", "tests/system/test_"
+_LIMITS = f"{_FIRST}limits.py::test_"
+#: Mechanism of cgroup v2 → the test that proves it by its effect.
+MECHANISMS = {
+    "memory": f"{_LIMITS}a_job_out_of_memory_dies_whole_and_alone",
+    "swap": f"{_LIMITS}a_job_has_no_swap_beyond_its_memory",
+    "quota of cores": f"{_LIMITS}half_a_core_is_half_a_core",
+    "weight of cores": f"{_SYSTEM}cores.py::"
+    "test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared",
+    "disk rates": f"{_LIMITS}disk_rates_hold_for_direct_and_buffered_transfers",
+    "number of processes": f"{_LIMITS}the_number_of_processes_is_what_the_reload_has_set",
+    "devices": f"{_SYSTEM}devices.py::test_a_job_can_open_all_but_what_is_hidden_from_it[user]",
+    "freezing": f"{_SYSTEM}suspend.py::"
+    "test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice",
+    "killing": f"{_SYSTEM}enforcement.py::test_a_bomb_that_forks_for_ever_is_killed_whole",
+    "delegation": f"{_SYSTEM}unified.py::test_a_lingering_user_has_limits_enforced",
+    "restart": f"{_FIRST}restart.py::test_jobs_and_their_limits_live_through[restart]",
+    "reboot": f"{HERE}/second_boot/test_reboot.py::test_every_job_is_accounted_for",
+}
 
 PRINT_RESULTS = f"""
 import json, pathlib
@@ -62,7 +84,7 @@ def ran(drfd_guest: Guest, newer: Path, notes: list[str]) -> Ran:
     for boot in BOOTS:
         notes.append(f"{boot} boot: {files[f'{boot}.text'].splitlines()[-1].strip(' =')}")
         for case in ET.fromstring(files[f"{boot}.xml"]).iter("testcase"):
-            module = case.get("classname", "").removeprefix("tests.vm.service.")
+            module = case.get("classname", "")
             wrong = "".join(f"{each.get('message')}\n{each.text}" for each in case)
             found.setdefault(module, {})[case.get("name", "")] = wrong
     return Ran(text, found)
@@ -106,15 +128,29 @@ def script() -> str:
 
 def pytest_command(boot: str) -> str:
     """Leaves what pytest says in files; standard error shows it, too, for a time-out."""
-    modules = " ".join(f"{HERE}/{boot}_boot/test_{name}.py" for name in BOOTS[boot])
-    run = f"{PYTHON} -m pytest -vv -p no:cacheprovider --junitxml={RESULTS}/{boot}.xml {modules}"
+    tests = [f"{HERE}/{boot}_boot/test_{name}.py" for name in BOOTS[boot]]
+    if boot == "first":
+        tests += [test for test in MECHANISMS.values() if test.startswith(_SYSTEM)]
+    words = ["-vv", "-p", "no:cacheprovider", "--durations=25", f"--junitxml={RESULTS}/{boot}.xml"]
+    run = shlex.join([PYTHON, "-m", "pytest", *words, *tests])
     return f"{run} 2>&1 | tee {RESULTS}/{boot}.text >&2"
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_in_the_guest_all_is_well_with(ran: Ran, module: str) -> None:
     """What is skipped proves nothing."""
-    tests = ran.tests.get(module)
+    tests = ran.tests.get(room_of(module))
     assert tests, ran.text
     wrong = {name: text for name, text in tests.items() if text}
     assert not wrong, "\n".join(f"{name}:\n{text}" for name, text in wrong.items())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_cgroup_v2_has_its_effect_by(ran: Ran, mechanism: str) -> None:
+    module, _, name = MECHANISMS[mechanism].partition("::")
+    assert ran.tests[room_of(module)][name] == ""
+
+
+def room_of(module: str) -> str:
+    """As pytest names it in its report."""
+    return module.removesuffix(".py").replace("/", ".")

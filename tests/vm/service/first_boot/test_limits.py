@@ -74,6 +74,27 @@ def test_a_job_out_of_memory_dies_whole_and_alone(service: Installed) -> None:
     assert unit("drfd-jobs", "MainPID", "ActiveState") == before, "no OOMPolicy of the unit's"
 
 
+@pytest.fixture
+def swap() -> Iterator[None]:
+    """Of the machine, much and free."""
+    file = Path("/var/tmp/swap")
+    run("fallocate", "--length", "256M", file)
+    file.chmod(0o600)
+    run("mkswap", file)
+    run("swapon", file)
+    yield
+    run("swapoff", file)
+    file.unlink()
+
+
+def test_a_job_has_no_swap_beyond_its_memory(service: Installed, swap: None) -> None:
+    """Where another unit with the same limit on its memory swaps and goes on."""
+    words = (PYTHON, "-c", "bytearray(96 << 20)")
+    run("systemd-run", "--quiet", "--wait", "--property=MemoryMax=32M", *words)
+    job = service.wait_end(service.submit("alice", *words))
+    assert (job["state"], job["demand"]["memory_bytes"]) == ("OUT_OF_MEMORY", 32 << 20)
+
+
 def test_the_number_of_processes_is_what_the_reload_has_set(service: Installed) -> None:
     job_id = service.submit("alice", PYTHON, "-c", BOMB, demand=demand(memory_bytes=512 << 20))
     output = Path(service.wait_state(job_id, "RUNNING")["stdout"])
