@@ -1,0 +1,180 @@
+"""One short flow for each program of others that submits with Slurm's commands.
+
+`python flows.py CLIENT FILE` is run by a Python that has the client, in a directory of its own, and
+writes what has come out, as JSON. `test_clients.py` says what that must be.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: Nothing that will come takes longer, in seconds.
+LONGEST_S = 240
+SNAKEFILE = """
+rule all:
+    input: "sum.txt"
+rule make:
+    output: "part-{i}.txt"
+    resources: mem_mb=200, runtime=5
+    shell: "echo $(({wildcards.i} + 1)) >{output}"
+rule total:
+    input: expand("part-{i}.txt", i=range(3))
+    output: "sum.txt"
+    threads: 2
+    resources: mem_mb=200, runtime=5
+    shell: "echo $(( $(cat {input} | paste -sd+) )) >{output}"
+rule wrong:
+    output: "never.txt"
+    resources: mem_mb=200, runtime=5
+    shell: "exit 3"
+"""
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def fail(number: int) -> None:
+    raise ValueError(f"wrong {number}")
+
+
+def submitit() -> dict[str, Any]:
+    import submitit
+
+    executor = submitit.SlurmExecutor(folder="log")
+    executor.update_parameters(time=5, mem="512MB", cpus_per_task=1, array_parallelism=2)
+    one, wrong = executor.submit(square, 5), executor.submit(fail, 3)
+    array = executor.map_array(square, [1, 2, 3, 4])
+    hog, long = executor.submit(bytearray, 600 << 20), executor.submit(time.sleep, 1000)
+    await_so(lambda: long.state == "RUNNING")
+    long.cancel()
+    for job in (one, wrong, *array, hog, long):
+        await_so(lambda job=job: job.done(force_check=True))
+    return {
+        "one": one.result(),
+        "wrong": [wrong.state, "wrong 3" in str(wrong.exception())],
+        "array": [job.result() for job in array],
+        "hog": hog.state,
+        "long": long.state.split()[0],
+    }
+
+
+def dask() -> dict[str, Any]:
+    from dask.distributed import Client
+    from dask_jobqueue import SLURMCluster
+
+    with (
+        SLURMCluster(
+            cores=1, memory="600MB", processes=1, walltime="00:05:00", interface="lo",
+            scheduler_options={"dashboard_address": None},
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        cluster.scale(jobs=2)
+        client.wait_for_workers(2, timeout=LONGEST_S)
+        squares = client.gather(client.map(square, range(10)))
+        wrong = client.submit(fail, 3).exception(timeout=LONGEST_S)
+        cluster.scale(jobs=0)
+        await_so(lambda: not client.scheduler_info()["workers"])
+    return {"squares": squares, "wrong": str(wrong)}
+
+
+def parsl() -> dict[str, Any]:
+    import parsl
+    from parsl.config import Config
+    from parsl.executors import HighThroughputExecutor
+    from parsl.launchers import SrunLauncher
+    from parsl.providers import SlurmProvider
+
+    provider = SlurmProvider(
+        nodes_per_block=1, cores_per_node=2, mem_per_node=1, init_blocks=1, max_blocks=1,
+        walltime="00:05:00", exclusive=False, launcher=SrunLauncher(),
+        worker_init=f"export PATH={Path(sys.executable).parent}:$PATH",
+    )  # fmt: skip
+    executor = HighThroughputExecutor(
+        label="here", address="127.0.0.1", max_workers_per_node=2, provider=provider
+    )
+    with parsl.load(Config(executors=[executor], run_dir="parsl")):
+        squares = [parsl.python_app(square)(number) for number in range(6)]
+        wrong = parsl.python_app(fail)(3)
+        return {
+            "squares": [future.result(timeout=LONGEST_S) for future in squares],
+            "wrong": str(wrong.exception(timeout=LONGEST_S)),
+        }
+
+
+def simple_slurm() -> dict[str, Any]:
+    from simple_slurm import Slurm
+
+    needs = {"cpus_per_task": 1, "mem": "100M", "time": "5:00"}
+    array = Slurm(array=range(3), output="%A-%a.out", **needs)
+    first = array.sbatch("echo task $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_JOB_ID")
+    after = Slurm(dependency={"afterok": first}, output="after.out", **needs)
+    second = after.sbatch("echo after; sleep 1000")
+    await_so(lambda: Path("after.out").exists() and Path("after.out").read_text())
+    after.scancel.cancel_job(second)
+    await_so(lambda: state_of(second) == "CANCELLED")
+    outputs = [Path(f"{first}-{task}.out").read_text() for task in range(3)]
+    return {
+        "array": [text.removesuffix(f" of {first}\n") for text in outputs],
+        "srun": Slurm(**needs).srun("true"),
+    }
+
+
+def snakemake() -> dict[str, Any]:
+    Path("Snakefile").write_text(SNAKEFILE)
+    words = ("--executor", "slurm", "--jobs", "4", "--slurm-no-account",
+             "--slurm-init-seconds-before-status-checks", "3")  # fmt: skip
+    command = [Path(sys.executable).parent / "snakemake", *words]
+    right = subprocess.run([*command, "all"], stdout=2, check=False, timeout=LONGEST_S)
+    wrong = subprocess.run([*command, "wrong"], stdout=2, check=False, timeout=LONGEST_S)
+    return {
+        "right": [right.returncode, Path("sum.txt").read_text()],
+        "wrong": [wrong.returncode, Path("never.txt").exists()],
+    }
+
+
+def clusterfutures() -> dict[str, Any]:
+    import cfut
+
+    lines = ["#SBATCH --mem=200M", "#SBATCH -t 5"]
+    with cfut.SlurmExecutor(False, additional_setup_lines=lines) as executor:
+        squares = list(executor.map(square, range(4), timeout=LONGEST_S))
+        wrong = executor.submit(fail, 3).exception(timeout=LONGEST_S)
+    return {"squares": squares, "wrong": "ValueError: wrong 3" in str(wrong)}
+
+
+def ipyparallel() -> dict[str, Any]:
+    import ipyparallel
+
+    with ipyparallel.Cluster(n=2, engines="slurm", controller_ip="127.0.0.1") as found:
+        found.wait_for_engines(2, timeout=LONGEST_S)
+        return {"squares": found.load_balanced_view().map_sync(square, range(8))}
+
+
+def state_of(job: int) -> str:
+    words = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(job))
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return said.split()[0] if said else ""
+
+
+def await_so(is_so: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + LONGEST_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.5)
+
+
+FLOWS = (submitit, dask, parsl, simple_slurm, snakemake, clusterfutures, ipyparallel)
+
+if __name__ == "__main__":
+    (flow,) = [flow for flow in FLOWS if flow.__name__ == sys.argv[1]]
+    found = flow()
+    Path(sys.argv[2]).write_text(json.dumps(found))

@@ -1,0 +1,97 @@
+"""Programs of others that submit with Slurm's commands do so with drfd's, and get what they expect.
+
+Each is installed by pip into an environment that is thrown away, and runs one short flow
+(`flows.py`) against a daemon of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instance import Instance
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "DRFD_CLIENTS" not in os.environ, reason="installs programs of others: DRFD_CLIENTS=1"
+    ),
+]
+
+CONFIG = """
+[capacity]
+cores = 4
+memory = "8G"
+reserve_memory = 0
+[enforcement]
+grace = "1s"
+"""
+SQUARES = [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
+#: Client → what pip installs, and what its flow prints.
+CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "submitit": (
+        ["submitit"],
+        {
+            "one": 25, "wrong": ["FAILED", True], "array": SQUARES[1:5],
+            "hog": "OUT_OF_MEMORY", "long": "CANCELLED",
+        },
+    ),
+    "dask": (["dask-jobqueue"], {"squares": SQUARES, "wrong": "wrong 3"}),
+    "parsl": (["parsl"], {"squares": SQUARES[:6], "wrong": "wrong 3"}),
+    "simple_slurm": (
+        ["simple-slurm"],
+        {"array": ["task 0", "task 1", "task 2"], "srun": 0},
+    ),
+    "snakemake": (
+        ["snakemake", "snakemake-executor-plugin-slurm"],
+        {"right": [0, "6\n"], "wrong": [1, False]},
+    ),
+    "clusterfutures": (["clusterfutures"], {"squares": SQUARES[:4], "wrong": True}),
+    "ipyparallel": (["ipyparallel"], {"squares": SQUARES[:8]}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def daemon(make_instance: Callable[..., Instance]) -> Instance:
+    instance = make_instance(CONFIG).start()
+    instance.drf("slurm-names", instance.root / "bin")
+    return instance
+
+
+def installed(place: Path, packages: list[str]) -> Path:
+    """A Python that has them."""
+    subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    words = [place / "bin/python", "-m", "pip", "install", "-q", *packages]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        why = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
+        pytest.skip(f"pip cannot install {' '.join(packages)}: {why}")
+    return place / "bin/python"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_its_flow_comes_out_right_with(client: str, daemon: Instance, tmp_path: Path) -> None:
+    packages, expected = CLIENTS[client]
+    python = installed(tmp_path / "environment", packages)
+    flow, result = Path(__file__).with_name("flows.py"), tmp_path / "result"
+    env = {
+        **os.environ,
+        "DRFD_SOCKET": str(daemon.socket),
+        "HOME": str(daemon.work),
+        "PATH": f"{daemon.root}/bin:{python.parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        [python, flow, client, result],
+        cwd=daemon.work, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert json.loads(result.read_text()) == expected, done.stdout
+    assert daemon.status() == [], "it has left no job"
