@@ -5,38 +5,31 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.groups import read_group
-from drfd.core.amounts.vectors import fits
 from drfd.core.decisions import job_requests
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import GroupLimit, ReasonCode, WaitReason, explain_wait
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import JobSpec, JobState, UserGroup
+from drfd.core.model.job import JobSpec, UserGroup
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import POLICIES, free_of
-from drfd.journal import records
+from drfd.core.scheduling.scheduling_pass import POLICIES
 from fakes import (
-    ADMIN,
     ALICE,
     BOB,
     Bench,
     attempt_started,
     demand,
-    ended,
     now,
     rules,
     schedule,
     spec,
 )
-from seeds import seeds
 
 PATIENT = replace(rules(), patience=replace(rules().patience, reserves=False))
 
@@ -54,12 +47,6 @@ def of(
 def job_id_of(events: list[ev.Event]) -> int:
     event = events[0]
     return event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
-
-
-def end(bench: Bench, job_id: int) -> None:
-    bench.feed(attempt_started(job_id))
-    bench.feed(ended(job_id))
-    bench.feed(st.AttemptRemoved(now(), job_id, 1))
 
 
 def why(bench: Bench, job_id: int) -> WaitReason | None:
@@ -102,20 +89,6 @@ def test_a_group_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_no_more_run_at_once_than_the_number(policy: str) -> None:
-    bench = Bench(replace(PATIENT, policy=policy))
-    ids = [bench.submit(of()) for _ in range(4)]
-    assert bench.schedule() == ids[:2]
-    assert bench.schedule() == []
-    assert why(bench, ids[2]) == WaitReason(
-        ReasonCode.LIMIT, GroupLimit("alice", "sweep", at_once=2, running=2)
-    )
-    end(bench, ids[0])
-    assert bench.schedule() == [ids[2]]
-    bench.ledger.check()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
 def test_unlike_jobs_count_together(policy: str) -> None:
     """The queues offer two of each kind, and the pass drops those that are too many."""
     bench = Bench(replace(PATIENT, policy=policy))
@@ -145,38 +118,6 @@ def test_the_room_of_a_job_that_is_left_out_goes_to_others_at_once() -> None:
     assert plan.admitted == [first]
     assert plan.is_cut
     assert [*bench.schedule(), *bench.schedule()] == [first, other]
-
-
-def test_each_job_counts_for_itself_how_many_run() -> None:
-    bench = Bench(PATIENT)
-    few = [bench.submit(of(1, at_once=1)) for _ in range(2)]
-    assert bench.schedule() == few[:1]
-    many = [bench.submit(of(1, at_once=3)) for _ in range(4)]
-    plain = bench.submit(of(1, at_once=9))
-    bench.feed(st.ChangeAsked(now(), plain, ALICE, st.Change(group=UserGroup("sweep"))))
-    assert bench.schedule() == [*many[:2], plain]
-    end(bench, few[0])
-    end(bench, many[0])
-    assert bench.schedule() == [many[2]]
-
-
-def test_groups_of_two_users_have_nothing_in_common_but_the_name() -> None:
-    bench = Bench(PATIENT)
-    mine = bench.submit(of(at_once=1))
-    other = bench.submit(of(at_once=1, pool="root.bob", actor=BOB))
-    assert sorted(bench.schedule()) == [mine, other]
-
-
-def test_a_group_of_an_array_is_beside_its_own_limit() -> None:
-    bench = Bench(PATIENT)
-    (event,) = bench.feed(st.SubmitAsked(now(), of(at_once=3), spans=((0, 5, 1),), at_once=2))
-    assert isinstance(event, ev.ArraySubmitted)
-    single = [bench.submit(of(at_once=3)) for _ in range(2)]
-    assert bench.schedule() == [event.array_id + 1, event.array_id + 2, single[0]]
-    bench.ledger.check()
-    end(bench, event.array_id + 1)
-    assert bench.schedule() == [event.array_id + 3]
-    bench.ledger.check()
 
 
 # -- changes ----------------------------------------------------------------------------------
@@ -256,16 +197,6 @@ def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch: pytest.Mo
     bench.ledger.check()
 
 
-def test_jobs_without_groups_are_read_from_older_journals() -> None:
-    old = records.encode(spec()).replace(b',"group":null', b"")
-    assert b"group" not in old
-    with_group = of()
-    text = records.encode(ev.Submitted(job_id=1, at_s=0.0, spec=with_group))
-    event = records.decode_event("Submitted", text)
-    assert isinstance(event, ev.Submitted)
-    assert event.spec == with_group
-
-
 # -- forecasts --------------------------------------------------------------------------------
 
 
@@ -291,94 +222,9 @@ def test_a_forecast_waits_for_the_group() -> None:
 # -- whatever happens -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", seeds(range(40), quick=8))
-def test_never_more_run_and_no_job_waits_wrongly(seed: int) -> None:
-    random = Random(seed)
-    bench = Bench(PATIENT)
-    scheduler = Scheduler(bench.rules.half_life_s, RunTimes())
-
-    def feed(stimulus: st.Stimulus) -> None:
-        try:
-            found = bench.feed(stimulus)
-        except Refused:
-            return
-        for event in found:
-            job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
-            job = bench.ledger.find_common(job_id)
-            if job is not None:
-                scheduler.note(job)
-            else:
-                scheduler._touch("root.alice")
-                scheduler._touch("root.bob")
-
-    def one_pass() -> None:
-        fresh = schedule(bench.ledger, bench.rules)
-        for event in scheduler.run(bench.ledger, bench.rules, now()):
-            assert isinstance(event, ev.Admitted)
-            job = bench.ledger.job(event.job_id)
-            group = job.spec.group
-            if group is not None and group.at_once is not None:
-                assert running(bench)[job.spec.user, group.name] < group.at_once
-            scheduler.note(bench.ledger.apply(event))
-        assert scheduler.last_plan is not None
-        assert scheduler.last_plan.admitted == fresh.admitted, "the kept index is wrong"
-
-    for _ in range(60):
-        live = list(bench.ledger.jobs.values())
-        deed = random.choice(["submit", "submit", "array", "end", "end", "cancel", "set", "hold"])
-        user = random.choice([ALICE, BOB])
-        if deed in ("submit", "array"):
-            group = random.choice([None, UserGroup("a", 1), UserGroup("a", 2), UserGroup("b", 3)])
-            asked = replace(
-                spec(f"root.{user.user}", actor=user, priority=random.choice([0, 0, 1])),
-                demand=demand(random.choice([1, 1, 2, 4])),
-                group=group,
-            )
-            spans = ((0, 3, 1),) if deed == "array" else ()
-            at_once = random.choice([None, 1, 2]) if spans else None
-            feed(st.SubmitAsked(now(), asked, spans=spans, at_once=at_once))
-        elif live:
-            job = random.choice(live)
-            if deed == "end" and job.state is JobState.STARTING:
-                feed(attempt_started(job.id))
-                feed(ended(job.id))
-                feed(st.AttemptRemoved(now(), job.id, 1))
-            elif deed == "cancel" and random.random() < 0.3:
-                feed(st.CancelAsked(now(), job.id, ADMIN))
-            elif deed == "set":
-                group = UserGroup(*random.choice([("a", 1), ("a", 3), ("", None), ("b", None)]))
-                feed(st.ChangeAsked(now(), job.array_id or job.id, ADMIN, st.Change(group=group)))
-            elif deed == "hold":
-                kind = random.choice([st.HoldAsked, st.ReleaseAsked])
-                feed(kind(now(), job.array_id or job.id, ADMIN))
-        bench.ledger.check()
-        if random.random() < 0.7:
-            one_pass()
-            while scheduler.is_cut:
-                one_pass()
-            bench.ledger.check()
-            _assert_that_none_waits_wrongly(bench)
-
-
 def running(bench: Bench) -> Counter[tuple[str, str]]:
     jobs = bench.ledger.allocated_jobs()
     return Counter((job.spec.user, job.spec.group.name) for job in jobs if job.spec.group)
-
-
-def _assert_that_none_waits_wrongly(bench: Bench) -> None:
-    ledger = bench.ledger
-    free, count = free_of(ledger, bench.rules, None), running(bench)
-    tasks = [each.job for each in ledger.arrays.groups()]
-    for job in [*ledger.jobs.values(), *tasks]:
-        group, wanted = job.spec.group, ledger.wanted(job)
-        if wanted is None or not fits(wanted, free):
-            continue
-        bound = ledger.arrays.bound_of(job)
-        if bound is not None and bound.active >= (bound.array.at_once or 0):
-            continue
-        assert group is not None, f"{job} fits and waits"
-        assert group.at_once is not None, f"{job} fits and waits"
-        assert count[job.spec.user, group.name] >= group.at_once, f"{job} fits and waits"
 
 
 def test_a_job_that_names_no_limit_has_that_of_its_group() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -18,21 +17,19 @@ from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import (
     BeyondLimit,
     LimitAtThisHour,
-    PathLimit,
     ReasonCode,
     WaitReason,
     explain_wait,
 )
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
-from drfd.core.fairness.share_tree import path_up
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import JobSpec, JobState
+from drfd.core.model.job import JobSpec
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from fakes import ALICE, BOB, Bench, attempt_started, demand, now, rules, schedule, spec
-from seeds import examples, seeds
+from fakes import ALICE, BOB, Bench, demand, now, rules, schedule, spec
+from seeds import examples
 
 HOUR = 3600
 LAB = "root.lab"
@@ -62,32 +59,6 @@ def hours(**steps: tuple[tuple[float, float | None], ...]) -> LimitHours:
 
 
 # -- the times -------------------------------------------------------------------------------------
-
-
-def test_within_its_times_another_limit_counts_of_what_it_names() -> None:
-    day = LimitSpan(start_s=10, end_s=20, limit={"cores": 2})
-    own = {"cores": 8, "memory": 5}
-    steps = limit_steps(own, [day], AXES, from_s=0, until_s=100)
-    assert steps == LimitSteps((0, 10, 20), (own, {"cores": 2, "memory": 5}, own))
-
-
-def test_times_that_meet_are_one_and_the_tightest_of_several_counts() -> None:
-    spans = [
-        LimitSpan(start_s=10, end_s=20, limit={"cores": 4}),
-        LimitSpan(start_s=20, end_s=30, limit={"cores": 4, "memory": 1}),
-        LimitSpan(start_s=25, end_s=40, limit={"cores": 3}),
-    ]
-    steps = limit_steps({"cores": 2}, spans, AXES, from_s=0, until_s=35)
-    assert steps.times == (0, 10, 20, 25, 30)
-    assert [limit["cores"] for limit in steps.limits] == [2, 4, 4, 3, 3]
-    assert [limit.get("memory") for limit in steps.limits] == [None, None, 1, 1, None]
-
-
-def test_a_rate_is_for_each_disk_without_an_amount_of_its_own() -> None:
-    axes = ("read:a", "read:b")
-    span = LimitSpan(start_s=10, end_s=20, limit={"read": 1, "read:b": 2})
-    steps = limit_steps({"read": 9}, [span], axes, from_s=0, until_s=15)
-    assert steps.limits == ({"read:a": 9, "read:b": 9}, {"read:a": 1, "read:b": 2})
 
 
 def test_it_is_known_how_long_a_limit_holds_and_when_it_rises() -> None:
@@ -190,53 +161,6 @@ def asks(number: float, path: str = LAB, *, actor: st.Actor = ALICE, limit_s: in
     return spec(path, actor=actor, asks=demand(number), time_limit_s=limit_s)
 
 
-def test_nothing_of_a_pool_starts_before_its_hour_and_others_do_not_wait_for_it(
-    bench: HourBench,
-) -> None:
-    small, big = bench.submit(asks(4)), bench.submit(asks(5))
-    other = bench.submit(asks(5, "root.free", actor=BOB))
-    assert bench.schedule() == [other]
-    assert bench.schedule(HOUR - 1) == []
-    assert bench.schedule(HOUR) == [small]
-    bench.finish(other, at_s=HOUR)
-    assert bench.schedule(HOUR) == [], "the big one is beyond the limit of this hour"
-    assert bench.schedule(2 * HOUR) == [big]
-
-
-def test_running_jobs_run_on_when_a_limit_shrinks(bench: HourBench) -> None:
-    bench.ledger.limit_hours = cores((0, None), (HOUR, 2))
-    first, second = bench.submit(asks(3)), bench.submit(asks(1))
-    assert bench.schedule() == [first, second]
-    late = bench.submit(asks(1), at_s=HOUR)
-    assert bench.schedule(HOUR) == []
-    assert bench.job(first).state is not JobState.STOPPING
-    bench.finish(first, at_s=HOUR + 1)
-    assert bench.schedule(HOUR + 1) == [late]
-
-
-def test_a_job_without_the_limited_resource_starts_at_any_hour() -> None:
-    bench = HourBench(with_pools(lab=Pool()))
-    nothing = LimitSteps((T(0),), ({"read": 0},))
-    bench.ledger.limit_hours = LimitHours({LAB: nothing})
-    assert bench.schedule() == [] == [bench.submit(asks(1))][1:]
-    assert bench.schedule() == [1]
-
-
-@pytest.mark.parametrize("policy", ["drf", "fifo", "easy", "slots", "cpu", "asset"])
-def test_each_policy_passes_over_what_may_not_start_at_this_hour(policy: str) -> None:
-    """Also where it needs more than is free: a line that nobody passes does not stand for it."""
-    bench = HourBench(replace(with_pools(lab=Pool()), policy=policy))
-    bench.ledger.limit_hours = cores((0, 0), (HOUR, None))
-    running = bench.submit(asks(1, "root.bob", actor=BOB))
-    assert bench.schedule() == [running]
-    shut = bench.submit(asks(9))
-    other = bench.submit(asks(1, "root.bob", actor=BOB))
-    assert bench.schedule() == [other]
-    for job_id in (running, other):
-        bench.finish(job_id, at_s=1)
-    assert bench.schedule(HOUR) == [shut]
-
-
 def test_a_guarantee_counts_up_to_the_limit_of_the_hour() -> None:
     """Else a pool that may start nothing would keep others from what it is promised."""
     plain = with_pools(lab=Pool(guarantee={"cores": 6000}, weight=Fraction(1)), free=Pool())
@@ -276,21 +200,6 @@ def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start() -> 
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def test_what_fits_at_some_hour_is_taken_and_what_fits_at_none_is_refused() -> None:
-    bench = HourBench(with_pools(lab=Pool(limit={"cores": 2000})))
-    bench.ledger.limit_hours = cores((0, 0), (HOUR, 4), (2 * HOUR, 2))
-    bench.at(0)
-    assert bench.submit(asks(4)) == 1
-    with pytest.raises(Refused) as refusal:
-        bench.submit(asks(5))
-    assert refusal.value.code == "above-limit"
-    assert refusal.value.text == (
-        "the job asks for 5 cores, and root.lab may hold 4 at most: it could never start"
-    )
-    with pytest.raises(Refused, match="5 cores"):
-        bench.feed(st.ChangeAsked(now(), 1, ALICE, st.Change(cores_milli=5000)))
-
-
 def test_what_the_limits_of_two_nodes_never_allow_together_is_refused() -> None:
     """The pool by night and the user in it by day."""
     members = {("lab", "alice"): NodeSettings()}
@@ -325,16 +234,6 @@ def test_the_reason_says_until_when_the_limit_holds_and_when_the_job_may_start(
     )
 
 
-def test_a_limit_that_others_have_reached_says_until_when_it_holds(bench: HourBench) -> None:
-    bench.start(asks(3), at_s=HOUR)
-    job_id = bench.submit(asks(2), at_s=HOUR)
-    expected = PathLimit(LAB, "cores", 4000, 3000, 2000, T(2 * HOUR))
-    reason = bench.why(job_id, HOUR)
-    assert reason is not None and isinstance(reason.evidence, PathLimit)
-    assert [each.job for each in reason.evidence.holders] == ["1"]
-    assert replace(reason.evidence, holders=()) == expected
-
-
 def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench: HourBench) -> None:
     job_id = bench.submit(asks(5))
     bench.ledger.limit_hours = cores((0, 0), (HOUR, 4), (2 * HOUR, 0))
@@ -363,74 +262,3 @@ def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known() -> N
 
 
 # -- everything together ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", seeds(range(30), quick=6))
-def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed: int) -> None:
-    """Jobs run as long as their limits, so that a forecast at the begin is exact."""
-    random = Random(seed)
-    bench = HourBench(
-        replace(
-            with_pools(lab=Pool(), night=Pool(limit={"cores": 3000})),
-            policy=random.choice(["drf", "drf", "fifo"]),
-            patience=replace(rules().patience, reserves=False),
-        )
-    )
-    paths = ("root.lab", "root.night", "root.lab.alice")
-    own: Mapping[str, float | None] = {"root.night": 3}
-    table: dict[str, tuple[tuple[float, float | None], ...]] = {}
-    for path in random.sample(paths, random.randrange(1, 4)):
-        steps, at = [(0.0, random.choice([0, 1, 4, own.get(path)]))], 0.0
-        for _ in range(random.randrange(1, 6)):
-            at += random.randrange(1, 200)
-            steps.append((at, random.choice([0, 1, 2, 4, 6])))
-        table[path.replace(".", "__")] = (*steps, (at + 50, own.get(path)))
-    bench.ledger.limit_hours = hours(**table)
-    bench.rules = replace(bench.rules, members={("lab", "alice"): NodeSettings()})
-    bench.at(0)
-    for _ in range(random.randrange(1, 12)):
-        path = random.choice(["root.lab", "root.night", "root.free"])
-        actor = random.choice([ALICE, BOB])
-        path = f"root.{actor.user}" if path == "root.free" else path
-        limit_s = random.choice([1, 5, 20, 50, 100, 200])
-        try:
-            bench.submit(asks(random.randrange(1, 7), path, actor=actor, limit_s=limit_s))
-        except Refused as refusal:
-            assert refusal.code == "above-limit"
-    expected = {job_id: bench.ahead().start_s(job_id) for job_id in bench.ledger.jobs}
-    assert None not in expected.values(), "each of them fits at some hour"
-    clock, ends, began = 0.0, dict[int, float](), dict[int, float]()
-    while bench.ledger.jobs:
-        for job_id in bench.schedule(clock):
-            began[job_id] = T(clock)
-            bench.feed(attempt_started(job_id, at_s=clock))
-            ends[job_id] = clock + (bench.job(job_id).spec.time_limit_s or 0)
-        limits = bench.ledger.limit_hours.at(T(clock))
-        for job in bench.ledger.jobs.values():
-            if job.state is JobState.PENDING:
-                reason = bench.why(job.id, clock)
-                assert reason is not None
-                fact = reason.evidence
-                assert not isinstance(fact, BeyondLimit)
-                if isinstance(fact, LimitAtThisHour):
-                    assert limits[fact.path]["cores"] == fact.limit < fact.needed
-                    assert fact.from_s is not None
-                    assert T(clock) < (fact.until_s or 0) <= fact.from_s <= (expected[job.id] or 0)
-        for path, limit in limits.items():
-            started = [
-                bench.job(job_id)
-                for job_id in ends
-                if began[job_id] == T(clock) and path in path_up(bench.job(job_id).spec.leaf)
-            ]
-            most = limit.get("cores", 9000)
-            assert all(bench.ledger.demand(job)[0] <= most for job in started)
-            if started:
-                used = bench.ledger.used.items()
-                assert sum(held[0] for leaf, held in used if path in path_up(leaf)) <= most
-        _, next_s = bench.ledger.limit_hours.hold_s(T(clock))
-        clock = min([*ends.values(), next_s - T(0)])
-        for job_id, end_s in list(ends.items()):
-            if end_s <= clock:
-                del ends[job_id]
-                bench.finish(job_id, at_s=clock)
-    assert began == expected

@@ -12,11 +12,10 @@ from random import Random
 
 import pytest
 
-from drfd.core.amounts.vectors import fits, minus
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import OutOfQuota, ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
-from drfd.core.fairness.share_tree import WeekQuota, parent_of, path_up
+from drfd.core.fairness.share_tree import WeekQuota, path_up
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
     Stretch,
@@ -108,29 +107,6 @@ def plan_of(bench: Bench, used_up: Mapping[str, QuotaUse], at_s: float = 0.0) ->
 # -- what is used ----------------------------------------------------------------------------------
 
 
-def test_half_of_the_cores_for_two_hours_is_a_share_hour() -> None:
-    """And counts for the user's leaf and for each pool above it that has a quota."""
-    how = with_quotas({"lab": hours(40)}, {"lab/alice": hours(4)})
-    bench = Bench(how)
-    week_use = use_of(how)
-    job_id = bench.start(of(ALICE, "lab", 4.5))
-    week_use.note(bench.job(job_id), now().at_s)
-    expected = {"root.lab": 1.0, "root.lab.alice": 1.0}
-    assert used(week_use, 2 * HOUR) == expected
-    bench.feed(ended(job_id, at_s=2 * HOUR))
-    week_use.note(bench.job(job_id), now(2 * HOUR).at_s)
-    assert used(week_use, 3 * HOUR) == expected, "an ended job uses nothing more"
-
-
-def test_the_dominant_share_is_that_of_the_scarcest_resource() -> None:
-    how = with_quotas({}, {"/alice": hours(4)})
-    week_use = use_of(how)
-    bench = Bench(how)
-    job_id = bench.start(spec(asks=demand(1, 9)))
-    week_use.note(bench.job(job_id), now().at_s)
-    assert used(week_use, HOUR) == {"root.alice": 0.5}, "9 of 18 GiB"
-
-
 def test_nothing_of_last_week_counts_in_this_one() -> None:
     how = with_quotas({"lab": hours(40)})
     week_use, bench = use_of(how), Bench(how)
@@ -162,15 +138,6 @@ def test_after_the_clock_was_set_back_all_is_to_be_counted_again() -> None:
     assert week_use.is_outdated(now(10 * DAY - HOUR).at_s)
     assert not week_use.is_outdated(now(17 * DAY).at_s)
     assert week_use.is_outdated(WEEKS[-2]), "no week after it is known"
-
-
-def test_a_job_that_started_in_the_future_uses_nothing_before() -> None:
-    how = with_quotas({"lab": hours(2)})
-    bench, week_use = Bench(how), use_of(how)
-    job_id = bench.start(of(ALICE, "lab", 9), at_s=HOUR)
-    week_use.count(bench.job(job_id), plain_stretch(bench.job(job_id)))
-    assert used(week_use, 0) == {"root.lab": 0}
-    assert used(week_use, 900) == {"root.lab": 0.25}
 
 
 def test_a_launch_that_was_put_off_uses_nothing() -> None:
@@ -280,16 +247,6 @@ def why(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> WaitReaso
     return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, used_up=used_up)
 
 
-def test_the_jobs_of_a_pool_without_quota_left_wait_and_those_of_others_start() -> None:
-    bench = Bench(with_quotas({"lab": hours(40, waits=True), "free": None}))
-    theirs, ours = bench.submit(of(ALICE, "lab")), bench.submit(of(ALICE, "free"))
-    used_up = full("root.lab", waits=True)
-    assert plan_of(bench, used_up).admitted == [ours]
-    reason = why(bench, theirs, used_up)
-    assert reason == WaitReason(ReasonCode.QUOTA, OutOfQuota(used_up["root.lab"]))
-    assert set(plan_of(bench, {}).admitted) == {theirs, ours}, "in the next week"
-
-
 def test_a_user_without_quota_left_does_not_keep_others_of_the_pool_waiting() -> None:
     bench = Bench(with_quotas({"lab": None}, {"lab/alice": hours(40, waits=True)}))
     theirs, ours = bench.submit(of(ALICE, "lab")), bench.submit(of(BOB, "lab"))
@@ -352,19 +309,6 @@ def test_who_has_used_up_a_quota_is_not_named_as_served_first() -> None:
     assert found.code is ReasonCode.QUOTA
 
 
-def test_nothing_is_reserved_for_a_job_that_comes_last_while_others_wait() -> None:
-    usual = with_quotas({"lab": hours(40), "free": None})
-    bench = Bench(replace(usual, patience=ReservationSettings(patience_s=0)))
-    bench.start(of(CAROL, "free", 6, time_limit_s=600))
-    theirs = bench.submit(of(ALICE, "lab", 9))
-    assert [each.job_id for each in plan_of(bench, full("root.lab"), 60).reservations] == [theirs]
-    ours = bench.submit(of(BOB, "free", 8, time_limit_s=None))
-    assert [each.job_id for each in plan_of(bench, full("root.lab"), 60).reservations] == [ours]
-    small = bench.submit(of(BOB, "free", 3, time_limit_s=None))
-    bench.feed(CancelAsked(now(), ours, ADMIN))
-    assert plan_of(bench, full("root.lab"), 60).admitted == [small], "it delays nothing"
-
-
 def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
     how = replace(
         with_quotas({"lab": hours(1, waits=True), "free": None}), preempting=Preempting(after_s=0)
@@ -381,52 +325,6 @@ def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
         bench.submit(of(ALICE, "lab", 4))
         found = [type(each) for each in scheduler.run(bench.ledger, how, now(HOUR))]
         assert found == ([] if is_over else [ev.PreemptRequested] * 4)
-
-
-@pytest.mark.parametrize("seed", seeds(range(30), quick=6))
-def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed: int) -> None:
-    """In random trees, whatever the demands: at each launch, no waiting job of a sibling that has
-    its quota would fit. Without such a sibling the quota makes no difference, and neither it does
-    if all have used theirs up."""
-    random = Random(seed)
-    pools = {name: hours(40) for name in ("lab", "free", "lab.night", "lab.day")[: 2 + seed % 3]}
-    bench = Bench(with_quotas(pools))
-    homes = [(actor, pool) for actor in (ALICE, BOB, CAROL) for pool in ("", *pools)]
-    asked = [random.choice((0.5, 1, 2, 3, 4)) for _ in range(random.choice((2, 5, 12)))]
-    specs = {}
-    for _ in range(40):
-        actor, pool = random.choice(homes)
-        path = f"root.{pool}" if pool else f"root.{actor.user}"
-        size = demand(random.choice(asked), random.choice((1, 2, 5)))
-        one = spec(path, actor=actor, asks=size)
-        specs[bench.submit(one)] = one
-        if random.random() < 0.2:
-            bench.schedule()
-    waiting = {each: one for each, one in specs.items() if bench.job(each).eligible_at is not None}
-    waiting = {
-        each: one for each, one in waiting.items() if bench.job(each).state is JobState.PENDING
-    }
-    for each in random.sample(sorted(set(specs) - set(waiting)), k=len(specs) - len(waiting)):
-        bench.feed(attempt_started(each))
-        bench.finish(each)
-    nodes = sorted({path for one in waiting.values() for path in path_up(one.leaf)})
-    over = {path: full(path)[path] for path in nodes if random.random() < 0.4}
-    plan = plan_of(bench, over)
-    free, left = plan_of(bench, {}).free, dict(waiting)
-    free = bench.rules.shares.capacity
-    for job_id in plan.admitted:
-        for path in path_up(waiting[job_id].leaf):
-            if path not in over:
-                continue
-            for other, one in left.items():
-                rivals = [each for each in path_up(one.leaf) if parent_of(each) == parent_of(path)]
-                if rivals and rivals[0] not in over:
-                    assert not fits(bench.rules.axes.vector(one.demand), free), (job_id, other)
-        free = minus(free, bench.rules.axes.vector(waiting[job_id].demand))
-        del left[job_id]
-    assert not any(fits(bench.rules.axes.vector(one.demand), free) for one in left.values())
-    everybody = {path: full(path)[path] for path in nodes}
-    assert plan_of(bench, everybody).admitted == plan_of(bench, {}).admitted
 
 
 def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:

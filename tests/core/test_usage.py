@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -14,15 +12,13 @@ from drfd.core.usage import (
     FRESH,
     MOST,
     Curve,
-    GpuTally,
     LentTally,
     Point,
     Series,
     merged,
     thinned,
-    total,
 )
-from seeds import examples, seeds
+from seeds import examples
 
 STEADY = examples(40)
 #: Milliseconds since the reading before.
@@ -113,40 +109,6 @@ def steady(count: int, *, step_ms: int = 2000) -> list[Point]:
     return [point(at * step_ms, step_ms, at, at, at) for at in range(1, count + 1)]
 
 
-@pytest.mark.parametrize("hours", seeds([1, 24, 72]))
-def test_a_long_life_is_there_evenly_however_long(hours: int) -> None:
-    series = Series()
-    count = hours * 1800
-    for at, each in enumerate(steady(count)):
-        # Never quite two seconds.
-        late_ms = at % 7
-        series.add(each._replace(end_ms=each.end_ms + late_ms, span_ms=2000))
-    old = list(series)[:-FRESH]
-    longest = max(each.span_ms for each in old)
-    assert len(old) >= (MOST - FRESH) // 2 - 1
-    assert longest <= 4 * hours * 3600_000 / (MOST - FRESH)
-    # The first may be half a point; behind it all are alike.
-    assert all(2 * each.span_ms >= longest for each in old[:-2])
-
-
-def test_two_hundred_of_any_age_take_few_megabytes() -> None:
-    def grow() -> list[Series]:
-        many = [Series() for _ in range(50)]
-        for each in steady(300):
-            for series in many:
-                series.add(each)
-        return many
-
-    tracemalloc.start()
-    try:
-        many = grow()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert all(len(series) > 150 for series in many)
-    assert 4 * taken < 8 << 20
-
-
 def test_with_a_longest_point_the_oldest_are_dropped() -> None:
     series = Series(longest_ms=60_000)
     given_ = steady(100_000)
@@ -188,23 +150,6 @@ def test_means_are_of_what_is_known() -> None:
     assert (unknown.gpu_memory_bytes, unknown.gpu_percent) == (None, None)
 
 
-def test_what_several_use_at_one_time_adds_up() -> None:
-    one, other = point(5000, 2000, 2_000_000, 100, 2000), point(5500, 1000, 500_000, 23, None)
-    both = total([one, other], 6000)
-    assert both.end_ms == 6000
-    assert (both.cores_milli, both.memory_bytes, both.read_bps) == (1500, 123, 1000)
-    assert total([], 6000) == Point(6000, 0)
-    assert (both.gpu_memory_bytes, both.gpu_percent) == (None, None)
-    on_gpus = one._replace(gpu_memory_sum=8, gpu_memory_count=2, gpu_percent_sum=160)
-    on_gpus = on_gpus._replace(gpu_percent_count=2)
-    both = total([on_gpus, other, on_gpus], 6000)
-    assert (both.gpu_memory_bytes, both.gpu_percent) == (8, 160)
-    single = other._replace(lent_us=0, lent_ms=0)
-    lent = one._replace(lent_us=1_000_000, lent_ms=2000)
-    found = (single, lent, total([lent, single], 6000), total([lent, lent, single], 6000))
-    assert [each.lent_milli for each in found] == [None, 500, 500, 1000]
-
-
 @STEADY
 @given(readings())
 def test_a_curve_says_what_the_points_said(given_: list[Point]) -> None:
@@ -231,18 +176,6 @@ def near(now: int | None, then: int | None, unit: int) -> bool:
 
 def test_a_curve_of_nothing_is_empty() -> None:
     assert (len(Curve.of(3, [])), list(Curve.of(3, []).points())) == (0, [])
-
-
-def test_a_tally_has_the_highest_reading_and_the_mean_of_what_was_known() -> None:
-    tally = GpuTally()
-    assert (tally.memory_peak, tally.single_peak, tally.mean_percent) == (None, None, None)
-    for memory, percent in ((100, 10), (500, None), (None, 91), (300, 20)):
-        tally = tally.plus(memory, percent)
-    for memory in (200, None, 90):
-        tally = tally.plus_single(memory)
-    assert tally == GpuTally(500, 200, 121, 3)
-    assert tally.mean_percent == 40
-    assert GpuTally().plus(0, 0) == GpuTally(0, None, 0, 1), "a measured zero is known"
 
 
 def test_a_loan_is_each_use_beyond_the_floor_and_never_taken_back() -> None:

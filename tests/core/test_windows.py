@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from math import inf
 from random import Random
 
 import pytest
@@ -23,9 +22,6 @@ from drfd.core.ledger.windows import (
     NO_LIMIT_S,
     Window,
     blocking,
-    first_start_s,
-    longest_s,
-    next_end_s,
 )
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
@@ -77,40 +73,7 @@ def why(bench: Bench, job_id: int, at_s: float = 0.0) -> WaitReason | None:
 # -- the times -------------------------------------------------------------------------------------
 
 
-def test_the_distance_of_the_next_window_bounds_what_may_start() -> None:
-    windows = (window(10, 20), window(15, 30), window(50, 60))
-    bounds = [longest_s(windows, now(at_s).at_s) for at_s in (0, 9, 10, 25, 29.5, 30, 60)]
-    assert bounds == [10, 1, 0, 0, 0, 20, inf]
-    assert [next_end_s(windows, now(at_s).at_s) for at_s in (0, 20, 60)] == [
-        now(20).at_s,
-        now(30).at_s,
-        None,
-    ]
-
-
-def test_a_job_starts_in_the_first_gap_that_is_long_enough() -> None:
-    windows = (window(10, 20), window(15, 30), window(50, 60))
-    found = [first_start_s(windows, length, now(0).at_s) for length in (10, 11, 20, 21)]
-    assert found == [now(at_s).at_s for at_s in (0, 30, 30, 60)]
-    assert blocking(windows, 11, now(0).at_s) == windows[0]
-    assert blocking(windows, 10, now(0).at_s) is None
-
-
-def test_a_job_that_fits_no_gap_of_a_week_never_starts() -> None:
-    windows = tuple(window(at_s, at_s + 5, is_weekly=True) for at_s in (10, 30, 50))
-    assert first_start_s(windows, 15, now(0).at_s) == now(15).at_s
-    assert first_start_s(windows, 16, now(0).at_s) is None
-
-
 # -- which jobs start ------------------------------------------------------------------------------
-
-
-def test_only_a_job_that_ends_before_the_window_starts(bench: Bench) -> None:
-    """And it passes those before it in the line, which wait for the end of the window."""
-    long, endless, short = map(bench.submit, (lasting(3 * HOUR), lasting(None), lasting(2 * HOUR)))
-    assert started(bench) == [short]
-    assert started(bench, 3 * HOUR) == [], "while it is open"
-    assert started(bench, 4 * HOUR) == [long, endless]
 
 
 def test_nothing_starts_while_a_window_is_open(bench: Bench) -> None:
@@ -122,35 +85,11 @@ def test_nothing_starts_while_a_window_is_open(bench: Bench) -> None:
     assert reason.evidence.is_open
 
 
-def test_a_job_without_a_limit_does_not_wait_for_a_window_in_the_far_future(bench: Bench) -> None:
-    bench.ledger.windows = (window(NO_LIMIT_S, NO_LIMIT_S + HOUR),)
-    endless, far = bench.submit(lasting(None)), bench.submit(lasting(NO_LIMIT_S + 1))
-    assert started(bench) == [endless]
-    assert started(bench, NO_LIMIT_S + HOUR) == [far]
-
-
-def test_a_window_that_is_taken_back_lets_all_go_and_a_new_one_holds_them(bench: Bench) -> None:
-    early, late = bench.submit(lasting(3 * HOUR)), bench.submit(lasting(5 * HOUR))
-    assert started(bench) == []
-    bench.ledger.windows = (window(4 * HOUR, 5 * HOUR),)
-    assert started(bench) == [early]
-    bench.ledger.windows = ()
-    assert started(bench) == [late]
-
-
 def test_a_job_that_is_changed_to_be_short_starts(bench: Bench) -> None:
     job_id = bench.submit(lasting(3 * HOUR))
     assert started(bench) == []
     bench.feed(st.ChangeAsked(now(), job_id, ALICE, st.Change(time_limit_s=HOUR)))
     assert started(bench) == [job_id]
-
-
-def test_a_job_that_is_cancelled_while_it_is_held_back_is_gone(bench: Bench) -> None:
-    job_id = bench.submit(lasting(3 * HOUR))
-    assert started(bench) == []
-    bench.feed(st.CancelAsked(now(), job_id, ALICE))
-    assert bench.ledger.is_empty
-    assert not bench.ledger.queues.held_back()
 
 
 def test_of_a_suspended_job_the_time_that_is_left_counts(bench: Bench) -> None:
@@ -186,22 +125,6 @@ def test_short_jobs_of_a_group_pass_long_ones(bench: Bench) -> None:
 
 
 # -- what is said ----------------------------------------------------------------------------------
-
-
-def test_the_reason_names_the_window_and_when_the_job_may_start(bench: Bench) -> None:
-    job_id = bench.submit(lasting(3 * HOUR))
-    assert why(bench, job_id) == WaitReason(
-        ReasonCode.MAINTENANCE,
-        WindowAhead(
-            name="upgrade",
-            text="new kernel",
-            begin_s=now(2 * HOUR).at_s,
-            end_s=now(4 * HOUR).at_s,
-            is_open=False,
-            limit_s=3 * HOUR,
-            from_s=now(4 * HOUR).at_s,
-        ),
-    )
 
 
 def ahead(bench: Bench) -> Forecast:

@@ -55,63 +55,10 @@ def test_e1_is_table_1_of_the_paper() -> None:
     assert [dominant_resource(spec, user) for user in spec.users] == ["mem", "cpu"]
 
 
-def test_a_tie_goes_to_the_larger_task_and_then_to_the_first_in_the_list() -> None:
-    """Whoever is listed first in E1, B's task has the larger dominant share: 1/3 against 2/9."""
-    assert order(B, A) == order(A, B) == "B A A B A"
-    assert order(user("X", 3), user("Y", 3), user("Z", 3)) == "X Y Z"
-    assert order(user("Z", 3), user("Y", 3), user("X", 3)) == "Z Y X"
-
-
-def test_e21_is_the_walk_through_of_the_mesos_post() -> None:
-    machine = {"capacity": {"cpu": 10, "mem": 20}}
-    assert order(user("A", 3, 2), user("B", 1, 5), **machine) == "A B B A B"
-
-
-@pytest.mark.parametrize(
-    ("users", "expected"),
-    [
-        ([user("A", 0.5, 0.512)], {"A": 12}),
-        ([user("A", 0.5, 0.512), user("B", "0.5", "0.512")], {"A": 6, "B": 6}),
-        ([user(name, 0.5, 0.512) for name in "ABC"], {"A": 4, "B": 4, "C": 4}),
-        ([user("A", 2, 1), user("B", 1, 2)], {"A": 2, "B": 2}),
-        ([user("A", 2, 1), user("B", 1, 2.5)], {"A": 2, "B": 1}),
-    ],
-    ids=["E22 alone", "E22 two", "E22 three", "E23", "E24"],
-)
-def test_the_experiments_of_the_mesos_post(
-    users: list[dict[str, Any]], expected: dict[str, int]
-) -> None:
-    assert tasks(*users, capacity={"cpu": 6, "mem": 6.6}) == expected
-
-
-def test_decimals_are_exact() -> None:
-    """Ten tenths are one, in numbers as in quotes."""
-    for tenth in (0.1, "0.1", "1e-1", ".1"):
-        assert tasks(user("A", tenth), capacity={"cpu": 1}) == {"A": 10}
-
-
-def test_e12_first_come_first_served_serves_users_as_listed() -> None:
-    op1, op2 = user("op1", 1, 4, tasks=1000), user("op2", 10, 1, tasks=500)
-    machine = {"capacity": {"cpu": 3200, "mem": 6400}, "policy": "fifo"}
-    assert tasks(op1, op2, **machine) == {"op1": 1000, "op2": 220}
-    assert tasks(op2, op1, **machine) == {"op1": 0, "op2": 320}
-    assert tasks(op1, op2, mode="continuous", **machine) == {"op1": 1000, "op2": 220}
-
-
 def test_first_come_first_served_stops_at_the_first_task_that_does_not_fit() -> None:
     """Though the next user's would."""
     assert tasks(user("A", 4), user("B", 1), policy="fifo") == {"A": 2, "B": 0}
     assert tasks(user("A", 4, tasks=2), user("B", 1), policy="fifo") == {"A": 2, "B": 1}
-
-
-def test_algorithm_1_stops_where_drf_goes_on() -> None:
-    users = user("A", 0.29, tasks=None), user("B", 0.1)
-    machine = {"capacity": {"cpu": 1}}
-    assert tasks(*users, policy="algorithm1", **machine) == {"A": 2, "B": 4}
-    assert tasks(*users, policy="drf", **machine) == {"A": 1, "B": 7}
-    full = user("A", 4, 0), user("B", 0, 1)
-    assert tasks(*full, policy="algorithm1")["B"] < 18
-    assert tasks(*full, policy="drf")["B"] == 18
 
 
 def test_cpu_and_slots_forget_what_they_do_not_look_at() -> None:
@@ -155,94 +102,12 @@ def test_e18_the_pool_shares_with_the_user_beside_it(policy: str) -> None:
     assert whole == {"op1": 6, "op2": 6, "op3": 12}
 
 
-def test_e17_pools_nest_and_names_may_be_anything() -> None:
-    pools = {
-        "a.b": {"weight": 30, "parent": None},
-        "a": {"weight": 80, "parent": "a.b"},
-        "root": {"weight": 50},
-    }
-    users = [
-        user("x", 1, weight=20, pool="a.b"),
-        user("a", 1, weight=50, pool="a"),
-        user("q", 1, weight=50, pool="a"),
-        user("b", 1, weight=20),
-        user("u0", 1, weight=30, pool="root"),
-        user("p1", 1, weight=70, pool="root"),
-    ]
-    for mode in ("discrete", "continuous"):
-        found = tasks(*users, capacity={"cpu": 100}, pools=pools, mode=mode)
-        assert list(found.values()) == [6, 12, 12, 20, 15, 35]
-
-
 def test_a_pool_without_users_takes_no_part() -> None:
     pools = {"P": {"weight": 5}, "Q": {"parent": "P"}}
     assert tasks(user("A", 1), user("B", 1, tasks=0, pool="Q"), pools=pools) == {"A": 9, "B": 0}
 
 
-def test_naive_comparison_lets_a_pool_that_is_rich_in_memory_wait_for_cpus() -> None:
-    """op3 has all the memory before CPUs are given out; then op1 takes all of them."""
-    pool = {"P": {"weight": 1, "parent": None}}
-    users = [user("op3", 0, 12, pool="P"), user("op1", 1, 0), user("op2", 1, 0, pool="P")]
-    machine = {"capacity": {"cpu": 12, "mem": 12}, "pools": pool}
-    assert tasks(*users, policy="hdrf-naive", **machine) == {"op1": 12, "op3": 1, "op2": 0}
-    assert tasks(*users, policy="hdrf", **machine) == {"op1": 6, "op3": 1, "op2": 6}
-
-
 # -- tasks that can be cut ----------------------------------------------------------------------
-
-
-def near(found: dict[str, Fraction], **expected: Fraction) -> bool:
-    return found.keys() == expected.keys() and all(
-        abs(found[name] - tasks) <= tasks / 10**12 for name, tasks in expected.items()
-    )
-
-
-def test_e2_and_e3_the_other_policies_on_the_papers_example() -> None:
-    cut = {"mode": "continuous"}
-    assert tasks(A, B, policy="drf", **cut) == {"A": 3, "B": 2}
-    asset = tasks(A, B, policy="asset", **cut)
-    assert asset == {"A": Fraction("2.52"), "B": Fraction("2.16")}
-    ceei = tasks(A, B, policy="ceei", **cut)
-    assert near(ceei, A=Fraction(45, 11), B=Fraction(18, 11))
-    assert solve(A, B, policy="drf", **cut).order == []
-
-
-def test_e6_a_lie_in_the_market() -> None:
-    more = {"capacity": {"cpu": 100, "mem": 100}, "policy": "ceei", "mode": "continuous"}
-    honest, lie = user("1", 16, 1), user("1", 16, 8)
-    found = tasks(honest, user("2", 1, 2), **more)
-    assert near(found, **{"1": Fraction(100, 31), "2": Fraction(1500, 31)})
-    found = tasks(lie, user("2", 1, 2), **more)
-    assert near(found, **{"1": Fraction(25, 6), "2": Fraction(100, 3)})
-
-
-def test_the_market_is_continuous_where_nothing_is_said() -> None:
-    problem = {"capacity": PAPER, "users": [A, B], "policy": "ceei"}
-    assert read_spec(json.dumps(problem)).mode == "continuous"
-
-
-def test_e13_with_weights() -> None:
-    users = user("A", 1, 4, weight=0.4), user("B", 10, 1, weight="0.6")
-    machine = {"capacity": {"cpu": 1600, "mem": 3200}}
-    for mode in ("discrete", "continuous"):
-        assert tasks(*users, mode=mode, **machine) == {"A": 400, "B": 120}
-
-
-def test_e8_and_e10_are_fractions() -> None:
-    cut = {"mode": "continuous"}
-    users = user("A", 2, 1), user("B", 1, 2)
-    assert tasks(*users, capacity=ONE, **cut) == {"A": Fraction(1, 3), "B": Fraction(1, 3)}
-    more = {"cpu": 1, "mem": 4}
-    assert tasks(*users, capacity=more, **cut) == {"A": Fraction(1, 4), "B": Fraction(1, 2)}
-    yarn = user("A", 1, 5), user("B", 5, 2)
-    ten = {"cpu": 10, "mem": 10}
-    assert tasks(*yarn, capacity=ten, **cut) == {"A": Fraction(10, 7), "B": Fraction(10, 7)}
-    assert tasks(*yarn, capacity=ten) == {"A": 1, "B": 1}
-
-
-def test_a_number_of_tasks_may_be_a_fraction_where_tasks_can_be_cut() -> None:
-    found = tasks(user("A", 1, tasks="2.5"), user("B", 1), mode="continuous")
-    assert found == {"A": Fraction(5, 2), "B": Fraction(13, 2)}
 
 
 @pytest.mark.parametrize("mode", ["discrete", "continuous"])
@@ -255,11 +120,6 @@ def test_every_policy_divides_the_papers_machine(policy: str, mode: str) -> None
     found = solve(A, B, policy=policy, mode=mode, slots=4)
     assert sum(found.tasks.values()) >= 4
     assert len(found.order) == (sum(found.tasks.values()) if mode == "discrete" else 0)
-
-
-def test_nobody_is_a_problem_too() -> None:
-    assert solve() == Allocation(tasks={}, shares={}, order=[])
-    assert solve(mode="continuous") == Allocation(tasks={}, shares={}, order=[])
 
 
 # -- bad problems -------------------------------------------------------------------------------
@@ -357,8 +217,3 @@ def test_what_is_not_a_problem_is_said_in_one_line(text: str, said: str) -> None
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_place_and_its_cure(change: dict[str, Any], said: str) -> None:
     assert complaint(json.dumps(GOOD | change)).startswith(said)
-
-
-def test_what_is_too_fine_for_whole_tasks_is_not_for_tasks_that_can_be_cut() -> None:
-    found = tasks(user("A", "0.12345678901234567"), capacity={"cpu": 192}, mode="continuous")
-    assert found["A"] == 192 / Fraction("0.12345678901234567")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
-
 import pytest
 
 from drfd.core.amounts.resources import Resources
-from drfd.core.fairness.rules import Pool
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
 from drfd.sim.machine import rules_of
 from drfd.sim.workload import SimJob
@@ -30,28 +26,6 @@ def jobs(*told: tuple[str, float, int, int, float], gpus: int = 0) -> list[SimJo
         )
         for number, (user, at_s, cores, size, run_s) in enumerate(told, start=1)
     ]  # fmt: skip
-
-
-def test_each_has_a_machine_as_large_as_the_entitlement() -> None:
-    """Of three jobs of bob, two fit beside each other in one half of the machine, and four in the
-    whole of it. The job of alice does not fit in half of it."""
-    found = audit(jobs(("alice", 0, 6, 1, 1), *[("bob", 100, 2, 1, 50)] * 4), RULES)
-    assert found.alone == (
-        Alone(leaf="root.alice", jobs=0, too_large=1, together_s=0, alone_s=0),
-        Alone(leaf="root.bob", jobs=4, too_large=0, together_s=0, alone_s=25),
-    )
-    assert (found.jobs, found.refused, found.envy, found.lies) == (5, 0, 0, ())
-
-
-@pytest.mark.parametrize(("weight", "too_large"), [("1", 1), ("3", 0)])
-def test_weights_count(weight: str, too_large: int) -> None:
-    rules = replace(RULES, pools={"lab-a": Pool(weight=Fraction(weight)), "lab-b": Pool()})
-    told = [
-        replace(each, group=f"lab-{each.user}")
-        for each in jobs(("a", 0, 6, 1, 1), ("b", 9, 1, 1, 1))
-    ]
-    found = audit(told, rules)
-    assert [each.too_large for each in found.alone] == [too_large, 0]
 
 
 def test_who_waits_behind_others_may_be_served_better_alone() -> None:
@@ -94,9 +68,3 @@ def test_few_are_tried_those_who_waited_most() -> None:
     ]
     # That of each user's own jobs is a part of the first.
     assert [calls[0][2], calls[-1][2]] == [pytest.approx(1 + tried), 1]
-
-
-def test_jobs_larger_than_the_machine_are_left_out() -> None:
-    found = audit(jobs(("alice", 0, 11, 1, 1), ("bob", 0, 1, 1, 1)), RULES)
-    assert (found.jobs, found.refused) == (1, 1)
-    assert [each.leaf for each in found.alone] == ["root.bob"]

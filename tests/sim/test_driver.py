@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 
 import pytest
 
 from drfd.core.amounts.resources import Resources
-from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
+from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.scheduling.scheduling_pass import POLICIES
 from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
 from drfd.sim.workload import SimJob
@@ -68,46 +67,6 @@ def most_held(ran: Sequence[FinishedJob]) -> int:
     return most
 
 
-def test_a_job_starts_when_it_is_submitted_if_there_is_room() -> None:
-    run = simulate([job(1, 0, 10, 4), job(2, 3, 10, 4), job(3, 50, 1, 4)], machine())
-    assert starts(run) == {1: 0, 2: 10, 3: 50}
-    assert [each.wait_s for each in run.ran] == [0, 7, 0]
-
-
-def test_what_ends_at_a_moment_makes_room_for_what_is_submitted_then() -> None:
-    run = simulate([job(1, 0, 10, 4), job(2, 10, 5, 4)], machine())
-    assert starts(run) == {1: 0, 2: 10}
-
-
-def test_the_user_who_holds_less_is_served_first() -> None:
-    jobs = [job(1, 0, 100, 3), job(2, 1, 9, 2), job(3, 2, 5, 1, user="bob"), job(4, 3, 5, 1)]
-    assert starts(simulate(jobs, machine())) == {1: 0, 3: 2, 4: 7, 2: 100}
-
-
-def test_a_weight_changes_who_is_served() -> None:
-    """Both hold a core when two come up."""
-    jobs = [
-        *(job(1, 0, 1000, 1), job(2, 0, 1000, 1, user="bob"), job(3, 0, 100, 2, user="eve")),
-        *(job(4, 1, 50, 2), job(5, 1, 50, 2, user="bob")),
-    ]
-    heavy = machine(members={("", "bob"): NodeSettings(weight=Fraction(2))})
-    assert starts(simulate(jobs, machine()))[4] == starts(simulate(jobs, heavy))[5] == 100
-
-
-def test_a_job_that_can_never_start_is_refused_with_the_words_of_the_daemon() -> None:
-    run = simulate([job(1, 0, 10, 5), job(2, 0, 10, 4)], machine())
-    (refused,) = run.refused
-    assert (refused.job.id, starts(run)) == (1, {2: 0})
-    assert "asks for 5 cores, and this machine has 4" in refused.why
-
-
-def test_a_job_stands_in_the_pool_that_takes_its_user_or_its_group() -> None:
-    pools = {"lab": Pool(users=frozenset({"ann"})), "open": Pool()}
-    jobs = [job(1, 0, 1, 1), job(2, 0, 1, 1, user="bob"), job(3, 0, 1, 1, user="bob", group="open")]
-    run = simulate(jobs, machine(pools=pools))
-    assert run.leaves == {1: "root.lab.ann", 2: "root.bob", 3: "root.open.bob"}
-
-
 def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates() -> None:
     small = [job(id, id, 10, 1, user="bob", limit_s=10) for id in range(1, 200)]
     big = job(200, 20.5, 10, 4, limit_s=10)
@@ -133,14 +92,3 @@ def test_every_policy_runs_all_jobs_within_the_machine(policy: str, estimates: s
     assert most_held(run.ran) <= 4000
     assert all(each.wait_s >= 0 for each in run.ran)
     assert run == simulate(jobs, machine(), policy=policy, estimates=estimates)
-
-
-def test_changes_are_what_is_held_over_time() -> None:
-    run = simulate([job(1, 0, 10, 4), job(2, 3, 10, 2, user="bob")], machine())
-    shown = [(at_s, leaf, demand[0], by) for at_s, leaf, demand, by in run.changes()]
-    assert shown == [
-        (0, "root.ann", 4000, 1),
-        (10, "root.ann", 4000, -1),
-        (10, "root.bob", 2000, 1),
-        (20, "root.bob", 2000, -1),
-    ]

@@ -7,7 +7,7 @@ import pytest
 from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Rules
 from drfd.sim.driver import simulate
-from drfd.sim.figures import Panel, panels_of, waits
+from drfd.sim.figures import Panel, panels_of
 from drfd.sim.workload import SimJob
 
 GB = 1 << 30
@@ -34,44 +34,11 @@ def at(panel: Panel, curve: str, x: float) -> float:
     return [y for place, y in panel.curves[curve] if place <= x][-1]
 
 
-def test_use_over_time_is_what_was_held() -> None:
-    cores = panels()["Use of cores"]
-    assert cores.x == "seconds"
-    assert at(cores, "fifo", 100) == pytest.approx(1)
-    assert at(cores, "fifo", 250) == pytest.approx(0.5)
-    memory = panels()["Use of memory"]
-    assert at(memory, "fifo", 100) == pytest.approx(1 / 8)
-
-
-def test_what_nobody_asks_for_is_not_drawn() -> None:
-    assert list(panels()) == [
-        "Waits: the part of the jobs that waited no longer",
-        "Use of cores",
-        "Use of memory",
-        "Dominant shares by user, fifo",
-    ]
-
-
 def test_shares_are_dominant_ones_by_user() -> None:
     shares = panels()["Dominant shares by user, fifo"]
     assert list(shares.curves) == ["ann", "bob"], "who held most comes first"
     assert (at(shares, "ann", 100), at(shares, "bob", 100)) == pytest.approx((1, 0))
     assert (at(shares, "ann", 250), at(shares, "bob", 250)) == pytest.approx((0, 0.5))
-
-
-def test_a_share_is_the_mean_of_its_stretch() -> None:
-    """A job of a fiftieth of a stretch fills a fiftieth of it."""
-    jobs = [job(1, 0, 0.02, 4), job(2, 299, 1, 4, "bob")]
-    run = simulate(jobs, RULES, policy="fifo")
-    (shares,) = [each for each in panels_of({"": run}) if "shares" in each.title]
-    assert shares.curves["ann"][0] == (0, pytest.approx(0.02))
-    assert sum(y for _, y in shares.curves["ann"]) == pytest.approx(0.02)
-
-
-def test_the_curve_of_waits_is_a_distribution() -> None:
-    panel = waits({"fifo": simulate(JOBS, RULES, policy="fifo")})
-    assert panel.curves["fifo"] == [(1, 0.5), (190, 1.0)], "no wait counts as a second"
-    assert panel.log_x
 
 
 def test_only_those_who_held_most_are_drawn_and_the_others_counted() -> None:

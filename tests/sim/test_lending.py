@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.lending.fluid import FluidJob, FluidMachine, workload
 from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Rules
 from drfd.sim.driver import Run, simulate
@@ -46,33 +45,10 @@ def lent(jobs: Sequence[SimJob], rules: Rules, **options: Any) -> dict[int, floa
     return ends(simulate(jobs, rules, lends=True, **options))
 
 
-def test_a_job_that_is_alone_is_as_much_faster_as_it_has_more_cores() -> None:
-    jobs = [job(1, 120, 2, most=6)]
-    assert lent(jobs, machine()) == {1: 40}
-    assert ends(simulate(jobs, machine())) == {1: 120}
-
-
-def test_nobody_is_lent_more_than_there_is() -> None:
-    assert lent([job(1, 120, 2, most=100)], machine(8)) == {1: 30}
-
-
-def test_the_time_in_which_a_job_was_idle_passes_as_before() -> None:
-    """Busy for 60 of 120 seconds, which 20 are with three times the cores."""
-    assert lent([job(1, 120, 2, most=6, cpu_s=120)], machine()) == {1: pytest.approx(80)}
-    assert lent([job(1, 120, 2, most=6, cpu_s=0)], machine()) == {1: 120}
-
-
 def test_what_jobs_hold_and_do_not_use_is_lent() -> None:
     idle = job(1, 100, 6, cpu_s=60)
     # A core is free and another is held and used, so that seven are there for the second.
     assert lent([idle, job(2, 70, 1, most=8)], machine(7)) == {1: 100, 2: pytest.approx(70 / 6.4)}
-
-
-def test_without_a_range_or_what_is_idle_nothing_changes() -> None:
-    jobs = [job(1, 100, 4), job(2, 50, 4), job(3, 10, 2)]
-    assert lent(jobs, machine()) == ends(simulate(jobs, machine()))
-    full = [job(1, 100, 4, most=8), job(2, 100, 4, most=8)]
-    assert lent(full, machine()) == {1: 100, 2: 100}
 
 
 def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end() -> None:
@@ -185,36 +161,6 @@ def _stays(run: Run) -> dict[str, float]:
     for each in run.ran:
         found.setdefault(each.job.user, []).append(each.end_s - each.job.submit_s)
     return {user: sum(times) / len(times) for user, times in found.items()}
-
-
-@pytest.mark.parametrize("seed", seeds(range(6), quick=1))
-def test_it_is_a_fifth_better_at_most_than_the_loop_followed_second_by_second(seed: int) -> None:
-    """The loop's machine knows phases, in which a job uses all its cores or few, at the same time
-    as others or not, and ceilings that come a second late."""
-
-    def queues() -> dict[str, list[FluidJob]]:
-        return {user: queue[:2] for user, queue in workload(seed, burst=4).items()}
-
-    fluid = [each for queue in queues().values() for each in queue]
-    cores = sum(each.floor for each in fluid)
-    found: dict[str, dict[int, float]] = {}
-    for mode in ("quota", "share"):
-        other = FluidMachine(mode, queues(), cores=cores, memory=10_000)
-        other.run(4000)
-        found[mode] = {each.id: each.ended_s or 0.0 for each in other.ended}
-    jobs = [
-        job(
-            id, found["quota"][each.id], each.floor, most=each.most, user=each.user,
-            cpu_s=sum(phase.left * (phase.cores or 1.0) for phase in each.phases),
-            demand=Resources(
-                cores_milli=round(each.floor * 1000), memory_bytes=round(each.memory * GB)
-            ),
-        )
-        for id, each in enumerate(fluid, start=1)
-    ]  # fmt: skip
-    here = lent(jobs, machine(cores, 10_000))
-    there = {mode: sum(ends.values()) for mode, ends in found.items()}
-    assert 0.8 * there["share"] < sum(here.values()) <= there["share"] < there["quota"]
 
 
 def test_equal_arguments_give_equal_runs() -> None:

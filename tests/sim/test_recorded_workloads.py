@@ -34,24 +34,9 @@ def asked(cores: float, memory: int, read: int = 0, write: int = 0) -> Resources
 # -- the forms ----------------------------------------------------------------------------------
 
 
-def test_a_table_of_our_own_has_sizes_as_people_write_them() -> None:
-    assert only(OWN + "a,ann,lab,3,10,60,0.5,16G,200M,100M\n") == SimJob(
-        id=1, name="a", submit_s=3, run_s=10, demand=asked(0.5, 16 << 30, 200 * MIB, 100 * MIB),
-        limit_s=60, user="ann", group="lab",
-    )  # fmt: skip
-
-
 def test_what_a_table_leaves_out_is_nothing() -> None:
     job = only("cores,memory,user,run_s,submit_s\n2,1048576,ann,1.5,0\n")
     assert (job.demand, job.limit_s, job.group, job.run_s) == (asked(2, MIB), None, None, 1.5)
-
-
-def test_a_table_of_our_own_may_tell_what_jobs_used_and_could_use() -> None:
-    text = (
-        "user,submit_s,run_s,cores,memory,cpu_s,cores_max\nann,0,10,2,1M,12.5,8\nann,1,1,2,1M,,\n"
-    )
-    found = [(job.cpu_s, job.most_cores_milli) for job in read(text).jobs]
-    assert found == [(12.5, 8000), (None, 0)]
 
 
 def test_an_unknown_column_of_our_own_table_is_a_slip() -> None:
@@ -179,12 +164,6 @@ def test_what_history_prints_tells_what_jobs_used_and_could_use() -> None:
     )
     job = only(header + line)
     assert (job.cpu_s, job.most_cores_milli) == (33.25, 8000)
-
-
-def test_jobs_are_in_the_order_of_submission_whatever_the_file_has() -> None:
-    lines = [f"{name},ann,,{at},1,,1,1M,0,0\n" for name, at in (("c", 9), ("a", 1), ("b", 1))]
-    found = [(job.id, job.name) for job in read(OWN + "".join(lines)).jobs]
-    assert found == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost() -> None:

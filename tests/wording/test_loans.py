@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from drfd.core.lending.rivals import Rivals
 from drfd.wording.loans import disk_loan_text, loan_text
 
@@ -16,23 +14,6 @@ def test_what_is_lent_is_told_apart_from_the_floor() -> None:
     assert HUNGRY(5004, 2000, 8000) == "may use 5 cores now, 3 of them lent: the others are in use"
     assert HUNGRY(1500, 1000, 8000).startswith("may use 1.5 cores now, 0.5 of them lent")
     assert HUNGRY(1000, 1000, 8000) == "may use 1 core now, its floor: the others are in use"
-
-
-@pytest.mark.parametrize(
-    ("rivals", "text"),
-    [
-        (Rivals(("bob",), ("bob",)), "bob, who holds less, wants more too"),
-        (Rivals(("bob",)), "bob wants more too"),
-        (Rivals(("a", "bob"), ("bob",)), "bob, who holds less, wants more too"),
-        (Rivals(("bob", "carol")), "bob and carol want more too"),
-        (Rivals(("a", "b", "c"), ("a", "b", "c")), "a, b and c, who hold less, want more too"),
-        (Rivals(("a", "b", "c", "d")), "a, b, c and 1 more user want more too"),
-        (Rivals(tuple("abcde")), "a, b, c and 2 more users want more too"),
-    ],
-)
-def test_who_wants_more_too_is_named(rivals: Rivals, text: str) -> None:
-    told = HUNGRY(5000, 2000, 8000, rivals=rivals)
-    assert told == f"may use 5 cores now, 3 of them lent: {text}"
 
 
 def test_nothing_is_explained_where_nothing_is_missing() -> None:

@@ -52,7 +52,6 @@ from drfd.core.model.job import JobState, Outcome, Postponed, RequiredOutcome, W
 from drfd.core.scheduling.certainty import Certainty
 from drfd.wording.waits import (
     WaitColumns,
-    attempts_text,
     unknown_start_text,
     wait_columns,
     wait_text,
@@ -577,20 +576,6 @@ def test_the_evidence_has_these_columns(evidence: Evidence, columns: WaitColumns
 
 def test_every_kind_of_evidence_has_columns_here() -> None:
     assert {type(evidence) for evidence, _ in COLUMNS} == set(get_args(Evidence))
-
-
-@pytest.mark.parametrize(
-    ("attempts", "text"),
-    [
-        (None, ""),
-        (Attempts(2, 5, ""), "attempt 2 of 5"),
-        (Attempts(2, 4, "attempt 1 ended LOST"), "attempt 2 of 4; attempt 1 ended LOST"),
-    ],
-)
-def test_attempts_are_counted_with_the_end_of_the_last_one(
-    attempts: Attempts | None, text: str
-) -> None:
-    assert attempts_text(attempts) == text
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
-from copy import deepcopy
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -18,12 +13,10 @@ from drfd.core.amounts.vectors import (
     Vector,
     fits,
     lacking_of,
-    least,
     minus,
     place,
     placed,
     plus,
-    remainder,
     short_axes,
     total,
 )
@@ -45,43 +38,6 @@ def with_gpus(*parts: int) -> InstanceRoom:
 
 def on(demand: Vector, node: str) -> OnNodes:
     return OnNodes(demand, {node: demand})
-
-
-@pytest.mark.parametrize(
-    ("nodes", "node"),
-    [
-        ({"a": (8, 64), "b": (4, 32)}, "b"),
-        ({"a": (8, 64), "b": (2, 32)}, "a"),
-        ({"a": (4, 64), "b": (8, 16)}, "b"),
-        ({"b": (4, 32), "a": (4, 32)}, "a"),
-        ({"a": (3, 64), "b": (8, 7)}, None),
-    ],
-    ids=["the fuller one", "the only one", "the smallest rest", "by name", "none alone"],
-)
-def test_a_job_is_placed_where_least_stays_free(nodes: dict[str, Vector], node: str | None) -> None:
-    demand = (4, 8)
-    assert place(demand, room(**nodes)) == (None if node is None else on(demand, node))
-    assert fits(demand, room(**nodes)) is (node is not None)
-
-
-def test_what_is_short_is_said_of_the_node_that_comes_nearest() -> None:
-    free = room(a=(3, 64), b=(7, 5), c=(2, 2))
-    assert (fits((4, 4), free), short_axes((4, 8), free)) == (True, [0])
-    assert lacking_of((4, 8), free, 0) == (4, 3)
-    assert short_axes((8, 65), free) == [0, 1], "no node is large enough"
-    assert lacking_of((8, 65), free, 0) == (8, 3)
-    assert short_axes((13, 8), free) == [0]
-
-
-def test_only_the_nodes_that_will_do_are_asked() -> None:
-    free = room(a=(8, 64), b=(4, 32))
-    bound = NodeDemand((4, 8), frozenset({"a"}))
-    assert place(bound, free) == on((4, 8), "a")
-    assert place((4, 8), free) == on((4, 8), "b")
-    assert not fits(NodeDemand((5, 8), frozenset({"b"})), free)
-    assert lacking_of(NodeDemand((5, 8), frozenset({"b"})), free, 0) == (5, 4)
-    assert fits(NodeDemand((4, 8), frozenset({"a", "gone"})), free)
-    assert not fits(NodeDemand((4, 8), frozenset({"gone"})), free)
 
 
 def test_demands_for_other_nodes_are_others() -> None:
@@ -107,13 +63,6 @@ def test_what_is_placed_is_taken_and_comes_back() -> None:
     assert minus(total([held, held], (0, 0)), held) == held
 
 
-def test_a_node_of_which_more_is_held_than_it_has_takes_nothing_from_others() -> None:
-    free = room(a=(2, 64), b=(4, 32))
-    left = remainder(free, on((6, 8), "a"))
-    assert isinstance(left, NodeRoom)
-    assert (tuple(left), left.nodes["a"]) == ((4, 88), (-4, 56))
-
-
 def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
     free = minus(room(a=(8, 64), b=(4, 32)), on((8, 8), "a")).without(["a"])
     assert (free, free.nodes) == ((4, 32), {"b": (4, 32)})
@@ -127,12 +76,6 @@ def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
     assert (nothing, place((1, 1), nothing)) == ((0, 0), None)
 
 
-def test_two_rooms_bound_each_other_on_each_node() -> None:
-    both = least(room(a=(8, 1), b=(1, 8)), room(a=(1, 8), b=(8, 1)))
-    assert not fits((2, 1), both)
-    assert fits((1, 1), both)
-
-
 def test_nodes_may_have_gpus_that_are_shared() -> None:
     capacity = {"a": with_gpus(SIZE, SIZE), "b": (8, 0)}
     nodes = {"a": with_gpus(10, 10), "b": (8, 0)}
@@ -143,16 +86,6 @@ def test_nodes_may_have_gpus_that_are_shared() -> None:
     assert held == OnNodes((1, 9), {"a": OnInstances((1, 9), (9, 0))})
     assert minus(free, held).shut(["1"]) == (15, 1)
     assert minus(free, held).shut(["1"]).reopened(held) == (15, 39)
-
-
-@pytest.mark.parametrize("copy", [deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_copies_are_whole(copy: Callable[[Vector], Vector]) -> None:
-    free = room(a=(8, 64), b=(4, 32))
-    again = copy(free)
-    assert isinstance(again, NodeRoom)
-    assert (again, again.capacity) == (free, free.capacity)
-    bound = copy(NodeDemand((4, 8), frozenset({"a"})))
-    assert bound == NodeDemand((4, 8), frozenset({"a"}))
 
 
 amounts = some.tuples(some.integers(-3, 8), some.integers(-3, 8))

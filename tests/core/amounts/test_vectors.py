@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
-from copy import deepcopy
 from itertools import combinations
 
 import pytest
@@ -14,12 +11,9 @@ from hypothesis import strategies as some
 from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
 from drfd.core.amounts.instances import SharedInstances
 from drfd.core.amounts.vectors import (
-    Vector,
     fits,
     lacking_of,
-    least,
     minus,
-    not_negative,
     place,
     placed,
     plus,
@@ -37,35 +31,11 @@ def room(*parts: int, cores: int = 8) -> InstanceRoom:
     return InstanceRoom.of((cores, sum(parts)), parts, shared)
 
 
-@pytest.mark.parametrize(
-    ("demand", "free", "short"),
-    [
-        ((2, 2), (2, 2), []),
-        ((2, 3), (2, 2), [1]),
-        ((3, 3), (2, 2), [0, 1]),
-        ((0, 0), (0, 0), []),
-        ((1, 0), (0, 9), [0]),
-    ],
-)
-def test_a_demand_fits_when_it_is_short_on_no_axis(
-    demand: Vector, free: Vector, short: list[int]
-) -> None:
-    assert short_axes(demand, free) == short
-    assert fits(demand, free) is (short == [])
-
-
 @pytest.mark.parametrize("compute", [plus, minus, fits, short_axes])
 def test_vectors_of_different_machines_do_not_mix(compute: object) -> None:
     assert callable(compute)
     with pytest.raises(ValueError, match=r"zip|machines"):
         compute((1, 1), (1, 1, 1))
-
-
-def test_a_part_is_taken_of_the_fullest_instance_that_has_enough() -> None:
-    found = place((1, 10), room(24, 12, 9))
-    assert isinstance(found, OnInstances)
-    assert (tuple(found), found.parts) == ((1, 10), (0, 10, 0))
-    assert place((1, 13), room(24, 12, 12)) == OnInstances((1, 13), (13, 0, 0))
 
 
 def test_parts_of_two_instances_are_not_one_part() -> None:
@@ -79,16 +49,6 @@ def test_parts_of_two_instances_are_not_one_part() -> None:
     assert lacking_of((1, 21), free, 1) == (21, 10)
     assert lacking_of((1, 2 * SIZE), room(24, 23, 9), 1) == (2 * SIZE, SIZE)
     assert lacking_of((9, 2 * SIZE), room(24, 24, 9), 0) == (9, 8)
-
-
-def test_whole_instances_are_those_of_which_nothing_is_taken() -> None:
-    assert place((1, 2 * SIZE), room(24, 23, 24, 24)) == OnInstances((1, 48), (24, 0, 24, 0))
-    assert not fits((1, 2 * SIZE), room(24, 23, 23, 1))
-
-
-def test_who_asks_for_none_is_placed_nowhere() -> None:
-    assert place((8, 0), room()) == (8, 0)
-    assert fits((8, 0), room(0, 0))
 
 
 def test_what_is_placed_is_taken_and_comes_back() -> None:
@@ -116,31 +76,11 @@ def test_instances_are_shut_and_opened_again() -> None:
     assert (tuple(opened), opened.parts) == ((8, 36), (24, 12))
 
 
-def test_a_plain_vector_bounds_the_amounts_alone() -> None:
-    bounded = least(room(24, 12), (4, 20))
-    assert isinstance(bounded, InstanceRoom)
-    assert (tuple(bounded), bounded.parts) == ((4, 20), (24, 12))
-    both = least(room(24, 12), room(5, 20, cores=9))
-    assert isinstance(both, InstanceRoom)
-    assert (tuple(both), both.parts) == ((8, 25), (5, 12))
-    low = not_negative(minus(room(24), (9, 0)))
-    assert isinstance(low, InstanceRoom)
-    assert (tuple(low), low.parts) == ((0, 24), (24,))
-
-
 def test_vectors_are_equal_if_their_parts_are() -> None:
     assert OnInstances((1, 2), (2, 0)) == OnInstances((1, 2), (2, 0))
     assert OnInstances((1, 2), (2, 0)) != OnInstances((1, 2), (0, 2))
     assert OnInstances((1, 2), (2, 0)) == (1, 2)
     assert len({OnInstances((1, 2), (2, 0)), OnInstances((1, 2), (2, 0))}) == 1
-
-
-@pytest.mark.parametrize("copy", [deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_copies_are_whole(copy: Callable[[Vector], Vector]) -> None:
-    again = copy(room(24, 12))
-    assert isinstance(again, InstanceRoom)
-    assert (again, again.shared) == (room(24, 12), room(24, 12).shared)
-    assert copy(OnInstances((1, 2), (2, 0))) == OnInstances((1, 2), (2, 0))
 
 
 amounts = some.integers(0, SIZE)

@@ -18,7 +18,6 @@ from drfd.core.decisions.decide import decide, leftovers
 from drfd.core.decisions.dependencies import (
     Settlement,
     awaited,
-    begin,
     first_stuck,
     is_met,
     settle_all,
@@ -36,7 +35,6 @@ from drfd.core.explain.reasons import (
     explain_wait,
 )
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
@@ -53,7 +51,7 @@ from drfd.core.model.job import (
     owner_of,
 )
 from drfd.core.model.lifecycle import NotifyNever, RemoveAttempt, owed
-from fakes import ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
+from fakes import ALICE, BOB, Bench, attempt_started, ended, now, rules, spec
 from seeds import seeds
 
 
@@ -86,52 +84,6 @@ def waits_for(
     return WaitReason(ReasonCode.DEPENDENCY, WaitsFor(awaited_job, others))
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_ok_wants_completion_and_fail_any_other_end(outcome: Outcome) -> None:
-    good = outcome is Outcome.COMPLETED
-    assert [is_met(want, outcome) for want in RequiredOutcome] == [good, True, not good]
-
-
-def test_a_job_starts_when_the_last_of_those_it_waits_for_has_ended_well(bench: Bench) -> None:
-    first, second = bench.start(), bench.start()
-    third = bench.submit(after(first, second), at_s=1)
-    assert bench.schedule(2) == []
-    assert bench.job(third).eligible_at is None
-    end(bench, first, at_s=3)
-    assert bench.schedule(3) == []
-    (_, settled) = end(bench, second, at_s=4)
-    assert settled == ev.DependencySettled(
-        job_id=third, at_s=now(4).at_s, on=second, outcome=Outcome.COMPLETED, is_met=True
-    )
-    assert bench.job(third).eligible_at == now(4).at_s, "its patience begins now"
-    assert bench.schedule(4) == [third]
-
-
-def test_a_job_whose_first_process_is_gone_has_not_ended(bench: Bench) -> None:
-    first = bench.start()
-    second = bench.submit(after(first))
-    bench.feed(ended(first))
-    assert bench.job(first).state is JobState.CLEANING
-    assert bench.schedule() == []
-    bench.feed(st.AttemptRemoved(now(), first, 1))
-    assert bench.schedule() == [second]
-
-
-def test_a_job_never_starts_after_the_wrong_end_and_says_so(bench: Bench) -> None:
-    first = bench.start()
-    wants_ok, wants_fail, wants_any = (
-        bench.submit(after(first, want=want))
-        for want in (RequiredOutcome.OK, RequiredOutcome.FAIL, RequiredOutcome.ANY)
-    )
-    end(bench, first, exit_code=3)
-    assert bench.schedule() == [wants_fail, wants_any]
-    assert bench.job(wants_ok).broken == Broken(first, Outcome.FAILED)
-    assert reason(bench, wants_ok) == WaitReason(
-        ReasonCode.DEPENDENCY_NEVER,
-        NeverStarts(str(wants_ok), str(first), Outcome.FAILED, RequiredOutcome.OK),
-    )
-
-
 def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench: Bench) -> None:
     first, other = bench.start(), bench.start()
     awaited = (
@@ -162,30 +114,6 @@ def test_a_hold_does_not_hide_that_a_job_never_starts(bench: Bench) -> None:
     assert reason(bench, held) == WaitReason(ReasonCode.DEPENDENCY_NEVER, never)
 
 
-def test_a_job_that_was_cancelled_does_not_wait_any_more(bench: Bench) -> None:
-    """Whatever it has waited for."""
-    first = bench.start()
-    broken = bench.submit(after(first))
-    waiting = bench.submit(after(broken))
-    timed = bench.submit(spec(begin_s=unix(9)))
-    end(bench, first, exit_code=1)
-    for job_id in (waiting, broken, timed):
-        before = bench.job(job_id)
-        (event,) = bench.feed(st.CancelAsked(now(), job_id, ALICE))
-        gone = Ledger.of_jobs(bench.rules.axes, [before]).apply(event)
-        assert gone is not None
-        assert explain_wait(gone, bench.ledger, None, bench.rules) is None
-
-
-def test_a_cancelled_job_has_ended_and_not_well(bench: Bench) -> None:
-    first = bench.submit(held=True)
-    wants_ok = bench.submit(after(first))
-    wants_fail = bench.submit(after(first, want=RequiredOutcome.FAIL))
-    bench.feed(st.CancelAsked(now(), first, ALICE))
-    assert bench.schedule() == [wants_fail]
-    assert bench.job(wants_ok).broken == Broken(first, Outcome.CANCELLED)
-
-
 def test_the_reason_names_the_job_that_is_waited_for_and_its_end_at_the_latest(
     bench: Bench,
 ) -> None:
@@ -208,45 +136,10 @@ def test_what_waits_for_a_job_that_never_starts_is_told_so(bench: Bench) -> None
     assert reason(bench, third) == waits_for(second)
 
 
-def test_how_a_job_ended_before_the_submission_is_the_journals_to_say(bench: Bench) -> None:
-    first, bad = bench.start(), bench.start()
-    end(bench, first)
-    end(bench, bad, exit_code=1)
-    known = {first: Outcome.COMPLETED, bad: Outcome.FAILED}
-    bench.feed(st.SubmitAsked(now(), after(first), ended=known))
-    bench.feed(st.SubmitAsked(now(), after(first, bad), ended=known))
-    assert bench.schedule() == [3]
-    assert bench.job(4).broken == Broken(bad, Outcome.FAILED)
-
-
 @pytest.mark.parametrize("job_id", [1, 7])
 def test_nobody_waits_for_a_job_that_does_not_exist(bench: Bench, job_id: int) -> None:
     with pytest.raises(Refused, match=f"there is no job {job_id} to wait for"):
         bench.submit(after(job_id))
-
-
-def test_a_held_job_goes_on_waiting_when_it_is_released(bench: Bench) -> None:
-    first = bench.start()
-    second, third = bench.submit(after(first)), bench.submit(after(first))
-    for job_id in (second, third):
-        bench.feed(st.HoldAsked(now(), job_id, ALICE))
-    bench.feed(st.ReleaseAsked(now(), second, ALICE))
-    assert bench.schedule() == []
-    end(bench, first)
-    assert bench.schedule() == [second]
-    bench.feed(st.ReleaseAsked(now(5), third, ALICE))
-    assert bench.job(third).eligible_at == now(5).at_s
-    assert bench.schedule() == [third]
-
-
-def test_a_dependency_on_a_preempted_job_waits_for_its_real_end(bench: Bench) -> None:
-    first = bench.start(spec(preemptible=True))
-    second = bench.submit(after(first))
-    bench.preempt(first)
-    end(bench, first, exit_code=1)
-    assert bench.job(first).state is JobState.PENDING
-    assert bench.schedule() == [first]
-    assert bench.job(second).awaits == (Dependency(first),)
 
 
 def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(
@@ -263,34 +156,6 @@ def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(
             bench.submit(asked)
     # One that is among them may stay.
     change(bench, last, after=(Dependency(job_id, RequiredOutcome.ANY),))
-
-
-def test_the_ends_of_a_thousand_jobs_are_one_event_of_each_job_that_waits(bench: Bench) -> None:
-    """Each end was an event and a record of its own: the cancellation of an array of a thousand
-    tasks for which twenty jobs waited, one by one, kept everybody waiting for 13 seconds."""
-    common = st.SubmitAsked(now(), spec(), True, spans=((0, 99, 1),))
-    (submitted,) = bench.feed(common)
-    assert isinstance(submitted, ev.ArraySubmitted)
-    tasks = range(submitted.array_id + 1, submitted.array_id + 101)
-    wants = [
-        bench.submit(after(*tasks, want=want)) for want in (RequiredOutcome.ANY, RequiredOutcome.OK)
-    ]
-    cancelled, *told = bench.feed(st.CancelAsked(now(5), submitted.array_id, ALICE))
-    assert isinstance(cancelled, ev.Cancelled)
-    for job_id, met, event in zip(wants, (True, False), told, strict=True):
-        assert isinstance(event, ev.DependencySettled)
-        assert event.job_id == job_id
-        assert [each.on for each in event.all] == [*tasks]
-        assert {(each.outcome, each.is_met) for each in event.all} == {(Outcome.CANCELLED, met)}
-        assert bench.job(job_id).awaits == ()
-    assert bench.job(wants[1]).broken == Broken(tasks[0], Outcome.CANCELLED)
-    assert bench.ledger.dependents == {}
-    # So it is at a submission, of what has ended before.
-    ends = dict.fromkeys(tasks, Outcome.CANCELLED)
-    asked = st.SubmitAsked(now(6), after(*tasks, want=RequiredOutcome.ANY), ended=ends)
-    _, settled = bench.feed(asked)
-    assert isinstance(settled, ev.DependencySettled)
-    assert len(settled.all) == 100
 
 
 def test_only_so_many_jobs_wait_for_the_tasks_of_one_array(
@@ -325,24 +190,6 @@ def _counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(bench.ledger, "find", counted)
     return found
-
-
-def test_a_cycle_is_looked_for_once_however_many_dependencies_lead_to_a_job(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All that a dependency waits for was walked through for each of a thousand dependencies: one
-    request after a chain of jobs kept everybody else waiting for minutes."""
-    job_id = bench.submit(spec(), held=True)
-    chain = [bench.submit(spec(), held=True)]
-    for _ in range(99):
-        chain.append(bench.submit(after(chain[-1])))
-    looked = _counted(bench, monkeypatch)
-    change(bench, job_id, after=tuple(Dependency(each) for each in chain[::-1]))
-    assert len(looked) < 500
-    # It is still found, behind whatever has been looked at before.
-    free = bench.submit(spec(), held=True)
-    with pytest.raises(Refused, match=f"job {job_id} would wait for job {chain[0]}"):
-        change(bench, chain[0], after=(Dependency(free), Dependency(job_id)))
 
 
 def test_what_the_tasks_of_an_array_wait_for_is_looked_at_once(
@@ -408,59 +255,6 @@ def test_a_job_starts_at_its_begin_time_and_not_before(bench: Bench) -> None:
     assert bench.schedule(60.5) == [job_id]
 
 
-def test_a_begin_time_that_is_over_keeps_nothing_back(bench: Bench) -> None:
-    job_id = bench.submit(spec(begin_s=unix(-1)))
-    assert bench.schedule() == [job_id]
-
-
-def test_a_moment_costs_the_jobs_that_it_lets_go_and_no_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for seconds in (30, 10, 20, 40):
-        bench.submit(spec(begin_s=unix(seconds)))
-    looked: list[object] = []
-    walk = Line.__iter__
-
-    def counting(line: Line) -> object:
-        for entry in walk(line):
-            looked.append(entry)
-            yield entry
-
-    monkeypatch.setattr(Line, "__iter__", counting)
-    assert [each.job_id for each in begin(bench.ledger, now(20).at_s)] == [2, 3]  # type: ignore[union-attr]
-    assert len(looked) == 3, "and the first that is still to come"
-    monkeypatch.undo()
-
-
-def test_a_crowd_whose_time_has_come_is_let_go_in_several_turns(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dependencies, "_AT_ONCE", 2)
-    for _ in range(3):
-        bench.submit(spec(begin_s=unix(5)))
-    assert [len(bench.feed(st.Tick(now(5)))) for _ in range(3)] == [2, 1, 0]
-
-
-def test_both_the_time_and_the_others_must_let_it_go(bench: Bench) -> None:
-    first = bench.start()
-    early = bench.submit(after(first, begin_s=unix(60)))
-    late = bench.submit(after(first, begin_s=unix(5)))
-    bench.feed(st.Tick(now(6)))
-    assert bench.schedule() == []
-    end(bench, first, at_s=7)
-    assert bench.schedule(7) == [late]
-    bench.feed(st.Tick(now(60)))
-    assert bench.schedule(60) == [early]
-
-
-def test_a_held_job_does_not_start_when_its_time_comes(bench: Bench) -> None:
-    job_id = bench.submit(spec(begin_s=unix(5)), held=True)
-    bench.feed(st.Tick(now(6)))
-    assert bench.schedule(6) == []
-    bench.feed(st.ReleaseAsked(now(7), job_id, ALICE))
-    assert bench.schedule(7) == [job_id]
-
-
 # -- changes ---------------------------------------------------------------------------------------
 
 
@@ -468,28 +262,6 @@ def change(bench: Bench, job_id: int, *, by: st.Actor = ALICE, at_s: float = 0.0
            ended: dict[int, Outcome] | None = None, **wish: object) -> list[ev.Event]:  # fmt: skip
     wishes = st.Change(**wish)  # type: ignore[arg-type]
     return bench.feed(st.ChangeAsked(now(at_s), job_id, by, wishes, ended or {}))
-
-
-def test_dependencies_can_be_taken_away_and_given(bench: Bench) -> None:
-    first = bench.start()
-    second = bench.submit(after(first))
-    third = bench.submit()
-    change(bench, third, after=(Dependency(first),))
-    change(bench, second, after=(), at_s=3)
-    assert bench.job(second).eligible_at == now(3).at_s
-    assert bench.schedule() == [second]
-    end(bench, first)
-    assert bench.schedule() == [third]
-
-
-def test_a_broken_dependency_is_mended_by_another_one(bench: Bench) -> None:
-    first, other = bench.start(), bench.start()
-    second = bench.submit(after(first))
-    end(bench, first, exit_code=1)
-    end(bench, other)
-    change(bench, second, after=(Dependency(other),), ended={other: Outcome.COMPLETED})
-    assert bench.job(second).broken is None
-    assert bench.schedule() == [second]
 
 
 def test_a_circle_is_refused_however_long(bench: Bench) -> None:
@@ -502,29 +274,6 @@ def test_a_circle_is_refused_however_long(bench: Bench) -> None:
         assert refused.value.code == "cycle"
     change(bench, third, after=(Dependency(first),))
     change(bench, second, after=(Dependency(third),))
-
-
-def test_a_begin_time_can_be_moved_and_taken_away(bench: Bench) -> None:
-    job_id = bench.submit(spec(begin_s=unix(60)))
-    change(bench, job_id, begin_s=unix(30))
-    bench.feed(st.Tick(now(30)))
-    assert bench.job(job_id).eligible_at == now(30).at_s
-    change(bench, job_id, begin_s=unix(90), at_s=31)
-    assert bench.schedule(31) == []
-    change(bench, job_id, begin_s=0, at_s=32)
-    assert bench.job(job_id).spec.begin_s is None
-    assert bench.schedule(32) == [job_id]
-
-
-def test_another_demand_pool_and_priority_move_it_in_the_queues(bench: Bench) -> None:
-    bench.start(spec(asks=demand(9, 1)))
-    first, second = bench.submit(), bench.submit()
-    (event,) = change(bench, second, priority=5, cores_milli=500, read_bps=7, name="other")
-    assert isinstance(event, ev.Altered)
-    assert event.text == ("name job → other, priority 0 → 5, cores 1 → 0.5, io 0/0 → 7/0")
-    end(bench, 1)
-    assert bench.schedule() == [second, first]
-    assert bench.job(second).eligible_at == now().at_s, "it has waited as long as before"
 
 
 def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(bench: Bench) -> None:
@@ -568,36 +317,6 @@ def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_adminis
     assert stop.outcome is Outcome.TIMEOUT
 
 
-def test_a_range_of_a_waiting_job_is_changed_as_a_whole_or_by_its_upper_end(bench: Bench) -> None:
-    """Lower and upper end are one wish: a new figure alone is no range any more."""
-    job_id = bench.submit(held=True)
-    texts = []
-    for wish, least, most in (
-        ({"cores_milli": 2000, "cores_max_milli": 8000}, 2000, 8000),
-        ({"cores_max_milli": 4000}, 2000, 4000),
-        ({"memory_bytes": 2 << 30}, 2000, 4000),
-        ({"cores_max_milli": "all"}, 2000, 9000),
-        ({"cores_milli": 3000}, 3000, None),
-        ({"cores_max_milli": 9000}, 3000, 9000),
-        ({"cores_max_milli": 0}, 3000, None),
-    ):
-        (event,) = change(bench, job_id, **wish)
-        assert isinstance(event, ev.Altered)
-        texts.append(event.text)
-        after = bench.job(job_id).spec
-        assert after.demand.cores_milli == least
-        assert after.most == (None if most is None else Resources(cores_milli=most))
-    assert texts == [
-        "cores 1 → 2..8",
-        "cores 2..8 → 2..4",
-        "memory 1G → 2G",
-        "cores 2..4 → 2..9",
-        "cores 2..9 → 3",
-        "cores 3 → 3..9",
-        "cores 3..9 → 3",
-    ]
-
-
 def test_ranges_of_rates_are_changed_like_those_of_cores(bench: Bench) -> None:
     job_id = bench.submit(held=True)
     (event,) = change(bench, job_id, read_bps=100, read_max_bps="all", write_bps=10)
@@ -610,32 +329,6 @@ def test_ranges_of_rates_are_changed_like_those_of_cores(bench: Bench) -> None:
     assert bench.job(job_id).spec.most == Resources(cores_milli=4000)
     with pytest.raises(Refused, match="--io: the range ends at 20/s, below the 50/s"):
         change(bench, job_id, read_max_bps=20)
-
-
-def test_of_a_running_job_the_owner_may_change_the_upper_ends_of_ranges(bench: Bench) -> None:
-    """They are not booked, so nobody else is concerned; what it holds stays."""
-    job_id = bench.start(spec(asks=demand(2)))
-    held = bench.ledger.allocated
-    change(bench, job_id, cores_milli=2000, cores_max_milli=4000)
-    assert bench.job(job_id).spec.most == Resources(cores_milli=4000)
-    change(bench, job_id, cores_max_milli="all", time_limit_s=30)
-    assert bench.job(job_id).spec.most == Resources(cores_milli=9000)
-    assert bench.job(job_id).spec.time_limit_s == 30
-    for floor in ({"cores_milli": 3000, "cores_max_milli": 4000}, {"cores_milli": 1000}):
-        with pytest.raises(Refused, match=r"and the upper end of a range \(-c 2..8\)"):
-            change(bench, job_id, **floor)
-    change(bench, job_id, cores_milli=2000)
-    assert bench.job(job_id).spec.most is None
-    assert bench.ledger.allocated == held
-    with pytest.raises(NotPermitted):
-        change(bench, job_id, by=BOB, cores_max_milli=4000)
-
-
-def test_the_range_of_an_array_is_that_of_its_tasks(bench: Bench) -> None:
-    bench.feed(st.SubmitAsked(now(), spec(asks=demand(2)), spans=((0, 9, 1),)))
-    change(bench, 1, cores_max_milli=4000)
-    assert bench.schedule() == [2, 3, 4, 5]
-    assert bench.job(2).spec.most == Resources(cores_milli=4000)
 
 
 @pytest.mark.parametrize("state", [JobState.STOPPING, JobState.CLEANING])
@@ -819,37 +512,6 @@ def crowd(books: Parts, first: int, *specs: JobSpec) -> list[int]:
     return ids
 
 
-def test_a_part_is_as_large_as_it_is_to_be() -> None:
-    books = Parts(64)
-    first = books.submit(spec())
-    ids = crowd(books, first, *(after(first) for _ in range(200)))
-    parts = []
-    while books.ledger.dependents.ended:
-        parts.append([event.job_id for event in books.tell()])
-    assert [job_id for part in parts for job_id in part] == ids
-    assert list(map(len, parts)) == [63, 64, 64, 9], "to put them in order has its price, too"
-    assert books.tell() == []
-
-
-def test_jobs_that_wait_for_many_others_make_a_part_smaller() -> None:
-    books = Parts(64)
-    first = books.submit(spec())
-    others = [books.submit(spec()) for _ in range(320)]
-    crowd(books, first, *(after(first, *others) for _ in range(12)))
-    assert len(books.tell()) == 6
-
-
-def test_those_come_first_that_would_start_first_and_users_take_turns() -> None:
-    books = Parts(4)
-    first = books.submit(spec())
-    low = [books.submit(after(first)) for _ in range(3)]
-    high = [books.submit(after(first, priority=5)) for _ in range(2)]
-    theirs = [books.submit(after(first, pool="root.bob", actor=BOB)) for _ in range(2)]
-    crowd(books, first)
-    assert [event.job_id for event in books.tell()] == [high[0], theirs[0], high[1], theirs[1]]
-    assert [event.job_id for event in books.tell()] == low
-
-
 def test_the_end_of_one_users_job_is_told_beside_a_crowd_that_waits_for_anothers() -> None:
     books = Parts(4)
     first, other = books.submit(spec()), books.submit(spec("root.bob", actor=BOB))
@@ -883,29 +545,6 @@ def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled() -> None:
     assert job(ids[2]).awaits == ()
     assert job(ids[2]).state is JobState.HELD
     books.ledger.check()
-
-
-def test_nobody_is_refused_because_of_those_who_are_still_to_be_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("drfd.core.decisions.dependencies.MOST_DEPENDENTS", 3)
-    books = Parts(1)
-    first = books.submit(spec())
-    crowd(books, first, *(after(first) for _ in range(3)))
-    late = books.submit(after(first))
-    assert books.ledger.jobs[late].awaits == ()
-
-
-def test_of_two_ends_that_are_told_together_the_first_bad_one_is_named(bench: Bench) -> None:
-    books = Parts(inf)
-    first, second = books.submit(spec()), books.submit(spec())
-    waiting = books.submit(after(second, first))
-    books.run(first, 1, 5.0)
-    books.run(second, 2, 6.0)
-    (event,) = books.tell()
-    assert [(each.on, each.is_met) for each in event.all] == [(first, False), (second, False)]
-    assert event.at_s == now(6.0).at_s
-    assert books.ledger.jobs[waiting].broken == Broken(first, Outcome.FAILED)
 
 
 def test_a_copy_of_the_books_knows_whom_to_tell(bench: Bench) -> None:
@@ -964,30 +603,6 @@ def test_a_dependency_that_is_met_cancels_nobody(bench: Bench) -> None:
     assert bench.schedule(2) == [second]
 
 
-def test_one_that_can_never_start_from_its_submission_on_is_cancelled_in_the_same_turn(
-    bench: Bench,
-) -> None:
-    asked = st.SubmitAsked(now(6), if_never(7), ended={7: Outcome.TIMEOUT})
-    events = bench.feed(asked)
-    assert [type(event) for event in events] == [ev.Submitted, ev.DependencySettled, ev.Cancelled]
-    assert fate(bench, events[0].job_id) == why(7, "TIMEOUT")  # type: ignore[union-attr]
-    assert bench.ledger.jobs == {}
-
-
-def test_all_tasks_that_wait_are_cancelled_together(bench: Bench) -> None:
-    first = bench.start()
-    (array,) = bench.feed(st.SubmitAsked(now(), if_never(first), spans=((0, 99, 1),)))
-    assert isinstance(array, ev.ArraySubmitted)
-    last = bench.submit(if_never(array.array_id))
-    events = end(bench, first, exit_code=1)
-    assert [type(event) for event in events[1:]] == [
-        ev.DependencySettled, ev.Cancelled, ev.DependencySettled, ev.Cancelled,
-    ]  # fmt: skip
-    assert fate(bench, last) == why(array.array_id, "CANCELLED")
-    assert bench.ledger.jobs == {}
-    assert not bench.ledger.arrays
-
-
 def test_a_task_that_failed_is_named_by_its_index(bench: Bench) -> None:
     (array,) = bench.feed(st.SubmitAsked(now(), spec(), spans=((7, 9, 1),)))
     assert isinstance(array, ev.ArraySubmitted)
@@ -996,13 +611,6 @@ def test_a_task_that_failed_is_named_by_its_index(bench: Bench) -> None:
     bench.feed(attempt_started(task))
     end(bench, task, exit_code=1)
     assert fate(bench, waiting) == why(f"{array.array_id}_7", "FAILED")
-
-
-def test_new_dependencies_that_can_never_be_met_cancel_it_too(bench: Bench) -> None:
-    waiting = bench.submit(if_never(bench.start()))
-    change = st.Change(after=(Dependency(99),))
-    bench.feed(st.ChangeAsked(now(3), waiting, ALICE, change, ended={99: Outcome.FAILED}))
-    assert fate(bench, waiting) == why(99, "FAILED")
 
 
 @pytest.mark.parametrize("most", [1, 3, inf])
@@ -1069,44 +677,6 @@ def owes(bench: Bench) -> list[NotifyNever]:
     return [each for each in map(owed, bench.ledger.jobs_to_notify()) if each is not None]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_the_owner_of_a_job_that_never_starts_is_notified_once(bench: Bench, held: bool) -> None:
-    (settled,) = never(bench, spec(notify=TELL), held=held)
-    assert isinstance(settled, ev.DependencySettled)
-    assert owes(bench) == [NotifyNever(2, UNSTARTED)]
-    told = st.NeverNotified(now(), 2, "told")
-    assert bench.feed(told) == [ev.OwnerNotified(job_id=2, at_s=now().at_s, notice="told")]
-    assert bench.feed(told) == []
-    assert (owes(bench), owed(bench.job(2))) == ([], None)
-
-
-@pytest.mark.parametrize("notify", [None, Notify(("start",), Words.of(["tell"]))])
-def test_who_did_not_ask_for_it_is_not_notified(bench: Bench, notify: Notify | None) -> None:
-    never(bench, spec(notify=notify))
-    assert (owes(bench), owed(bench.job(2))) == ([], None)
-    assert bench.feed(st.NeverNotified(now(), 2, "told")) == []
-
-
-def test_one_that_is_cancelled_for_it_is_so_after_the_notification(bench: Bench) -> None:
-    never(bench, spec(notify=TELL, cancel_if_never=True))
-    assert bench.job(2).state is JobState.PENDING
-    _, cancelled = bench.feed(st.NeverNotified(now(), 2, "not told: no"))
-    assert cancelled == ev.Cancelled(
-        job_id=2,
-        at_s=now().at_s,
-        by="drfd",
-        why="cancelled, because job 1 ended FAILED and it could never start (--if-never cancel)",
-    )
-    assert owes(bench) == []
-
-
-def test_a_task_that_has_left_the_books_is_named_by_its_label(bench: Bench) -> None:
-    never(bench, spec(notify=TELL, cancel_if_never=True))
-    _, cancelled = bench.feed(st.NeverNotified(now(), 2, "told", {1: "7_3"}))
-    assert isinstance(cancelled, ev.Cancelled)
-    assert "because job 7_3 ended FAILED" in cancelled.why
-
-
 def test_an_array_that_never_starts_is_one_notification(bench: Bench) -> None:
     never(bench, spec(notify=TELL, cancel_if_never=True), spans=((0, 99, 1),))
     assert owes(bench) == [NotifyNever(3, UNSTARTED)]
@@ -1121,15 +691,6 @@ def test_new_dependencies_that_can_never_be_met_are_another_notification(bench: 
     change = st.ChangeAsked(now(), 2, ALICE, st.Change(after=(Dependency(7),)))
     bench.feed(replace(change, ended={7: Outcome.FAILED}))
     assert owes(bench) == [NotifyNever(2, UNSTARTED)]
-
-
-def test_a_notification_that_comes_too_late_says_nothing_of_a_job_that_may_start(
-    bench: Bench,
-) -> None:
-    never(bench, spec(notify=TELL, cancel_if_never=True))
-    bench.feed(st.ChangeAsked(now(), 2, ALICE, st.Change(after=())))
-    assert bench.feed(st.NeverNotified(now(), 2, "told")) == []
-    assert bench.schedule() == [2]
 
 
 def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench: Bench) -> None:

@@ -19,7 +19,6 @@ from drfd.core.explain.ended_jobs import (
     is_evidence,
     kind_of_job,
     ran_out,
-    round_time,
 )
 from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
 from fakes import demand, spec
@@ -55,15 +54,6 @@ def one(*jobs: Job) -> Advice:
 
 def asked(advice: Advice) -> tuple[int, int, int]:
     return advice.cores_milli, advice.memory_bytes, advice.time_limit_s
-
-
-def test_a_program_of_one_core_and_300_megabytes_gets_such_a_demand() -> None:
-    assert asked(one(job())) == (1000, 384 * MIB, 180)
-
-
-def test_the_most_demanding_of_the_last_jobs_decides_each_thing() -> None:
-    jobs = [job(cpu_s=10.0), job(cpu_s=340.0), job(memory_peak_bytes=GIB), job(run_s=1000.0)]
-    assert asked(one(*jobs)) == (3500, 1280 * MIB, 1500)
 
 
 def on_gpus(
@@ -108,68 +98,7 @@ def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measure
     assert advice.gres_memory == (("gpu", needed_gib * GIB),)
 
 
-def test_nothing_is_advised_of_memory_that_was_not_declared() -> None:
-    jobs = [on_gpus(declared_gib=None, gpu_memory_single_peak_bytes=GIB)] * 3
-    assert one(*jobs).gres_memory == ()
-
-
-def test_only_the_last_ones_count() -> None:
-    jobs = [job()] * LAST + [job(memory_peak_bytes=3 * GIB)]
-    assert one(*jobs) == replace(one(job()), jobs=LAST)
-
-
-def test_too_few_successes_prove_nothing() -> None:
-    assert advise([job()] * 2) is None
-    assert advise([]) is None
-    advice = advise([job()] * 3)
-    assert advice is not None
-    assert advice.jobs == 3
-
-
-@pytest.mark.parametrize(
-    "strange",
-    [
-        job(Outcome.FAILED),
-        job(Outcome.CANCELLED),
-        job(Outcome.LOST),
-        replace(job(), usage=None),
-        job(memory_peak_bytes=0),
-        replace(job(), started_at=None),
-        # The machine's own shortage: its limit is not to blame.
-        job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB),
-    ],
-)
-def test_who_was_stopped_half_way_or_never_seen_is_no_evidence(strange: Job) -> None:
-    assert not is_evidence(strange)
-    assert advise([strange] * 5) is None
-    assert one(strange, job(), strange) == one(job())
-
-
-@pytest.mark.parametrize("throttled", [0, 20])
-def test_nobody_is_told_to_ask_for_more_cores_who_was_not_held_back(throttled: int) -> None:
-    """A tenth of a core, of which a fiftieth was used."""
-    idle = job(cores=0.1, cpu_s=2.0, quota_periods=100, throttled_periods=throttled)
-    assert one(idle).cores_milli == 100
-    busy = job(cores=0.7, cpu_s=69.0, quota_periods=100, throttled_periods=throttled)
-    assert one(busy).cores_milli == 700
-    assert one(job(cores=0.1, quota_periods=100, throttled_periods=90)).cores_milli == 500
-
-
 # -- jobs that had too little -----------------------------------------------------------------
-
-
-def test_one_that_ran_out_of_memory_gets_half_as_much_again_and_keeps_the_rest() -> None:
-    killed = job(Outcome.OUT_OF_MEMORY, memory_gib=1, memory_peak_bytes=GIB, cpu_s=1.0)
-    advice = advise([killed])
-    assert advice is not None
-    assert asked(advice) == (4000, 1536 * MIB, 3600)
-    assert (advice.jobs, advice.short_jobs) == (1, 1)
-
-
-def test_a_peak_that_no_kernel_recorded_does_not_hide_that_it_ran_out() -> None:
-    killed = job(Outcome.OUT_OF_MEMORY, memory_gib=1, memory_peak_bytes=MIB, limit_hits=3)
-    assert ran_out(killed)
-    assert one(killed).memory_bytes == 1536 * MIB
 
 
 def test_one_that_ran_out_raises_what_the_others_have_shown() -> None:
@@ -197,31 +126,7 @@ def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever() -> N
     assert one(lone).memory_bytes == 640 * MIB
 
 
-def test_a_peak_at_the_limit_of_which_nothing_else_is_known_keeps_a_fifth_of_room() -> None:
-    assert one(job(memory_gib=1, memory_peak_bytes=GIB, limit_hits=None)).memory_bytes == 1280 * MIB
-
-
 # -- cores ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cpu_s", "cores"),
-    [(0.0, 500), (50.0, 500), (51.0, 500), (52.0, 1000), (103.0, 1000), (104.0, 1500),
-     (400.0, 4000), (460.0, 4000)],
-)  # fmt: skip
-def test_cores_are_the_mean_up_to_the_next_half_without_its_noise(cpu_s: float, cores: int) -> None:
-    assert one(job(cpu_s=cpu_s)).cores_milli == cores
-
-
-@pytest.mark.parametrize(
-    ("periods", "held_back", "cores"),
-    [(1000, 251, 3000), (1000, 250, 2000), (9, 9, 2000), (None, None, 2000)],
-)
-def test_who_was_held_back_gets_half_as_much_again(
-    periods: int | None, held_back: int | None, cores: int
-) -> None:
-    seen = job(cores=2, cpu_s=198.0, quota_periods=periods, throttled_periods=held_back)
-    assert one(seen).cores_milli == cores
 
 
 # -- ranges -----------------------------------------------------------------------------------
@@ -234,41 +139,6 @@ def cores_of(*jobs: Job, lends: bool = True) -> tuple[int, int, CoresReason | No
     advice = advise(jobs, least=1, lends_cores=lends)
     assert advice is not None
     return advice.cores_milli, advice.most_cores_milli, advice.cores_reason
-
-
-@pytest.mark.parametrize(
-    ("declared", "mean", "peak", "range_"),
-    [
-        # A fraction on average and all of it at times.
-        (8, 1.6, 8000, (2000, 8000)),
-        (8, 1.6, 7200, (2000, 8000)),
-        # It never came near what it declared: a lower figure serves it.
-        (8, 1.6, 7199, (2000, 0)),
-        (8, 1.6, None, (2000, 0)),
-        # It used most of it on average.
-        (8, 6.1, 8000, (6000, 8000)),
-        (8, 6.3, 8000, (6500, 0)),
-        (0.5, 0.1, 500, (500, 0)),
-    ],
-)
-def test_a_range_is_advised_to_a_job_that_used_all_its_cores_at_times_alone(
-    declared: float, mean: float, peak: int | None, range_: tuple[int, int]
-) -> None:
-    seen = job(cores=declared, cpu_s=mean * 100, cores_peak_milli=peak)
-    reason = CoresReason(
-        is_above_floor=False, mean_milli=round(mean * 1000), declared_milli=round(declared * 1000)
-    )
-    assert cores_of(seen) == (*range_, reason if range_[1] else None)
-    assert cores_of(seen, lends=False) == (range_[0], 0, None)
-
-
-def test_a_job_whose_bursts_were_held_back_gets_room_for_them_where_cores_are_lent() -> None:
-    held_back = {"quota_periods": 1000, "throttled_periods": 400}
-    bursts = job(cores=4, cpu_s=100.0, **held_back)
-    assert cores_of(bursts)[:2] == (1000, 6000)
-    assert cores_of(bursts, lends=False) == (6000, 0, None)
-    steady = job(cores=4, cpu_s=390.0, **held_back)
-    assert cores_of(steady) == (6000, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -292,14 +162,6 @@ def test_a_range_keeps_its_upper_end_and_its_lower_end_follows_the_mean(
     assert cores_of(seen) == (floor, most, reason if is_raised else None)
 
 
-def test_a_lent_job_that_its_ceiling_held_back_needs_no_higher_lower_end_for_that() -> None:
-    held_back = {"quota_periods": 1000, "throttled_periods": 900, "cpu_s": 200.0}
-    lent = job(cores=2, most=MOST, lent_us=1_000_000, **held_back)
-    assert cores_of(lent) == (2000, 8000, None)
-    quota = job(cores=2, most=MOST, lent_us=0, **held_back)
-    assert cores_of(quota, lends=False) == (3000, 8000, None)
-
-
 def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for() -> None:
     wide, plain = job(cores=2, most=MOST, cpu_s=180.0, lent_us=5), job(cores=3, cpu_s=250.0)
     assert cores_of(wide, plain)[:2] == cores_of(plain, wide)[:2] == (2500, 8000)
@@ -317,10 +179,6 @@ def test_a_range_of_rates_keeps_its_upper_end() -> None:
     assert (advice.write_bps, advice.most_write_bps) == (MIB, 0)
 
 
-def test_the_time_that_it_was_frozen_counts_for_nothing() -> None:
-    assert one(job(frozen_s=5000.0)) == one(job())
-
-
 # -- disks ------------------------------------------------------------------------------------
 
 
@@ -328,37 +186,11 @@ def rates(advice: Advice) -> tuple[str, int, int]:
     return advice.disk, advice.read_bps, advice.write_bps
 
 
-def test_a_rate_is_advised_where_one_was_declared() -> None:
-    idle = job(read=100 * MIB, write=50 * MIB, read_bytes=0, written_bytes=0)
-    assert rates(one(idle)) == ("", MIB, MIB)
-    seen = job(read=100 * MIB, read_bytes=1 * GIB, read_peak_bps=20 * MIB)
-    assert rates(one(seen)) == ("", 24 * MIB, 0)
-    assert one(job(read_bytes=GIB, read_peak_bps=20 * MIB)).read_bps == 0
-
-
-def test_of_countables_the_last_job_says_how_many() -> None:
-    def of(count: int) -> Job:
-        gres = (("gpu", count),) if count else ()
-        return replace(job(), spec=spec(asks=replace(job().spec.demand, gres=gres)))
-
-    assert one(of(1), of(2)).gres == (("gpu", 1),)
-    assert one(of(0), of(2)).gres == ()
-
-
 def test_a_rate_that_was_reached_is_not_lowered() -> None:
     assert one(job(read=10 * MIB, read_peak_bps=10 * MIB)).read_bps == 10 * MIB
 
 
 # -- time -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "rounded"),
-    [(0, 60), (1, 60), (61, 120), (600, 600), (601, 900), (7200, 7200), (7201, 8100),
-     (86400, 86400), (86401, 90000)],
-)  # fmt: skip
-def test_times_are_round(seconds: int, rounded: int) -> None:
-    assert round_time(seconds) == rounded
 
 
 # -- always -----------------------------------------------------------------------------------
@@ -470,13 +302,3 @@ def test_jobs_are_alike_by_name_and_command(
     one: tuple[str, ...], other: tuple[str, ...], are_alike: bool
 ) -> None:
     assert (kind(*one) == kind(*other)) is are_alike
-
-
-@pytest.mark.parametrize(("cores_milli", "is_so"), [(1000, True), (2000, False)])
-def test_advice_to_ask_for_what_was_asked_for_is_none(cores_milli: int, is_so: bool) -> None:
-    asked = replace(job(), spec=spec())
-    advice = Advice(
-        cores_milli=cores_milli, memory_bytes=1 << 30, time_limit_s=3600, read_bps=0, write_bps=0,
-        jobs=1, short_jobs=1,
-    )  # fmt: skip
-    assert is_as_asked(advice, asked) is is_so

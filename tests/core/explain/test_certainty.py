@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.explain.forecast import NEVER_KNOWN, Forecast, smaller_demand
+from drfd.core.explain.forecast import NEVER_KNOWN, Forecast
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import JobSpec, JobState, Outcome
+from drfd.core.model.job import JobSpec, JobState
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduler import Scheduler
 from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import examples
 
@@ -51,12 +49,6 @@ def ran(user: str, *lengths_s: float) -> RunTimes:
     return run_times
 
 
-def test_without_earlier_jobs_it_rests_on_time_limits(bench: Bench) -> None:
-    bench.start(of(BOB, 9, 600))
-    bench.submit(of(ALICE, 1, 60))
-    assert look(bench, 2, 50) == at(600, Certainty.LIMITS)
-
-
 def test_earlier_jobs_of_those_who_hold_make_it_an_estimate(bench: Bench) -> None:
     bench.start(of(BOB, 9, 6000))
     bench.submit(of(ALICE, 1, 60))
@@ -69,92 +61,11 @@ def test_a_job_that_outlives_its_estimate_is_expected_at_its_limit(bench: Bench)
     assert look(bench, 2, 301, ran("bob", 100, 200)) == at(6000, Certainty.LIMITS)
 
 
-def test_a_line_of_short_jobs_is_expected_to_take_seconds_and_not_minutes(bench: Bench) -> None:
-    """With a minute for each job at least, starts in six seconds were told to be minutes away."""
-    bench.start(of(BOB, 9, 6000))
-    for _ in range(3):
-        bench.submit(of(BOB, 9, 6000))
-    run_times = ran("bob", 6, 1)
-    starts = [look(bench, job_id, 3, run_times) for job_id in (2, 3, 4)]
-    assert starts == [at(7 * place, Certainty.ESTIMATED) for place in (1, 2, 3)]
-    # It has outlived the estimate: then it may take a minute, and then its limit.
-    assert look(bench, 2, 8, run_times) == look(bench, 2, 59, run_times)
-    assert look(bench, 2, 8, run_times) == at(60, Certainty.ESTIMATED)
-    assert look(bench, 2, 61, run_times) == at(6000, Certainty.LIMITS)
-
-
 @pytest.mark.parametrize("run_times", [RunTimes(), ran("bob", 10)])
 def test_without_a_limit_and_an_estimate_it_is_unknown(bench: Bench, run_times: RunTimes) -> None:
     bench.start(of(BOB, 9, None))
     bench.submit(of(ALICE, 1, 60))
     assert look(bench, 2, 100, run_times) == NEVER_KNOWN
-
-
-def test_the_end_of_a_load_from_outside_is_unknown(bench: Bench) -> None:
-    bench.submit(of(ALICE, 9, 60))
-    load = demand(2, 0)
-    external = ExternalLoad(used=load, kept=load, until_s=now(60).at_s)
-    assert look(bench, 1, 0, external=external) == NEVER_KNOWN
-
-
-@pytest.mark.parametrize("lasts_s", [60, inf])
-def test_a_forecast_knows_that_the_load_from_outside_makes_it_uncertain(
-    bench: Bench, lasts_s: float
-) -> None:
-    """Jobs behind others that wait for it had "too little known about the jobs before" them."""
-    load = demand(2, 0)
-    bench.start(of(BOB, 9, 600))
-    bench.submit(of(ALICE, 1, None))
-    for external in (None, ExternalLoad(used=load, kept=load, until_s=now(lasts_s).at_s)):
-        ledger, bounded = deepcopy(bench.ledger), RunTimes()
-        future = Forecast(ledger, bench.rules, bounded, {}, (), now(), external)
-        found = future.expected_start(2)
-        is_blamed = external is not None and found == NEVER_KNOWN
-        assert future.is_unknown_for_external is is_blamed
-
-
-@pytest.mark.parametrize(("outside", "cores_milli"), [(8, 1000), (8.7, 300)])
-def test_beside_a_load_from_outside_a_smaller_job_may_start_now(
-    bench: Bench, outside: float, cores_milli: int
-) -> None:
-    """The advice counts what is kept for processes outside, and knows parts of a core."""
-    bench.submit(of(ALICE, 1 if outside > 8 else 3, 60))
-    load = demand(outside, 0)
-    external = ExternalLoad(used=load, kept=load, until_s=now(60).at_s)
-
-    def build() -> Forecast:
-        ledger = deepcopy(bench.ledger)
-        return Forecast(ledger, bench.rules, RunTimes(), {}, (), now(0), external)
-
-    smaller = smaller_demand(build, bench.job(1))
-    assert smaller is not None
-    assert smaller.demand.cores_milli == cores_milli
-
-
-def test_what_starts_now_needs_no_estimate(bench: Bench) -> None:
-    bench.submit(of(ALICE, 9, 60))
-    assert look(bench, 1, 7) == at(7, Certainty.LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "is_counted"),
-    [
-        (Outcome.COMPLETED, True),
-        (Outcome.FAILED, True),
-        (Outcome.TIMEOUT, True),
-        (Outcome.CANCELLED, False),
-        (Outcome.LOST, False),
-        (Outcome.LAUNCH_FAILED, False),
-    ],
-)
-def test_only_jobs_that_ended_by_themselves_tell_how_long_others_run(
-    bench: Bench, outcome: Outcome, is_counted: bool
-) -> None:
-    bench.start()
-    job = replace(bench.job(1), state=JobState.ENDED, outcome=outcome, ended_at=now(500).at_s)
-    scheduler = Scheduler(3600.0)
-    scheduler.remember([job], bench.rules, now(500))
-    assert scheduler.run_times.guess_s("alice") == (1000 if is_counted else 3600)
 
 
 # -- random worlds ---------------------------------------------------------------------------------

@@ -59,22 +59,11 @@ def job(outcome: Outcome, text: str = "", run_s: float = 30.5, **changes: Any) -
 USED = ResourcesUsed(12.25, 400, 2000, 100 * MIB, GIB)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.CANCELLED, Outcome.LIMIT_EXCEEDED])
-def test_what_it_used_is_summed_up(outcome: Outcome) -> None:
-    assert end_notes(job(outcome)) == [Ran(30_500, USED)]
-
-
 @pytest.mark.parametrize("outcome", [*Outcome, None])
 def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome: Outcome | None) -> None:
     unseen = replace(job(Outcome.LOST), outcome=outcome, usage=None)
     used = (Ran, UsedBeforeLoss, KilledForMemory, UsedNearEnd)
     assert not any(isinstance(note, used) for note in end_notes(unseen))
-
-
-def test_a_job_of_a_moment_has_no_mean() -> None:
-    assert end_notes(job(Outcome.COMPLETED, run_s=0.02, cpu_s=0.0)) == [
-        Ran(20, ResourcesUsed(0.0, None, 2000, 100 * MIB, GIB))
-    ]
 
 
 def test_out_of_its_own_memory() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -22,16 +21,15 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.explain import forecast
 from drfd.core.explain.forecast import Forecast, smaller_demand
-from drfd.core.fairness.rules import NodeSettings, ReservationSettings, Rules
+from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
+from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduling_pass import build_wait_index
 from fakes import (
-    ADMIN,
     ALICE,
     BOB,
     GIB,
@@ -87,52 +85,6 @@ def patient(cores: float, memory_gib: float, patience_s: float, *, reserves: boo
 # -- ends and order ---------------------------------------------------------------------------
 
 
-def test_what_fits_starts_now() -> None:
-    bench = Bench()
-    bench.submit()
-    assert start(bench, 1, 40) == 40
-
-
-@pytest.mark.parametrize(("cores", "start_s"), [(2, 50), (5, 100), (6, 200), (9, 200)])
-def test_what_does_not_fit_starts_when_enough_has_ended(cores: float, start_s: float) -> None:
-    """3 cores come back at 100 and 4 at 200; 2 are free."""
-    bench = Bench()
-    bench.start(of(BOB, 3, 100))
-    bench.start(of(BOB, 4, 200))
-    bench.submit(of(ALICE, cores, 60))
-    assert start(bench, 3, 50) == start_s
-
-
-def test_each_resource_counts() -> None:
-    """Cores are free all the time; 10 GiB come back at 100."""
-    bench = Bench()
-    bench.start(of(BOB, 1, 100, 10))
-    bench.submit(of(ALICE, 1, 60, 9))
-    assert start(bench, 2, 50) == 100
-
-
-def test_jobs_ahead_in_the_queue_run_first() -> None:
-    """Alone on the machine one after the other: at 100, 150, 180; by priority, then by age."""
-    bench = Bench()
-    bench.start(of(ALICE, 9, 100))
-    bench.submit(of(ALICE, 9, 30))
-    bench.submit(of(ALICE, 9, 50, priority=1))
-    bench.submit(of(ALICE, 9, 70))
-    assert start(bench, 4, 10) == 180
-
-
-def test_who_has_least_is_served_first_in_the_future_too() -> None:
-    """At 100 alice's 6 cores come back. Carol, who holds nothing, is before alice, who came
-    first; alice follows when carol's job is over."""
-    bench = Bench()
-    bench.start(of(BOB, 3, 1000))
-    bench.start(of(ALICE, 2, 1000))
-    bench.start(of(ALICE, 4, 100))
-    bench.submit(of(ALICE, 4, 60), at_s=10)
-    bench.submit(of(CAROL, 4, 70), at_s=20)
-    assert start(bench, 4, 30) == 170
-
-
 def test_what_is_starting_or_being_cleared_away_is_counted_too() -> None:
     """One was admitted a moment ago; of the other only the remains are there, any moment gone."""
     bench = Bench()
@@ -148,16 +100,6 @@ def test_what_is_starting_or_being_cleared_away_is_counted_too() -> None:
     assert start(bench, 3, 30) == 130
 
 
-def test_all_that_ends_at_one_moment_is_there_at_that_moment() -> None:
-    """Or the small job behind it would take the first core that comes back, for a minute."""
-    bench = Bench(patient(9, 18, 1000))
-    for _ in range(9):
-        bench.start(of(BOB, 1, 100))
-    bench.submit(of(ALICE, 9, 60))
-    bench.submit(of(ALICE, 1, 60))
-    assert start(bench, 10, 30) == 100
-
-
 def test_the_users_own_past_is_the_better_guess() -> None:
     """Bob's last two jobs took 100 and 200 s: his next one is given twice their mean."""
     bench = Bench()
@@ -169,58 +111,7 @@ def test_the_users_own_past_is_the_better_guess() -> None:
     assert ahead(bench, 50, past).start_s(2) == now(300).at_s
 
 
-def test_a_job_at_its_limit_ends_any_moment() -> None:
-    bench = Bench()
-    bench.start(of(BOB, 9, 100))
-    bench.submit(of(ALICE, 9, 60))
-    assert start(bench, 2, 105) == 105
-
-
 # -- reservations -----------------------------------------------------------------------------
-
-
-def reserved() -> tuple[Bench, Reservation]:
-    """At 20, of four cores bob has three until 100, and all four are reserved for carol."""
-    bench = Bench(patient(4, 18, 10))
-    bench.start(of(BOB, 3, 100))
-    bench.submit(of(CAROL, 4, 50), at_s=5)
-    (kept,) = ahead(bench, 20).pass_now().reservations
-    return bench, kept
-
-
-def test_a_job_with_the_reservation_starts_at_its_shadow_time() -> None:
-    bench, kept = reserved()
-    assert kept.start_s == now(100).at_s
-    assert replace(ahead(bench, 20), before=(kept,)).start_s(2) == now(100).at_s
-
-
-@pytest.mark.parametrize(("limit_s", "start_s"), [(80, 20), (81, 150)])
-def test_a_job_passes_the_reservation_if_it_ends_before(limit_s: int, start_s: float) -> None:
-    """Carol's starts at 100. Alice's single core is free at 20: for 80 s, no longer; or when
-    carol's is over."""
-    bench, kept = reserved()
-    bench.submit(of(ALICE, 1, limit_s), at_s=20)
-    assert replace(ahead(bench, 20), before=(kept,)).start_s(3) == now(start_s).at_s
-
-
-def test_without_reservations_it_passes_however_long_it_runs() -> None:
-    bench, kept = reserved()
-    bench.submit(of(ALICE, 1, 5000), at_s=20)
-    bench.rules = patient(4, 18, 10, reserves=False)
-    assert replace(ahead(bench, 20), before=(kept,)).start_s(3) == now(20).at_s
-
-
-@pytest.mark.parametrize(("patience_s", "start_s"), [(90, 220), (1000, 600)])
-def test_patience_runs_out_in_the_future(patience_s: float, start_s: float) -> None:
-    """Of four cores, bob has three until 100 and alice one until 220. Carol wants all four, since
-    5: at 100 she has waited for 95 s, and alice's next job, of two cores for 500 s, may not take
-    them if that is long enough."""
-    bench = Bench(patient(4, 18, patience_s))
-    bench.start(of(BOB, 3, 100))
-    bench.submit(of(CAROL, 4, 50), at_s=5)
-    bench.start(of(ALICE, 1, 200), at_s=20)
-    bench.submit(of(ALICE, 2, 500), at_s=20)
-    assert start(bench, 2, 20) == start_s
 
 
 # -- suspended jobs ---------------------------------------------------------------------------
@@ -248,31 +139,7 @@ def test_what_somebody_keeps_suspended_never_ends() -> None:
         assert start(bench, 2, 50) == start_s
 
 
-def test_a_job_that_is_still_being_frozen_is_expected_to_run_to_its_end() -> None:
-    bench = Bench()
-    bench.start(of(ALICE, 9, 60))
-    bench.feed(st.SuspendAsked(now(20), 1, ALICE))
-    bench.submit(of(BOB, 9, 60))
-    assert start(bench, 2, 30) == 60
-
-
 # -- not within sight -------------------------------------------------------------------------
-
-
-def test_during_a_drain_no_start_is_in_sight() -> None:
-    bench = Bench()
-    bench.start(of(BOB, 9, 100))
-    bench.submit(of(ALICE, 1, 60))
-    bench.feed(st.DrainAsked(now(10), True, ADMIN))
-    assert start(bench, 2, 20) is None
-
-
-def test_a_job_that_the_machine_can_no_longer_hold_never_starts() -> None:
-    """It was made smaller."""
-    bench = Bench()
-    bench.submit(of(ALICE, 9, 60))
-    bench.rules = rules(8, 18)
-    assert start(bench, 1, 20) is None
 
 
 def test_who_is_too_far_behind_is_not_looked_for_any_longer() -> None:
@@ -286,22 +153,6 @@ def test_who_is_too_far_behind_is_not_looked_for_any_longer() -> None:
 # -- what is only supposed --------------------------------------------------------------------
 
 
-def test_a_supposed_submission_is_the_next_job_and_waits_like_any_other() -> None:
-    bench = Bench()
-    bench.start(of(BOB, 9, 100))
-    future = ahead(bench, 30)
-    job = future.add(st.SubmitAsked(future.now, of(ALICE, 9, 60)))
-    assert (job.id, job.state, job.submitted_at) == (2, JobState.PENDING, now(30).at_s)
-    assert future.pass_now().admitted == []
-    assert future.start_s(2) == now(100).at_s
-
-
-def test_a_supposed_submission_on_hold_starts_at_no_time_that_is_in_sight() -> None:
-    future = ahead(Bench(), 30)
-    assert future.add(st.SubmitAsked(future.now, spec(), held=True)).state is JobState.HELD
-    assert future.start_s(1) is None
-
-
 def test_a_submission_that_would_be_refused_cannot_be_supposed() -> None:
     bench = Bench(rules(max_waiting_per_user=1))
     bench.submit()
@@ -312,29 +163,12 @@ def test_a_submission_that_would_be_refused_cannot_be_supposed() -> None:
     assert (too_many.value.code, too_big.value.code) == ("too-many-jobs", "too-big")
 
 
-def test_a_job_that_waits_for_others_starts_after_the_last_of_them() -> None:
-    bench = Bench(patient(9, 18, 3600))
-    first = bench.start(of(ALICE, 1, 100))
-    second = bench.submit(replace(of(ALICE, 9, 50), after=(Dependency(first),)))
-    third = bench.submit(replace(of(BOB, 1, 50), after=(Dependency(first), Dependency(second))))
-    assert start(bench, third, 10) == 150
-
-
 def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room() -> None:
     bench = Bench(patient(9, 18, 3600))
     bench.start(of(ALICE, 9, 100))
     job_id = bench.submit(replace(of(BOB, 1, 50), begin_s=int(now(300).at_s)))
     assert may_become_eligible(bench.job(job_id))
     assert start(bench, job_id, 10) == 300
-
-
-def test_what_waits_for_a_bad_end_has_no_start_in_sight() -> None:
-    """All jobs are supposed to end well."""
-    bench = Bench(patient(9, 18, 3600))
-    first = bench.start(of(ALICE, 1, 100))
-    job_id = bench.submit(replace(of(BOB, 1, 50), after=(Dependency(first, RequiredOutcome.FAIL),)))
-    assert start(bench, job_id, 10) is None
-    assert not may_become_eligible(bench.job(job_id))
 
 
 @pytest.mark.parametrize("seed", seeds(range(6)))
@@ -400,33 +234,6 @@ def smaller(job: Job, limit_s: int | None = None, **amounts: Any) -> JobSpec:
     return less if limit_s is None else replace(less, time_limit_s=limit_s)
 
 
-def test_the_demand_that_fits_now_is_found() -> None:
-    bench = Bench()
-    bench.start(asking(4))
-    waiting = bench.submit(asking(8))
-    job = bench.job(waiting)
-    assert smaller_demand(builder(bench), job) == smaller(job, cores_milli=5000)
-
-
-def test_each_resource_that_is_short_is_cut_in_round_figures() -> None:
-    bench = Bench()
-    bench.start(asking(3.7, 10.3))
-    waiting = bench.submit(asking(8, 16))
-    job = bench.job(waiting)
-    less = smaller(job, cores_milli=5000, memory_bytes=7680 << 20)
-    assert smaller_demand(builder(bench), job) == less
-
-
-@pytest.mark.parametrize(("left", "found"), [(2, 2000), (1.5, None)])
-def test_less_than_a_quarter_would_be_another_job(left: float, found: int | None) -> None:
-    bench = Bench()
-    bench.start(asking(9 - left))
-    waiting = bench.submit(asking(8))
-    job = bench.job(waiting)
-    less = None if found is None else smaller(job, cores_milli=found)
-    assert smaller_demand(builder(bench), job) == less
-
-
 def test_disk_rates_are_cut_too() -> None:
     bench = Bench(rules=replace(rules(), capacity=demand(9, 18, read=100 << 20, write=100 << 20)))
     bench.start(spec(asks=demand(1, 1, read=40 << 20)))
@@ -450,15 +257,6 @@ def test_who_may_submit_no_more_hears_of_nothing() -> None:
     waiting = [bench.submit(asking(8)) for _ in range(4)]
     bench.rules = rules(max_waiting_per_user=2)
     assert smaller_demand(builder(bench), bench.job(waiting[0])) is None
-
-
-def test_a_limit_is_room_too() -> None:
-    members = {("", "alice"): NodeSettings(weight=Fraction(1), limit={"cores": 5000})}
-    bench = Bench(rules=Rules(capacity=rules().capacity, members=members))
-    bench.start(asking(2))
-    waiting = bench.submit(asking(4))
-    job = bench.job(waiting)
-    assert smaller_demand(builder(bench), job) == smaller(job, cores_milli=3000)
 
 
 def test_what_others_would_get_first_is_not_suggested() -> None:

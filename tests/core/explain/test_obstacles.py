@@ -5,10 +5,8 @@ from __future__ import annotations
 from drfd.core.explain.obstacles import Obstacle, last_obstacle
 from drfd.core.explain.reasons import (
     HeldBy,
-    NextPass,
     ReasonCode,
     WaitReason,
-    WaitsFor,
     explain_wait,
 )
 from drfd.core.model import stimuli as st
@@ -31,25 +29,6 @@ def after(*ids: int) -> tuple[Dependency, ...]:
     return tuple(Dependency(each) for each in ids)
 
 
-def test_a_chain_of_dependencies_ends_at_the_job_that_somebody_holds(bench: Bench) -> None:
-    first = bench.submit(held=True)
-    second = bench.submit(spec(after=after(first)))
-    third = bench.submit(spec(after=after(second)))
-    held = WaitReason(ReasonCode.HELD, HeldBy("alice", str(first)))
-    assert obstacle(bench, third) == Obstacle(held, str(first))
-
-
-def test_a_job_with_nobody_before_it_is_its_own_obstacle(bench: Bench) -> None:
-    only = bench.submit(held=True)
-    assert obstacle(bench, only).of is None
-
-
-def test_a_job_that_runs_is_no_obstacle(bench: Bench) -> None:
-    first = bench.start()
-    found = obstacle(bench, bench.submit(spec(after=after(first))))
-    assert (type(found.reason.evidence), found.of) == (WaitsFor, None)
-
-
 def test_an_array_stands_for_its_tasks(bench: Bench) -> None:
     bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 4, 1),)))
     found = obstacle(bench, bench.submit(spec(after=after(1))))
@@ -64,16 +43,3 @@ def test_a_suspended_job_gives_nothing_back_until_somebody_resumes_it(bench: Ben
     bench.feed(st.Frozen(now(), holder, 1))
     suspended = HeldBy("root", str(holder), is_suspended=True, is_admins=True)
     assert obstacle(bench, waiting) == Obstacle(WaitReason(ReasonCode.HELD, suspended), str(holder))
-
-
-def test_reasons_that_name_each_other_come_to_an_end(bench: Bench) -> None:
-    first = bench.start()
-    second = bench.submit(spec(after=after(first)))
-    circle = explain_wait(bench.job(second), bench.ledger, None, bench.rules)
-    assert circle is not None
-    assert last_obstacle(circle, bench.ledger, lambda _: circle).of == str(first)
-
-
-def test_what_starts_next_has_no_obstacle(bench: Bench) -> None:
-    reason = WaitReason(ReasonCode.STARTING_SOON, NextPass())
-    assert last_obstacle(reason, bench.ledger, lambda _: None) == Obstacle(reason, None)

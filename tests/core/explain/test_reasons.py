@@ -11,9 +11,7 @@ from drfd.core.explain.reasons import (
     BehindInFifo,
     BeyondLimit,
     BeyondMachine,
-    Draining,
     HasReservation,
-    HeldBy,
     KeptFor,
     LauncherAway,
     MayNotPass,
@@ -31,13 +29,11 @@ from drfd.core.model.job import JobSpec, JobState
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
-from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, schedule, spec, with_gpus
+from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 
 CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
 DAVE = st.Actor(user="dave", uid=1004, is_admin=False)
 ERIN = st.Actor(user="erin", uid=1005, is_admin=False)
-#: Cores, GiB, read and write in bytes per second.
-Asked = tuple[float, float, int, int]
 RESOURCES, FAIR_SHARE = ReasonCode.RESOURCES, ReasonCode.FAIR_SHARE
 
 
@@ -77,26 +73,6 @@ def of(
 # -- what is not about capacity ---------------------------------------------------------------
 
 
-def test_held_names_who_holds(bench: Bench) -> None:
-    bench.submit(held=True)
-    bench.submit()
-    bench.feed(st.HoldAsked(now(), 2, ADMIN))
-    assert [why(bench, job_id) for job_id in (1, 2)] == [
-        WaitReason(ReasonCode.HELD, HeldBy("alice", "1")),
-        WaitReason(ReasonCode.HELD, HeldBy("root", "2", is_admins=True)),
-    ]
-
-
-def test_draining_comes_before_any_shortage_but_not_before_a_hold(bench: Bench) -> None:
-    bench.start(of(BOB, 9))
-    bench.submit()
-    bench.submit(held=True)
-    bench.feed(st.DrainAsked(now(), True, ADMIN, "disk swap"))
-    told = Draining(ADMIN.user, now().at_s, "disk swap")
-    assert why(bench, 2) == WaitReason(ReasonCode.DRAINING, told)
-    assert why(bench, 3) == WaitReason(ReasonCode.HELD, HeldBy("alice", "3"))
-
-
 def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
     bench.submit()
     soon = WaitReason(ReasonCode.STARTING_SOON, NextPass())
@@ -105,87 +81,7 @@ def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench: Bench) -> None:
     assert why(bench, 1, empty) == soon
 
 
-@pytest.mark.parametrize(
-    "state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.CLEANING]
-)
-def test_a_job_that_does_not_wait_has_no_reason(bench: Bench, state: JobState) -> None:
-    bench.bring(state)
-    assert bench.job(1).state is state
-    assert why(bench, 1) is None
-
-
-def test_an_ended_job_has_no_reason(bench: Bench) -> None:
-    bench.submit()
-    job = replace(bench.job(1), state=JobState.ENDED)
-    assert explain_wait(job, bench.ledger, None, bench.rules) is None
-
-
 # -- suspended jobs ---------------------------------------------------------------------------
-
-
-def test_a_job_that_somebody_keeps_suspended_names_who(bench: Bench) -> None:
-    bench.start()
-    bench.start()
-    bench.suspend(1)
-    bench.suspend(2, by=ADMIN)
-    bench.feed(st.DrainAsked(now(), True, ADMIN))
-    assert [why(bench, job_id) for job_id in (1, 2)] == [
-        WaitReason(ReasonCode.HELD, HeldBy("alice", "1", is_suspended=True)),
-        WaitReason(ReasonCode.HELD, HeldBy("root", "2", is_suspended=True, is_admins=True)),
-    ]
-
-
-def test_a_suspended_job_that_may_go_on_waits_for_what_it_gave_back(bench: Bench) -> None:
-    """Cores, not the memory that it still holds, however little of it is free."""
-    bench.start(of(ALICE, 4, 10))
-    bench.suspend(1, by=None)
-    bench.start(of(BOB, 8, 8), at_s=100)
-    assert why(bench, 1) == too_little("cores", 4000, 1000, holder("2", "bob", 8000, 3700))
-    bench.feed(st.DrainAsked(now(), True, ADMIN))
-    reason = why(bench, 1)
-    assert reason is not None
-    assert reason.code is ReasonCode.DRAINING
-
-
-def test_a_job_that_is_still_being_frozen_does_not_wait(bench: Bench) -> None:
-    bench.start()
-    bench.feed(st.SuspendAsked(now(), 1, ALICE))
-    assert why(bench, 1) is None
-
-
-def test_a_suspended_job_is_not_blamed_for_cores_that_it_has_given_back(bench: Bench) -> None:
-    bench.start(of(BOB, 9))
-    bench.suspend(1, by=ADMIN)
-    bench.start(of(BOB, 3), at_s=50)
-    bench.submit(of(ALICE, 7))
-    assert why(bench, 3) == too_little("cores", 7000, 6000, holder("2", "bob", 3000, 3650))
-
-
-def test_a_suspended_job_is_blamed_for_its_memory_without_an_end_in_sight(bench: Bench) -> None:
-    bench.start(of(BOB, 1, 12))
-    bench.suspend(1, by=ADMIN)
-    bench.submit(of(ALICE, 1, 8))
-    assert why(bench, 2) == too_little("memory", 8 << 30, 6 << 30, holder("1", "bob", 12 << 30))
-
-
-def test_a_holder_that_was_frozen_ends_so_much_later(bench: Bench) -> None:
-    bench.start(of(BOB, 9))
-    bench.suspend(1, by=None, at_s=100)
-    assert bench.schedule(1100) == [1]
-    bench.submit(of(ALICE, 9))
-    assert why(bench, 2) == too_little("cores", 9000, 0, holder("1", "bob", 9000, 4600))
-
-
-def test_a_job_that_is_queued_again_has_a_reason_like_any_that_waits(bench: Bench) -> None:
-    bench.start(of(BOB, 1))
-    bench.start(of(BOB, 8))
-    bench.preempt(2)
-    bench.submit(of(ALICE, 8))
-    bench.finish(2)
-    assert bench.schedule() == [3]
-    assert why(bench, 2) == too_little(
-        "cores", 8000, 0, holder("1", "bob", 1000, 3600, is_own=True), holder("3", "alice", 8000)
-    )
 
 
 # -- resources --------------------------------------------------------------------------------
@@ -213,91 +109,6 @@ def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(
     assert why(bench, 4) == too_little("cores", 2000, 500, holder("2", "carol", 2000, 60))
 
 
-def test_the_jobs_of_the_same_user_are_named_first(bench: Bench) -> None:
-    bench.start(of(BOB, 6))
-    bench.start(of(ALICE, 3))
-    bench.submit(of(ALICE, 2))
-    bench.submit(of(ALICE, 4))
-    own = holder("2", "alice", 3000, 3600, is_own=True)
-    assert why(bench, 3) == too_little("cores", 2000, 0, own)
-    assert why(bench, 4) == too_little("cores", 4000, 0, own, holder("1", "bob", 6000, 3600))
-
-
-def test_of_many_holders_three_are_named_and_the_others_counted(bench: Bench) -> None:
-    for _ in range(9):
-        bench.start(of(BOB, 1))
-    bench.submit(of(ALICE, 5))
-    reason = why(bench, 10)
-    assert reason is not None
-    assert isinstance(reason.evidence, TooLittleFree)
-    (found,) = reason.evidence.shortfalls
-    assert ([each.job for each in found.holders], found.more) == (["1", "2", "3"], 2)
-
-
-@pytest.mark.parametrize(
-    ("held", "asked", "reason"),
-    [
-        (
-            (1, 12, 0, 0),
-            (1, 8, 0, 0),
-            too_little("memory", 8 << 30, 6 << 30, holder("1", "bob", 12 << 30)),
-        ),
-        (
-            (1, 1, 700, 0),
-            (1, 1, 512, 0),
-            too_little("read", 512, 300, holder("1", "bob", 700)),
-        ),
-        (
-            (1, 1, 0, 700),
-            (1, 1, 0, 512),
-            too_little("write", 512, 300, holder("1", "bob", 700)),
-        ),
-        (
-            (8.5, 12, 0, 0),
-            (1.5, 8, 0, 0),
-            WaitReason(
-                RESOURCES,
-                TooLittleFree(
-                    (
-                        short("cores", 1500, 500, holder("1", "bob", 8500)),
-                        short("memory", 8 << 30, 6 << 30, holder("1", "bob", 12 << 30)),
-                    )
-                ),
-            ),
-        ),
-    ],
-)
-def test_a_shortage_is_counted_in_the_resources_own_unit(
-    bench: Bench, held: Asked, asked: Asked, reason: WaitReason
-) -> None:
-    bench.start(spec("root.bob", actor=BOB, asks=demand(*held), time_limit_s=None))
-    bench.submit(spec(asks=demand(*asked)))
-    assert why(bench, 2) == reason
-
-
-def test_a_holder_that_has_not_started_or_has_no_limit_has_no_end_in_sight(bench: Bench) -> None:
-    bench.submit(of(BOB, 9))
-    bench.schedule()
-    bench.submit()
-    assert why(bench, 2) == too_little("cores", 1000, 0, holder("1", "bob", 9000))
-
-
-def test_of_equal_holders_the_older_job_is_named(bench: Bench) -> None:
-    for _ in range(3):
-        bench.start(of(BOB, 3))
-    bench.submit()
-    assert why(bench, 4) == too_little("cores", 1000, 0, holder("1", "bob", 3000, 3600))
-
-
-def test_only_holders_of_what_is_short_are_named(bench: Bench) -> None:
-    bench.start(spec("root.bob", actor=BOB, asks=demand(8, 1, read=1)))
-    bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=999)))
-    bench.submit(spec(asks=demand(0.01, 1, read=5)))
-    bench.feed(ended(1))
-    bench.feed(st.AttemptRemoved(now(), 1, 1))
-    assert why(bench, 3) == too_little("read", 5, 1, holder("2", "bob", 999, 3600))
-
-
 def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: Bench) -> None:
     """The pass that is explained from may be a moment older than the books: a job has ended, or
     was frozen."""
@@ -309,14 +120,6 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: 
     bench.feed(st.CancelAsked(now(), 1, ADMIN))
     bench.finish(1)
     assert why(bench, 2, full) == too_little("cores", 1000, 0)
-
-
-def test_a_countable_is_told_by_its_name() -> None:
-    bench = Bench(with_gpus(2))
-    two = replace(demand(), gres=(("gpu", 2),))
-    bench.start(spec("root.bob", actor=BOB, asks=two, time_limit_s=None))
-    bench.submit(spec(asks=two))
-    assert why(bench, 2) == too_little("gpu", 2, 0, holder("1", "bob", 2))
 
 
 @pytest.mark.parametrize(
@@ -362,76 +165,6 @@ def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for() -
 
 def served(shortfall: Shortfall, *leaves: str) -> WaitReason:
     return WaitReason(FAIR_SHARE, ServedFirst((shortfall,), leaves, len(leaves)))
-
-
-def test_fair_share_names_who_is_served_first_and_takes_what_comes_back(bench: Bench) -> None:
-    """Carol and bob wait for the same cores, and carol holds none."""
-    bench.start(of(ALICE, 5))
-    bench.start(of(BOB, 2))
-    bench.start(of(BOB, 2))
-    bench.submit(of(CAROL, 2))
-    bench.submit(of(BOB, 2))
-    own = holder("2", "bob", 2000, 3600, is_own=True)
-    assert why(bench, 5) == served(short("cores", 2000, 0, own), "root.carol")
-    assert why(bench, 4) == too_little("cores", 2000, 0, holder("1", "alice", 5000, 3600))
-
-
-def test_fair_share_counts_weights(bench: Bench) -> None:
-    """With nine times carol's weight bob comes first, though he holds more."""
-    for weight, code in (("1", FAIR_SHARE), ("9", RESOURCES)):
-        bench = Bench(rules(9, 18, weights={"bob": weight}))
-        bench.start(of(ALICE, 5))
-        for actor in (BOB, BOB, BOB, CAROL):
-            bench.start(of(actor, 1))
-        bench.submit(of(BOB, 1))
-        bench.submit(of(CAROL, 1))
-        reason = why(bench, 6)
-        assert reason is not None
-        assert reason.code is code
-
-
-def test_fair_share_names_all_who_must_be_served_to_take_it(bench: Bench) -> None:
-    """Alice's own job gives back four cores; she needs two of them."""
-    bench.start(of(ALICE, 4))
-    bench.start(of(ALICE, 3))
-    bench.start(of(ALICE, 2))
-    for actor in (BOB, CAROL, DAVE, ERIN):
-        bench.submit(of(actor, 1))
-    bench.submit(of(ALICE, 2))
-    own = holder("1", "alice", 4000, 3600, is_own=True)
-    leaves = ("root.bob", "root.carol", "root.dave")
-    assert why(bench, 8) == served(short("cores", 2000, 0, own), *leaves)
-
-
-def test_who_does_not_want_what_is_short_is_not_blamed() -> None:
-    """Bob holds all licences himself; carol, who holds nothing, waits for cores alone."""
-    bench = Bench(with_gpus(3))
-    bench.start(spec("root.bob", actor=BOB, asks=replace(demand(0.1), gres=(("gpu", 3),))))
-    bench.start(of(ALICE, 8.5))
-    bench.submit(spec("root.bob", actor=BOB, asks=replace(demand(0.1), gres=(("gpu", 1),))))
-    bench.submit(of(CAROL, 2))
-    last = schedule(bench.ledger, bench.rules)
-    assert list(last.order) == ["root.carol", "root.bob"], "carol is served first"
-    own = holder("1", "bob", 3, 3600, is_own=True)
-    assert why(bench, 3, last) == too_little("gpu", 1, 0, own)
-
-
-def test_who_wants_it_and_fits_beside_the_job_is_not_blamed(bench: Bench) -> None:
-    bench.start(of(BOB, 6))
-    bench.submit(of(ALICE, 4))
-    bench.submit(of(BOB, 4))
-    own = holder("1", "bob", 6000, 3600, is_own=True)
-    assert why(bench, 3) == too_little("cores", 4000, 3000, own)
-
-
-def test_who_has_less_only_until_the_holder_ends_is_not_blamed(bench: Bench) -> None:
-    """When bob's job has ended he holds nothing, and carol holds one core."""
-    bench.start(of(BOB, 8))
-    bench.start(of(CAROL, 1))
-    bench.submit(of(CAROL, 8))
-    bench.submit(of(BOB, 8))
-    own = holder("1", "bob", 8000, 3600, is_own=True)
-    assert why(bench, 4) == too_little("cores", 8000, 0, own)
 
 
 def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench: Bench) -> None:
@@ -506,24 +239,6 @@ def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_
     assert why(bench, 2) == WaitReason(ReasonCode.LIMIT, replace(evidence, holders=(who,)))
 
 
-def test_of_a_limit_the_jobs_within_it_are_named_ones_own_first(bench: Bench) -> None:
-    """Carol's job holds cores too, but none of the pool's."""
-    bench.rules = replace(bench.rules, pools={"lab": Pool(limit={"cores": 5000})})
-    bench.start(of(CAROL, 1))
-    bench.start(spec("root.lab", actor=BOB, asks=demand(3)))
-    bench.start(spec("root.lab", actor=ALICE, asks=demand(1)))
-    bench.start(spec("root.lab", actor=BOB, asks=demand(1)))
-    bench.submit(spec("root.lab", actor=ALICE, asks=demand(2)))
-    reason = why(bench, 5)
-    assert reason is not None and isinstance(reason.evidence, PathLimit)
-    own = holder("3", "alice", 1000, 3600, is_own=True)
-    assert reason.evidence.holders == (own, holder("2", "bob", 3000, 3600))
-    bench.submit(spec("root.lab", actor=CAROL, asks=demand(2)))
-    reason = why(bench, 6)
-    assert reason is not None and isinstance(reason.evidence, PathLimit)
-    assert reason.evidence.holders == (holder("2", "bob", 3000, 3600),)
-
-
 def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench: Bench) -> None:
     bench.start(of(BOB, 9))
     bench.submit()
@@ -568,13 +283,6 @@ FOR_ALICE = KeptFor(
     start_s=now(3600).at_s,
     is_drain=False,
 )
-FOR_CAROL = KeptFor(
-    "3",
-    "carol",
-    (("cores", 8000), ("memory", 1 << 30)),
-    start_s=now(7200).at_s,
-    is_drain=False,
-)
 
 
 def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
@@ -591,15 +299,6 @@ def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
         )
         for job_id, (asked, start_s) in expected.items()
     }
-
-
-@pytest.mark.parametrize(("cores", "kept"), [(3, FOR_ALICE), (2, FOR_CAROL)])
-def test_the_reservation_that_keeps_a_job_back_is_named(
-    bench: Bench, cores: float, kept: KeptFor
-) -> None:
-    """Three cores are too many beside the first, two only beside the second."""
-    last = crowded(bench, replace(of(DAVE, cores), time_limit_s=None))
-    assert why(bench, 4, last) == WaitReason(ReasonCode.RESERVATION, kept)
 
 
 def test_who_stands_behind_a_job_that_is_kept_back_is_told_so(bench: Bench) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from random import Random
 
 import pytest
 
 from drfd.core.amounts.resources import Resources
-from drfd.core.explain.forecast import line, upcoming
+from drfd.core.explain.forecast import upcoming
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import LeafQueue, Line
-from drfd.core.model.job import Array, Job, JobSpec, JobState
+from drfd.core.model.job import Job, JobSpec, JobState
 from fakes import demand, rules, schedule, spec
 
 VAST = 100_000
@@ -85,52 +83,3 @@ def test_under_other_policies_each_leaf_has_one_turn_after_the_other(policy: str
     leaves = [ledger.jobs[each].spec.leaf[-7:] for each in found]
     assert len(set(leaves[:3])) == 3
     assert len(set(leaves[3:5])) == 2
-
-
-def test_what_is_not_in_a_plan_as_yet_has_its_place() -> None:
-    ledger = books(spec("root.a"), spec("root.b"))
-    assert [each.run[1] for each in upcoming(ledger, None, rules(), {})] == [1, 2]
-
-
-def test_the_tasks_of_an_array_stand_together_and_count_as_many() -> None:
-    """What their user has waiting behind them comes after what others have."""
-    tasks = Array(
-        common=Job(id=1, spec=spec("root.a"), submitted_at=0, eligible_at=0, array_id=1),
-        spans=((0, 99, 1),), at_once=None,
-    )  # fmt: skip
-    others = [
-        Job(id=each, spec=spec(pool), submitted_at=1, eligible_at=1)
-        for each, pool in [(102, "root.a"), (103, "root.b"), (104, "root.b")]
-    ]
-    ledger = Ledger.of_jobs(rules().axes, others, arrays=[(tasks, tasks.whole.ids, None)])
-    assert [(each.run[1], each.size) for each in upcoming(ledger, None, rules(), {})] == [
-        (2, 100), (103, 1), (104, 1), (102, 1)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_queue_is_read_by_priority_and_then_by_age(seed: int) -> None:
-    chance = Random(seed)
-    queue = LeafQueue()
-    runs = []
-    for first in range(1, 200, 3):
-        run = chance.choice([0, 0, -5]), first, first + chance.choice([0, 0, 2])
-        runs.append(run)
-        queue.add_runs((chance.randint(1, 5),), [run])
-    assert [each.run for each in line(queue)] == sorted(runs)
-    demands = {run: demand for demand, group in queue.groups.items() for run in group.runs()}
-    assert all(each.demand == demands[each.run] for each in line(queue))
-
-
-def test_the_first_jobs_cost_little_beside_very_many_demands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing else happens in the daemon while they are put in order."""
-    queue = LeafQueue()
-    for job_id in range(1, 1001):
-        queue.add((job_id,), (0, job_id))
-    opened: list[Line] = []
-    runs = Line.runs
-    monkeypatch.setattr(Line, "runs", lambda group: (opened.append(group), runs(group))[1])
-    assert [each.run[1] for each in islice(line(queue), 10)] == [*range(1, 11)]
-    assert len(opened) <= 10

@@ -20,9 +20,6 @@ CAPACITIES = some.lists(some.integers(0, 1000), min_size=1, max_size=4).map(tupl
 
 Machine = tuple[tuple[int, ...], dict[str, Fraction], dict[str, tuple[int, ...]]]
 
-#: The machine of the paper's section 4.1: 9 CPUs, 18 GB.
-PAPER = FairShare((9, 18))
-
 
 def slow_share(capacity: tuple[int, ...], used: tuple[int, ...]) -> Fraction:
     shares = [Fraction(amount, top) for amount, top in zip(used, capacity, strict=True) if top]
@@ -37,73 +34,6 @@ def machines(draw: some.DrawFn) -> Machine:
     holding = some.tuples(*(some.integers(0, top) for top in capacity))
     used = draw(some.dictionaries(some.sampled_from("abcd"), holding, min_size=2))
     return capacity, weights, used
-
-
-def test_the_dominant_share_is_the_largest_fraction_held_of_any_resource() -> None:
-    """docs/fairness.md E20: 10 CPU, 20 GB; A holds <4, 5>, B holds <2, 8>."""
-    shares = FairShare((10, 20))
-    assert shares.dominant_share((4, 5)) == Fraction(40, 100)
-    assert shares.dominant_share((2, 8)) == Fraction(40, 100)
-    assert shares.dominant_axis((4, 5)) == 0
-    assert shares.dominant_axis((2, 8)) == 1
-
-
-def test_of_equal_shares_the_first_axis_is_dominant_and_of_nothing_none() -> None:
-    assert PAPER.dominant_axis((3, 6)) == 0
-    assert PAPER.dominant_axis((0, 0)) is None
-
-
-def test_a_resource_that_the_machine_lacks_is_in_nobodys_share() -> None:
-    """It may be held all the same: the configuration took it away while jobs were running."""
-    shares = FairShare((4, 0))
-    assert shares.dominant_share((1, 7)) == Fraction(1, 4)
-    assert shares.dominant_axis((1, 7)) == 0
-    assert shares.dominant_axis((0, 7)) is None
-    share_tree = shares.share_tree({"a": (0, 7)}, ())
-    assert share_tree.satisfaction("a") == 0
-    assert share_tree.keeps_promise("a", (4, 0))
-
-
-def test_a_machine_with_nothing_to_give_has_no_shares() -> None:
-    assert FairShare((0, 0)).dominant_share((0, 0)) == 0
-
-
-def test_shares_of_a_large_machine_are_exact() -> None:
-    """A third of 3 TiB + 3 bytes is a third: floats would be off by one byte here."""
-    capacity = 3 * ((1 << 40) + 1)
-    shares = FairShare((64_000, capacity))
-    third = capacity // 3
-    assert shares.dominant_share((0, third)) == Fraction(1, 3)
-    share_tree = shares.share_tree({}, {"a", "b", "c"})
-    assert share_tree.keeps_promise("a", (0, third))
-    assert not share_tree.keeps_promise("a", (0, third + 1))
-
-
-def test_entitlements_are_weights_over_the_weights_of_the_active_leaves() -> None:
-    shares = flat((9, 18), {"lab": Fraction(3)})
-    both = shares.share_tree({}, {"lab", "carol"})
-    assert both.entitlement("lab") == Fraction(3, 4)
-    assert both.entitlement("carol") == Fraction(1, 4)
-    assert shares.share_tree({}, {"carol"}).entitlement("carol") == 1
-
-
-def test_satisfaction_is_the_share_held_of_the_share_promised() -> None:
-    shares = flat((9, 18), {"lab": Fraction(3)})
-    share_tree = shares.share_tree({"lab": (3, 2), "carol": (0, 9)}, ())
-    assert share_tree.satisfaction("lab") == Fraction(1, 3) / Fraction(3, 4)
-    assert share_tree.satisfaction("carol") == 2
-
-
-def test_in_a_flat_tree_of_equal_weights_satisfaction_is_the_share_times_the_number() -> None:
-    assert PAPER.share_tree({"a": (3, 1)}, {"b", "c"}).satisfaction("a") == 3 * Fraction(1, 3)
-
-
-def test_a_dotted_path_is_a_place_in_the_tree_and_the_roots_name_may_be_left_out() -> None:
-    share_tree = PAPER.share_tree({"root.lab.a": (1, 0), "lab.b": (2, 0)}, ())
-    assert share_tree.used["root.lab"] == (1, 0)
-    assert share_tree.used["lab"] == (2, 0)
-    assert path_up("root.lab.a") == ("root.lab.a", "root.lab")
-    assert path_up("lab.b") == ("lab.b", "lab")
 
 
 @STEADY
@@ -206,14 +136,3 @@ def test_the_rounded_dominant_share_is_the_float_nearest_to_it(
     used = tuple(Random(seed).randint(0, top) for top in capacity)
     shares = FairShare(tuple(capacity))
     assert shares.rounded_dominant_share(used) == float(shares.dominant_share(used))
-
-
-def test_a_demand_above_the_promise_of_equals_is_known_to_break_it() -> None:
-    """Each of three is promised three of nine; where somebody has a weight, nothing is known."""
-    three = FairShare((9,)).share_tree({}, ["root.a", "root.b", "root.p.c"])
-    levels = [three.whole_level((amount,)) for amount in (3, 4)]
-    assert [three.may_keep_promise(level) for level in levels] == [True, False]
-    assert not any(three.keeps_promise(leaf, (4,)) for leaf in ("root.a", "root.b", "root.p.c"))
-    heavy = {"root.a": NodeRule(weights=(Fraction(2),))}
-    weighted = FairShare((9,), heavy).share_tree({}, ["root.a", "root.b"])
-    assert weighted.may_keep_promise(weighted.whole_level((6,)))

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from drfd.core.fairness.priority_tree import DecayedUsage
-from drfd.core.fairness.rules import ReservationSettings
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import Bench, now
 
@@ -21,31 +19,6 @@ def past_usage(*jobs: tuple[str, float, float, float]) -> dict[str, float]:
     for job in jobs:
         history.add(*job)
     return history.past_usage
-
-
-def test_more_for_longer_is_more() -> None:
-    found = past_usage(("root.a", 0.5, 0, 100), ("root.b", 0.5, 0, 200), ("root.c", 0.6, 0, 100))
-    assert sorted(found, key=lambda path: found[path]) == ["root.a", "root.c", "root.b"]
-
-
-def test_what_was_used_a_half_life_ago_counts_half() -> None:
-    found = past_usage(("root.old", 1.0, 0, 10), ("root.new", 0.5, 7 * DAY, 7 * DAY + 10))
-    assert found["root.old"] == pytest.approx(found["root.new"])
-
-
-def test_pools_have_spent_what_is_spent_below_them() -> None:
-    found = past_usage(
-        ("root.lab.a", 0.5, 0, 100), ("root.lab.b", 0.5, 0, 100), ("root.c", 1.0, 0, 100)
-    )
-    assert found["root.lab"] == pytest.approx(found["root.c"])
-    assert "root" not in found
-
-
-def test_years_of_unix_time_do_not_overflow() -> None:
-    found = past_usage(
-        ("root.a", 1.0, 0, 1), ("root.a", 1.0, 4e9, 4e9 + 1), ("root.b", 1.0, 4e9, 4e9 + 1)
-    )
-    assert found["root.a"] == found["root.b"]
 
 
 def test_use_from_the_future_counts_as_of_now() -> None:
@@ -76,10 +49,6 @@ def test_a_clock_that_is_set_back_a_little_changes_no_order() -> None:
     assert history.past_usage == before
 
 
-def test_a_job_that_held_nothing_or_no_time_has_spent_nothing() -> None:
-    assert past_usage(("root.a", 0.0, 0, 100), ("root.b", 1.0, 5, 5)) == {}
-
-
 def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_each_pass() -> None:
     bench = Bench()
     job = bench.job(bench.submit())
@@ -97,30 +66,3 @@ def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_e
     scheduler.remember([ahead], rules, now(10 * YEAR))
     list(scheduler.run(bench.ledger, rules, now(0)))
     assert scheduler.past_usage == pytest.approx(read)
-
-
-def test_nobody_has_waited_less_than_no_time() -> None:
-    """The clock was set back after the submission."""
-    bench = Bench()
-    job_id = bench.submit(at_s=100)
-    pass_context = make_pass_context(
-        Ends(bench.ledger, RunTimes()),
-        patience=bench.rules.patience,
-        now_s=now(10).at_s,
-        before=(),
-    )
-    assert pass_context.waited_s(job_id) == 0
-
-
-def test_who_waits_since_years_to_come_is_late_at_once() -> None:
-    """A job that was submitted while the clock was ahead got no reservation until that time came:
-    others passed it for years."""
-    bench = Bench()
-    early, late = bench.submit(), bench.submit(at_s=10 * YEAR)
-    pass_context = make_pass_context(
-        Ends(bench.ledger, RunTimes()),
-        patience=ReservationSettings(patience_s=60),
-        now_s=now(10).at_s,
-        before=(),
-    )
-    assert [pass_context.is_late(each) for each in (early, late)] == [False, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -11,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances, each_instance
+from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.fairness.rules import Pool, Preempting, Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.lifecycle import Launch, owed
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -31,14 +28,11 @@ from fakes import (
     attempt_started,
     demand,
     ended,
-    happened,
     now,
     of_gpus,
     spec,
-    tables,
     with_gpus,
 )
-from seeds import seeds
 
 THERE = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
 
@@ -61,14 +55,6 @@ def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> i
     job_id = bench.submit(asked, at_s=at_s)
     scheduler.note(bench.job(job_id))
     return job_id
-
-
-def test_the_first_free_ones_in_the_order_of_the_list_are_chosen() -> None:
-    assert choose_instances([("gpu", 2)], THERE, ()) == (("gpu", ("0", "1")),)
-    assert choose_instances([("gpu", 2)], THERE, {("gpu", "1")}) == (("gpu", ("0", "2")),)
-    assert choose_instances([("tape", 1)], (("tape", ("right", "left")),), ()) == (
-        ("tape", ("right",)),
-    )
 
 
 def places(*nodes: int | None, links: Iterable[str] = ()) -> list[tuple[Instance, InstancePlace]]:
@@ -124,99 +110,9 @@ def test_linked_instances_are_chosen_together() -> None:
     assert chosen_gpus(2, places(0, 1, 0, links=["01"])) == "02"
 
 
-@pytest.mark.parametrize("seed", seeds(range(50)))
-def test_exactly_so_many_free_ones_are_chosen_wherever_they_are(seed: int) -> None:
-    random = Random(seed)
-    size = random.randint(1, 9)
-    names = [str(number) for number in range(size)]
-    pairs = [a + b for a in names for b in names if a < b and random.random() < 0.3]
-    known = places(*(random.choice([None, 0, 1, 2]) for _ in names), links=pairs)
-    random.shuffle(known)
-    taken = [name for name in names if random.random() < 0.4]
-    count = random.randint(0, size - len(taken))
-    some = known[: random.randint(0, size)]
-    there = (("gpu", tuple(names)),)
-    held = {("gpu", name) for name in taken}
-    ((_, found),) = choose_instances([("gpu", count)], there, held, some)
-    assert len(set(found)) == len(found) == count
-    assert not set(found) & set(taken)
-    assert list(found) == sorted(found, key=names.index)
-    nodes = dict(some)
-    used = {nodes.get(("gpu", each), InstancePlace()).node for each in found}
-    free_on = Counter(
-        nodes.get(("gpu", each), InstancePlace()).node for each in names if each not in taken
-    )
-    largest = sorted(free_on.values(), reverse=True)
-    if count and some:
-        fewest = next(n for n in range(1, len(largest) + 1) if sum(largest[:n]) >= count)
-        assert len(used) == fewest
-
-
-def test_an_instance_is_taken_only_under_its_own_resources_name() -> None:
-    assert choose_instances([("tape", 1)], (("tape", ("0",)),), {("gpu", "0")}) == (
-        ("tape", ("0",)),
-    )
-
-
-def test_each_resource_of_a_demand_gets_its_own() -> None:
-    chosen = choose_instances([("gpu", 1), ("tape", 2)], THERE, {("gpu", "0")})
-    assert chosen == (("gpu", ("1",)), ("tape", ("left", "right")))
-    assert list(each_instance(chosen)) == [("gpu", "1"), ("tape", "left"), ("tape", "right")]
-
-
-def test_who_asks_for_none_gets_none() -> None:
-    bench = Bench(with_gpus(1))
-    assert bench.job(bench.start(spec())).instances == ()
-    assert bench.ledger.taken == {}
-
-
 def test_more_than_is_free_is_a_bug_of_whoever_admitted_it() -> None:
     with pytest.raises(AssertionError, match="2 of gpu were admitted"):
         choose_instances([("gpu", 2)], THERE, {("gpu", "0"), ("gpu", "2")})
-
-
-def test_two_jobs_of_one_pass_get_different_ones() -> None:
-    bench = Bench(with_gpus(2))
-    first, second = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
-    assert bench.schedule() == [first, second]
-    assert gpus_of(bench.job(first)) == ("0",)
-    assert gpus_of(bench.job(second)) == ("1",)
-    bench.check()
-
-
-def test_they_are_given_back_when_nothing_is_left_of_the_job_and_not_earlier() -> None:
-    bench = Bench(with_gpus(1))
-    first, second = bench.start(of_gpus(1)), bench.submit(of_gpus(1))
-    assert bench.schedule() == []
-    bench.feed(ended(first))
-    assert bench.ledger.taken == {("gpu", "0"): 1}
-    assert bench.schedule() == []
-    bench.feed(st.AttemptRemoved(now(), first, 1))
-    assert bench.ledger.taken == {}
-    assert bench.schedule() == [second]
-
-
-def test_a_job_that_has_ended_still_says_which_it_had() -> None:
-    bench = Bench(with_gpus(2))
-    job = bench.start(of_gpus(2))
-    bench.feed(ended(job))
-    last = bench.ledger.apply(happened(ev.Cleaned, job))
-    assert last is not None
-    assert gpus_of(last) == ("0", "1")
-
-
-def test_a_suspended_job_keeps_its_own_and_goes_on_with_them() -> None:
-    bench = Bench(with_gpus(2))
-    frozen = bench.start(of_gpus(1))
-    bench.suspend(frozen)
-    other, third = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
-    assert bench.schedule() == [other]
-    assert gpus_of(bench.job(other)) == ("1",)
-    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
-    assert bench.schedule() == [frozen]
-    assert gpus_of(bench.job(frozen)) == ("0",)
-    assert bench.job(third).state is JobState.PENDING
-    bench.check()
 
 
 def test_a_requeued_job_gets_new_ones() -> None:
@@ -232,34 +128,6 @@ def test_a_requeued_job_gets_new_ones() -> None:
     bench.check()
 
 
-def test_a_launch_that_is_owed_after_a_restart_is_for_the_same_ones() -> None:
-    bench = Bench(with_gpus(3))
-    bench.start(of_gpus(1))
-    job = bench.submit(of_gpus(2))
-    bench.schedule()
-    again = Ledger.of_events(bench.rules.axes, bench.events)
-    assert gpus_of(again.jobs[job]) == ("1", "2")
-    assert owed(again.jobs[job]) == Launch(job, 1)
-
-
-def test_old_records_hold_no_instances_and_are_replayed() -> None:
-    """An `Admitted` from before there were any."""
-    ledger = Ledger.of_events(
-        with_gpus(1).axes, [happened(ev.Submitted), happened(ev.Admitted), happened(ev.Launched)]
-    )
-    assert ledger.jobs[1].instances == ()
-    ledger.check()
-
-
-def test_a_pools_limit_of_a_countable_keeps_its_jobs_back() -> None:
-    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 1})}
-    bench = Bench(with_gpus(2, pools=pools))
-    first, second = (bench.submit(of_gpus(1, pool="root.lab")) for _ in range(2))
-    third = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
-    assert set(bench.schedule()) == {first, third}
-    assert bench.job(second).state is JobState.PENDING
-
-
 @pytest.mark.parametrize("policy", CONFIGURABLE)
 def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
     policy: str,
@@ -273,30 +141,6 @@ def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
     assert plain in bench.schedule()
     share_tree = bench.rules.shares.share_tree(bench.ledger.used, ())
     assert share_tree.entitlement("root.lab") == Fraction(1, 2)
-
-
-def test_gpus_are_shared_fairly_as_a_dominant_resource() -> None:
-    """Of four, two each, whoever came first with however many."""
-    bench = Bench(with_gpus(4))
-    greedy = [bench.submit(of_gpus(1)) for _ in range(4)]
-    other = [bench.submit(of_gpus(1, pool="root.bob", actor=BOB)) for _ in range(4)]
-    assert set(bench.schedule()) == {*greedy[:2], *other[:2]}
-
-
-def test_gpus_are_kept_for_a_big_job_and_short_ones_may_use_them_meanwhile() -> None:
-    bench, scheduler = Bench(with_gpus(2)), Scheduler(3600)
-    first = submit(bench, scheduler, of_gpus(1, time_limit_s=3600), 0)
-    assert run(bench, scheduler, 0) == [first]
-    bench.feed(attempt_started(first))
-    scheduler.note(bench.job(first))
-    big = submit(bench, scheduler, of_gpus(2, pool="root.bob", actor=BOB), 0)
-    assert run(bench, scheduler, 100) == []
-    late = submit(bench, scheduler, of_gpus(1, time_limit_s=7200), 100)
-    admins = of_gpus(1, pool="root.root", actor=ADMIN, time_limit_s=600)
-    short = submit(bench, scheduler, admins, 100)
-    assert run(bench, scheduler, 101) == [short]
-    assert gpus_of(bench.job(short)) == ("1",)
-    assert {bench.job(each).state for each in (big, late)} == {JobState.PENDING}
 
 
 def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> None:
@@ -338,41 +182,6 @@ def reload(bench: Bench, rules: Rules) -> None:
     """As the engine does it."""
     bench.rules = rules.also_for(bench.ledger.demands())
     bench.ledger = bench.ledger.with_axes(bench.rules.axes)
-
-
-def test_what_is_taken_away_stays_with_its_job_and_is_not_given_out_again() -> None:
-    bench = Bench(with_gpus(2))
-    first, second = bench.start(of_gpus(1)), bench.start(of_gpus(1))
-    third = bench.submit(of_gpus(1))
-    reload(bench, with_gpus(1))
-    assert gpus_of(bench.job(second)) == ("1",)
-    assert bench.schedule() == []
-    bench.finish(second)
-    assert bench.schedule() == []
-    bench.finish(first)
-    assert bench.schedule() == [third]
-    assert gpus_of(bench.job(third)) == ("0",)
-
-
-def test_what_is_left_is_given_out_while_a_job_still_has_what_was_taken_away() -> None:
-    bench = Bench(with_gpus(2))
-    first, second = bench.start(of_gpus(1)), bench.start(of_gpus(1))
-    bench.finish(first)
-    reload(bench, with_gpus("0"))
-    third = bench.submit(of_gpus(1))
-    assert bench.schedule() == [third]
-    assert (gpus_of(bench.job(second)), gpus_of(bench.job(third))) == (("1",), ("0",))
-    bench.ledger.check()
-
-
-def test_what_comes_back_is_still_its_jobs() -> None:
-    bench = Bench(with_gpus(2))
-    bench.start(of_gpus(2))
-    reload(bench, with_gpus("1"))
-    reload(bench, with_gpus("1", "0", "2"))
-    third = bench.submit(of_gpus(1))
-    assert bench.schedule() == [third]
-    assert gpus_of(bench.job(third)) == ("2",)
 
 
 def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_back() -> None:
@@ -428,31 +237,3 @@ def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus
             case "resume" if job is not None and job.state is JobState.SUSPENDED:
                 bench.feed(st.ResumeAsked(now(), job.id, ADMIN))
                 yield "resume"
-
-
-@pytest.mark.parametrize("seed", seeds(range(30), quick=1))
-def test_no_instance_is_ever_shared_and_all_are_given_back(seed: int) -> None:
-    bench, random = Bench(with_gpus(4)), Random(seed)
-    seen = set()
-    for step in steps(bench, random):
-        seen.add(step)
-        holders = list(bench.ledger.allocated_jobs())
-        held = [each for job in holders for each in each_instance(job.instances)]
-        assert len(held) == len(set(held))
-        assert set(held) == set(bench.ledger.taken)
-        assert all(len(gpus_of(job)) == sum(n for _, n in job.spec.demand.gres) for job in holders)
-        assert bench.ledger.allocated[4] == len(held)
-        if random.random() < 0.1:
-            # Killed, and started again: the books are what the events make of them.
-            bench.check()
-            before = tables(bench.ledger)
-            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
-            assert tables(bench.ledger) == before
-    assert seen == {"submit", "pass", "up", "end", "gone", "freeze", "resume"}
-    while bench.ledger.allocations:
-        for job in list(bench.ledger.allocated_jobs()):
-            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
-            bench.feed(ended(job.id, job.attempt))
-            bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
-    assert bench.ledger.taken == {}
-    bench.check()

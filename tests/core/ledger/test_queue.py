@@ -25,39 +25,6 @@ def queue_of(rows: list[tuple[tuple[int, ...], Entry]]) -> LeafQueue:
     return queue
 
 
-def test_jobs_of_one_demand_stand_in_the_order_of_submission() -> None:
-    assert queue_of([(SMALL, (0, 1)), (SMALL, (0, 2)), (SMALL, (0, 3))]).groups == {
-        SMALL: [(0, 1), (0, 2), (0, 3)]
-    }
-
-
-def test_a_higher_priority_stands_before_an_earlier_submission() -> None:
-    assert queue_of([(SMALL, (0, 1)), (SMALL, (-5, 2)), (SMALL, (5, 3))]).groups == {
-        SMALL: [(-5, 2), (0, 1), (5, 3)]
-    }
-
-
-def test_a_released_job_takes_its_old_place() -> None:
-    assert queue_of([(SMALL, (0, 1)), (SMALL, (0, 3)), (SMALL, (0, 2))]).groups == {
-        SMALL: [(0, 1), (0, 2), (0, 3)]
-    }
-
-
-def test_jobs_of_another_demand_form_a_group_of_their_own() -> None:
-    queue = queue_of([(SMALL, (0, 1)), (LARGE, (0, 2))])
-    assert queue.groups == {SMALL: [(0, 1)], LARGE: [(0, 2)]}
-    assert len(queue) == 2
-
-
-def test_an_empty_group_is_dropped_and_an_empty_queue_is_false() -> None:
-    queue = queue_of([(SMALL, (0, 1))])
-    assert queue
-    queue.remove(SMALL, (0, 1))
-    assert queue.groups == {}
-    assert not queue
-    assert len(queue) == 0
-
-
 @pytest.mark.parametrize("entry", [(0, 1), (0, 3), (0, 9), (-1, 2)])
 def test_removing_what_is_not_there_raises_and_changes_nothing(entry: Entry) -> None:
     queue = queue_of([(SMALL, (0, 2)), (SMALL, (0, 4))])
@@ -66,14 +33,6 @@ def test_removing_what_is_not_there_raises_and_changes_nothing(entry: Entry) -> 
     with pytest.raises(KeyError):
         queue.remove(LARGE, (0, 2))
     assert queue.groups == {SMALL: [(0, 2), (0, 4)]}
-
-
-def test_a_queue_is_equal_by_what_it_holds_and_cannot_be_hashed() -> None:
-    assert queue_of([(SMALL, (0, 1))]) == queue_of([(SMALL, (0, 1))])
-    assert queue_of([(SMALL, (0, 1))]) != queue_of([(LARGE, (0, 1))])
-    assert queue_of([]) != {}
-    with pytest.raises(TypeError):
-        hash(queue_of([]))
 
 
 @STEADY
@@ -127,60 +86,6 @@ def test_a_run_stands_where_its_jobs_would_stand_one_by_one() -> None:
     assert (line.first, line.last, len(line)) == ((-1, 7), (0, 9), 7)
     with pytest.raises(IndexError):
         line[7]
-
-
-def test_what_leaves_the_middle_of_a_run_splits_it() -> None:
-    line = Line()
-    line.add_run((0, 1, 9))
-    line.remove((0, 5))
-    assert list(line.runs()) == [(0, 1, 4), (0, 6, 9)]
-    with pytest.raises(KeyError):
-        line.remove_run((0, 4, 6))
-    line.remove_run((0, 6, 9))
-    assert list(line.runs()) == [(0, 1, 4)]
-
-
-def test_a_line_gives_its_first_and_last_as_runs() -> None:
-    line = Line()
-    line.add_run((0, 1, 9))
-    line.add((2, 4))
-    assert line.take_first(3) == (0, 1, 3)
-    assert line.take_last(3) == (2, 4, 4)
-    assert line.take_last(3) == (0, 7, 9)
-    assert line.take_first(9) == (0, 4, 6)
-    assert (list(line), len(line)) == ([], 0)
-
-
-def test_a_line_of_runs_is_what_a_set_of_its_entries_would_be() -> None:
-    """Through all that an array does: runs come, single ones and pieces of runs leave and come."""
-    random = Random(2)
-    line, model, blocks = Line(), set[Entry](), list[list[Entry]]()
-    for number in range(4000):
-        first = number * 10
-        run = random.choice([0, -1, 1]), first, first + random.randrange(10)
-        line.add_run(run)
-        block = [(run[0], job_id) for job_id in range(first, run[2] + 1)]
-        blocks.append(block)
-        model.update(block)
-        for _ in range(2):
-            block = random.choice(blocks)
-            low = random.randrange(len(block))
-            piece = block[low : low + random.randint(1, 3)]
-            there = [entry for entry in piece if entry in model]
-            whole = piece[0][0], piece[0][1], piece[-1][1]
-            if len(there) == len(piece):
-                line.remove_run(whole)
-                model.difference_update(piece)
-            elif not there:
-                line.add_run(whole)
-                model.update(piece)
-            else:
-                with pytest.raises(KeyError):
-                    line.remove_run(whole)
-            assert (piece[0] in line) is (piece[0] in model)
-        assert len(line) == len(model)
-    assert list(line) == sorted(model)
-    assert (line.first, line.last) == (min(model), max(model))
 
 
 def test_many_runs_enter_and_leave_a_line_as_each_of_them_would() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -51,52 +50,11 @@ def after(
     return [round(each.ceiling / MIB, 3) for each in jobs]
 
 
-def test_who_uses_all_that_it_may_is_lent_twice_as_much_at_each_step() -> None:
-    assert step(job()) == [20]
-    assert step(job(ceiling=20, used=18)) == [40]
-    assert step(job(ceiling=64, used=64)) == [80]
-
-
-def test_a_tenth_of_the_disk_and_the_rates_of_all_others_are_not_lent() -> None:
-    assert after({1: 500}, job(most=500)) == [90]
-    assert after({1: 500}, job(most=500), disk=replace(DISK, fixed=50 * MIB)) == [40]
-    crowded = replace(DISK, fixed=85 * MIB)
-    assert after({1: 500}, job(most=500), disk=crowded) == [10]
-    assert step(job(most=500, ceiling=10.5), disk=crowded) == [10], "not even a little"
-
-
-def test_the_floor_of_a_sleeper_is_kept_for_it() -> None:
-    assert after({1: 500, 2: 0}, job(most=500), job(2, floor=40, ceiling=40)) == [50, 40]
-
-
 def test_who_wakes_up_has_its_part_after_few_steps_and_others_give_way_at_once() -> None:
     high = job(ceiling=80, used=80)
     low = job(2, "root.b")
     assert step(high, low, places=TWO) == [45, 20]
     assert after({1: 500, 2: 500}, high, low) == [45, 45]
-
-
-def test_who_holds_less_of_other_things_is_lent_first() -> None:
-    places = {
-        "root.a": Place(entitled=50 * MIB, held=1.2),
-        "root.b": Place(entitled=50 * MIB, held=0.2),
-    }
-    demand = {1: 500, 2: 500}
-    assert after(demand, job(), job(2, "root.b"), places=places) == [30, 60]
-
-
-def test_a_steady_demand_below_the_ceiling_moves_nothing_though_the_use_varies() -> None:
-    random, writes = Random(1), 0
-    jobs = [job(ceiling=45), job(2, "root.b", ceiling=45)]
-    for second in range(60):
-        noise = random.uniform(0.93, 1.07)
-        used = [jobs[0].ceiling, min(jobs[1].ceiling, 20 * MIB * noise)]
-        jobs = [replace(each, used=use) for each, use in zip(jobs, used, strict=True)]
-        found = judge(jobs, DISK, TWO)
-        if second >= 5:
-            writes += sum(found[each.job_id].ceiling != each.ceiling for each in jobs)
-        jobs = [replace(each, ceiling=found[each.job_id].ceiling) for each in jobs]
-    assert writes <= 2 * 55 / 5
 
 
 amounts = some.integers(1, 60)

@@ -28,34 +28,6 @@ def parts(node: Node, amount: float) -> list[float]:
     return [round(part, 6) for _, part in sorted(divide(node, amount).items())]
 
 
-def test_equals_are_raised_to_one_level() -> None:
-    root = pool(1, leaf(0.5, (1, 0.1, 1)), leaf(0.5, (2, 0.3, 1)))
-    assert parts(root, 0.8) == [0.4, 0.4]
-    assert parts(root, 0.5) == [0.2, 0.3]
-    assert parts(root, 0.3) == [0.1, 0.3]
-    assert parts(root, 3) == [1, 1]
-
-
-def test_by_entitlement() -> None:
-    root = pool(1, leaf(0.75, (1, 0, 1)), leaf(0.25, (2, 0, 1)))
-    assert parts(root, 0.8) == [0.6, 0.2]
-    assert parts(root, 1.2) == [0.9, 0.3]
-    assert parts(root, 1.9) == [1, 0.9]
-
-
-def test_who_holds_more_of_something_else_gets_the_rest_last() -> None:
-    """The live proof of the design: A holds six tenths of the memory, B and C a tenth each."""
-    third = 1 / 3
-    a = leaf(third, (1, 0.25, 1), held=0.6 / third)
-    b = leaf(third, (2, 0.25, 1), held=0.1 / third)
-    c = leaf(third, (3, 0.25, 1), held=0.1 / third)
-    assert parts(pool(1, a, b, c), 1) == [0.25, 0.375, 0.375]
-    # While C sleeps, B is raised to A's level, and A gets the rest.
-    half_a = leaf(0.5, (1, 0.25, 1), held=1.2)
-    half_b = leaf(0.5, (2, 0.25, 1), held=0.2)
-    assert parts(pool(1, half_a, half_b), 1) == [0.4, 0.6]
-
-
 def test_those_at_one_level_share_what_raises_none_of_them() -> None:
     a, b = leaf(0.5, (1, 0.0, 0.4), held=1.0), leaf(0.5, (2, 0.0, 0.2), held=1.0)
     assert parts(pool(1, a, b), 0.3) == [0.2, 0.1]
@@ -69,22 +41,6 @@ def test_an_amount_that_only_rounding_keeps_below_what_all_could_use_is_divided(
     leaves = [leaf(part, (job, 0, end)) for job, (part, end) in enumerate(ends)]
     found = divide(pool(1, *leaves), 104614724086.69267)
     assert list(found.values()) == pytest.approx(most)
-
-
-def test_a_pool_counts_as_one_among_its_siblings() -> None:
-    inner = pool(0.5, leaf(0.25, (1, 0, 1)), leaf(0.25, (2, 0, 1)))
-    assert parts(pool(1, inner, leaf(0.5, (3, 0, 1))), 1) == [0.25, 0.25, 0.5]
-
-
-def test_jobs_of_a_leaf_share_by_their_weights() -> None:
-    root = pool(1, leaf(1, (1, 0.2, 2), (2, 0.4, 2), (3, 0.1, 0.15)))
-    assert parts(root, 1.35) == [0.4, 0.8, 0.15]
-
-
-def test_a_node_without_entitlement_comes_after_all_others() -> None:
-    root = pool(1, leaf(0.0, (1, 0.1, 1)), leaf(1.0, (2, 0.1, 0.5)))
-    assert parts(root, 0.5) == [0.1, 0.4]
-    assert parts(root, 1.0) == [0.5, 0.5]
 
 
 tenths = some.integers(0, 20).map(lambda number: number / 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drfd.core.lending.ceilings import Borrower, Judgement, Place
-from drfd.core.lending.rivals import Rivals, find_rivals
+from drfd.core.lending.rivals import find_rivals
 
 PLACES = {
     "root.alice": Place(entitled=2.0, held=0.9),
@@ -31,46 +31,7 @@ def rivals(
     return {user: (each.everybody, each.poorer) for (user, _), each in given.items()}
 
 
-def test_only_who_could_use_more_is_or_has_a_rival() -> None:
-    assert rivals(("root.alice", 1, False), ("root.lab.bob", 1, False)) == {}
-    assert rivals(("root.alice", 1, True), ("root.lab.bob", 1, False)) == {"alice": ((), ())}
-
-
 def test_who_holds_much_of_something_else_is_told_who_holds_less() -> None:
     """Alice holds nine tenths of her share of the memory, and so has one core of her two."""
     found = rivals(("root.alice", 1, True), ("root.lab.bob", 2, True), ("root.lab.bob", 0.5, False))
     assert found == {"alice": (("bob",), ("bob",)), "bob": (("alice",), ())}
-
-
-def test_nodes_are_compared_where_their_paths_part() -> None:
-    """The lab has more of its share than Alice, though Bob has next to nothing of his; in the lab
-    he has less than Carol."""
-    found = rivals(
-        ("root.alice", 1, True), ("root.lab.bob", 0.2, True), ("root.lab.carol", 3.5, True)
-    )
-    assert found == {
-        "alice": (("bob", "carol"), ()),
-        "bob": (("alice", "carol"), ()),
-        "carol": (("alice", "bob"), ("bob",)),
-    }
-    more = {**PLACES, "root.alice": Place(entitled=2.0, held=0.7)}
-    found = rivals(("root.alice", 1, True), ("root.lab.carol", 3.5, True), places=more)
-    assert found == {"alice": (("carol",), ()), "carol": (("alice",), ("alice",))}
-
-
-def test_a_small_difference_is_none() -> None:
-    even = {name: Place(entitled=1.0, held=0.0) for name in PLACES}
-    found = rivals(("root.alice", 2, True), ("root.lab.bob", 1.96, True), places=even)
-    assert found == {"alice": (("bob",), ()), "bob": (("alice",), ())}
-
-
-def test_a_user_with_jobs_in_two_pools_is_nobody_s_rival_there() -> None:
-    found = find_rivals(
-        [
-            (user, Borrower(job_id=at, leaf=leaf, floor=1, most=9, ceiling=1, used=1))
-            for at, (user, leaf) in enumerate([("bob", "root.lab.bob"), ("bob", "root.bob")])
-        ],
-        {at: Judgement(ceiling=1, is_hungry=True) for at in range(2)},
-        {**PLACES, "root.bob": PLACES["root.alice"]},
-    )
-    assert found == {("bob", "root.lab.bob"): Rivals(), ("bob", "root.bob"): Rivals()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from drfd.common.errors import Refused
@@ -14,37 +12,10 @@ from drfd.core.model.ranges import most_here, most_of
 from fakes import demand, spec
 
 CAPACITY = demand(16, 64, read=1000, write=500)
-TWO = replace(demand(2), disks=(("data", 100, 0), ("root", 50, 20)))
-TWO_DISKS = replace(demand(16, 64), disks=(("data", 1000, 900), ("root", 300, 300)))
-
-
-@pytest.mark.parametrize(
-    ("cores", "most"),
-    [
-        (0, None),
-        (2000, None),
-        (8000, Resources(cores_milli=8000)),
-        # A wish, kept as declared.
-        (99_000, Resources(cores_milli=99_000)),
-        (ALL, Resources(cores_milli=16_000)),
-    ],
-)
-def test_what_is_not_above_the_demand_is_no_range(cores: Most, most: Resources | None) -> None:
-    assert most_of(demand(2), cores, {}, CAPACITY) == most
 
 
 def test_an_open_range_of_all_there_is_is_no_range() -> None:
     assert most_of(demand(16), ALL, {}, CAPACITY) is None
-
-
-def test_each_rate_has_an_upper_end_of_its_own() -> None:
-    plain = demand(2, read=100, write=100)
-    assert most_of(plain, 0, {"data": (400, ALL)}, CAPACITY) == Resources(
-        read_bps=400, write_bps=500
-    )
-    assert most_of(TWO, 0, {"data": (ALL, 0), "root": (0, 30)}, TWO_DISKS) == Resources(
-        disks=(("data", 1000, 0), ("root", 0, 30))
-    )
 
 
 @pytest.mark.parametrize(
@@ -72,10 +43,3 @@ def test_the_machine_of_the_moment_cuts_the_wish() -> None:
     assert most_here(wish, demand(2, read=100)) is None
     assert most_here(spec(asks=demand(2)), CAPACITY) is None
     assert most_cores_milli(spec(asks=demand(2))) == 2000
-
-
-def test_the_wish_on_each_disk_is_cut_by_its_own_rate() -> None:
-    wish = spec(asks=TWO, most=Resources(disks=(("data", 5000, 0), ("root", 60, 30))))
-    assert most_here(wish, TWO_DISKS) == Resources(disks=(("data", 1000, 0), ("root", 60, 30)))
-    gone = replace(TWO_DISKS, disks=(("root", 300, 25),))
-    assert most_here(wish, gone) == Resources(disks=(("root", 60, 25),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -13,19 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.amounts.resources import Resources
 from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.model.events import StartReason
 from drfd.core.promises.account import (
-    MOST_PAST,
-    MOST_SHORT,
     WHOLE,
     Account,
     Obstacle,
     Parts,
-    PastStart,
-    Starts,
     Stretch,
 )
 from seeds import examples
@@ -123,104 +118,6 @@ def waited(hours: float, **parts: int) -> Parts:
 # -- promised and kept ---------------------------------------------------------------------------
 
 
-def test_who_waits_is_short_of_what_another_holds_beyond_its_promise(account: Bench) -> None:
-    account.advance(HOUR)
-    assert account.sums == {(0, BOB): waited(1, promised=HALF, others=HALF)}
-    assert account.pairs == {(0, BOB, ANN): HALF * HOUR}
-    assert account.longest == {BOB: Stretch(0, HOUR)}
-
-
-def test_who_waits_for_nothing_lacks_nothing(account: Bench) -> None:
-    account.have(2, BOB)
-    account.advance(HOUR)
-    assert (account.sums, account.pairs, account.longest) == ({}, {}, {})
-
-
-def test_what_is_held_counts_up_to_the_promise(account: Bench) -> None:
-    account.have(1, ANN, holds=asks(3))
-    account.have(3, BOB, holds=asks(1))
-    account.advance(HOUR)
-    parts = waited(1, kept_part=HALF, promised=HALF, kept=HALF // 2, others=HALF // 2)
-    assert account.sums == {(0, BOB): parts}
-    account.have(4, ANN, wants=asks(1))
-    account.advance(2 * HOUR)
-    assert account.sums[1, ANN] == waited(1, kept_part=WHOLE, promised=HALF, kept=HALF)
-
-
-def test_the_sums_are_by_windows(account: Bench) -> None:
-    account.advance(HOUR // 4)
-    account.have(1, ANN)
-    account.advance(HOUR // 2)
-    account.have(1, ANN, holds=asks(4))
-    account.advance(2 * HOUR)
-    short = waited(0.25 + 0.5, promised=HALF, others=HALF)
-    # Alone, bob is promised the whole machine, and his job is not what keeps him from it.
-    alone = waited(0.25, promised=WHOLE, size=WHOLE)
-    assert account.sums == {
-        (0, BOB): Parts(*[sum(pair) for pair in zip(short, alone, strict=True)]),
-        (1, BOB): waited(1, promised=HALF, others=HALF),
-    }
-    assert account.pairs == {(0, BOB, ANN): HALF * HOUR * 3 // 4, (1, BOB, ANN): HALF * HOUR}
-
-
-def test_a_stretch_ends_when_the_promise_is_kept_or_nobody_waits(account: Bench) -> None:
-    account.advance(HOUR)
-    account.have(2, BOB)
-    account.advance(2 * HOUR)
-    account.have(2, BOB, wants=asks(1))
-    account.advance(3 * HOUR)
-    assert account.longest == {BOB: Stretch(0, HOUR)}
-    account.have(1, ANN, holds=asks(2))
-    account.have(3, BOB, holds=asks(2))
-    account.advance(4 * HOUR)
-    account.have(3, BOB)
-    account.advance(6 * HOUR)
-    assert account.longest == {BOB: Stretch(4 * HOUR, 6 * HOUR)}
-
-
-def test_others_are_charged_in_proportion_and_to_the_last_unit() -> None:
-    """Three promises of a quarter; what the fourth is short of is more than they are beyond."""
-    account = Bench(machine())
-    account.have(1, ANN, holds=asks(2))
-    account.have(2, EVE, holds=asks(0, 3))
-    account.have(3, "root.joe", holds=asks(1))
-    account.have(4, BOB, wants=asks(1))
-    account.advance(1)
-    quarter, eighth = WHOLE // 4, WHOLE // 8
-    assert account.sums == {(0, BOB): Parts(1, promised=quarter, others=quarter)}
-    assert account.pairs == {(0, BOB, ANN): quarter * 2 // 3 + 1, (0, BOB, EVE): quarter // 3}
-    account.have(1, ANN, holds=asks(1))
-    account.advance(2)
-    assert account.sums[0, BOB].size == quarter - eighth
-    assert account.pairs[0, BOB, EVE] == quarter // 3 + eighth
-
-
-def test_the_rules_of_the_time_count(account: Bench) -> None:
-    account.advance(HOUR)
-    heavy = NodeSettings(weight=Fraction(3))
-    account.rule(machine(members={("", "ann"): heavy}))
-    account.advance(2 * HOUR)
-    assert account.sums[1, BOB] == waited(1, promised=WHOLE // 4, others=WHOLE // 4)
-    account.rule(replace(machine(), capacity=asks(8, 8)))
-    account.advance(3 * HOUR)
-    assert account.sums[2, BOB] == waited(1, promised=HALF, size=HALF)
-
-
-def test_what_is_held_is_measured_by_the_promise_of_the_moment() -> None:
-    """Weights of single resources: with each user who comes, kim's promise of cores falls less than
-    that of memory, of which a quarter is held."""
-    heavy = NodeSettings(weights={"cores": Fraction(5)})
-    account = Bench(machine(members={("", "eve"): heavy}))
-    account.have(1, "root.kim", holds=asks(0, 2))
-    account.have(2, "root.kim", wants=asks(1))
-    account.have(3, EVE, holds=asks(1))
-    account.advance(HOUR)
-    account.have(4, "root.joe", holds=asks(1))
-    account.advance(2 * HOUR)
-    kept = [sums.kept for sums in account.sums.values()]
-    assert kept == [floor(Fraction(each) * WHOLE) * HOUR for each in ("1/12", "3/28")]
-
-
 def test_a_clock_that_is_set_back_takes_nothing_away(account: Bench) -> None:
     account.advance(HOUR // 2)
     account.advance(HOUR // 4)
@@ -231,30 +128,6 @@ def test_a_clock_that_is_set_back_takes_nothing_away(account: Bench) -> None:
 
 
 # -- causes --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("obstacle", [Obstacle.AWAY, Obstacle.DRAINED])
-def test_while_nothing_may_start_nobody_is_to_blame(account: Bench, obstacle: Obstacle) -> None:
-    account.obstruct(obstacle, CAPACITY)
-    account.advance(HOUR)
-    account.obstruct(obstacle, NOTHING)
-    account.advance(2 * HOUR)
-    cause = {obstacle.value: HALF}
-    assert account.sums == {
-        (0, BOB): waited(1, promised=HALF, **cause),
-        (1, BOB): waited(1, promised=HALF, others=HALF),
-    }
-    assert account.pairs == {(1, BOB, ANN): HALF * HOUR}
-
-
-def test_a_load_from_outside_counts_as_far_as_it_goes(account: Bench) -> None:
-    account.obstruct(Obstacle.OUTSIDE, asks(1))
-    account.advance(HOUR)
-    quarter = WHOLE // 4
-    assert account.sums == {(0, BOB): waited(1, promised=HALF, outside=quarter, others=quarter)}
-    account.rule(replace(machine(), capacity=asks(10, 8)))
-    account.advance(2 * HOUR)
-    assert account.sums[1, BOB].outside == WHOLE // 10 * HOUR, "of the machine as it is now"
 
 
 def test_a_limit_that_stops_each_job_is_the_leafs_own() -> None:
@@ -274,72 +147,6 @@ def test_a_limit_that_stops_each_job_is_the_leafs_own() -> None:
 
 
 # -- starts --------------------------------------------------------------------------------------
-
-
-def test_starts_past_somebody_who_is_short_are_counted_by_their_reason() -> None:
-    account = Bench(machine())
-    for job_id, cores in ((1, 2), (2, 1), (3, 1)):
-        account.have(job_id, ANN, wants=asks(cores))
-    account.have(4, BOB, wants=asks(2))
-    account.have(5, BOB, wants=asks(3))
-    account.have(4, BOB, wants=asks(2))
-    account.start(1, StartReason.TURN)
-    account.start(2, StartReason.RESERVATION)
-    account.start(3, StartReason.BACKFILL)
-    account.advance(HOUR)
-    assert account.starts == {
-        (0, StartReason.TURN): Starts(1),
-        (0, StartReason.RESERVATION): Starts(1, beyond=1, past=1, past_fitting=1),
-        (0, StartReason.BACKFILL): Starts(1, beyond=1, past=1),
-    }
-    assert account.sums == {(0, BOB): waited(1, promised=HALF, others=HALF)}
-    assert account.counted.past == [
-        PastStart(0, 2, ANN, StartReason.RESERVATION, True, (BOB,)),
-        PastStart(0, 3, ANN, StartReason.BACKFILL, False, (BOB,)),
-    ]
-
-
-def test_whoever_starts_many_jobs_has_few_told_singly_with_few_of_those_whom_they_pass() -> None:
-    count = MOST_PAST + 5
-    account = Bench(machine(capacity=asks(1000, 8)))
-    for user in range(MOST_SHORT + 3):
-        account.have(1000 + user, f"root.u{user:02}", wants=asks(999 if user % 2 else 1))
-    for job_id in range(count):
-        account.have(job_id, ANN, wants=asks(500 if not job_id else 1))
-        account.start(job_id)
-    assert account.starts == {(0, None): Starts(count, count, count, count)}
-    told = account.take_out().past
-    assert [each.job_id for each in told] == [*range(MOST_PAST)]
-    evens = [f"root.u{user:02}" for user in range(0, MOST_SHORT + 3, 2)]
-    assert told[0].short == (*evens, "root.u01", "root.u03")[:MOST_SHORT]
-    # What is told from now on is counted anew.
-    account.have(count, ANN, wants=asks(1))
-    account.start(count)
-    assert [each.job_id for each in account.counted.past] == [count]
-
-
-def test_a_job_that_would_exceed_its_own_promise_was_not_passed_as_fitting() -> None:
-    account = Bench(machine())
-    account.have(1, ANN, wants=asks(3))
-    account.have(2, BOB, wants=asks(3))
-    account.start(1)
-    assert account.starts == {(0, None): Starts(1, beyond=1, past=1)}
-    account.have(3, EVE, wants=asks(1))
-    account.have(3, EVE)
-    account.obstruct(Obstacle.OUTSIDE, asks(1))
-    account.have(2, BOB, wants=asks(1))
-    account.have(4, ANN, wants=asks(0, 1))
-    account.start(4)
-    assert account.starts == {(0, None): Starts(2, beyond=2, past=2)}, "no core was free for bob"
-
-
-def test_nobody_goes_past_its_own_jobs() -> None:
-    account = Bench(machine())
-    account.have(1, ANN, holds=asks(1))
-    for job_id in (2, 3):
-        account.have(job_id, BOB, wants=asks(3))
-    account.start(2)
-    assert account.starts == {(0, None): Starts(1, beyond=1)}
 
 
 # -- any history ---------------------------------------------------------------------------------

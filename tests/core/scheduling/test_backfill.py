@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hypothesis import assume, given
 from hypothesis import strategies as some
 
-from core.oracle import Ask, Kept, Pass, Rule, Times, Tree, Vector, added, begin, slow_pass, within
+from core.oracle import Ask, Kept, Pass, Times, Tree, Vector, added, begin, slow_pass, within
 from core.passes import plan
 from core.scheduling.streams import Clock
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, queues_of, reserved, trees
@@ -276,42 +276,3 @@ def test_the_same_stream_gives_the_same_schedule_and_all_comes_back(stream: Stre
 
 
 # -- where these properties end ----------------------------------------------------------------
-
-
-def one_axis(*arrivals: Arrival) -> Machine:
-    return Machine(Stream(Tree((10,)), arrivals, patience_s=0, drain_after_s=1000))
-
-
-def test_with_wrong_estimates_a_big_job_may_start_later_than_it_was_told() -> None:
-    """The first job was thought to end at 5."""
-    machine = one_axis(
-        Arrival(0, "root.a", Kind((6,), run_s=30, guess_s=5)),
-        Arrival(1, "root.b", Kind((8,), run_s=5, guess_s=5)),
-    )
-    told = [kept.start_s for done in machine.passes() if (kept := reserved(done)) is not None]
-    assert told[0] == 5
-    assert machine.started_s[2] == 30
-
-
-def test_behind_a_job_that_does_not_end_a_big_job_waits_for_ever() -> None:
-    for_ever = 10**9
-    machine = one_axis(
-        Arrival(0, "root.a", Kind((3,), run_s=for_ever, guess_s=60)),
-        *[Arrival(9, "root.b", Kind((8,), run_s=5, guess_s=5))] * 2,
-        *[Arrival(9, "root.c", Kind((2,), run_s=5, guess_s=5))] * 50,
-    )
-    list(machine.passes())
-    assert machine.started_s[2] == for_ever
-
-
-def test_a_pool_at_its_limit_gets_no_reservation() -> None:
-    """Nothing that others give back would help it."""
-    tree = Tree((10,), {"root.P": Rule(limit=(6,))})
-    arrivals = [
-        Arrival(0, "root.P.c", Kind((4,), run_s=30, guess_s=30)),
-        Arrival(0, "root.a", Kind((4,), run_s=20, guess_s=20)),
-        Arrival(1, "root.P.d", Kind((5,), run_s=5, guess_s=5)),
-    ]
-    machine = Machine(Stream(tree, arrivals, patience_s=0, drain_after_s=1000))
-    assert {reserved(done) for done in machine.passes()} == {None}
-    assert machine.started_s[3] == 30

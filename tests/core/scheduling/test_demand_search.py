@@ -10,11 +10,10 @@ from random import Random
 import pytest
 
 from core.passes import run_pass
-from core.scheduling.test_wait_index import DEEP, FLAT, Stream, counted, told
+from core.scheduling.test_wait_index import DEEP, FLAT, Stream, told
 from drfd.core.amounts.node_room import NodeDemand
 from drfd.core.amounts.vectors import Vector
-from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.ledger.queue import LeafQueue
+from drfd.core.fairness.share_tree import FairShare
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -138,54 +137,3 @@ def test_few_of_many_unlike_demands_are_read_in_a_search() -> None:
 
     assert looks(4_000) < 400
     assert looks(16_000) < 800
-
-
-#: Many of one user's, which a limit keeps back, and those of others.
-@pytest.mark.parametrize("is_full", [False, True])
-def test_another_users_submission_does_not_look_at_the_unlike_jobs_of_one(is_full: bool) -> None:
-    """A pass looked at each demand vector of each user, and so did each launch: 4,000 unlike jobs
-    of one user made everybody's submission wait for 60 ms."""
-
-    def cost(count: int) -> tuple[int, int]:
-        queues = {"root.many": LeafQueue()}
-        for at, demand in enumerate(antichain(count)):
-            queues["root.many"].add(demand, (0, at))
-        rules = {"root.many": NodeRule(limit=(count, count))}
-        shares = FairShare((8 * count, 8 * count), rules)
-        used = {"root.many": (count - 1, count - 1)}
-        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
-        free = (0, 4 * count) if is_full else (4 * count, 4 * count)
-        run_pass(wait_index, free=free, pass_context=None)
-        queues["root.other"] = LeafQueue()
-        queues["root.other"].add((0, 5), (0, count))
-        wait_index.touch("root.other", [(0, 5)])
-        with counted() as lines:
-            done = run_pass(wait_index, free=free, pass_context=None)
-        assert done.admitted == [count]
-        return done.examined, lines[0]
-
-    (few_looks, few_lines), (many_looks, many_lines) = cost(100), cost(4_000)
-    assert many_looks < few_looks + 300
-    assert many_lines < 2 * few_lines
-
-
-def test_a_change_of_one_of_many_unlike_jobs_does_not_read_the_others() -> None:
-    def lines(count: int) -> int:
-        queue = LeafQueue()
-        for at, demand in enumerate(antichain(count)):
-            queue.add(demand, (0, at))
-        tables = LeafTables(
-            queues={"root.many": queue}, used={"root.many": (count, count)},
-            shares=FairShare((count, count)),
-        )  # fmt: skip
-        wait_index = WaitIndex(tables)
-        run_pass(wait_index, free=(0, 0), pass_context=None)
-        queue.remove((5, count - 4), (0, 4))
-        queue.add((5, count - 4), (-1, 4))
-        wait_index.touch("root.many", [(5, count - 4)])
-        with counted() as found:
-            assert run_pass(wait_index, free=(0, 0), pass_context=None).admitted == []
-        assert wait_index.first["root.many"] == ((-1, 4), (5, count - 4))
-        return found[0]
-
-    assert lines(4_000) < 2 * lines(100)

@@ -12,15 +12,13 @@ from fractions import Fraction
 from random import Random
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from core.passes import plan
-from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.scheduling.plan import Plan
-from fakes import ALICE, BOB, Bench, demand, flat, rules, spec
+from fakes import flat
 from seeds import examples
 
 STEADY = examples(100)
@@ -154,10 +152,6 @@ def slow_pass(world: World) -> list[int]:
     return order
 
 
-def repeated(leaf: str, wanted: Vector, times: int) -> list[Ask]:
-    return [Ask(leaf, wanted)] * times
-
-
 # -- goldens: the paper and its examples --------------------------------------------------------
 
 #: Section 4.1: 9 CPUs and 18 GB; A's tasks need <1 CPU, 4 GB>, B's <3 CPUs, 1 GB>.
@@ -165,243 +159,13 @@ A, B = Ask("A", (1, 4)), Ask("B", (3, 1))
 E1 = World((9, 18), [B, A, *[A, B] * 5])
 
 
-def test_e1_table_1_of_the_paper_is_reproduced_launch_by_launch() -> None:
-    """The order of the launches and, after each: share of A, share of B, CPU and memory in use."""
-    shares = FairShare(E1.capacity)
-    held: dict[str, Vector] = {"A": (0, 0), "B": (0, 0)}
-    rows = []
-    for launch in trace(E1):
-        held[launch.ask.leaf] = added(held[launch.ask.leaf], launch.ask.demand)
-        cpu, memory = added(held["A"], held["B"])
-        rows.append(
-            (
-                launch.ask.leaf,
-                shares.dominant_share(held["A"]),
-                shares.dominant_share(held["B"]),
-                Fraction(cpu, 9),
-                Fraction(memory, 18),
-            )
-        )
-    assert rows == [
-        ("B", 0, Fraction(1, 3), Fraction(3, 9), Fraction(1, 18)),
-        ("A", Fraction(2, 9), Fraction(1, 3), Fraction(4, 9), Fraction(5, 18)),
-        ("A", Fraction(4, 9), Fraction(1, 3), Fraction(5, 9), Fraction(9, 18)),
-        ("B", Fraction(4, 9), Fraction(2, 3), Fraction(8, 9), Fraction(10, 18)),
-        ("A", Fraction(2, 3), Fraction(2, 3), Fraction(9, 9), Fraction(14, 18)),
-    ]
-    assert held == {"A": (3, 12), "B": (6, 2)}
-    assert run(E1).free == (0, 4)
-
-
-def test_e1_a_tie_goes_to_whoever_submitted_first() -> None:
-    assert launched(E1._replace(asks=[A, B] * 6)) == "A B A B A"
-
-
-def test_e1_a_tie_is_not_decided_by_the_name() -> None:
-    swapped = [Ask({"A": "Z"}.get(ask.leaf, ask.leaf), ask.demand) for ask in [A, B] * 6]
-    assert launched(E1._replace(asks=swapped)) == "Z B Z B Z"
-
-
-def test_e1_through_the_books_in_cores_and_gibibytes(bench: Bench) -> None:
-    """The same example as users see it: submitted, and admitted by one pass."""
-    alice = spec("root.alice", actor=ALICE, asks=demand(1, 4))
-    bob = spec("root.bob", actor=BOB, asks=demand(3, 1))
-    ids = [bench.submit(each) for each in (bob, alice, alice, bob, alice, alice, bob)]
-    assert bench.schedule() == [1, 2, 3, 4, 5]
-    assert ids == [1, 2, 3, 4, 5, 6, 7]
-    assert bench.ledger.used == {
-        "root.alice": (3000, 12 << 30, 0, 0),
-        "root.bob": (6000, 2 << 30, 0, 0),
-    }
-    assert bench.schedule() == []
-
-
-def test_e20_dominant_shares_of_a_cpu_user_and_a_memory_user_are_both_forty_percent() -> None:
-    world = World((10, 20), [Ask("A", (4, 5)), Ask("B", (2, 8))])
-    assert [share(world, ask.demand) for ask in world.asks] == [Fraction(2, 5), Fraction(2, 5)]
-    assert launched(world) == "A B"
-    assert run(world).free == (4, 7)
-
-
-def test_e21_the_mesos_walk_through() -> None:
-    world = World((10, 20), [Ask("A", (3, 2)), Ask("B", (1, 5))] * 5)
-    assert launched(world) == "A B B A B"
-    assert run(world).free == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("users", "each"),
-    [("A", {"A": 12}), ("AB", {"A": 6, "B": 6}), ("ABC", dict.fromkeys("ABC", 4))],
-)
-def test_e22_alike_users_get_alike_numbers_of_tasks(users: str, each: dict[str, int]) -> None:
-    """6 CPUs (in halves) and 6.6 GB (in MB); tasks of half a CPU and 512 MB."""
-    asks = [Ask(user, (1, 512)) for _ in range(20) for user in users]
-    assert tasks(World((12, 6600), asks)) == each
-
-
-def test_e23_one_user_is_bounded_by_cpu_and_one_by_memory() -> None:
-    asks = [Ask("A", (2, 1000)), Ask("B", (1, 2000))] * 5
-    assert tasks(World((6, 6600), asks)) == {"A": 2, "B": 2}
-
-
-def test_e24_what_is_left_fits_nobody() -> None:
-    world = World((6, 6600), [Ask("A", (2, 1000)), Ask("B", (1, 2500))] * 5)
-    assert tasks(world) == {"A": 2, "B": 1}
-    assert run(world).free == (1, 2100)
-
-
-def test_e10_the_discrete_answer_to_the_yarn_post_is_one_task_each() -> None:
-    assert tasks(World((10, 10), [Ask("A", (1, 5)), Ask("B", (5, 2))] * 5)) == {"A": 1, "B": 1}
-
-
 # -- the promise --------------------------------------------------------------------------------
-
-
-def test_large_tasks_do_not_push_a_user_below_an_equal_split() -> None:
-    """Algorithm 1 of the paper ends with 2 + 4 here, though half the machine runs five of B's."""
-    world = World((100,), [Ask("A", (29,)), Ask("B", (10,))] * 10)
-    launches = trace(world)
-    flags = [keeps_promise(world, launch) for launch in launches]
-    promise = Counter(launch.ask.leaf for launch, kept in zip(launches, flags, strict=True) if kept)
-    assert promise == {"A": 1, "B": 5}
-    assert flags == [True] * 6 + [False] * 2
-    assert tasks(world) == {"A": 1, "B": 7}
-
-
-def test_a_heavier_leaf_gets_its_part_of_the_machine() -> None:
-    world = World((12,), [Ask("A", (1,)), Ask("B", (1,))] * 12, {"A": Fraction(3)})
-    assert tasks(world) == {"A": 9, "B": 3}
-
-
-def test_weights_may_be_fractions() -> None:
-    asks = [Ask(leaf, (1,)) for _ in range(30) for leaf in "ABC"]
-    weights = {"A": Fraction(1, 2), "B": Fraction(3, 2)}
-    assert tasks(World((30,), asks, weights)) == {"A": 5, "B": 15, "C": 10}
-
-
-def test_weighted_dominant_shares_are_in_the_ratio_of_the_weights() -> None:
-    """A is bounded by CPU, B by memory; A counts twice."""
-    asks = [Ask("A", (4, 1)), Ask("B", (1, 4))] * 60
-    assert tasks(World((180, 180), asks, {"A": Fraction(2)})) == {"A": 40, "B": 20}
-
-
-def test_a_leaf_that_holds_much_waits_until_the_others_have_caught_up() -> None:
-    world = World((10,), [Ask("A", (1,)), Ask("B", (1,))] * 10, used={"A": (4,)})
-    assert launched(world) == "B B B B A B"
-
-
-def test_a_leaf_that_only_runs_jobs_still_counts_among_the_active() -> None:
-    """Else B's promise would be the whole machine, and its large job would come first."""
-    world = World((10,), [Ask("B", (6,)), Ask("C", (3,))], used={"A": (1,)})
-    assert launched(world) == "C B"
-
-
-def test_all_that_fits_is_launched_when_one_leaf_is_alone() -> None:
-    assert tasks(World((10,), [Ask("A", (1,))] * 20)) == {"A": 10}
 
 
 # -- inside a leaf ------------------------------------------------------------------------------
 
 
-def test_inside_a_leaf_priority_comes_first_and_then_submission() -> None:
-    asks = [Ask("A", (1,), 0), Ask("A", (1,), 5), Ask("A", (1,), -5), Ask("A", (1,), 5)]
-    assert run(World((4,), asks)).admitted == [2, 4, 1, 3]
-
-
-def test_priority_orders_jobs_of_different_demands_too() -> None:
-    asks = [Ask("A", (1, 2), 0), Ask("A", (2, 1), 1), Ask("A", (1, 1), 2)]
-    assert run(World((9, 9), asks)).admitted == [3, 2, 1]
-
-
-def test_a_priority_does_not_help_against_another_leaf() -> None:
-    world = World((2,), [Ask("A", (1,)), Ask("B", (1,), 100), Ask("B", (1,), 100)])
-    assert launched(world) == "A B"
-
-
-def test_a_job_that_does_not_fit_is_passed_over_by_later_ones_of_its_leaf() -> None:
-    asks = [Ask("A", (9,)), Ask("A", (2,)), Ask("A", (3,))]
-    plan_ = run(World((10,), asks, used={"A": (4,)}))
-    assert plan_ == Plan(admitted=[2, 3], free=(1,), order=["A"])
-
-
-def test_a_leaf_whose_jobs_do_not_fit_is_passed_over_not_waited_for() -> None:
-    plan_ = run(World((10,), [Ask("A", (7,)), Ask("B", (2,))], used={"C": (4,)}))
-    assert plan_ == Plan(admitted=[2], free=(4,), order=["A"])
-
-
-def test_a_tie_goes_to_the_leaf_whose_next_job_was_submitted_first() -> None:
-    """A's next job is the urgent one, whatever else A has submitted before and of what size."""
-    alike = [Ask("A", (1, 1)), Ask("B", (2, 2)), Ask("A", (1, 1), 5)]
-    other = [Ask("A", (1, 2)), Ask("B", (2, 2)), Ask("A", (1, 1), 5)]
-    assert run(World((9, 9), alike)).admitted[0] == 2
-    assert run(World((9, 9), other)).admitted[0] == 2
-
-
-def test_the_order_that_is_left_is_that_of_the_next_launches() -> None:
-    """`why` explains waits from it."""
-    asks = [*[Ask("A", (4,))] * 2, *[Ask("B", (3,))] * 2, Ask("C", (2,)), Ask("D", (1,))]
-    plan_ = run(World((10,), asks))
-    assert plan_ == Plan(admitted=[5, 6, 1, 3], free=(0,), order=["B", "A"])
-
-
 # -- edges --------------------------------------------------------------------------------------
-
-
-def test_nothing_waits_and_nothing_happens() -> None:
-    assert run(World((3, 4), [])) == Plan(admitted=[], free=(3, 4), order=[])
-
-
-def test_a_full_machine_admits_nothing() -> None:
-    assert run(World((3,), [Ask("A", (1,))], used={"B": (3,)})) == Plan(
-        admitted=[], free=(0,), order=["A"]
-    )
-
-
-def test_zero_demands_are_legal() -> None:
-    """E9: one user of the first resource only, nine of the second only."""
-    asks = [Ask("one", (1, 0))] * 12
-    asks += [Ask(f"user{at}", (0, 1)) for _ in range(3) for at in range(9)]
-    world = World((10, 18), asks)
-    assert tasks(world) == {"one": 10} | {f"user{at}": 2 for at in range(9)}
-
-
-def test_a_job_that_asks_for_nothing_at_all_may_start_on_a_full_machine() -> None:
-    world = World((3,), [Ask("A", (0,)), Ask("A", (1,))], used={"B": (3,)})
-    assert run(world).admitted == [1]
-
-
-def test_a_resource_that_the_machine_lacks_stops_only_those_who_ask_for_it() -> None:
-    assert run(World((3, 0), [Ask("A", (1, 1)), Ask("A", (1, 0))])).admitted == [2]
-
-
-def test_a_job_that_asks_nothing_of_an_overbooked_resource_may_start() -> None:
-    """A smaller capacity came with a restart: that is no concern of who does not use it."""
-    world = World((10, 5), [Ask("A", (1, 0)), Ask("B", (1, 1))], used={"C": (1, 8)})
-    assert run(world).admitted == [1]
-
-
-def test_a_pass_changes_nothing_that_it_was_given() -> None:
-    queue = LeafQueue()
-    queue.add((1,), (0, 1))
-    used = {"B": (1,)}
-    plan(queues={"A": queue}, used=used, free=(2,), shares=FairShare((3,)))
-    assert queue.groups == {(1,): [(0, 1)]}
-    assert used == {"B": (1,)}
-
-
-def test_the_next_pass_goes_on_where_the_last_one_stopped() -> None:
-    """E1 once more: when one of bob's jobs ends, his next one takes its place."""
-    bench = Bench(rules(9, 18))
-    alice = spec("root.alice", actor=ALICE, asks=demand(1, 4))
-    bob = spec("root.bob", actor=BOB, asks=demand(3, 1))
-    for _ in range(4):
-        bench.submit(bob)
-        bench.submit(alice)
-    # 1, 3 of bob and 2, 4, 6 of alice fill all nine cores.
-    assert bench.schedule() == [1, 2, 4, 3, 6]
-    bench.finish(1, at_s=1)
-    assert bench.schedule(1) == [5]
-    bench.check()
 
 
 # -- properties ---------------------------------------------------------------------------------

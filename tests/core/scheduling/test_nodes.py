@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from fractions import Fraction
-from math import inf
 from typing import Any
 
 import pytest
 
 from core.explain.test_reasons import why
 from core.ledger.test_instances import run, submit
-from drfd.core.amounts.node_room import OnNodes
-from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
+from drfd.core.amounts.resources import Axes, Node
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import (
     BehindInFifo,
@@ -30,7 +27,7 @@ from drfd.core.explain.reasons import (
 from drfd.core.fairness.rules import Preempting, Rules
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Drained
-from drfd.core.model.job import JobSpec, JobState
+from drfd.core.model.job import JobSpec
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import RUNNER_BYTES, ExternalLoad, runner_count
 from drfd.core.scheduling.preemption import Starving, Supply, preempt
@@ -38,8 +35,6 @@ from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, demand, now, spec
-
-GIB = 1 << 30
 
 
 def with_nodes(
@@ -68,57 +63,6 @@ def nodes_of(bench: Bench, *jobs: int) -> list[str]:
     return [bench.job(each).node for each in jobs]
 
 
-@pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_no_job_gets_parts_of_two_nodes(policy: str) -> None:
-    bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
-    jobs = [bench.submit(of(3)) for _ in range(3)]
-    assert bench.schedule() == jobs[:2]
-    assert nodes_of(bench, *jobs) == ["n0", "n1", ""]
-    small = bench.submit(of(1))
-    assert (small in bench.schedule()) is (policy != "fifo")
-    bench.check()
-
-
-def test_a_job_goes_where_it_leaves_room_for_large_ones() -> None:
-    bench = Bench(with_nodes((8, 16), (4, 8), (4, 8)))
-    first, second, large = (bench.submit(each) for each in (of(2, 4), of(2, 4), of(8, 16)))
-    assert bench.schedule() == [first, second, large]
-    assert nodes_of(bench, first, second, large) == ["n1", "n1", "n0"]
-    bench.finish(first)
-    again = bench.submit(of(4, 8))
-    assert bench.schedule() == [again]
-    assert nodes_of(bench, again) == ["n2"]
-    bench.check()
-
-
-def test_shares_are_of_all_nodes_together() -> None:
-    """As in the DRF paper: 9 cores and 18 GiB are shared as if they were one machine's."""
-    bench = Bench(with_nodes((5, 10), (4, 8)))
-    of_alice = [bench.submit(of(1, 4)) for _ in range(9)]
-    of_bob = [bench.submit(of(3, 1, pool="root.bob", actor=BOB)) for _ in range(9)]
-    started = bench.schedule()
-    assert sorted(started) == sorted([*of_alice[:3], *of_bob[:2]])
-    of_both = [bench.ledger.used[f"root.{each}"] for each in ("alice", "bob")]
-    assert [bench.rules.shares.dominant_share(each) for each in of_both] == [Fraction(2, 3)] * 2
-    bench.check()
-
-
-def test_a_job_may_insist_on_a_node_or_on_features() -> None:
-    rules = with_nodes((4, 8), (8, 16), (8, 16), features={"n1": "avx512 ssd", "n2": "ssd"})
-    bench = Bench(rules)
-    jobs = [
-        bench.submit(of(1, node="n2")),
-        bench.submit(of(1, features=("ssd",))),
-        bench.submit(of(1, features=("avx512", "ssd"))),
-        bench.submit(of(5, node="n1")),
-        bench.submit(of(7, node="n1")),
-        bench.submit(of(1)),
-    ]
-    assert bench.schedule() == [*jobs[:4], jobs[5]]
-    assert nodes_of(bench, *jobs) == ["n2", "n2", "n1", "n1", "", "n1"]
-    bench.check()
-
-
 def test_who_waits_for_a_node_is_passed_by_those_who_do_not() -> None:
     bench = Bench(with_nodes((4, 8), (4, 8)))
     bench.start(of(4, node="n1"))
@@ -128,59 +72,6 @@ def test_who_waits_for_a_node_is_passed_by_those_who_do_not() -> None:
     assert found is not None and isinstance(found.evidence, TooLittleFree)
     (short,) = found.evidence.shortfalls
     assert (short.shortage.axis, short.shortage.needed, short.shortage.free) == ("cores", 2000, 0)
-
-
-def test_a_wait_says_what_the_nearest_node_has_and_who_holds_it() -> None:
-    bench = Bench(with_nodes((4, 8), (4, 8)))
-    others = [bench.start(of(cores, time_limit_s=600 * cores)) for cores in (3, 2)]
-    waiting = bench.submit(of(4, pool="root.bob", actor=BOB))
-    assert bench.schedule() == []
-    found = why(bench, waiting)
-    assert found is not None and isinstance(found.evidence, TooLittleFree)
-    (short,) = found.evidence.shortfalls
-    assert (short.shortage.needed, short.shortage.free) == (4000, 2000)
-    assert [each.job for each in short.holders] == [str(others[1])]
-
-
-def test_a_node_is_kept_for_a_job_that_has_waited_long() -> None:
-    bench, scheduler = Bench(with_nodes((4, 8), (4, 8))), Scheduler(3600)
-    first = submit(bench, scheduler, of(3, time_limit_s=3600), 0)
-    second = submit(bench, scheduler, of(2, time_limit_s=9000), 0)
-    assert run(bench, scheduler, 0) == [first, second]
-    for each in (first, second):
-        bench.feed(attempt_started(each))
-        scheduler.note(bench.job(each))
-    big = submit(bench, scheduler, of(4, pool="root.bob", actor=BOB), 0)
-    assert run(bench, scheduler, 100) == []
-    (kept,) = scheduler.reservations
-    assert isinstance(kept.held, OnNodes)
-    assert (kept.job_id, list(kept.held.nodes)) == (big, ["n0"])
-    # The core that n0 has free is for jobs that end in time; the two of n1 are for all.
-    late = submit(bench, scheduler, of(1, time_limit_s=7200), 100)
-    assert run(bench, scheduler, 101) == [late]
-    bound = submit(bench, scheduler, of(1, node="n0", time_limit_s=7200), 101)
-    short = submit(
-        bench, scheduler, of(1, pool="root.root", actor=ADMIN, node="n0", time_limit_s=600), 101
-    )
-    assert run(bench, scheduler, 102) == [short]
-    assert nodes_of(bench, first, second, late, short) == ["n0", "n1", "n1", "n0"]
-    assert bench.job(bound).state is JobState.PENDING
-    bench.check()
-
-
-def test_a_frozen_job_goes_on_where_its_memory_is() -> None:
-    bench = Bench(with_nodes((4, 8), (4, 8)))
-    frozen = bench.start(of(3))
-    bench.suspend(frozen)
-    other = bench.submit(of(3, node="n0"))
-    assert bench.schedule() == [other]
-    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
-    # The other node has room enough, and no copy of its memory.
-    assert bench.schedule() == []
-    assert bench.ledger.allocated == OnNodes((3000, 2 * GIB, 0, 0), {"n0": (3000, 2 * GIB, 0, 0)})
-    bench.finish(other)
-    assert bench.schedule() == [frozen]
-    bench.check()
 
 
 def test_the_jobs_of_one_node_make_room_for_who_starves() -> None:
@@ -212,16 +103,6 @@ def test_more_than_the_largest_node_has_is_refused() -> None:
         bench.submit(of(1, features=("gold",)))
 
 
-def test_load_from_outside_is_of_the_first_node_alone() -> None:
-    rules = with_nodes((4, 8), (4, 8), beside=Resources())
-    bench, scheduler = Bench(rules), Scheduler(3600)
-    for at_s in range(10):
-        scheduler.external_load.see(demand(3, 0), bench.rules, now(at_s).at_s)
-    job = submit(bench, scheduler, of(4), 20)
-    assert run(bench, scheduler, 20) == [job]
-    assert nodes_of(bench, job) == ["n1"]
-
-
 @pytest.mark.parametrize(
     ("node", "at_s", "certainty"),
     [("n1", 500, Certainty.LIMITS), ("n0", None, Certainty.UNKNOWN)],
@@ -240,16 +121,6 @@ def test_a_start_beside_the_load_from_outside_is_known(
     assert start.certainty is certainty
     assert start.start_s == (None if at_s is None else now(at_s).at_s)
     assert future.is_unknown_for_external is (at_s is None)
-
-
-def test_load_from_outside_is_noticed_by_the_size_of_the_first_node() -> None:
-    """A core is much of 4 and nothing among 1,000."""
-    rules = with_nodes((4, 8), (1000, 8), beside=Resources())
-    scheduler = Scheduler(3600)
-    for at_s in range(10):
-        scheduler.external_load.see(demand(1, 0), rules, now(at_s).at_s)
-    load = scheduler.external_load.load(now(10).at_s)
-    assert load is not None and load.kept == demand(1, 0)
 
 
 def drained(bench: Bench, node: str, *, on: bool = True) -> None:
@@ -294,26 +165,6 @@ def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd() ->
     assert load.see_elsewhere({})
     assert run(bench, scheduler, 3) == [large]
     bench.check()
-
-
-def test_nobody_is_stopped_for_room_that_another_scheduler_has_given_away() -> None:
-    bench = Bench(with_nodes((4, 8), (4, 8)))
-    for at_s in (0, 10, 20, 30):
-        bench.start(of(2, preemptible=True), at_s=at_s)
-    starving = Starving("root.bob", bench.submit(of(4, pool="root.bob", actor=BOB)))
-    share_tree = bench.rules.shares.share_tree(bench.ledger.used, bench.ledger.queues)
-
-    def victims(**others: Resources) -> set[str]:
-        load = ExternalLoad(used=NOTHING, kept=NOTHING, until_s=inf, elsewhere=(*others.items(),))
-        supply = Supply(
-            capacity=bench.rules.shares.capacity, external=load.kept_elsewhere(bench.ledger)
-        )
-        found = preempt(bench.ledger, share_tree, supply, starving, Preempting(), now(5000))
-        return {bench.job(each.job_id).node for each in found}
-
-    assert victims() == {"n1"}
-    assert victims(n0=demand(1)) == {"n1"}
-    assert victims(n1=demand(1)) == set()
 
 
 def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None:
@@ -434,29 +285,6 @@ def test_runners_take_memory_of_the_first_node_alone() -> None:
     jobs = [bench.submit(of(1, 2, node=node)) for node in ("n0", "n1") for _ in range(4)]
     assert bench.schedule() == [*jobs[:3], *jobs[4:]]
     assert runner_count(bench.ledger) == 3
-    bench.check()
-
-
-def test_instances_are_of_the_first_node_alone() -> None:
-    """Which ones a job is given on another node is that node's business; how many is counted."""
-    sizes = {"n0": 1, "n1": 2}
-    nodes = tuple(
-        Node(name=name, capacity=replace(demand(4, 8), gres=(("tape", count),)))
-        for name, count in sizes.items()
-    )
-    axes = Axes(gres=("tape",), instances=(("tape", ("0",)),), nodes=nodes)
-    bench = Bench(Rules(axes=axes, capacity=replace(demand(8, 16), gres=(("tape", 3),))))
-    asks = replace(demand(1, 1), gres=(("tape", 1),))
-    jobs = [bench.submit(spec(asks=asks)) for _ in range(4)]
-    assert bench.schedule() == jobs[:3]
-    given = {(bench.job(each).node, bench.job(each).instances) for each in jobs[:3]}
-    assert given == {("n0", (("tape", ("0",)),)), ("n1", ())}
-    assert sorted(nodes_of(bench, *jobs[:3])) == ["n0", "n1", "n1"]
-    bench.check()
-    on_own = next(each for each in jobs[:3] if bench.job(each).node == "n0")
-    bench.finish(on_own)
-    assert bench.schedule() == jobs[3:]
-    assert bench.job(jobs[3]).instances == (("tape", ("0",)),)
     bench.check()
 
 

@@ -10,7 +10,6 @@ from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import stimuli as st
 from drfd.core.scheduling.kept_free import RUNNER_BYTES, ExternalLoad
-from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of
 from fakes import ALICE, Bench, attempt_started, now, rules, spec
 from seeds import seeds
@@ -46,28 +45,6 @@ def test_as_many_tiny_jobs_start_as_their_processes_find_room(
         bench.submit(spec(asks=TINY))
     assert started(bench) == most
     bench.check()
-
-
-def test_it_is_the_same_when_they_come_one_after_the_other() -> None:
-    bench = Bench(small(0))
-    for _ in range(COUNT):
-        bench.submit(spec(asks=TINY))
-        bench.schedule()
-    assert len(list(bench.ledger.allocated_jobs())) == 24
-
-
-def test_what_they_take_is_in_nobodys_share_and_comes_back_with_them() -> None:
-    bench = Bench(small(0))
-    for _ in range(COUNT):
-        bench.submit(spec(asks=TINY))
-    assert started(bench) == 24
-    axis = bench.rules.axes.names.index("memory")
-    assert bench.ledger.used["root.alice"][axis] == 24 * TINY.memory_bytes
-    assert free_of(bench.ledger, bench.rules, None)[axis] == 0
-    for job_id in (1, 2):
-        bench.feed(attempt_started(job_id))
-        bench.finish(job_id)
-    assert started(bench) == 2
 
 
 def test_a_job_that_asks_for_everything_starts_alone() -> None:
@@ -111,21 +88,3 @@ def test_load_from_outside_has_them_in_it() -> None:
         load = ExternalLoad(used=seen, kept=seen, until_s=1e9)
         free = free_of(bench.ledger, bench.rules, load)[axis]
         assert free == 120 * MIB - 10 * TINY.memory_bytes - taken
-
-
-def test_pass_after_pass_the_scheduler_comes_to_the_same_end() -> None:
-    """It keeps who waits from pass to pass, also whom a pass would have let start."""
-    bench, scheduler = Bench(small(0)), Scheduler(3600)
-    for _ in range(COUNT):
-        bench.submit(spec(asks=TINY))
-    for _ in range(5):
-        for event in scheduler.run(bench.ledger, bench.rules, now()):
-            job = bench.ledger.apply(event)
-            assert job is not None
-            scheduler.note(job)
-    assert len(list(bench.ledger.allocated_jobs())) == 24
-    bench.feed(attempt_started(1))
-    bench.finish(1)
-    scheduler.note(replace(bench.job(2), id=1))
-    events = list(scheduler.run(bench.ledger, bench.rules, now()))
-    assert len(events) == 1

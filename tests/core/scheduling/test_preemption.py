@@ -16,14 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.scheduling.test_wait_index import counted
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.scheduling.preemption import Departures, Starvation, Starving, Supply, preempt
 from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec
-from seeds import seeds
 
 HOW = Preempting()
 
@@ -95,33 +93,6 @@ class World:
 # -- who starves ----------------------------------------------------------------------------
 
 
-def test_a_node_starves_only_after_its_time_without_a_break() -> None:
-    world = World()
-    world.run("a", 10)
-    mine = world.wait("b", 2)
-    starvation = Starvation()
-    assert world.starving(starvation, 0) == []
-    assert world.starving(starvation, 299) == []
-    both = [Starving("root.b", mine), Starving("root.b.alice", mine)]
-    assert world.starving(starvation, 300) == both
-
-
-def test_a_break_begins_the_time_anew() -> None:
-    world = World()
-    world.run("a", 10)
-    starvation = Starvation()
-    mine = world.wait("b", 2)
-    world.starving(starvation, 0)
-    held = world.bench.job(mine)
-    assert held.state is JobState.PENDING
-    world._apply(ev.Held(job_id=mine, at_s=0.0, by="alice"))
-    assert world.starving(starvation, 200) == []
-    world._apply(ev.Released(job_id=mine, at_s=0.0, by="alice"))
-    assert world.starving(starvation, 300) == []
-    assert world.starving(starvation, 599) == []
-    assert len(world.starving(starvation, 600)) == 2
-
-
 def test_with_a_guarantee_half_the_time_suffices() -> None:
     world = World(rules_by_path={"root.b": NodeRule(guarantee=(3000, 0, 0, 0))})
     world.run("a", 10)
@@ -131,91 +102,7 @@ def test_with_a_guarantee_half_the_time_suffices() -> None:
     assert world.starving(starvation, 150) == [Starving("root.b", mine)]
 
 
-def test_a_job_that_is_promised_nothing_starves_nobody() -> None:
-    """Six of ten cores are more than half the machine."""
-    world = World()
-    world.run("a", 10)
-    world.wait("b", 6)
-    starvation = Starvation()
-    world.starving(starvation, 0)
-    assert world.starving(starvation, 9999) == []
-
-
-def test_who_has_nearly_all_of_its_promise_does_not_starve() -> None:
-    """4.5 of 5 promised cores are the ninety per cent from which nobody starves."""
-    world = World()
-    world.run("a", 5.5)
-    world.run("b", 4.5)
-    world.wait("b", 0.5)
-    starvation = Starvation()
-    world.starving(starvation, 0)
-    assert world.starving(starvation, 9999) == []
-
-
-def test_the_least_satisfied_comes_first() -> None:
-    world = World()
-    world.run("a", 8)
-    world.run("b", 2)
-    second, first = world.wait("b", 1), world.wait("c", 1)
-    starvation = Starvation()
-    world.starving(starvation, 0)
-    found = [starving.job_id for starving in world.starving(starvation, 300)]
-    assert list(dict.fromkeys(found)) == [first, second]
-
-
-def test_a_limit_that_keeps_a_job_back_is_no_reason_to_stop_others() -> None:
-    world = World(rules_by_path={"root.b": NodeRule(limit=(1000, None, None, None))})
-    world.run("a", 9)
-    world.run("b", 1)
-    world.wait("b", 1)
-    starvation = Starvation()
-    world.starving(starvation, 0)
-    assert world.starving(starvation, 9999) == []
-
-
 # -- who must go ----------------------------------------------------------------------------
-
-
-def test_the_job_that_was_started_last_goes() -> None:
-    world = World()
-    world.run("a", 5)
-    last = world.run("a", 5)
-    mine = world.wait("b", 2)
-    assert world.victims("b", mine) == [last]
-
-
-def test_who_holds_most_is_asked_first() -> None:
-    world = World(cores=12)
-    rich = [world.run("a", 2) for _ in range(4)]
-    for _ in range(2):
-        world.run("b", 2)
-    mine = world.wait("c", 2)
-    assert world.victims("c", mine) == [rich[-1]]
-
-
-def test_a_kept_promise_is_not_broken() -> None:
-    """Without its only job a would hold nothing."""
-    world = World()
-    world.run("a", 10)
-    mine = world.wait("b", 2)
-    assert world.victims("b", mine) == []
-
-
-def test_what_has_ended_early_keeps_no_promise() -> None:
-    """Without its second job a would hold two of its four and a half cores, whatever else still
-    counts."""
-    world = World(cores=9)
-    world.run("a", 2, preemptible=False)
-    world.run("a", 3)
-    world.run("b", 4, preemptible=False)
-    mine = world.wait("b", 1)
-    share_tree = world.share_tree()
-    share_tree.remember("root.a.alice", (4000, 0, 0, 0))
-    ledger, room = world.bench.ledger, world.bench.rules.shares.capacity
-    assert (
-        preempt(ledger, share_tree, Supply(capacity=room), Starving("root.b", mine), HOW, now(100))
-        == []
-    )
 
 
 def test_what_is_being_given_back_keeps_no_promise() -> None:
@@ -231,23 +118,6 @@ def test_what_is_being_given_back_keeps_no_promise() -> None:
         assert world.victims("b", mine) == []
 
 
-def crossed(memory_gib: float) -> tuple[World, int]:
-    """lab.y starves for a core; lab.x holds five and so much memory, and b holds seven cores."""
-    world = World(cores=12, memory_gib=12)
-    world.run("lab.x", 5, memory_gib, preemptible=False)
-    for _ in range(7):
-        world.run("b", 1)
-    return world, world.wait("lab.y", 1)
-
-
-def test_another_side_gives_only_to_one_that_is_no_better_off() -> None:
-    """With all of the memory, lab is twice as satisfied as it is promised, y's want or not."""
-    world, mine = crossed(memory_gib=12)
-    assert world.victims("lab.y", mine) == []
-    world, mine = crossed(memory_gib=6)
-    assert world.victims("lab.y", mine) == [8]
-
-
 def test_a_pool_that_holds_both_does_not_come_to_starve_by_the_exchange() -> None:
     """lab holds nine of its six cores. It would give six of them for two, and keep five."""
     world = World(cores=12)
@@ -258,24 +128,6 @@ def test_a_pool_that_holds_both_does_not_come_to_starve_by_the_exchange() -> Non
     assert world.victims("lab.y", world.wait("lab.y", 3)) == [big]
 
 
-def test_jobs_that_are_not_preemptible_are_left_alone() -> None:
-    world = World()
-    world.run("a", 5)
-    world.run("a", 5, preemptible=False)
-    mine = world.wait("b", 2)
-    assert world.victims("b", mine) == [1]
-
-
-def test_either_all_that_is_needed_goes_or_nothing() -> None:
-    """Of four cores that could be freed the job needs five."""
-    world = World(cores=10)
-    world.run("a", 6, preemptible=False)
-    for _ in range(4):
-        world.run("a", 1)
-    mine = world.wait("b", 5)
-    assert world.victims("b", mine) == []
-
-
 def test_who_turns_out_not_to_be_needed_is_spared() -> None:
     """The small one was started last and is found first; then the big one suffices alone."""
     world = World(cores=12)
@@ -284,16 +136,6 @@ def test_who_turns_out_not_to_be_needed_is_spared() -> None:
     world.run("a", 1)
     mine = world.wait("b", 5)
     assert world.victims("b", mine) == [big]
-
-
-def test_what_is_missing_is_sought_where_it_is() -> None:
-    """Memory is missing; the jobs of cores keep running."""
-    world = World()
-    world.run("a", 0.1, 5)
-    memory = world.run("a", 0.1, 5)
-    world.run("a", 5)
-    mine = world.wait("b", 0.1, 3)
-    assert world.victims("b", mine) == [memory]
 
 
 def test_what_comes_back_anyway_is_waited_for() -> None:
@@ -313,53 +155,11 @@ def test_what_comes_back_anyway_is_waited_for() -> None:
     assert world.victims("b", mine) == []
 
 
-@pytest.mark.parametrize("event", [ev.StopRequested, ev.Exited, ev.SuspendRequested])
-@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-def test_what_comes_back_is_counted_on_for_a_minute_whoever_sets_the_clock(
-    event: type, jump_s: float
-) -> None:
-    world = World()
-    going = world.run("a", 5)
-    world._apply(happened(event, going, 10.0 + jump_s))
-    departures = Departures()
-    gifts = [("root.a.alice", (5000, 0, 0, 0))]
-    assert departures.update(world.bench.ledger, 10.0, 5.0) == gifts
-    assert departures.update(world.bench.ledger, 74.9, 5.0) == gifts
-    assert departures.update(world.bench.ledger, 75.0, 5.0) == []
-
-
-def test_each_part_of_an_end_has_its_own_minute() -> None:
-    world = World()
-    going = world.run("a", 5)
-    world._apply(happened(ev.StopRequested, going, 10.0))
-    departures = Departures()
-    departures.update(world.bench.ledger, 10.0, 5.0)
-    assert departures.update(world.bench.ledger, 80.0, 5.0) == []
-    world._apply(happened(ev.Exited, going, 80.0))
-    assert departures.update(world.bench.ledger, 81.0, 5.0) == [("root.a.alice", (5000, 0, 0, 0))]
-
-
 def test_a_job_that_fits_needs_nobody() -> None:
     world = World()
     world.run("a", 8)
     mine = world.wait("b", 2)
     assert world.victims("b", mine) == []
-
-
-def test_a_job_is_a_victim_once_an_hour_at_most() -> None:
-    world = World()
-    world.run("a", 5)
-    last = world.run("a", 5)
-    mine = world.wait("b", 2)
-    (request,) = world.requests("b", mine)
-    assert (request.job_id, request.at_s) == (last, now(100.0).at_s)
-    world._apply(request)
-    world.bench.feed(ended(last, at_s=101.0))
-    world._apply(ev.Requeued(job_id=last, at_s=now(102.0).at_s, attempt=1))
-    world._apply(ev.Admitted(job_id=last, at_s=now(103.0).at_s, attempt=2))
-    world.bench.feed(attempt_started(last, 2, at_s=103.0))
-    assert world.victims("b", mine, at_s=100.0 + 3599) == [1]
-    assert world.victims("b", mine, at_s=100.0 + 3600) == [last]
 
 
 def test_inside_a_starving_pool_nobody_is_stopped_for_a_neighbour() -> None:
@@ -384,36 +184,6 @@ def test_frozen_victims_give_time_but_no_memory() -> None:
     assert isinstance(request, ev.SuspendRequested)
     assert (request.job_id, request.by) == (last, None)
     assert world.victims("b", world.wait("b", 2, 9), frozen) == []
-
-
-def test_the_request_says_for_whom() -> None:
-    world = World()
-    world.run("a", 5)
-    world.run("a", 5)
-    mine = world.wait("b", 2)
-    (request,) = world.requests("b", mine)
-    assert request.text == (
-        f"stopped for job {mine} (alice): root.b has far less than it is entitled to; "
-        "it is queued again"
-    )
-
-
-@pytest.mark.parametrize("is_just", seeds([True, False], quick=1))
-def test_the_search_grows_with_the_jobs_and_not_with_their_square(is_just: bool) -> None:
-    """The daemon does nothing else meanwhile."""
-
-    def lines(jobs: int) -> int:
-        world = World(cores=jobs, memory_gib=jobs)
-        # b has its promise and no more, or all.
-        for _ in range(jobs):
-            world.run("b", 1, 0.25 if is_just else 1)
-        mine = world.wait("c", jobs // 4, 0 if is_just else jobs)
-        with counted() as found:
-            victims = world.victims("c", mine, at_s=1e6)
-        assert len(victims) == (jobs // 4 if is_just else 0)
-        return found[0]
-
-    assert lines(64) < 8 * lines(16)
 
 
 # -- on random trees ------------------------------------------------------------------------

@@ -36,58 +36,6 @@ def times(*runs: float) -> RunTimes:
     return found
 
 
-@pytest.mark.parametrize(
-    ("runs", "limit_s", "expected_s"),
-    [
-        ((), None, 3600),
-        ((), 600, 600),
-        ((100, 200), None, 300),
-        ((9999, 100, 200), None, 300),
-        ((50,), 7200, 100),
-        ((1, 2), 7200, 60),
-        ((5000, 5000), 7200, 7200),
-    ],
-)
-def test_twice_what_the_last_two_took_and_never_more_than_the_limit(
-    runs: tuple[float, ...], limit_s: int | None, expected_s: float
-) -> None:
-    assert times(*runs).length_s(spec(time_limit_s=limit_s)) == expected_s
-
-
-def test_a_job_that_outlives_its_estimate_is_given_twice_as_long() -> None:
-    guess = times(100, 100)
-    assert guess.end_s(running(None), 1100.0) == 1200
-    assert guess.end_s(running(None), 1200.0) == 1400
-    assert guess.end_s(running(None), 2000.0) == 2600
-    assert guess.end_s(running(500), 1400.0) == 1500
-
-
-def test_at_its_limit_it_ends_any_moment() -> None:
-    assert times(100).end_s(running(500), 1600.0) == 1600
-
-
-def test_one_that_is_about_to_start_counts_from_now() -> None:
-    job = replace(running(None), started_at=None, state=JobState.STARTING)
-    assert times(100).end_s(job, 5000.0) == 5200
-
-
-def test_the_time_that_a_job_was_frozen_does_not_count() -> None:
-    """Started at 1000, frozen for 500 s in sum."""
-    job = replace(running(600), suspended_s=500.0)
-    assert times().end_s(job, 1700.0) == 1000 + 500 + 600
-    assert times(100).end_s(job, 1700.0) == 1000 + 500 + 400, "it has outlived its estimate"
-
-
-def test_the_end_of_a_frozen_job_moves_along() -> None:
-    """It ran for 100 s of its 600, and was frozen at 1150 and, for 50 s, before."""
-    job = replace(running(600), state=JobState.SUSPENDED, suspended_at=1150.0, suspended_s=50.0)
-    assert [times().end_s(job, now_s) for now_s in (1150.0, 2000.0)] == [1650, 2500]
-
-
-def test_other_users_have_other_times() -> None:
-    assert times(100).length_s(replace(spec(time_limit_s=None), user="bob")) == 3600
-
-
 #: Whose jobs they are.
 ACTORS = (ALICE, BOB, ADMIN)
 
@@ -163,22 +111,6 @@ def test_what_is_kept_is_what_would_be_read(
     assert most > 5
 
 
-def test_nothing_is_read_again_that_no_event_was_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, run_times = Bench(rules()), RunTimes()
-    for _ in range(20):
-        bench.start(spec(asks=demand(0.1, 0.1), time_limit_s=3600))
-    ends = Ends(bench.ledger, run_times)
-    ends.read_noted()
-    assert len(ends.at(now(10).at_s)) == 20
-    asked = []
-    length_s, allocation = RunTimes.length_s, Ledger.allocation
-    monkeypatch.setattr(RunTimes, "length_s", lambda *of: asked.append(of) or length_s(*of))
-    monkeypatch.setattr(Ledger, "allocation", lambda *of: asked.append(of) or allocation(*of))
-    ends.read_noted()
-    assert len(ends.at(now(20).at_s)) == 20
-    assert asked == []
-
-
 def seen(bench: Bench, at_s: float) -> PassContext:
     return make_pass_context(
         Ends(bench.ledger, RunTimes()),
@@ -186,29 +118,6 @@ def seen(bench: Bench, at_s: float) -> PassContext:
         now_s=now(at_s).at_s,
         before=(),
     )
-
-
-def test_a_waiting_job_has_waited_since_it_could_have_started(bench: Bench) -> None:
-    bench.submit(at_s=10)
-    bench.submit(at_s=10, held=True)
-    bench.submit(at_s=10)
-    bench.feed(st.HoldAsked(now(20), 3, ALICE))
-    bench.feed(st.ReleaseAsked(now(70), 3, ALICE))
-    pass_context = seen(bench, 100)
-    assert [pass_context.waited_s(job_id) for job_id in (1, 2, 3)] == [90, 90, 30]
-
-
-def test_a_suspended_job_has_waited_since_it_was_frozen(bench: Bench) -> None:
-    bench.start()
-    bench.suspend(1, by=None, at_s=40)
-    assert seen(bench, 100).waited_s(1) == 60
-
-
-def test_a_job_that_is_queued_again_has_its_patience_anew(bench: Bench) -> None:
-    bench.start()
-    bench.preempt(1, at_s=40)
-    bench.finish(1, at_s=70)
-    assert seen(bench, 100).waited_s(1) == 30
 
 
 def test_what_comes_back_is_what_is_held(bench: Bench) -> None:
@@ -242,16 +151,6 @@ def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
     pass_context = seen(bench, 0)
     places = {job_id: pass_context.entry(job_id) for job_id in range(1, 7)}
     assert places == {1: (-3, 1), 2: None, 3: None, 4: (-5, 4), 5: None, 6: None}
-
-
-def test_what_a_job_will_take_is_its_estimate_or_what_is_left_of_it(bench: Bench) -> None:
-    """Job 1 has run for 100 s of its 600 when it is frozen."""
-    bench.start(spec(time_limit_s=600))
-    bench.suspend(1, by=None, at_s=100)
-    bench.submit(spec(time_limit_s=600))
-    bench.submit(spec(time_limit_s=None))
-    pass_context = seen(bench, 1000)
-    assert [pass_context.length_s(job_id) for job_id in (1, 2, 3)] == [500, 600, 3600]
 
 
 def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_memory(

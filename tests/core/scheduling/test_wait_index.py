@@ -8,9 +8,9 @@ written here with fractions, which shares only `entitlement.divide_all` with the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from random import Random
 from types import FrameType
@@ -21,7 +21,6 @@ import pytest
 from bench.load import Load, Shape
 from core.passes import plan, run_pass
 from drfd.core.amounts.vectors import Vector, minus, plus
-from drfd.core.fairness.entitlement import AxisClaim, divide_all
 from drfd.core.fairness.priority_tree import ShortJobs
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
@@ -279,211 +278,7 @@ def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(few: int
     assert shut_out > 100
 
 
-def test_nobody_is_late_any_more_when_the_clock_has_been_set_back() -> None:
-    stream = Stream(Random(0), FLAT, with_rules=False, now_s=100.0)
-    stream.patience = ReservationSettings(patience_s=5)
-    wait_index = stream.wait_index()
-    stream._enqueue(1, Waiting("root.a", stream.menu[0], 0, 1.0, since_s=90.0))
-    for stream.now_s, late in ((100.0, ["root.a"]), (91.0, []), (95.0, ["root.a"])):
-        wait_index.begin(stream.pass_context())
-        assert list(wait_index.longest_waiting()) == late
-        late_now = wait_index.late.get((stream.menu[0], False))
-        assert ([] if late_now is None else list(late_now.heads)) == late
-
-
-def test_who_waits_since_the_future_is_late_when_the_clock_has_been_set_back() -> None:
-    stream = Stream(Random(0), FLAT, with_rules=False, now_s=100.0)
-    stream.patience = ReservationSettings(patience_s=20)
-    wait_index = stream.wait_index()
-    for job_id, leaf in ((1, "root.a"), (2, "root.b")):
-        stream._enqueue(job_id, Waiting(leaf, stream.menu[0], 0, 1.0, since_s=85.0 + job_id))
-    wait_index.begin(stream.pass_context())
-    assert list(wait_index.longest_waiting()) == []
-    stream.now_s = 30.0
-    since_s = {1: 15.0, 2: 0.0}
-    wait_index.begin(replace(stream.pass_context(), since_s=since_s.__getitem__))
-    assert list(wait_index.longest_waiting()) == ["root.b"]
-
-
-def test_a_pass_asks_only_for_the_leaves_that_were_touched() -> None:
-    """What was not said to have changed stays as it was read: the price of not reading it all."""
-    queues = {"a": LeafQueue(), "b": LeafQueue()}
-    queues["a"].add((1,), (0, 1))
-    used: dict[str, Vector] = {}
-    wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=FairShare((9,))))
-    assert run_pass(wait_index, free=(0,), pass_context=None).admitted == []
-    queues["b"].add((1,), (0, 2))
-    assert run_pass(wait_index, free=(9,), pass_context=None).admitted == [1]
-    wait_index.touch("b", [(1,)])
-    assert run_pass(wait_index, free=(9,), pass_context=None).admitted == [1, 2]
-
-
 # -- the slow pass -----------------------------------------------------------------------------
-
-
-@dataclass
-class SlowTree:
-    """docs/fairness.md 1.1 and 1.2, to the letter, for any tree; nothing is kept between steps."""
-
-    stream: Stream
-
-    def run(self) -> list[int]:
-        stream = self.stream
-        self.waiting = dict(stream.waiting)
-        self.held = dict(stream.used)
-        self.free = stream.free()
-        active = {*stream.used, *stream.queues, *stream.short.counted}
-        self.children = {}
-        for leaf in active:
-            for path in road(leaf):
-                self.children.setdefault(path.rpartition(".")[0], set()).add(path)
-        self.promised = {"root": (Fraction(1),) * len(stream.capacity)}
-        front = ["root"]
-        while front:
-            parent = front.pop()
-            below = sorted(self.children.get(parent, ()))
-            if below:
-                claims = {path: self.claims(path) for path in below}
-                self.promised |= divide_all(self.promised[parent], claims)
-            front += below
-        order = []
-        for surplus in (False, True):
-            while (job_id := self.next_job(surplus)) is not None:
-                job = self.waiting.pop(job_id)
-                self.free = minus(self.free, job.demand)
-                self.held[job.leaf] = plus(self.holds(job.leaf), job.demand)
-                order.append(job_id)
-        return order
-
-    def claims(self, path: str) -> list[AxisClaim]:
-        rule = self.stream.shares.rule(path)
-        nothing = (None,) * len(self.stream.capacity)
-
-        def part(amount: int | None, top: int) -> Fraction | None:
-            return None if amount is None or not top else Fraction(min(amount, top), top)
-
-        rows = zip(
-            rule.weights or (Fraction(1),) * len(nothing),
-            rule.guarantee or nothing,
-            rule.limit or nothing,
-            self.stream.capacity,
-            strict=True,
-        )
-        return [
-            AxisClaim(
-                weight=weight, guarantee=part(least, top) or Fraction(0), limit=part(most, top)
-            )
-            for weight, least, most, top in rows
-        ]
-
-    def usage(self, path: str) -> Vector:
-        """With what counts of jobs that ended early."""
-        total = self.holds(path)
-        for leaf, counted in self.stream.short.counted.items():
-            if path in road(leaf):
-                total = plus(total, counted)
-        return total
-
-    def holds(self, path: str) -> Vector:
-        total: Vector = tuple(0 for _ in self.stream.capacity)
-        for leaf, held in self.held.items():
-            if path in road(leaf):
-                total = plus(total, held)
-        return total
-
-    def satisfaction(self, path: str) -> Fraction:
-        rows = zip(self.usage(path), self.promised[path], self.stream.capacity, strict=True)
-        # Who holds what is not promised comes last.
-        levels = [
-            Fraction(held, top) / part if part else Fraction(held * 2**80)
-            for held, part, top in rows
-            if top
-        ]
-        return max(levels, default=Fraction(0))
-
-    def allowed(self, job: Waiting, surplus: bool) -> bool:
-        """Does it fit, within all limits, and in the first phase within a promise?"""
-        capacity = self.stream.capacity
-        rooms = [self.free]
-        keeps = surplus
-        for path in road(job.leaf):
-            limit = self.stream.shares.rule(path).limit
-            if limit is not None:
-                tops = zip(limit, capacity, strict=True)
-                room = tuple(top if most is None else min(most, top) for most, top in tops)
-                rooms.append(minus(room, self.holds(path)))
-            after = plus(self.usage(path), job.demand)
-            rows = zip(after, self.promised[path], capacity, strict=True)
-            keeps = keeps or all(amount <= part * top for amount, part, top in rows if top)
-        return keeps and all(
-            asked <= there or not asked
-            for room in rooms
-            for asked, there in zip(job.demand, room, strict=True)
-        )
-
-    def next_job(self, surplus: bool) -> int | None:
-        ready = {n: job for n, job in self.waiting.items() if self.allowed(job, surplus)}
-        path = "root"
-        while path not in {job.leaf for job in ready.values()}:
-            below = [
-                each
-                for each in self.children.get(path, ())
-                if any(each in road(job.leaf) for job in ready.values())
-            ]
-            if not below:
-                return None
-            path = min(below, key=lambda each: self.turn(each, ready))
-        own = [(job.entry(number), number) for number, job in ready.items() if job.leaf == path]
-        return min(own)[1]
-
-    def turn(self, path: str, ready: Mapping[int, Waiting]) -> tuple[Fraction, float, int, str]:
-        """For each demand vector on its own; the least of them."""
-        vectors = {job.demand for job in ready.values() if path in road(job.leaf)}
-        return min(self.turn_in(path, vector, ready) for vector in vectors)
-
-    def could_start(self, job: Waiting) -> bool:
-        """On the empty machine."""
-        limits = [self.stream.shares.rule(path).limit or () for path in road(job.leaf)]
-        return all(
-            most is None or asked <= most
-            for limit in limits
-            for asked, most in zip(job.demand, limit, strict=False)
-        )
-
-    def turn_in(
-        self, path: str, vector: Vector, ready: Mapping[int, Waiting]
-    ) -> tuple[Fraction, float, int, str]:
-        past_usage = self.stream.past_usage.get(path, float("-inf"))
-        leaves = {job.leaf for job in ready.values() if job.demand == vector}
-        if path in leaves:
-            own = [(job.entry(n), n) for n, job in self.waiting.items() if job.leaf == path]
-            able = [each for each in own if self.could_start(self.waiting[each[1]])]
-            return self.satisfaction(path), past_usage, min(able)[1], path
-        least = min(
-            self.turn_in(each, vector, ready)
-            for each in self.children[path]
-            if any(each in road(leaf) for leaf in leaves)
-        )
-        return min(self.satisfaction(path), least[0]), past_usage, least[2], path
-
-
-@pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
-@pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
-def test_a_pass_over_a_tree_is_what_the_slow_pass_says(
-    leaves: tuple[str, ...], with_rules: bool
-) -> None:
-    launches = 0
-    for seed in range(15):
-        stream = Stream(Random(seed), leaves, with_rules)
-        wait_index = stream.wait_index()
-        for step in range(20):
-            stream.move()
-            expected = SlowTree(stream).run()
-            done = run_pass(wait_index, free=stream.free(), pass_context=None)
-            assert done.admitted == expected, (seed, step)
-            launches += len(expected)
-            stream.start(done)
-    assert launches > 200
 
 
 # -- work --------------------------------------------------------------------------------------
