@@ -287,6 +287,7 @@ ORDERS: list[Message] = [
 REPORTS: list[Message] = [
     {
         "report": "hello",
+        "version": protocol.VERSION,
         "kind": "none",
         "controls": {"memory": "measured"},
         "cores": {"quota": "measured"},
@@ -318,7 +319,7 @@ REPORTS: list[Message] = [
     {"report": "removed", **_ONE},
     {"report": "told", **_ONE, "notice": "told"},
     {"report": "stuck", **_ONE},
-    {"report": "listed", "known": [[5, 1], [6, 2]]},
+    {"report": "listed", "known": [[5, 1], [6, 2]], "owners": {"5.1": {"uid": 1001}}},
     {
         "report": "nodes",
         "away": None,

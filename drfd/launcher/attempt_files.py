@@ -16,8 +16,7 @@ order:
 
 Each line ends with a checksum of itself, so that damage to the file is never read as a record: a
 damaged attempt counts as "may have run", because a program must never be released a second time.
-Only a partial last line counts as not written, because its writer got an error for it. Lines
-without a checksum come from older versions.
+Only a partial last line counts as not written, because its writer got an error for it.
 
 Among these records, the launcher writes how many signals it has been ordered to send, before it
 sends them, so that a repeated order sends nothing twice. This one record is overwritten in place,
@@ -59,10 +58,9 @@ class JobsStopRecord:
     def affected(self, attempt: Attempt) -> bool:
         """Return whether the attempt was alive when the jobs were stopped."""
         created, ended = attempt.created, attempt.ended
-        # Other versions may omit fields: assume the careful answer, that the attempt was alive.
-        if created.get("boot_id") != self.boot_id or created.get("at_s", 0.0) > self.at_s:
+        if created["boot_id"] != self.boot_id or created["at_s"] > self.at_s:
             return False
-        return ended is None or ended.get("at_s", self.at_s) >= self.at_s
+        return ended is None or bool(ended["at_s"] >= self.at_s)
 
 
 def read_jobs_stop(directory: Path) -> JobsStopRecord | None:
@@ -165,7 +163,7 @@ def created_record(
 
 def may_have_payload(attempt: Attempt, digest: bytes | None) -> bool:
     """Return whether the attempt may have been launched with the payload of this digest: it has
-    been, or one of them is not known. Older versions did not record it."""
+    been, or one of them is not known."""
     recorded = attempt.created.get("payload")
     return recorded is None or digest is None or recorded == digest.hex()
 
@@ -213,7 +211,7 @@ def note_signals(dir_fd: int, key: Key, count: int) -> None:
     with opened(file_name(key), os.O_RDWR, dir_fd=dir_fd) as fd:
         data = os.pread(fd, os.fstat(fd).st_size, 0)
         at = data.rfind(_SIGNALLED.encode())
-        # An older drfd appended a line for each order, of varying length.
+        # A damaged record may have another length.
         if at >= 0 and data.find(b"\n", at) + 1 - at == len(line):
             os.pwrite(fd, line, at)
             return
@@ -248,9 +246,7 @@ def parse(data: bytes) -> Attempt | None:
         if record is None:
             is_damaged = True
             continue
-        kind = record.pop("record")
-        if kind in _KINDS:
-            records[kind] = record
+        records[record.pop("record")] = record
     created = records.pop("created", None)
     if created is None:
         if not is_damaged and not records:
@@ -262,15 +258,16 @@ def parse(data: bytes) -> Attempt | None:
 def _read_line(line: bytes) -> Record | None:
     """Return the record in a line, or None if the line is not what drfd wrote."""
     checked = _CHECKED.fullmatch(line)
-    if checked is not None:
-        line = checked[1] + b"}"
-        if zlib.crc32(line) != int(checked[2], 16):
-            return None
+    if checked is None:
+        return None
+    line = checked[1] + b"}"
+    if zlib.crc32(line) != int(checked[2], 16):
+        return None
     try:
         record = _decode(line.decode())
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("record"), str) else None
+    return record if isinstance(record, dict) and record.get("record") in _KINDS else None
 
 
 def is_locked(dir_fd: int, key: Key) -> bool:

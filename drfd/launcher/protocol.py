@@ -22,6 +22,9 @@ from drfd.payload.environment import may_hide, may_set, threads_of
 
 Message = dict[str, Any]
 
+#: The version of the protocol, which a launcher's hello names. A controller of another version
+#: sends it no orders.
+VERSION = 1
 SOCKET_NAME = "launcher.sock"
 #: The file with the secret of signatures, in the launcher's directory.
 SECRET_NAME = "secret"  # noqa: S105
@@ -266,9 +269,7 @@ def read_device_settings(text: str) -> DeviceSettings:
     """Read what `DeviceSettings.encode` has written. Raises BadMessage."""
     found = decode(text.encode())
     try:
-        return DeviceSettings(
-            found["paths"], found["hides_all_gpus"], found.get("gives_all_gpus", False)
-        )
+        return DeviceSettings(found["paths"], found["hides_all_gpus"], found["gives_all_gpus"])
     except KeyError as error:
         raise BadMessage(f"no {error}") from None
 
@@ -311,19 +312,12 @@ def exec_message(order: LaunchOrder, inside: Inside) -> Message:
 def _fields(order: LaunchOrder) -> Message:
     """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
     limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
-    fields = _shallow(order) | {"limits": limits}
-    for name in ("output_max_bytes", "node", "last_resort_s"):
-        if not fields[name]:
-            del fields[name]
-    if order.grants:
-        fields["grants"] = [_grant(grant) for grant in order.grants]
-    else:
-        del fields["grants"]
-    if order.most is None:
-        del fields["most"]
-    else:
-        fields["most"] = ceilings_record(order.most)
-    return fields
+    grants = [_shallow(grant) for grant in order.grants]
+    return _shallow(order) | {"limits": limits, "grants": grants, "most": _most_record(order.most)}
+
+
+def _most_record(most: Ceilings | None) -> Message | None:
+    return None if most is None else ceilings_record(most)
 
 
 def ceilings_record(ceilings: Ceilings) -> Message:
@@ -337,13 +331,6 @@ def ceilings_record(ceilings: Ceilings) -> Message:
 def read_ceilings(value: object) -> Ceilings:
     """Raises BadMessage."""
     return _ceilings("ceilings", value)
-
-
-def _grant(grant: Grant) -> Message:
-    fields = _shallow(grant)
-    if not grant.memory_bytes:
-        del fields["memory_bytes"]
-    return fields
 
 
 def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit | Grant) -> Message:
@@ -364,8 +351,7 @@ def read_inside(message: Message) -> tuple[LaunchOrder, Inside]:
 
 
 def _order(body: Message) -> LaunchOrder:
-    more = {name: read for name, read in _LIMITING.items() if name in body}
-    return LaunchOrder(**_read_fields("order", body, _ORDER | more))
+    return LaunchOrder(**_read_fields("order", body, _ORDER))
 
 
 def checked_order(message: Message) -> LaunchOrder:
@@ -374,9 +360,9 @@ def checked_order(message: Message) -> LaunchOrder:
     disks = tuple(DiskLimit(**disk) for disk in limits["disks"])
     grants = tuple(
         Grant(**each | {"given": tuple(each["given"]), "others": tuple(each["others"])})
-        for each in message.get("grants", ())
+        for each in message["grants"]
     )
-    most = message.get("most")
+    most = message["most"]
     return LaunchOrder(
         **_body(message)
         | {
@@ -500,17 +486,19 @@ def read_signals(message: Message) -> tuple[tuple[int, int], int, tuple[int, ...
 
 
 def lend_message(order: LendOrder) -> Message:
-    fields = {"id": order.id, "attempt": order.attempt, "cores_milli": order.cores_milli}
-    disks = {"disks": [_shallow(disk) for disk in order.disks]} if order.disks else {}
-    most = {} if order.most is None else {"most": ceilings_record(order.most)}
-    return {"cmd": LEND, **fields, **disks, **most}
+    return {
+        "cmd": LEND,
+        "id": order.id,
+        "attempt": order.attempt,
+        "cores_milli": order.cores_milli,
+        "disks": [_shallow(disk) for disk in order.disks],
+        "most": _most_record(order.most),
+    }
 
 
 def read_lend(message: Message) -> LendOrder:
     """Raises BadMessage."""
-    body = _body(message)
-    more = {name: read for name, read in _LEND_MORE.items() if name in body}
-    return LendOrder(**_read_fields("command", body, _LEND | more))
+    return LendOrder(**_read_fields("command", _body(message), _LEND))
 
 
 def read_attempt(message: Message) -> tuple[int, int]:
@@ -608,7 +596,7 @@ def _matching(pattern: str, fault: str) -> Callable[[str, object], str]:
 _signature = _matching("[0-9a-f]{64}", "no signature")
 _journal = _matching("[0-9a-f]{32}", "not the id of a journal")
 _device = _matching("[0-9]{1,9}:[0-9]{1,9}", "not major:minor")
-_node = _matching("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "not the name of a node")
+_node = _matching("(?:[A-Za-z0-9][A-Za-z0-9._-]{0,63})?", "not the name of a node")
 
 
 def _proof(what: str, value: object) -> str | None:
@@ -645,6 +633,10 @@ def _ceilings(what: str, value: object) -> Ceilings:
     return Ceilings(**_read_fields(what, value, _CEILINGS))
 
 
+def _most(what: str, value: object) -> Ceilings | None:
+    return None if value is None else _ceilings(what, value)
+
+
 def _instances(what: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_INSTANCES:
         raise BadMessage(f"{what} is not a list of {MAX_INSTANCES} instances at most")
@@ -654,12 +646,7 @@ def _instances(what: str, value: object) -> tuple[str, ...]:
 def _grants(what: str, value: object) -> tuple[Grant, ...]:
     if not isinstance(value, list) or len(value) > _MAX_GRANTS:
         raise BadMessage(f"{what} is not a list of {_MAX_GRANTS} resources at most")
-    return tuple(Grant(**_read_fields(what, each, _grant_fields(each))) for each in value)
-
-
-def _grant_fields(grant: object) -> dict[str, Callable[[str, Any], Any]]:
-    has_limit = isinstance(grant, dict) and "memory_bytes" in grant
-    return _GRANT | {"memory_bytes": _number} if has_limit else _GRANT
+    return tuple(Grant(**_read_fields(what, each, _GRANT)) for each in value)
 
 
 def _signals(what: str, value: object) -> tuple[int, ...]:
@@ -677,6 +664,7 @@ _GRANT: dict[str, Callable[[str, Any], Any]] = {
     "name": _name,
     "given": _instances,
     "others": _instances,
+    "memory_bytes": _number,
 }
 _SIGNAL: dict[str, Callable[[str, Any], Any]] = {
     "id": _ordinal,
@@ -688,9 +676,9 @@ _LEND: dict[str, Callable[[str, Any], Any]] = {
     "id": _ordinal,
     "attempt": _ordinal,
     "cores_milli": _number,
+    "disks": _disks,
+    "most": _most,
 }
-#: Fields that an order to lend may lack.
-_LEND_MORE: dict[str, Callable[[str, Any], Any]] = {"disks": _disks, "most": _ceilings}
 _CEILINGS: dict[str, Callable[[str, Any], Any]] = {"cores_milli": _number, "disks": _disks}
 _INSIDE: dict[str, Callable[[str, Any], Any]] = {
     "number": _number,
@@ -722,13 +710,9 @@ _ORDER: dict[str, Callable[[str, Any], Any]] = {
     "proof": _proof,
     "tells_start": _flag,
     "empties_output": _flag,
-}
-#: Fields that an order has only if they say something: a launcher of before them understands all
-#: other orders.
-_LIMITING: dict[str, Callable[[str, Any], Any]] = {
     "output_max_bytes": _number,
     "grants": _grants,
-    "most": _ceilings,
+    "most": _most,
     "node": _node,
     "last_resort_s": _number,
 }

@@ -23,7 +23,7 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.model.job import UNSTARTED
 from drfd.launcher import attempt_files, protocol
-from drfd.launcher.attempt_files import UNKNOWN, Attempt, JobsStopRecord, Key
+from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers
@@ -93,8 +93,7 @@ def reports_from(
     because of the job's own limit. `boot_id` and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
     running = attempt.running
-    # Other versions may have written fewer fields.
-    created = UNKNOWN | attempt.created
+    created = attempt.created
     is_dated = None not in (created["at_s"], created["mono_s"])
     if running is not None and attempt.failed is None and is_dated:
         up = {
@@ -111,13 +110,12 @@ def reports_from(
     if short is not None:
         reports.append(("shortage", short))
     elif attempt.failed is not None:
-        reports.append(("broke", {"text": attempt.failed.get("text", "it is not known why")}))
+        reports.append(("broke", {"text": attempt.failed["text"]}))
     elif attempt.ended is not None and jobs_stop is not None and jobs_stop.affected(attempt):
-        end = _unknown_end((False, False), attempt.ended.get("at_s", at_s))
+        end = _unknown_end((False, False), attempt.ended["at_s"])
         reports.append(("ended", end | _loss(attempt, jobs_stop, boot_id)))
     elif attempt.ended is not None:
-        least = {"at_s": at_s, "mono_s": None, "exit_code": None, "signal": None}
-        reports.append(("ended", least | attempt.ended))
+        reports.append(("ended", attempt.ended))
     elif attempt.may_have_run and not alive:
         reports.append(("ended", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
     elif not alive:
@@ -141,7 +139,7 @@ def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> M
     """Return the reason why the end is unknown, as a fact of the report. It is omitted if the
     attempt's own boot is not on record, or a part of its file cannot be read, which may have been
     its end."""
-    born_in = attempt.created.get("boot_id")
+    born_in = attempt.created["boot_id"]
     if born_in is None or attempt.is_damaged:
         return {}
     was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
@@ -339,10 +337,11 @@ class Launcher:
     def _hello(self) -> Message:
         self._checks.cancel_all()
         self._told_start.clear()
-        # A controller of an older version does not know these reports.
+        # The controller orders it anew.
         self._gpu_meters.turn(False)
         return {
             "report": "hello",
+            "version": protocol.VERSION,
             "kind": self.confinement.kind,
             "controls": self.confinement.controls(),
             "cores": self.confinement.cores(),
@@ -357,10 +356,6 @@ class Launcher:
             "processes": None if self.processes is None else asdict(self.processes),
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
-            "output_max": True,
-            "unstarted_notices": True,
-            "measures_gpus": True,
-            "lends": bool(self.confinement.lendable()),
             "lendable": self.confinement.lendable(),
             "limits_gpus": self.devices.names_of(self.confinement.limitable_gpus()),
         }

@@ -493,7 +493,7 @@ def decode_request(line: bytes) -> AnyRequest:
     raise Refused(
         "unsupported",
         f"the client speaks protocol version {version}, the daemon version {VERSION}",
-        hint="use the drf that was installed with the daemon",
+        hint="restart drfd, or use the drf that was installed with it",
     )
 
 

@@ -53,6 +53,7 @@ def find_cures(install: InstallContext, site: Site, link: Link) -> list[str]:
     return cures(
         install,
         has_launcher=link.is_ready(),
+        fault=link.fault,
         enforcement=link.hello.get("kind"),
         guessed=[disk.name for disk in site.disks if disk.is_guess],
         lacks_pins=NO_PIN in control,
@@ -64,6 +65,7 @@ def cures(
     install: InstallContext,
     *,
     has_launcher: bool,
+    fault: str | None = None,
     enforcement: str | None,
     guessed: Sequence[str],
     lacks_pins: bool,
@@ -71,14 +73,15 @@ def cures(
 ) -> list[str]:
     """Return a sentence for each problem and its remedy.
 
-    `enforcement` is the launcher's kind, `guessed` names the disks whose speed is a guess, and
-    `lacks_pins` says that pinned CPUs are configured but impossible, and `lacks_shares` the same of
-    cores that are lent.
+    `fault` says why a launcher that is there gets no orders, `enforcement` is its kind, `guessed`
+    names the disks whose speed is a guess, and `lacks_pins` says that pinned CPUs are configured
+    but impossible, and `lacks_shares` the same of cores that are lent.
     """
     found = []
     if not has_launcher:
         where = "systemctl status drfd-launcher" if install.is_service else "the log of drfd"
-        found.append(f"no job starts while the launcher is away: {where} says why")
+        away = f"no job starts while the launcher is away: {where} says why"
+        found.append(f"no job starts: {fault}" if fault else away)
     if enforcement == "none":
         found.append(
             "limits are only measured: run drfd as root on a machine with cgroups, "
@@ -248,8 +251,6 @@ def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
     is away."""
     if GPU not in own_countables(site) or not link.hello:
         return {}
-    if not link.hello.get("measures_gpus"):
-        return {_GPU_USE: "not measured: drfd-launcher is of an older version"}
     gpus = link.gpu_use.gpus()
     parts = [f"not measured: {why}" for _, why in sorted(link.gpu_use.why.items())]
     if gpus:
@@ -272,9 +273,8 @@ def gpu_memory_control(site: Site, link: Link) -> dict[str, str]:
 def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:
     """Return how it is kept on each GPU that is given out."""
     names = dict(site.rules.axes.instances).get(GPU, ())
-    if not link.hello.get("measures_gpus"):
-        old = "drfd-launcher is of an older version" if link.hello else "the launcher is away"
-        return keepings(names, [], {"": old})
+    if not link.hello:
+        return keepings(names, [], {"": "the launcher is away"})
     kept: list[str] = link.hello.get("limits_gpus", [])
     return keepings(names, link.gpu_use.gpus(), link.gpu_use.why, kept)
 
@@ -406,14 +406,16 @@ def notices(
     found += window_notices(windows, now_s)
     away_s = link.away_s()
     if away_s is not None and link.is_missed():
-        text = away_text(away_s, is_service=install.is_service)
+        text = away_text(away_s, is_service=install.is_service, fault=link.fault)
         found.insert(0, _notice(LAUNCHER_AWAY, text))
     return found
 
 
-def away_text(away_s: float, *, is_service: bool) -> str:
+def away_text(away_s: float, *, is_service: bool, fault: str | None = None) -> str:
     """Return the notice that the launcher is away. `is_service` says that systemd runs it, rather
-    than this daemon."""
+    than this daemon; `fault` why it gets no orders though it is there."""
+    if fault is not None:
+        return f"no job starts or is stopped: {fault}"
     text = f"the launcher has been away for {show_duration(away_s)}: no job starts or is stopped "
     if is_service:
         return text + "until it is back; systemctl start drfd-launcher starts it"

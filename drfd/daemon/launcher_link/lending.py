@@ -13,8 +13,6 @@ from drfd.host.disks import Disk
 from drfd.launcher.protocol import SHARE, WEIGHT, Message
 
 CORES, DISKS = "cores", "disks"
-#: What the launcher could lend before it said which.
-_ALL = (CORES, DISKS)
 #: What the owner should know of a running job that began in another mode.
 ENTRENCHED = (
     "it is lent no cores, because it began before enforcement.cores was share; "
@@ -25,7 +23,7 @@ ENTRENCHED = (
 def lends(hello: Message, cores_by: str) -> frozenset[str]:
     """Return what is lent here, of CORES and DISKS; nothing while the launcher, which knows, has
     not said. `cores_by` is the configured mode, and `hello` what the launcher said."""
-    found = frozenset(hello.get("lendable", _ALL) if hello.get("lends") else ())
+    found = frozenset(hello.get("lendable", ()))
     return found if cores_by == SHARE else found - {CORES}
 
 

@@ -74,6 +74,7 @@ from drfd.daemon.launcher_link.messages import (
     StuckReport,
     ToldReport,
     ceilings_of,
+    decode_report,
     disk_limits,
     never_notice_for,
     notice_for,
@@ -102,8 +103,8 @@ _COMMANDS = {
     Thaw: protocol.THAW,
     RemoveAttempt: protocol.REMOVE,
 }
-#: Seconds between two attempts to connect.
-_RETRY_S = 0.05
+#: Seconds between two attempts to connect, and to a launcher of another version.
+_RETRY_S, _FAULT_RETRY_S = 0.05, 1.0
 #: Seconds without a connection after which that is logged.
 _STILL_AWAY_S = 5.0
 #: Seconds that the launcher may take to start together with this daemon.
@@ -118,8 +119,7 @@ _MAX_REPORT_BYTES = 64 << 20
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 _SEND_RETRY_S = 0.05
 
-#: Results of notifications of jobs that never start, which the launcher did not run.
-_OLD_LAUNCHER = "not told: drfd-launcher is of an older version: an administrator restarts it"
+#: Result of a notification of a job that never starts, which the launcher did not run.
 _TAKEN = "not told: another journal's notification has its number"
 
 
@@ -154,6 +154,8 @@ class Link:
         self._logged_away = False
         #: The launcher's latest hello as it came: kind, controls, mounts.
         self.hello: Message = {}
+        #: Why the launcher gets no orders though it is there, with the remedy, or None.
+        self.fault: str | None = None
         #: Its latest report about its nodes, if it makes any.
         self.seen_nodes: NodesReport | None = None
         #: Attempts whose processes cannot be killed.
@@ -194,7 +196,7 @@ class Link:
         away itself."""
         names = self.nodes.names or ()
         if not self.is_ready():
-            return dict.fromkeys(names, "")
+            return dict.fromkeys(names, self.fault or "")
         seen = self.seen_nodes
         if seen is None:
             return {}
@@ -231,7 +233,7 @@ class Link:
         """Return what sends a running attempt's ceilings; None while no order reaches a launcher
         that knows them. It is equal for the same connection."""
         connection = self._connection
-        if connection is None or not connection.is_ready or not self.hello.get("lends"):
+        if connection is None or not connection.is_ready or not self.hello.get("lendable"):
             return None
         return connection.lend
 
@@ -291,28 +293,60 @@ class Link:
                 if was_ready:
                     # Who waits for these nodes is told so, and the journal records it.
                     engine.submit(Work(Tick(engine.clock())))
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S if self.fault is None else _FAULT_RETRY_S)
 
     def _log_away(self, error: str) -> None:
         """Log a lost connection, and once that no new one has been made for a while."""
         if self.is_ready():
             log.warning("event=launcher-away%s error=%s", self.nodes, error)
-        elif not self._logged_away and (self.away_s() or 0.0) > _STILL_AWAY_S:
+        elif self._logged_away:
+            return
+        elif self.fault is not None or (self.away_s() or 0.0) > _STILL_AWAY_S:
             self._logged_away = True
             log.error("event=launcher-still-away%s error=%s", self.nodes, error)
 
     async def _connect(self, engine: Engine) -> None:
-        with at_socket(self._socket_path) as address:
-            reader, writer = await asyncio.open_unix_connection(address, limit=_MAX_REPORT_BYTES)
         try:
-            self._connection = connection = LauncherConnection(self, engine, writer)
+            with at_socket(self._socket_path) as address:
+                opened = asyncio.open_unix_connection(address, limit=_MAX_REPORT_BYTES)
+                reader, writer = await opened
         except OSError:
+            self.fault = None
+            raise
+        try:
+            # The first report is the hello; that of another version may lack any other field.
+            hello = protocol.decode(await _next_line(reader))
+            self.fault = _version_fault(hello.get("version"), is_home=self.nodes.has_home)
+            if self.fault is not None:
+                raise ConnectionError(self.fault)
+            self._connection = connection = LauncherConnection(self, engine, writer)
+        except BaseException:
             writer.close()
             raise
         connection.list_again()
-        while (line := await reader.readline()).endswith(b"\n"):
-            connection.take(read_report(line))
+        connection.take(decode_report(hello))
+        while True:
+            connection.take(read_report(await _next_line(reader)))
+
+
+async def _next_line(reader: asyncio.StreamReader) -> bytes:
+    """Raises ConnectionError at the end of the connection."""
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
         raise ConnectionError("closed")
+    return line
+
+
+def _version_fault(version: object, *, is_home: bool) -> str | None:
+    """Return a line that says which side to restart if the launcher is of another version."""
+    if version == protocol.VERSION:
+        return None
+    name = "drfd-launcher" if is_home else "drfd-slurm-launcher"
+    is_newer = isinstance(version, int) and version > protocol.VERSION
+    return (
+        f"{name} speaks version {version} of the launcher's protocol, drfd version "
+        f"{protocol.VERSION}: restart {'drfd' if is_newer else name}"
+    )
 
 
 class NeverNotices:
@@ -395,10 +429,11 @@ class LauncherConnection:
         self.send({"cmd": protocol.LIST})
 
     def measure_gpus(self) -> None:
-        """Have the launcher measure GPUs, if the configuration has them and it can do so."""
-        if self._link.hello.get("measures_gpus"):
-            is_on = bool(dict(self._engine.rules.axes.instances).get(GPU))
-            self.send({"cmd": protocol.MEASURE_GPUS, "on": is_on})
+        """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
+        self.send({"cmd": protocol.MEASURE_GPUS, "on": self._has_gpus()})
+
+    def _has_gpus(self) -> bool:
+        return bool(dict(self._engine.rules.axes.instances).get(GPU))
 
     def perform(self, effect: Effect, job: Job) -> None:
         """Send the order for an effect, or report at once why it cannot be carried out."""
@@ -414,15 +449,16 @@ class LauncherConnection:
                 self._submit(LaunchAborted(self._engine.clock(), job.id, job.attempt, text))
                 return
             order, payload = self._order_and_payload(job)
-            # Only this order: a launcher of before output limits drops the connection at each
-            # order with one, and a notice or an exec needs none.
+            # A notice or an exec needs none.
             order = dataclasses.replace(order, output_max_bytes=job.spec.output_max_bytes or 0)
             self.send(protocol.launch_message(order), payload_for(job.spec, payload))
         elif isinstance(effect, SendSignals):
             key = (effect.job_id, effect.attempt)
             self.send(protocol.signal_message(key, effect.count, effect.signals))
         elif isinstance(effect, NotifyNever):
-            self._notify_never(effect, job)
+            # Else it is ordered when it is the job's turn.
+            if self._never.add(effect.job_id, job.spec.uid):
+                self._send_never(effect.job_id, job)
         elif isinstance(effect, RemoveAttempt) and job.spec.notify is not None:
             order, payload = self._order_and_payload(job)
             notice = notice_for(job, order)
@@ -432,17 +468,6 @@ class LauncherConnection:
                 self.send(protocol.notify_message(notice), payload_for(job.spec, payload))
         else:
             self._send_attempt(effect)
-
-    def _notify_never(self, effect: NotifyNever, job: Job) -> None:
-        """Order the notification of a job that never starts, or keep it until it is the job's
-        turn."""
-        if not self._link.hello.get("unstarted_notices"):
-            # Before long a newer launcher may come, but a job that is to be cancelled cannot wait.
-            if job.spec.cancel_if_never:
-                now = self._engine.clock()
-                self._submit(NeverNotified(now, effect.job_id, _OLD_LAUNCHER))
-        elif self._never.add(effect.job_id, job.spec.uid):
-            self._send_never(effect.job_id, job)
 
     def _send_never(self, job_id: int, job: Job) -> None:
         assert job.broken is not None
@@ -521,11 +546,8 @@ class LauncherConnection:
         if missing:
             # The disk was removed from the configuration after the job was admitted.
             return f"the disk {min(missing)} is not in the configuration any more"
-        if job.spec.output_max_bytes is not None and not self._link.hello.get("output_max"):
-            return (
-                "drfd-launcher is of an older version, which keeps no --output-max: an "
-                "administrator restarts it"
-            )
+        if job.spec.output_max_bytes is not None and not self._link.nodes.has_home:
+            return "nothing on Slurm's nodes keeps --output-max"
         return None
 
     def _refused_by_stray(self, effect: Effect, job: Job) -> Stimulus:
@@ -556,11 +578,8 @@ class LauncherConnection:
             most=most_here(job.spec, engine.rules.own_capacity) if self._lends_any() else None,
             home=engine.rules.axes.home,
         )
-        if "hiding" not in self._link.hello:
-            # A launcher of an older version, which drops the connection at an order with them.
-            order = dataclasses.replace(order, grants=())
-        if not self._link.hello.get("limits_gpus"):
-            # Neither does one know limits of their memory, or it has no kernel that keeps them.
+        if not self._link.hello["limits_gpus"]:
+            # No kernel keeps limits of their memory there.
             grants = tuple(dataclasses.replace(each, memory_bytes=0) for each in order.grants)
             order = dataclasses.replace(order, grants=grants)
         return with_slurm_variables(order, payload.env), payload
@@ -580,7 +599,9 @@ class LauncherConnection:
                 self._link.hello = report.facts
                 if self._link.nodes.has_home:
                     self._meter.configure(report.mounts, judges_io=report.measures_io)
-                    self.measure_gpus()
+                    # A launcher that has greeted measures none.
+                    if self._has_gpus():
+                        self.measure_gpus()
             case GpusReport():
                 self._take_gpus(report)
             case ListedReport():

@@ -170,7 +170,6 @@ def order_for(
             "DRF_ATTEMPT": str(job.attempt),
             "DRF_CORES": show_cores(demand.cores_milli),
             "DRF_MEMORY": str(demand.memory_bytes),
-            # A launcher of before it, which lends nothing, does not know the name.
             **(
                 {"DRF_CORES_MAX": show_cores(most_cores_milli)}
                 if most_cores_milli > demand.cores_milli
@@ -534,7 +533,7 @@ def decode_report(message: Message) -> Report:
             is_measured = message["controls"].get("read", "").startswith("measured")
             return HelloReport(message["mounts"], is_measured, message)
         case "listed":
-            owners = message.get("owners", {})
+            owners = message["owners"]
             return ListedReport(
                 {
                     (job_id, attempt): read_owner(owners.get(f"{job_id}.{attempt}", {}))

@@ -278,7 +278,7 @@ class Cpusets:
         return frozenset(self._at(self._parent).effective_mems)
 
     def jobs(self) -> list[Key]:
-        """Return the jobs that have a cpuset; on version 1, jobs of an older drfd may have none."""
+        """Return the jobs that have a cpuset."""
         return keys_of(self._parent)
 
     def pinned(self, key: Key) -> Cpus | None:

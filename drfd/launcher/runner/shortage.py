@@ -102,7 +102,7 @@ def machine_text(short: Shortage, error: BaseException) -> str:
 
 def read_failure(failed: Record) -> Record | None:
     """Return the facts for a report of a postponed launch, or None if the record is of another
-    failure, or of a version that did not record shortages."""
+    failure, or is not what drfd writes."""
     found = failed.get("shortage")
     if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in FIELDS):
         return None

@@ -192,6 +192,7 @@ class SlurmLauncher:
         self._checks.cancel_all()
         return {
             "report": "hello",
+            "version": protocol.VERSION,
             "kind": "slurm",
             "controls": {
                 "cores": _CONTROLS,
@@ -213,10 +214,6 @@ class SlurmLauncher:
             "processes": None,
             "min_uid": self.policy.min_uid,
             "allowed_uids": sorted(self.policy.allowed_uids),
-            "output_max": False,
-            "unstarted_notices": False,
-            "measures_gpus": False,
-            "lends": False,
             "lendable": [],
             "limits_gpus": [],
         }
@@ -294,8 +291,7 @@ class SlurmLauncher:
         if attempt.failed is not None:
             short = read_failure(attempt.failed)
             if short is None:
-                text = attempt.failed.get("text", "it is not known why")
-                self._tell("broke", key, of=owner, text=text)
+                self._tell("broke", key, of=owner, text=attempt.failed["text"])
             else:
                 self._tell("shortage", key, of=owner, **short)
         elif attempt.ended is not None:
