@@ -79,8 +79,7 @@ def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says() -> None:
     on = private_view({"private_tmp": "/x", "removes_ipc": True})
     assert on["tmp"] == "each job has /tmp, /var/tmp and /dev/shm of its own, on disk in /x"
     assert "emptied" in on["ipc"]
-    # An older launcher says nothing of it.
-    off = private_view({"kind": "none"})
+    off = private_view({"private_tmp": None, "removes_ipc": False})
     assert off["tmp"].startswith("all jobs share /tmp")
     assert off["tmp"].endswith("what they leave in /tmp and /var/tmp stays")
     assert "stay" in off["ipc"]

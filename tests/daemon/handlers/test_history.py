@@ -145,7 +145,7 @@ async def test_a_range_is_advised_where_cores_are_lent_and_nowhere_else(
     desk: Desk, mode: str
 ) -> None:
     """Two cores were used at times, and a quarter of one on average."""
-    desk.link.hello = {"lends": True, "lendable": ["cores", "disks"]}
+    desk.link.hello = {"lendable": ["cores", "disks"]}
     desk.link.settings = replace(desk.link.settings, cores_by=mode)
     for _ in range(3):
         await desk.finish(await desk.submit(ALICE, 2, name="t"), **used(cores_peak_milli=1990))

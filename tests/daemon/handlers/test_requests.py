@@ -863,7 +863,7 @@ async def test_a_job_that_began_before_cores_were_lent_says_that_it_is_lent_none
     fields = {"argv": ["true"], "cwd": "/", "demand": ranged}
     job_id = (await desk.ask(ALICE, op="submit", **fields))["id"]
     desk.link.settings = replace(desk.link.settings, cores_by="share")
-    desk.link.hello = {"lends": True, "lendable": ["cores"]}
+    desk.link.hello = {"lendable": ["cores"]}
 
     async def unlent() -> str | None:
         return (await desk.ask(ALICE, op="show", id=job_id))["job"].get("unlent")
@@ -948,8 +948,6 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None
     link = desk.requests.link
     assert await said() is None
     link.hello = {"kind": "none", "controls": {}}
-    assert await said() == "not measured: drfd-launcher is of an older version"
-    link.hello["measures_gpus"] = True
     assert await said() == "not measured: no GPU has been read yet"
     gpu = {
         "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,
@@ -974,7 +972,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
     """At the submission and while the job lives, and nobody else's demand is refused for it."""
     desk = make_desk(by=with_gpus(2))
     link = desk.requests.link
-    link.hello = {"kind": "none", "controls": {}, "measures_gpus": True}
+    link.hello = {"kind": "none", "controls": {}}
     demand = {**gpus(2)["demand"], "gres_memory": {"gpu": 20 * GIB}}
     one = {
         "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,

@@ -12,9 +12,9 @@ from drfd.host.disks import Disk
 from drfd.launcher.protocol import PIN, QUOTA, SHARE, WEIGHT, Message
 from fakes import demand, spec
 
-ALL_OF_IT: Message = {"lends": True, "lendable": ["cores", "disks"]}
-CORES: Message = {"lends": True, "lendable": ["cores"]}
-NONE: Message = {"lends": False, "lendable": []}
+ALL_OF_IT: Message = {"lendable": ["cores", "disks"]}
+CORES: Message = {"lendable": ["cores"]}
+NONE: Message = {"lendable": []}
 RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=20))
 
 
@@ -22,11 +22,8 @@ RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=
     ("hello", "mode", "lent"),
     [
         (ALL_OF_IT, SHARE, {"cores", "disks"}),
-        ({"lends": True}, SHARE, {"cores", "disks"}),
         (CORES, SHARE, {"cores"}),
         (NONE, SHARE, set()),
-        # An older launcher.
-        ({"kind": "cgroup-v2"}, SHARE, set()),
         # None has said anything yet.
         ({}, SHARE, set()),
         # Disk rates need no mode of their own.

@@ -46,9 +46,11 @@ from fakes import ALICE, demand, now, of_gpus, rules, spec, with_gpus
 Message = dict[str, Any]
 HELLO = {
     "report": "hello",
+    "version": protocol.VERSION,
     "kind": "cgroup v1",
     "controls": {"cores": "enforced", "read": "measured: so"},
     "mounts": {"memory": "/sys/fs/cgroup/memory"},
+    "limits_gpus": [],
 }
 DISK = Disk(name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",))
 LIST = {"cmd": "list"}
@@ -89,7 +91,7 @@ class FakeLauncher:
                     continue
                 self.orders.append(message)
                 if message == LIST and self.lists:
-                    self.send(*self.news, {"report": "listed", "known": self.known})
+                    self.send(*self.news, {"report": "listed", "known": self.known, "owners": {}})
         writer.close()
 
     def send(self, *reports: Message) -> None:
@@ -321,7 +323,7 @@ UP_1 = st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)
 CANCEL_1 = st.CancelAsked(now(), 1, ALICE)
 
 
-LENDS = {**HELLO, "lends": True, "lendable": ["cores", "disks"]}
+LENDS = {**HELLO, "lendable": ["cores", "disks"]}
 
 
 def ceilings(cores_milli: int) -> Message:
@@ -350,7 +352,7 @@ async def test_an_order_to_lend_names_the_upper_ends_where_they_are_not_those_of
             await b.ask(st.ChangeAsked(now(), job_id, ALICE, change))
             send((job_id, 1), 2500, NOTHING)
         await b.quiet()
-        usual = {"cmd": "lend", "attempt": 1, "cores_milli": 2500}
+        usual = {"cmd": "lend", "attempt": 1, "cores_milli": 2500, "disks": [], "most": None}
         assert b.taken() == [
             {**usual, "id": 1, "cores_milli": 2000},
             {**usual, "id": 1, "most": ceilings(6000)},
@@ -387,7 +389,7 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
         send((1, 1), 1000, Resources(read_bps=40, write_bps=20))
         await b.quiet()
         (order,) = b.taken()
-        assert order["disks"] == most(40)["disks"] and "most" not in order
+        assert order["disks"] == most(40)["disks"] and order["most"] is None
         # The disk is on another device, or has another name: on the old one it has its floor.
         b.link.settings = replace(b.link.settings, disks=[replace(disk, devices=("8:16",))])
         send((1, 1), 1000, Resources(read_bps=10, write_bps=20))
@@ -395,7 +397,7 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
         await b.quiet()
         gone = {"device": "8:0", "read_bps": 0, "write_bps": 0}
         with_rates, without = b.taken()
-        assert gone in with_rates["disks"] and "disks" not in without
+        assert gone in with_rates["disks"] and without["disks"] == []
 
 
 # -- the greeting ------------------------------------------------------------------------------
@@ -412,6 +414,29 @@ async def test_it_greets_with_list_and_keeps_what_the_launcher_says_of_itself(
         assert b.meter.judges_io
 
 
+@pytest.mark.parametrize(
+    ("version", "restart"),
+    [(protocol.VERSION + 1, "drfd"), (0, "drfd-launcher"), (None, "drfd-launcher")],
+)
+async def test_a_launcher_of_another_version_gets_no_order(
+    bench: OpenBench, caplog: pytest.LogCaptureFixture, version: object, restart: str
+) -> None:
+    """Its hello may lack everything else; a line says which side to restart."""
+    async with bench(present=False) as b:
+        live_through(b.engine, [asks()])
+        b.launcher.hello = {"report": "hello", "version": version}
+        await b.launcher.start()
+        await until(lambda: b.link.fault, lambda: "no fault")
+        assert b.link.fault is not None and b.link.fault.endswith(f": restart {restart}")
+        assert f"speaks version {version} of the launcher's protocol" in b.link.fault
+        assert (b.link.is_ready(), b.launcher.orders) == (False, [])
+        assert [each.message for each in caplog.records if b.link.fault in each.message]
+        b.launcher.hello = HELLO
+        await b.ready()
+        await b.quiet()
+        assert (b.link.fault, brief(b.taken())) == (None, [LIST, order("launch", 1)])
+
+
 async def test_nothing_is_ordered_before_the_launcher_has_said_what_it_knows(
     bench: OpenBench,
 ) -> None:
@@ -422,7 +447,7 @@ async def test_nothing_is_ordered_before_the_launcher_has_said_what_it_knows(
         await b.ask(asks())
         await b.quiet()
         assert (b.link.is_ready(), b.taken()) == (False, [LIST])
-        b.launcher.send({"report": "listed", "known": []})
+        b.launcher.send({"report": "listed", "known": [], "owners": {}})
         await b.ready()
 
 
@@ -926,29 +951,6 @@ async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench:
         assert brief(b.taken()) == [LIST, order("launch", 2), order("remove", 1)]
 
 
-async def test_a_launcher_of_before_output_limits_gets_no_order_that_it_cannot_read(
-    bench: OpenBench,
-) -> None:
-    """It would drop the connection at each such order, and no other job would start either."""
-
-    async with bench(present=False) as b:
-        limited = spec(asks=demand(1), notify=NOTIFY, output_max_bytes=1 << 20)
-        live_through(b.engine, [st.SubmitAsked(now(), limited), asks()])
-        await b.launcher.start()
-        await b.ready()
-        await b.state(1, "CLEANING")
-        await b.quiet()
-        assert "restarts it" in b.job(1).outcome_text
-        sent = b.taken()
-        assert sorted(each["cmd"] for each in sent) == ["launch", "list", "notify"]
-        assert all("output_max_bytes" not in each for each in sent)
-        b.link.hello["output_max"] = True
-        await b.ask(st.SubmitAsked(now(), limited))
-        await b.state(3, "STARTING")
-        await b.quiet()
-        assert b.taken()[-1]["output_max_bytes"] == 1 << 20
-
-
 @pytest.mark.parametrize(
     ("hello", "uid", "is_refused"),
     [
@@ -957,8 +959,6 @@ async def test_a_launcher_of_before_output_limits_gets_no_order_that_it_cannot_r
         ({"min_uid": 1000, "allowed_uids": [33]}, 1000, False),
         ({"min_uid": 1000, "allowed_uids": [33]}, 65534, True),
         ({"min_uid": 1000, "allowed_uids": [65534]}, 65534, False),
-        # A launcher of an older version does not say whom it refuses.
-        ({}, 999, False),
     ],
 )
 def test_whom_the_launcher_refuses_is_known_before_an_order(
@@ -971,8 +971,8 @@ def test_whom_the_launcher_refuses_is_known_before_an_order(
     )
     link.hello = {**HELLO, **hello}
     assert link.refuses(uid) is is_refused
-    policy = Policy(min_uid=1000, allowed_uids=frozenset(hello.get("allowed_uids", ())))
-    assert not hello or (policy.refusal(uid) is not None) is is_refused
+    policy = Policy(min_uid=1000, allowed_uids=frozenset(hello["allowed_uids"]))
+    assert (policy.refusal(uid) is not None) is is_refused
 
 
 # -- owners of jobs that never start -----------------------------------------------------------
@@ -991,7 +991,6 @@ async def test_one_notification_of_each_user_is_on_its_way(bench: OpenBench) -> 
     async with bench(present=False) as b:
         b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
         live_through(b.engine, _never(2))
-        b.launcher.hello = {**HELLO, "unstarted_notices": True}
         await b.launcher.start()
         await b.ready()
         await b.quiet()
@@ -1010,7 +1009,6 @@ async def test_a_file_of_another_journal_stops_no_other_notification(bench: Open
     async with bench(present=False) as b:
         b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
         live_through(b.engine, _never(2))
-        b.launcher.hello = {**HELLO, "unstarted_notices": True}
         await b.launcher.start()
         await b.ready()
         await b.quiet()
@@ -1026,7 +1024,6 @@ async def test_a_new_controller_asks_again_what_was_not_recorded(bench: OpenBenc
     async with bench(present=False) as b:
         b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
         live_through(b.engine, _never(1))
-        b.launcher.hello = {**HELLO, "unstarted_notices": True}
         b.launcher.known = [(1, UNSTARTED)]
         await b.launcher.start()
         await b.ready()
@@ -1034,30 +1031,12 @@ async def test_a_new_controller_asks_again_what_was_not_recorded(bench: OpenBenc
         assert [each["cmd"] for each in b.taken()] == ["list", "notify"]
 
 
-@pytest.mark.parametrize("cancels", [False, True])
-async def test_a_launcher_of_before_such_notifications_gets_no_order_for_one(
-    bench: OpenBench, cancels: bool
-) -> None:
-    """What is to be cancelled does not wait for another launcher."""
-    async with bench(present=False) as b:
-        b.engine.ended = lambda after: {each.job_id: Outcome.FAILED for each in after}  # type: ignore[method-assign]
-        live_through(b.engine, _never(1, cancel_if_never=cancels))
-        await b.launcher.start()
-        await b.ready()
-        await b.quiet()
-        assert b.taken() == [LIST]
-        assert b.job(1).shown_state == ("CANCELLED" if cancels else "PENDING")
-
-
-# -- the use of GPUs --------------------------------------------------------------------------
-
 _MEASURE = {"cmd": "measure-gpus", "on": True}
 
 
 async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBench) -> None:
-    """A launcher of before does not know the order. A reload may bring GPUs, and take them away."""
+    """A reload may bring GPUs, and take them away."""
     async with bench(present=False) as b:
-        b.launcher.hello = {**HELLO, "measures_gpus": True}
         b.engine.adopt(with_gpus(0, 1))
         await b.launcher.start()
         await b.ready()
@@ -1067,16 +1046,6 @@ async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBen
         b.link.measure_gpus()
         await b.quiet()
         assert b.taken() == [{**_MEASURE, "on": False}]
-
-
-async def test_a_launcher_that_cannot_measure_gpus_gets_no_order_to(bench: OpenBench) -> None:
-    async with bench(present=False) as b:
-        b.engine.adopt(with_gpus(0, 1))
-        await b.launcher.start()
-        await b.ready()
-        b.link.measure_gpus()
-        await b.quiet()
-        assert b.taken() == [LIST]
 
 
 async def test_a_line_about_gpus_is_the_present_use_of_the_jobs_in_it(bench: OpenBench) -> None:
@@ -1168,16 +1137,15 @@ async def test_a_job_over_its_memory_on_one_gpu_is_stopped_after_two_readings(
     ("more", "memory_bytes"),
     [
         ({"limits_gpus": ["0"]}, 1 << 30),
-        # A launcher of before, and a machine whose kernel limits the memory of no GPU.
-        ({}, None),
-        ({"limits_gpus": []}, None),
+        # The machine's kernel limits the memory of no GPU.
+        ({"limits_gpus": []}, 0),
     ],
 )
 async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
     bench: OpenBench, more: Message, memory_bytes: int | None
 ) -> None:
     async with bench(present=False) as b:
-        b.launcher.hello = {**HELLO, "hiding": ["none", "so"], **more}
+        b.launcher.hello = {**HELLO, **more}
         b.engine.adopt(with_gpus(0, 1))
         b.link.settings = replace(b.link.settings, with_nodes=frozenset({"gpu"}))
         await b.launcher.start()
@@ -1188,4 +1156,4 @@ async def test_only_a_launcher_whose_kernel_limits_gpus_is_told_of_their_memory(
         await b.quiet()
         (order,) = [each for each in b.taken() if each["cmd"] == "launch"]
         (grant,) = order["grants"]
-        assert grant.get("memory_bytes") == memory_bytes
+        assert grant["memory_bytes"] == memory_bytes
