@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -77,8 +76,6 @@ def test_any_number_of_signals_takes_the_room_of_one(
     directory: int, attempt_fd: int, tmp_path: Path
 ) -> None:
     """The launcher reads the whole file for each of them, and a user may send very many."""
-    # As an older drfd has written it.
-    attempt_files.append(attempt_fd, "signalled", {"count": 1})
     attempt_files.note_signals(directory, KEY, 2)
     attempt_files.append(attempt_fd, "ended", {"exit_code": 0})
     size_bytes = (tmp_path / "41.2").stat().st_size
@@ -182,19 +179,6 @@ def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -
                 assert said in (None, attempt_files.UNKNOWN) or said == {**said, **record}, damaged
 
 
-def test_the_files_of_older_versions_have_no_checksums() -> None:
-    old = b"".join(
-        json.dumps({"record": kind, **record}).encode() + b"\n" for kind, record in RECORDS
-    )
-    assert attempt_files.parse(old) == Attempt(**dict(RECORDS))
-
-
-def test_a_record_of_an_unknown_kind_is_passed_over() -> None:
-    first, rest = lines().split(b"\n", 1)
-    newer = b'{"record":"migrated","to":"there"}'
-    assert attempt_files.parse(b"\n".join([first, newer, rest])) == Attempt(**dict(RECORDS))
-
-
 def test_records_without_the_first_one_are_damaged() -> None:
     """Nothing was started before `created` was on record, so it has been there."""
     found = attempt_files.parse(lines().split(b"\n", 1)[1])
@@ -268,7 +252,7 @@ def test_what_an_attempt_says_of_its_program(
 
 
 def test_of_an_attempt_whose_payload_is_not_recorded_any_is_believed() -> None:
-    """Older versions did not record it, and where nothing is signed there is no digest."""
+    """Where nothing is signed there is no digest."""
     owner = Owner(uid=1, user="u", journal="j", submitted_us=1)
     plain = attempt_files.created_record(owner, "b", None)
     signed = attempt_files.created_record(owner, "b", None, payload=b"\1")

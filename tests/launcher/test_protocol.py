@@ -105,19 +105,18 @@ def refused(message: Message) -> None:
 @pytest.mark.parametrize("order", [FULL, order(cwd=Path("/")).order], ids=["full", "plain"])
 def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
     assert read_order(decode(encode(launch_message(order)))) == order
-    # Not sent where it limits nothing: an older launcher would not know it.
-    assert "output_max_bytes" not in launch_message(order)
     limited = replace(order, output_max_bytes=5)
     assert read_order(decode(encode(launch_message(limited)))) == limited
-    assert "grants" not in launch_message(order)
     granted = replace(order, grants=(Grant(name="gpu", given=("0",), others=("1", "2")),))
     assert read_order(decode(encode(launch_message(granted)))) == granted
     assert checked_order(launch_message(granted)) == granted
-    assert "memory_bytes" not in launch_message(granted)["grants"][0]
     limits = replace(granted.grants[0], memory_bytes=20 << 30)
     limited = replace(order, grants=(limits, Grant(name="fpga", given=(), others=("0",))))
     assert read_order(decode(encode(launch_message(limited)))) == limited
     assert checked_order(launch_message(limited)) == limited
+
+
+GRANT = {"name": "gpu", "given": [], "others": [], "memory_bytes": 0}
 
 
 @pytest.mark.parametrize(
@@ -125,16 +124,17 @@ def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
     [
         None,
         {"name": "gpu"},
-        [{"name": "gpu", "given": []}],
-        [{"name": "gpu", "given": [], "others": [], "nodes": ["c 1:3"]}],
-        [{"name": 5, "given": [], "others": []}],
-        [{"name": "gpu", "given": "0", "others": []}],
-        [{"name": "gpu", "given": [0], "others": []}],
-        [{"name": "gpu", "given": ["0" * 257], "others": []}],
-        [{"name": "gpu", "given": [], "others": ["0"] * 1025}],
-        [{"name": "gpu", "given": [], "others": []}] * 65,
-        [{"name": "gpu", "given": [], "others": [], "memory_bytes": -1}],
-        [{"name": "gpu", "given": [], "others": [], "memory_bytes": "1G"}],
+        [{"name": "gpu", "given": [], "memory_bytes": 0}],
+        [{"name": "gpu", "given": [], "others": []}],
+        [{**GRANT, "nodes": ["c 1:3"]}],
+        [{**GRANT, "name": 5}],
+        [{**GRANT, "given": "0"}],
+        [{**GRANT, "given": [0]}],
+        [{**GRANT, "given": ["0" * 257]}],
+        [{**GRANT, "others": ["0"] * 1025}],
+        [GRANT] * 65,
+        [{**GRANT, "memory_bytes": -1}],
+        [{**GRANT, "memory_bytes": "1G"}],
         ["memory_bytes"],
     ],
 )
@@ -294,12 +294,11 @@ def test_the_most_that_an_attempt_may_be_lent_comes_with_its_order() -> None:
         "disks": [{"device": "8:0", "read_bps": 1000, "write_bps": 0}],
     }
     assert read_order(line) == checked_order(line) == LENT
-    assert "most" not in message(), "launchers of before it understand all other orders"
 
 
 @pytest.mark.parametrize(
     "value",
-    [None, 8000, [], {}, {"cores_milli": 1}, {"disks": []}, {"cores_milli": -1, "disks": []},
+    [8000, [], {}, {"cores_milli": 1}, {"disks": []}, {"cores_milli": -1, "disks": []},
      {"cores_milli": 1, "disks": [{}]}, {"cores_milli": 1, "disks": [], "memory_bytes": 1}],
     ids=repr,
 )  # fmt: skip
@@ -324,7 +323,6 @@ def test_an_order_to_lend_comes_out_as_it_went_in(disks: tuple[DiskLimit, ...]) 
     asked = LendOrder(id=5, attempt=2, cores_milli=2500, disks=disks)
     line = decode(encode(lend_message(asked)))
     assert read_command(line) == asked and asked.key == (5, 2)
-    assert ("disks" in line) == bool(disks) and "most" not in line
     asked = replace(asked, most=Ceilings(cores_milli=9000, disks=disks))
     assert read_command(decode(encode(lend_message(asked)))) == asked
 
@@ -334,7 +332,7 @@ def test_an_order_to_lend_comes_out_as_it_went_in(disks: tuple[DiskLimit, ...]) 
     [
         *({name: value} for name in ("id", "attempt", "cores_milli") for value in ("1", -1, 1.5)),
         *({"disks": value} for value in (None, {}, "8:0", [{}], [{"device": "8:0"}])),
-        *({"most": value} for value in (None, 9000, {}, {"cores_milli": 9000})),
+        *({"most": value} for value in (9000, {}, {"cores_milli": 9000})),
         *({"id": 0}, {"attempt": 10**18}, {"cores_milli": 1 << 63}, {"memory_bytes": 1}),
     ],
     ids=repr,
@@ -343,7 +341,7 @@ def test_an_order_to_lend_is_understood_to_the_letter_or_refused(change: Message
     usual = lend_message(LendOrder(id=5, attempt=2, cores_milli=2500))
     with pytest.raises(BadMessage):
         read_command({**usual, **change})
-    for name in ("id", "attempt", "cores_milli"):
+    for name in usual.keys() - {"cmd"}:
         with pytest.raises(BadMessage):
             read_command({key: value for key, value in usual.items() if key != name})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
 import time
@@ -23,7 +22,6 @@ from drfd.launcher.attempt_files import (
     JobsStopRecord,
     Key,
     Record,
-    parse,
 )
 from drfd.launcher.protocol import Grant, Message, encode, launch_message, signal_message
 from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
@@ -81,8 +79,8 @@ def kinds(reports: list[Message]) -> list[str]:
 def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
     hello = controller.hello
     what = {"report", "kind", "controls", "cores", "mounts", "warnings"}
-    what |= {"min_uid", "allowed_uids", "output_max", "unstarted_notices", "hiding"}
-    what |= {"lost_devices", "measures_gpus", "limits_gpus", "lends", "lendable"}
+    what |= {"min_uid", "allowed_uids", "hiding", "version"}
+    what |= {"lost_devices", "limits_gpus", "lendable"}
     assert set(hello) == {*what, "entry", "exec", "private_tmp", "removes_ipc", "processes"}
     assert 0 < hello["processes"]["per_user"] <= hello["processes"]["total"]
     assert all(isinstance(text, str) for text in hello["warnings"])
@@ -91,7 +89,7 @@ def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) 
     assert (hello["kind"], hello["mounts"]) == ("none", {})
     assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}
     assert set(hello["cores"]) == {"quota", "weight", "pin", "share"}
-    assert (hello["lends"], hello["lendable"]) == (False, [])
+    assert hello["lendable"] == []
     assert "; nothing can be lent: " in hello["cores"]["share"]
     assert hello["controls"]["cores"] == hello["cores"]["quota"]
 
@@ -1204,24 +1202,3 @@ def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
 def test_the_controller_has_a_sentence_for_each_of_these_words() -> None:
     words = {CRASH, RUNNER_GONE, SHUTDOWN, STOPPED}
     assert set(LOSSES) == words | {NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM, NOT_STARTED}
-
-
-@pytest.mark.parametrize("alive", [True, False])
-@pytest.mark.parametrize("kind", ["created", "runner", "running", "failed", "ended"])
-def test_a_record_that_lacks_a_field_is_read_with_what_is_there(kind: str, alive: bool) -> None:
-    """Another version may have written it."""
-    whole: dict[str, Record] = {
-        "created": CREATED, "runner": RUNNER, "running": RUNNING, "ended": ENDED,
-    }  # fmt: skip
-    if kind == "failed":
-        whole = {"created": CREATED, "runner": RUNNER, "failed": FAILED}
-    for field in whole[kind]:
-        records = whole | {kind: {k: v for k, v in whole[kind].items() if k != field}}
-        lines = [json.dumps({"record": name} | record) for name, record in records.items()]
-        attempt = parse("".join(f"{line}\n" for line in lines).encode())
-        assert attempt is not None and not attempt.is_damaged
-        for jobs_stop in (None, JobsStopRecord("b", 4.0), JobsStopRecord("b", 6.0)):
-            said = news(attempt, alive=alive, jobs_stop=jobs_stop, oom=(False, False))
-            last, facts = said[-1]
-            assert last == ("broke" if kind == "failed" else "ended")
-            assert last == "broke" or {"at_s", "mono_s", "exit_code", "signal"} <= set(facts)
