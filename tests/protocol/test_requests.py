@@ -379,7 +379,7 @@ def test_another_protocol_version_is_unsupported_and_says_which(version: int) ->
         decode_request(b'{"op":"hello","v":%d}' % version)
     assert refusal.value.code == "unsupported"
     assert f"version {version}, the daemon version 1" in refusal.value.text
-    assert refusal.value.hint == "use the drf that was installed with the daemon"
+    assert refusal.value.hint == "restart drfd, or use the drf that was installed with it"
 
 
 def test_a_newer_client_is_told_so_even_when_its_request_has_new_fields() -> None:
