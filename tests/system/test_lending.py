@@ -225,7 +225,7 @@ def test_a_launcher_that_is_killed_leaves_what_is_lent_and_the_next_one_knows_th
     machine.launcher.kill()
     assert job.ceiling() == 1
     machine.controller = machine.start()
-    assert machine.controller.hello["lends"] is True
+    assert machine.controller.hello["lendable"]
     assert job.ceiling() == 1
     for asked, there in ((0.1, 0.5), (0.75, 0.75), (100, 1.25)):
         machine.lend(job, asked)
