@@ -22,7 +22,7 @@ from drfd.launcher.protocol import AttemptLimits, LaunchOrder
 from drfd.launcher.runner import identity
 from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
-from launcher.rig import AttemptFiles, Driver, Terminal, order, python, shell, until
+from launcher.rig import Asked, AttemptFiles, Driver, Terminal, order, python, shell, until
 
 #: Most tests fork the process of a job.
 pytestmark = pytest.mark.slow
@@ -55,6 +55,20 @@ def succeeded(attempt: Attempt) -> None:
     assert (attempt.ended["exit_code"], attempt.ended["signal"]) == (0, None)
 
 
+@pytest.fixture
+def out(run: Run) -> Callable[..., str]:
+    """Run an order that succeeds, and return what is in `out` in its directory."""
+
+    def out(order: Asked) -> str:
+        succeeded(run(order))
+        return os.fsdecode(Path(order.cwd, "out").read_bytes())
+
+    return out
+
+
+Out = Callable[..., str]
+
+
 def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
     """It failed with just this text; `let_go`: at exec, the last moment."""
     assert attempt.failed == {"text": text}
@@ -65,42 +79,41 @@ def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
 # -- what it inherits, and what not ---------------------------------------------------------
 
 
-def test_standard_input_is_empty_and_output_goes_to_the_files(run: Run, work: Path) -> None:
-    succeeded(run(shell("cat; readlink /proc/self/fd/0; echo oops >&2", cwd=work)))
-    assert (work / "out").read_text() == "/dev/null\n"
-    assert (work / "err").read_text() == "oops\n"
+def test_standard_input_is_empty_and_output_goes_to_the_files(out: Out, work: Path) -> None:
+    found = out(shell("cat; readlink /proc/self/fd/0; echo oops >&2", cwd=work))
+    assert (found, (work / "err").read_text()) == ("/dev/null\n", "oops\n")
 
 
-def test_a_job_has_no_other_descriptors(run: Run, work: Path) -> None:
+def targets(listing: str) -> list[str]:
+    """Of the descriptors in the output of `ls -l /proc/self/fd`; without its own."""
+    found = [line.split(" -> ")[1] for line in listing.splitlines()[1:]]
+    assert sum(each.endswith("/fd") for each in found) == 1, "the directory that ls reads"
+    return [each for each in found if not each.endswith("/fd")]
+
+
+def test_a_job_has_no_other_descriptors(out: Out, work: Path) -> None:
     """The driver leaves one open, and the launcher's own are not for jobs either."""
-    succeeded(run(order("ls", "-l", "/proc/self/fd", cwd=work)))
-    lines = [line.split() for line in (work / "out").read_text().splitlines()[1:]]
-    targets = {line[-3]: line[-1] for line in lines}
-    assert targets.pop("3").endswith("/fd"), "that is the directory ls reads"
-    assert targets == {"0": "/dev/null", "1": str(work / "out"), "2": str(work / "err")}
+    found = targets(out(order("ls", "-l", "/proc/self/fd", cwd=work)))
+    assert found == ["/dev/null", str(work / "out"), str(work / "err")]
 
 
 @pytest.mark.parametrize("head", ["#!/bin/sh\n", "#!/usr/bin/env python3\nimport os\n", ""])
-def test_a_script_has_one_more_descriptor_its_own_text(run: Run, work: Path, head: str) -> None:
+def test_a_script_has_one_more_descriptor_its_own_text(out: Out, work: Path, head: str) -> None:
     """The interpreter opens it by its name in /proc, so it cannot be closed at exec."""
-    listing = (
-        "os.execvp('ls', ['ls', '-l', '/proc/self/fd'])"
-        if "python" in head
-        else "ls -l /proc/self/fd"
-    )
-    succeeded(run(order("mine", cwd=work, script=f"{head}{listing}\n")))
-    lines = [line.split(" -> ") for line in (work / "out").read_text().splitlines()[1:]]
-    targets = [target for _, target in lines]
-    assert targets[:3] == ["/dev/null", str(work / "out"), str(work / "err")]
-    assert sorted(targets[3:])[0].startswith("/memfd:script"), "the script"
-    assert sorted(targets[3:])[1].endswith("/fd"), "the directory that ls reads"
-    assert len(targets) == 5
+    python = "os.execvp('ls', ['ls', '-l', '/proc/self/fd'])"
+    listing = python if "python" in head else "ls -l /proc/self/fd"
+    *usual, script = targets(out(order("mine", cwd=work, script=f"{head}{listing}\n")))
+    assert usual == ["/dev/null", str(work / "out"), str(work / "err")]
+    assert script.startswith("/memfd:script")
 
 
-def test_signals_are_as_for_a_fresh_program(run: Run, work: Path) -> None:
+def test_signals_scores_and_limits_are_as_for_a_fresh_program(out: Out, work: Path) -> None:
     """Python ignores SIGPIPE and SIGXFSZ, the runner more, and the driver blocks one."""
-    succeeded(run(order("grep", "^Sig[BI]", "/proc/self/status", cwd=work)))
-    assert (work / "out").read_text() == f"SigBlk:\t{0:016x}\nSigIgn:\t{0:016x}\n"
+    script = "grep '^Sig[BI]' /proc/self/status; cat /proc/self/oom_score_adj"
+    script += "; ulimit -Sc; ulimit -c unlimited; ulimit -Sc"
+    assert out(shell(script, cwd=work)).splitlines() == [
+        *(f"SigBlk:\t{0:016x}", f"SigIgn:\t{0:016x}", "0", "0", "unlimited")
+    ]
 
 
 def test_a_launcher_started_by_posix_spawn_can_reset_what_it_ignores(work: Path) -> None:
@@ -120,32 +133,30 @@ with open({str(work / "reset")!r}, "w") as file:
     assert (work / "reset").read_text() == "()\n"
 
 
-def test_a_job_leads_a_session_without_terminal(run: Run, work: Path) -> None:
-    succeeded(run(shell("cat /proc/$$/stat; (: </dev/tty) || echo none", cwd=work)))
-    stat, none = (work / "out").read_text().splitlines()
+def test_a_job_leads_a_session_without_terminal(out: Out, work: Path) -> None:
+    found = out(shell("cat /proc/$$/stat; (: </dev/tty) || echo none", cwd=work))
+    stat, none = found.splitlines()
     pid, (_, _, group, session, terminal) = stat.split()[0], stat.rpartition(")")[2].split()[:5]
     assert (group, session, terminal, none) == (pid, pid, "0", "none")
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
 def test_the_umask_is_the_submitters_and_holds_for_the_output_files(
-    run: Run, work: Path, umask: int
+    out: Out, work: Path, umask: int
 ) -> None:
-    succeeded(run(shell("umask; : > made", cwd=work, umask=umask)))
-    assert int((work / "out").read_text(), 8) == umask
+    assert int(out(shell("umask; : > made", cwd=work, umask=umask)), 8) == umask
     modes = {name: (work / name).stat().st_mode & 0o777 for name in ("out", "err", "made")}
     assert modes == dict.fromkeys(modes, 0o666 & ~umask)
 
 
-def test_the_job_runs_in_its_directory_under_the_name_that_was_given(run: Run, work: Path) -> None:
+def test_the_job_runs_in_its_directory_under_the_name_that_was_given(out: Out, work: Path) -> None:
     (work / "real").mkdir()
     (work / "link").symlink_to("real")
-    succeeded(run(shell('pwd; pwd -P; echo "$PWD"', cwd=work / "link")))
-    found = (work / "real" / "out").read_text().splitlines()
-    assert found == [str(work / "link"), str(work / "real"), str(work / "link")]
+    found = out(shell('pwd; pwd -P; echo "$PWD"', cwd=work / "link"))
+    assert found.splitlines() == [str(work / "link"), str(work / "real"), str(work / "link")]
 
 
-def test_the_environment_is_what_was_ordered_and_nothing_else(run: Run, work: Path) -> None:
+def test_the_environment_is_what_was_ordered_and_nothing_else(out: Out, work: Path) -> None:
     asked = order(
         *("env", "-0"),
         cwd=work,
@@ -159,9 +170,8 @@ def test_the_environment_is_what_was_ordered_and_nothing_else(run: Run, work: Pa
         },
         variables={"DRF_JOB_ID": "1", "HIP_VISIBLE_DEVICES": "ours"},
     )
-    succeeded(run(asked))
+    pairs = out(asked).split("\0")[:-1]
     user = identity.account(os.getuid(), "")
-    pairs = (os.fsdecode((work / "out").read_bytes())).split("\0")[:-1]
     assert dict(pair.split("=", 1) for pair in pairs) == {
         "PATH": "/usr/bin:/bin",
         "HOME": user.pw_dir,
@@ -177,15 +187,9 @@ def test_the_environment_is_what_was_ordered_and_nothing_else(run: Run, work: Pa
     }
 
 
-def test_arguments_arrive_byte_for_byte(run: Run, work: Path) -> None:
+def test_arguments_arrive_byte_for_byte(out: Out, work: Path) -> None:
     words = ["", " ", "a\nb", "'$HOME'", "\udcff", "ü", "--"]
-    succeeded(run(order("printf", "<%s>", *words, cwd=work)))
-    assert os.fsdecode((work / "out").read_bytes()) == "".join(f"<{word}>" for word in words)
-
-
-def test_the_oom_score_is_that_of_any_program(run: Run, work: Path) -> None:
-    succeeded(run(order("cat", "/proc/self/oom_score_adj", cwd=work)))
-    assert (work / "out").read_text() == "0\n"
+    assert out(order("printf", "<%s>", *words, cwd=work)) == "".join(f"<{word}>" for word in words)
 
 
 def test_until_exec_a_jobs_process_leaves_no_core(
@@ -247,11 +251,6 @@ def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_a
     succeeded(files.over())
 
 
-def test_a_job_may_ask_for_core_files(run: Run, work: Path) -> None:
-    succeeded(run(shell("ulimit -Sc; ulimit -c unlimited; ulimit -Sc", cwd=work)))
-    assert (work / "out").read_text() == "0\nunlimited\n"
-
-
 REHEARSED = """
 import os
 from drfd.launcher.runner import child
@@ -279,16 +278,14 @@ def test_a_rehearsal_leaves_the_runner_as_it_was(work: Path, is_there: bool) -> 
 # -- output files ---------------------------------------------------------------------------
 
 
-def test_one_file_can_take_both_outputs_in_order(run: Run, work: Path) -> None:
-    script = "echo 1; echo 2 >&2; echo 3"
+def test_one_file_can_take_both_outputs_in_order_and_is_begun_anew(run: Run, work: Path) -> None:
+    """What others append meanwhile is not overwritten."""
+    for name in ("both", "out", "err"):
+        (work / name).write_text("old\n" * 100)
+    script = "echo 1; echo 2 >&2; echo 3 >> both; echo 4"
     succeeded(run(shell(script, cwd=work, stdout="both", stderr="both")))
-    assert (work / "both").read_text() == "1\n2\n3\n"
-
-
-def test_an_old_output_file_is_begun_anew(run: Run, work: Path) -> None:
-    (work / "out").write_text("old\n" * 100)
-    (work / "err").write_text("old\n" * 100)
-    succeeded(run(shell("echo new", cwd=work)))
+    assert (work / "both").read_text() == "1\n2\n3\n4\n"
+    succeeded(run(shell("echo new", cwd=work, id=2)))
     assert ((work / "out").read_text(), (work / "err").read_text()) == ("new\n", "")
 
 
@@ -303,20 +300,9 @@ def test_the_output_of_an_attempt_that_was_preempted_is_kept(run: Run, work: Pat
 
 
 def test_the_output_of_a_later_attempt_is_made_where_the_earlier_one_was_cleared_away(
-    run: Run, work: Path
+    out: Out, work: Path
 ) -> None:
-    succeeded(run(shell("echo 2; echo 3 >&2", cwd=work, attempt=2, stderr="out")))
-    assert (work / "out").read_text() == "2\n3\n"
-
-
-def test_output_that_others_append_meanwhile_is_not_overwritten(run: Run, work: Path) -> None:
-    succeeded(run(shell("echo 1; echo 2 >> out; echo 3", cwd=work)))
-    assert (work / "out").read_text() == "1\n2\n3\n"
-
-
-def test_output_may_go_to_a_device(run: Run, work: Path) -> None:
-    succeeded(run(shell("echo gone", cwd=work, stdout="/dev/null", stderr="/dev/null")))
-    assert list(work.iterdir()) == []
+    assert out(shell("echo 2; echo 3 >&2", cwd=work, attempt=2, stderr="out")) == "2\n3\n"
 
 
 def test_output_to_standard_input_is_to_the_jobs_own(run: Run, work: Path) -> None:
@@ -335,64 +321,46 @@ def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["stdout", "stderr"])
-def test_a_pipe_that_nobody_reads_is_refused_at_once(run: Run, work: Path, which: str) -> None:
-    os.mkfifo(work / "pipe")
-    text = f"{me()} cannot write the output file {work}/pipe: nobody reads this pipe"
-    broke(run(order(cwd=work, **{which: "pipe"})), text, let_go=False)
-
-
 @pytest.mark.parametrize(
     ("path", "why"),
     [
+        ("pipe", "nobody reads this pipe"),
         ("there/out", "No such file or directory"),
         ("file/out", "Not a directory"),
         (".", "Is a directory"),
         ("x" * 256, "File name too long"),
+        pytest.param("closed", "Permission denied", marks=not_root),
     ],
-    ids=["missing", "file", "directory", "long"],
+    ids=["pipe", "missing", "file", "directory", "long", "closed"],
 )
-def test_an_output_file_that_cannot_be_written_is_named(
-    run: Run, work: Path, path: str, why: str
+def test_an_output_file_that_cannot_be_written_is_named_at_once(
+    run: Run, work: Path, path: str, why: str, which: str
 ) -> None:
+    os.mkfifo(work / "pipe")
     (work / "file").write_text("")
-    attempt = run(order("touch", "ran", cwd=work, stdout=path))
+    (work / "closed").touch(mode=0o444)
+    attempt = run(order("touch", "ran", cwd=work, **{which: path}))
     broke(attempt, f"{me()} cannot write the output file {work}/{path}: {why}", let_go=False)
     assert not (work / "ran").exists()
 
 
-@not_root
-def test_an_output_file_of_somebody_else_is_not_written(run: Run, work: Path) -> None:
-    (work / "out").touch(mode=0o444)
-    text = f"{me()} cannot write the output file {work}/out: Permission denied"
-    broke(run(order(cwd=work)), text, let_go=False)
+# -- directories and programs ---------------------------------------------------------------
 
 
-# -- directories ----------------------------------------------------------------------------
-
-
-def test_a_directory_that_is_not_there_is_named(run: Run, work: Path) -> None:
-    gone = work / "gone"
-    attempt = run(order(cwd=gone))
-    broke(attempt, f"{me()} cannot enter {gone}: No such file or directory", let_go=False)
-
-
-def test_a_directory_that_is_a_file_is_named(run: Run, work: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gone", "No such file or directory"),
+        ("file", "Not a directory"),
+        pytest.param("closed", "Permission denied", marks=not_root),
+    ],
+)
+def test_a_directory_that_cannot_be_entered_is_named(
+    run: Run, work: Path, name: str, why: str
+) -> None:
     (work / "file").write_text("")
-    broke(
-        run(order(cwd=work / "file")),
-        f"{me()} cannot enter {work / 'file'}: Not a directory",
-        let_go=False,
-    )
-
-
-@not_root
-def test_a_directory_that_is_closed_is_named(run: Run, work: Path) -> None:
     (work / "closed").mkdir(mode=0)
-    attempt = run(order(cwd=work / "closed"))
-    broke(attempt, f"{me()} cannot enter {work / 'closed'}: Permission denied", let_go=False)
-
-
-# -- programs -------------------------------------------------------------------------------
+    broke(run(order(cwd=work / name)), f"{me()} cannot enter {work / name}: {why}", let_go=False)
 
 
 def program(path: Path, text: str, mode: int = 0o755) -> Path:
@@ -401,53 +369,39 @@ def program(path: Path, text: str, mode: int = 0o755) -> Path:
     return path
 
 
-def test_a_program_is_looked_for_in_the_jobs_own_path(run: Run, work: Path) -> None:
+def test_a_program_is_looked_for_in_the_jobs_own_path_and_directory(out: Out, work: Path) -> None:
     (work / "bin").mkdir()
-    program(work / "bin" / "mine", "#!/bin/sh\necho $0\n")
-    succeeded(run(order("mine", cwd=work, env={"PATH": f"/none:{work}/bin"})))
-    assert (work / "out").read_text() == f"{work}/bin/mine\n"
+    for path in (work / "bin" / "mine", work / "mine"):
+        program(path, "#!/bin/sh\necho $0\n")
+    mine = order("mine", cwd=work, env={"PATH": f"/none:{work}/bin"})
+    assert out(mine) == f"{work}/bin/mine\n"
+    assert out(order("./mine", cwd=work, id=2)) == "./mine\n"
 
 
-def test_a_path_is_taken_from_the_jobs_directory(run: Run, work: Path) -> None:
-    program(work / "mine", "#!/bin/sh\necho here\n")
-    succeeded(run(order("./mine", cwd=work)))
-    assert (work / "out").read_text() == "here\n"
+ABSENT = "there is no program {}, or its interpreter is missing"
+BY_HAND = "{} is not a program: a script needs a first line such as #!/bin/sh"
 
 
-def test_a_command_that_is_nowhere_is_named(run: Run, work: Path) -> None:
-    text = "there is no command no-such-thing in the job's PATH"
-    broke(run(order("no-such-thing", cwd=work)), text, let_go=True)
-
-
-def test_a_program_that_is_not_there_is_named(run: Run, work: Path) -> None:
-    text = "there is no program ./no-such-thing, or its interpreter is missing"
-    broke(run(order("./no-such-thing", cwd=work)), text, let_go=True)
-
-
-def test_a_program_whose_interpreter_is_missing_is_named(run: Run, work: Path) -> None:
-    mine = program(work / "mine", "#!/no/such/interpreter\n")
-    text = f"there is no program {mine}, or its interpreter is missing"
-    broke(run(order(str(mine), cwd=work)), text, let_go=True)
-
-
-def test_a_file_that_is_not_executable_is_named(run: Run, work: Path) -> None:
-    mine = program(work / "mine", "#!/bin/sh\n", mode=0o644)
-    broke(run(order(str(mine), cwd=work)), f"cannot run {mine}: Permission denied", let_go=True)
-
-
-def test_a_script_without_interpreter_line_is_explained(run: Run, work: Path) -> None:
-    mine = program(work / "mine", "echo hello\n")
-    text = f"{mine} is not a program: a script needs a first line such as #!/bin/sh"
-    broke(run(order(str(mine), cwd=work)), text, let_go=True)
-
-
-def test_a_directory_is_no_program(run: Run, work: Path) -> None:
-    broke(run(order(str(work), cwd=work)), f"cannot run {work}: Permission denied", let_go=True)
-
-
-def test_arguments_that_the_kernel_finds_too_long_are_explained(run: Run, work: Path) -> None:
-    text = "cannot run true: Argument list too long"
-    broke(run(order("true", "x" * (1 << 18), cwd=work)), text, let_go=True)
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (("no-such-thing",), "there is no command no-such-thing in the job's PATH"),
+        (("./no-such-thing",), ABSENT.format("./no-such-thing")),
+        (("./lost",), ABSENT.format("./lost")),
+        (("./plain",), "cannot run ./plain: Permission denied"),
+        (("./bare",), BY_HAND.format("./bare")),
+        (("/",), "cannot run /: Permission denied"),
+        (("true", "x" * (1 << 18)), "cannot run true: Argument list too long"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_program_that_cannot_be_run_is_explained(
+    run: Run, work: Path, argv: tuple[str, ...], text: str
+) -> None:
+    program(work / "lost", "#!/no/such/interpreter\n")
+    program(work / "plain", "#!/bin/sh\n", mode=0o644)
+    program(work / "bare", "echo hello\n")
+    broke(run(order(*argv, cwd=work)), text, let_go=True)
 
 
 def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run: Run, work: Path) -> None:
@@ -476,41 +430,21 @@ def test_a_user_without_account_is_refused(run: Run, work: Path) -> None:
 # -- scripts --------------------------------------------------------------------------------
 
 
-def test_a_script_runs_from_memory_with_its_arguments(run: Run, work: Path) -> None:
-    script = '#!/bin/sh\necho "$#" "$@"\nls\n'
-    succeeded(run(order("train.sh", "a b", "c", cwd=work, script=script)))
-    assert (work / "out").read_text() == "2 a b c\nerr\nout\n", "there is no file of it"
-
-
-def test_a_script_without_interpreter_line_is_the_shells(run: Run, work: Path) -> None:
-    succeeded(run(order("train.sh", "a b", "c", cwd=work, script='echo "$#" "$@"\n')))
-    assert (work / "out").read_text() == "2 a b c\n"
-
-
-def test_a_script_has_the_interpreter_of_its_first_line(run: Run, work: Path) -> None:
-    script = "#!/usr/bin/env -S awk -f\nBEGIN { print 6 * 7; print ARGV[1] }\n"
-    succeeded(run(order("sum.awk", "x", cwd=work, script=script)))
-    assert (work / "out").read_text() == "42\nx\n"
-
-
-def test_a_script_that_fails_has_its_own_exit_code(run: Run, work: Path) -> None:
-    attempt = run(order("train.sh", cwd=work, script="exit 9"))
-    assert attempt.ended is not None
-    assert attempt.ended["exit_code"] == 9
-
-
-def test_a_long_script_arrives_whole(run: Run, work: Path) -> None:
-    script = "#!/bin/sh\n" + f": {'x' * 98}\n" * 10_000 + "echo end\n"
-    succeeded(run(order("long.sh", cwd=work, script=script)))
-    assert (work / "out").read_text() == "end\n"
-
-
-def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(run: Run, work: Path) -> None:
-    """Not as /proc/self/fd/7, which the user never wrote."""
-    attempt = run(order("train.sh", cwd=work, script="#!/no/such/interpreter\n"))
-    assert attempt.failed is not None
-    assert "/proc/self/fd" not in attempt.failed["text"]
-    assert "interpreter" in attempt.failed["text"]
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        # There is no file of it.
+        ('#!/bin/sh\necho "$#" "$@"\nls\n', "2 a b c\nerr\nout\n"),
+        ('echo "$#" "$@"\n', "2 a b c\n"),
+        ("#!/usr/bin/env -S awk -f\nBEGIN { print 6 * 7; print ARGV[1] }\n", "42\na b\n"),
+        ("#!/bin/sh\n" + f": {'x' * 98}\n" * 10_000 + "echo end\n", "end\n"),
+    ],
+    ids=["shell", "without first line", "another interpreter", "long"],
+)
+def test_a_script_runs_from_memory_with_its_interpreter_and_arguments(
+    out: Out, work: Path, script: str, found: str
+) -> None:
+    assert out(order("train.sh", "a b", "c", cwd=work, script=script)) == found
 
 
 #: Where a script came from, for those that say so.
@@ -631,65 +565,63 @@ def test_bash_source_tells_libraries_and_functions_who_calls(run: Run, work: Pat
 
 
 @pytest.mark.parametrize("head", ["#!/bin/bash", "#!/usr/bin/env bash"])
-def test_the_file_of_a_script_is_never_read(run: Run, work: Path, head: str) -> None:
-    """Not even where it holds the text that was submitted: it may be another one a moment later."""
-    text = f"{head}\necho stored\n"
+def test_the_file_of_a_script_is_never_read(out: Out, work: Path, head: str) -> None:
+    """Not even where it holds the text that was submitted: it may be another one a moment later.
+    And one of bash is not read by another."""
+    text = f'{head}\n(return 0 2>/dev/null) && echo read || echo "run: $0"\n'
     path, variables = _script_at(work, text)
     os.utime(path, (1, 1))
-    succeeded(run(order("train", cwd=work, script=text, env=variables)))
-    assert (work / "out").read_text() == "stored\n"
+    assert out(order("train", cwd=work, script=text, env=variables)) == f"run: {path}\n"
     assert path.stat().st_atime == 1
 
 
-def test_a_script_of_bash_is_not_read_by_another(run: Run, work: Path) -> None:
-    text = '#!/bin/bash\n(return 0 2>/dev/null) && echo read || echo "run: $0"\n'
-    path, variables = _script_at(work, text)
-    succeeded(run(order("train", cwd=work, script=text, env=variables)))
-    assert (work / "out").read_text() == f"run: {path}\n"
-
-
-def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(run: Run, work: Path) -> None:
+def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(out: Out, work: Path) -> None:
     text = '#!/bin/bash\necho "echo changed; exit 3" > "$0"\n' + ": x\n" * 9999 + "echo same\n"
     path, variables = _script_at(work, text)
-    succeeded(run(order("train", cwd=work, script=text, env=variables)))
-    assert (work / "out").read_text() == "same\n"
+    assert out(order("train", cwd=work, script=text, env=variables)) == "same\n"
     assert path.read_text() == "echo changed; exit 3\n"
 
 
 def test_a_scripts_exit_codes_are_its_own(run: Run, work: Path) -> None:
     text = "#!/usr/bin/env python3\nimport sys\nsys.exit(9)\n"
-    attempt = run(order("x", cwd=work, script=text, env=_script_at(work, text)[1]))
-    assert attempt.ended is not None
-    assert attempt.ended["exit_code"] == 9
-    assert (work / "err").read_text() == ""
+    own = _script_at(work, text)[1]
+    for number, (script, env) in enumerate([(text, own), ("exit 9", {})], 1):
+        attempt = run(order("x", cwd=work, script=script, env=env, id=number))
+        assert attempt.ended is not None
+        assert attempt.ended["exit_code"] == 9
+        assert (work / "err").read_text() == ""
 
 
 @pytest.mark.parametrize(
     "head", ["#!/usr/bin/awk -f", "#!/usr/bin/env -S awk -f", "#!/usr/bin/env  -S  awk  -f"]
 )
 def test_a_script_of_another_interpreter_is_named_by_its_descriptor(
-    run: Run, work: Path, head: str
+    out: Out, work: Path, head: str
 ) -> None:
     text = f'{head}\nBEGIN {{ print ENVIRON["DRF_SCRIPT"], ARGV[1] }}\n'
     path, variables = _script_at(work, text)
-    succeeded(run(order("sum.awk", "x", cwd=work, script=text, env=variables)))
-    assert (work / "out").read_text() == f"{path} x\n"
+    assert out(order("sum.awk", "x", cwd=work, script=text, env=variables)) == f"{path} x\n"
 
 
-@pytest.mark.parametrize("head", ["#!/no/such/bash", "#!/no/such/python3 -u"])
-def test_a_known_interpreter_that_is_not_there_is_explained(
-    run: Run, work: Path, head: str
+@pytest.mark.parametrize(
+    ("head", "is_named"),
+    [("#!/no/such/bash", 1), ("#!/no/such/python3 -u", 1), ("#!/no/such/x", 0)],
+)
+def test_a_scripts_missing_interpreter_is_named_as_the_user_knows_it(
+    run: Run, work: Path, head: str, is_named: int
 ) -> None:
-    text = f"{head}\n"
-    attempt = run(order("train", cwd=work, script=text, env=_script_at(work, text)[1]))
+    """Not as /proc/self/fd/7, which the user never wrote; whether or not it is a known one."""
+    env = _script_at(work, head)[1] if is_named else {}
+    attempt = run(order("train", cwd=work, script=f"{head}\n", env=env))
     assert attempt.failed is not None
+    assert "/proc/self/fd" not in attempt.failed["text"]
     assert "interpreter" in attempt.failed["text"]
 
 
 # -- attached -------------------------------------------------------------------------------
 
 
-def test_an_attached_job_has_the_submitters_descriptors(
+def test_an_attached_job_has_the_submitters_descriptors_and_no_others(
     driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
 ) -> None:
     (work / "in").write_text("hello\n")
@@ -698,24 +630,14 @@ def test_an_attached_job_has_the_submitters_descriptors(
         os.open(work / "o", os.O_WRONLY | os.O_CREAT),
         os.open(work / "e", os.O_WRONLY | os.O_CREAT),
     ]
-    driver.start(shell("cat; echo oops >&2", cwd=work, attach=str(terminal.path)), files)
+    script = "cat; echo oops >&2; ls /proc/self/fd | wc -w"
+    driver.start(shell(script, cwd=work, attach=str(terminal.path)), files)
     terminal.hand_over(terminal.accept(), *fds)
     for fd in fds:
         os.close(fd)
     succeeded(files.over())
-    assert ((work / "o").read_text(), (work / "e").read_text()) == ("hello\n", "oops\n")
+    assert ((work / "o").read_text(), (work / "e").read_text()) == ("hello\n4\n", "oops\n")
     assert {path.name for path in work.iterdir()} == {"in", "o", "e"}, "out and err are not made"
-
-
-def test_an_attached_job_has_no_other_descriptors(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
-) -> None:
-    driver.start(order("ls", "/proc/self/fd", cwd=work, attach=str(terminal.path)), files)
-    out = os.open(work / "o", os.O_WRONLY | os.O_CREAT)
-    terminal.hand_over(terminal.accept(), out, out, out)
-    os.close(out)
-    succeeded(files.over())
-    assert (work / "o").read_text().split() == ["0", "1", "2", "3"]
 
 
 def test_a_terminal_that_is_made_for_the_job_is_its_sessions_own(
@@ -796,20 +718,18 @@ def test_a_terminal_that_has_left_is_gone(run: Run, work: Path, terminal: Termin
 # -- limits ---------------------------------------------------------------------------------
 
 
-def test_a_job_is_kept_on_as_many_cpus_as_it_declares(run: Run, work: Path) -> None:
-    succeeded(run(order("grep", "^Cpus_allowed:", "/proc/self/status", cwd=work)))
-    mask = (work / "out").read_text().split()[1].replace(",", "")
-    assert int(mask, 16).bit_count() == 1
+def test_a_job_is_kept_on_as_many_cpus_as_it_declares(out: Out, work: Path) -> None:
+    mask = out(order("grep", "^Cpus_allowed:", "/proc/self/status", cwd=work)).split()[1]
+    assert int(mask.replace(",", ""), 16).bit_count() == 1
 
 
 @as_root
-def test_processes_are_counted_for_the_user_of_the_job(run: Run) -> None:
+def test_processes_are_counted_for_the_user_of_the_job(out: Out) -> None:
     """Not for root, who starts it: a user who runs more than root could not start anything."""
     limits = AttemptLimits(cores_milli=1000, memory_bytes=1 << 30, pids=64)
     # A place that the other user can enter.
     with tempfile.TemporaryDirectory(prefix="drfd-") as place:
         os.chmod(place, 0o777)
         asked = order("grep", "^Max processes", "/proc/self/limits", cwd=Path(place), uid=65534)
-        succeeded(run(replace(asked, limits=limits)))
-        limit = int(Path(place, "out").read_text().split()[2])
+        limit = int(out(replace(asked, limits=limits)).split()[2])
     assert abs(limit - (count_of_user(65534) + 64)) < 16

@@ -1,4 +1,5 @@
-"""Whom a job runs as, and with which variables."""
+"""Whom a job runs as, with which variables, and what it inherits: as docs/enforcement.md says it,
+and as far as it can be had."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import errno
 import json
 import os
 import pwd
+import resource
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,10 +17,10 @@ from types import MappingProxyType
 import pytest
 
 from drfd.launcher.protocol import SHARE, AttemptLimits, Ceilings
-from drfd.launcher.runner import identity
+from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.identity import Denied
 from drfd.linux import syscalls
-from launcher.rig import order, python
+from launcher.rig import ROOT, order, python
 
 
 def alice(shell: str = "/bin/zsh") -> pwd.struct_passwd:
@@ -31,7 +33,7 @@ not_root = pytest.mark.skipif(os.getuid() == 0, reason="root can become anybody"
 
 def run(code: str, *words: object) -> object:
     """What `code` prints as JSON, in a process of its own."""
-    setup = "import json, os, pwd\nfrom drfd.linux import syscalls\n"
+    setup = "import json, os, pwd, resource\nfrom drfd.linux import syscalls\n"
     setup += "from drfd.launcher.runner import identity, inheritance\n"
     done = subprocess.run(python(setup + code, *words), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -47,11 +49,6 @@ def without_account(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- accounts -------------------------------------------------------------------------------
-
-
-def test_an_account_is_that_of_the_password_database() -> None:
-    entry = pwd.getpwall()[0]
-    assert identity.account(entry.pw_uid, entry.pw_name).pw_uid == entry.pw_uid
 
 
 def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,16 +92,12 @@ def test_a_directory_that_cannot_say_does_not_deny(monkeypatch: pytest.MonkeyPat
         identity.account(os.getuid() + 1, "alice")
 
 
-def test_our_own_bare_uid_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_bare_uid_will_do_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container there may be no name for it."""
     without_account(monkeypatch)
     mine = identity.account(os.getuid(), "alice")
     assert (mine.pw_name, mine.pw_uid) == (str(os.getuid()), os.getuid())
     assert (mine.pw_gid, mine.pw_shell) == (os.getgid(), "/bin/sh")
-
-
-def test_somebody_elses_bare_uid_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_account(monkeypatch)
     with pytest.raises(Denied):
         identity.account(os.getuid() + 1, "alice")
 
@@ -357,12 +350,6 @@ def test_what_describes_a_service_does_not_reach_a_job(name: str) -> None:
     assert env[f"MY_{name}"] == "2"
 
 
-def test_an_order_is_not_changed_by_making_its_environment() -> None:
-    asked = order(cwd=Path("/"), env={"MAINPID": "1"}, variables={"A": "1"})
-    identity.environment(alice(), asked.order, asked.content)
-    assert asked == order(cwd=Path("/"), env={"MAINPID": "1"}, variables={"A": "1"})
-
-
 # -- scores and limits ----------------------------------------------------------------------
 
 
@@ -414,9 +401,76 @@ def test_the_directory_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [1, 1, 2, 1]
 
 
-def test_who_is_in_no_directory_is_denied_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_account(monkeypatch)
-    directory = identity.Directory()
-    for _ in range(2):
-        with pytest.raises(Denied):
-            directory.look_up(os.getuid() + 1, "alice")
+# -- the policy of what jobs inherit ------------------------------------------------------
+
+
+def show(limit: int) -> str:
+    if limit == resource.RLIM_INFINITY:
+        return "none"
+    return f"{limit >> 20}M" if limit and limit % (1 << 20) == 0 else str(limit)
+
+
+def test_the_manual_has_the_limits_of_the_policy() -> None:
+    free = (resource.RLIM_INFINITY,) * 2
+    text = ", ".join(name for name, limits in inheritance.LIMITS.items() if limits == free)
+    parts = [f"{text}: none"]
+    for name, (soft, hard) in inheritance.LIMITS.items():
+        if (soft, hard) != free:
+            parts.append(f"{name} {show(soft)}" + (f", hard {show(hard)}" if soft != hard else ""))
+    manual = ROOT.joinpath("docs", "enforcement.md").read_text()
+    assert f"| {'; '.join(parts)}; SIGPENDING half of" in manual
+    assert f"timer slack {inheritance.TIMER_SLACK_NS // 1000} µs" in manual
+
+
+def test_the_policy_knows_every_limit_of_the_kernel() -> None:
+    """RLIMIT_OFILE is another name of NOFILE; LOCKS has no effect since Linux 2.4.25."""
+    known = {name.removeprefix("RLIMIT_") for name in dir(resource) if name.startswith("RLIMIT_")}
+    assert {*inheritance.LIMITS, *inheritance._threads()} == known - {"OFILE", "LOCKS"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "least"), [(1, 2, 1), (-1, 5, 5), (5, -1, 5), (-1, -1, -1), (0, -1, 0)]
+)
+def test_no_limit_is_more_than_any(one: int, other: int, least: int) -> None:
+    assert inheritance._least(one, other) == least
+
+
+def test_an_ordinary_users_hard_limits_stay() -> None:
+    """They are that user's own; a job of it may raise the soft ones to them, as its shell may."""
+    code = """
+if os.getuid() == 0:
+    os.setresuid(*[64321] * 3)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 64 << 20))
+inheritance.take_policy()
+print(json.dumps([resource.getrlimit(each) for each in (
+    resource.RLIMIT_NOFILE, resource.RLIMIT_STACK)]))
+"""
+    assert run(code) == [[200, 200], [8 << 20, 64 << 20]]
+
+
+@as_root
+def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle() -> None:
+    """A container's root lacks CAP_SYS_RESOURCE."""
+    code = """
+have = syscalls.capabilities()
+less = have.permitted & ~(1 << 24)
+syscalls.set_capabilities(syscalls.Capabilities(less, less, 0))
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
+inheritance.take_policy()
+print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))
+"""
+    assert run(code) == [200, 200]
+
+
+@pytest.mark.slow
+def test_until_exec_there_is_no_core_and_then_what_jobs_have() -> None:
+    code = """
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+inheritance.take_policy()
+before = resource.getrlimit(resource.RLIMIT_CORE)
+inheritance.allow_core()
+print(json.dumps([before == (min(1, hard) if hard >= 0 else 1, hard),
+                  resource.getrlimit(resource.RLIMIT_CORE) == (0, hard)]))
+"""
+    assert run(code) == [True, True]

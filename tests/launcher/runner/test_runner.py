@@ -15,7 +15,6 @@ import pytest
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.system import process
 from launcher.rig import (
     UNTIL_GO,
     AttemptFiles,
@@ -72,20 +71,18 @@ def how(attempt: Attempt) -> tuple[int | None, int | None]:
 # -- the record -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [0, 1, 125, 255])
-def test_the_exit_code_is_on_record(
-    driver: Driver, files: AttemptFiles, work: Path, code: int
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        *((f"exit {code}", (code, None)) for code in (0, 1, 125, 255)),
+        *((f"kill -{number:d} $$", (None, number)) for number in (9, 15, 11, 1)),
+    ],
+)
+def test_exit_code_and_signal_are_on_record(
+    driver: Driver, files: AttemptFiles, work: Path, script: str, end: tuple[object, object]
 ) -> None:
-    driver.start(shell(f"exit {code}", cwd=work), files)
-    assert how(files.over()) == (code, None)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP])
-def test_the_signal_is_on_record(
-    driver: Driver, files: AttemptFiles, work: Path, number: signal.Signals
-) -> None:
-    driver.start(shell(f"kill -{number:d} $$", cwd=work), files)
-    assert how(files.over()) == (None, number)
+    driver.start(shell(script, cwd=work), files)
+    assert how(files.over()) == end
 
 
 def test_the_whole_life_is_on_record(driver: Driver, files: AttemptFiles, work: Path) -> None:
@@ -143,15 +140,6 @@ def test_the_end_is_that_of_the_first_process(
 # -- while it lives -------------------------------------------------------------------------
 
 
-def test_the_runner_is_on_record_before_anything_else_happens(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(order("sleep", "60", cwd=work), files)
-    until("a runner on record", lambda: files.read().runner)
-    found = files.read().runner
-    assert found == {"pid": runner, "start_ticks": process.start_ticks(runner)}
-
-
 def test_the_file_is_locked_exactly_as_long_as_the_runner_lives(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
@@ -161,16 +149,6 @@ def test_the_file_is_locked_exactly_as_long_as_the_runner_lives(
     go(work)
     assert driver.reap(runner) == 0
     assert not attempt_files.is_locked(files.fd, KEY)
-
-
-def test_the_job_does_not_hold_the_lock(driver: Driver, files: AttemptFiles, work: Path) -> None:
-    """Else it would pass for its runner when that is killed."""
-    runner = driver.start(order("sleep", "60", cwd=work), files)
-    attempt = files.running()
-    os.kill(runner, signal.SIGKILL)
-    assert driver.reap(runner) == -signal.SIGKILL
-    assert not attempt_files.is_locked(files.fd, KEY)
-    assert lives(pid_of(attempt))
 
 
 def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(
@@ -223,16 +201,6 @@ def test_a_kept_runner_takes_the_next_attempt_and_reports_of_it_alone(
     assert first.ended is not None
     assert second.ended is not None
     assert second.ended["cpu_s"] < first.ended["cpu_s"], "what the first has used is not counted"
-    assert driver.reap(runner) == 0
-
-
-def test_a_runner_that_could_not_run_a_program_takes_the_next_attempt(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(order("no-such-thing", cwd=work), files, keep=True)
-    assert files.over().failed is not None
-    driver.start(shell("exit 4", cwd=work, id=2), files, runner=runner)
-    assert how(files.over((2, 1))) == (4, None)
     assert driver.reap(runner) == 0
 
 
@@ -305,14 +273,6 @@ def test_the_bell_rings_no_start_of_a_program_that_cannot_be_run(
     assert until("the bell", bell.rung) == ["1.1 finished"]
     assert files.read().failed is not None
     bell.close()
-
-
-def test_a_launcher_that_is_gone_does_not_disturb_the_runner(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """Without a bell the driver gives it a pipe that nobody reads."""
-    driver.start(shell("exit 4", cwd=work), files)
-    assert how(files.over()) == (4, None)
 
 
 def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(
@@ -408,42 +368,6 @@ def test_a_child_that_is_signalled_by_the_user_is_swept_all_the_same(
 
 
 # -- killed from outside --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("script", "state"),
-    [
-        ("trap '' TERM; echo $$ > pid; read x < pipe", "S"),
-        ("trap '' TERM; echo $$ > pid; kill -STOP $$", "T"),
-    ],
-    ids=["deaf to TERM", "stopped"],
-)
-def test_a_job_that_does_not_heed_term_is_killed(
-    driver: Driver, files: AttemptFiles, work: Path, script: str, state: str
-) -> None:
-    os.mkfifo(work / "pipe")
-    driver.start(shell(script, cwd=work), files)
-    job = pid_in(work / "pid")
-    until("a job that is deaf", lambda: state_of(job) == state)
-    PLACE.signal(KEY, files.read(), signal.SIGTERM)
-    assert not files.read().is_over
-    until("an end by force", lambda: PLACE.kill_pass(KEY, files.read()))
-    assert how(files.over()) == (None, signal.SIGKILL)
-
-
-def test_term_reaches_the_whole_job_and_not_the_runner(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    script = (
-        'setsid sh -c \'trap "echo told > b; exit" TERM; echo > c; '
-        "while :; do sleep 0.01; done' & "
-        "trap 'wait; exit 9' TERM; until [ -s c ]; do :; done; echo up; wait"
-    )
-    driver.start(shell(script, cwd=work), files)
-    written(work / "out")
-    PLACE.signal(KEY, files.running(), signal.SIGTERM)
-    assert how(files.over()) == (9, None)
-    assert written(work / "b") == "told\n"
 
 
 def test_a_killed_runner_leaves_no_end_and_no_lock(

@@ -1,9 +1,12 @@
-"""What the compiled program reports is told in the words of today's way, and believed as far."""
+"""How much a job has written to its output files; and how what keeps its program from beginning is
+told: a failure in the words of either way, or a shortage, and whose."""
 
 from __future__ import annotations
 
 import errno
+import os
 import pwd
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,162 @@ from hypothesis import strategies as st
 
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
+from drfd.launcher.runner import output_limit
 from drfd.launcher.runner.child import JobStart
+from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe, describe_in_job
+from drfd.launcher.runner.output_limit import OutputLimit, take_ready
+from drfd.launcher.runner.shortage import FIELDS, read_failure
 from drfd.launcher.runner.starter import report
+from drfd.linux.syscalls import KnownStatus, known_status
+from drfd.linux.unix_sockets import send_descriptors
 from launcher.rig import order
+
+
+def opened(path: Path, text: str = "") -> int:
+    path.write_text(text)
+    return os.open(path, os.O_WRONLY | os.O_APPEND)
+
+
+def test_what_is_written_since_the_start_counts_in_both_files(tmp_path: Path) -> None:
+    out, err = opened(tmp_path / "out", "before"), opened(tmp_path / "err")
+    limit = OutputLimit((os.dup(out), os.dup(err)), 10)
+    os.write(out, b"12345")
+    os.write(err, b"12345")
+    assert limit.exceeded() is None
+    os.write(err, b"6")
+    assert limit.exceeded() == 11
+    limit.close()
+    for fd in (out, err):
+        os.close(fd)
+
+
+def test_one_file_for_both_counts_once_and_may_be_emptied(tmp_path: Path) -> None:
+    out = opened(tmp_path / "out", "before")
+    limit = OutputLimit((os.dup(out), os.dup(out)), 10)
+    os.write(out, b"1234567890")
+    assert limit.exceeded() is None
+    os.write(out, b"1")
+    assert limit.exceeded() == 11
+    os.truncate(tmp_path / "out", 0)
+    assert limit.exceeded() is None
+    # Who removes the file frees nothing of the disk while the job runs.
+    (tmp_path / "out").unlink()
+    os.write(out, b"x" * 30)
+    assert limit.exceeded() == 24
+    limit.close()
+    os.close(out)
+
+
+def test_pipes_and_devices_have_no_limit() -> None:
+    out, into = os.pipe()
+    null = os.open("/dev/null", os.O_WRONLY)
+    limit = OutputLimit((into, null), 1)
+    assert limit.exceeded() is None
+    limit.close()
+    # They are closed.
+    assert os.read(out, 1) == b""
+    os.close(out)
+
+
+def test_of_a_file_whose_size_is_hidden_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a FUSE mount, which only its user may look into."""
+    seen = []
+
+    def status(fd: int) -> KnownStatus:
+        seen.append(fd)
+        if len(seen) > 1:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return known_status(fd)
+
+    monkeypatch.setattr(output_limit, "known_status", status)
+    fds = opened(tmp_path / "out"), opened(tmp_path / "err")
+    with pytest.raises(PermissionError):
+        OutputLimit(fds, 10)
+    for fd in fds:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_what_the_kernel_knows_of_a_file_is_what_fstat_says(tmp_path: Path) -> None:
+    fd = opened(tmp_path / "out", "text")
+    known, full = known_status(fd), os.fstat(fd)
+    assert known.mode == full.st_mode
+    assert (known.inode, known.size) == (full.st_ino, 4)
+    assert os.makedev(*known.device) == full.st_dev
+    os.close(fd)
+
+
+def test_outputs_come_with_the_first_byte_of_the_report(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    out = opened(tmp_path / "out")
+    send_descriptors(theirs, b"+", (out, out))
+    theirs.send(b"more")
+    ready, fds = take_ready(ours.fileno())
+    assert ready == b"+"
+    assert [os.fstat(fd).st_ino for fd in fds] == [os.fstat(out).st_ino] * 2
+    assert not any(map(os.get_inheritable, fds))
+    assert ours.recv(10) == b"more"
+    theirs.close()
+    assert take_ready(ours.fileno()) == (b"", [])
+    for fd in (*fds, out):
+        os.close(fd)
+    ours.close()
+
+
+# -- shortages ----------------------------------------------------------------------------
+
+
+def raised(kind: type[Exception], number: int) -> Exception:
+    """As it is raised where the kernel has answered so."""
+    try:
+        raise kind("what the user named") from OSError(number, os.strerror(number))
+    except kind as error:
+        return error
+
+
+def facts(record: dict[str, object]) -> tuple[object, ...] | None:
+    found = read_failure(record)
+    return None if found is None else tuple(found[name] for name in FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("number", "resource"),
+    [
+        (errno.ENOSPC, "space"),
+        (errno.EDQUOT, "quota"),
+        (errno.ENFILE, "descriptors"),
+        (errno.EMFILE, "descriptors"),
+        (errno.ENOMEM, "memory"),
+    ],
+)
+def test_a_job_waits_for_room_for_its_output_and_names_no_path(number: int, resource: str) -> None:
+    record = describe_in_job(raised(StepFailed, number))
+    assert facts(record) == ("job", resource, errno.errorcode[number])
+    assert "what the user named" not in record["text"]
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES, errno.ENOENT])
+def test_what_would_not_pass_is_a_failure(number: int) -> None:
+    assert facts(describe_in_job(raised(StepFailed, number))) is None
+
+
+def test_whose_processes_are_too_many_waits_for_them() -> None:
+    record = describe_in_job(raised(ExecFailed, errno.EAGAIN))
+    assert facts(record) == ("user", "processes", "EAGAIN")
+
+
+@pytest.mark.parametrize("number", [errno.ENFILE, errno.EDQUOT, errno.ENOSPC])
+def test_what_a_runner_lacks_is_the_machines(number: int) -> None:
+    record = describe(OSError(number, os.strerror(number)))
+    found = facts(record)
+    assert found is not None
+    assert (found[0], found[2]) == ("machine", errno.errorcode[number])
+
+
+# -- what the compiled program reports is told in the same words, and believed as far -----
+
 
 ANN = pwd.struct_passwd(("ann", "", 1000, 1000, "", "/", "/bin/sh"))
 DIED = {"text": "the job's process died before exec"}

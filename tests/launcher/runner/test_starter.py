@@ -1,0 +1,555 @@
+"""The compiled program that begins jobs' processes: used only where nobody else can have written
+it; it reports or ends whatever it is given; and a job sees the same as where Python begins it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from drfd.launcher import main
+from drfd.launcher.confinement.interface import Entrance
+from drfd.launcher.confinement.unconfined import Unconfined
+from drfd.launcher.protocol import SHARE, Assignment, AttemptLimits, Ceilings
+from drfd.launcher.runner.child import JobStart
+from drfd.launcher.runner.starter import plan
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.compiled import Compiled
+from drfd.launcher.runner.starter.forked import Forked
+from drfd.launcher.runner.starter.sources import (
+    HERE,
+    SOURCES,
+    NotCompiled,
+    compile_starter,
+    fingerprint,
+)
+from drfd.launcher.system import process
+from drfd.linux import syscalls
+from drfd.linux.syscalls import Capabilities
+from drfd.payload import unpack
+from launcher.rig import AttemptFiles, Driver, order, python
+from starters import VARIABLE
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot give files away")
+
+
+@pytest.fixture
+def program(starter: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(starter, tmp_path / "drfd-starter"))
+
+
+CHOOSE = """
+import os, sys
+from pathlib import Path
+from drfd.launcher.runner.starter.choice import choose
+from drfd.launcher.runner.starter.forked import Forked
+before = set(os.listdir("/proc/self/fd"))
+found = choose(Path(sys.argv[1]))
+assert isinstance(found, Forked), found.about
+assert set(os.listdir("/proc/self/fd")) == before, "nothing stays open"
+print(found.why)
+"""
+
+
+def refused(program: Path) -> str:
+    """In a process of its own, where nobody else opens a file meanwhile."""
+    command = [sys.executable, "-c", CHOOSE, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_program_of_these_sources_is_used(program: Path) -> None:
+    found = choose(program)
+    assert isinstance(found, Compiled)
+    assert found.about == "it is begun by a compiled program"
+    (fd,) = found.descriptors
+    assert os.readlink(f"/proc/self/fd/{fd}") == str(program)
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+@pytest.mark.slow
+def test_without_a_program_python_does_it(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none").startswith("no compiled starter is installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [pytest.param(0o775, marks=as_root), 0o757])
+def test_a_program_that_others_can_write_is_not_used(program: Path, mode: int) -> None:
+    program.chmod(mode)
+    assert refused(program).endswith("can be written by others")
+
+
+@pytest.mark.slow
+def test_a_directory_that_others_can_write_is_not_trusted(program: Path) -> None:
+    program.parent.chmod(0o777)
+    assert refused(program).endswith("can be written by others")
+    program.parent.chmod(0o1777)
+    found = choose(program)
+    assert isinstance(found, Compiled), "nobody can replace it there"
+    os.close(found.program_fd)
+
+
+@pytest.mark.slow
+@as_root
+def test_a_program_of_another_user_is_not_used(program: Path) -> None:
+    os.chown(program, 65534, -1)
+    assert refused(program).endswith("belongs to uid 65534")
+
+
+@pytest.mark.slow
+@as_root
+def test_a_directory_of_another_user_is_not_trusted(program: Path) -> None:
+    os.chown(program.parent, 65534, -1)
+    assert refused(program).endswith("belongs to uid 65534")
+
+
+@pytest.mark.slow
+def test_what_is_no_file_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "drfd-starter").mkdir()
+    assert refused(tmp_path / "drfd-starter").endswith("is no file")
+
+
+@pytest.mark.slow
+def test_what_does_not_run_is_not_used(program: Path) -> None:
+    program.chmod(0o644)
+    assert refused(program).endswith("cannot be used: Permission denied")
+    program.chmod(0o755)
+    program.write_text("no program")
+    assert refused(program).endswith("cannot be used: Exec format error")
+    program.write_text("#!/none\n")
+    assert refused(program).endswith("cannot be used: No such file or directory"), "it is there"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
+def test_a_program_of_other_sources_is_not_used(tmp_path: Path) -> None:
+    for name in SOURCES:
+        shutil.copy(HERE / name, tmp_path / name)
+    with (tmp_path / "calls.h").open("a") as file:
+        file.write("/* changed */\n")
+    compile_starter(tmp_path / "drfd-starter", directory=tmp_path)
+    assert "of other sources" in refused(tmp_path / "drfd-starter")
+
+
+@pytest.mark.slow
+def test_only_a_launcher_under_test_takes_the_word_of_its_environment(
+    starter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "choose", lambda *named: ("chosen", *named))
+    monkeypatch.setenv(VARIABLE, str(starter))
+    assert main._starter(argparse.Namespace(failpoints=None)) == ("chosen",)
+    tested = argparse.Namespace(failpoints="/run/failpoints")
+    assert main._starter(tested) == ("chosen", starter)
+    monkeypatch.setenv(VARIABLE, "")
+    assert isinstance(main._starter(tested), Forked)
+    monkeypatch.delenv(VARIABLE)
+    assert main._starter(tested) == ("chosen",)
+
+
+# -- a runner waits for no process that has died before it could say so -------------------
+
+
+ANN = pwd.struct_passwd(("ann", "", 1000, 1000, "", "/", "/bin/sh"))
+#: More than a pipe holds.
+MANY_GROUPS = list(range(1, 60_000))
+
+
+class Place(Unconfined):
+    def __init__(self, cgroup: str | None) -> None:
+        super().__init__("a test")
+        self._cgroup = cgroup
+
+    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+        return Entrance(cgroup=self._cgroup)
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """A wait without end fails the test."""
+
+    def fail(number: int, frame: object) -> None:
+        raise AssertionError("it waits in vain")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def started_by(name: str, *, groups: list[int], cgroup: str | None) -> int:
+    """Begin a job's process by another program, and return its wait status."""
+    program = shutil.which(name)
+    assert program is not None
+    (entry_out, entry_in), (report_out, report_in), (go_out, go_in) = (os.pipe() for _ in range(3))
+    payload_fd, program_fd = os.memfd_create("payload"), os.open(program, os.O_PATH | os.O_CLOEXEC)
+    job = JobStart(
+        Assignment(order("x", cwd=Path("/")).order, payload_fd), ANN, groups, Place(cgroup),
+        entry_in, entry_out, report_in, go_out, go_in, has_quota=False, place=None,
+    )  # fmt: skip
+    try:
+        starter = Compiled(program_fd)
+        starter.warm_up()
+        return os.waitpid(starter.start(job, ()), 0)[1]
+    finally:
+        for fd in (entry_out, report_out, go_in, payload_fd, program_fd):
+            os.close(fd)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_process_that_dies_before_it_has_read_its_plan_is_not_waited_for() -> None:
+    assert started_by("false", groups=MANY_GROUPS, cgroup=None) == 1 << 8
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["true", "false"])
+def test_a_process_that_does_not_say_its_id_is_not_waited_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the kernel had killed the process in the cgroup for memory, and nobody listed it."""
+    monkeypatch.setattr(process, "children", lambda pid: [])
+    assert started_by(name, groups=[], cgroup="/none") == (name == "false") << 8
+
+
+# -- the program by itself ----------------------------------------------------------------
+
+
+NOBODY = pwd.struct_passwd(("nobody", "", 65534, 65534, "", "/", "/bin/sh"))
+#: With a C library, and with what the compiler can check.
+CHECKED = ("-DLIBC", "-g", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+
+
+@pytest.fixture(scope="module")
+def checked() -> Iterator[Path]:
+    """The program with the compiler's sanitizers."""
+    # Not pytest's own directory, which each pytest that starts closes to other users: the user
+    # nobody runs the program.
+    with tempfile.TemporaryDirectory(prefix="drfd-test-") as place:
+        os.chmod(place, 0o711)
+        program = Path(place, "drfd-starter")
+        try:
+            compile_starter(program, flags=CHECKED)
+        except NotCompiled as error:
+            pytest.skip(f"no sanitizers: {error}")
+        if subprocess.run([program], capture_output=True, check=False).returncode != 0:
+            pytest.skip("no sanitizers: what they compile does not run here")
+        yield program
+
+
+@pytest.fixture(scope="module")
+def usual() -> tuple[bytes, bytes]:
+    """A plan without rights to drop, and a payload."""
+    asked = order(
+        *("true", "a b"),
+        cwd=Path("/"),
+        uid=65534,
+        env={"A": "b", "PATH": "/none", "OMP_NUM_THREADS": "3"},
+        stdout="/dev/null",
+        stderr="/dev/null",
+        notify=("x",),
+        script="#!/bin/sh\n",
+        variables={"DRF_JOB_ID": "1"},
+        threads=2,
+    )
+    start = JobStart(
+        Assignment(asked.order, -1), NOBODY, [65534], Unconfined("a test"),
+        entry_fd=-1, entry_out=-1, report_fd=-1, go_fd=-1, go_in=-1, has_quota=False, place=None,
+    )  # fmt: skip
+    entrance = Entrance(cpus=frozenset(os.sched_getaffinity(0)), processes=500)
+    data = plan.encode(start, entrance, Capabilities(0, 0, 0))
+    words = data[4:].split(b"\0")
+    # Flags and login uid: nothing that needs root.
+    words[1], words[5 + 2 + len(entrance.cpus or ()) + 2] = b"0", b""
+    return b"\0".join(words), asked.data
+
+
+def _nobody() -> dict[str, object]:
+    """Return options of a process that cannot harm the machine, whatever it is told."""
+    return {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+
+
+def run(program: Path, given: bytes, payload: bytes, before: list[str] | None = None) -> bytes:
+    """Give the program a plan and a payload, and never a "+". What it has reported. `before`: a
+    command that root executes it by; None: nobody executes it."""
+    entry, report, go = os.pipe(), os.pipe(), os.pipe()
+    file = os.memfd_create("payload")
+    os.write(file, payload)
+    os.write(go[1], len(given).to_bytes(4, "little") + given)
+    theirs = (entry[1], report[1], go[0], file)
+    os.close(go[1])
+    ended = subprocess.run(
+        [*(before or ()), program, *map(str, theirs)], pass_fds=theirs, stdin=subprocess.DEVNULL,
+        capture_output=True, timeout=60, env={}, check=False, **({} if before else _nobody()),
+    )  # type: ignore[call-overload]  # fmt: skip
+    for fd in theirs:
+        os.close(fd)
+    said = b"".join(os.read(fd, 1 << 16) for fd in (entry[0], report[0]))
+    os.close(entry[0])
+    os.close(report[0])
+    assert (ended.returncode, ended.stderr) == (125, b"")
+    return said
+
+
+#: A change of some bytes: where (of 1000), how many are replaced, and by what.
+_changes = st.lists(
+    st.tuples(
+        st.integers(0, 1000),
+        st.integers(0, 3),
+        st.sampled_from(
+            [b"", b"\0", b"0", b"1", b"7", b"f", b"ff", b"/", b"%", b"=", b"%x", b"\xff", b"9" * 20]
+        ),
+    ),
+    max_size=4,
+)
+
+
+def changed(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
+    for where, count, by in changes:
+        at = len(data) * where // 1000
+        data = data[:at] + by + data[at + count :]
+    return data
+
+
+@pytest.mark.slow
+def test_it_is_told_apart_by_its_sources(starter: Path) -> None:
+    said = subprocess.run([starter], capture_output=True, text=True, check=True).stdout
+    assert said == f"{fingerprint()}\n"
+
+
+@pytest.mark.slow
+def test_an_unchanged_plan_is_carried_out(checked: Path, usual: tuple[bytes, bytes]) -> None:
+    assert run(checked, *usual) == b"+"
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(changes=_changes)
+def test_no_plan_makes_it_crash(
+    checked: Path, usual: tuple[bytes, bytes], changes: list[tuple[int, int, bytes]]
+) -> None:
+    given_plan, payload = usual
+    run(checked, changed(given_plan, changes), payload)
+
+
+@pytest.mark.slow
+@settings(max_examples=80)
+@given(changes=_changes)
+@example(changes=[(399, 0, b"1"), (145, 0, b"f")])  # two faults
+def test_it_refuses_the_payloads_that_python_refuses(
+    checked: Path, usual: tuple[bytes, bytes], changes: list[tuple[int, int, bytes]]
+) -> None:
+    given_plan, payload = usual
+    payload = changed(payload, changes)
+    report = run(checked, given_plan, payload)
+    try:
+        argv = unpack.decode(payload).argv
+        expected = None if argv and argv[0] else "it names no program"
+    except ValueError as error:
+        expected = str(error)
+    refused = report.startswith(b"payload\0")
+    assert (report.split(b"\0")[2].decode() if refused else None) == expected
+
+
+#: prctl(PR_SET_SECUREBITS, …), then the program.
+_WITH_SECUREBITS = """
+import os, sys
+import kernel_calls
+kernel_calls.set_securebits(int(sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="not root: there are no rights to drop")
+@pytest.mark.parametrize(("bits", "expected"), [(0, b"+"), (syscalls.NO_SETUID_FIXUP, b"regained")])
+def test_rights_that_are_not_dropped_are_noticed(
+    checked: Path, usual: tuple[bytes, bytes], bits: int, expected: bytes
+) -> None:
+    words = usual[0].split(b"\0")
+    every = b"%x" % syscalls.capabilities().permitted
+    words[1:4] = b"%x" % plan.DROPS, every, every
+    before = python(_WITH_SECUREBITS, bits)
+    assert run(checked, b"\0".join(words), usual[1], before).split(b"\0")[0] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [0, 3, 4, 50])
+def test_a_plan_that_is_cut_short_ends_it(
+    starter: Path, usual: tuple[bytes, bytes], cut: int
+) -> None:
+    """Its runner is gone: nobody would read a report."""
+    go = os.pipe()
+    data = len(usual[0]).to_bytes(4, "little") + usual[0]
+    os.write(go[1], data[:cut])
+    os.close(go[1])
+    null = os.open("/dev/null", os.O_RDWR)
+    words = [str(fd) for fd in (null, null, go[0], null)]
+    ended = subprocess.run([starter, *words], pass_fds=(null, go[0]), timeout=60, check=False)
+    assert ended.returncode == 125
+    os.close(null)
+    os.close(go[0])
+
+
+@pytest.mark.slow
+def test_other_architectures_are_not_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "x", "6", "1", "riscv64")))
+    with pytest.raises(NotCompiled, match="not written for riscv64"):
+        compile_starter(tmp_path / "starter")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
+def test_where_nothing_can_be_written_nothing_is_compiled(tmp_path: Path) -> None:
+    """drfd is installed all the same: pip builds a user's in a directory that may be another's."""
+    with pytest.raises(NotCompiled, match="cannot be compiled"):
+        compile_starter(tmp_path / "none" / "drfd-starter")
+
+
+# -- both ways ----------------------------------------------------------------------------
+
+
+#: Text without NUL, also with bytes that are not UTF-8.
+_texts = st.text(
+    st.one_of(
+        st.sampled_from("ab %/=:\n\"'\\$*"),
+        st.characters(min_codepoint=1, max_codepoint=0x24F),
+        st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, categories=["Cs"]),
+    ),
+    max_size=12,
+)
+_names = st.one_of(
+    st.sampled_from(
+        [
+            *("OMP_NUM_THREADS", "GOMAXPROCS", "MKL_NUM_THREADS", "HOME", "USER", "SHELL", "PWD"),
+            *("INVOCATION_ID", "LISTEN_FDS", "DRF_GRES_GPU", "DRF_GRES", "DRF_JOB_ID", "LANG"),
+            *("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"),
+            *("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"),
+        ]
+    ),
+    st.text("ABC_x", min_size=1, max_size=4),
+)
+_parts = st.sampled_from(
+    ["%j", "%A", "%a", "%x", "%u", "%%", "%", "%q", "out", ".", "sub/", "none/", "%%j", "é"]
+)
+_outputs = st.one_of(
+    st.lists(_parts, min_size=1, max_size=4).map("".join),
+    st.sampled_from(["/dev/null", "out", "pipe", "/dev/full", "/dev", "/dev/stdin", ""]),
+)
+#: First lines of scripts, as they are meant and as nobody means them.
+_heads = st.one_of(
+    st.sampled_from(["/bin/sh", "/bin/bash -u", " /usr/bin/env bash", "/usr/bin/env -S bash -e"]),
+    st.lists(
+        st.sampled_from(
+            ["/bin/bash", "env", "/usr/bin/env", "-S", "-u", "-c", "--", "-", "perl", "\t", "", "é"]
+        ),
+        max_size=5,
+    ).map(" ".join),
+)
+_SHOW = (
+    'env -0; umask; pwd; printf "<%s>" "$@"; ulimit -c; ulimit -n; '
+    "cat /proc/self/oom_score_adj; ls sub >&2"
+)
+_programs = st.sampled_from(
+    [
+        ("sh", "-c", _SHOW, "zero"),
+        ("/bin/sh", "-c", _SHOW, "zero"),
+        *(("none",), ("./none",), ("/etc/passwd",), ("sub",), ("",), ("./sub/plain",)),
+        ("false",),
+    ]
+)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> dict[str, Any]:
+    env = draw(st.dictionaries(_names, _texts, max_size=6))
+    if draw(st.booleans()):
+        env["PATH"] = draw(st.sampled_from(["/usr/bin:/bin", "", "/none::/bin", "/bin/", "/none"]))
+    script = draw(st.sampled_from([None, None, f"#!/bin/sh\n{_SHOW}\n", _SHOW, "#!/none\n", ""]))
+    if script and draw(st.booleans()):
+        script = f"#!{draw(_heads)}\n{_SHOW}\n"
+        env["DRF_SCRIPT"] = draw(st.sampled_from(["", "/own/x.sh", 'a"b', "a\nb", "/etc/passwd"]))
+    array_id = draw(st.integers(0, 2))
+    return {
+        "argv": draw(_programs) + tuple(draw(st.lists(_texts, max_size=3))),
+        "env": env,
+        "script": script,
+        "stdout": draw(_outputs),
+        "stderr": draw(_outputs),
+        "umask": draw(st.sampled_from([0o022, 0o077, 0, 0o777, 0o227])),
+        "cwd": draw(st.sampled_from(["", "", "/", "//", "/sub/..", "/none", "/out-of"])),
+        "name": draw(st.text("ab/% é", max_size=4)),
+        "array_id": array_id,
+        "array_index": 3 * array_id,
+        "threads": draw(st.integers(0, 3)),
+        "limits": AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=1000, cores_by=SHARE),
+        "most": draw(st.sampled_from([None, Ceilings(cores_milli=3000)])),
+        "hidden": draw(st.sampled_from([(), ("ROCR_VISIBLE_DEVICES",)])),
+        "variables": draw(st.sampled_from([{}, {"DRF_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": ""}])),
+        "empties_output": draw(st.booleans()),
+        "output_max_bytes": draw(st.sampled_from([0, 0, 1 << 40])),
+    }
+
+
+@pytest.fixture(scope="module")
+def drivers(starter: Path) -> Iterator[tuple[Driver, Driver]]:
+    found = Driver(starter), Driver()
+    yield found
+    for each in found:
+        each.close()
+
+
+def seen(driver: Driver, asked: dict[str, Any], top: Path) -> object:
+    """All that is left of a job: its records, and its files with their modes."""
+    work = top / "work"
+    shutil.rmtree(top, ignore_errors=True)
+    (work / "sub").mkdir(parents=True)
+    (work / "sub" / "plain").write_text("echo\n")
+    (work / "out").write_text("before\n")
+    files = AttemptFiles(top / "attempts")
+    given = {**asked, "cwd": f"{work}{asked['cwd']}"}
+    argv = given.pop("argv")
+    driver.reap(driver.start(order(*argv, **given), files))
+    attempt = files.over()
+    files.clean_up()
+    ended = attempt.ended and (attempt.ended["exit_code"], attempt.ended["signal"])
+    left = {str(path.relative_to(work)): content(path) for path in sorted(work.rglob("*"))}
+    return attempt.failed, attempt.running is not None, ended, left
+
+
+def content(path: Path) -> object:
+    """Its mode, and if it is a file its variables and lines in any order. The number of a script's
+    descriptor, which shells name in their complaints, may differ."""
+    mode = path.stat().st_mode
+    if not path.is_file():
+        return mode
+    path.chmod(0o600)
+    text = re.sub(rb"/proc/self/fd/\d+", b"SCRIPT", path.read_bytes())
+    return mode, sorted(re.split(rb"[\0\n]", text))
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(orders())
+def test_a_job_is_the_same_in_both_ways(
+    drivers: tuple[Driver, Driver], asked: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="drfd-") as place:
+        compiled, forked = (seen(driver, asked, Path(place, "top")) for driver in drivers)
+    assert compiled == forked
