@@ -78,16 +78,6 @@ def test_a_long_path_does_not_keep_it_from_listening(
     assert launcher.connect().hello["kind"] == "none"
 
 
-def test_a_socket_that_a_crash_has_left_is_no_obstacle(launcher: LauncherProcess) -> None:
-    launcher.connect()
-    assert launcher.restart().hello["report"] == "hello"
-
-
-def test_without_cgroups_it_says_that_they_are_switched_off(launcher: LauncherProcess) -> None:
-    controls = launcher.connect().hello["controls"]
-    assert "switched off in the configuration" in controls["memory"]
-
-
 @pytest.mark.skipif(os.getuid() == 0, reason="root may have real cgroups, see tests/system")
 def test_an_ordinary_user_is_told_why_there_are_no_cgroups(make_launcher: MakeLauncher) -> None:
     launcher = make_launcher()
@@ -159,12 +149,6 @@ def test_a_job_does_not_hold_the_launchers_lock(launcher: LauncherProcess, work:
 
 
 # -- signals --------------------------------------------------------------------------------
-
-
-def test_term_ends_it_in_order(launcher: LauncherProcess) -> None:
-    launcher.connect()
-    launcher.process.send_signal(signal.SIGTERM)
-    assert launcher.process.wait(WAIT_S) == 0
 
 
 def test_interrupt_from_a_terminal_is_not_for_it(launcher: LauncherProcess) -> None:

@@ -1,26 +1,32 @@
-"""The owner's command after the end: once, in the job's place, before anything of it is removed."""
+"""Commands of the owner's in the job's place: once after the end, before anything of it is removed,
+and inside of a job that runs, as far as that needs no cgroup."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import selectors
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alone import alone
 from drfd.common.errors import HostError
 from drfd.core.model.job import UNSTARTED
 from drfd.devices.gpus import Gpu
-from drfd.launcher import attempt_files, notices
+from drfd.launcher import attempt_files, notices, sessions
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.device_table import DeviceTable
-from drfd.launcher.protocol import Assignment, Grant
+from drfd.launcher.protocol import Assignment, Grant, Inside, exec_message
 from drfd.launcher.system import process
+from drfd.payload.pack import encode
 from launcher.rig import (
     UNTIL_GO,
     Asked,
@@ -28,7 +34,6 @@ from launcher.rig import (
     LauncherProcess,
     MakeLauncher,
     go,
-    lives,
     order,
     parent_of,
     pid_in,
@@ -36,11 +41,6 @@ from launcher.rig import (
     state_of,
     until,
 )
-
-#: Each test starts a launcher and commands.
-pytestmark = pytest.mark.slow
-
-KEY = (1, 1)
 
 
 @pytest.fixture
@@ -61,6 +61,7 @@ def run(controller: Controller, work: Path) -> None:
     controller.take("ended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "notice"),
     [
@@ -77,21 +78,17 @@ def test_it_is_said_what_became_of_it(
     assert (work / "told").read_text() == "x\n"
 
 
-def test_a_failed_launch_is_notified_too(controller: Controller, work: Path) -> None:
+@pytest.mark.slow
+def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(
+    controller: Controller, work: Path
+) -> None:
     controller.launch(order("no-such-thing", cwd=work))
     controller.take("broke")
-    assert notify(controller, shell("echo x > told", cwd=work)) == "told"
-    assert (work / "told").exists()
+    absent = "failed: there is no command nosuchcommand in the job's PATH"
+    assert notify(controller, shell("", cwd=work, argv=("nosuchcommand",))) == absent
 
 
-def test_a_command_that_is_not_there_is_named(controller: Controller, work: Path) -> None:
-    run(controller, work)
-    absent = shell("", cwd=work, argv=("nosuchcommand",))
-    assert notify(controller, absent) == (
-        "failed: there is no command nosuchcommand in the job's PATH"
-    )
-
-
+@pytest.mark.slow
 def test_it_has_the_variables_and_the_directory_and_no_streams(
     controller: Controller, work: Path
 ) -> None:
@@ -104,6 +101,7 @@ def test_it_has_the_variables_and_the_directory_and_no_streams(
     assert (work / "out").read_text() == "", "the job's output is not the command's"
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
     controller: Controller, work: Path, tmp_path: Path
 ) -> None:
@@ -113,16 +111,7 @@ def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
     assert (tmp_path / "told").read_text() == "/\n"
 
 
-def test_what_it_leaves_behind_is_gone_before_the_removal_is_told(
-    controller: Controller, work: Path
-) -> None:
-    run(controller, work)
-    script = "setsid sleep 1000 & echo $! > pid"
-    assert notify(controller, shell(script, cwd=work)) == "told"
-    # Whoever is its parent by now may have it to reap still.
-    assert not lives(int((work / "pid").read_text()))
-
-
+@pytest.mark.slow
 def test_asked_again_it_runs_no_second_time(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -139,6 +128,7 @@ def test_asked_again_it_runs_no_second_time(
     assert (work / "told").read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -> None:
     """The controller may be told what to order: it cannot have anything run as root this way."""
     run(controller, work)
@@ -147,6 +137,7 @@ def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -
     assert not (work / "told").exists()
 
 
+@pytest.mark.slow
 def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> None:
     run(controller, work)
     os.mkfifo(work / "go")
@@ -158,6 +149,7 @@ def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> 
     assert controller.take("removed", id=1)["notice"] == "told"
 
 
+@pytest.mark.slow
 def test_a_notice_that_waits_for_its_command_sleeps(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -180,6 +172,7 @@ def test_a_notice_that_waits_for_its_command_sleeps(
     assert controller.take("removed", id=1)["notice"] == "told"
 
 
+@pytest.mark.slow
 def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: Path) -> None:
     launcher = make_launcher()
     launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 3.0")
@@ -190,6 +183,7 @@ def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: P
     assert state_of(pid_in(work / "pid")) is None
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
@@ -222,42 +216,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
         process.signal_all([pid], signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "told"), [("notice.before-fork", {"told"}), ("notice.after-fork", None)]
-)
-def test_a_launcher_that_dies_at_it_has_told_once_at_most(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str,
-    told: set[str] | None,
-) -> None:  # fmt: skip
-    run(controller, work)
-    order = shell("echo x >> told; sleep 0.2", cwd=work)
-    (launcher.failpoints / failpoint).write_text("self")
-    controller.notify(order)
-    launcher.process.wait()
-    launcher.start()
-    again = launcher.connect()
-    again.list()
-    notice = notify(again, order)
-    assert told is None or notice in told
-    lines = (work / "told").read_text().split() if (work / "told").exists() else []
-    assert len(lines) <= 1
-    assert (notice == "told") <= (len(lines) == 1)
-
-
-def test_a_start_is_told_beside_the_program_and_ends_with_it(
-    controller: Controller, work: Path
-) -> None:
-    tell = ("sh", "-c", 'echo "$DRF_STATE" > told; echo $$ > sleeper; exec sleep 1000')
-    controller.launch(shell(UNTIL_GO, cwd=work, notify=tell, tells_start=True))
-    controller.take("up")
-    sleeper = pid_in(work / "sleeper")
-    assert (work / "told").read_text() == "RUNNING\n"
-    pid_in(work / "pid")
-    go(work)
-    assert controller.take("ended")["exit_code"] == 7
-    assert state_of(sleeper) is None
-
-
+@pytest.mark.slow
 def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of one user took all the places, for half a minute each: the others' jobs that wanted
     to tell of their ends were not over meanwhile."""
@@ -292,6 +251,7 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
     assert desk.is_full((9, 1))
 
 
+@pytest.mark.slow
 def test_while_devices_cannot_be_hidden_from_it_no_command_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -330,6 +290,7 @@ def notify_never(controller: Controller, order: Asked) -> str:
     return str(controller.take("told", id=order.id, attempt=UNSTARTED)["notice"])
 
 
+@pytest.mark.slow
 def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -346,22 +307,7 @@ def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
     assert again.list()[-1]["known"] == []
 
 
-@pytest.mark.parametrize("failpoint", ["notice.before-fork", "notice.after-fork"])
-def test_a_launcher_that_dies_at_such_a_notification_has_told_once_at_most(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
-) -> None:
-    order = never(work, "echo x >> told; sleep 0.2")
-    (launcher.failpoints / failpoint).write_text("self")
-    controller.notify(order)
-    launcher.process.wait()
-    launcher.start()
-    again = launcher.connect()
-    notice = notify_never(again, order)
-    lines = (work / "told").read_text().split() if (work / "told").exists() else []
-    assert len(lines) <= 1
-    assert (notice == "told") <= (len(lines) == 1)
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: all orders are the user's own")
 @pytest.mark.parametrize(
     ("options", "uid", "why"),
@@ -380,3 +326,87 @@ def test_nothing_runs_for_a_job_that_was_never_launched_but_what_its_user_may_ru
     assert why in notify_never(controller, never(work, "echo x > told", uid=uid))
     assert controller.list()[-1]["known"] == []
     assert not (work / "told").exists()
+
+
+# -- inside of a job: what is refused, and why --------------------------------------------
+
+
+COMMAND = encode(
+    argv=("touch", "seen"), cwd="", umask=0, stdout="", stderr="", env={}, script=None,
+    attach="/nowhere", notify=(),
+)  # fmt: skip
+
+
+def answer(controller: Controller, job: Asked, number: int = 1) -> object:
+    inside = Inside(number=number, command=COMMAND)
+    controller.send_sealed(exec_message(job.order, inside), job.data)
+    return controller.take("exec", id=job.id, attempt=job.attempt, number=number)["text"]
+
+
+@pytest.mark.slow
+def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> None:
+    job = order("true", cwd=work)
+    assert answer(controller, job) == "the job does not run any more"
+    controller.launch(job)
+    controller.take("up")
+    controller.take("ended")
+    assert answer(controller, job, 2) == "the job does not run any more"
+
+
+@pytest.mark.slow
+def test_without_cgroups_there_is_none_and_the_job_goes_on(
+    controller: Controller, work: Path
+) -> None:
+    job = shell(UNTIL_GO, cwd=work)
+    controller.launch(job)
+    controller.take("up")
+    assert answer(controller, job) == "jobs have no cgroups here"
+    other = replace(job, journal="1" * 32)
+    assert answer(controller, other, 2) == "the job is another user's"
+    go(work)
+    assert controller.take("ended")["exit_code"] == 7
+    assert not (work / "seen").exists()
+
+
+@pytest.mark.slow
+def test_what_is_no_order_ends_the_connection(controller: Controller, work: Path) -> None:
+    job = order("true", cwd=work)
+    message = exec_message(job.order, Inside(number=1, command=COMMAND))
+    del message["inside"]["proof"]
+    controller.send_sealed(message, job.data)
+    assert controller.is_dropped()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", ["pidfd_open", "register"])
+@alone
+def test_a_command_whose_end_could_not_be_noticed_is_killed(
+    failing: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of descriptors; it would be counted among its user's for ever."""
+    pids: list[int] = []
+    open_pidfd = os.pidfd_open
+
+    def fail(pid: int) -> int:
+        pids.append(pid)
+        if failing == "pidfd_open":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_pidfd(pid)
+
+    class Full(selectors.PollSelector):
+        def register(self, *words: Any, **named: Any) -> selectors.SelectorKey:
+            if len(self.get_map()) == 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().register(*words, **named)
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    monkeypatch.setattr(sessions, "_serve", lambda *words: time.sleep(60))
+    nothing: Any = None
+    with Full() as selector:
+        found = sessions.Sessions(nothing, selector, 0, nothing)
+        assignment = Assignment(order("true", cwd=work).order, -1)
+        with pytest.raises(OSError, match=r"open files|space"):
+            found.start(assignment, Inside(number=1, command=COMMAND), nothing)
+        assert (found._live, dict(selector.get_map())) == ({}, {})
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pids[0], os.WNOHANG)

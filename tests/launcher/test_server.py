@@ -64,6 +64,12 @@ def ended(controller: Controller, key: Key = KEY) -> tuple[int | None, int | Non
     return report["exit_code"], report["signal"]
 
 
+def begin(controller: Controller, work: Path, script: str = UNTIL_GO, **changes: Any) -> int:
+    """Start a job, and wait until it is up; the pid of its runner."""
+    controller.launch(shell(script, cwd=work, **changes))
+    return int(controller.take("up", id=changes.get("id", 1))["runner_pid"])
+
+
 def remove(controller: Controller, key: Key = KEY) -> None:
     controller.ask("remove", key)
     controller.take("removed", id=key[0], attempt=key[1])
@@ -111,16 +117,8 @@ def test_a_job_is_reported_from_its_start_to_its_removal(
     go(work)
     end = controller.take("ended", id=1, attempt=1)
     assert set(end) == {
-        *("report", "id", "attempt", "of", "at_s", "mono_s", "exit_code", "signal"),
-        *(
-            "oom_killed",
-            "over_limit",
-            "cpu_s",
-            "peak_bytes",
-            "read_bytes",
-            "written_bytes",
-            "counted",
-        ),
+        *("report", "id", "attempt", "of", "at_s", "mono_s", "exit_code", "signal", "oom_killed"),
+        *("over_limit", "cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counted"),
     }
     assert (end["exit_code"], end["signal"]) == (7, None)
     assert not attempt_files.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
@@ -136,8 +134,7 @@ def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
 ) -> None:
     """The attempt with that number was reported as the job's own, whoever it was of: its state was
     shown for the job, and a cancellation of the job killed its processes."""
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    controller.take("up", id=1, attempt=1)
+    begin(controller, work)
     pid = pid_in(work / "pid")
     controller.launch(shell("touch ran", cwd=work, **other))
     assert "another job's attempt" in controller.take("broke", id=1, attempt=1)["text"]
@@ -160,12 +157,6 @@ def test_jobs_run_side_by_side(controller: Controller, work: Path) -> None:
     controller.ask("kill", (1, 3))
     assert ended(controller, (1, 3)) == (None, signal.SIGKILL)
     assert kinds(controller.list()) == ["up", "up", "ended", "up", "up", "listed"]
-
-
-def test_a_job_ended_by_a_signal_is_reported_so(controller: Controller, work: Path) -> None:
-    controller.launch(shell("kill -11 $$", cwd=work))
-    controller.take("up")
-    assert ended(controller) == (None, signal.SIGSEGV)
 
 
 def test_a_job_that_cannot_be_run_is_reported_broken(controller: Controller, work: Path) -> None:
@@ -221,14 +212,6 @@ def test_an_order_that_is_repeated_starts_one_job(controller: Controller, work: 
     assert (work / "runs").read_text() == "ran\n"
 
 
-def test_another_attempt_is_another_job(controller: Controller, work: Path) -> None:
-    for attempt in (1, 2):
-        controller.launch(shell("echo ran >> runs", cwd=work, attempt=attempt))
-        controller.take("up", attempt=attempt)
-        assert ended(controller, (1, attempt)) == (0, None)
-    assert (work / "runs").read_text() == "ran\n" * 2
-
-
 def test_more_jobs_than_descriptors_at_the_start_are_no_obstacle(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
@@ -257,8 +240,7 @@ def test_terminate_asks_the_whole_job_to_leave(controller: Controller, work: Pat
         "sh -c 'trap \"echo told > b; exit\" TERM; echo > c; while :; do sleep 0.01; done' & "
         "trap 'wait; exit 9' TERM; until [ -s c ]; do :; done; echo up; wait"
     )
-    controller.launch(shell(script, cwd=work))
-    controller.take("up")
+    begin(controller, work, script)
     written(work / "out")
     controller.ask("terminate")
     assert ended(controller) == (9, None)
@@ -305,16 +287,6 @@ def test_a_program_that_is_long_in_coming_counts_as_started(
     assert ended(controller) == (3, None)
 
 
-def test_terminate_forces_nobody(controller: Controller, work: Path) -> None:
-    script = "trap 'echo no >> told' TERM; echo up; while :; do sleep 0.01; done"
-    controller.launch(shell(script, cwd=work))
-    controller.take("up")
-    written(work / "out")
-    controller.ask("terminate")
-    assert written(work / "told") == "no\n"
-    assert kinds(controller.list()) == ["up", "listed"]
-
-
 @pytest.mark.parametrize(
     ("script", "state"),
     [
@@ -327,8 +299,7 @@ def test_kill_ends_what_terminate_does_not(
     controller: Controller, work: Path, script: str, state: str
 ) -> None:
     os.mkfifo(work / "pipe")
-    controller.launch(shell(script, cwd=work))
-    controller.take("up")
+    begin(controller, work, script)
     job = pid_in(work / "pid")
     until("a job that is deaf", lambda: state_of(job) == state)
     controller.ask("terminate")
@@ -362,17 +333,9 @@ def told(work: Path, *words: str) -> None:
 
 @pytest.fixture
 def representative_task(controller: Controller, work: Path) -> Controller:
-    controller.launch(shell(TOLD, cwd=work))
-    controller.take("up")
+    begin(controller, work, TOLD)
     written(work / "out")
     return controller
-
-
-def test_a_signal_reaches_every_process_of_the_job(
-    representative_task: Controller, work: Path
-) -> None:
-    signals(representative_task, 1, signal.SIGUSR1)
-    told(work, "one", "child")
 
 
 def test_a_signal_that_is_told_again_is_not_sent_again(
@@ -389,27 +352,8 @@ def test_a_signal_that_is_told_again_is_not_sent_again(
     assert kinds(again.list()) == ["up", "listed"]
 
 
-def test_those_that_have_piled_up_are_sent_in_their_order_as_far_as_they_are_known(
-    representative_task: Controller, work: Path
-) -> None:
-    signals(representative_task, 5, signal.SIGUSR2, signal.SIGUSR1)
-    told(work, "two", "one", "child")
-
-
-def test_a_signal_for_an_attempt_that_is_over_or_unknown_is_dropped(
-    controller: Controller, work: Path
-) -> None:
-    signals(controller, 1, signal.SIGUSR1)
-    controller.launch(shell("exit 3", cwd=work))
-    controller.take("up")
-    assert ended(controller) == (3, None)
-    signals(controller, 1, signal.SIGUSR1)
-    assert kinds(controller.list()) == ["up", "ended", "listed"]
-
-
 def test_remove_ends_a_job_first(controller: Controller, work: Path) -> None:
-    controller.launch(shell("sleep 60 & echo $! > pid; wait", cwd=work))
-    controller.take("up")
+    begin(controller, work, "sleep 60 & echo $! > pid; wait")
     left = pid_in(work / "pid")
     controller.ask("remove")
     assert ended(controller) == (None, signal.SIGKILL)
@@ -420,12 +364,10 @@ def test_remove_ends_a_job_first(controller: Controller, work: Path) -> None:
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
 def test_an_attempt_that_nobody_knows_is_missing(controller: Controller, command: str) -> None:
+    """But removing what is not there is done: a repeated order is answered as the first one."""
     controller.ask(command, (9, 9))
     controller.take("missing", id=9, attempt=9)
-
-
-def test_removing_what_is_not_there_is_done(controller: Controller) -> None:
-    """A repeated order is answered as the first one."""
+    signals(controller, 1, signal.SIGUSR1)
     for number in (9, 10):
         controller.ask("remove", (number, 1))
         controller.take("removed", id=number, attempt=1)
@@ -435,10 +377,10 @@ def test_removing_what_is_not_there_is_done(controller: Controller) -> None:
 def test_an_attempt_that_is_over_is_not_signalled(
     controller: Controller, work: Path, command: str
 ) -> None:
-    controller.launch(shell("exit 3", cwd=work))
-    controller.take("up")
+    begin(controller, work, "exit 3")
     assert ended(controller) == (3, None)
     controller.ask(command)
+    signals(controller, 1, signal.SIGUSR1)
     reports = controller.list()
     assert kinds(reports) == ["up", "ended", "listed"]
     assert reports[1]["exit_code"] == 3
@@ -469,8 +411,7 @@ def test_what_cannot_be_ended_is_reported_stuck_and_a_runner_that_was_stopped_go
     launcher = make_launcher()
     launcher.start(prelude="import drfd.launcher.signalling as e; e._STUCK_S = 0.1")
     controller = launcher.connect()
-    controller.launch(order("sleep", "60", cwd=work))
-    runner = controller.take("up")["runner_pid"]
+    runner = begin(controller, work, "exec sleep 60")
     os.kill(runner, signal.SIGSTOP)
     controller.ask("remove")
     controller.take("stuck", id=1, attempt=1)
@@ -491,8 +432,7 @@ BEATS = (
 
 def beating(controller: Controller, work: Path) -> list[int]:
     """A job of `BEATS` that runs; its two processes."""
-    controller.launch(shell(BEATS, cwd=work))
-    controller.take("up")
+    begin(controller, work, BEATS)
     pids = [pid_in(work / "pid"), pid_in(work / "child")]
     until("beats of both", lambda: {"a", "b"} <= set((work / "out").read_text().split()))
     return pids
@@ -595,21 +535,14 @@ def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked
     assert kinds(controller.list()) == ["up", *over, "listed"]
 
 
-def test_terminate_thaws_a_frozen_job_so_that_it_can_leave_in_order(
-    controller: Controller, work: Path
-) -> None:
-    stands_still(work, frozen(controller, work))
-    controller.ask("terminate")
-    assert ended(controller) == (9, None)
-
-
-@pytest.mark.parametrize("command", ["kill", "remove"])
+@pytest.mark.parametrize("command", ["terminate", "kill", "remove"])
 def test_a_frozen_job_is_ended_like_any_other(
     controller: Controller, work: Path, command: str
 ) -> None:
+    """A SIGTERM thaws it, so that it can leave in order."""
     pids = frozen(controller, work)
     controller.ask(command)
-    assert ended(controller) == (None, signal.SIGKILL)
+    assert ended(controller) == ((9, None) if command == "terminate" else (None, signal.SIGKILL))
     if command == "remove":
         controller.take("removed", id=1, attempt=1)
     until("an end of both", lambda: not any(map(lives, pids)))
@@ -625,31 +558,13 @@ def frozen(controller: Controller, work: Path) -> list[int]:
 
 def test_a_job_that_is_being_ended_is_not_frozen(controller: Controller, work: Path) -> None:
     """A runner that is stopped cannot leave, until it goes on."""
-    controller.launch(order("sleep", "60", cwd=work))
-    runner = controller.take("up")["runner_pid"]
+    runner = begin(controller, work, "exec sleep 60")
     os.kill(runner, signal.SIGSTOP)
     controller.ask("kill")
     controller.ask("freeze")
     assert kinds(controller.list()) == ["listed"]
     os.kill(runner, signal.SIGCONT)
     assert ended(controller) == (None, signal.SIGKILL)
-
-
-def test_a_job_stays_frozen_while_launchers_come_and_go(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    pids = frozen(controller, work)
-    again = launcher.restart()
-    assert kinds(again.list()) == ["up", "listed"]
-    stands_still(work, pids)
-    again.ask("freeze")
-    again.take("frozen", id=1, attempt=1)
-    again = launcher.restart()
-    again.ask("thaw")
-    goes_on(work)
-    assert kinds(again.list()) == ["up", "listed"]
-    again.ask("terminate")
-    assert ended(again) == (9, None)
 
 
 # -- bad orders -----------------------------------------------------------------------------
@@ -671,8 +586,7 @@ GARBAGE = {
 def test_garbage_ends_the_connection_and_nothing_else(
     launcher: LauncherProcess, controller: Controller, work: Path, garbage: bytes
 ) -> None:
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    controller.take("up")
+    begin(controller, work)
     pid_in(work / "pid")
     controller.send_raw(garbage)
     assert controller.is_dropped()
@@ -719,22 +633,11 @@ def test_an_order_that_is_cut_short_is_not_obeyed(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
     line = b'{"cmd":"remove","id":1,"attempt":1}'
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    controller.take("up")
+    begin(controller, work)
     controller.send_raw(line)
     again = launcher.connect()
     assert controller.is_dropped()
     assert kinds(again.list()) == ["up", "listed"]
-
-
-def test_a_new_controller_takes_the_place_of_the_old(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    again = launcher.connect()
-    assert controller.is_dropped()
-    again.launch(shell("exit 3", cwd=work))
-    again.take("up")
-    assert ended(again) == (3, None)
 
 
 # -- the launcher dies ----------------------------------------------------------------------
@@ -752,40 +655,6 @@ def test_jobs_outlive_the_launcher_and_their_end_is_reported_by_the_next(
     go(work)
     assert ended(again) == (7, None)
     remove(again)
-
-
-def test_an_end_that_no_launcher_saw_is_reported(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    up = controller.take("up")
-    pid_in(work / "pid")
-    launcher.kill()
-    go(work)
-    assert launcher.files.over().ended is not None
-    again = launcher.restart()
-    reports = again.list()
-    assert kinds(reports) == ["up", "ended", "listed"]
-    assert (reports[0], reports[1]["exit_code"]) == (up, 7)
-    remove(again)
-    assert again.list() == NOTHING_KNOWN
-
-
-def test_a_job_of_an_earlier_launcher_can_be_ended(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    script = "trap '' TERM; (setsid sleep 60 & echo $! > pid); echo up; while :; do sleep 1; done"
-    controller.launch(shell(script, cwd=work))
-    controller.take("up")
-    left = pid_in(work / "pid")
-    written(work / "out")
-    again = launcher.restart()
-    assert kinds(again.list()) == ["up", "listed"]
-    again.ask("terminate")
-    again.ask("remove")
-    assert ended(again) == (None, signal.SIGKILL)
-    again.take("removed")
-    assert not lives(left)
 
 
 def test_an_order_that_is_repeated_to_the_next_launcher_starts_nothing(
@@ -810,8 +679,7 @@ def test_an_order_that_is_repeated_to_the_next_launcher_starts_nothing(
 def test_a_launcher_that_ends_in_order_leaves_its_jobs_alone(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    controller.take("up")
+    begin(controller, work)
     pid_in(work / "pid")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.process.wait(WAIT_S) == 0
@@ -850,33 +718,13 @@ def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_nex
 def test_a_job_whose_runner_was_killed_has_an_unknown_end_and_is_removed_whole(
     controller: Controller, work: Path
 ) -> None:
-    controller.launch(shell("sleep 60 & echo $! > child; echo $$ > pid; wait", cwd=work))
-    runner = controller.take("up")["runner_pid"]
+    runner = begin(controller, work, "sleep 60 & echo $! > child; echo $$ > pid; wait")
     left = [pid_in(work / "pid"), pid_in(work / "child")]
     os.kill(runner, signal.SIGKILL)
     assert unknown(controller.take("ended", id=1, attempt=1))
     remove(controller)
     assert [pid for pid in left if lives(pid)] == []
     assert controller.list() == NOTHING_KNOWN
-
-
-def test_when_launcher_and_runner_are_killed_the_next_launcher_tells(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    asked = shell("echo ran >> runs; echo $$ > pid; sleep 60", cwd=work)
-    controller.launch(asked)
-    runner = controller.take("up")["runner_pid"]
-    left = pid_in(work / "pid")
-    launcher.kill()
-    os.kill(runner, signal.SIGKILL)
-    until("an end of the runner", lambda: not lives(runner))
-    again = launcher.restart()
-    again.launch(asked)
-    again.take("up")
-    assert unknown(again.take("ended")), "what may have run is not run again"
-    remove(again)
-    assert not lives(left)
-    assert (work / "runs").read_text() == "ran\n"
 
 
 def test_an_attempt_file_that_a_power_cut_has_emptied_is_missing(
@@ -894,8 +742,7 @@ def test_what_was_ended_with_all_jobs_has_an_unknown_end(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
     """The jobs' unit was stopped, as at a shutdown; how its jobs took that is not their own end."""
-    controller.launch(shell("trap 'exit 0' TERM; echo $$ > pid; sleep 60 & wait", cwd=work))
-    runner = controller.take("up")["runner_pid"]
+    runner = begin(controller, work, "trap 'exit 0' TERM; echo $$ > pid; sleep 60 & wait")
     job = pid_in(work / "pid")
     launcher.kill()
     (launcher.state / JOBS_STOP_FILE).write_text(f"{process.boot_id()} {time.time()}\n")
@@ -909,8 +756,7 @@ def test_what_was_ended_with_all_jobs_has_an_unknown_end(
     assert record is not None and record["exit_code"] == 0
     again.ask("remove")
     again.take("removed", id=1, attempt=1)
-    again.launch(shell("exit 3", cwd=work, id=2))
-    again.take("up", id=2)
+    begin(again, work, "exit 3", id=2)
     assert ended(again, (2, 1)) == (3, None), "later jobs end as they do"
 
 
@@ -920,169 +766,7 @@ def unknown(end: Message) -> bool:
     return not any(end[fact] is not None for fact in facts) and not end["oom_killed"]
 
 
-# -- at any moment --------------------------------------------------------------------------
-
-
-def arm(launcher: LauncherProcess, failpoint: str) -> None:
-    """SIGKILL to the process that comes there first."""
-    (launcher.failpoints / failpoint).write_text("self")
-
-
-def crashed(launcher: LauncherProcess) -> Controller:
-    """The next launcher's controller, after the first has died of its failpoint."""
-    assert launcher.process.wait(WAIT_S) == -signal.SIGKILL
-    assert os.listdir(launcher.failpoints) == []
-    launcher.start()
-    return launcher.connect()
-
-
-@pytest.mark.parametrize(
-    "failpoint",
-    seeds(
-        [
-            "launch.after-fork",
-            "launch.before-attempt-file",
-            "launch.before-cgroup",
-            "launch.before-fork",
-            "report.before-send",
-        ]
-    ),
-)
-def test_a_launcher_that_dies_at_a_launch_has_run_the_job_once(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
-) -> None:
-    asked = shell("echo ran >> runs; exit 7", cwd=work)
-    arm(launcher, failpoint)
-    controller.launch(asked)
-    again = crashed(launcher)
-    reports = again.list()
-    if not {"up", "ended"} & set(kinds(reports)):
-        again.launch(asked)
-    until("an end", lambda: "ended" in kinds(again.list()))
-    (end, *_) = [report for report in again.list() if report["report"] == "ended"]
-    assert (end["exit_code"], end["signal"]) == (7, None)
-    remove(again)
-    assert again.list() == NOTHING_KNOWN
-    assert (work / "runs").read_text() == "ran\n"
-
-
-@pytest.mark.parametrize("failpoint", ["signal.before-signal", "signal.after-signal"])
-def test_a_launcher_that_dies_at_a_signal_has_lost_nothing(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
-) -> None:
-    controller.launch(shell("trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done", cwd=work))
-    controller.take("up")
-    written(work / "out")
-    arm(launcher, failpoint)
-    controller.ask("terminate")
-    again = crashed(launcher)
-    again.ask("terminate")
-    until("an end", lambda: "ended" in kinds(again.list()))
-    (end, *_) = [report for report in again.list() if report["report"] == "ended"]
-    assert (end["exit_code"], end["signal"]) == (9, None)
-
-
-def test_a_launcher_that_dies_before_it_has_reported_a_freezing_reports_it_when_asked_again(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    pids = beating(controller, work)
-    arm(launcher, "freeze.before-report")
-    controller.ask("freeze")
-    again = crashed(launcher)
-    stands_still(work, pids)
-    again.ask("freeze")
-    again.take("frozen", id=1, attempt=1)
-    again.ask("thaw")
-    goes_on(work)
-
-
-@pytest.mark.parametrize(
-    "failpoint",
-    seeds(
-        ["remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"]
-    ),
-)
-def test_a_launcher_that_dies_at_a_removal_finishes_it_when_it_is_asked_again(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
-) -> None:
-    controller.launch(shell("sleep 60 & echo $! > pid; wait", cwd=work))
-    controller.take("up")
-    left = pid_in(work / "pid")
-    arm(launcher, failpoint)
-    controller.ask("remove")
-    again = crashed(launcher)
-    again.ask("remove")
-    until("a removal", lambda: again.list() == NOTHING_KNOWN)
-    assert not lives(left)
-    assert os.listdir(launcher.files.path) == []
-
-
-@pytest.mark.parametrize("failpoint", ["end.before-rmdir", "end.after-rmdir"])
-def test_a_launcher_that_dies_while_it_tidies_up_after_an_end_reports_it_again(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
-) -> None:
-    """The cgroup goes before the end is reported; the attempt stays known until it is removed."""
-    arm(launcher, failpoint)
-    controller.launch(shell("exit 7", cwd=work))
-    again = crashed(launcher)
-    assert [each["exit_code"] for each in again.list() if each["report"] == "ended"] == [7]
-    again.ask("remove")
-    until("a removal", lambda: again.list() == NOTHING_KNOWN)
-    assert os.listdir(launcher.files.path) == []
-
-
-@pytest.mark.parametrize("failpoint", ["runner.before-child", "runner.before-running-record"])
-def test_a_runner_that_dies_before_the_start_is_as_good_as_none(
-    launcher: LauncherProcess, controller: Controller, work: Path, failpoint: str
-) -> None:
-    """The job can be launched again, and has not run before."""
-    asked = shell("echo ran >> runs; exit 7", cwd=work)
-    arm(launcher, failpoint)
-    controller.launch(asked)
-    controller.take("missing", id=1, attempt=1)
-    controller.launch(asked)
-    controller.take("up")
-    assert ended(controller) == (7, None)
-    assert (work / "runs").read_text() == "ran\n"
-
-
-@pytest.mark.parametrize(
-    ("failpoint", "runs"),
-    [
-        ("runner.after-running-record", {""}),
-        ("runner.after-exec", {"", "ran\n"}),
-        ("runner.before-end-record", {"ran\n"}),
-    ],
-)
-def test_a_runner_that_dies_after_the_start_leaves_an_unknown_end(
-    launcher: LauncherProcess,
-    controller: Controller,
-    work: Path,
-    failpoint: str,
-    runs: set[str],
-) -> None:
-    """At most once: what may have run is not run again. `runs`: what it may have left."""
-    asked = shell("echo ran >> runs", cwd=work)
-    arm(launcher, failpoint)
-    controller.launch(asked)
-    controller.take("up")
-    assert unknown(controller.take("ended"))
-    controller.launch(asked)
-    controller.ask("remove")
-    reports = [controller.take("ended"), controller.take("removed")]
-    assert unknown(reports[0])
-    there = work / "runs"
-    assert (there.read_text() if there.exists() else "") in runs
-
-
-def test_a_runner_that_dies_after_its_last_record_has_said_all(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    arm(launcher, "runner.after-end-record")
-    controller.launch(shell("exit 7", cwd=work))
-    controller.take("up")
-    assert ended(controller) == (7, None)
-
+# -- what is told of an attempt -------------------------------------------------------------
 
 CREATED: Record = {"uid": 1, "boot_id": "b", "cgroup": "drfd/job-1-1", "at_s": 5.0, "mono_s": 6.0}
 RUNNER: Record = {"pid": 10, "start_ticks": 99}

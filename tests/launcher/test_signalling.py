@@ -1,4 +1,5 @@
-"""Signals are sent once each; while they cannot be written down, later, and nothing else stops."""
+"""Signals are sent once each, freezing and endings are tried again less and less often, and nothing
+is lent below the floor. Time is the test's."""
 
 from __future__ import annotations
 
@@ -9,18 +10,155 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drfd.core.model.job import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.signalling import Signalling
+from drfd.launcher.attempt_files import Attempt, Record
+from drfd.launcher.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
+from drfd.launcher.protocol import (
+    PIN,
+    QUOTA,
+    SHARE,
+    WEIGHT,
+    AttemptLimits,
+    Ceilings,
+    DiskLimit,
+    LendOrder,
+)
+from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
+from launcher.rig import LauncherProcess, order
+
+# -- a cgroup may need several tries until it is gone -------------------------------------
+
 
 A, B = (1, 1), (2, 1)
+
+
+@dataclass
+class Clock:
+    """In place of the module `time`; it has nothing but the monotonic clock."""
+
+    now: float = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def endings(clock: Clock) -> Endings:
+    return Endings()
+
+
+def due(endings: Endings) -> list[tuple[int, int]]:
+    return [key for key, _ in endings.due()]
+
+
+def ending_of(endings: Endings, key: tuple[int, int]) -> Ending:
+    (found,) = (ending for other, ending in endings.due() if other == key)
+    return found
+
+
+def test_an_ending_is_due_at_once_and_forgotten_once_it_is_finished(
+    endings: Endings, clock: Clock
+) -> None:
+    assert (endings.pause_s(), due(endings), A in endings) == (None, [], False)
+    endings.add(A, remove=True)
+    assert (endings.pause_s(), due(endings), A in endings) == (0.0, [A], True)
+    clock.now += 60
+    assert endings.pause_s() == 0.0, "a moment that is past is no negative pause"
+    endings.finish(A)
+    assert A not in endings
+    endings.add(A, remove=False)
+    ending = ending_of(endings, A)
+    assert (ending.remove, ending.since_mono_s) == (False, clock.now)
+
+
+def test_a_removal_outweighs_a_killing_whichever_came_first(endings: Endings) -> None:
+    endings.add(A, remove=False)
+    endings.add(A, remove=True)
+    endings.add(B, remove=True)
+    endings.add(B, remove=False)
+    assert [ending.remove for _, ending in endings.due()] == [True, True]
+
+
+def test_an_order_to_launch_again_is_kept(endings: Endings) -> None:
+    again = order(cwd=Path("/"))
+    endings.add(A, remove=True, relaunch=again)
+    endings.add(A, remove=True)
+    assert ending_of(endings, A).relaunch == again
+
+
+def test_each_failed_try_doubles_the_pause_up_to_a_second(endings: Endings, clock: Clock) -> None:
+    endings.add(A, remove=True)
+    pauses = []
+    for _ in range(12):
+        endings.put_off(ending_of(endings, A))
+        pause = endings.pause_s()
+        assert pause is not None
+        assert due(endings) == []
+        pauses.append(pause)
+        clock.now += pause + 1e-6
+    assert pauses[:9] == pytest.approx([0.002 * 2**i for i in range(9)])
+    assert pauses[9:] == pytest.approx([1.0] * 3)
+
+
+def test_asked_again_or_hurried_by_news_it_is_tried_at_once_and_no_other(endings: Endings) -> None:
+    for key in (A, B):
+        endings.add(key, remove=True)
+        endings.put_off(ending_of(endings, key))
+    assert due(endings) == []
+    endings.hurry(A)
+    endings.hurry((3, 1))
+    assert (due(endings), (3, 1) in endings) == ([A], False)
+    endings.add(B, remove=True)
+    assert due(endings) == [A, B]
+
+
+def test_the_pause_is_that_of_the_first_one_due(endings: Endings, clock: Clock) -> None:
+    endings.add(A, remove=True)
+    endings.put_off(ending_of(endings, A))
+    first = endings.pause_s()
+    endings.add(B, remove=True)
+    assert endings.pause_s() == 0.0
+    endings.finish(B)
+    assert endings.pause_s() == first
+
+
+def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings: Endings, clock: Clock) -> None:
+    endings.add(A, remove=True)
+    (ending,) = (ending for _, ending in endings.due())
+    told = []
+    for _ in range(40):
+        told.append((round(clock.now), endings.put_off(ending)))
+        clock.now += 0.5
+    assert [at for at, is_stuck in told if is_stuck] == [110]
+
+
+def test_all_that_are_due_can_be_finished_while_they_are_walked(endings: Endings) -> None:
+    for key in (A, B):
+        endings.add(key, remove=True)
+    for key, _ in endings.due():
+        endings.finish(key)
+    assert endings.pause_s() is None
+
+
+# -- signals; while they cannot be written down, later ------------------------------------
 
 
 @pytest.fixture
@@ -60,13 +198,13 @@ def test_what_is_told_again_is_not_sent_again(
 
 
 def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
-    signals: Signalling, sent: list[tuple[attempt_files.Key, str]], monkeypatch: pytest.MonkeyPatch
+    signals: Signalling,
+    sent: list[tuple[attempt_files.Key, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
 ) -> None:
     """Each was sent before the next order was read: a user's thousands of signals kept the launches
     of all others waiting, for as long as they came."""
-    clock = SimpleNamespace(now=100.0)
-    clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(module, "time", clock)
     signal_slowly = signals.confinement.signal
 
     def slow(key: attempt_files.Key, attempt: attempt_files.Attempt | None, number: int) -> None:
@@ -100,11 +238,11 @@ def test_what_was_asked_for_before_the_end_is_sent_before_it(
 
 
 def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
-    signals: Signalling, sent: list[tuple[attempt_files.Key, str]], monkeypatch: pytest.MonkeyPatch
+    signals: Signalling,
+    sent: list[tuple[attempt_files.Key, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
 ) -> None:
-    clock = SimpleNamespace(now=100.0)
-    clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(module, "time", clock)
     note = attempt_files.note_signals
 
     def full(dir_fd: int, key: attempt_files.Key, count: int) -> None:
@@ -180,3 +318,178 @@ def test_on_a_disk_that_is_really_full_it_waits_too(tmp_path: Path) -> None:
     if "mount" in done.stderr:
         pytest.skip(f"no disk can be mounted here: {done.stderr}")
     assert done.stdout.splitlines() == ["No space left on device", "[]", "[10] None"], done.stderr
+
+
+# -- what is slow to freeze ---------------------------------------------------------------
+
+
+def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
+    directory: int, clock: Clock
+) -> None:
+    still: set[Any] = set()
+    told: list[Any] = []
+    place: Any = SimpleNamespace(freeze=lambda key, attempt: key in still)
+    freezing = Freezing(
+        place, directory, lambda report, key: told.append((report, key)), lambda key: False
+    )
+    assert freezing.pause_s() is None
+    freezing.freeze(A)
+    pauses = []
+    for _ in range(8):
+        pause_s = freezing.pause_s()
+        assert pause_s is not None
+        pauses.append(round(pause_s, 6))
+        clock.now += pause_s / 2
+        freezing.run_due()
+        assert freezing.pause_s() == pytest.approx(pause_s / 2), "not before it is due"
+        clock.now += pause_s
+        freezing.run_due()
+    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
+    freezing.freeze(B)
+    freezing.discard(B)
+    still.update((A, B))
+    clock.now += 1.0
+    freezing.run_due()
+    assert told == [("frozen", A)]
+    assert freezing.pause_s() is None
+
+
+def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
+    told: list[Any] = []
+    place: Any = SimpleNamespace(freeze=lambda key, attempt: False)
+    freezing = Freezing(
+        place, directory, lambda report, key: told.append((report, key)), lambda key: key == A
+    )
+    freezing.freeze(A)
+    freezing.freeze((3, 1))
+    assert told == [("missing", (3, 1))]
+    assert freezing.pause_s() is None
+
+
+# -- what a launcher lends, whatever it is ordered to -------------------------------------
+
+
+_rates = st.integers(0, 50)
+_disks = st.lists(
+    st.builds(
+        DiskLimit, device=st.sampled_from(["8:0", "8:16", "9:0"]), read_bps=_rates, write_bps=_rates
+    ),
+    max_size=3,
+    unique_by=lambda disk: disk.device,
+).map(tuple)
+_ceilings = st.builds(Ceilings, cores_milli=st.integers(0, 8000), disks=_disks)
+BOUNDS = Bounds(
+    Ceilings(cores_milli=500, disks=(DiskLimit(device="8:0", read_bps=10, write_bps=0),)),
+    Ceilings(cores_milli=2000, disks=(DiskLimit(device="8:0", read_bps=50, write_bps=0),)),
+)
+
+
+@given(floor=_ceilings, most=_ceilings, cores_milli=st.integers(0, 10_000), disks=_disks)
+def test_nothing_is_set_below_the_floor_or_above_the_most(
+    floor: Ceilings, most: Ceilings, cores_milli: int, disks: tuple[DiskLimit, ...]
+) -> None:
+    """Also where the most is below the floor: then it is the floor."""
+    asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks)
+    cores, rates = Bounds(floor, most).clamp(asked)
+    top = max(floor.cores_milli, most.cores_milli)
+    if most.cores_milli == 0:
+        assert cores is None
+    else:
+        assert cores is not None and floor.cores_milli <= cores <= top
+        assert cores == cores_milli or cores in (floor.cores_milli, top)
+    named = {disk.device for disk in disks}
+    assert [disk.device for disk in rates] == [
+        disk.device for disk in floor.disks if disk.device in named
+    ]
+    floors = {disk.device: disk for disk in floor.disks}
+    tops = floors | {disk.device: disk for disk in most.disks}
+    for disk in rates:
+        for least, rate, highest in (
+            (floors[disk.device].read_bps, disk.read_bps, tops[disk.device].read_bps),
+            (floors[disk.device].write_bps, disk.write_bps, tops[disk.device].write_bps),
+        ):
+            # What has no limit never gets one.
+            assert (rate == 0) if least == 0 else (least <= rate <= max(least, highest))
+
+
+def test_an_order_may_move_the_upper_ends_and_never_the_lower_ones() -> None:
+    """The owner may declare others while the job runs."""
+
+    def clamped(cores_milli: int, read_bps: int, most: Ceilings | None) -> tuple[int | None, int]:
+        disks = (DiskLimit(device="8:0", read_bps=read_bps, write_bps=9),)
+        asked = LendOrder(id=1, attempt=1, cores_milli=cores_milli, disks=disks, most=most)
+        cores, (rates,) = BOUNDS.clamp(asked)
+        assert rates.write_bps == 0
+        return cores, rates.read_bps
+
+    wider = Ceilings(cores_milli=5000, disks=(replace(BOUNDS.most.disks[0], read_bps=90),))
+    assert clamped(9000, 99, None) == (2000, 50)
+    assert clamped(9000, 99, wider) == (5000, 90)
+    assert clamped(9000, 99, Ceilings(cores_milli=100)) == (500, 10)
+    assert clamped(0, 0, wider) == (500, 10)
+
+
+def test_the_bounds_are_in_the_order_and_in_the_attempt_file(tmp_path: Path) -> None:
+    limits = AttemptLimits(
+        cores_milli=500, memory_bytes=1, pids=1, cores_by=SHARE, disks=BOUNDS.floor.disks
+    )
+    asked = order(cwd=tmp_path, limits=limits, most=BOUNDS.most).order
+    assert bounds_of(asked) == BOUNDS
+    assert bounds_of(replace(asked, most=None)) == Bounds(BOUNDS.floor, BOUNDS.floor)
+    for mode in (QUOTA, WEIGHT, PIN):
+        other = replace(limits, cores_by=mode)
+        only_disks = replace(BOUNDS, most=replace(BOUNDS.most, cores_milli=0))
+        assert bounds_of(replace(asked, limits=other)) == only_disks
+        assert bounds_of(replace(asked, limits=replace(other, disks=()))) is None
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.close(attempt_files.create(directory, (1, 1), {"uid": 0, LENDS: record_of(BOUNDS)}))
+        kept = attempt_files.read(directory, (1, 1))
+    finally:
+        os.close(directory)
+    assert kept is not None and read_bounds(kept) == BOUNDS
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {LENDS: None},
+        {LENDS: []},
+        {LENDS: {"floor": record_of(BOUNDS)["floor"]}},
+        {LENDS: {**record_of(BOUNDS), "most": {"cores_milli": "all", "disks": []}}},
+    ],
+    ids=repr,
+)
+def test_who_has_no_bounds_that_can_be_read_is_lent_nothing(record: Record) -> None:
+    assert read_bounds(Attempt(record)) is None
+
+
+@pytest.mark.slow
+def test_an_order_about_an_attempt_that_cannot_be_lent_to_is_logged_once_and_not_answered(
+    launcher: LauncherProcess,
+) -> None:
+    controller = launcher.connect()
+    for key in ((7, 1), (7, 1), (8, 1), (7, 1)):
+        controller.send({"cmd": "lend", "id": key[0], "attempt": key[1], "cores_milli": 1})
+    assert [report["report"] for report in controller.list()] == ["listed"]
+    said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
+    assert ["job=7" in line for line in said] == [True, False]
+
+
+@pytest.mark.slow
+def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(
+    launcher: LauncherProcess, work: Path
+) -> None:
+    controller = launcher.connect()
+    limits = AttemptLimits(cores_milli=500, memory_bytes=64 << 20, pids=1000, cores_by=SHARE)
+    most = Ceilings(cores_milli=2000)
+    controller.launch(order("sleep", "1000", cwd=work, limits=limits, most=most))
+    controller.take("up", id=1, attempt=1)
+    for _ in range(3):
+        controller.send({"cmd": "lend", "id": 1, "attempt": 1, "cores_milli": 1000})
+    up, listed = controller.list()
+    assert (up["report"], up["lends"]) == ("up", {"cores_milli": 2000, "disks": []})
+    assert listed["report"] == "listed"
+    said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
+    assert len(said) == 1 and "nothing can be lent" in said[0]

@@ -514,7 +514,6 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")
 
 #: Nobody's account, in nobody's range of subordinate uids.
 MINE, OTHERS = 64_321, 64_322
-SEIZE = 0x4206
 #: Becomes the uid of its first argument and traces the process of its second.
 TRACE = """
 import ctypes, os, sys, time
