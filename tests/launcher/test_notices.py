@@ -42,6 +42,8 @@ from launcher.rig import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def controller(launcher: LauncherProcess) -> Controller:
@@ -61,7 +63,6 @@ def run(controller: Controller, work: Path) -> None:
     controller.take("ended")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "notice"),
     [
@@ -78,7 +79,6 @@ def test_it_is_said_what_became_of_it(
     assert (work / "told").read_text() == "x\n"
 
 
-@pytest.mark.slow
 def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(
     controller: Controller, work: Path
 ) -> None:
@@ -88,7 +88,6 @@ def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(
     assert notify(controller, shell("", cwd=work, argv=("nosuchcommand",))) == absent
 
 
-@pytest.mark.slow
 def test_it_has_the_variables_and_the_directory_and_no_streams(
     controller: Controller, work: Path
 ) -> None:
@@ -101,7 +100,6 @@ def test_it_has_the_variables_and_the_directory_and_no_streams(
     assert (work / "out").read_text() == "", "the job's output is not the command's"
 
 
-@pytest.mark.slow
 def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
     controller: Controller, work: Path, tmp_path: Path
 ) -> None:
@@ -111,7 +109,6 @@ def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
     assert (tmp_path / "told").read_text() == "/\n"
 
 
-@pytest.mark.slow
 def test_asked_again_it_runs_no_second_time(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -128,7 +125,6 @@ def test_asked_again_it_runs_no_second_time(
     assert (work / "told").read_text() == "x\n"
 
 
-@pytest.mark.slow
 def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -> None:
     """The controller may be told what to order: it cannot have anything run as root this way."""
     run(controller, work)
@@ -137,7 +133,6 @@ def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -
     assert not (work / "told").exists()
 
 
-@pytest.mark.slow
 def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> None:
     run(controller, work)
     os.mkfifo(work / "go")
@@ -149,7 +144,6 @@ def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> 
     assert controller.take("removed", id=1)["notice"] == "told"
 
 
-@pytest.mark.slow
 def test_a_notice_that_waits_for_its_command_sleeps(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -172,7 +166,6 @@ def test_a_notice_that_waits_for_its_command_sleeps(
     assert controller.take("removed", id=1)["notice"] == "told"
 
 
-@pytest.mark.slow
 def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: Path) -> None:
     launcher = make_launcher()
     launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 3.0")
@@ -183,7 +176,6 @@ def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: P
     assert state_of(pid_in(work / "pid")) is None
 
 
-@pytest.mark.slow
 def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
     make_launcher: MakeLauncher, work: Path
 ) -> None:
@@ -216,7 +208,6 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(
         process.signal_all([pid], signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of one user took all the places, for half a minute each: the others' jobs that wanted
     to tell of their ends were not over meanwhile."""
@@ -251,7 +242,6 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
     assert desk.is_full((9, 1))
 
 
-@pytest.mark.slow
 def test_while_devices_cannot_be_hidden_from_it_no_command_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,7 +280,6 @@ def notify_never(controller: Controller, order: Asked) -> str:
     return str(controller.take("told", id=order.id, attempt=UNSTARTED)["notice"])
 
 
-@pytest.mark.slow
 def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -307,7 +296,6 @@ def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
     assert again.list()[-1]["known"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: all orders are the user's own")
 @pytest.mark.parametrize(
     ("options", "uid", "why"),
@@ -343,7 +331,6 @@ def answer(controller: Controller, job: Asked, number: int = 1) -> object:
     return controller.take("exec", id=job.id, attempt=job.attempt, number=number)["text"]
 
 
-@pytest.mark.slow
 def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> None:
     job = order("true", cwd=work)
     assert answer(controller, job) == "the job does not run any more"
@@ -353,7 +340,6 @@ def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> 
     assert answer(controller, job, 2) == "the job does not run any more"
 
 
-@pytest.mark.slow
 def test_without_cgroups_there_is_none_and_the_job_goes_on(
     controller: Controller, work: Path
 ) -> None:
@@ -368,7 +354,6 @@ def test_without_cgroups_there_is_none_and_the_job_goes_on(
     assert not (work / "seen").exists()
 
 
-@pytest.mark.slow
 def test_what_is_no_order_ends_the_connection(controller: Controller, work: Path) -> None:
     job = order("true", cwd=work)
     message = exec_message(job.order, Inside(number=1, command=COMMAND))
@@ -377,7 +362,6 @@ def test_what_is_no_order_ends_the_connection(controller: Controller, work: Path
     assert controller.is_dropped()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["pidfd_open", "register"])
 @alone
 def test_a_command_whose_end_could_not_be_noticed_is_killed(

@@ -1,4 +1,5 @@
-"""What of a running Slurm's configuration will do for drfd, and how the rest is named."""
+"""What of a running Slurm's configuration will do for drfd, its nodes among it, and how the rest is
+named; and drfd slurm-conf, which prints files that can be stored as they are, and compares."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from drfd.slurm.files import event_script
+from drfd.common import paths
+from drfd.daemon.main import main
+from drfd.slurm import running
+from drfd.slurm.files import NAMES, Layout, event_script, files
+from drfd.slurm.nodes import (
+    GivenOut,
+    NodeShown,
+    all_node_differences,
+    node_differences,
+    read_gres,
+    read_nodes,
+)
 from drfd.slurm.settings import Difference, differences, read_config, user_difference
 
 EVENT, GATE = "#!/bin/sh\nsend a datagram\n", "-- the gate\n"
@@ -122,6 +134,7 @@ def test_more_than_is_needed_will_do(name: str, value: str) -> None:
         ("ConstrainCores", "no"),
         ("ConstrainRAMSpace", "no"),
         ("ConstrainDevices", "no"),
+        ("ConstrainCores", None),
         ("SchedulerParameters", "(null)"),
         ("SchedulerParameters", "batch_sched_delay=0"),
         ("SchedulerParameters", "sched_interval=5"),
@@ -131,23 +144,17 @@ def test_more_than_is_needed_will_do(name: str, value: str) -> None:
         ("SchedulerParameters", "defer,batch_sched_delay=0,sched_interval=5"),
     ],
 )
-def test_each_setting_that_will_not_do_is_named_with_its_value(name: str, value: str) -> None:
+def test_each_setting_that_will_not_do_is_named_with_its_value(
+    name: str, value: str | None
+) -> None:
     [difference] = found(**{name: value})
-    assert (difference.name, difference.found) == (name, value)
-    assert difference.needed
-    assert difference.why
+    is_ = value or "not shown"
+    assert str(difference) == f"{name} is {is_}, needed: {difference.needed} ({difference.why})"
 
 
 def test_without_an_epilog_any_program_will_do() -> None:
     [difference] = found(Epilog="(null)")
     assert difference[:3] == ("Epilog", "not set", "any program")
-
-
-def test_a_difference_is_one_line() -> None:
-    assert [str(each) for each in found(MinJobAge="300 sec")] == [
-        "MinJobAge is 300 sec, needed: at least 3600 (the end of a job must be there when drfd "
-        "asks for it)"
-    ]
 
 
 @pytest.mark.parametrize("value", ["0", "1", None])
@@ -158,12 +165,6 @@ def test_what_drfd_works_without_is_advised(value: str | None) -> None:
         f"ReturnToService is {value or 'not shown'}, advised: 2 (otherwise a node that was down "
         "stays so until an administrator resumes it, though its slurmd is back)"
     )
-
-
-def test_a_setting_that_this_version_does_not_show_differs() -> None:
-    assert [(each.name, each.found) for each in found(ConstrainCores=None)] == [
-        ("ConstrainCores", "not shown")
-    ]
 
 
 def test_numbered_settings_of_newer_versions_are_read() -> None:
@@ -230,3 +231,325 @@ def test_scripts_that_are_not_set_not_there_or_others_differ() -> None:
             "a file with what drfd slurm-conf job_submit.lua prints",
         ),
     ]
+
+
+# -- what Slurm's nodes have, and what of drfd's tables they lack -------------------------
+
+
+#: As Slurm 22.05 prints it, but for fields that do not matter, and the resources.
+NODES_SHOWN = """\
+NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=4 CPUTot=4 CPULoad=1.12 \
+AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:a100:2(S:0-1),nic:1 NodeAddr=127.0.0.1 \
+NodeHostName=vm Port=33571 Version=22.05.8 OS=Linux 6.18.44 #1 SMP PREEMPT_DYNAMIC @0  \
+RealMemory=2000 AllocMem=0 FreeMem=16870 Sockets=4 Boards=1 State=IDLE+DRAIN ThreadsPerCore=1 \
+Partitions=drfd,big  \
+CfgTRES=cpu=4,mem=2000M,billing=4 AllocTRES= Reason=too hot CPUTot=99 Gres=gpu:9 [root@now]
+NodeName=n2 CoresPerSocket=8 CPUEfctv=14 CPUTot=16 CoreSpecCount=1 Gres=(null) RealMemory=64000 \
+MemSpecLimit=2000 Sockets=1 ThreadsPerCore=2 State=IDLE \
+Partitions=big
+a line of something else
+"""
+
+LEAST = GivenOut(name="n1", cores=4, memory_bytes=2000 << 20, gres=(("gpu", 2),))
+
+
+def test_nodes_are_read_with_what_slurm_keeps_for_itself_left_out() -> None:
+    assert read_nodes(NODES_SHOWN) == {
+        "n1": NodeShown(
+            cpus=4,
+            memory_bytes=2000 << 20,
+            gres={"gpu": 2, "nic": 1},
+            partitions=frozenset({"drfd", "big"}),
+        ),
+        "n2": NodeShown(
+            cpus=14, memory_bytes=62000 << 20, threads=2, gres={}, partitions=frozenset({"big"})
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:2", {"gpu": 2}),
+        ("gpu", {"gpu": 1}),
+        ("gpu:a100:2(S:0,2),gpu:v100:1", {"gpu": 3}),
+        ("gpu:a100:2(IDX:0-1),nic:no_consume:4", {"gpu": 2, "nic": 4}),
+        ("bandwidth:2K,gpu:a100", {"bandwidth": 2048, "gpu": 1}),
+        ("", {}),
+        ("(null)", {}),
+    ],
+)
+def test_each_way_to_write_a_resource_is_read(text: str, found: dict[str, int]) -> None:
+    assert read_gres(text) == found
+
+
+def test_a_node_with_what_is_given_out_or_more_does_not_differ() -> None:
+    nodes = read_nodes(NODES_SHOWN)
+    small = GivenOut(name="n2", cores=1, memory_bytes=1 << 30)
+    assert list(all_node_differences([LEAST, small], nodes, "gpu,nic")) == []
+    # Of resources that are not known, nothing is said.
+    assert list(node_differences(LEAST, NodeShown(cpus=4, memory_bytes=2000 << 20))) == []
+
+
+def test_all_that_a_node_has_less_is_named_with_the_cure() -> None:
+    much = GivenOut(
+        name="n1", cores=8, memory_bytes=4000 << 20, gres=(("gpu", 3), ("fpga", 1), ("nic", 1))
+    )
+    shown = read_nodes(NODES_SHOWN)["n1"]
+    assert list(map(str, node_differences(much, shown))) == [
+        "CPUs of node n1 is 4, needed: at least 8 (drfd gives out more than there is: lower cores "
+        "in [nodes.n1], or mend slurm.conf)",
+        "RealMemory of node n1 is 2000M, needed: at least 4000M (drfd gives out more than there "
+        "is: lower memory in [nodes.n1], or mend slurm.conf)",
+        "Gres gpu of node n1 is 2, needed: at least 3 (drfd gives out more than there is: lower "
+        "gres.gpu in [nodes.n1], or mend Gres in slurm.conf, with gres.conf on the node)",
+        "Gres fpga of node n1 is 0, needed: at least 1 (drfd gives out more than there is: lower "
+        "gres.fpga in [nodes.n1], or mend Gres in slurm.conf, with gres.conf on the node)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "partition", "found"),
+    [
+        ({"drfd", "big"}, "drfd", None),
+        ({"big"}, None, None),
+        ({"big", "a"}, "drfd", ("a,big", "with drfd")),
+        (set(), "drfd", ("not set", "with drfd")),
+        (set(), None, ("not set", "any")),
+        (None, "drfd", None),
+    ],
+)
+def test_a_node_is_in_the_partition_of_the_table(
+    partitions: set[str] | None, partition: str | None, found: tuple[str, str] | None
+) -> None:
+    shown = None if partitions is None else frozenset(partitions)
+    differences = node_differences(
+        GivenOut(name="n1", cores=1, memory_bytes=1, partition=partition),
+        NodeShown(cpus=1, memory_bytes=1, partitions=shown),
+    )
+    named = None if found is None else ("Partitions of node n1", *found)
+    assert [each[:3] for each in differences] == ([] if named is None else [named])
+
+
+def test_a_node_that_slurm_does_not_know_is_named() -> None:
+    [difference] = all_node_differences([LEAST], {}, "gpu")
+    assert str(difference) == (
+        "node n1 is not known to Slurm, needed: a line NodeName=n1 in slurm.conf (nothing starts "
+        "there: add it, or remove [nodes.n1])"
+    )
+
+
+@pytest.mark.parametrize(("types", "found"), [("(null)", "not set"), ("nic,mps", "nic,mps")])
+def test_a_resource_that_slurm_does_not_know_is_named_once(types: str, found: str) -> None:
+    twin = GivenOut(name="n2", cores=1, memory_bytes=1 << 30, gres=(("gpu", 2),))
+    two = NodeShown(cpus=4, memory_bytes=4 << 30, gres={"gpu": 2})
+    [difference] = all_node_differences([LEAST, twin], {"n1": two, "n2": two}, types)
+    assert str(difference) == (
+        f"GresTypes is {found}, needed: with gpu ([nodes.n1] and [nodes.n2] have gpu, and Slurm "
+        "refuses jobs with a Gres that it does not know)"
+    )
+
+
+def test_threads_that_one_job_gets_together_matter_if_all_of_them_are_given_out() -> None:
+    shown = NodeShown(cpus=4, memory_bytes=4000 << 20, threads=2)
+    [difference] = node_differences(LEAST, shown)
+    assert str(difference) == (
+        "ThreadsPerCore of node n1 is 2, needed: CPUs=4 without sockets, cores and threads in "
+        "slurm.conf, or cores = 2 in [nodes.n1] (Slurm gives all threads of a core to one job, so "
+        "that jobs wait in Slurm)"
+    )
+    half = GivenOut(name="n1", cores=2, memory_bytes=1 << 30)
+    assert list(node_differences(half, shown)) == []
+
+
+# -- drfd slurm-conf ----------------------------------------------------------------------
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(*words: str) -> int:
+    try:
+        main(["slurm-conf", *words])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program of this name, alone in PATH but for the shell's."""
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    return program
+
+
+def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) -> None:
+    texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
+    assert tuple(texts) == NAMES
+    where = ["--dir", str(tmp_path), "--socket", str(tmp_path / "socket")]
+    where += ["--starts", str(tmp_path / "starts")]
+    for name, text in texts.items():
+        assert run(name, *where) == 0
+        assert capsys.readouterr() == (text, "")
+    assert run(*where) == 0
+    everything = capsys.readouterr().out
+    # The lines for slurm.conf are no whole one, which has the site's own, too.
+    more = tmp_path / "drfd.conf"
+    assert f'### {more}, for the line "Include {more}" in slurm.conf\n' in everything
+    assert all(f"### {tmp_path / name}" in everything for name in NAMES[1:])
+    assert all(text in everything for text in texts.values())
+
+
+def test_the_lines_name_the_script_in_the_directory(capsys: Captured) -> None:
+    assert run("slurm.conf", "--dir", "/opt/slurm/etc") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "PrologSlurmctld=/opt/slurm/etc/drfd-event" in lines
+    assert "JobCompLoc=/opt/slurm/etc/drfd-event" in lines
+
+
+def test_a_file_and_a_comparison_are_not_asked_for_at_once(capsys: Captured) -> None:
+    assert run("slurm.conf", "--check") == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_each_difference_is_a_line_and_the_exit_code_is_1(scontrol: Path, capsys: Captured) -> None:
+    """Variables of the caller that change what Slurm prints do not reach it."""
+    scontrol.write_text(
+        "#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\necho SchedulerType = sched/backfill\n"
+        'echo "MinJobAge = $SLURM_TIME_FORMAT"\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_TIME_FORMAT", "anything")
+        assert run("--check") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "SchedulerType is sched/backfill, needed: sched/builtin (drfd decides which job is next)"
+    )
+    assert any(line.startswith("MinJobAge is not shown, ") for line in lines)
+
+
+@pytest.mark.parametrize("shown", ["Prolog[0] = {0}/site\nProlog[1] = {0}/own", "Prolog = {0}/*"])
+def test_a_script_of_the_sites_beside_that_of_drfds_is_no_difference(
+    tmp_path: Path, scontrol: Path, capsys: Captured, shown: str
+) -> None:
+    """Slurm runs several, which newer versions show one by one, or all that match a pattern."""
+    place = tmp_path / "scripts"
+    place.mkdir()
+    (place / "site").write_text("#!/bin/sh\n")
+    scontrol.write_text(
+        f"#!/bin/sh\ncat <<end\nSLURM_VERSION = 24.11.5\n{shown.format(place)}\nend\n"
+    )
+    assert run("--check") == 1
+    assert "\nProlog is " in capsys.readouterr().out
+    texts = files(Layout(tmp_path, tmp_path / "socket", tmp_path / "starts"))
+    (place / "own").write_text(texts["drfd-disks"])
+    for script in place.iterdir():
+        script.chmod(0o755)
+    assert run("--check") == 1
+    assert "\nProlog is " not in capsys.readouterr().out
+    (place / "own").chmod(0o644)
+    assert run("--check") == 1
+    assert ", which Slurm cannot execute, " in capsys.readouterr().out
+
+
+NODES = """
+[nodes.head]
+engine = "local"
+[nodes.n1]
+engine = "slurm"
+cores = 4
+memory = "4000M"
+[nodes.n2]
+engine = "slurm"
+cores = 4
+memory = "4000M"
+"""
+
+
+def test_the_nodes_of_the_configuration_are_compared(
+    tmp_path: Path, scontrol: Path, capsys: Captured
+) -> None:
+    """Its slurm.conf is meant, if the caller names none."""
+    config = tmp_path / "drfd.toml"
+    config.write_text(NODES + f'[slurm]\nconfig = "{tmp_path}/other.conf"\nuser = "root"\n')
+    scontrol.write_text(
+        '#!/bin/sh\necho "SLURM_VERSION = $2"\necho "Epilog = /$SLURM_CONF"\n'
+        '[ "$2" = config ] || echo NodeName=n1 CPUTot=2 RealMemory=4000 Partitions=all\n'
+        "echo 'SlurmUser = root(0)'\n"
+        f'[ "$SLURM_CONF" = {tmp_path}/other.conf ] || echo not this one\n'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SLURM_CONF", raising=False)
+        assert run("--check", "--config", str(config)) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.splitlines()[-3:-1] == [
+        "CPUs of node n1 is 2, needed: at least 4 (drfd gives out more than there is: lower cores "
+        "in [nodes.n1], or mend slurm.conf)",
+        "node n2 is not known to Slurm, needed: a line NodeName=n2 in slurm.conf (nothing starts "
+        "there: add it, or remove [nodes.n2])",
+    ]
+    # Without the configuration, none is asked for, which is said.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "SYSTEM_CONFIG", tmp_path / "nosuch")
+        assert run("--check") == 1
+    said = capsys.readouterr()
+    assert "node n1" not in said.out
+    assert said.err == (
+        f"drfd: no nodes are compared: {tmp_path}/nosuch is not there (or give --config)\n"
+    )
+
+
+def test_a_configuration_that_cannot_be_read_is_an_error_if_it_is_named(
+    tmp_path: Path, scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[nodes\n")
+    assert run("--check", "--config", str(broken)) == 78
+    said = capsys.readouterr()
+    assert (said.out, str(broken) in said.err) == ("", True)
+    # As the usual one it leaves the rest of the comparison.
+    monkeypatch.setattr(paths, "SYSTEM_CONFIG", broken)
+    scontrol.write_text("#!/bin/sh\necho 'SLURM_VERSION = 22.05.8'\n")
+    assert run("--check") == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("drfd: the nodes are not compared: ")
+    assert str(broken) in said.err
+    assert said.out.startswith("SchedulerType is not shown, ")
+
+
+def test_another_program_of_this_name_is_not_taken_for_slurms(
+    scontrol: Path, capsys: Captured
+) -> None:
+    assert run("--check") == 1
+    said = capsys.readouterr()
+    assert (said.out, "it shows no SLURM_VERSION" in said.err) == ("", True)
+
+
+def test_without_slurm_there_is_nothing_to_compare(
+    scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol.unlink()
+    monkeypatch.setenv("PATH", str(scontrol.parent))
+    assert run("--check") == 1
+    assert "there is no scontrol on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_slurmctld_that_hangs_is_said_to_be_away(
+    scontrol: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(running, "_ANSWER_S", 0.5)
+    assert run("--check") == 69
+    assert "slurmctld has not answered" in capsys.readouterr().err
+
+
+def test_what_scontrol_complains_of_is_said(scontrol: Path, capsys: Captured) -> None:
+    scontrol.write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: refused' >&2\nexit 1\n")
+    assert run("--check") == 69
+    error = "drfd: slurmctld does not answer: slurm_load_ctl_conf error: refused\n"
+    assert capsys.readouterr() == ("", error)

@@ -29,6 +29,8 @@ from launcher.rig import (
 from starters import COMPILED, WAYS
 from unified_cgroup import empty_cgroup
 
+pytestmark = [pytest.mark.slow, pytest.mark.system]
+
 
 @pytest.fixture
 def cgroup(work: Path) -> Iterator[Path]:
@@ -38,8 +40,6 @@ def cgroup(work: Path) -> Iterator[Path]:
         yield made
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
     driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
 ) -> None:
@@ -57,8 +57,6 @@ def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
     assert driver.reap(runner) == 0
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_a_process_that_is_not_a_job_yet_is_known_by_its_name(
     starter: Path, files: AttemptFiles, work: Path, cgroup: Path, terminal: Terminal
 ) -> None:
@@ -75,8 +73,6 @@ def test_a_process_that_is_not_a_job_yet_is_known_by_its_name(
     driver.close()
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
     driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
 ) -> None:
@@ -89,8 +85,6 @@ def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
     assert not (work / "ran").exists()
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_a_program_that_is_missing_is_reported_from_the_cgroup(
     driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
 ) -> None:
@@ -99,8 +93,6 @@ def test_a_program_that_is_missing_is_reported_from_the_cgroup(
     assert files.over().failed == {"text": text}
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_a_cgroup_that_is_frozen_keeps_no_runner(
     driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
 ) -> None:
@@ -113,8 +105,6 @@ def test_a_cgroup_that_is_frozen_keeps_no_runner(
     assert (cgroup / "cgroup.procs").read_text() == "", "it has been killed"
 
 
-@pytest.mark.system
-@pytest.mark.slow
 def test_a_process_that_is_killed_before_it_can_say_its_id_has_died(
     driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
 ) -> None:
@@ -158,8 +148,6 @@ def _with_tests(commands: str, work: Path) -> str:
     return commands
 
 
-@pytest.mark.system
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("machine", MACHINES)

@@ -258,15 +258,6 @@ def test_a_frozen_job_stands_still_until_it_is_thawed(
     assert controller.take("ended", id=asked.id)["exit_code"] == 0
 
 
-def test_a_job_that_its_user_cancels_has_ended_by_sigterm(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    controller = slurm.connect()
-    asked = job("sleep 1000", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
-    cluster.ask("scancel", f"--name=drfd-{asked.id}")
-    assert controller.take("ended", id=asked.id)["signal"] == 15
 
 
 def test_what_slurm_refuses_is_reported_with_its_words(
@@ -505,20 +496,6 @@ def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
     assert controller.take("ended", id=asked.id)["exit_code"] == 5
 
 
-def test_a_node_that_dies_with_its_job_loses_it(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    controller = slurm.connect()
-    asked = job("sleep 1000", jobs_dir, node="n2")
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
-    cluster.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-    try:
-        end = controller.take("ended", id=asked.id)
-        assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "NODE_FAILED")
-    finally:
-        # Its slurmd lives, and tells so.
-        until("the node's return", cluster.are_idle, cluster.log)
 
 
 def faults(controller: Controller) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Facts about processes; those that are asked about are the test's own children."""
+"""Facts about processes, where those that are asked about are the test's own children; and files of
+the kernel, of which /proc/self has some that anybody may use."""
 
 from __future__ import annotations
 
@@ -7,28 +8,24 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from drfd.launcher.system import process
-from launcher.rig import WAIT_S, Start, lives, parent_of, pid_in, python, state_of, until
+from drfd.launcher.system.files import exchange, get, put
+from launcher.rig import WAIT_S, Start, parent_of, pid_in, python, state_of, until
 
 
 def test_the_start_time_tells_a_process_from_a_later_one_of_its_number(start: Start) -> None:
-    first = start("sleep", "60")
-    here = process.start_ticks(first.pid)
-    assert here is not None
-    assert process.start_ticks(first.pid) == here
-    mine = process.start_ticks(os.getpid())
-    assert mine is not None
-    assert mine <= here
-
-
-def test_a_process_that_is_gone_has_no_start_time(start: Start) -> None:
-    gone = start("true")
+    first, gone = start("sleep", "60"), start("true")
     gone.wait(WAIT_S)
+    mine, here = process.start_ticks(os.getpid()), process.start_ticks(first.pid)
+    assert mine is not None and here is not None
+    assert mine <= here == process.start_ticks(first.pid)
     assert process.start_ticks(gone.pid) is None
+    assert len(process.boot_id()) == 36 and process.boot_id() == process.boot_id()
 
 
 @pytest.mark.parametrize("name", [") R 1 1 (", "a b) S 9 9 9", "((("])
@@ -56,12 +53,6 @@ def test_descendants_are_found_at_any_depth_and_in_any_session(
         assert top.pid not in found
     finally:
         process.signal_all(process.descendants(top.pid), signal.SIGKILL)
-
-
-def test_somebody_elses_processes_are_no_descendants(start: Start) -> None:
-    one, other = start("sleep", "60"), start("sleep", "60")
-    assert process.descendants(one.pid) == []
-    assert other.pid not in process.descendants(one.pid)
 
 
 def test_a_session_has_its_members_and_no_others(start: Start, tmp_path: Path) -> None:
@@ -120,9 +111,6 @@ def test_the_threads_of_a_user_are_counted() -> None:
         release.set()
         for thread in threads:
             thread.join()
-
-
-def test_a_user_without_processes_counts_none() -> None:
     assert process.count_of_user(3_999_999_999) == 0
 
 
@@ -173,28 +161,6 @@ def test_one_that_may_not_be_signalled_does_not_save_the_others(
     assert (out, err) == (b"went on\n", b"")
 
 
-def test_orphans_become_children_of_a_subreaper(start: Start, tmp_path: Path) -> None:
-    code = (
-        "import subprocess; from drfd.linux import syscalls\n"
-        "syscalls.become_subreaper()\n"
-        "subprocess.run(['sh', '-c', '(setsid sleep 60 & echo $! > orphan)'])\n"
-        "sys.stdin.read()\n"
-    )
-    reaper = start(*python(code), cwd=tmp_path, stdin=subprocess.PIPE)
-    orphan = pid_in(tmp_path / "orphan")
-    try:
-        until("an adopted orphan", lambda: parent_of(orphan) == reaper.pid)
-        assert orphan in process.descendants(reaper.pid)
-    finally:
-        os.kill(orphan, signal.SIGKILL)
-    until("the orphan's end", lambda: not lives(orphan))
-
-
-def test_the_boot_has_an_id_that_stays() -> None:
-    assert len(process.boot_id()) == 36
-    assert process.boot_id() == process.boot_id()
-
-
 def test_of_an_environment_only_the_first_part_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,3 +188,33 @@ def test_who_has_the_number_of_one_that_has_left_is_not_signalled() -> None:
         assert member.wait(60) == -signal.SIGKILL
         assert other.poll() is None
         other.kill()
+
+
+# -- files of the kernel, written and read at once ----------------------------------------
+
+
+NAME = "/proc/self/comm"
+
+
+@pytest.fixture(autouse=True)
+def name() -> Iterator[None]:
+    """The name of this process, which tests change, is what it was afterwards."""
+    before = get(NAME)
+    yield
+    put(NAME, before.strip())
+
+
+def test_what_was_written_is_told_as_the_kernel_has_taken_it() -> None:
+    """It keeps fifteen letters of a name."""
+    assert exchange(NAME, "a" * 20) == "a" * 15 + "\n"
+
+
+def test_a_file_that_cannot_be_read_is_written_all_the_same() -> None:
+    assert exchange("/proc/self/clear_refs", "1") is None
+
+
+@pytest.mark.parametrize("write", [exchange, put])
+def test_a_value_that_is_refused_is_an_error_that_names_the_file(write: object) -> None:
+    assert callable(write)
+    with pytest.raises(OSError, match="'/proc/self/oom_score_adj'"):
+        write("/proc/self/oom_score_adj", "5000")

@@ -1,4 +1,6 @@
-"""The script that Slurm runs at the start and the end of a job: one datagram, and no failure."""
+"""The scripts that Slurm runs at the start and the end of a job: one limits disk rates, one sends a
+datagram and notes starts; neither fails. That the kernel keeps jobs to their rates is proved by
+tests/e2e/test_slurm_disks.py."""
 
 from __future__ import annotations
 
@@ -12,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.slurm.files import event_script
-
-pytestmark = pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
+from drfd.slurm.files import disks_script, event_script
 
 STARTED = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_COMMENT": "moon.12.1"}
 ENDED = {"JOBID": "7", "JOBSTATE": "OUT_OF_MEMORY", "EXITCODE": "0:125", "NODES": "n1"}
@@ -28,6 +28,7 @@ def run(place: Path, env: dict[str, str], code: int = 0) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 @pytest.mark.parametrize(
     ("env", "line"),
     [
@@ -51,10 +52,12 @@ def test_a_datagram_says_what_has_happened(
             listener.recv(4096)
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_does_not_fail_where_nobody_listens(tmp_path: Path) -> None:
     run(tmp_path / "nobody", STARTED)
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 @pytest.mark.slow
 def test_it_does_not_wait_long_for_a_listener_that_does_not_read(tmp_path: Path) -> None:
     place = tmp_path / "socket"
@@ -84,6 +87,7 @@ def noted(place: Path) -> dict[str, str]:
     return {link.name: str(link.readlink()) for link in (place.parent / "its starts").iterdir()}
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> None:
     place = tmp_path / "nobody"
     (tmp_path / "its starts").mkdir()
@@ -103,6 +107,7 @@ def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_fails_at_the_start_of_another_under_the_id_of_one_that_has_started(
     tmp_path: Path,
 ) -> None:
@@ -122,6 +127,7 @@ def test_it_fails_at_the_start_of_another_under_the_id_of_one_that_has_started(
     }
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_disk_rates_in_the_comment_are_no_part_of_the_name(tmp_path: Path) -> None:
     place = tmp_path / "nobody"
     (tmp_path / "its starts").mkdir()
@@ -129,6 +135,7 @@ def test_disk_rates_in_the_comment_are_no_part_of_the_name(tmp_path: Path) -> No
     assert noted(place) == {"moon.12.1": "7", "7": "moon.12.1"}
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None:
     place = tmp_path / "nobody"
     (tmp_path / "its starts").mkdir()
@@ -141,6 +148,7 @@ def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None
     assert noted(place)["moon.12.1.ended"] == "FAILED:3:0"
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_an_attempt_may_start_whose_id_was_noted_before_the_script_was_killed(
     tmp_path: Path,
 ) -> None:
@@ -151,6 +159,7 @@ def test_an_attempt_may_start_whose_id_was_noted_before_the_script_was_killed(
     assert noted(place) == {"7": "moon.12.1", "moon.12.1": "7"}
 
 
+@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 @pytest.mark.parametrize(
     "comment", ["../x.1.1", "a/b.1.1", "$(id).1.1", ".1.1", "a..1", "a.1.", ""]
 )
@@ -161,3 +170,101 @@ def test_a_comment_that_names_no_attempt_is_no_path(tmp_path: Path, comment: str
         run(place, {**STARTED, "SLURM_JOB_COMMENT": comment})
     assert noted(place) == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drfd-event", "its starts"]
+
+
+# -- disk rates ---------------------------------------------------------------------------
+
+
+RATED_JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}
+RATED = {**RATED_JOB, "SLURM_JOB_COMMENT": "moon.12.1.5000.0"}
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> Path:
+    """Slurm's cgroup of all jobs, on a node with a disk and a loop device without a file."""
+    for name, number, sectors in (("sda", "8:0", "2048"), ("loop0", "7:0", "0")):
+        device = tmp_path / "block" / name
+        device.mkdir(parents=True)
+        (device / "dev").write_text(f"{number}\n")
+        (device / "size").write_text(f"{sectors}\n")
+    cgroups = tmp_path / "fs" / "cgroup"
+    made = cgroups / "system.slice" / "slurmstepd.scope"
+    made.mkdir(parents=True)
+    (cgroups / "cgroup.controllers").write_text("cpu io memory\n")
+    return made
+
+
+def run_disks(sys: Path, env: dict[str, str]) -> None:
+    """Run the script, which never fails."""
+    script = sys / "drfd-disks"
+    script.write_text(disks_script(sys))
+    done = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("rates", "limits"),
+    [("5000.0", "rbps=5000 wbps=max"), ("0.3000", "rbps=max wbps=3000"), ("1.2", "rbps=1 wbps=2")],
+)
+def test_each_disk_gets_the_rates_of_the_comment(
+    tmp_path: Path, scope: Path, rates: str, limits: str
+) -> None:
+    run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": f"moon.12.1.{rates}"})
+    assert (scope / "job_7" / "io.max").read_text() == f"8:0 {limits}\n"
+    assert (scope / "cgroup.subtree_control").read_text() == "+io\n"
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "",
+        "moon.12.1",
+        "moon.12.1.0.0",
+        "a comment",
+        "moon.12.1.x.3",
+        "moon.12.1.1.2.3",
+        "* . ? . /",
+    ],
+)
+def test_without_rates_there_is_nothing_to_do(tmp_path: Path, scope: Path, comment: str) -> None:
+    run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": comment})
+    run_disks(tmp_path, RATED_JOB)
+    assert [*scope.iterdir()] == []
+
+
+def test_what_another_job_with_this_id_has_left_does_not_hold(tmp_path: Path, scope: Path) -> None:
+    run_disks(tmp_path, RATED)
+    run_disks(tmp_path, {**RATED_JOB, "SLURM_JOB_COMMENT": "moon.13.1"})
+    assert (scope / "job_7" / "io.max").read_text() == "8:0 rbps=max wbps=max\n"
+
+
+def test_the_cgroup_of_this_node_comes_before_one_for_all(tmp_path: Path, scope: Path) -> None:
+    """As Slurm names it where several slurmd may be on one machine."""
+    own = scope.with_name("n1_slurmstepd.scope")
+    own.mkdir()
+    run_disks(tmp_path, RATED)
+    assert ([*scope.iterdir()], (own / "job_7" / "io.max").exists()) == ([], True)
+
+
+def test_at_the_end_an_empty_cgroup_is_removed_and_no_other(tmp_path: Path, scope: Path) -> None:
+    ended = {**RATED, "SLURM_SCRIPT_CONTEXT": "epilog_slurmd"}
+    run_disks(tmp_path, ended)
+    (scope / "job_7").mkdir()
+    (scope / "job_7" / "step_batch").mkdir()
+    run_disks(tmp_path, ended)
+    assert (scope / "job_7").exists()
+    (scope / "job_7" / "step_batch").rmdir()
+    run_disks(tmp_path, ended)
+    assert not (scope / "job_7").exists()
+
+
+def test_it_does_nothing_without_cgroup_v2_or_slurms_cgroup(tmp_path: Path, scope: Path) -> None:
+    cgroups = scope.parents[1]
+    (cgroups / "cgroup.controllers").unlink()
+    run_disks(tmp_path, RATED)
+    assert [*scope.iterdir()] == []
+    (cgroups / "cgroup.controllers").touch()
+    scope.rmdir()
+    run_disks(tmp_path, RATED)
+    run_disks(tmp_path, {})
+    assert [*scope.parent.iterdir()] == []

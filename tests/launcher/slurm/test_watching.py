@@ -1,4 +1,5 @@
-"""What slurmctld is told so that it looks at its queue at once, and which slurmctld is told it."""
+"""What slurmctld and the nodes are asked and told: which jobs that are shown as running are on
+their nodes, which process a daemon is, and that it is to look at its queue at once."""
 
 from __future__ import annotations
 
@@ -6,17 +7,229 @@ import os
 import select
 import selectors
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from drfd.launcher.attempt_files import Key
 from drfd.launcher.slurm.commands import Commands
 from drfd.launcher.slurm.mapping import read_settings
 from drfd.launcher.slurm.nudge import Controller, Nudge, message, read_controller
+from drfd.launcher.slurm.watching.census import Census, Shown
+from drfd.launcher.slurm.watching.daemon_process import running_process
+from launcher.rig import until
 
-SHOWN = """\
+# -- what the nodes are asked, and when ---------------------------------------------------
+
+
+FIRST, SECOND, OTHER = (1, 1), (2, 1), (3, 1)
+SHOWN = {FIRST: Shown(11, "n1"), SECOND: Shown(12, "n1"), OTHER: Shown(13, "n2")}
+
+
+class Rig:
+    """A census with a program `sstat` that knows the steps in a file."""
+
+    def __init__(self, place: Path) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._place = place
+        program = place / "sstat"
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >>{place}/asked\n'
+            f"case $* in *13.batch*) cat {place}/n2 ;; *) cat {place}/n1 ;; esac\n"
+            f"cat {place}/complaint >&2\n"
+        )
+        program.chmod(0o755)
+        (place / "asked").touch()
+        self.say(n1="11.batch\n12.batch\n", n2="13.batch\n")
+        self.absent: list[Key] = []
+        self.commands = Commands(self._selector, programs=place, conf=None, most_s=60)
+        self.census = Census(self.commands, self.absent.append)
+        self.lists = 0
+
+    def say(self, *, n1: str = "", n2: str = "", complaint: str = "") -> None:
+        for name, text in (("n1", n1), ("n2", n2), ("complaint", complaint)):
+            (self._place / name).write_text(text)
+
+    def show(self, shown: dict[Key, Shown] = SHOWN) -> None:
+        self.lists += 1
+        self.census.see_list(self.lists, shown)
+
+    def ask(self) -> list[str]:
+        """Ask the nodes, and return the jobs of each question once all have been answered."""
+        asked = self._place / "asked"
+        asked.write_text("")
+        self.census.ask_nodes(self.lists)
+        while len(self.commands):
+            for chosen, _ in self._selector.select(60):
+                chosen.data()
+        words = "--noheader --parsable2 --format=JobID --jobs="
+        lines = asked.read_text().splitlines()
+        assert all(line.startswith(words) for line in lines)
+        return sorted(line.removeprefix(words) for line in lines)
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def test_each_node_is_asked_for_its_jobs_after_a_start_of_slurmctld(rig: Rig) -> None:
+    rig.show()
+    assert rig.ask() == []
+    assert rig.census.see_start(1000, 0.0, rig.lists)
+    # The list that is there may be of the slurmctld before.
+    assert rig.ask() == []
+    rig.show()
+    assert rig.ask() == ["11.batch,12.batch", "13.batch"]
+    assert rig.ask() == []
+    assert not rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    assert rig.ask() == []
+    assert rig.absent == []
+
+
+def test_no_node_is_asked_while_a_job_may_be_starting_there(rig: Rig) -> None:
+    rig.census.see_start(1000, 3600.0, rig.lists)
+    rig.show()
+    assert rig.ask() == []
+
+
+def test_a_job_that_begins_later_is_not_asked_for(rig: Rig) -> None:
+    """This slurmctld has started it, and has not forgotten its end."""
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show({OTHER: SHOWN[OTHER]})
+    rig.show()
+    assert rig.ask() == ["13.batch"]
+
+
+def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(rig: Rig) -> None:
+    rig.say(n1="12.batch\n", n2="13.batch\n")
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    assert rig.ask() == ["11.batch,12.batch", "13.batch"]
+    # No list was asked for since: its end may be on its way.
+    assert rig.ask() == ["11.batch"]
+    assert rig.absent == []
+    rig.show()
+    assert rig.ask() == ["11.batch"]
+    assert rig.absent == [FIRST]
+    rig.show()
+    assert rig.ask() == []
+
+
+def test_a_job_that_ends_meanwhile_is_not_absent(rig: Rig) -> None:
+    rig.say(n2="13.batch\n")
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
+    # The first has ended, and the second has been submitted again under another id.
+    rig.show({SECOND: Shown(14, "n1"), OTHER: SHOWN[OTHER]})
+    assert rig.ask() == []
+    assert rig.absent == []
+
+
+def test_an_answer_with_a_complaint_says_nothing(rig: Rig) -> None:
+    """As sstat gives it, with exit code 0, of a node that is not reached."""
+    complaint = (
+        "sstat: error: slurm_job_step_stat: unknown return given from n1: 9001 rc = "
+        "Communication connection failure\n"
+    )
+    rig.say(complaint=complaint)
+    rig.census.see_start(1000, 0.0, rig.lists)
+    for _ in range(3):
+        rig.show()
+        assert rig.ask() == ["11.batch,12.batch", "13.batch"]
+    assert rig.absent == []
+    rig.say(n1="11.batch\n12.batch\n", n2="13.batch\n")
+    rig.ask()
+    assert rig.ask() == []
+
+
+def test_a_suspended_job_is_asked_for_when_it_goes_on(rig: Rig) -> None:
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show({OTHER: Shown(13, "n2", is_suspended=True)})
+    assert rig.ask() == []
+    rig.show({OTHER: SHOWN[OTHER]})
+    assert rig.ask() == ["13.batch"]
+
+
+def test_another_start_of_slurmctld_begins_it_again(rig: Rig) -> None:
+    rig.say()
+    rig.census.see_start(1000, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
+    assert rig.census.see_start(1001, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
+    assert rig.absent == []
+    rig.show()
+    rig.ask()
+    assert sorted(rig.absent) == [FIRST, SECOND, OTHER]
+
+
+def test_a_program_that_is_not_there_says_nothing(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "sstat").unlink()
+    rig.census.see_start(1000, 0.0, rig.lists)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.1:
+        rig.show()
+        rig.ask()
+    assert rig.absent == []
+
+
+# -- which process a daemon is, by its pid file -------------------------------------------
+
+
+def begun() -> subprocess.Popen[bytes]:
+    """A process that is called sleep by now."""
+    process = subprocess.Popen(["sleep", "1000"])
+    comm = Path(f"/proc/{process.pid}/comm")
+    until("its name", lambda: comm.read_text() == "sleep\n")
+    return process
+
+
+def test_a_process_is_the_same_until_it_ends_and_another_after_that(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    first, second = begun(), begun()
+    try:
+        pid_file.write_text(f"{first.pid}\n")
+        found = running_process(str(pid_file), "sleep")
+        assert found is not None
+        assert found == running_process(str(pid_file), "sleep")
+        assert running_process(str(pid_file), "slurmctld") is None
+        pid_file.write_text(f"{second.pid}\n")
+        other = running_process(str(pid_file), "sleep")
+        assert other is not None
+        assert other != found
+        second.kill()
+        # A zombie is no process that answers.
+        until("its end", lambda: running_process(str(pid_file), "sleep") is None)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+
+
+def test_of_what_is_no_pid_file_nothing_is_said(tmp_path: Path) -> None:
+    for text in ("", "0", "-1", "x", "9" * 30, "\xff"):
+        (tmp_path / "pid").write_bytes(text.encode("latin-1"))
+        assert running_process(str(tmp_path / "pid"), "sleep") is None
+    for path in ("", str(tmp_path / "none"), str(tmp_path)):
+        assert running_process(path, "sleep") is None
+
+
+# -- what slurmctld is told so that it looks at its queue at once -------------------------
+
+
+CONFIG_SHOWN = """\
 Configuration data as of 2026-11-25T19:03:49
 AuthInfo                = socket=/run/x/socket,ttl=60
 AuthType                = auth/munge
@@ -34,10 +247,12 @@ def read(text: str) -> Controller | None:
 
 
 def test_the_first_slurmctld_is_told() -> None:
-    found = read(SHOWN)
+    found = read(CONFIG_SHOWN)
     assert found == Controller("127.0.0.1", 6817, 64030, "/run/x/socket", 0x2600)
     assert found.credential_words()[1:] == ["--restrict-uid=64030", "--socket=/run/x/socket"]
-    plain = read(SHOWN.replace("socket=/run/x/socket,ttl=60", "(null)").replace("(127.0.0.1)", ""))
+    plain = read(
+        CONFIG_SHOWN.replace("socket=/run/x/socket,ttl=60", "(null)").replace("(127.0.0.1)", "")
+    )
     assert plain == Controller("head", 6817, 64030, None, 0x2600)
     assert plain.credential_words()[1:] == ["--restrict-uid=64030"]
 
@@ -57,15 +272,15 @@ def test_the_first_slurmctld_is_told() -> None:
     ],
 )
 def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> None:
-    assert word in SHOWN
-    assert read(SHOWN.replace(word, other)) is None
+    assert word in CONFIG_SHOWN
+    assert read(CONFIG_SHOWN.replace(word, other)) is None
 
 
 def test_it_is_told_at_an_address_at_which_it_listens() -> None:
     """Names that have both kinds of addresses have that of IPv6 first."""
     hosts = "fe80::1 STREAM head\nfe80::1 DGRAM\n10.0.0.1 STREAM\n10.0.0.2 STREAM\n"
-    usual = read(SHOWN)
-    other = read(SHOWN.replace("NoInAddrAny", "EnableIPv6,DisableIPv4"))
+    usual = read(CONFIG_SHOWN)
+    other = read(CONFIG_SHOWN.replace("NoInAddrAny", "EnableIPv6,DisableIPv4"))
     assert usual is not None
     assert other is not None
     assert (usual.address_of(hosts), other.address_of(hosts)) == ("10.0.0.1", "fe80::1")
@@ -78,7 +293,7 @@ def test_it_is_told_at_an_address_at_which_it_listens() -> None:
     [("22.05.8", "2600"), ("24.11.5", "2700")],
 )
 def test_the_message_says_that_the_epilog_of_no_job_has_ended(version: str, protocol: str) -> None:
-    found = read(SHOWN.replace("22.05.8", version))
+    found = read(CONFIG_SHOWN.replace("22.05.8", version))
     assert found is not None
     assert message("MUNGE:x:", found.protocol) == bytes.fromhex(
         "00000032"  # 50 bytes follow
@@ -112,7 +327,7 @@ class Place:
 
     @property
     def settings(self) -> dict[str, str]:
-        return read_settings(SHOWN.replace("6817", str(self.listener.getsockname()[1])))
+        return read_settings(CONFIG_SHOWN.replace("6817", str(self.listener.getsockname()[1])))
 
     def see(self, age_s: float = 1000.0) -> None:
         """See a slurmctld that has run for so long."""
@@ -207,7 +422,7 @@ def test_a_name_that_is_not_found_at_first_is_asked_for_again(place: Place) -> N
 def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
     place.nudge.prepare()
     place.submit(7)
-    place.nudge.see(read_settings(SHOWN.replace("22.05", "23.11")), 1)
+    place.nudge.see(read_settings(CONFIG_SHOWN.replace("22.05", "23.11")), 1)
     place.submit(8)
     assert place.credentials() == 0
 

@@ -1,0 +1,574 @@
+"""What GPUs are measured to do: NVIDIA's by the real process, with the real nvidia-ml-py and a
+library that stands for the driver's; AMD's and Intel's in trees of files as the kernel's documents
+and drivers lay them out (Documentation/gpu/drm-usage-stats.rst has the keys of fdinfo; those of
+each driver are in amdgpu_fdinfo.c, xe_drm_client.c and i915_drm_client.c below drivers/gpu/drm)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import HostError
+from drfd.devices.gpu import Gpu
+from drfd.devices.roster import Roster
+from drfd.launcher.gpu_meter import drm
+from drfd.launcher.gpu_meter.drm import DrmGpus, is_present
+from drfd.launcher.gpu_meter.reading import (
+    DRM,
+    MAX_LINE_BYTES,
+    NVIDIA,
+    GpuReading,
+    ProcessReading,
+    encode,
+    named,
+)
+from drfd.linux import syscalls
+from launcher.rig import WAIT_S, until
+from nvml import Nvml, a_library, needs_nvml
+
+# -- AMD's and Intel's --------------------------------------------------------------------
+
+
+AMD, INTEL = "0000:03:00.0", "0000:04:00.0"
+#: Not the pids of any processes.
+JOB, OTHER = 999999001, 999999002
+
+
+class Machine:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "proc").mkdir()
+
+    def put(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def gpu(self, node: int, vendor: str, pci: str, **files: str) -> None:
+        device = f"sys/class/drm/renderD{node}/device"
+        self.put(f"{device}/vendor", f"{vendor}\n")
+        self.put(f"{device}/uevent", f"DRIVER=any\nPCI_SLOT_NAME={pci}\n")
+        for name, text in files.items():
+            self.put(f"{device}/{name}", f"{text}\n")
+
+    def amd(self) -> None:
+        self.gpu(
+            128, "0x1002", AMD, mem_info_vram_used="1000", mem_info_vram_total="8000",
+            gpu_busy_percent="42", unique_id="0123456789abcdef",
+        )  # fmt: skip
+
+    def fdinfo(self, pid: int, fd: int, text: str) -> None:
+        self.put(f"proc/{pid}/fdinfo/{fd}", text)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def process(pid: int, memory: int | None, utilisation: int | None = None) -> ProcessReading:
+    return {"pid": pid, "uid": None, "cgroups": [], "memory": memory, "utilisation": utilisation}
+
+
+def amdgpu(client: int, vram_kib: int, compute_ns: int = 0) -> str:
+    return (
+        "pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t590\ndrm-driver:\tamdgpu\n"
+        f"drm-client-id:\t{client}\ndrm-pdev:\t{AMD}\npasid:\t32771\n"
+        f"drm-total-vram:\t{vram_kib} KiB\ndrm-shared-vram:\t0\n"
+        f"drm-memory-vram:\t{vram_kib} KiB\ndrm-resident-vram:\t{vram_kib} KiB\n"
+        "drm-memory-gtt: \t2048 KiB\ndrm-resident-gtt:\t2048 KiB\n"
+        f"drm-engine-compute:\t{compute_ns} ns\ndrm-engine-gfx:\t0 ns\n"
+    )
+
+
+def test_amds_gpu_has_the_memory_and_the_utilisation_of_sysfs(machine: Machine) -> None:
+    machine.amd()
+    assert is_present(machine.root)
+    assert DrmGpus(machine.root).read() == [
+        {
+            "pci": AMD, "uuid": "GPU-0123456789abcdef", "slice": None, "memory_used": 1000,
+            "memory_total": 8000, "utilisation": 42, "is_lost": False, "processes": [],
+        }
+    ]  # fmt: skip
+
+
+def test_other_cards_are_none_of_these(machine: Machine) -> None:
+    machine.gpu(128, "0x10de", AMD)
+    machine.gpu(129, "0x1a03", INTEL)
+    # Part of the processor.
+    machine.gpu(130, "0x8086", "0000:00:02.0")
+    assert not is_present(machine.root)
+    assert DrmGpus(machine.root).read() == []
+
+
+def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(
+    machine: Machine,
+) -> None:
+    """A descriptor that was duplicated is the same client."""
+    machine.amd()
+    machine.fdinfo(JOB, 3, amdgpu(7, 100))
+    machine.fdinfo(JOB, 4, amdgpu(7, 100))
+    machine.fdinfo(JOB, 5, amdgpu(8, 1))
+    machine.fdinfo(JOB, 6, "pos:\t0\nflags:\t02\n")
+    machine.fdinfo(OTHER, 3, "pos:\t0\n")
+    (gpu,) = DrmGpus(machine.root).read()
+    assert gpu["processes"] == [process(JOB, 101 << 10)]
+
+
+def test_a_client_that_several_processes_have_open_counts_once_for_the_first_of_them(
+    machine: Machine,
+) -> None:
+    """As after a fork, which inherits descriptors. What each opened itself is its own."""
+    machine.amd()
+    workers = range(OTHER, OTHER + 10)
+    machine.fdinfo(workers[1], 3, amdgpu(7, 100))
+    gpus = DrmGpus(machine.root)
+    assert gpus.read()[0]["processes"] == [process(workers[1], 100 << 10)]
+    for pid in workers:
+        machine.fdinfo(pid, 3, amdgpu(7, 100))
+    machine.fdinfo(workers[5], 4, amdgpu(8, 1))
+    seen = [gpus.read()[0]["processes"] for _ in range(5)]
+    assert seen[-1] == [process(workers[1], 100 << 10, 0), process(workers[5], 1 << 10)]
+    shutil.rmtree(machine.root / f"proc/{workers[1]}")
+    assert gpus.read()[0]["processes"] == [
+        process(workers[0], 100 << 10), process(workers[5], 1 << 10, 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("processes", [1, 40])
+def test_a_flood_of_one_user_hides_no_use_by_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """Its own use counts as far as it was seen, so the sum for Intel's GPU is not known."""
+    monkeypatch.setattr(drm, "_MOST_LOOKS", 50)
+    machine.gpu(128, "0x8086", INTEL)
+    flood = range(JOB - 100, JOB - 100 + processes)
+    for pid in flood:
+        # A directory of a process that forbids inspection is root's, and tells nothing.
+        machine.put(f"proc/{pid}/status", "Name:\tflood\nUid:\t1001\t0\t0\t0\n")
+        for fd in range(400 // processes):
+            machine.fdinfo(pid, fd, xe(pid * 1000 + fd, 1, busy=0, total=1))
+    machine.put(f"proc/{OTHER}/status", "Name:\tother\nUid:\t1002\t1002\t1002\t1002\n")
+    machine.fdinfo(OTHER, 3, xe(1, 10, busy=0, total=1000))
+    gpus = DrmGpus(machine.root)
+    for _ in range(7):
+        (gpu,) = gpus.read()
+        assert gpu["memory_used"] is None
+        by_pid = {each["pid"]: each["memory"] for each in gpu["processes"] or ()}
+        assert by_pid.pop(OTHER) == 10 << 10
+        assert 0 < sum(each or 0 for each in by_pid.values()) <= 50 << 10
+
+
+def test_a_process_that_computes_has_the_memory_that_kfd_counts(machine: Machine) -> None:
+    """`location_id` is the bus, the device and the function, as bits."""
+    machine.amd()
+    machine.put("sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n")
+    machine.put("sys/class/kfd/kfd/topology/nodes/1/gpu_id", "4242\n")
+    machine.put("sys/class/kfd/kfd/topology/nodes/1/properties", "location_id 768\ndomain 0\n")
+    machine.put(f"sys/class/kfd/kfd/proc/{JOB}/vram_4242", "5000\n")
+    machine.put(f"sys/class/kfd/kfd/proc/{OTHER}/vram_4242", "0\n")
+    (gpu,) = DrmGpus(machine.root).read()
+    assert gpu["processes"] == [process(JOB, 5000)]
+
+
+def test_the_busiest_engine_since_the_last_reading_is_the_utilisation(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0]
+    monkeypatch.setattr(drm.time, "monotonic_ns", lambda: now[0])
+    machine.amd()
+    machine.fdinfo(JOB, 3, amdgpu(7, 1, compute_ns=5_000_000))
+    gpus = DrmGpus(machine.root)
+    assert gpus.read()[0]["processes"] == [process(JOB, 1024, None)]
+    now[0] = 100_000_000
+    machine.fdinfo(JOB, 3, amdgpu(7, 1, compute_ns=30_000_000))
+    assert gpus.read()[0]["processes"] == [process(JOB, 1024, 25)]
+
+
+def xe(client: int, vram_kib: int, busy: int, total: int) -> str:
+    return (
+        f"drm-driver:\txe\ndrm-client-id:\t{client}\ndrm-pdev:\t{INTEL}\n"
+        f"drm-total-vram0:\t{vram_kib} KiB\ndrm-resident-vram0:\t{vram_kib} KiB\n"
+        "drm-total-system:\t9 MiB\ndrm-resident-system:\t9 MiB\n"
+        f"drm-cycles-ccs:\t{busy}\ndrm-total-cycles-ccs:\t{total}\n"
+    )
+
+
+def test_of_intels_gpu_the_memory_in_use_is_what_processes_have(machine: Machine) -> None:
+    """The kernel tells no total. Utilisation is in the GPU's own cycles."""
+    machine.gpu(128, "0x8086", INTEL)
+    machine.fdinfo(JOB, 3, xe(1, 10, busy=100, total=1000))
+    machine.fdinfo(OTHER, 3, xe(2, 5, busy=0, total=1000))
+    gpus = DrmGpus(machine.root)
+    (gpu,) = gpus.read()
+    assert (gpu["memory_used"], gpu["memory_total"], gpu["utilisation"]) == (15 << 10, None, None)
+    machine.fdinfo(JOB, 3, xe(1, 10, busy=600, total=2000))
+    (gpu,) = gpus.read()
+    assert gpu["processes"] == [process(JOB, 10 << 10, 50), process(OTHER, 5 << 10, None)]
+
+
+def test_a_process_that_opens_a_node_later_is_found_within_five_readings(
+    machine: Machine,
+) -> None:
+    """Between, only those are looked at that had one: a search reads the files of everybody."""
+    machine.amd()
+    gpus = DrmGpus(machine.root)
+    gpus.read()
+    machine.fdinfo(JOB, 3, amdgpu(7, 1))
+    seen = [gpus.read()[0]["processes"] for _ in range(6)]
+    assert seen[:4] == [[]] * 4
+    assert [[each["pid"] for each in some or ()] for some in seen[4:]] == [[JOB]] * 2
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
+def test_where_files_of_some_processes_are_closed_nobody_is_said_to_use_it_alone(
+    machine: Machine,
+) -> None:
+    machine.gpu(128, "0x8086", INTEL)
+    machine.fdinfo(OTHER, 3, xe(1, 10, busy=1, total=2))
+    (machine.root / f"proc/{OTHER}/fdinfo").chmod(0)
+    (gpu,) = DrmGpus(machine.root).read()
+    (machine.root / f"proc/{OTHER}/fdinfo").chmod(0o700)
+    assert (gpu["processes"], gpu["memory_used"]) == (None, None)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
+def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes() -> None:
+    command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", "drm"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["why"] is None
+        text = Path(f"/proc/{process.pid}/status").read_text()
+        process.kill()
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    assert {*status["Uid"].split(), *status["Gid"].split()} == {"65534"}
+    # A container may have taken it from root.
+    looks = syscalls.capabilities().permitted & 1 << 19
+    assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == looks
+    assert (int(status["CapInh"], 16), status["NoNewPrivs"]) == (0, "1")
+
+
+# -- NVIDIA's -----------------------------------------------------------------------------
+
+
+#: Error codes of nvml.h.
+NOT_SUPPORTED, NO_PERMISSION, LOST, NO_FUNCTION, MISMATCH, UNKNOWN = 3, 4, 15, 13, 18, 999
+_MEASURE = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter", "nvidia"]
+_OURS = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+in_first_pids = pytest.mark.skipif(not _OURS, reason="pids here are not the driver's")
+
+
+@pytest.fixture(scope="module")
+def nvml() -> Iterator[Nvml]:
+    with a_library() as library:
+        yield library
+
+
+Measure = Callable[[], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def measure(nvml: Nvml) -> Iterator[Measure]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        environ = {**os.environ, **nvml.environ}
+        started.append(subprocess.Popen(_MEASURE, stdout=subprocess.PIPE, env=environ, cwd="/"))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    found: dict[str, Any] = json.loads(process.stdout.readline())
+    return found
+
+
+def measured(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "name": None, "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 400,
+        "memory_total": 1000, "utilisation": 35, "is_lost": False, "processes": [],
+    }  # fmt: skip
+    assert changes.keys() <= usual.keys()
+    return usual | changes
+
+
+def cgroups(pid: int) -> list[str]:
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return sorted({each.split(":", 2)[2] for each in lines})
+
+
+@needs_nvml
+@in_first_pids
+def test_each_gpu_tells_its_memory_and_the_processes_that_use_it(
+    nvml: Nvml, measure: Measure
+) -> None:
+    """One that computes and draws counts once; of one that has done nothing the share is 0."""
+    me = os.getpid()
+    nvml.answer(
+        "gpu 0000:01:00 GPU-a 1000 400 35 0",
+        "gpu 0001:c1:00 GPU-b 2000 0 0 0",
+        f"proc 0 C {me} 300 20",
+        f"proc 0 G {me} 300 20",
+        f"proc 1 C {me} -1 -1",
+    )
+    own = {"pid": me, "uid": os.getuid(), "cgroups": cgroups(me)}
+    assert line(measure()) == {
+        "gpus": [
+            measured(processes=[{**own, "memory": 300, "utilisation": 20}]),
+            measured(
+                pci="0001:c1:00.0", uuid="GPU-b", memory_used=0, memory_total=2000, utilisation=0,
+                processes=[{**own, "memory": None, "utilisation": 0}],
+            ),
+        ],
+        "why": None,
+    }  # fmt: skip
+
+
+@needs_nvml
+@in_first_pids
+def test_a_process_that_is_gone_has_no_owner(nvml: Nvml, measure: Measure) -> None:
+    nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0", "proc 0 C 999999999 300 101")
+    gone = {"pid": 999999999, "uid": None, "cgroups": [], "memory": 300, "utilisation": None}
+    assert line(measure())["gpus"] == [measured(processes=[gone])]
+
+
+@needs_nvml
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
+def test_a_figure_that_the_driver_refuses_is_null(nvml: Nvml, measure: Measure, code: int) -> None:
+    nvml.answer(
+        "gpu 0000:01:00 GPU-a 1000 400 -1 0",
+        *(f"lacks nvmlDeviceGet{name} {code}" for name in (
+            "UUID", "MemoryInfo", "MemoryInfo_v2", "MigMode", "ProcessUtilization",
+            "ComputeRunningProcesses_v2", "ComputeRunningProcesses_v3",
+        )),
+    )  # fmt: skip
+    nothing = measured(
+        uuid=None, memory_used=None, memory_total=None, utilisation=None, processes=None
+    )
+    assert line(measure()) == {"gpus": [nothing], "why": None}
+
+
+@needs_nvml
+def test_an_older_driver_tells_by_its_older_functions(nvml: Nvml, measure: Measure) -> None:
+    """Its memory in use includes what the driver keeps: a thousand bytes here."""
+    names = ("MemoryInfo_v2", "ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3")
+    nvml.answer(
+        "gpu 0000:01:00 GPU-a 1000 400 35 0",
+        *(f"lacks nvmlDeviceGet{name} {NO_FUNCTION}" for name in names),
+    )
+    assert line(measure())["gpus"] == [measured(memory_used=1400, processes=[] if _OURS else None)]
+
+
+@needs_nvml
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [LOST, UNKNOWN])
+def test_a_gpu_that_is_lost_keeps_its_name_and_leaves_the_others_measured(
+    nvml: Nvml, measure: Measure, code: int
+) -> None:
+    second = "gpu 0000:02:00 GPU-b 1000 400 35 0"
+    nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0", second)
+    process = measure()
+    assert [each["is_lost"] for each in line(process)["gpus"]] == [False, False]
+    nvml.answer(f"gpu 0000:01:00 GPU-a 1000 400 35 {code}", second)
+    lost = measured(
+        memory_used=None, memory_total=None, utilisation=None, is_lost=True, processes=None
+    )
+    after = until("a reading without the GPU", lambda: _if_lost(line(process)))
+    assert after[0] == lost
+    assert (after[1]["uuid"], after[1]["memory_used"]) == ("GPU-b", 400)
+
+
+def _if_lost(reading: dict[str, Any]) -> list[dict[str, Any]] | None:
+    gpus: list[dict[str, Any]] = reading["gpus"]
+    return gpus if gpus[0]["is_lost"] else None
+
+
+@needs_nvml
+def test_the_slices_of_a_divided_gpu_stand_in_its_place(nvml: Nvml, measure: Measure) -> None:
+    nvml.answer(
+        "gpu 0000:01:00 GPU-a 1000 400 35 0",
+        "mig 0 MIG-x 3 0 500 200",
+        "mig 0 MIG-y 4 1 250 0",
+        f"proc 100 C {os.getpid()} 150 -1",
+    )
+    first, second = line(measure())["gpus"]
+    slices = measured(
+        slice="3:0", uuid="MIG-x", memory_used=200, memory_total=500, utilisation=None
+    )
+    assert {**first, "processes": []} == slices
+    assert second == measured(
+        slice="4:1", uuid="MIG-y", memory_used=0, memory_total=250, utilisation=None,
+        processes=[] if _OURS else None,
+    )  # fmt: skip
+    if _OURS:
+        assert [(each["pid"], each["memory"]) for each in first["processes"]] == [
+            (os.getpid(), 150)
+        ]
+
+
+@needs_nvml
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["start", "later"])
+def test_a_driver_that_was_replaced_ends_the_process_which_says_so(
+    nvml: Nvml, measure: Measure, where: str
+) -> None:
+    """The library that it has loaded is of no use any more; another process loads the new one."""
+    nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0", f"init {MISMATCH if where == 'start' else 0}")
+    process = measure()
+    if where == "later":
+        line(process)
+        nvml.answer(f"gpu 0000:01:00 GPU-a 1000 400 35 {MISMATCH}")
+    assert process.stdout is not None
+    last = json.loads(process.stdout.read().splitlines()[-1])
+    assert last["gpus"] == []
+    assert "version" in last["why"].lower() and "NVIDIA" in last["why"]
+    assert process.wait(WAIT_S) == 0
+
+
+@needs_nvml
+def test_without_the_drivers_library_it_says_so(nvml: Nvml, tmp_path: Path) -> None:
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(_MEASURE, capture_output=True, env=environ, cwd="/", timeout=WAIT_S)
+    found = json.loads(done.stdout)
+    if found["gpus"]:
+        pytest.skip("this machine has the driver")
+    assert "NVIDIA" in found["why"]
+    assert done.returncode == 0
+
+
+@needs_nvml
+def test_it_runs_without_roots_rights_and_cannot_gain_them(nvml: Nvml, measure: Measure) -> None:
+    nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0")
+    process = measure()
+    line(process)
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    status = dict(each.split(":\t", 1) for each in text.splitlines() if ":\t" in each)
+    uid = os.getuid() or 65534
+    assert status["Uid"].split() == [str(uid)] * 4
+    assert 0 not in map(int, status["Gid"].split())
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+    if os.getuid() == 0:
+        assert status["Groups"].strip() == ""
+
+
+# -- the line of a process that measures --------------------------------------------------
+
+
+def reading_of(**changes: Any) -> GpuReading:
+    usual: GpuReading = {
+        "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 1,
+        "memory_total": 2, "utilisation": 3, "is_lost": False, "processes": [],
+    }  # fmt: skip
+    return {**usual, **changes}  # type: ignore[typeddict-item]
+
+
+def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML calls a slice otherwise than the kernel's files do, by which GPUs are given out."""
+    found = (
+        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a"),
+        Gpu(name="1:3:0", vendor="nvidia", pci="0000:02:00.0", uuid="MIG-GPU-b/3/0"),
+        Gpu(name="2", vendor="amd", pci="0000:03:00.0"),
+        Gpu(name="3", vendor="amd", pci="0000:0c:00.0", is_integrated=True),
+    )
+    monkeypatch.setattr(Roster, "look_up", lambda roster: found)
+    readings = [
+        reading_of(),
+        reading_of(pci="0000:02:00.0", uuid="MIG-x", slice="3:0"),
+        reading_of(pci="0000:02:00.0", uuid="MIG-y", slice="4:0"),
+        reading_of(pci="0000:03:00.0", uuid="GPU-0123"),
+        reading_of(pci="0000:0c:00.0"),
+    ]
+    assert [(each["name"], each["uuid"]) for each in named(readings, Roster(), NVIDIA)] == [
+        ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
+    ]  # fmt: skip
+
+
+def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else jobs would be given it, and end at once."""
+    found = (
+        Gpu(name="0", vendor="nvidia", pci="0000:01:00.0", uuid="GPU-a", fault="it is another one"),
+        Gpu(name="1", vendor="nvidia", pci="0000:02:00.0", uuid="GPU-b", fault="it has gone"),
+        Gpu(name="2:1:0", vendor="nvidia", pci="0000:03:00.0", fault="MIG divides it otherwise"),
+        Gpu(name="3", vendor="nvidia", pci="unknown, node 1", fault="it cannot be placed"),
+        Gpu(name="4", vendor="amd", pci="0000:0c:00.0", fault="it has gone"),
+    )
+    monkeypatch.setattr(Roster, "look_up", lambda roster: found)
+    lost = {"memory_used": None, "memory_total": None, "utilisation": None, "processes": None}
+    assert named([reading_of()], Roster(), NVIDIA) == [
+        reading_of(name="0", is_lost=True),
+        reading_of(name="1", pci="0000:02:00.0", uuid="GPU-b", is_lost=True, **lost),
+    ]
+    assert named([], Roster(), DRM) == [
+        reading_of(name="4", pci="0000:0c:00.0", uuid=None, is_lost=True, **lost)
+    ]
+
+
+def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(roster: Roster) -> tuple[Gpu, ...]:
+        raise HostError("gpus", "cannot read")
+
+    monkeypatch.setattr(Roster, "look_up", fail)
+    assert named([reading_of()], Roster(), NVIDIA) == [reading_of(name=None)]
+
+
+def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessReading]:
+    usual = {"uid": uid, "cgroups": [cgroup], "memory": 1, "utilisation": 0}
+    return [{"pid": pid, **usual, **changes} for pid in pids]  # type: ignore[typeddict-item]
+
+
+@pytest.mark.slow
+def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
+    """The flood is summed up by its jobs, and its largest processes are named."""
+    flood = used_by(1001, range(1000, 9000), "/job-1-1") + used_by(1001, range(9000, 9999), "/b")
+    big = used_by(1001, range(1, 2), "/job-1-1", memory=5000)
+    others = used_by(1002, range(10_000, 10_050), "/job-2-1", memory=7, utilisation=3)
+    line = encode([reading_of(processes=flood + big + others), reading_of(processes=others)])
+    assert len(line) <= MAX_LINE_BYTES
+    first, second = json.loads(line)["gpus"]
+    assert second == reading_of(processes=others)
+    shown = first["processes"]
+    assert [each for each in shown if each["uid"] == 1002] == others
+    assert big[0] in shown
+    for cgroup, memory in (("/job-1-1", 13_000), ("/b", 999)):
+        own = [each["memory"] for each in shown if each["cgroups"] == [cgroup]]
+        assert (sum(own), len(own) < 260) == (memory, True)
+
+
+@pytest.mark.slow
+def test_a_flood_of_cgroups_leaves_out_what_is_small() -> None:
+    flood = [
+        each for number in range(5000)
+        for each in used_by(1001, range(number, number + 1), f"/{number}", memory=number)
+    ]  # fmt: skip
+    others = used_by(1002, range(10_000, 10_001), "/job-2-1", memory=None)
+    line = encode([reading_of(processes=flood + others)])
+    assert len(line) <= MAX_LINE_BYTES
+    shown = json.loads(line)["gpus"][0]["processes"]
+    assert shown[-1:] == others
+    assert [each["memory"] for each in shown[:-1]] == [*range(4999, 4999 - 256, -1)]
+
+
+@pytest.mark.slow
+def test_where_nothing_else_fits_the_line_leaves_out_the_processes() -> None:
+    many = [each for uid in range(10_000) for each in used_by(uid, range(uid, uid + 1), "/a")]
+    line = encode([reading_of(processes=many), reading_of(processes=[])])
+    assert len(line) <= MAX_LINE_BYTES
+    assert json.loads(line)["gpus"] == [reading_of(processes=None)] * 2

@@ -1,0 +1,455 @@
+"""What is remembered of Slurm's jobs: when it is asked for their list, what is to be done with them
+until what the controller wants is so, which count as forgotten, and what the notes of starts
+say."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd.launcher import protocol
+from drfd.launcher.slurm.commands import Answer, Commands
+from drfd.launcher.slurm.control import Control
+from drfd.launcher.slurm.list_times import ListTimes
+from drfd.launcher.slurm.mapping import Name, SlurmJob
+from drfd.launcher.slurm.records.missing import Missing
+from drfd.launcher.slurm.records.start_notes import StartNotes
+from drfd.launcher.slurm.wishes import Wish
+
+# -- when the list is asked for -----------------------------------------------------------
+
+
+class Clock:
+    """The monotonic clock, which stands still between two calls of `pass_s`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    return made
+
+
+def asked(times: ListTimes, clock: Clock, *, seconds: float) -> list[float]:
+    """Answer each list at once, and return when they were asked for, in seconds from now on."""
+    began, found = clock.now, []
+    while (pause_s := times.pause_s()) is not None and clock.now + pause_s <= began + seconds:
+        clock.pass_s(pause_s)
+        assert times.begin() is not None
+        times.end()
+        found.append(round(clock.now - began, 6))
+    clock.now = began + seconds
+    return found
+
+
+def test_without_events_it_is_asked_for_from_time_to_time(clock: Clock) -> None:
+    times = ListTimes(poll_s=30.0)
+    assert asked(times, clock, seconds=100) == [0, 30, 60, 90]
+    assert times.count == 4
+
+
+def test_an_event_has_it_asked_for_at_once_and_some_moments_later(clock: Clock) -> None:
+    times = ListTimes(poll_s=30.0)
+    asked(times, clock, seconds=1)
+    times.hurry(7.0)
+    assert asked(times, clock, seconds=20) == [0, 0.05, 0.2, 1, 3, 7]
+
+
+def test_a_moment_of_its_own_is_added(clock: Clock) -> None:
+    times = ListTimes(poll_s=30.0)
+    asked(times, clock, seconds=1)
+    times.add(clock.now + 5)
+    assert asked(times, clock, seconds=20) == [5]
+
+
+def test_one_is_asked_for_at_a_time(clock: Clock) -> None:
+    times = ListTimes(poll_s=30.0)
+    assert times.begin() == 1
+    times.hurry()
+    clock.pass_s(60)
+    assert times.begin() is None
+    assert times.pause_s() is None
+    times.end()
+    assert times.begin() == 2
+
+
+def test_a_burst_of_events_does_not_bring_a_list_for_each(clock: Clock) -> None:
+    times = ListTimes(poll_s=30.0)
+    asked(times, clock, seconds=1)
+    for _ in range(10_000):
+        times.hurry()
+        clock.pass_s(0.0001)
+        if times.begin() is not None:
+            times.end()
+    # In one second, at least 20 ms apart.
+    assert 20 <= times.count <= 52
+
+
+# -- what is done until what is wanted is so ----------------------------------------------
+
+
+SLURM_JOB = SlurmJob(
+    id=7, uid=1000, state="RUNNING", wait_status=0, ended_at_s=None, has_node=True, title="fit",
+    name=Name("j", (1, 1)),
+)  # fmt: skip
+CANCEL = ("scancel", "--name=fit", "7")
+KILL = ("scancel", "--signal=KILL", "--name=fit", "7")
+TERM = ("scancel", "--signal=TERM", "--full", "--name=fit", "7")
+SUSPEND, RESUME = ("scontrol", "suspend", "7"), ("scontrol", "resume", "7")
+
+
+class Recorder(Commands):
+    """Takes commands, and runs none."""
+
+    def __init__(self) -> None:
+        super().__init__(selectors.DefaultSelector(), programs=Path("/"), conf=None, most_s=1)
+        self.ran: list[tuple[str, ...]] = []
+
+    def run(self, words: Sequence[str], on_answer: Callable[[Answer], None], **fds: object) -> None:
+        self.ran.append(tuple(words))
+
+
+def pursue(wish: Wish, state: str) -> list[tuple[str, ...] | str]:
+    """Return what is done with the job in this state, and "frozen" if that is told."""
+    recorder, told = Recorder(), []
+    control = Control(recorder, lambda: None)
+    wish.pursue(replace(SLURM_JOB, state=state), control, lambda: told.append("frozen"))
+    return [*recorder.ran, *told]
+
+
+def wish_for(*names: str) -> Wish:
+    wish = Wish(0)
+    for number, name in enumerate(names, 1):
+        wish.add(name, number)
+    assert wish.after_list == len(names)
+    return wish
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "done"),
+    [
+        (protocol.TERMINATE, "RUNNING", [TERM]),
+        (protocol.TERMINATE, "PENDING", [CANCEL]),
+        (protocol.KILL, "RUNNING", [KILL]),
+        (protocol.KILL, "PENDING", [CANCEL]),
+        (protocol.KILL, "SUSPENDED", [CANCEL]),
+        (protocol.REMOVE, "RUNNING", [KILL]),
+        (protocol.FREEZE, "RUNNING", [SUSPEND]),
+        (protocol.FREEZE, "PENDING", []),
+        (protocol.FREEZE, "SUSPENDED", ["frozen"]),
+        (protocol.THAW, "SUSPENDED", [RESUME]),
+        (protocol.THAW, "RUNNING", []),
+        (protocol.KILL, "COMPLETING", []),
+        (protocol.TERMINATE, "COMPLETING", []),
+    ],
+)
+def test_each_order_has_its_command(clock: Clock, name: str, state: str, done: list[str]) -> None:
+    assert pursue(wish_for(name), state) == done
+
+
+def test_a_request_to_end_is_made_once(clock: Clock) -> None:
+    wish = wish_for(protocol.TERMINATE)
+    pursue(wish, "RUNNING")
+    assert wish.is_fulfilled
+
+
+def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock: Clock) -> None:
+    wish = wish_for(protocol.KILL)
+    assert pursue(wish, "RUNNING") == [KILL]
+    clock.pass_s(1)
+    assert pursue(wish, "RUNNING") == []
+    clock.pass_s(1)
+    assert pursue(wish, "RUNNING") == [CANCEL]
+    clock.pass_s(2)
+    assert pursue(wish, "RUNNING") == [KILL]
+    assert not wish.is_fulfilled
+
+
+def test_a_kill_comes_before_what_else_is_wanted(clock: Clock) -> None:
+    assert pursue(wish_for(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [KILL]
+
+
+def test_the_last_of_freeze_and_thaw_counts(clock: Clock) -> None:
+    assert pursue(wish_for(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
+    assert pursue(wish_for(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
+    # A job that is to end must be able to.
+    assert wish_for(protocol.FREEZE, protocol.TERMINATE).freeze is False
+
+
+def test_it_is_fulfilled_when_the_job_is_so(clock: Clock) -> None:
+    for name, state in ((protocol.FREEZE, "SUSPENDED"), (protocol.THAW, "RUNNING")):
+        wish = wish_for(name)
+        assert not wish.is_fulfilled
+        pursue(wish, state)
+        assert wish.is_fulfilled
+
+
+def test_of_one_that_is_over_only_the_removal_is_left(clock: Clock) -> None:
+    wish = wish_for(protocol.TERMINATE, protocol.KILL, protocol.THAW)
+    wish.see_over()
+    assert wish.is_fulfilled
+    wish = wish_for(protocol.KILL, protocol.REMOVE)
+    wish.see_over()
+    assert wish.remove
+    assert not wish.is_fulfilled
+
+
+# -- attempts that lists lack -------------------------------------------------------------
+
+
+KEY, OTHER = (1, 1), (2, 1)
+GOOD, BAD = Answer(0, "", ""), Answer(1, "", "refused")
+
+
+class Rig:
+    """The missing attempts of a launcher, whose orders to the nodes are collected."""
+
+    def __init__(self, place: Path, boot_id: str = "b") -> None:
+        self.orders: list[Callable[[Answer], None]] = []
+        self.times = ListTimes(poll_s=30.0)
+        self.missing = Missing(place, boot_id, self.times, self.orders.append)
+
+    def next_list(self) -> None:
+        self.times.hurry()
+        self.times.begin()
+        self.times.end()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, clock: Clock) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_it_is_gone_ten_seconds_after_the_nodes_were_told_to_register(
+    rig: Rig, clock: Clock
+) -> None:
+    assert not rig.missing.is_gone(KEY)
+    rig.orders.pop()(GOOD)
+    clock.pass_s(9.9)
+    assert not rig.missing.is_gone(KEY)
+    clock.pass_s(0.1)
+    assert rig.missing.is_gone(KEY)
+    assert rig.orders == [], "they are told once"
+
+
+def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(
+    rig: Rig, clock: Clock
+) -> None:
+    rig.missing.is_gone(KEY)
+    rig.orders.pop()(GOOD)
+    clock.pass_s(9)
+    rig.missing.forget(KEY)
+    rig.next_list()
+    assert not rig.missing.is_gone(KEY)
+    rig.orders.pop()(GOOD)
+    clock.pass_s(9)
+    assert not rig.missing.is_gone(KEY)
+    clock.pass_s(1)
+    assert rig.missing.is_gone(KEY)
+
+
+def test_an_order_that_slurm_refuses_does_not_count(rig: Rig, clock: Clock) -> None:
+    rig.missing.is_gone(KEY)
+    rig.orders.pop()(BAD)
+    clock.pass_s(10)
+    rig.next_list()
+    assert not rig.missing.is_gone(KEY)
+    assert len(rig.orders) == 1, "they are told again"
+
+
+def test_nodes_are_told_once_for_all_of_a_list_and_rarely(rig: Rig, clock: Clock) -> None:
+    rig.missing.is_gone(KEY)
+    rig.missing.is_gone(OTHER)
+    assert len(rig.orders) == 1
+    rig.next_list()
+    clock.pass_s(1)
+    assert not rig.missing.is_gone((3, 1))
+    assert len(rig.orders) == 1
+    clock.pass_s(4)
+    rig.next_list()
+    assert not rig.missing.is_gone((3, 1))
+    assert len(rig.orders) == 2
+
+
+def test_the_next_launcher_waits_for_what_is_left(rig: Rig, clock: Clock, tmp_path: Path) -> None:
+    rig.missing.is_gone(KEY)
+    rig.orders.pop()(GOOD)
+    clock.pass_s(6)
+    after = Rig(tmp_path)
+    after.missing.load([KEY, OTHER])
+    assert not after.missing.is_gone(KEY)
+    assert after.orders == []
+    clock.pass_s(4)
+    assert after.missing.is_gone(KEY)
+
+
+def test_what_nodes_were_not_told_of_is_not_kept(rig: Rig, clock: Clock, tmp_path: Path) -> None:
+    rig.missing.is_gone(KEY)
+    rig.orders.pop()(GOOD)
+    clock.pass_s(5)
+    rig.next_list()
+    rig.missing.is_gone(OTHER)
+    rig.missing.forget((9, 9))
+    after = Rig(tmp_path)
+    after.missing.load([KEY, OTHER])
+    clock.pass_s(5)
+    assert after.missing.is_gone(KEY)
+    assert not after.missing.is_gone(OTHER)
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "known", "text"),
+    [
+        ("another", [KEY], None),
+        ("b", [OTHER], None),
+        ("b", [KEY], "no JSON"),
+        ("b", [KEY], "[]"),
+        ("b", [KEY], '{"boot_id": "b", "since": {"1.1": "soon"}}'),
+    ],
+)
+def test_a_file_that_says_nothing_is_left_alone(
+    rig: Rig, clock: Clock, tmp_path: Path, boot_id: str, known: list[tuple[int, int]],
+    text: str | None,
+) -> None:  # fmt: skip
+    rig.missing.is_gone(KEY)
+    rig.orders.pop()(GOOD)
+    if text is not None:
+        (tmp_path / "missing").write_text(text)
+    clock.pass_s(20)
+    after = Rig(tmp_path, boot_id)
+    after.missing.load(known)
+    assert not after.missing.is_gone(KEY)
+
+
+# -- notes of starts ----------------------------------------------------------------------
+
+
+FIRST, RETRY = Name("a" * 32, (12, 1)), Name("a" * 32, (12, 2))
+DAY_S = 24 * 3600.0
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> StartNotes:
+    notes = StartNotes(tmp_path / "started")
+    notes.prepare(os.getuid())
+    notes.prepare(os.getuid())
+    return notes
+
+
+def note(notes: StartNotes, name: str, target: str, at_s: float = 0.0) -> None:
+    path = notes.directory / name
+    path.symlink_to(target)
+    os.utime(path, (at_s, at_s), follow_symlinks=False)
+
+
+def test_nothing_is_known_of_an_attempt_without_a_note(notes: StartNotes) -> None:
+    assert notes.first_start(FIRST) is None
+    assert not notes.is_refused(FIRST, 7)
+    assert not notes.is_anothers(FIRST, 7)
+
+
+def test_nothing_is_known_without_the_directory(tmp_path: Path) -> None:
+    nowhere = StartNotes(tmp_path / "nowhere")
+    assert nowhere.first_start(FIRST) is None
+    assert not nowhere.is_anothers(FIRST, 7)
+    assert not nowhere.close(FIRST)
+    nowhere.free_id(FIRST, 7)
+    assert [*nowhere.forget_old(set())] == []
+
+
+def test_a_start_and_its_refusals_are_told_apart(notes: StartNotes) -> None:
+    note(notes, str(FIRST), "7")
+    note(notes, f"{FIRST}.8", "refused")
+    assert notes.first_start(FIRST) == 7
+    assert (notes.is_refused(FIRST, 7), notes.is_refused(FIRST, 8)) == (False, True)
+    assert not notes.is_refused(RETRY, 8)
+
+
+def test_an_id_that_was_another_attempts_is_known_until_it_is_free(notes: StartNotes) -> None:
+    note(notes, str(FIRST), "7")
+    note(notes, "7", str(FIRST))
+    assert not notes.is_anothers(FIRST, 7)
+    assert notes.is_anothers(RETRY, 7)
+    assert not notes.is_anothers(RETRY, 8)
+    notes.free_id(RETRY, 7)
+    assert notes.is_anothers(RETRY, 7)
+    notes.free_id(FIRST, 7)
+    notes.free_id(FIRST, 7)
+    assert not notes.is_anothers(RETRY, 7)
+    assert notes.first_start(FIRST) == 7
+
+
+def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNotes) -> None:
+    # Nothing says that Slurm runs the script.
+    assert not notes.close(RETRY)
+    note(notes, str(FIRST), "7")
+    note(notes, "7", str(FIRST))
+    assert not notes.close(FIRST)
+    assert notes.close(RETRY)
+    assert notes.close(RETRY)
+    assert notes.first_start(RETRY) is None
+    assert (notes.directory / str(RETRY)).is_symlink()
+    # Of those that have ended and gone, there is no id any more.
+    notes.free_id(FIRST, 7)
+    assert not notes.close(Name("b" * 32, (1, 1)))
+    note(notes, f"{FIRST}.ended", "FAILED:3:0")
+    assert notes.close(Name("b" * 32, (1, 1)))
+
+
+def test_how_an_attempt_has_ended(notes: StartNotes) -> None:
+    note(notes, f"{FIRST}.ended", "FAILED:3:0")
+    note(notes, f"{RETRY}.ended", "FAILED:0:9")
+    assert notes.end(FIRST) == ("FAILED", 3 << 8)
+    assert notes.end(RETRY) == ("FAILED", 9)
+    other = Name("b" * 32, (12, 2))
+    note(notes, f"{other}.ended", "FAILED:0:53")
+    # No signal: a part of the number with which Slurm says that it could not start the job.
+    assert notes.end(other) == ("FAILED", 4021)
+    assert notes.end(Name("b" * 32, (12, 1))) is None
+
+
+@pytest.mark.parametrize("said", ["FAILED", "FAILED:3", "FAILED:x:0", "failed:3:0", "FAILED:3:0:0"])
+def test_a_note_of_an_end_that_cannot_be_read_says_nothing(notes: StartNotes, said: str) -> None:
+    note(notes, f"{FIRST}.ended", said)
+    assert notes.end(FIRST) is None
+
+
+def test_a_note_that_cannot_be_read_says_nothing(notes: StartNotes) -> None:
+    note(notes, str(FIRST), "seven")
+    assert notes.first_start(FIRST) is None
+
+
+def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:
+    note(notes, str(FIRST), "7")
+    note(notes, "7", str(FIRST))
+    note(notes, f"{FIRST}.8", "refused")
+    note(notes, "9", str(RETRY))
+    note(notes, str(RETRY), "9")
+    note(notes, f"{FIRST}.ended", "FAILED:3:0")
+    note(notes, f"{RETRY}.10", "refused")
+    note(notes, f"{'b' * 32}.1.1", "11", at_s=DAY_S)
+    assert [*notes.forget_old({RETRY}, now_s=1.5 * DAY_S)] == []
+    left = {path.name for path in notes.directory.iterdir()}
+    assert left == {"9", str(RETRY), f"{RETRY}.10", f"{'b' * 32}.1.1"}
+
+
+def test_many_old_notes_are_removed_in_parts(notes: StartNotes) -> None:
+    """The loop of the launcher goes on meanwhile."""
+    for number in range(1, 2501):
+        note(notes, f"{'b' * 32}.{number}.1", "7")
+    parts = notes.forget_old(set(), now_s=2 * DAY_S)
+    left = [len([*notes.directory.iterdir()]) for _ in parts]
+    assert left == [1501, 501]
+    assert [*notes.directory.iterdir()] == []

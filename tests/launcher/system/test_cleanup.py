@@ -1,0 +1,609 @@
+"""What the launcher has done by processes of its own: users' leavings are swept up, and trees
+deleted that somebody else has filled, in private spaces above all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from alone import alone
+from drfd.launcher.runner import inheritance
+from drfd.launcher.system import cleanup, private_tmp
+from drfd.launcher.system.background import BackgroundWork, become_bare
+from drfd.launcher.system.cleanup import IpcSweeps, remove_tree
+from drfd.launcher.system.private_tmp import PrivateSpaces, Unsafe, open_home
+from kernel_calls import is_dumpable
+
+# -- work ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.DefaultSelector]:
+    made = selectors.DefaultSelector()
+    yield made
+    made.close()
+
+
+def until(selector: selectors.DefaultSelector, is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so() and time.monotonic() < deadline:
+        for chosen, _ in selector.select(0.1):
+            chosen.data()
+    assert is_so()
+
+
+@alone
+def test_the_end_of_work_is_told_however_it_ended(selector: selectors.DefaultSelector) -> None:
+    background, ended = BackgroundWork(selector), list[str]()
+    background.start(lambda: None, lambda: ended.append("done"))
+    background.start(lambda: 1 // 0, lambda: ended.append("failed"))  # type: ignore[arg-type,return-value]
+    pid = background.start(lambda: time.sleep(600), lambda: ended.append("killed"))
+    os.kill(pid, signal.SIGKILL)
+    until(selector, lambda: len(ended) == 3)
+    assert sorted(ended) == ["done", "failed", "killed"]
+    assert not selector.get_map()
+
+
+@alone
+def test_work_that_is_called_off_ends(selector: selectors.DefaultSelector) -> None:
+    background, ended = BackgroundWork(selector), list[str]()
+    pid = background.start(lambda: time.sleep(600), lambda: ended.append("done"))
+    background.kill(pid)
+    until(selector, lambda: ended)
+    assert not selector.get_map()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    background.kill(pid)
+    assert ended == ["done"]
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A group whose processes do not even die while they are frozen."""
+    group = Path(f"/sys/fs/cgroup/freezer/drfdt{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no freezer of cgroup v1 here")
+    yield group
+    (group / "freezer.state").write_text("THAWED")
+    for _ in range(1000):
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            time.sleep(0.01)
+
+
+@pytest.mark.slow
+@alone
+def test_work_that_cannot_end_yet_keeps_nobody_waiting(
+    selector: selectors.DefaultSelector, freezer: Path
+) -> None:
+    """Who waits for a file system of the user's own (FUSE) is not ended by SIGKILL before that has
+    answered. The launcher waited for it, and with it everybody's jobs, for as long as a user liked.
+    """
+    background, ended = BackgroundWork(selector), list[str]()
+    pid = background.start(lambda: time.sleep(600), lambda: ended.append("done"))
+    (freezer / "cgroup.procs").write_text(str(pid))
+    state = freezer / "freezer.state"
+    state.write_text("FROZEN")
+    # A process that has not run yet is frozen when it does.
+    until(selector, lambda: state.read_text() == "FROZEN\n")
+    # Else a launcher that waits would wait for ever.
+    with subprocess.Popen(["sh", "-c", f"sleep 30; echo THAWED >{state}"]) as thawing:
+        background.kill(pid)
+        assert state.read_text() == "FROZEN\n"
+        assert ended == []
+        thawing.kill()
+    state.write_text("THAWED")
+    until(selector, lambda: ended)
+    assert not selector.get_map()
+
+
+@alone
+def test_work_has_only_the_descriptors_that_it_was_given(
+    selector: selectors.DefaultSelector, tmp_path: Path
+) -> None:
+    """Not the launcher's lock, above all."""
+    background, ended = BackgroundWork(selector), list[int]()
+    told = tmp_path / "told"
+    given, secret = (os.open(tmp_path, os.O_RDONLY) for _ in range(2))
+
+    def work() -> None:
+        told.write_text(
+            json.dumps([os.path.exists(f"/proc/self/fd/{fd}") for fd in (given, secret)])
+        )
+
+    background.start(work, lambda: ended.append(1), given)
+    until(selector, lambda: ended)
+    os.close(given)
+    os.close(secret)
+    assert json.loads(told.read_text()) == [True, False]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@alone
+def test_who_becomes_a_user_keeps_nothing_and_shows_nothing(
+    selector: selectors.DefaultSelector, tmp_path: Path
+) -> None:
+    """The process is a copy of the launcher, in which are the orders of all users."""
+    background, ended = BackgroundWork(selector), list[int]()
+    told = os.open(tmp_path / "told", os.O_RDWR | os.O_CREAT)
+
+    def work() -> None:
+        inheritance.allow_no_core()
+        become_bare(61_234)
+        found = [os.getresuid(), os.getresgid(), os.getgroups(), is_dumpable()]
+        try:
+            os.setuid(0)
+        except PermissionError:
+            found.append("for good")
+        os.write(told, json.dumps(found).encode())
+
+    background.start(work, lambda: ended.append(1), told)
+    until(selector, lambda: ended)
+    os.close(told)
+    found = json.loads((tmp_path / "told").read_text())
+    assert found == [[61_234] * 3, [65_534] * 3, [], False, "for good"]
+
+
+# -- deleting a tree: nothing outside it is touched, however deep -------------------------
+
+
+def remove(path: Path) -> bool:
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return remove_tree(path.name, above, time.monotonic() + 300)
+    finally:
+        os.close(above)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    top = tmp_path / "tree"
+    top.mkdir()
+    return top
+
+
+def test_files_of_every_kind_are_deleted(filled: Path) -> None:
+    (filled / "a" / "b").mkdir(parents=True)
+    (filled / "a" / "b" / "file").write_text("x")
+    (filled / "a" / "link").symlink_to("b")
+    (filled / "dangling").symlink_to("nowhere")
+    os.mkfifo(filled / "a" / "pipe")
+    assert remove(filled)
+    assert not filled.exists()
+
+
+def test_what_links_lead_to_stays(filled: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (victim / "inner").mkdir(parents=True)
+    (victim / "inner" / "file").write_text("kept")
+    (filled / "to-directory").symlink_to(victim)
+    (filled / "to-file").symlink_to(victim / "inner" / "file")
+    (filled / "d").mkdir()
+    (filled / "d" / "up").symlink_to("../../victim")
+    os.link(victim / "inner" / "file", filled / "hard")
+    assert remove(filled)
+    assert (victim / "inner" / "file").read_text() == "kept"
+
+
+def test_a_link_in_the_place_of_the_tree_is_deleted_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("kept")
+    (tmp_path / "tree").symlink_to("victim")
+    assert remove(tmp_path / "tree")
+    assert not (tmp_path / "tree").is_symlink()
+    assert (tmp_path / "victim" / "file").read_text() == "kept"
+
+
+@pytest.mark.slow
+def test_a_tree_deeper_than_any_path_or_stack_is_deleted(filled: Path) -> None:
+    fd = os.open(filled, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("directory", dir_fd=fd)
+        inner = os.open("directory", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    assert remove(filled)
+    assert not filled.exists()
+
+
+@pytest.mark.slow
+def test_many_files_are_deleted(filled: Path) -> None:
+    for number in range(5000):
+        (filled / f"{number}").touch()
+    assert remove(filled)
+
+
+@pytest.mark.slow
+def test_what_takes_too_long_is_left_for_another_time(filled: Path) -> None:
+    for number in range(100):
+        (filled / f"{number}").mkdir()
+        (filled / f"{number}" / "file").touch()
+    above = os.open(filled.parent, os.O_RDONLY | os.O_DIRECTORY)
+    assert not remove_tree(filled.name, above, time.monotonic() - 1)
+    assert remove_tree(filled.name, above, time.monotonic() + 300)
+    os.close(above)
+
+
+def test_what_is_not_there_is_gone(tmp_path: Path) -> None:
+    assert remove(tmp_path / "nothing")
+
+
+# -- leavings are swept up never while a job of the user's is known -----------------------
+
+
+class RecordedWork:
+    """Begins nothing, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.killed: list[int] = []
+        self._ends: dict[int, Callable[[], None]] = {}
+
+    def start(self, work: Callable[[], None], on_end: Callable[[], None], *keep: int) -> int:
+        self.started.append(work.args[0])  # type: ignore[attr-defined]
+        self._ends[len(self.started)] = on_end
+        return len(self.started)
+
+    def kill(self, pid: int) -> None:
+        self.killed.append(pid)
+
+    def end(self, pid: int) -> None:
+        self._ends[pid]()
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def background() -> RecordedWork:
+    return RecordedWork()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sweeps(background: RecordedWork, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> IpcSweeps:
+    monkeypatch.setattr(cleanup, "is_anything_there", lambda: True)
+    return IpcSweeps(background, min_uid=1000, mono=clock)  # type: ignore[arg-type]
+
+
+def test_a_sweep_begins_a_moment_after_the_last_attempt(
+    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
+) -> None:
+    sweeps.begun((1, 1), 1000)
+    sweeps.begun((2, 1), 1000)
+    # A launcher that starts finds each once more.
+    sweeps.begun((2, 1), 1000)
+    sweeps.gone((1, 1))
+    assert sweeps.pause_s() is None
+    sweeps.gone((2, 1))
+    assert sweeps.pause_s() == 1.5
+    sweeps.run_due()
+    assert background.started == []
+    clock.now_s += 1.5
+    sweeps.run_due()
+    assert (background.started, sweeps.pause_s()) == ([1000], None)
+
+
+def test_whoever_runs_one_job_after_the_other_is_left_alone(
+    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
+) -> None:
+    for number in range(1, 5):
+        sweeps.begun((number, 1), 1000)
+        sweeps.gone((number, 1))
+        clock.now_s += 0.5
+        sweeps.run_due()
+    assert background.started == []
+
+
+def test_a_job_that_starts_ends_the_sweep_first(
+    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
+) -> None:
+    sweeps.begun((1, 1), 1000)
+    sweeps.gone((1, 1))
+    clock.now_s += 1.5
+    sweeps.run_due()
+    sweeps.begun((2, 1), 1001)
+    assert background.killed == []
+    sweeps.begun((3, 1), 1000)
+    assert background.killed == [1]
+    sweeps.begun((4, 1), 1000)
+    assert background.killed == [1]
+
+
+def test_a_sweep_that_does_not_end_is_the_only_one(
+    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
+) -> None:
+    """What was called off counted as gone, so that a user whose sweeps hang could have any number
+    of them."""
+    for number in range(1, 4):
+        sweeps.begun((number, 1), 1000)
+        sweeps.gone((number, 1))
+        clock.now_s += 1.5
+        sweeps.run_due()
+    assert (background.started, background.killed) == ([1000], [1])
+    assert sweeps.pause_s() == 1.5
+    background.end(1)
+    clock.now_s += 1.5
+    sweeps.run_due()
+    assert (background.started, sweeps.pause_s()) == ([1000, 1000], None)
+
+
+def test_one_sweep_of_a_user_at_a_time(
+    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
+) -> None:
+    for _ in range(2):
+        sweeps.begun((1, 1), 1000)
+        sweeps.gone((1, 1))
+        clock.now_s += 1.5
+        sweeps.run_due()
+        background.end(len(background.started))
+    assert (background.started, background.killed) == ([1000, 1000], [])
+
+
+@pytest.mark.parametrize("uid", [0, 999])
+def test_root_and_system_accounts_are_never_swept(
+    sweeps: IpcSweeps, background: RecordedWork, uid: int
+) -> None:
+    sweeps.begun((1, 1), uid)
+    sweeps.gone((1, 1))
+    assert sweeps.pause_s() is None
+
+
+def test_nobody_is_swept_where_it_is_turned_off(background: RecordedWork, clock: Clock) -> None:
+    sweeps = IpcSweeps(background, min_uid=None, mono=clock)  # type: ignore[arg-type]
+    sweeps.begun((1, 1), 1000)
+    sweeps.gone((1, 1))
+    assert sweeps.pause_s() is None
+
+
+def test_an_attempt_that_was_never_begun_is_nobodys(sweeps: IpcSweeps) -> None:
+    sweeps.gone((1, 1))
+    assert sweeps.pause_s() is None
+
+
+def test_a_user_with_a_process_is_seen() -> None:
+    assert cleanup.has_processes(os.getuid())
+    assert not cleanup.has_processes(3_999_999_999)
+
+
+def test_the_tables_have_the_columns_that_are_used() -> None:
+    """Read even where there are none."""
+    for kind, (column, _) in cleanup._KINDS.items():
+        with open(f"/proc/sysvipc/{kind}") as file:
+            columns = file.readline().split()
+        assert {column, "uid"} <= set(columns)
+        assert ("nattch" in columns) == (kind == "shm")
+        assert all(column in row for row in cleanup.table(kind))
+
+
+# -- private spaces: whose they are, and what is removed when -----------------------------
+
+
+class Loop:
+    """As the launcher's."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+
+    def spaces(self, home: Path | None) -> PrivateSpaces:
+        return PrivateSpaces(BackgroundWork(self.selector), None if home is None else str(home))
+
+    def until_quiet(self) -> None:
+        """Until no process is at work any more."""
+        deadline = time.monotonic() + 120
+        while self.selector.get_map() and time.monotonic() < deadline:
+            for chosen, _ in self.selector.select(1.0):
+                chosen.data()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.until_quiet()
+    made.selector.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def names(home: Path) -> list[str]:
+    return sorted(os.listdir(home))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_the_home_is_made_for_root_alone(home: Path) -> None:
+    real, fd = open_home(str(home))
+    os.close(fd)
+    assert real == os.path.realpath(home)
+    assert home.stat().st_mode & 0o777 == 0o700
+    os.close(open_home(str(home))[1])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_a_home_of_somebody_elses_is_refused(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    os.chown(home, 1, -1)
+    with pytest.raises(Unsafe, match="root alone"):
+        open_home(str(home))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_a_home_that_others_may_enter_is_refused(home: Path) -> None:
+    home.mkdir(mode=0o755)
+    with pytest.raises(Unsafe, match="0700"):
+        open_home(str(home))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_a_way_there_that_others_may_change_is_refused(home: Path) -> None:
+    home.parent.chmod(0o777)
+    with pytest.raises(Unsafe, match="others may write"):
+        open_home(str(home))
+    home.parent.chmod(0o1777)
+    os.close(open_home(str(home))[1])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_an_empty_space_is_removed_at_once(loop: Loop, home: Path) -> None:
+    spaces = loop.spaces(home)
+    place = spaces.place_for((7, 1), 1000)
+    assert place == f"{os.path.realpath(home)}/7.1.1000"
+    spaces.make((7, 1), place)
+    assert names(home / "7.1.1000") == ["tmp", "var"]
+    assert (home / "7.1.1000" / "tmp").stat().st_mode & 0o7777 == 0o1777
+    spaces.discard((7, 1))
+    assert names(home) == []
+    assert not loop.selector.get_map()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@alone
+def test_what_is_in_it_is_removed_by_another_process(loop: Loop, home: Path) -> None:
+    spaces = loop.spaces(home)
+    for number in (1, 2):
+        spaces.make((number, 1), spaces.place_for((number, 1), 60_000 + number))
+        for each in ("tmp", "var"):
+            inner = home / f"{number}.1.{60_000 + number}" / each / "directory"
+            inner.mkdir()
+            os.chown(inner, 60_000 + number, -1)
+            # Not the user's: root removes it.
+            (inner / "file").touch()
+    spaces.discard((1, 1))
+    spaces.discard((2, 1))
+    # The attempts are over: others of these names may begin.
+    assert all(name.startswith("gone-") for name in names(home))
+    spaces.make((1, 1), spaces.place_for((1, 1), 60_001))
+    loop.until_quiet()
+    assert names(home) == ["1.1.60001"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@alone
+def test_a_space_that_is_there_already_is_not_used_again(loop: Loop, home: Path) -> None:
+    spaces = loop.spaces(home)
+    (home / "7.1.1000" / "tmp").mkdir(parents=True)
+    (home / "7.1.1000" / "tmp" / "planted").touch()
+    spaces.make((7, 1), spaces.place_for((7, 1), 1000))
+    assert names(home / "7.1.1000" / "tmp") == []
+    loop.until_quiet()
+    assert names(home) == ["7.1.1000"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@alone
+def test_a_start_removes_what_no_attempt_has(loop: Loop, home: Path) -> None:
+    loop.spaces(home)
+    for name in ("1.1.1000", "2.1.1000", "gone-0a-1000", "notes"):
+        (home / name / "tmp").mkdir(parents=True)
+    spaces = loop.spaces(home)
+    spaces.adopt((2, 1), f"{os.path.realpath(home)}/2.1.1000")
+    spaces.adopt((3, 1), None)
+    spaces.sweep(str(home.parent / "never-made"))
+    loop.until_quiet()
+    assert names(home) == ["2.1.1000", "notes"]
+    spaces.discard((2, 1))
+    spaces.discard((3, 1))
+    assert names(home) == ["notes"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@alone
+def test_attempts_keep_their_space_where_the_option_is_off_by_now(loop: Loop, home: Path) -> None:
+    before = loop.spaces(home)
+    place = before.place_for((1, 1), 1000)
+    before.make((1, 1), place)
+    (home / "9.1.1000" / "tmp" / "x").mkdir(parents=True)
+    spaces = loop.spaces(None)
+    assert spaces.place_for((2, 1), 1000) is None
+    spaces.make((2, 1), None)
+    spaces.adopt((1, 1), place)
+    spaces.sweep(str(home))
+    loop.until_quiet()
+    assert names(home) == ["1.1.1000"]
+    spaces.discard((1, 1))
+    spaces.discard((2, 1))
+    assert names(home) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@alone
+def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(
+    loop: Loop, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    spaces = loop.spaces(home)
+    spaces.make((1, 1), spaces.place_for((1, 1), 0))
+    (home / "1.1.0" / "tmp" / "file").touch()
+    monkeypatch.setattr(os, "rename", refuse)
+    spaces.discard((1, 1))
+    loop.until_quiet()
+    assert names(home) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+@pytest.mark.slow
+@alone
+def test_who_stops_what_cleans_up_keeps_others_waiting_for_one_turn(
+    loop: Loop, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each space of a user whose processes stop the one that empties it took a turn of a minute,
+    so that with a thousand short jobs those of others stayed on the disk for a day."""
+    monkeypatch.setattr("drfd.launcher.system.private_tmp._TURN_S", 1.0)
+    hostile, number = 61_777, 30
+    turns, take_turn = tmp_path / "turns", private_tmp._as_user
+    turns.touch()
+
+    def note(uid: int, places: list[tuple[int, str]]) -> None:
+        with turns.open("a") as file:
+            file.write(f"{uid}\n")
+        take_turn(uid, places)
+
+    monkeypatch.setattr(private_tmp, "_as_user", note)
+    home.mkdir(mode=0o700)
+    for name in (*(f"gone-{each:02x}-{hostile}" for each in range(number)), "gone-ff-61778"):
+        inner = home / name / "tmp"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+    stop = "import os, signal, time\nwhile True:\n"
+    stop += " try: os.kill(-1, signal.SIGSTOP)\n except OSError: pass\n time.sleep(0.001)"
+    stopper = subprocess.Popen(
+        [sys.executable, "-I", "-c", stop], user=hostile, group=65534, extra_groups=[]
+    )
+    try:
+        spaces = loop.spaces(home)
+        spaces.sweep(None)
+        loop.until_quiet()
+    finally:
+        stopper.kill()
+        stopper.wait()
+    assert names(home) == []
+    # Another round at most, for what the first one has left.
+    assert turns.read_text().split().count(str(hostile)) <= 2
