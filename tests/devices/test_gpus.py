@@ -1,7 +1,13 @@
-"""Which GPUs are found on recorded machines."""
+"""Which GPUs are found on recorded machines, the variables that name them to the runtimes of their
+vendors, and the numbers of device nodes."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +20,9 @@ from drfd.devices.gpus import (
     find_gpus,
     gpus_named,
 )
-from drfd.devices.nodes import show_node
+from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode, is_basic, node_at, show_node
+from drfd.devices.roster import Roster
+from drfd.devices.variables import variables_for
 from tests.gpu_machines import names, unfold
 
 
@@ -217,3 +225,200 @@ def test_names_are_numbers_or_uuids(tmp_path: Path) -> None:
         gpus_named(["0"], found)
     with pytest.raises(GpuLost, match="GPU 7: there is no such GPU on this machine"):
         gpus_named(["7"], found)
+
+
+# -- variables ----------------------------------------------------------------------------
+
+
+ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Gpu, ...]:
+    return find_gpus(unfold(request.param, tmp_path))
+
+
+def on(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("machine", [name], indirect=True)
+
+
+def variables(machine: tuple[Gpu, ...], given: str, hidden: str = "") -> dict[str, str]:
+    """Return the variables of a job with the given GPUs where the kernel hides others."""
+    visible = [gpu for gpu in machine if gpu.name not in hidden.split()]
+    return variables_for(gpus_named(given.split(), machine), visible)
+
+
+def same(value: str) -> dict[str, str]:
+    """Return the two lists with one value: programs refuse to run if they differ for no reason."""
+    return {"CUDA_VISIBLE_DEVICES": value, "HIP_VISIBLE_DEVICES": value, **ORDER}
+
+
+FIRST = "GPU-c7b57be0-94ff-d352-a59b-d0ee00aeed43"
+SECOND = "GPU-d6de6afc-bdfe-75c4-5273-0544439153fc"
+
+
+@on("two-nvidia-desktop")
+def test_uuids_mean_the_same_whatever_is_hidden(machine: tuple[Gpu, ...]) -> None:
+    assert variables(machine, "1", hidden="0") == variables(machine, "1") == same(SECOND)
+    assert variables(machine, "1 0") == same(f"{SECOND},{FIRST}")
+
+
+@pytest.mark.parametrize(
+    "machine",
+    ["two-nvidia-desktop", "intel-discrete-and-integrated", "no-gpu"],
+    indirect=True,
+)
+@pytest.mark.parametrize("hidden", ["", "0 1"])
+def test_a_job_without_a_gpu_is_shown_none(machine: tuple[Gpu, ...], hidden: str) -> None:
+    assert variables(machine, "", hidden) == same("-1")
+
+
+@on("fallen-off-the-bus")
+def test_indices_count_what_is_visible_where_a_uuid_is_unknown(machine: tuple[Gpu, ...]) -> None:
+    second = "GPU-89626cb0-2987-b13c-7702-5d4e5d8b02ad"
+    assert variables(machine, "2") == same(second)
+    assert variables(machine, "0", hidden="1 2") == same("0")
+    # CUDA does not count the one that has fallen off the bus.
+    assert variables(machine, "2 0", hidden="1") == same("1,0")
+    assert variables(machine, "2 0") == same("1,0")
+
+
+@on("mig-on-one-of-two")
+def test_a_slice_alone_is_index_0_and_otherwise_named_by_its_ids(
+    machine: tuple[Gpu, ...],
+) -> None:
+    slice_ = "MIG-GPU-20bed2f5-819b-69ad-8d42-d3e1446080c1/3/0"
+    assert variables(machine, "0:3:0", hidden="0:1:0 0:1:1 1") == same("0")
+    assert variables(machine, "0:3:0", hidden="0:1:0 1") == same(slice_)
+    assert variables(machine, "0:3:0") == same(slice_)
+    whole = "GPU-41255406-c9af-f94b-4ebf-9d57ad1853da"
+    assert variables(machine, "1", hidden="0:1:0 0:1:1 0:3:0") == same(whole)
+
+
+@on("two-amd-linked")
+def test_rocr_chooses_and_hip_counts_what_rocr_leaves(machine: tuple[Gpu, ...]) -> None:
+    first, second = "GPU-51276ac12ce05db3", "GPU-1901ead3a2ecd4a6"
+    assert variables(machine, "0") == same("0") | {"ROCR_VISIBLE_DEVICES": first}
+    assert variables(machine, "1") == same("0") | {"ROCR_VISIBLE_DEVICES": second}
+    assert variables(machine, "") == same("-1") | {"ROCR_VISIBLE_DEVICES": "-1"}
+
+
+@on("two-amd-linked")
+def test_rocr_need_not_choose_where_the_kernel_has(machine: tuple[Gpu, ...]) -> None:
+    """There are programs that refuse ROCR_VISIBLE_DEVICES beside another list."""
+    assert variables(machine, "1", hidden="0") == same("0")
+    assert variables(machine, "0 1") == same("0,1")
+    assert variables(machine, "", hidden="0 1") == same("-1")
+
+
+@on("amd-without-unique-id")
+def test_rocr_takes_indices_in_the_order_of_kfd(machine: tuple[Gpu, ...]) -> None:
+    """The integrated one is listed for nobody, and stays visible."""
+    assert variables(machine, "1") == same("0") | {"ROCR_VISIBLE_DEVICES": "1"}
+    assert variables(machine, "1", hidden="0") == same("0")
+
+
+@on("mixed")
+def test_the_lists_differ_only_where_both_vendors_are_visible(machine: tuple[Gpu, ...]) -> None:
+    nvidia = "GPU-dba9c788-0930-b476-97a6-3ab75f765397"
+    assert variables(machine, "0", hidden="1 3") == same(nvidia)
+    assert variables(machine, "1", hidden="0 3") == same("0")
+    seen = {"HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+    assert variables(machine, "0") == same(nvidia) | seen | {}
+    assert variables(machine, "1") == same("0") | {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert variables(machine, "0 1") == same("0") | {"CUDA_VISIBLE_DEVICES": nvidia}
+
+
+@on("intel-discrete-and-integrated")
+def test_level_zero_counts_by_address_what_is_visible(machine: tuple[Gpu, ...]) -> None:
+    mask = {"ZE_AFFINITY_MASK": "1", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
+    assert variables(machine, "1") == same("-1") | mask
+    assert variables(machine, "1", hidden="0") == same("-1")
+
+
+# -- device nodes -------------------------------------------------------------------------
+
+
+def test_a_node_is_known_by_its_kind_and_numbers_also_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/zero")
+    assert node_at("/dev/null") == DeviceNode(CHARACTER, 1, 3)
+    assert show_node(node_at(Path("/dev/null"))) == "c 1:3"
+    assert node_at(tmp_path / "link") == DeviceNode(CHARACTER, 1, 5)
+
+
+def test_the_kind_of_a_block_device_and_numbers_beyond_a_byte_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Minors of MIG capability nodes and of NVMe disks are beyond 255."""
+    # The tenth field and those after it are by name only: st_rdev is among them.
+    fields = {"st_rdev": os.makedev(259, 70000)}
+    found = os.stat_result((stat.S_IFBLK | 0o600, *([0] * 9)), fields)
+    monkeypatch.setattr(os, "stat", lambda path: found)
+    assert node_at("/dev/a-disk") == DeviceNode(BLOCK, 259, 70000)
+    assert show_node(node_at("/dev/a-disk")) == "b 259:70000"
+
+
+def test_what_is_no_device_is_refused_and_what_is_missing_is_the_kernels_error(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ValueError, match=f"^{path} is no device node$"):
+            node_at(path)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        node_at(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("target", ["null", "zero", "random", "urandom", "tty", "ptmx"])
+def test_a_device_that_all_processes_need_is_known_by_any_path(tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(f"/dev/{target}")
+    assert is_basic(f"/dev/{target}")
+    assert is_basic(str(tmp_path / "link"))
+    assert is_basic("/dev/pts/7")
+    assert not is_basic(str(tmp_path / "missing"))
+    assert not is_basic(str(tmp_path))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
+def test_a_node_of_another_name_is_basic_if_jobs_cannot_start_without_it(tmp_path: Path) -> None:
+    for name, minor in (("null", 3), ("zero", 5), ("random", 8)):
+        os.mknod(tmp_path / name, 0o600 | stat.S_IFCHR, os.makedev(1, minor))
+    found = [name for name in ("null", "zero", "random") if is_basic(str(tmp_path / name))]
+    assert found == ["null", "random"]
+
+
+# -- GPUs of this machine -----------------------------------------------------------------
+
+
+@pytest.fixture
+def real_gpus() -> tuple[Gpu, ...]:
+    found = find_gpus()
+    if not found:
+        pytest.skip("this machine has no GPU with a driver for computing")
+    return found
+
+
+@pytest.mark.gpu
+def test_every_node_of_a_gpu_is_a_node_in_dev(real_gpus: tuple[Gpu, ...]) -> None:
+    """Those of MIG capabilities are made when they are needed first."""
+    paths = [path for path in Path("/dev").rglob("*") if path.is_char_device()]
+    there = {node_at(path) for path in paths}
+    for gpu in real_gpus:
+        if not gpu.fault and ":" not in gpu.name:
+            assert gpu.nodes <= there
+
+
+@pytest.mark.gpu
+def test_nvidia_smi_lists_the_same_gpus_in_the_same_order(real_gpus: tuple[Gpu, ...]) -> None:
+    if shutil.which("nvidia-smi") is None or any(":" in gpu.name or gpu.fault for gpu in real_gpus):
+        pytest.skip("nvidia-smi is not here, or lists something else: slices, or lost GPUs")
+    said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    uuids = re.findall(r"^GPU \d+: .*\(UUID: (GPU-[0-9a-f-]+)\)", said, re.MULTILINE)
+    assert [gpu.uuid for gpu in find_gpus() if gpu.vendor == "nvidia"] == uuids
+
+
+@pytest.mark.gpu
+def test_all_are_the_same_when_they_are_looked_up_again(real_gpus: tuple[Gpu, ...]) -> None:
+    roster = Roster()
+    assert roster.look_up() == roster.look_up()
+    assert [gpu.nodes for gpu in roster.look_up()] == [gpu.nodes for gpu in real_gpus]

@@ -15,7 +15,6 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.host import disks
-from drfd.host import disks as speed
 from drfd.host.disks import NEEDED_BYTES, Disk, Location, Speed, disk_of, locate, measure
 
 #: A system with plain, encrypted and mirrored disks, btrfs on two of them, and much without.
@@ -119,42 +118,32 @@ def test_limits_go_to_the_device_of_the_file_system_or_the_disk_of_a_partition(
     assert find(path, on) == found
 
 
-def test_btrfs_is_found_by_what_is_mounted(find: Callable[..., Location]) -> None:
+def test_btrfs_is_found_by_what_is_mounted(find: Callable[..., Location], sysfs: Path) -> None:
     """Its files have a device number of their own, which no disk has."""
-    assert find("/data/x", "0:55", {"/dev/sdb1": "8:17"}) == Location(("8:16",), "btrfs")
-
-
-def test_btrfs_over_several_disks_has_them_all(find: Callable[..., Location], sysfs: Path) -> None:
-    member(sysfs, "1111", "pci0/sda/sda1")
-    member(sysfs, "2222", "pci0/sdc", "pci0/sdb/sdb1")
-    found = find("/data/x", "0:55", {"/dev/sdb1": "8:17"})
-    assert found == Location(("8:16", "8:32"), "btrfs")
-
-
-def test_btrfs_whose_device_cannot_be_seen_is_none_and_says_so(
-    find: Callable[..., Location],
-) -> None:
-    """As in a container."""
+    device = {"/dev/sdb1": "8:17"}
+    assert find("/data/x", "0:55", device) == Location(("8:16",), "btrfs")
+    # As in a container.
     why = "/data/x is on /dev/sdb1, which cannot be seen here"
     assert find("/data/x", "0:55") == Location((), "btrfs", why)
+    # Over several disks it has them all.
+    member(sysfs, "1111", "pci0/sda/sda1")
+    member(sysfs, "2222", "pci0/sdc", "pci0/sdb/sdb1")
+    assert find("/data/x", "0:55", device) == Location(("8:16", "8:32"), "btrfs")
 
 
-def test_btrfs_is_found_where_dev_has_no_disks(find: Callable[..., Location], sysfs: Path) -> None:
-    """As under systemd with PrivateDevices=yes."""
-    (sysfs / "class/block").mkdir(parents=True)
-    (sysfs / "class/block/sdb1").symlink_to(sysfs / "devices/pci0/sdb/sdb1")
-    assert find("/data/x", "0:55") == Location(("8:16",), "btrfs")
-
-
-def test_btrfs_on_a_mapped_device_is_found_where_dev_has_no_disks(
-    find: Callable[..., Location], sysfs: Path
+@pytest.mark.parametrize(
+    ("name", "place", "number"),
+    [("sdb1", "pci0/sdb/sdb1", "8:16"), ("dm-1", "virtual/dm-1", "253:1")],
+)
+def test_btrfs_is_found_where_dev_has_no_disks(
+    find: Callable[..., Location], sysfs: Path, name: str, place: str, number: str
 ) -> None:
+    """As under systemd with PrivateDevices=yes; also on a mapped device."""
     (sysfs / "class/block").mkdir(parents=True)
-    mapped = sysfs / "devices/virtual/dm-1"
-    (sysfs / "class/block/dm-1").symlink_to(mapped)
-    (mapped / "dm").mkdir()
-    (mapped / "dm/name").write_text("sdb1\n")
-    assert find("/data/x", "0:55") == Location(("253:1",), "btrfs")
+    (sysfs / f"class/block/{name}").symlink_to(sysfs / "devices" / place)
+    (sysfs / "devices/virtual/dm-1/dm").mkdir()
+    (sysfs / "devices/virtual/dm-1/dm/name").write_text("sdb1\n")
+    assert find("/data/x", "0:55") == Location((number,), "btrfs")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +247,7 @@ def test_of_two_names_for_one_disk_it_is_the_first(sysfs: Path) -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less of everything: these tests are not about the figures."""
     for name, value in (("_LEAST_BYTES", 16 << 20), ("_MOST_BYTES", 32 << 20), ("_LEAST_S", 0.01)):
-        monkeypatch.setattr(speed, name, value)
+        monkeypatch.setattr(disks, name, value)
 
 
 @pytest.fixture
@@ -287,13 +276,13 @@ def test_where_all_files_have_names_it_has_none_at_once(
     # What kernels do without the flag: they open the directory itself, and may not write it.
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     seen: list[list[Path]] = []
-    measured = speed._measure
+    measured = disks._measure
 
     def look(fd: int, size: int) -> Speed:
         seen.append(list(roomy.iterdir()))
         return measured(fd, size)
 
-    monkeypatch.setattr(speed, "_measure", look)
+    monkeypatch.setattr(disks, "_measure", look)
     assert measure(roomy).write_bps > 0
     assert seen == [[]]
 

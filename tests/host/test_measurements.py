@@ -35,153 +35,130 @@ from drfd.host.measurements import (
 )
 
 MIB = 1 << 20
-FILES = {
-    "cpuacct/cpuacct.usage": "1500000000\n",
-    "memory/memory.stat": "cache 4096\nrss 1\ntotal_cache 999\ntotal_rss 3000\ntotal_shmem 200\n",
-    "memory/memory.max_usage_in_bytes": "7777\n",
-    "blkio/blkio.throttle.io_service_bytes": (
-        "8:0 Read 100\n8:0 Write 10\n8:0 Sync 110\n8:0 Async 0\n8:0 Total 110\n"
-        "8:16 Read 1\n8:16 Write 2\n8:16 Total 3\nTotal 113\n"
-    ),
-}
 CGROUP = "drfd/job-1.1"
 NOTHING = Sample(mono_s=5.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
+FILES = {
+    "v1": {
+        "cpuacct.usage": "1500000000\n",
+        "memory.stat": "cache 4096\nrss 1\ntotal_cache 999\ntotal_rss 3000\ntotal_shmem 200\n",
+        "memory.max_usage_in_bytes": "7777\n",
+        "blkio.throttle.io_service_bytes": (
+            "8:0 Read 100\n8:0 Write 10\n8:0 Sync 110\n8:0 Async 0\n8:0 Total 110\n"
+            "8:16 Read 1\n8:16 Write 2\n8:16 Total 3\nTotal 113\n"
+        ),
+    },
+    "v2": {
+        "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
+        "memory.stat": (
+            "anon 1000\nfile 90000\nkernel 700\nkernel_stack 20\npagetables 300\n"
+            "sec_pagetables 4\npercpu 5\nsock 6000\nvmalloc 6\nshmem 70\n"
+            "slab_reclaimable 8000\nslab_unreclaimable 40\n"
+        ),
+        "memory.peak": "8888\n",
+        "io.stat": (
+            "8:0 rbytes=100 wbytes=10 rios=5 wios=1 dbytes=0 dios=0\n"
+            "259:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0\n"
+            "7:0 \n"
+        ),
+    },
+}
+#: What is read of them: what the kernel holds for the job is memory that it uses, and neither file
+#: cache nor reclaimable slabs, which the kernel takes back by itself.
+READ = {
+    "v1": Sample(mono_s=5.0, memory_bytes=3200, read_bytes=101, written_bytes=12, cpu_s=1.5),
+    "v2": Sample(
+        mono_s=5.0, memory_bytes=1000 + 70 + 20 + 300 + 4 + 5 + 6 + 40, read_bytes=101,
+        written_bytes=12, cpu_s=2.5,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=["v1", "v2"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def mounts(tmp_path: Path) -> dict[str, str]:
-    """The cgroup of one attempt, below each controller, as plain files."""
-    for name, text in FILES.items():
-        controller, _, file = name.partition("/")
-        path = tmp_path / controller / CGROUP / file
+def mounts(version: str, tmp_path: Path) -> dict[str, str]:
+    """The cgroup of one attempt, below each controller of version 1, as plain files."""
+    for name, text in FILES[version].items():
+        controller = name.split(".")[0] if version == "v1" else ""
+        path = tmp_path / controller / CGROUP / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    if version == "v2":
+        return {measurements.UNIFIED: str(tmp_path)}
     return {name: str(tmp_path / name) for name in ("cpuacct", "memory", "blkio")}
 
 
+def file(mounts: dict[str, str], name: str) -> Path:
+    mount = mounts.get(measurements.UNIFIED) or mounts[name.split(".")[0]]
+    return Path(mount, CGROUP, name)
+
+
 def test_a_sample_is_what_cannot_be_dropped_and_what_went_to_all_disks(
-    mounts: dict[str, str],
+    mounts: dict[str, str], version: str
 ) -> None:
-    """Page cache is not counted: the kernel takes it back by itself."""
-    assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(
-        mono_s=5.0, memory_bytes=3200, read_bytes=101, written_bytes=12, cpu_s=1.5
-    )
-    assert peak_memory(mounts, CGROUP) == 7777
+    assert sample_cgroup(mounts, CGROUP, 5.0) == READ[version]
+    assert peak_memory(mounts, CGROUP) == {"v1": 7777, "v2": 8888}[version]
+    second = {"v1": "8:16", "v2": "259:0"}[version]
+    assert disk_counters(mounts, CGROUP) == {"8:0": (100, 10), second: (1, 2)}
 
 
-def test_what_went_to_each_disk_is_read_by_its_number(mounts: dict[str, str]) -> None:
-    assert disk_counters(mounts, CGROUP) == {"8:0": (100, 10), "8:16": (1, 2)}
+def test_what_has_vanished_or_is_not_mounted_reads_as_none(mounts: dict[str, str]) -> None:
+    for there, cgroup in ((mounts, "drfd/job-2.1"), ({}, CGROUP)):
+        assert sample_cgroup(there, cgroup, 5.0) == NOTHING
+        assert peak_memory(there, cgroup) is None
     assert disk_counters(mounts, "drfd/job-2.1") is None
 
 
+@pytest.mark.parametrize("version", ["v1"], indirect=True)
 def test_a_job_that_has_not_touched_a_disk_has_read_nothing(mounts: dict[str, str]) -> None:
-    path = Path(mounts["blkio"], CGROUP, "blkio.throttle.io_service_bytes")
-    path.write_text("Total 0\n")
+    file(mounts, "blkio.throttle.io_service_bytes").write_text("Total 0\n")
     sample = sample_cgroup(mounts, CGROUP, 5.0)
     assert (sample.read_bytes, sample.written_bytes) == (0, 0)
 
 
-def test_a_cgroup_that_has_vanished_reads_as_none(mounts: dict[str, str]) -> None:
-    assert sample_cgroup(mounts, "drfd/job-2.1", 5.0) == NOTHING
-    assert peak_memory(mounts, "drfd/job-2.1") is None
-
-
-def test_a_controller_that_is_not_mounted_reads_as_none() -> None:
-    assert sample_cgroup({}, CGROUP, 5.0) == NOTHING
-    assert peak_memory({}, CGROUP) is None
-
-
-@pytest.mark.parametrize("gone", sorted(FILES))
-def test_one_file_that_is_missing_hides_only_its_own_reading(
-    mounts: dict[str, str], gone: str
+@pytest.mark.parametrize(
+    ("version", "gone", "hidden"),
+    [
+        ("v1", "cpuacct.usage", ["cpu_s"]),
+        ("v1", "memory.stat", ["memory_bytes"]),
+        ("v1", "memory.max_usage_in_bytes", []),
+        ("v1", "blkio.throttle.io_service_bytes", ["read_bytes", "written_bytes"]),
+        ("v2", "cpu.stat", ["cpu_s"]),
+        ("v2", "memory.stat", ["memory_bytes"]),
+        ("v2", "io.stat", ["read_bytes", "written_bytes"]),
+    ],
+    indirect=["version"],
+)
+def test_a_file_that_is_missing_hides_only_its_own_reading(
+    mounts: dict[str, str], version: str, gone: str, hidden: list[str]
 ) -> None:
-    controller, _, file = gone.partition("/")
-    whole = sample_cgroup(mounts, CGROUP, 5.0)
-    Path(mounts[controller], CGROUP, file).unlink()
-    fields = {
-        "cpuacct.usage": {"cpu_s": None},
-        "memory.stat": {"memory_bytes": None},
-        "memory.max_usage_in_bytes": {},
-        "blkio.throttle.io_service_bytes": {"read_bytes": None, "written_bytes": None},
-    }[file]
-    expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
-    assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(**expected)
+    file(mounts, gone).unlink()
+    expected = {name: getattr(READ[version], name) for name in Sample.__slots__}
+    assert sample_cgroup(mounts, CGROUP, 5.0) == Sample(**expected | dict.fromkeys(hidden))
 
 
-# -- cgroup v2 ---------------------------------------------------------------------------------
-
-UNIFIED = {
-    "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
-    "memory.stat": (
-        "anon 1000\nfile 90000\nkernel 700\nkernel_stack 20\npagetables 300\nsec_pagetables 4\n"
-        "percpu 5\nsock 6000\nvmalloc 6\nshmem 70\nslab_reclaimable 8000\nslab_unreclaimable 40\n"
-    ),
-    "memory.peak": "8888\n",
-    "io.stat": (
-        "8:0 rbytes=100 wbytes=10 rios=5 wios=1 dbytes=0 dios=0\n"
-        "259:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0\n"
-        "7:0 \n"
-    ),
-}
+@pytest.mark.parametrize("version", ["v2"], indirect=True)
+def test_an_older_kernel_has_fewer_kinds_of_memory_and_no_peak(mounts: dict[str, str]) -> None:
+    file(mounts, "memory.stat").write_text("anon 1000\nshmem 1\n")
+    file(mounts, "memory.peak").unlink()
+    assert sample_cgroup(mounts, CGROUP, 5.0).memory_bytes == 1001
+    assert peak_memory(mounts, CGROUP) is None
 
 
-@pytest.fixture
-def unified(tmp_path: Path) -> Path:
-    """The one cgroup of an attempt, as plain files."""
-    place = tmp_path / CGROUP
-    place.mkdir(parents=True)
-    for name, text in UNIFIED.items():
-        (place / name).write_text(text)
-    return tmp_path
-
-
-def test_on_version_2_too_a_sample_is_what_cannot_be_dropped(unified: Path) -> None:
-    """What the kernel holds for the job is in it; file cache and reclaimable slabs are not."""
-    kept = 1000 + 70 + 20 + 300 + 4 + 5 + 6 + 40
-    assert sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0) == Sample(
-        mono_s=5.0, memory_bytes=kept, read_bytes=101, written_bytes=12, cpu_s=2.5
-    )
-    assert peak_memory({measurements.UNIFIED: str(unified)}, CGROUP) == 8888
-
-
-def test_an_older_kernel_has_fewer_kinds_of_memory_and_no_peak(unified: Path) -> None:
-    (unified / CGROUP / "memory.stat").write_text("anon 1000\nshmem 1\n")
-    (unified / CGROUP / "memory.peak").unlink()
-    assert sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0).memory_bytes == 1001
-    assert peak_memory({measurements.UNIFIED: str(unified)}, CGROUP) is None
-
-
+@pytest.mark.parametrize("version", ["v2"], indirect=True)
 def test_bytes_that_pass_a_disk_made_of_others_are_counted_once(
-    unified: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mounts: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Logical volumes and the like have their I/O counted here and on the disk below."""
     (tmp_path / "sys/8:0/slaves/259:0").mkdir(parents=True)
     (tmp_path / "sys/259:0/slaves").mkdir(parents=True)
     monkeypatch.setattr(measurements, "SYS_DEV_BLOCK", str(tmp_path / "sys"))
-    mounts = {measurements.UNIFIED: str(unified)}
     assert disk_counters(mounts, CGROUP) == {"8:0": (100, 10), "259:0": (1, 2)}, "each has its own"
-    sample = sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0)
+    sample = sample_cgroup(mounts, CGROUP, 5.0)
     assert (sample.read_bytes, sample.written_bytes) == (1, 2)
-
-
-def test_a_cgroup_of_version_2_that_has_vanished_reads_as_none(unified: Path) -> None:
-    assert sample_cgroup({measurements.UNIFIED: str(unified)}, "drfd/job-2.1", 5.0) == NOTHING
-    assert peak_memory({measurements.UNIFIED: str(unified)}, "drfd/job-2.1") is None
-
-
-@pytest.mark.parametrize("gone", ["cpu.stat", "memory.stat", "io.stat"])
-def test_a_controller_that_is_not_given_hides_only_its_own_reading(
-    unified: Path, gone: str
-) -> None:
-    whole = sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0)
-    (unified / CGROUP / gone).unlink()
-    fields = {
-        "cpu.stat": {"cpu_s": None},
-        "memory.stat": {"memory_bytes": None},
-        "io.stat": {"read_bytes": None, "written_bytes": None},
-    }[gone]
-    expected = {name: getattr(whole, name) for name in Sample.__slots__} | fields
-    assert sample_cgroup({measurements.UNIFIED: str(unified)}, CGROUP, 5.0) == Sample(**expected)
 
 
 # -- processes ---------------------------------------------------------------------------------
@@ -346,20 +323,6 @@ UNLIMITED = 1 << 60
 GIB = 1 << 30
 
 
-@pytest.fixture
-def cgroup(tmp_path: Path) -> Path:
-    """A directory that stands for our cgroup."""
-    path = tmp_path / "cgroup"
-    path.mkdir()
-    return path
-
-
-def proc_file(tmp_path: Path, *lines: str) -> str:
-    path = tmp_path / "proc-self-cgroup"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return str(path)
-
-
 def below(top: str, cgroup: Path) -> str:
     """A cgroup path that leads from the hierarchy's root to the test's directory."""
     if not Path(top).is_dir():
@@ -368,66 +331,41 @@ def below(top: str, cgroup: Path) -> str:
     return "/.." * depth + str(cgroup)
 
 
-def test_the_limit_of_our_own_cgroup_v2_counts(tmp_path: Path, cgroup: Path) -> None:
-    (cgroup / "memory.max").write_text(f"{3 * GIB}\n")
-    line = f"0::{below('/sys/fs/cgroup', cgroup)}"
-    assert own_memory_limit(proc_file(tmp_path, line)) == 3 * GIB
+def own_limit(root: Path, lines: str) -> int:
+    """The limit that counts where /proc/self/cgroup has these lines: V1 and V2 in them stand for
+    the way from the hierarchies' roots to the directory."""
+    own = root / "proc-self-cgroup"
+    for word, top in (("V1", "/sys/fs/cgroup/memory"), ("V2", "/sys/fs/cgroup")):
+        if word in lines:
+            lines = lines.replace(word, below(top, root))
+    own.write_text(lines + "\n")
+    return own_memory_limit(str(own))
 
 
-def test_max_is_no_limit(tmp_path: Path, cgroup: Path) -> None:
-    (cgroup / "memory.max").write_text("max\n")
-    line = f"0::{below('/sys/fs/cgroup', cgroup)}"
-    assert own_memory_limit(proc_file(tmp_path, line)) == UNLIMITED
-
-
-def test_the_limit_of_our_own_cgroup_counts(tmp_path: Path, cgroup: Path) -> None:
-    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
-    path = below("/sys/fs/cgroup/memory", cgroup)
-    assert own_memory_limit(proc_file(tmp_path, f"4:memory:{path}", "0::/nowhere")) == 2 * GIB
-
-
-def test_memory_may_be_mounted_together_with_other_controllers(
-    tmp_path: Path, cgroup: Path
+@pytest.mark.parametrize(
+    ("lines", "files", "limit"),
+    [
+        ("0::V2", {"memory.max": 3 * GIB}, 3 * GIB),
+        ("0::V2", {"memory.max": "max"}, UNLIMITED),
+        ("4:memory:V1\n0::/nowhere", {"memory.limit_in_bytes": 2 * GIB}, 2 * GIB),
+        # With other controllers, and these alone.
+        ("4:cpu,memory:V1", {"memory.limit_in_bytes": 2 * GIB}, 2 * GIB),
+        ("2:cpu:V1", {"memory.limit_in_bytes": 2 * GIB}, UNLIMITED),
+        # An administrator limits user-1001.slice; the session inside it says "max".
+        ("0::V2/session", {"memory.max": 3 * GIB, "session/memory.max": "max"}, 3 * GIB),
+        # The smaller one of two hierarchies.
+        ("4:memory:V1\n0::V2", {"memory.limit_in_bytes": 2 * GIB, "memory.max": GIB}, GIB),
+        ("0::V2/a:b", {"a:b/memory.max": GIB}, GIB),
+        ("4:memory:/gone\n0::/gone", {}, UNLIMITED),
+    ],
+)
+def test_the_limit_of_our_own_cgroup_and_of_those_above_it_counts(
+    tmp_path: Path, lines: str, files: dict[str, object], limit: int
 ) -> None:
-    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
-    path = below("/sys/fs/cgroup/memory", cgroup)
-    assert own_memory_limit(proc_file(tmp_path, f"4:cpu,memory:{path}")) == 2 * GIB
-
-
-def test_the_limit_of_a_cgroup_above_ours_counts(tmp_path: Path, cgroup: Path) -> None:
-    """An administrator limits user-1001.slice; the session inside it says "max"."""
-    session = cgroup / "session"
-    session.mkdir()
-    (cgroup / "memory.max").write_text(f"{3 * GIB}\n")
-    (session / "memory.max").write_text("max\n")
-    line = f"0::{below('/sys/fs/cgroup', session)}"
-    assert own_memory_limit(proc_file(tmp_path, line)) == 3 * GIB
-
-
-def test_the_smaller_of_two_hierarchies_counts(tmp_path: Path, cgroup: Path) -> None:
-    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
-    (cgroup / "memory.max").write_text(f"{GIB}\n")
-    one = f"4:memory:{below('/sys/fs/cgroup/memory', cgroup)}"
-    two = f"0::{below('/sys/fs/cgroup', cgroup)}"
-    assert own_memory_limit(proc_file(tmp_path, one, two)) == GIB
-
-
-def test_other_controllers_say_nothing_about_memory(tmp_path: Path, cgroup: Path) -> None:
-    (cgroup / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
-    path = below("/sys/fs/cgroup/memory", cgroup)
-    assert own_memory_limit(proc_file(tmp_path, f"2:cpu:{path}")) == UNLIMITED
-
-
-def test_a_cgroup_path_may_contain_colons(tmp_path: Path, cgroup: Path) -> None:
-    odd = cgroup / "a:b"
-    odd.mkdir()
-    (odd / "memory.max").write_text(f"{GIB}\n")
-    line = f"0::{below('/sys/fs/cgroup', odd)}"
-    assert own_memory_limit(proc_file(tmp_path, line)) == GIB
-
-
-def test_a_cgroup_that_has_vanished_is_no_limit(tmp_path: Path) -> None:
-    assert own_memory_limit(proc_file(tmp_path, "4:memory:/gone", "0::/gone")) == UNLIMITED
+    for name, value in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    assert own_limit(tmp_path, lines) == limit
 
 
 def test_the_machine_gives_the_cores_that_we_may_use_and_no_more_memory_than_it_has() -> None:
@@ -481,7 +419,8 @@ def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_chil
         (job / "cgroup.procs").write_text(f"{os.getpid()}\n{niced.pid}\n{gone + 1}\n")
         for mounts in ({"cpu": str(tmp_path)}, {"cgroup2": str(tmp_path)}):
             found = niced_processes(mounts, "drfd/1.1")
-            assert list(found) == [niced.pid]
+            # These tests may be niced, too.
+            assert {*found} == {niced.pid, *([os.getpid()] if os.nice(0) > 0 else [])}
             assert 0.1 <= found[niced.pid] < 60
         niced.communicate(b"\n")
     assert niced_processes({"cpu": str(tmp_path)}, "drfd/1.1") == {}
@@ -522,13 +461,11 @@ def seen_of(size: int, file: Path) -> int:
     return with_block.memory_bytes - before.memory_bytes
 
 
-def test_in_a_container_memory_is_used_up_when_the_containers_is(
-    tmp_path: Path, cgroup: Path
-) -> None:
-    (cgroup / "memory.max").write_text(f"{GIB}\n")
-    (cgroup / "memory.stat").write_text("anon 1000\nshmem 24\nfile 500000\n")
-    lines = proc_file(tmp_path, f"0::{below('/sys/fs/cgroup', cgroup)}")
-    assert read_machine_use(lines).memory_bytes == 1024
+def test_in_a_container_memory_is_used_up_when_the_containers_is(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(f"{GIB}\n")
+    (tmp_path / "memory.stat").write_text("anon 1000\nshmem 24\nfile 500000\n")
+    assert own_limit(tmp_path, "0::V2") == GIB
+    assert read_machine_use(str(tmp_path / "proc-self-cgroup")).memory_bytes == 1024
 
 
 def test_the_cache_of_zfs_counts_as_page_cache_but_for_what_it_keeps() -> None:
