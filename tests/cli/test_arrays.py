@@ -162,50 +162,6 @@ def test_why_of_an_array_counts_its_tasks_before_it_tells_of_one(
     assert drf("why", 42).out.splitlines()[-1] == "again: drf retry 42_1"
 
 
-@pytest.mark.parametrize("word", ["42_", "_7", "42_7_1", "42_x", "0x10", "42_-1"])
-def test_what_is_no_id_is_a_usage_error(drf: Drf, daemon: CannedDaemon, word: str) -> None:
-    for verb in ("show", "cancel", "wait"):
-        result = drf(verb, word)
-        assert (result.code, len(result.err.splitlines())) == (2, 1)
-    assert daemon.requests == []
-
-
-def test_tasks_may_be_named_as_lists_show_them(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"cancel": {"done": [], "failed": []}}
-    drf("cancel", "42_[7-8,11-15:2%3],3-4,9_1")
-    assert daemon.asked("cancel")[0]["select"]["ids"] == [
-        "42_7", "42_8", "42_11", "42_13", "42_15", 3, 4, "9_1",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("word", "fault"),
-    [
-        ("42_[8-7]", "the range 8-7 ends before it begins"),
-        ("42_[", "is not a job id"),
-        ("42_[0-100000]", "is more than 100000 jobs"),
-        ("3,42_[0-99999]", "is more than 100000 jobs"),
-    ],
-)
-def test_bad_lists_of_tasks_are_usage_errors(
-    drf: Drf, daemon: CannedDaemon, word: str, fault: str
-) -> None:
-    result = drf("cancel", word)
-    assert (result.code, len(result.err.splitlines())) == (2, 1)
-    assert fault in result.err
-    assert daemon.requests == []
-
-
-def test_acting_names_arrays_and_tasks_as_people_do(drf: Drf, daemon: CannedDaemon) -> None:
-    done = {"done": [52, 42], "labels": ["42_9", "42_[10-99]"], "failed": []}
-    daemon.replies = {"cancel": done}
-    result = drf("cancel", "42_9", 42)
-    assert result.out == "cancelled job 42_9\ncancelled job 42_[10-99]\n"
-    assert daemon.asked("cancel")[0]["select"]["ids"] == ["42_9", 42]
-    said = json.loads(drf("cancel", "--json", 42).out)
-    assert said == {"done": [52, 42], "failed": []}
-
-
 # -- log ---------------------------------------------------------------------------------------
 
 
@@ -226,20 +182,3 @@ def test_log_of_an_array_names_a_task_to_ask_for(drf: Drf, daemon: CannedDaemon)
         "drf: 42 is an array; each task has an output of its own "
         "(drf log 42_5; of all: drf log '42_[5,9-99]')\n"
     )
-
-
-def test_tasks_that_were_named_one_by_one_are_told_as_ranges(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
-    labels = ["42_0", "7", "42_2", "42_1", "42_9", "8_3", "42_[10-99]", "50"]
-    daemon.replies["cancel"] = {"done": [1] * 8, "labels": labels, "failed": []}
-    result = drf("cancel", "-y", "42", "7", "8", "50")
-    assert result.out.split("cancelled job ")[1:] == [
-        "42_[0-2,9]\n", "7\n", "8_3\n", "42_[10-99]\n", "50\n",
-    ]  # fmt: skip
-
-
-def test_a_change_tells_which_tasks_it_has_not_reached(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies["set"] = {"done": [42], "failed": [], "kept": {"42": "0-2,5"}}
-    result = drf("set", "--priority", "3", "42")
-    assert result.out == "changed job 42, but not 42_[0-2,5]\n"

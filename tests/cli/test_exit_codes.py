@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from typing import Any
@@ -133,37 +132,6 @@ def test_a_number_of_five_thousand_digits_is_refused_in_one_line(
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err.count("\n") == 1
     assert len(result.err) < 300
-
-
-def test_a_bad_amount_names_the_option_the_value_and_an_example(drf: Drf) -> None:
-    assert drf("submit", "-m", "16Q", "--", "true").err == (
-        "drf submit: Invalid value for '-m' / '--mem': "
-        "'16Q' is not a size (write 512M, 16G or 1.5T)\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("kinds", "code"),
-    [
-        ([], 0),
-        (["Refused"], 1),
-        (["NotPermitted"], 77),
-        (["Refused", "NotPermitted"], 77),
-        (["SomethingNew"], 1),
-    ],
-)
-@pytest.mark.parametrize("flag", [[], ["--json"]])
-def test_acting_fails_with_the_gravest_of_its_failures(
-    drf: Drf, daemon: CannedDaemon, kinds: list[str], code: int, flag: list[str]
-) -> None:
-    failed = [
-        {"id": 1, "error": {"kind": kind, "code": "c", "text": f"no {kind}", "hint": ""}}
-        for kind in kinds
-    ]
-    daemon.replies = {"cancel": {"done": [7], "failed": failed}}
-    result = drf("cancel", "1", *flag)
-    assert result.code == code
-    assert result.err == "".join(f"drf: no {kind}\n" for kind in kinds)
 
 
 @pytest.mark.parametrize("status", [0, 1, 3, 124, 125, 137, 143, 255])
@@ -341,82 +309,3 @@ def test_each_hint_names_a_verb_or_an_option() -> None:
     names = {name for param in command_of("submit").params for name in param.opts}
     for hint in options._ELSEWHERE.values():
         assert hint.split()[0] in (*names, "--", "cd")
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ["submit", "-t", f"{10**20}h", "--", "true"],
-            "drf submit: Invalid value for '-t' / '--time': '100000000000000000000h' is longer "
-            "than anything lasts (write 90s, 30m, 12h or 2d)\n",
-        ),
-        (
-            ["submit", "-m", "999999999999T", "--", "true"],
-            "drf submit: Invalid value for '-m' / '--mem': '999999999999T' is more than there is "
-            "in the world\n",
-        ),
-        (["set", "--rename", "", "3"], "drf set: a name has 1 to 256 characters\n"),
-    ],
-)
-def test_what_is_out_of_all_bounds_is_refused_in_words(
-    drf: Drf, daemon: CannedDaemon, words: list[str], line: str
-) -> None:
-    result = drf(*words)
-    assert (result.code, result.err, daemon.requests) == (2, line, [])
-
-
-def failure(ref: int | str, code: str, text: str) -> dict[str, Any]:
-    return {"id": ref, "error": {"kind": "Refused", "code": code, "text": text, "hint": ""}}
-
-
-@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
-def test_many_ids_that_are_over_or_not_there_are_told_in_one_line_each(
-    drf: Drf, daemon: CannedDaemon, verb: str
-) -> None:
-    """Each had a line of its own: three thousand for `3-3000`."""
-    ended = [failure(each, "ended", f"job {each} has already ended") for each in range(4, 2001)]
-    ended += [failure(f"9_{each}", "ended", f"job 9_{each} has already ended") for each in (1, 2)]
-    gone = [failure(each, "no-such-job", f"there is no job {each}") for each in range(2001, 3001)]
-    few = [failure(each, "held", f"job {each} is held") for each in (5000, 5001)]
-    daemon.replies = {verb: {"done": [3], "failed": [*ended, *gone, *few]}}
-    result = drf(verb, "-y", "3-3000")
-    assert result.code == 1
-    assert result.err.splitlines() == [
-        "drf: 1999 jobs had ended already: 4-2000,9_[1-2]",
-        "drf: 1000 jobs are not there: 2001-3000",
-        "drf: job 5000 is held",
-        "drf: job 5001 is held",
-    ]
-
-
-def test_five_refusals_of_a_kind_have_a_line_each(drf: Drf, daemon: CannedDaemon) -> None:
-    failed = [failure(each, "ended", f"job {each} has already ended") for each in range(1, 6)]
-    daemon.replies = {"cancel": {"done": [], "failed": failed}}
-    assert len(drf("cancel", "-y", "1-5").err.splitlines()) == 5
-
-
-def test_many_refusals_of_another_kind_say_the_first_in_full(
-    drf: Drf, daemon: CannedDaemon
-) -> None:
-    failed = [failure(each, "not-yours", f"job {each} is not yours") for each in range(1, 8)]
-    daemon.replies = {"cancel": {"done": [], "failed": failed}}
-    assert drf("cancel", "-y", "1-7").err == (
-        "drf: 7 jobs refused (not-yours; the first: job 1 is not yours): 1-7\n"
-    )
-
-
-def test_what_must_wait_for_the_launcher_is_said(drf: Drf, daemon: CannedDaemon) -> None:
-    """`cancelled job 1` was all, and the job ran on."""
-    notices = [
-        {"code": "DISK_SHORT", "text": "the disk is full"},
-        {"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"},
-    ]
-    reply = {"done": [1], "failed": [], "launcher_away_s": 12.3, "notices": notices}
-    daemon.replies = {"cancel": reply}
-    result = drf("cancel", "1")
-    assert (result.code, result.out) == (0, "cancelled job 1\n")
-    assert result.err == (
-        "drf: the launcher has been away for 12s; the request is kept, and done then\n"
-    )
-    assert json.loads(drf("cancel", "--json", "1").out) == reply

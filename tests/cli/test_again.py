@@ -1,0 +1,642 @@
+"""drf retry and drf edit: what was submitted once, changed only where its user has changed it."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from canned import CannedDaemon, MakeJob, Message, Refuse
+from cli.drf import Drf, Result
+from drfd.payload.pack import of_request
+from drfd.payload.signature import digest_of, proof_of, user_key
+
+FIELDS: Message = {
+    "argv": ["./train", "--steps", "3"], "cwd": "/home/alice", "umask": 0o27,
+    "demand": {"cores_milli": 500, "memory_bytes": 1 << 30, "read_bps": 1, "write_bps": 2,
+               "gres": {"gpu": 1}, "gres_memory": {"gpu": 20 << 30}},
+    "name": "train", "pool": "lab", "time_limit_s": 60, "priority": 3,
+    "env": {"A": "1", "HF_TOKEN": "then"}, "stdout": "drf-%j.out", "stderr": "drf-%j.err",
+    "script": "#!/bin/sh\n", "preemptible": True, "retry": {"times": 2, "on": ["FAILED"]},
+    "notify": {"on": ["end"], "argv": ["mail"]}, "warn": {"signal": 10, "before_s": 5},
+}  # fmt: skip
+AGAIN_42 = "submitted job 50, which is 42 again\n"
+
+
+def demand(**changes: Any) -> Message:
+    return {**FIELDS["demand"], **changes}
+
+
+def kept(label: str, state: str = "FAILED", *, live: bool = False, **more: Any) -> Message:
+    """The daemon's reply about a job."""
+    submission = {**FIELDS, **more}
+    if "_" in label:
+        submission["array"] = label.partition("_")[2]
+    return {"label": label, "state": state, "live": live, "submission": submission, "proof": None}
+
+
+@pytest.fixture
+def answering(daemon: CannedDaemon) -> CannedDaemon:
+    daemon.replies = {
+        "submission": lambda request: kept(str(request["id"])),
+        "submit": lambda request: {"id": 50, **({"tasks": 2} if "array" in request else {})},
+    }
+    return daemon
+
+
+def keep(daemon: CannedDaemon, **replies: Message) -> None:
+    """Have the daemon answer so about jobs of these labels, which begin with j."""
+    jobs = {label[1:]: reply for label, reply in replies.items()}
+    daemon.replies["submission"] = lambda request: jobs[str(request["id"])]
+
+
+def submitted(daemon: CannedDaemon) -> list[Message]:
+    found = [dict(each) for each in daemon.requests if each["op"] == "submit"]
+    for each in found:
+        del each["op"]
+    return found
+
+
+# -- retry -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (None, {}),
+        (
+            "-m 4G -t unlimited --priority 0 --gres license=2 --retry 5 -n x --export HF_TOKEN",
+            {"demand": demand(memory_bytes=4 << 30, gres={"gpu": 1, "license": 2}), "name": "x",
+             "time_limit_s": 0, "priority": 0, "retry": {"times": 5, "on": []},
+             "env": {"A": "1", "HF_TOKEN": "now"}},
+        ),
+        ("--gres gpu=2", {"demand": demand(gres={"gpu": 2})}),
+        ("--gres gpu=1,memory=30G", {"demand": demand(gres_memory={"gpu": 30 << 30})}),
+        ("-c 1..4", {"demand": demand(cores_milli=1000, cores_max_milli=4000)}),
+        # A file that is named for the output takes the errors too.
+        ("-o new", {"stdout": "new", "stderr": "new"}),
+        ("-o new -e err", {"stdout": "new", "stderr": "err"}),
+    ],
+)  # fmt: skip
+def test_everything_comes_again_but_what_is_asked_to_change(
+    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch, words: str | None,
+    changes: Message,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_TOKEN", "now")
+    result = drf("retry", 42, *([] if words is None else ["--with", words]))
+    assert (result.code, result.out, result.err) == (0, AGAIN_42, "")
+    assert submitted(answering) == [{**FIELDS, **changes}]
+    assert drf("retry", 42, "-q").out == "50\n"
+
+
+def test_another_figure_takes_the_upper_end_of_a_range_away(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    answering.replies["submission"] = kept("42", demand=demand(cores_max_milli=8000))
+    for words, ends in (("-m 4G", (500, 8000)), ("-c 1", (1000, None)), ("-c 1..4", (1000, 4000))):
+        assert drf("retry", 42, "-q", "--with", words).code == 0
+        asked = submitted(answering)[-1]["demand"]
+        assert (asked["cores_milli"], asked.get("cores_max_milli")) == ends
+
+
+def test_tasks_of_one_array_become_one_array(drf: Drf, answering: CannedDaemon) -> None:
+    result = drf("retry", "4_5", 7, "4_2", "--json")
+    assert json.loads(result.out) == {
+        "jobs": [{"of": "4_[5,2]", "id": 50, "tasks": 2}, {"of": "7", "id": 50}],
+        "failed": [],
+    }
+    assert submitted(answering) == [{**FIELDS, "array": "5,2"}, FIELDS]
+
+
+def test_of_an_array_what_failed_is_taken(drf: Drf, answering: CannedDaemon) -> None:
+    """Also while others of its tasks run; its bound on running ones holds again."""
+    answering.replies["submission"] = kept("4", "not over", live=True, array="0-9%2")
+    indices = {"FAILED": "1,3-5", "TIMEOUT": "7", "HELD": "8", "COMPLETED": "9"}
+    answering.replies["show"] = {"array": {"indices": indices}, "events": []}
+    assert drf("retry", "--failed", 4).out == (
+        "submitted array 50 of 2 tasks, which is 4_[1,3-5,7] again\n"
+    )
+    assert submitted(answering) == [{**FIELDS, "array": "1,3-5,7%2"}]
+
+
+@pytest.mark.parametrize("label", ["42", "4_2"])
+def test_what_has_not_ended_is_refused(drf: Drf, answering: CannedDaemon, label: str) -> None:
+    answering.replies["submission"] = kept(label, "RUNNING", live=True)
+    result = drf("retry", label)
+    assert (result.code, result.out, submitted(answering)) == (1, "", [])
+    assert result.err == (
+        f"drf: job {label} is RUNNING: only what has ended can be retried"
+        f" (drf cancel {label} ends it)\n"
+    )
+
+
+def awaited(label: str, state: str = "", *, want: str = "ok", **more: Any) -> Message:
+    """What a job waited for; it has ended otherwise than wanted unless told."""
+    return {"label": label, "want": want, "state": state, "live": not state, "met": None} | more
+
+
+def test_jobs_wait_for_each_other_as_they_did(drf: Drf, answering: CannedDaemon) -> None:
+    """Whatever the order in which they are named."""
+    waits = [awaited("13", "CANCELLED", met=False, want="any"), awaited("9")]
+    keep(
+        answering,
+        j12=kept("12"),
+        j13=kept("13", "CANCELLED") | {"waited_for": [awaited("12", "FAILED", met=False)]},
+        j14=kept("14", "LAUNCH_FAILED") | {"waited_for": waits},
+    )
+    ids = count(50)
+    answering.replies["submit"] = lambda request: {"id": next(ids)}
+    assert drf("retry", 14, 12, 13).out.splitlines() == [
+        f"submitted job {number + 38}, which is {number} again" for number in (12, 13, 14)
+    ]
+    assert [each.get("after") for each in submitted(answering)] == [
+        None,
+        [{"id": 50, "want": "ok"}],
+        [{"id": 51, "want": "any"}, {"id": 9, "want": "ok"}],
+    ]
+
+
+def test_tasks_are_waited_for_where_they_are_submitted_again(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    waits = [awaited("4_2", "FAILED", met=False), awaited("4_3", "COMPLETED", met=True)]
+    last = kept("20", "CANCELLED") | {"waited_for": [*waits, awaited("4", "over")]}
+    keep(answering, j4_2=kept("4_2"), j4_5=kept("4_5"), j20=last)
+    assert drf("retry", "4_2", "4_5", 20).code == 0
+    assert [each.get("after") for each in submitted(answering)] == [
+        None,
+        [{"id": "50_2", "want": "ok"}, {"id": 50, "want": "ok"}],
+    ]
+
+
+def test_what_cannot_start_is_refused_with_the_cure(drf: Drf, answering: CannedDaemon) -> None:
+    failed = {"waited_for": [awaited("12", "FAILED", met=False)]}
+    answering.replies["submission"] = kept("13", "CANCELLED") | failed
+    result = drf("retry", 13)
+    assert (result.code, result.out, submitted(answering)) == (1, "", [])
+    assert result.err == (
+        "drf: job 13 waited for job 12 (ok), which has ended FAILED (drf retry 12 13 submits both "
+        "again; --with \"--after ''\" submits 13 alone)\n"
+    )
+    for alone in ("--after ''", "--after 40"):
+        assert drf("retry", 13, "--with", alone).err == ""
+
+
+def test_a_job_that_was_retried_is_waited_for_in_its_new_form(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    def waits(state: str, *, live: bool, met: bool | None) -> Message:
+        repeat = {"label": "20", "state": state, "live": live}
+        one = awaited("12", "FAILED", met=met, repeat=repeat)
+        return kept("13", "CANCELLED") | {"waited_for": [one]}
+
+    answering.replies["submission"] = [
+        waits("RUNNING", live=True, met=None),
+        waits("COMPLETED", live=False, met=True),
+        waits("TIMEOUT", live=False, met=False),
+    ]
+    assert drf("retry", 13).err == (
+        "drf: job 13 waited for job 12; now for job 20, which is that again\n"
+    )
+    assert drf("retry", 13).err == ""
+    assert "drf retry 20 13 submits both" in drf("retry", 13).err
+    after = [each.get("after") for each in submitted(answering)]
+    assert after == [[{"id": 20, "want": "ok"}], None]
+
+
+def test_what_was_retried_or_cancelled_by_hand_or_completed_has_not_failed(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    retried = kept("5") | {"repeats": [{"label": "9", "state": "PENDING", "live": True}]}
+    waited = {"waited_for": [awaited("6", "CANCELLED", met=False)]}
+    keep(
+        answering,
+        j4=kept("4", "COMPLETED"),
+        j5=retried,
+        j6=kept("6", "CANCELLED") | {"cancelled_by_hand": True},
+        j7=kept("7", "CANCELLED") | {"cancelled_by_hand": False, **waited},
+        j8=kept("8", "CANCELLED") | {"cancelled_by_hand": False},
+        **{f"j{number}": {**retried, "label": str(number)} for number in range(10, 20)},
+    )
+    result = drf("retry", "--failed", "4-8")
+    assert (result.code, result.out) == (0, "submitted job 50, which is 8 again\n")
+    assert result.err.splitlines() == [
+        "drf: job 4 has completed",
+        "drf: job 7 waited for job 6, and is left out with it",
+        "drf: job 5 has been retried: job 9 (PENDING)",
+        "drf: job 6 was cancelled by hand; drf retry 6 takes it all the same",
+    ]
+    assert drf("retry", "--failed", "10-19").err == (
+        "drf: 10 jobs have been retried already; the last: job 19 has been retried: "
+        "job 9 (PENDING)\n"
+    )
+    assert drf("retry", 5, 6).code == 0
+
+
+def test_of_an_array_tasks_that_were_retried_are_left_out(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    repeats = [{"label": "20", "state": "over", "live": False, "array": "1,3-4"}]
+    found = kept("4", "over", array="0-9") | {"repeats": repeats, "cancelled_by_hand": True}
+    found["again"] = {"of": 4, "indices": [10, 0, 9, 1]}
+    answering.replies["submission"] = found
+    indices = {"FAILED": "1,3-6", "CANCELLED": "8"}
+    answering.replies["show"] = {"array": {"indices": indices}, "events": []}
+    result = drf("retry", "--failed", 4)
+    assert result.out == "submitted array 50 of 2 tasks, which is 4_[5-6] again\n"
+    assert result.err == (
+        "drf: 4_[8] was cancelled by hand; drf retry '4_[8]' takes it all the same\n"
+    )
+    assert submitted(answering) == [{**FIELDS, "array": "5-6", "again": found["again"]}]
+    repeats[0]["array"] = "0-9"
+    assert drf("retry", "--failed", 4).err.splitlines()[-1] == (
+        "drf: each task of array 4 that has failed has been retried: array 20 (over)"
+    )
+    # With other indices the work is divided anew.
+    found["repeats"] = []
+    assert drf("retry", "--failed", 4, "--with", "--array 0-3").code == 0
+    assert submitted(answering)[-1]["again"] == {"of": 4}
+
+
+def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> None:
+    answering.replies["submission"] = kept("42", attach="/run/user/1/x")
+    result = drf("retry", 42)
+    assert submitted(answering) == [FIELDS]
+    assert result.err == (
+        "drf: job 42 was attached to a terminal; now its output goes to drf-%j.out\n"
+    )
+
+
+def test_one_that_is_refused_does_not_keep_the_others(
+    drf: Drf, answering: CannedDaemon, refuse: Refuse
+) -> None:
+    gone = refuse(code="not-kept", text="it is not kept any more")
+    answering.replies["submission"] = [gone, kept("8")]
+    result = drf("retry", 7, 8)
+    assert (result.code, result.out) == (1, "submitted job 50, which is 8 again\n")
+    assert result.err == "drf: it is not kept any more\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("-x", "No such option"),
+        ("-w", "--wait is no property of a job"),
+        ("-m 4G ./script", "only options of drf submit can stand here"),
+        ("-m 4X", "not a size"),
+        ("-n 'a", "No closing quotation"),
+        ("--retry-on fail", "--retry N how often"),
+        ("--export DRF_NO_SUCH", "there is no such variable"),
+        ("--", "there is no command behind --"),
+        ("--wrap ''", "--wrap"),
+        ("--wrap a -- b", "--wrap"),
+    ],
+)
+def test_a_wrong_change_submits_nothing(
+    drf: Drf, answering: CannedDaemon, words: str, complaint: str
+) -> None:
+    result = drf("retry", 42, "--with", words)
+    assert (result.code in (1, 2), result.out, submitted(answering)) == (True, "", [])
+    assert result.err.count("\n") == 1 and complaint in result.err
+
+
+def test_the_command_can_be_another_one_or_a_line_of_the_shell(
+    drf: Drf, answering: CannedDaemon
+) -> None:
+    assert drf("retry", 42, "--with", "-m 2G -- ./other 'a b'").code == 0
+    [again] = submitted(answering)
+    assert (again["argv"], again["demand"]["memory_bytes"]) == (["./other", "a b"], 2 << 30)
+    # The text of the script was that of the former command.
+    assert "script" not in again
+    assert drf("retry", 42, "--with", "-m 2G --wrap 'a && b'").err == ""
+    assert submitted(answering)[-1]["argv"] == ["sh", "-c", "a && b"]
+    assert drf("retry", 42, "--with", "-- echo a && echo b").err == (
+        "drf: && is an argument of echo, since no shell reads the command; "
+        "--with \"--wrap 'CMD && CMD'\" runs it by one\n"
+    )
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_only_what_its_user_has_signed_is_signed_again(
+    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
+    """The daemon cannot have its users sign what they never submitted."""
+    key = user_key(b"s" * 32, 1000, "alice")
+    monkeypatch.setattr("drfd.client.connection.peer_of", lambda connected: (os.getuid() + 1, 0, 0))
+    monkeypatch.setattr("drfd.client.connection.fetch_key", lambda path, **_: key)
+    answering.replies["hello"] = {"key_socket": "/nowhere"}
+    reply = {**kept("42"), "proof": proof_of(key, digest_of(of_request(FIELDS)))}
+    if not is_same:
+        reply["submission"] = {**FIELDS, "env": {**FIELDS["env"], "LD_PRELOAD": "/evil"}}
+    answering.replies["submission"] = reply
+    result = drf("retry", 42, "--with", "-m 4G")
+    if is_same:
+        [request] = submitted(answering)
+        assert request.pop("proof") == reply["proof"]
+    else:
+        assert (result.code, submitted(answering)) == (1, [])
+        assert "is not what you have signed" in result.err
+
+
+def test_a_group_is_tried_again_in_the_order_of_its_submission(
+    drf: Drf, answering: CannedDaemon, job: MakeJob
+) -> None:
+    jobs = [
+        job(id=9, state="FAILED"), job(id=8, state="COMPLETED"),
+        job(id=7, array_id=5, array_index=2, state="FAILED"), job(id=6, state="CANCELLED"),
+    ]  # fmt: skip
+    answering.replies["history"] = {"jobs": jobs, "after": None}
+    answering.replies["hello"] = {"user": "alice", "admin": False}
+    # Tasks that were cancelled together are one row of the list.
+    cancelled = job(id=10, array_id=10, state="CANCELLED", array_tasks="0-9", tasks=10)
+    answering.replies["status"] = {"jobs": [cancelled], "after": None}
+    answering.replies["show"] = {"array": {"indices": {"CANCELLED": "0-9"}}}
+    assert drf("retry", "--failed", "-g", "sweep").code == 0
+    [asked] = answering.asked("history")
+    assert asked["past"] == {"user": "alice", "group": "sweep"}
+    assert [each["id"] for each in answering.asked("submission")] == [6, "5_2", 9, 10]
+    answering.replies["history"] = {"jobs": [], "after": None}
+    result = drf("retry", "-g", "sweep")
+    assert (result.code, result.err) == (1, "drf: no job of yours in the group sweep has ended\n")
+
+
+def test_the_present_limit_of_a_group_holds(
+    drf: Drf, answering: CannedDaemon, job: MakeJob
+) -> None:
+    answering.replies["submission"] = kept("42", group="sweep%1")
+    answering.replies["hello"] = {"user": "alice", "admin": False}
+    live: list[Message] = []
+    answering.replies["status"] = {"jobs": live, "after": None}
+    for more, group in (
+        ({}, "sweep%1"),
+        ({"group": "sweep", "group_at_once": None}, "sweep%1"),
+        ({"group_at_once": 4}, "sweep"),
+    ):
+        live += [job(id=9, **more)] if more else []
+        assert drf("retry", 42).code == 0
+        assert submitted(answering)[-1]["group"] == group
+    assert drf("retry", 42, "--with", "-g sweep%3").code == 0
+    assert submitted(answering)[-1]["group"] == "sweep%3"
+
+
+def test_of_a_name_the_latest_job_is_retried(drf: Drf, answering: CannedDaemon) -> None:
+    """After one retry two jobs have it."""
+    jobs = [{"id": each, "name": "fit", "state": "FAILED", "live": False} for each in (43, 42)]
+    answering.replies["recent"] = {"recent": jobs, "pools": [], "users": [], "gres": []}
+    result = drf("retry", "fit")
+    assert result.out == "submitted job 50, which is 43 again\n"
+    assert result.err == "drf: job 43 (the latest of 2 named fit)\n"
+
+
+# -- edit --------------------------------------------------------------------------------------
+
+EDITED: Message = {
+    "argv": ["sh", "-c", 'echo "a b"'], "cwd": "/home/alice", "umask": 0o27,
+    "demand": {"cores_milli": 500, "memory_bytes": 1 << 30, "read_bps": 1 << 20,
+               "write_bps": 2 << 20, "gres": {"gpu": 1}, "gres_memory": {"gpu": 20 << 30}},
+    "name": "my job", "pool": "lab", "time_limit_s": 0, "priority": -3, "env": {"A": "1"},
+    "stdout": "drf-%j.out", "stderr": "drf-%j.out", "retry": {"times": 2, "on": ["TIMEOUT"]},
+    "notify": {"on": ["end"], "argv": ["mail"]}, "group": "sweep%2",
+}  # fmt: skip
+CONDITIONS: Message = {"after": [{"id": 3, "want": "any"}], "begin_s": 0, "held": False}
+TEXT = """\
+#DRF -n 'my job'
+#DRF -c 0.5
+#DRF -m 1G
+#DRF -t unlimited
+#DRF --gres gpu=1,memory=20G
+#DRF --io 1M/2M
+#DRF -p lab
+#DRF -g sweep%2
+#DRF --priority=-3
+#DRF -o drf-%j.out
+#DRF --retry 2
+
+sh -c 'echo "a b"'
+"""
+
+
+class Editor:
+    """Has `drf edit 42` edit the job with a sed script."""
+
+    def __init__(self, drf: Drf, daemon: CannedDaemon, place: Path) -> None:
+        self._drf, self._daemon, self._script = drf, daemon, place / "change.sed"
+        self._seen = place / "seen"
+        self.job: Message = {
+            "label": "42", "state": "PENDING", "live": True, "submission": EDITED, "proof": None,
+            "conditions": CONDITIONS, "awaited": False,
+        }  # fmt: skip
+        done = {"done": [42], "failed": []}
+        daemon.replies = {
+            "submission": lambda request: self.job,
+            "submit": {"id": 50},
+            **dict.fromkeys(("set", "hold", "release", "cancel"), done),
+        }
+
+    def __call__(self, change: str = "") -> Result:
+        self._daemon.requests.clear()
+        self._script.write_text(f"{change}\nw {self._seen}")
+        return self._drf("edit", 42)
+
+    @property
+    def text(self) -> str:
+        """What the file had after the change, or empty text if there was none."""
+        return self._seen.read_text() if self._seen.exists() else ""
+
+    @property
+    def told(self) -> list[Message]:
+        return [each for each in self._daemon.requests if each["op"] not in ("submission", "hello")]
+
+    @property
+    def ops(self) -> list[str]:
+        return [each["op"] for each in self.told]
+
+
+@pytest.fixture
+def edit(drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
+    monkeypatch.setenv("VISUAL", f"sed -i -f '{tmp_path / 'change.sed'}'")
+    return Editor(drf, daemon, tmp_path)
+
+
+def test_the_file_has_the_options_and_the_command(edit: Editor) -> None:
+    result = edit()
+    head, _, rest = edit.text.partition("#DRF")
+    assert f"#DRF{rest}" == TEXT
+    assert all(line.startswith("# ") for line in head.splitlines())
+    assert (result.code, edit.told) == (0, [])
+    assert result.err == "drf: nothing was changed; job 42 stays as it is\n"
+
+
+RANGED = {"cores_milli": 2000, "cores_max_milli": 8000, "read_max_bps": 1 << 30}
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "fields"),
+    [
+        ({}, "s/-m 1G/--mem 1024M # enough/", None),
+        (
+            {}, "s/-m 1G/-m 4G/; s/my job/yours/; /gpu=1/d; s/unlimited/2h/",
+            {"demand": {"memory_bytes": 4 << 30, "gres": {"gpu": 0}, "gres_memory": {"gpu": 0}},
+             "name": "yours", "time_limit_s": 7200},
+        ),
+        ({}, "s/memory=20G/memory=30G/", {"demand": {"gres_memory": {"gpu": 30 << 30}}}),
+        ({}, "s/,memory=20G//", {"demand": {"gres_memory": {"gpu": 0}}}),
+        ({}, "s/-c 0.5/-c 2..8/", {"demand": {"cores_milli": 2000, "cores_max_milli": 8000}}),
+        ({}, "s/-c 0.5/-c 2../", {"demand": {"cores_milli": 2000, "cores_max_milli": "all"}}),
+        (RANGED, "s/-c 2[.][.]8/&/; s/..1G[/]/&/", None),
+        (RANGED, "s/2[.][.]8/2/; s/[.][.]1G//", {"demand": {"cores_milli": 2000}}),
+        ({}, "s/sweep%2/sweep%4/", {"group": "sweep%4"}),
+        ({}, "/-g sweep/d", {"group": ""}),
+    ],
+)  # fmt: skip
+def test_what_can_be_changes_in_place(
+    edit: Editor, before: Message, change: str, fields: Message | None
+) -> None:
+    edit.job["submission"] = {**EDITED, "demand": {**EDITED["demand"], **before}}
+    result = edit(change)
+    assert (result.code, result.out) == (0, "" if fields is None else "changed job 42\n")
+    if fields is None:
+        assert edit.told == [], "a change that means the same is none"
+        return
+    if "demand" in fields:
+        fields = fields | {"demand": {**EDITED["demand"], **fields["demand"]}}
+    assert edit.told == [{"op": "set", "select": {"ids": [42]}, **fields}]
+
+
+def test_with_another_command_it_is_submitted_anew(edit: Editor) -> None:
+    """It is held meanwhile, so that both never run; what the file does not name comes along."""
+    result = edit("s/a b/c d/; s/-o .*/-o x.out/; /retry/d; /-p lab/d; /-g sweep/d")
+    assert result.out == "submitted job 50 in place of job 42\n"
+    hold, submit, cancel = edit.told
+    select = {"ids": [42]}
+    assert (hold, cancel) == ({"op": "hold", "select": select}, {"op": "cancel", "select": select})
+    changes = {"argv": ["sh", "-c", 'echo "c d"'], "stdout": "x.out", "stderr": "x.out"}
+    expected = {"op": "submit", **EDITED, **CONDITIONS, **changes}
+    del expected["retry"], expected["pool"], expected["group"]
+    assert submit == expected
+
+
+@pytest.mark.parametrize("script", [{}, {"script": "#!/bin/sh\n"}])
+def test_an_ended_job_is_submitted_again_with_the_changes(edit: Editor, script: Message) -> None:
+    fields = {name: each for name, each in EDITED.items() if name != "group"} | script
+    edit.job = {
+        "label": "42", "state": "FAILED", "live": False, "submission": fields, "proof": None,
+        "again": {"of": 42},
+    }  # fmt: skip
+    result = edit()
+    assert edit.text.startswith("# Job 42 has ended.")
+    assert (edit.told, "drf retry does that" in result.err) == ([], True)
+    result = edit("s/a b/c d/; s/-m 1G/-m 4G/; /retry/d")
+    assert result.out == "submitted job 50, which is 42 with these changes\n"
+    expected = {**fields, "argv": ["sh", "-c", 'echo "c d"'], "again": {"of": 42},
+                "demand": {**EDITED["demand"], "memory_bytes": 4 << 30}}  # fmt: skip
+    del expected["retry"]
+    assert edit.told == [{"op": "submit", **expected}]
+
+
+def test_lines_within_quotes_are_the_commands_own(edit: Editor) -> None:
+    """Comments, empty lines and lines of options in a text of several lines were left out of the
+    new command, or taken for options of the job."""
+    text = "echo one\n\n# a comment\n#DRF -m 9G\necho three"
+    edit.job["submission"] = {**EDITED, "argv": ["sh", "-c", text]}
+    assert edit("s/-m 1G/-m 1024M/").err.startswith("drf: nothing was changed")
+    edit("s/three/four/; s/#DRF -m 1G/#DRF -m 2G/")
+    (submit,) = [each for each in edit.told if each["op"] == "submit"]
+    assert submit["argv"] == ["sh", "-c", text.replace("three", "four")]
+    assert submit["demand"]["memory_bytes"] == 2 << 30
+
+
+def test_if_the_new_one_is_refused_the_old_one_is_as_before(
+    edit: Editor, daemon: CannedDaemon, refuse: Refuse
+) -> None:
+    daemon.replies["submit"] = refuse(text="too big")
+    assert edit("s/a b/c d/") == Result(1, "", "drf: too big\n")
+    assert edit.ops == ["hold", "submit", "release"]
+
+
+def test_a_held_job_stays_held_and_one_that_an_administrator_holds_is_not_replaced(
+    edit: Editor,
+) -> None:
+    edit.job |= {"state": "HELD", "conditions": {**CONDITIONS, "held": True}}
+    edit("s/a b/c d/")
+    assert (edit.ops, edit.told[0]["held"]) == (["submit", "cancel"], True)
+    edit.job["held_by"] = "root"
+    result = edit("s/a b/c d/")
+    assert (result.code, edit.told) == (1, [])
+    assert result.err.startswith("drf: job 42 is held by root, and a new job in its place would")
+    assert "# root holds this job, so its command stays" in edit.text
+    assert edit("s/my job/yours/").out == "changed job 42\n"
+
+
+def test_one_that_has_started_meanwhile_is_left_alone(edit: Editor, daemon: CannedDaemon) -> None:
+    error = {"kind": "Refused", "code": "x", "text": "job 42 is RUNNING", "hint": ""}
+    daemon.replies["hold"] = {"done": [], "failed": [{"id": 42, "error": error}]}
+    assert edit("s/a b/c d/") == Result(1, "", "drf: job 42 is RUNNING\n")
+    assert edit.ops == ["hold"]
+    daemon.replies["submission"] = [edit.job, {**edit.job, "state": "RUNNING"}]
+    assert "has started meanwhile" in edit("s/1G/2G/").err
+    assert edit.told == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("s/-m 1G/-m 1X/", "line 6: Invalid value for '-m' / '--mem': '1X' is not a size"),
+        ("s/-c 0.5/--wait/", "line 5: --wait is no property of a job"),
+        ("s/-p lab/-p lab x/", "line 10: only options of drf submit can stand here"),
+        ("""s/a b"'/a b/""", "line 16: No closing quotation in the command"),
+        ("/^sh/d", "there is no command"),
+        ("/-c 0.5/d", "there is no line #DRF -c CORES any more"),
+    ],
+)
+def test_what_cannot_be_read_changes_nothing(edit: Editor, change: str, complaint: str) -> None:
+    result = edit(change)
+    assert (result.code, result.out, edit.told) == (1, "", [])
+    assert result.err.count("\n") == 1 and complaint in result.err
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"state": "RUNNING"}, "job 42 is RUNNING; only a job that waits or has ended can be"),
+        ({"submission": {**EDITED, "array": "0-3"}}, "42 is of an array"),
+        ({"submission": {**EDITED, "attach": "/x"}}, "job 42 is attached to a terminal"),
+    ],
+)
+def test_what_cannot_be_edited_is_refused_before_the_editor(
+    edit: Editor, more: Message, complaint: str
+) -> None:
+    edit.job |= more
+    result = edit()
+    assert (result.code, edit.told, edit.text) == (1, [], "")
+    assert complaint in result.err
+
+
+def test_an_editor_that_fails_changes_nothing(
+    drf: Drf, edit: Editor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VISUAL")
+    monkeypatch.setenv("EDITOR", "false")
+    result = drf("edit", 42)
+    assert (result.code, edit.told) == (1, [])
+    assert "the editor false failed; job 42 stays as it is" in result.err
+
+
+def test_what_cannot_be_changed_here_is_said_before_the_change(edit: Editor) -> None:
+    edit.job |= {"awaited": True, "conditions": {**CONDITIONS, "begin_s": 1_700_000_000}}
+    edit.job["submission"] = {**EDITED, "notify": {"on": ["end"], "argv": ["mail", "a\nb"]}}
+    assert edit().code == 0
+    head = edit.text.partition("#DRF")[0]
+    assert "# Other jobs wait for this one, so it keeps its id" in head
+    [kept_line] = [line for line in head.splitlines() if "--after" in line]
+    assert kept_line.startswith("# It keeps --after 3:any, --begin 2023-11-1")
+    assert "--notify end, --notify-command " in kept_line
+    assert "--retry-on timeout" in kept_line
+    assert all(line.startswith("# ") for line in head.splitlines())
+    assert "other jobs wait for job 42" in edit("s/a b/c d/").err
+    assert edit.told == []
+    assert edit("s/1G/2G/").code == 0
