@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import Unavailable
@@ -51,6 +54,13 @@ grace = "1s"
 processes = 64
 """
 
+
+#: The same with room for many small jobs; and where nothing is enforced, as any user has it.
+ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')
+PLAIN = f"{CONFIG}cgroups = false\n"
+#: Options of a job that leaves room for others, and a line of its script: it waits for a file.
+SMALL = ("-c", "0.1", "-m", "64M")
+GATE = "while ! [ -e gate ]; do sleep 0.02; done"
 
 #: For a daemon to which all that the machine does besides is no matter.
 ALONE = "[scheduling]\nrespect_external_load = false\n"
@@ -160,6 +170,16 @@ class Instance:
         os.kill(pid, signal.SIGKILL)
         wait_for("another launcher", lambda: self.launcher_pid() != pid and self.answers())
 
+    def strike(self, blow: str) -> None:
+        """Have its daemons die or end, as a test is told (BLOWS), and start them again."""
+        if blow == "launcher":
+            self.kill_launcher()
+            return
+        if blow == "both":
+            os.kill(self.launcher_pid(), signal.SIGKILL)
+        self.stop() if blow == "restart" else self.kill()
+        self.start()
+
     def arm(self, point: str, whom: object) -> Path:
         """Have `whom` die at a failpoint. The file that says so is there with all its words at
         once: a daemon may pass at any moment, and must not find an empty one."""
@@ -215,8 +235,6 @@ class Instance:
     ) -> subprocess.CompletedProcess[str]:
         """Run drf, as another user if asked (then with that user's own groups)."""
         if user is not None:
-            import pwd
-
             account = pwd.getpwuid(user)
             options = {
                 "user": user,
@@ -248,6 +266,9 @@ class Instance:
         return {**reply["job"], "events": reply["events"]}
 
     def status(self, *words: object) -> list[dict[str, Any]]:
+        """What `drf status --json` prints; without words, it is asked over the socket."""
+        if not words:
+            return list(self._ask("status", select={})["jobs"])
         return list(json.loads(self.drf("status", "--json", *words).stdout)["jobs"])
 
     def wait_end(self, job_id: int, *, seconds: float = 120) -> dict[str, Any]:
@@ -274,6 +295,21 @@ class Instance:
             return client.request(op, **fields)
         finally:
             client.close()
+
+    def home_for(self, account: pwd.struct_passwd) -> Path:
+        """A closed directory of that user's, made where there is none yet."""
+        home = self.root / account.pw_name
+        home.mkdir(mode=0o700, exist_ok=True)
+        os.chown(home, account.pw_uid, account.pw_gid)
+        return home
+
+    def running(self, *words: object, **options: Any) -> dict[str, Any]:
+        """Submit a job and wait until it runs."""
+        return self.wait_state(self.submit(*words, **options), "RUNNING")
+
+    def ended(self, *words: object, **options: Any) -> dict[str, Any]:
+        """Submit a job and wait for its end."""
+        return self.wait_end(self.submit(*words, **options))
 
     # -- the machine --------------------------------------------------------------------------
 
@@ -364,5 +400,151 @@ class Instance:
         Kernel().end_scope(group_for(self.state))
 
 
+class OwnLauncher:
+    """A launcher that the test itself starts beside an instance's daemon, and may kill."""
+
+    def __init__(self, instance: Instance, *words: str, env: dict[str, str] | None = None) -> None:
+        """`words`: what the interpreter runs, and its options besides those that say for whom."""
+        me = str(os.getuid())
+        self.room = instance.root / "launcher"
+        for place in (instance.state, self.room):
+            place.mkdir(mode=0o711)
+        instance.options = ["--launcher", str(self.room)]
+        instance.has_failpoints = False
+        self._instance, self._env = instance, {**os.environ, **(env or {})}
+        self._command = [sys.executable, "-I", *words, "--state", str(self.room)]
+        self._command += ["--controller-uid", me, "--allow-uid", me]
+        self.start()
+
+    def start(self) -> None:
+        with self._instance.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stderr=log, env=self._env
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """After the daemon and its jobs."""
+        try:
+            self._instance.destroy()
+        finally:
+            self.process.terminate()
+            self.process.wait()
+
+
+#: For `Instance.strike`: who is killed, or that the daemon is stopped in order.
+BLOWS = ("launcher", "controller", "both", "restart")
+
+
+# -- processes --------------------------------------------------------------------------------
+
+
 def is_alive(pid: int) -> bool:
     return start_ticks(pid) is not None
+
+
+def stat_of(pid: int) -> list[str]:
+    """What /proc/PID/stat has after the name, the state first; nothing of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def state_of(pid: int) -> str | None:
+    """Its letter; None: it is gone."""
+    return next(iter(stat_of(pid)), None)
+
+
+def parent_of(pid: int) -> int:
+    return int(stat_of(pid)[1])
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of all its threads, in user and in system mode."""
+    return sum(map(int, stat_of(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def resident_bytes(pid: int, what: str = "VmRSS") -> int:
+    return int(status_of(pid)[what].split()[0]) * 1024
+
+
+# -- accounts ---------------------------------------------------------------------------------
+
+#: Two ordinary users that exist while the tests run (the fixture `users`).
+Accounts = tuple[pwd.struct_passwd, pwd.struct_passwd]
+#: The exit code of userdel(8) while the account has a process.
+_IN_USE = 8
+
+
+def add_account(name: str, *options: str) -> pwd.struct_passwd:
+    words = ["useradd", "--no-create-home", "--no-log-init", *options, name]
+    subprocess.run(words, check=True)
+    return pwd.getpwnam(name)
+
+
+def delete_account(name: str) -> None:
+    """Remove the account, once the last of its processes is gone."""
+
+    def is_deleted() -> bool:
+        done = subprocess.run(["userdel", name], capture_output=True, text=True)
+        assert done.returncode in (0, _IN_USE), done.stderr
+        return done.returncode == 0
+
+    wait_for(f"the end of all processes of {name}", is_deleted, pause_s=0.2)
+
+
+# -- fixtures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[dict[str, Instance]]:
+    """By their configuration: those that wait for the next test of the module."""
+    found: dict[str, Instance] = {}
+    yield found
+    for instance in found.values():
+        instance.destroy()
+
+
+@pytest.fixture
+def lend(
+    idle: dict[str, Instance], request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], Instance]]:
+    """A daemon that runs, with no job and an empty directory: what to start one costs much on an
+    emulated processor. It may have served other tests, but for those that are marked `anew`."""
+    lent: list[Instance] = []
+    failed = request.session.testsfailed
+
+    def take(config: str) -> Instance:
+        used = None if "anew" in request.keywords else idle.pop(config, None)
+        lent.append(used or Instance(config))
+        return used or lent[-1].start()
+
+    yield take
+    for instance in lent:
+        is_clear = False
+        try:
+            has_passed = request.session.testsfailed == failed
+            is_clear = has_passed and instance.configured not in idle and instance.clear()
+        finally:
+            if is_clear:
+                idle[instance.configured] = instance
+            else:
+                instance.destroy()
+
+
+@pytest.fixture
+def instance(lend: Callable[[str], Instance]) -> Instance:
+    return lend(CONFIG)
