@@ -8,26 +8,17 @@ benchmark measures.
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from tests.bench.figures import Chosen, Figure
+from tests.bench.place import Chosen, Figure, options_of
 from tests.bench.speed import BENCHMARKS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser = options_of("tests.bench", __doc__)
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
     parser.add_argument("--runs", type=int, default=5, help="of each (5)")
     parser.add_argument("--jobs", type=int, default=2000, help="in a run of many (2,000)")
     parser.add_argument("--queued", type=int, default=100_000, help="for deep (100,000)")
     chosen = parser.parse_args()
-    # All that was made is taken away, too, when we are told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(f"{'':<46}{'median':>12}  {'of baseline':<26}aim", flush=True)
     for name in chosen.only or BENCHMARKS:
         benchmark = BENCHMARKS[name]

@@ -23,7 +23,6 @@ the 99th percentile is little more than the largest one. `spin` is an attack on 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pwd
@@ -38,12 +37,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from drfd.client.connection import Connection
-from instance import BIN, CONFIG, wait_for
+from instance import BIN, CONFIG, add_account, cpu_s, delete_account, resident_bytes, wait_for
 from tests.bench.attackers import ATTACKS
-from tests.bench.place import Place
+from tests.bench.place import Place, latest, options_of
 
 PROGRAM = Path(__file__).parent.joinpath("attackers.py").read_text()
 KINDS = ("drf submit", "connection", "start")
@@ -88,7 +85,7 @@ class Times:
     disk_bytes: int = 0
 
     def late(self, state: str, kind: str) -> float:
-        return late(self.samples[state][kind])
+        return latest(self.samples[state][kind])
 
     def ratio(self, kind: str, of: str = ALONE) -> float:
         return self.late(ATTACK, kind) / self.late(of, kind)
@@ -111,7 +108,7 @@ class Stage(Place):
         self.processors = 0.0
 
     def start(self) -> Stage:
-        subprocess.run(["useradd", "--no-create-home", "--no-log-init", self.attacker], check=True)
+        add_account(self.attacker)
         super().start()
         self.home = self.instance.root / "attacker"
         self.home.mkdir()
@@ -122,7 +119,7 @@ class Stage(Place):
         try:
             super().destroy()
         finally:
-            subprocess.run(["userdel", self.attacker], check=True)
+            delete_account(self.attacker)
 
     @contextmanager
     def attack(self, name: str, *more: str) -> Iterator[None]:
@@ -163,9 +160,7 @@ class Stage(Place):
 
     def _attack_cpu_s(self, pid: int) -> float:
         """Of the attacker's process, and of all jobs."""
-        used_s = 0.0
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        used_s += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        used_s = cpu_s(pid)
         for top in self._groups():
             with suppress(OSError):
                 return used_s + int((top / "cpuacct.usage").read_text()) / 1e9
@@ -202,8 +197,7 @@ class Stage(Place):
 
     def memory_bytes(self) -> int:
         assert self.instance.process is not None
-        status = Path(f"/proc/{self.instance.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        return resident_bytes(self.instance.process.pid)
 
 
 def measure(stage: Stage, into: Samples, counts: Counts, random: Random) -> None:
@@ -280,11 +274,6 @@ def run(name: str, *, rounds: int, counts: Counts, random: Random) -> Times:
         stage.destroy()
 
 
-def late(found_ms: list[float]) -> float:
-    """The 99th percentile."""
-    return statistics.quantiles(found_ms, n=100, method="inclusive")[98]
-
-
 def head() -> str:
     cells = ["attack"]
     for kind in KINDS:
@@ -308,11 +297,7 @@ def row(name: str, found: Times) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.attacks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = options_of("tests.bench.attacks", __doc__)
     parser.add_argument("attacks", nargs="*", metavar="NAME", help="of attacks (all)")
     parser.add_argument("--list", action="store_true", help="tell what attacks there are")
     parser.add_argument("--rounds", type=int, default=3, help="of the three states (3)")
@@ -332,7 +317,6 @@ def main() -> None:
         parser.error(f"no such attack: {', '.join(unknown)} (see --list)")
     if os.geteuid() != 0:
         raise SystemExit("root must run this: it makes two users")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     counts = Counts(chosen.commands, chosen.count, chosen.starts)
     times: dict[str, Times] = {}
     failed: dict[str, str] = {}

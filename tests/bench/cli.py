@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import socket
 import statistics
 import struct
@@ -33,11 +32,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from drfd.client.connection import Connection
 from instance import BIN, Instance
-from tests.bench.place import Place
+from tests.bench.place import Place, children_cpu_s, fill, options_of
 
 DRF = str(BIN / "drf")
 #: The row of `drf run` with a terminal of its own.
@@ -50,7 +46,7 @@ ENDED = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.cli", description=__doc__)
+    parser = options_of("tests.bench.cli", __doc__)
     parser.add_argument("--runs", type=int, default=25, help="of each command (25)")
     parser.add_argument("--queued", type=int, default=10_000, help="jobs for drf status (10,000)")
     parser.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
@@ -63,47 +59,33 @@ def main() -> None:
 
 
 def submit(chosen: argparse.Namespace) -> None:
-    instance = Instance().start()
-    try:
-        instance.drf("drain")
-        os.environ["DRFD_SOCKET"] = str(instance.socket)
-        measure(
-            chosen.runs,
-            {
-                "drf submit -q -- true": [DRF, "submit", "-q", "--", "true"],
-                "drf submit -c 1 -m 64M -- true": [
-                    *(DRF, "submit", "-c", "1", "-m", "64M", "--", "true")
-                ],
-                "drf submit --dry-run -- true": [DRF, "submit", "--dry-run", "--", "true"],
-            },
-        )
-    finally:
-        instance.destroy()
+    words = {
+        "drf submit -q -- true": "submit -q -- true",
+        "drf submit -c 1 -m 64M -- true": "submit -c 1 -m 64M -- true",
+        "drf submit --dry-run -- true": "submit --dry-run -- true",
+    }
+    measure(chosen.runs, words)
 
 
 def status(chosen: argparse.Namespace) -> None:
+    words = {f"drf status of {chosen.queued:,} jobs": "status", "… --json": "status --json"}
+    measure(max(3, chosen.runs // 5), words, queued=chosen.queued)
+
+
+def measure(runs: int, words: dict[str, str], *, queued: int = 0) -> None:
+    commands = {"python -I -c pass": [sys.executable, "-I", "-c", "pass"]}
+    commands |= {name: [DRF, *each.split()] for name, each in words.items()}
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     instance = Instance().start()
     try:
         instance.drf("drain")
         os.environ["DRFD_SOCKET"] = str(instance.socket)
-        fill(instance, chosen.queued)
-        measure(
-            max(3, chosen.runs // 5),
-            {
-                f"drf status of {chosen.queued:,} jobs": [DRF, "status"],
-                "… --json": [DRF, "status", "--json"],
-            },
-        )
+        fill(instance, queued, lambda number: {"argv": ["true"], "name": f"job-{number}"})
+        for _ in range(runs):
+            for name, command in commands.items():
+                spent[name].append(cpu_and_wall_s(command))
     finally:
         instance.destroy()
-
-
-def measure(runs: int, commands: dict[str, Sequence[str]]) -> None:
-    bare = "python -I -c pass"
-    spent: dict[str, list[tuple[float, float]]] = {bare: [], **{name: [] for name in commands}}
-    for _ in range(runs):
-        for name, command in {bare: [sys.executable, "-I", "-c", "pass"], **commands}.items():
-            spent[name].append(cpu_and_wall_s(command))
     table(("CPU", "wall"), spent, of="bare")
 
 
@@ -111,11 +93,6 @@ def cpu_and_wall_s(command: Sequence[str]) -> tuple[float, float]:
     before_s, begin_s = children_cpu_s(), time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     return children_cpu_s() - before_s, time.perf_counter() - begin_s
-
-
-def children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def table(what: tuple[str, str], spent: dict[str, list[tuple[float, float]]], *, of: str) -> None:
@@ -131,24 +108,6 @@ def table(what: tuple[str, str], spent: dict[str, list[tuple[float, float]]], *,
             f"{name:<34}{one:>7.1f} ms{one / first:>11.2f}{other:>7.1f} ms{other / second:>11.2f}",
             flush=True,
         )
-
-
-def fill(instance: Instance, count: int) -> None:
-    """Queue so many jobs; those who ask at the same time share a sync of the disk."""
-
-    def submit(share: range) -> None:
-        client = Connection(instance.socket)
-        for number in share:
-            client.request("submit", argv=["true"], cwd="/", name=f"job-{number}")
-        client.close()
-
-    threads = [
-        threading.Thread(target=submit, args=(range(start, count, 64),)) for start in range(64)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 # -- drf run beside drf submit --------------------------------------------------------------------

@@ -11,18 +11,24 @@ outside  What a program outside drfd has beside a job that is lent cores, of wha
          what it would have if drfd did not look at what is outside (respect_external_load = false).
 cost     Processor time of controller and launcher with many running jobs, with lending and
          without, in turns.
+programs For each mode of cores how many seconds real programs with `-c 1..all` run, alone and
+         beside a job of the same range that never rests, on all CPUs. Where nothing is lent, a
+         program is told as many threads as its lower end has cores; "weight, all threads" is one
+         whose user sets OMP_NUM_THREADS. OpenMP is a stencil in C (threads.c) with a barrier at the
+         end of each step, for which a C compiler is needed; numpy, if the Python of --python has
+         it, products of matrices (OpenBLAS).
 
-Use a machine that does nothing else: the first and the third measure parts of the whole machine.
+Use a machine that does nothing else: the parts measure parts of the whole machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,11 +36,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from drfd.client.connection import Connection
-from instance import ALONE, CONFIG, Instance, wait_for
+from instance import ALONE, CONFIG, Instance, cpu_s
 from kernel import Kernel
+from tests.bench.place import HERE, await_running, fill, options_of
 from wakes import WINDOW_S, Wake, counter, introduce, lend_all, neighbour, sleeper, wakes
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -85,7 +89,7 @@ def change(instance: Instance, text: str) -> None:
     instance.drf("reload")
 
 
-def cpu_s(job: dict[str, Any]) -> float:
+def used_s(job: dict[str, Any]) -> float:
     return Kernel().use(job)[0] / 1e6
 
 
@@ -132,9 +136,9 @@ def in_turns(jobs: list[dict[str, Any]], seconds: float) -> dict[bool, list[floa
             time.sleep(left_s)
             continue
         time.sleep(_SETTLED_S)
-        began_s, before = time.monotonic(), [cpu_s(job) for job in jobs]
+        began_s, before = time.monotonic(), [used_s(job) for job in jobs]
         time.sleep(_TURN_S - _SETTLED_S - 1.5)
-        span_s, after = time.monotonic() - began_s, [cpu_s(job) for job in jobs]
+        span_s, after = time.monotonic() - began_s, [used_s(job) for job in jobs]
         used = [(now - was) / span_s for was, now in zip(before, after, strict=True)]
         spans[is_awake].append(used)
     return {
@@ -261,15 +265,9 @@ def compare(
 
 def rate(pid: int, seconds: float) -> float:
     """Cores that a process uses."""
-    began_s, before = time.monotonic(), process_s(pid)
+    began_s, before = time.monotonic(), cpu_s(pid)
     time.sleep(seconds)
-    return (process_s(pid) - before) / (time.monotonic() - began_s)
-
-
-def process_s(pid: int) -> float:
-    """Processor time of all threads of a process, in user and in system mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (cpu_s(pid) - before) / (time.monotonic() - began_s)
 
 
 def first_moments(out: Path) -> float:
@@ -285,20 +283,17 @@ def first_moments(out: Path) -> float:
 def cost(count: int, seconds: float) -> None:
     texts = {mode: config(mode, 300).replace('"18G"', '"900G"') for mode in ("quota", "share")}
     with running(texts["share"]) as instance:
-        client = Connection(instance.socket)
         demand = {"cores_milli": 1000, "cores_max_milli": 4000, "memory_bytes": 64 << 20}
-        for number in range(count):
-            argv = ["sleep", "10000"] if number % 10 else [*_PYTHON, _LIGHT]
-            client.request(
-                "submit", argv=argv, cwd="/", name=f"steady-{number}", pool="ABC"[number % 3],
-                demand=demand,
-            )  # fmt: skip
-        wait_for(
-            "all of them to run",
-            lambda: client.request("status")["counts"].get("RUNNING") == count,
-            seconds=600,
-        )
-        client.close()
+        light = [*_PYTHON, _LIGHT]
+        fill(
+            instance,
+            count,
+            lambda at: {
+                "argv": ["sleep", "10000"] if at % 10 else light, "demand": demand,
+                "pool": "ABC"[at % 3], "stdout": "/dev/null",
+            },
+        )  # fmt: skip
+        await_running(instance, count)
         assert instance.process is not None
         parts = [instance.process.pid, instance.launcher_pid()]
         found = compare(instance, texts, lambda: sum(rate(pid, seconds) for pid in parts), 3)
@@ -309,27 +304,86 @@ def cost(count: int, seconds: float) -> None:
     print(f"  lending                                           {share - quota:8.2%}", flush=True)
 
 
+# -- programs ---------------------------------------------------------------------------------
+
+_NUMPY = """
+import numpy, sys
+one = numpy.random.default_rng(1).random((700, 700))
+other = one
+for _ in range(int(sys.argv[1])):
+    other = one @ other
+    other /= other.max()
+"""
+#: The configuration, and whether the user asks for as many threads as there are CPUs.
+MODES = {
+    "quota": ("quota", False),
+    "weight": ("weight", False),
+    "weight, all threads": ("weight", True),
+    "share": ("share", False),
+}
+
+
+def programs(python: str, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        stencil = Path(place, "threads")
+        command = ["cc", "-O2", "-fopenmp", HERE / "threads.c", "-o", stencil]
+        subprocess.run(command, check=True, cwd=place)
+        commands: dict[str, Sequence[object]] = {"OpenMP": (stencil, 1500)}
+        if not subprocess.run([python, "-c", "import numpy"], stderr=subprocess.DEVNULL).returncode:
+            commands["numpy"] = (python, "-c", _NUMPY, 250)
+        run_programs(commands, rounds)
+
+
+def run_programs(programs: dict[str, Sequence[object]], rounds: int) -> None:
+    columns = "".join(f"{name:>9}{'beside':>9}" for name in programs)
+    print(f"{'seconds, -c 1..' + str(len(CPUS)):<24}{columns}")
+    for words, (mode, has_threads) in MODES.items():
+        env = {"OMP_NUM_THREADS": str(len(CPUS))} if has_threads else {}
+        with running(config(mode, len(CPUS))) as instance:
+            row = ""
+            for command in programs.values():
+                for is_beside in (False, True):
+                    found = [timed(instance, command, env, is_beside) for _ in range(rounds)]
+                    row += f"{statistics.median(found):9.2f}"
+        print(f"{words:<24}{row}", flush=True)
+
+
+def timed(
+    instance: Instance, command: Sequence[object], env: dict[str, str], is_beside: bool
+) -> float:
+    """Seconds from the job's start to its end."""
+    cores = f"1..{len(CPUS)}"
+    other = run(instance, cores, neighbour(len(CPUS)), "-p", "B") if is_beside else None
+    clean = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    job_id = instance.submit("-c", cores, "-p", "A", "--", *command, env={**clean, **env})
+    job = instance.wait_end(job_id)
+    assert job["state"] == "COMPLETED", job
+    if other is not None:
+        instance.drf("cancel", other["id"])
+        instance.wait_end(other["id"])
+    return float(job["ended_at"] - job["started_at"])
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.lending", description=__doc__)
-    parts = ("table", "wakes", "spread", "outside", "cost")
+    parser = options_of("tests.bench.lending", __doc__)
+    parts = ("table", "wakes", "spread", "outside", "cost", "programs")
     parser.add_argument("--only", choices=parts, action="append", help="may be repeated")
     parser.add_argument("--minutes", type=float, default=60.0, help="of wakes, and of spread (60)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each row of others (60)")
     parser.add_argument("--jobs", type=int, default=200, help="for cost (200)")
+    parser.add_argument("--rounds", type=int, default=3, help="of programs, the median counts (3)")
+    parser.add_argument("--python", default=sys.executable, help="that has numpy (this one)")
     chosen = parser.parse_args()
-    # All that was made is taken away, too, when we are told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    wanted = chosen.only or parts
-    if "table" in wanted:
-        table(chosen.seconds)
-    if "wakes" in wanted:
-        one_cpu(chosen.minutes * 60)
-    if "spread" in wanted:
-        all_cpus(chosen.minutes * 60)
-    if "outside" in wanted:
-        outside(max(1, round(chosen.seconds / 12)))
-    if "cost" in wanted:
-        cost(chosen.jobs, chosen.seconds / 3)
+    measures: dict[str, Callable[[], None]] = {
+        "table": lambda: table(chosen.seconds),
+        "wakes": lambda: one_cpu(chosen.minutes * 60),
+        "spread": lambda: all_cpus(chosen.minutes * 60),
+        "outside": lambda: outside(max(1, round(chosen.seconds / 12))),
+        "cost": lambda: cost(chosen.jobs, chosen.seconds / 3),
+        "programs": lambda: programs(chosen.python, chosen.rounds),
+    }
+    for name in chosen.only or parts:
+        measures[name]()
 
 
 if __name__ == "__main__":

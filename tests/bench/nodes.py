@@ -17,12 +17,10 @@ The times are of one clock, because all the nodes are on this machine.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import select
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -35,13 +33,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from drfd.slurm.files import EVENT
 from instance import ALONE, BIN, wait_for
 from launcher.slurm.cluster import CONFIG, Cluster, slurm_table
 from slurm_cluster import missing
-from tests.bench.place import Place
+from tests.bench.place import Place, options_of
 
 #: Where the jobs run.
 NODE, OWN = "n1", "head"
@@ -214,17 +210,13 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.nodes", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = options_of("tests.bench.nodes", __doc__)
     parser.add_argument("--jobs", type=int, default=30, help="of each way, with gaps (30)")
     parser.add_argument("--more", type=int, default=30, help="of each way, back to back (30)")
     parser.add_argument("--seed", type=int, default=1, help="of the gaps (1)")
     chosen = parser.parse_args()
     if why := missing():
         sys.exit(f"not measured: {why}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chance = Random(chosen.seed)
     bench = Bench()
     try:

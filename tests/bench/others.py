@@ -18,7 +18,6 @@ HyperQueue and task-spooler do neither.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import shutil
@@ -34,12 +33,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from drfd.client.client import Client
 from instance import BIN, wait_for
-from tests.bench.figures import late
-from tests.bench.place import Place
+from tests.bench.place import Place, late, options_of
 
 #: Seconds after which a program has failed to run what it was given.
 _PATIENCE_S = 120
@@ -247,16 +243,12 @@ def slurm(scene: Scene) -> Iterator[dict[str, Way]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.others", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = options_of("tests.bench.others", __doc__)
     parser.add_argument("--runs", type=int, default=3, help="of each (3)")
     parser.add_argument("--jobs", type=int, default=200, help="in a loop (200)")
     parser.add_argument("--starts", type=int, default=10, help="in each run (10)")
     parser.add_argument("--hyperqueue", default=sys.executable, metavar="PYTHON")
     chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGALRM, _too_late)
     place = Place(2)
     try:

@@ -16,9 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from instance import Instance
+from tests.bench.place import options_of
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "docs" / "top.svg"
@@ -94,7 +93,7 @@ WAITING = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.picture", description=__doc__)
+    parser = options_of("tests.bench.picture", __doc__)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     if parser.parse_args().inside:
         with tempfile.TemporaryDirectory() as etc:

@@ -1,4 +1,4 @@
-"""Where the benchmarks run: a private drfd, an ordinary user of it, and the programs in C.
+"""What benchmarks share: a private drfd, an ordinary user of it, the programs in C, and figures.
 
 The drfd is as its users have it: the controller has an account of its own, so that each submission
 is signed and checked. Two things differ. `respect_external_load` is off, because the benchmark
@@ -6,19 +6,27 @@ itself is load; and there are no failpoints, which only tests have.
 
 The baseline has its cgroups beside those of the jobs, in the instance's own directories, so that
 both are as deep and below the same controllers, and all goes with the instance.
+
+A figure is the median of several runs, and each run takes its baseline anew: what else the machine
+does slows both.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import pwd
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,9 +34,17 @@ from typing import Any
 from drfd.client.connection import Connection
 from drfd.daemon.spawn import group_for
 from drfd.launcher.runner.starter.sources import PROGRAM, NotCompiled, compile_starter
-from instance import CONFIG, Instance
+from instance import (
+    CONFIG,
+    Instance,
+    add_account,
+    children_of,
+    cpu_s,
+    delete_account,
+    stat_of,
+    wait_for,
+)
 from kernel import Kernel
-from system.accounts import delete_account
 
 HERE = Path(__file__).parent
 #: More than can be in progress at a time.
@@ -37,6 +53,79 @@ CORES = 16
 PROGRAMS = "DRFD_BENCH_PROGRAMS"
 #: Of the accounts that this process makes.
 _NUMBERS = count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One line of the table."""
+
+    what: str
+    value: float
+    unit: str
+    #: The value as a multiple of this one, of the same run.
+    baseline: float
+    baseline_what: str
+    #: What it is meant to be: a text, and whether it is.
+    aim: str = ""
+    is_met: bool | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    runs: int
+    jobs: int
+    queued: int
+
+
+def options_of(name: str, text: str | None) -> argparse.ArgumentParser:
+    """For the arguments of a benchmark. What it has made is taken away, too, when it is told to
+    end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return argparse.ArgumentParser(
+        prog=f"python -m {name}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def late(found: list[float]) -> float:
+    """What 95 of 100 are below."""
+    return statistics.quantiles(found, n=20)[-1]
+
+
+def latest(found: list[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(found, n=100, method="inclusive")[98]
+
+
+def end_well(client: Connection, job_id: int) -> None:
+    """Wait for it. A job or array that has failed was not what is measured."""
+    reply = client.wait([job_id], any_one=False, timeout_s=None)
+    if reply["ended"][0]["state"] != "COMPLETED":
+        raise SystemExit(f"job {job_id} has failed: {reply['ended'][0]}")
+
+
+def fill(instance: Instance, count: int, fields: Callable[[int], dict[str, Any]]) -> None:
+    """Submit so many jobs; those who ask at the same time share a sync of the disk."""
+
+    def submit(share: range) -> None:
+        client = Connection(instance.socket)
+        for number in share:
+            client.request("submit", cwd="/", **fields(number))
+        client.close()
+
+    threads = [threading.Thread(target=submit, args=(range(at, count, 64),)) for at in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def await_running(instance: Instance, count: int) -> None:
+    def are_all() -> bool:
+        return bool(instance._ask("status")["counts"].get("RUNNING") == count)
+
+    wait_for("all of them to run", are_all, seconds=600, pause_s=0.5)
 
 
 class Place:
@@ -63,7 +152,6 @@ class Place:
                 self.instance.configured += f'[daemon]\nuser = "{controller}"\n'
                 self.instance.config.write_text(self.instance.configured)
         self._baseline = self._compile("baseline")
-        self._migrate = self._compile("migrate")
         self.stamp = self._compile("stamp", "-static")
         # As where drfd was installed with a C compiler.
         with suppress(NotCompiled, OSError):
@@ -107,25 +195,19 @@ class Place:
         many processes side by side."""
         command = self._baseline_command(jobs // workers, pause_ms=0)
         jobs = jobs // workers * workers
-        before, begin_s = _children_cpu_s(), time.perf_counter()
+        before, begin_s = children_cpu_s(), time.perf_counter()
         running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(workers)]
         codes = [each.wait() for each in running]
         if any(codes):
             raise SystemExit(f"the baseline has failed: {codes}")
         wall_s = time.perf_counter() - begin_s
-        return wall_s / jobs, (_children_cpu_s() - before) / jobs
+        return wall_s / jobs, (children_cpu_s() - before) / jobs
 
     def baseline_ms(self, jobs: int, *, pause_ms: int) -> float:
         """The median of what single jobs take, of which each begins so long after the last."""
-        return statistics.median(_lines_ms(self._baseline_command(jobs, pause_ms=pause_ms)))
-
-    def migrations_ms(self, times: int, *, pause_ms: int, who: str) -> list[float]:
-        """What it takes to enter a cgroup, each time so long after the last one (migrate.c). None
-        without cgroups. `who`: `pid` or `self`."""
-        groups = self._groups()
-        if not groups:
-            return []
-        return _lines_ms([self._migrate, str(groups[0]), str(times), str(pause_ms), who])
+        command = self._baseline_command(jobs, pause_ms=pause_ms)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return statistics.median(int(line) / 1e6 for line in done.stdout.splitlines())
 
     @contextmanager
     def stamps(self) -> Iterator[tuple[str, Iterator[int]]]:
@@ -144,11 +226,19 @@ class Place:
         """Processor time that each part has used so far."""
         assert self.instance.process is not None
         launcher = self.instance.launcher_pid()
-        parts = {"controller": sum(_times(self.instance.process.pid)[:2])}
-        parts["launcher"] = sum(_times(launcher)[:2])
-        live = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-        jobs = sum(_times(launcher)[2:]) + sum(sum(_times(int(pid))) for pid in live)
+        parts = {"controller": cpu_s(self.instance.process.pid), "launcher": cpu_s(launcher)}
+        jobs = _waited_s(launcher) + sum(cpu_s(p) + _waited_s(p) for p in children_of(launcher))
         return {**parts, "runners and jobs": jobs}
+
+    @contextmanager
+    def drained(self) -> Iterator[None]:
+        """Nothing is launched meanwhile, and nothing is left."""
+        self.instance.drf("drain")
+        try:
+            yield
+        finally:
+            self.instance.drf("cancel", "--all", "--yes")
+            self.instance.drf("undrain")
 
     def destroy(self) -> None:
         try:
@@ -160,9 +250,9 @@ class Place:
     def _add_account(self, letter: str) -> pwd.struct_passwd:
         """Jobs of system accounts are not taken, nor root's where others are looked at."""
         name = f"drfdbench{os.getpid()}{letter}{next(_NUMBERS)}"
-        subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
+        account = add_account(name)
         self._accounts.append(name)
-        return pwd.getpwnam(name)
+        return account
 
     def _baseline_command(self, jobs: int, *, pause_ms: int) -> list[str]:
         uid = str(self.uid) if self._accounts else "0"
@@ -187,18 +277,11 @@ def compile_to(made: Path, *options: str) -> None:
     subprocess.run(["cc", "-O2", "-Wall", *options, "-o", str(made), str(source)], check=True)
 
 
-def _lines_ms(command: list[str]) -> list[float]:
-    """The times that a program writes, in nanoseconds, one a line."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return [int(line) / 1e6 for line in done.stdout.splitlines()]
-
-
-def _children_cpu_s() -> float:
+def children_cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _times(pid: int) -> list[float]:
-    """Own user and system time, and those of children that were waited for, in seconds."""
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in stat[11:15]]
+def _waited_s(pid: int) -> float:
+    """Processor time of children that were waited for."""
+    return sum(map(int, stat_of(pid)[13:15])) / os.sysconf("SC_CLK_TCK")

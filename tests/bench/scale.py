@@ -1,29 +1,23 @@
-"""Long queues, many running jobs, floods: `python -m tests.bench.scale [--only NAME]`.
+"""Long queues and many running jobs: `python -m tests.bench.scale [--only NAME]`.
 
 queue   The queue is written into the journal, as many users' submissions would have left it, and
         found there by a daemon at its start: each job with a name and arguments of its own, each
         user with an environment and a directory. Memory is what /proc tells of the controller.
 watch   Jobs that sleep, and what it costs to watch them: processor time, and of each runner the
         memory that it shares with nobody, and its part of what it shares (PSS).
-flood   How long `drf submit` takes while another user asks on 256 connections without a pause; as
-        root only. Of 200 submissions, the 198th is the one that counts.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from drfd.client.connection import Connection
+from drfd.common.errors import Unavailable
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -32,8 +26,8 @@ from drfd.daemon.spawn import Places
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher import attempt_files
-from flood import REQUESTS, flood
-from instance import BIN, CONFIG, Instance, wait_for
+from instance import BIN, CONFIG, Instance, cpu_s, resident_bytes, wait_for
+from tests.bench.place import await_running, fill, options_of
 
 MIB = 1 << 20
 #: (cores, GiB) of the jobs, in turn.
@@ -43,25 +37,19 @@ _COMMIT = 2_000
 #: An environment of an ordinary length: about 4 KiB.
 ENV = {f"VARIABLE_{number}": f"/opt/software/{number}/" + "x" * 60 for number in range(40)}
 
-#: nobody and daemon: accounts that every machine has, and no person.
-FLOODER, OTHER = 65534, 1
 #: Room for 200 jobs, whatever the machine has.
 ROOMY = CONFIG.replace("cores = 9", "cores = 300").replace('"18G"', '"900G"')
-OPEN = ROOMY + '[daemon]\nsystem_users = ["nobody", "daemon"]\n'
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.scale", description=__doc__)
-    parts = ("queue", "watch", "flood")
+    parser = options_of("tests.bench.scale", __doc__)
+    parts = ("queue", "watch")
     parser.add_argument("--only", choices=parts, action="append", help="may be repeated")
     parser.add_argument("--jobs", type=int, default=100_000, help="that wait (100,000)")
     parser.add_argument("--users", type=int, default=100, help="whose jobs they are (100)")
     parser.add_argument("--running", type=int, default=200, help="jobs that sleep (200)")
     parser.add_argument("--seconds", type=int, default=60, help="of watching these (60)")
-    parser.add_argument("--submissions", type=int, default=200, help="during a flood (200)")
     chosen = parser.parse_args()
-    # All that was made is taken away, too, when we are told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wanted = chosen.only or parts
     if "queue" in wanted:
         for words, events in (
@@ -71,8 +59,6 @@ def main() -> None:
             queue(words, events(chosen.jobs, chosen.users))
     if "watch" in wanted:
         watch(chosen.running, chosen.seconds)
-    if "flood" in wanted and os.getuid() == 0:
-        be_flooded(chosen.submissions)
 
 
 def submissions(jobs: int, users: int) -> Iterator[ev.JobEvent | ev.ArraySubmitted]:
@@ -115,7 +101,7 @@ def spec_of(user: int, number: int) -> JobSpec:
     )
 
 
-def fill(path: Path, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None:
+def write_journal(path: Path, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None:
     journal, ledger = Journal(path), Ledger(Axes())
     for number, event in enumerate(events):
         stored = journal.store_command_lines(event)
@@ -133,7 +119,7 @@ def queue(words: str, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None
     try:
         instance.start().drf("drain")
         instance.stop()
-        fill(Places(instance.state).journal, events)
+        write_journal(Places(instance.state).journal, events)
         begin_s = time.perf_counter()
         instance.launch()
         wait_for("an answer", lambda: is_heard(instance))
@@ -155,19 +141,15 @@ def queue(words: str, events: Iterator[ev.JobEvent | ev.ArraySubmitted]) -> None
 
 
 def is_heard(instance: Instance) -> bool:
-    try:
-        client = Connection(instance.socket)
-        client.request("hello")
-        client.close()
-    except Exception:
-        return False
-    return True
+    """With a launcher or without."""
+    with suppress(Unavailable):
+        return bool(instance._ask("hello"))
+    return False
 
 
 def memory(instance: Instance, what: str) -> int:
     assert instance.process is not None
-    status = Path(f"/proc/{instance.process.pid}/status").read_text()
-    return int(status.split(f"{what}:")[1].split()[0]) * 1024
+    return resident_bytes(instance.process.pid, what)
 
 
 def list_all(instance: Instance) -> tuple[float, float]:
@@ -186,14 +168,10 @@ def watch(jobs: int, seconds: int) -> None:
     """Nothing happens but that samples are taken."""
     instance = Instance(ROOMY).start()
     try:
-        client = Connection(instance.socket)
         demand = {"cores_milli": 1000, "memory_bytes": 64 * MIB}
-        for _ in range(jobs):
-            client.request(
-                "submit", argv=["sleep", "1000"], cwd=str(instance.work), demand=demand, env=ENV
-            )
-        client.close()
-        wait_for("all to run", lambda: len(runners(instance)) == jobs)
+        fields = {"argv": ["sleep", "1000"], "demand": demand, "env": ENV, "stdout": "/dev/null"}
+        fill(instance, jobs, lambda _: fields)
+        await_running(instance, jobs)
         # What the starts have left to do is no part of it.
         time.sleep(5)
         parts = [instance.process.pid, instance.launcher_pid()]
@@ -213,41 +191,6 @@ def watch(jobs: int, seconds: int) -> None:
         instance.destroy()
 
 
-def be_flooded(count: int) -> None:
-    instance = Instance(OPEN).start()
-    try:
-        instance.drf("drain")
-        print(f"drf submit -- true, {count} times, by another user")
-        tell_spread("alone", submissions_s(instance, count))
-        for name, request in REQUESTS.items():
-            with flood(instance.socket, FLOODER, request, connections=256):
-                tell_spread(f"while one sends {name}", submissions_s(instance, count))
-    finally:
-        # What waits was never to run, and to cancel it all would take a while.
-        instance.stop()
-        instance.destroy()
-
-
-def submissions_s(instance: Instance, count: int) -> list[float]:
-    """How long each takes, in order of length."""
-    env = {"PATH": os.defpath, "DRFD_SOCKET": str(instance.socket)}
-    command = [str(BIN / "drf"), "submit", "-q", "--", "true"]
-    found = []
-    for _ in range(count):
-        begin_s = time.perf_counter()
-        subprocess.run(
-            command, user=OTHER, group=OTHER, extra_groups=[], cwd="/", env=env, check=True,
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        found.append(time.perf_counter() - begin_s)
-    return sorted(found)
-
-
-def tell_spread(what: str, seconds: list[float]) -> None:
-    late = seconds[int(len(seconds) * 0.99) - 1]
-    say(what, f"{1000 * statistics.median(seconds):.0f} ms, 99 %: {1000 * late:.0f} ms")
-
-
 def runners(instance: Instance) -> list[int]:
     """The runners whose jobs are up: their pids."""
     found = []
@@ -256,12 +199,6 @@ def runners(instance: Instance) -> list[int]:
         if attempt is not None and attempt.running is not None and attempt.runner is not None:
             found.append(attempt.runner["pid"])
     return found
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time of a process, in user and in system mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def pss(pid: int) -> int:

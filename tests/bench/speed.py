@@ -1,4 +1,4 @@
-"""How fast jobs are taken, and how many small ones are run in a second."""
+"""How fast jobs are taken, how many small ones run in a second, and how soon each starts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from drfd.client.client import Client
 from drfd.common.errors import DrfdError
 from instance import BIN
-from tests.bench import devices, pieces, starts
-from tests.bench.figures import Chosen, Figure, drained, end_well, late
-from tests.bench.place import CORES, Place
+from tests.bench.place import CORES, Chosen, Figure, Place, end_well, late
 
 _DRF = str(BIN / "drf")
 _BARE = [sys.executable, "-I", "-c", "pass"]
+#: Milliseconds between the end of a job and the next submission.
+_GAPS_MS = (50, 300, 1000, 2000)
 
 
 def slots(place: Place, chosen: Chosen) -> Iterator[Figure]:
@@ -61,7 +62,7 @@ def shell(place: Place, chosen: Chosen) -> Iterator[Figure]:
         return times / (time.perf_counter() - begin_s)
 
     rates, bare = [], []
-    with drained(place):
+    with place.drained():
         for _ in range(chosen.runs):
             bare.append(loop(" ".join(_BARE), max(1, count // 5)))
             rates.append(loop(f"{_DRF} submit -q --no-warnings -- true", count))
@@ -79,7 +80,7 @@ def client(place: Place, chosen: Chosen) -> Iterator[Figure]:
     single = max(1, chosen.jobs // 4)
     singly, at_once, syncs = [], [], []
     job: dict[str, Any] = {"argv": ["true"], "cwd": place.instance.work}
-    with drained(place), Client(place.connect()) as user:
+    with place.drained(), Client(place.connect()) as user:
         for _ in range(chosen.runs):
             syncs.append(_syncs(200))
             begin_s = time.perf_counter()
@@ -132,29 +133,6 @@ def run(place: Place, chosen: Chosen) -> Iterator[Figure]:
         )  # fmt: skip
 
 
-class Benchmark(NamedTuple):
-    measure: Callable[[Place, Chosen], Iterator[Figure]]
-    make: Callable[[], Place] = Place
-
-
-#: What users have, then the easy case, and then what needs many jobs.
-BENCHMARKS: dict[str, Benchmark] = {
-    "cold": Benchmark(starts.cold),
-    "slots": Benchmark(slots, lambda: Place(2)),
-    "private": Benchmark(private, lambda: Place(2, private_tmp=True)),
-    "shell": Benchmark(shell),
-    "client": Benchmark(client),
-    "run": Benchmark(run),
-    "throughput": Benchmark(throughput),
-    "start": Benchmark(starts.start),
-    "after": Benchmark(starts.after),
-    "room": Benchmark(starts.room),
-    "deep": Benchmark(starts.deep),
-    "pieces": Benchmark(pieces.pieces, lambda: Place(2)),
-    "devices": Benchmark(devices.devices),
-}
-
-
 def _arrays(place: Place, chosen: Chosen, variants: dict[str, dict[str, Any]]) -> Iterator[Figure]:
     """Arrays of no-op jobs, from the submission to the last recorded end. They take turns."""
     rates: dict[str, list[float]] = {name: [] for name in variants}
@@ -199,3 +177,143 @@ def _syncs(count: int) -> float:
             os.pwrite(file.fileno(), bytes(4096), number * 4096)
             os.fsync(file.fileno())
         return count / (time.perf_counter() - begin_s)
+
+
+def start(place: Place, chosen: Chosen) -> Iterator[Figure]:
+    """From the moment in which a submission is sent to the job's first instruction; each submission
+    is sent when the last job has ended."""
+    found, bare = _starts(place, chosen.runs, [0])[0]
+    yield _latency("start of a job, back to back", found, bare, 8, 20)
+
+
+def cold(place: Place, chosen: Chosen) -> Iterator[Figure]:
+    """The same when nothing has happened for a while: so it is for users who submit by hand."""
+    for gap_ms, (found, bare) in _starts(place, chosen.runs, [0, *_GAPS_MS]).items():
+        yield _latency(f"start {gap_ms / 1000:g} s after an end", found, bare, None, None)
+
+
+def after(place: Place, chosen: Chosen) -> Iterator[Figure]:
+    """From the last instruction of a job to the first of the one that waits for its end."""
+    found: list[float] = []
+    count = 50
+    with closing(place.connect()) as connection, place.stamps() as (path, stamps):
+        for _ in range(chosen.runs):
+            fields = place.fields(place.stamp, stdout=path)
+            first = last = connection.submit(**fields, held=True)["id"]
+            for _ in range(count):
+                last = connection.submit(**fields, after=[{"id": last, "want": "ok"}])["id"]
+            connection.request("release", select={"ids": [first]})
+            end_well(connection, last)
+            found += _gaps_ms(stamps, count + 1)
+    yield _latency("end → next by --after", found, _bare(place), 10, None)
+
+
+def room(place: Place, chosen: Chosen) -> Iterator[Figure]:
+    """From the last instruction of a job to the first of the one that waits for its room."""
+    yield _rooms(place, chosen, "end → next for room", 10, cores=CORES)
+
+
+def deep(place: Place, chosen: Chosen) -> Iterator[Figure]:
+    """The same with very many queued jobs: each asks for all that one of them leaves to others."""
+    queued = f"{chosen.queued:,} queued"
+    most = CORES - 1
+    with closing(place.connect()) as connection:
+        fields = place.fields("sleep", "3600", cores=most)
+        running = connection.submit(**fields)["id"]
+        begin_s = time.perf_counter()
+        for reply in connection.submit_all(fields for _ in range(chosen.queued)):
+            if isinstance(reply, DrfdError):
+                raise reply
+        print(f"({queued} in {time.perf_counter() - begin_s:.0f} s)", flush=True)
+        try:
+            found, bare = _starts(place, chosen.runs, [0])[0]
+            yield _latency(f"start, {queued}", found, bare, 16, 40)
+            yield _rooms(place, chosen, f"… for room, {queued}", 20, cores=1)
+        finally:
+            place.instance.drf("drain")
+            connection.request("cancel", select={"ids": [running]})
+            connection.wait([running], any_one=False, timeout_s=None)
+            place.instance.stop()
+
+
+def _starts(
+    place: Place, runs: int, gaps_ms: Iterable[int]
+) -> dict[int, tuple[list[float], float]]:
+    """For each gap between an end and the next submission: milliseconds to the first instruction,
+    and those of B with the same gap. The gaps take turns."""
+    found: dict[int, list[float]] = {gap_ms: [] for gap_ms in gaps_ms}
+    bare: dict[int, list[float]] = {gap_ms: [] for gap_ms in found}
+    with closing(place.connect()) as connection, place.stamps() as (path, stamps):
+        fields = place.fields(place.stamp, stdout=path) | {"time_limit_s": 60}
+
+        def run(gap_ms: int) -> float:
+            time.sleep(gap_ms / 1000)
+            begin_ns = time.monotonic_ns()
+            job = connection.submit(**fields)
+            took_ms = (next(stamps) - begin_ns) / 1e6
+            end_well(connection, job["id"])
+            return took_ms
+
+        for _ in range(runs):
+            for gap_ms in found:
+                bare[gap_ms].append(place.baseline_ms(2 if gap_ms else 40, pause_ms=gap_ms))
+                found[gap_ms] += [run(gap_ms) for _ in range(6 if gap_ms else 40)]
+    return {gap_ms: (found[gap_ms], statistics.median(bare[gap_ms])) for gap_ms in found}
+
+
+def _rooms(place: Place, chosen: Chosen, what: str, aim_ms: float, *, cores: int) -> Figure:
+    """One job after the other, of which each needs all that is free."""
+    found: list[float] = []
+    count = 50
+    with closing(place.connect()) as connection, place.stamps() as (path, stamps):
+        for _ in range(chosen.runs):
+            fields = place.fields(place.stamp, cores=cores, stdout=path)
+            fields |= {"time_limit_s": 60, "pool": "A"}
+            job = connection.submit(**fields, array=f"0-{count}")
+            end_well(connection, job["id"])
+            found += _gaps_ms(stamps, count + 1)
+    return _latency(what, found, _bare(place), aim_ms, None)
+
+
+def _bare(place: Place) -> float:
+    return place.baseline_ms(200, pause_ms=0)
+
+
+def _gaps_ms(stamps: Iterator[int], count: int) -> list[float]:
+    return [(b - a) / 1e6 for a, b in pairwise(islice(stamps, count))]
+
+
+def _latency(
+    what: str, found_ms: list[float], bare_ms: float, aim_ms: float | None, late_ms: float | None
+) -> Figure:
+    """`late_ms`: what 95 of 100 are to stay below."""
+    median, most = statistics.median(found_ms), late(found_ms)
+    aim, is_met = "", None
+    if aim_ms is not None:
+        aim = f"{aim_ms:g} ms" + ("" if late_ms is None else f", 95 % ≤ {late_ms:g} ms")
+        is_met = median <= aim_ms and (late_ms is None or most <= late_ms)
+    return Figure(
+        what=f"{what} (95 %: {most:.1f} ms)", value=median, unit="ms", baseline=bare_ms,
+        baseline_what="B, one worker", aim=aim, is_met=is_met,
+    )  # fmt: skip
+
+
+class Benchmark(NamedTuple):
+    measure: Callable[[Place, Chosen], Iterator[Figure]]
+    make: Callable[[], Place] = Place
+
+
+#: What users have, then the easy case, and then what needs many jobs.
+BENCHMARKS: dict[str, Benchmark] = {
+    "cold": Benchmark(cold),
+    "slots": Benchmark(slots, lambda: Place(2)),
+    "private": Benchmark(private, lambda: Place(2, private_tmp=True)),
+    "shell": Benchmark(shell),
+    "client": Benchmark(client),
+    "run": Benchmark(run),
+    "throughput": Benchmark(throughput),
+    "start": Benchmark(start),
+    "after": Benchmark(after),
+    "room": Benchmark(room),
+    "deep": Benchmark(deep),
+}
