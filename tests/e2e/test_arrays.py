@@ -1,4 +1,5 @@
-"""Arrays by what their tasks do: each runs once, with its index, and no more at once than asked."""
+"""Arrays by what their tasks do: each runs once, with its index, and no more at once than asked;
+and what has failed is submitted again, once and in its order."""
 
 from __future__ import annotations
 
@@ -10,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from instance import ROOMY, SMALL, Instance, wait_for
 
-ROOMY = CONFIG.replace("cores = 9", "cores = 50").replace('"18G"', '"50G"')
-SMALL = ("-c", "0.1", "-m", "64M")
 #: Every task leaves a line in a file of its own whenever it runs.
 MARK = "echo x >> ran-$DRF_ARRAY_INDEX; "
 
@@ -47,20 +46,6 @@ def test_each_task_runs_once_with_its_index_and_writes_to_its_own_file(
     assert instance.cgroups() == []
 
 
-def test_tasks_have_the_range_of_their_array_and_so_has_one_that_is_tried_again(
-    instance: Instance,
-) -> None:
-    words = ("-c", "0.1..2", "-m", "64M", "--array", "0-1", "--", "sh", "-c")
-    array_id = instance.submit(*words, "exit $DRF_ARRAY_INDEX")
-    instance.drf("wait", array_id, check=False)
-    again = instance.drf("retry", "-q", f"{array_id}_1").stdout.strip()
-    instance.drf("wait", again, check=False)
-    past = json.loads(instance.drf("history", "--json").stdout)["jobs"]
-    assert [job["demand"]["cores_max"] for job in past] == [2.0, 2.0, 2.0]
-    rows = [line.split() for line in instance.drf("history").stdout.splitlines()]
-    assert sum(any(word.endswith("/0.1..2") for word in row) for row in rows) == 3
-
-
 def test_no_more_run_at_once_than_were_asked_for(instance: Instance) -> None:
     """Both lines of a task go to one file, which the kernel appends to in one piece. The first ones
     wait for each other, however slowly they are started."""
@@ -75,17 +60,6 @@ def test_no_more_run_at_once_than_were_asked_for(instance: Instance) -> None:
         level += 1 if sign == "+" else -1
         most = max(most, level)
     assert (level, most) == (0, 3)
-
-
-def test_the_exit_code_is_that_of_the_first_bad_task_by_index(instance: Instance) -> None:
-    script = "test $DRF_ARRAY_INDEX -lt 4 || sleep 0; exit $((DRF_ARRAY_INDEX / 4 * 3))"
-    done = instance.drf(
-        "submit", "-w", *SMALL, "--array", "0-5", "--", "sh", "-c", script, check=False
-    )
-    assert done.returncode == 3
-    view = shown(instance, 1)
-    assert view["counts"] == {"COMPLETED": 4, "FAILED": 2}
-    assert view["indices"] == {"FAILED": "4-5"}
 
 
 def test_a_cancellation_ends_all_tasks_that_wait_and_stops_those_that_run(
@@ -120,14 +94,12 @@ def test_an_array_waits_for_all_tasks_of_another(instance: Instance) -> None:
 
 
 def test_a_hundred_thousand_tasks_are_there_again_soon_after_a_kill(
-    make_instance: Callable[..., Instance],
+    instance: Instance,
 ) -> None:
-    instance = make_instance().start()
     instance.drf("drain")
     array_id = array(instance, "0-99999", "true")
     begun = time.monotonic()
-    instance.kill()
-    instance.start()
+    instance.strike("controller")
     # Generous: as single jobs they take longer than this on a slow machine.
     assert time.monotonic() - begun < 60
     assert shown(instance, array_id)["counts"] == {"PENDING": 100_000}
@@ -135,10 +107,10 @@ def test_a_hundred_thousand_tasks_are_there_again_soon_after_a_kill(
 
 
 def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
-    make_instance: Callable[..., Instance],
+    lend: Callable[[str], Instance],
 ) -> None:
     """SIGKILL to the controller or the launcher at moments that nobody chose."""
-    instance = make_instance(ROOMY).start()
+    instance = lend(ROOMY)
     indices = range(40)
     array_id = array(instance, "0-39%4", MARK + "sleep 0.15; exit $((DRF_ARRAY_INDEX % 2 * 3))")
     for number in range(8):
@@ -146,8 +118,7 @@ def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
         if number % 3 == 2:
             instance.kill_launcher()
         else:
-            instance.kill()
-            instance.start()
+            instance.strike("controller")
     instance.drf("wait", array_id, check=False)
     assert runs(instance, indices) == [1] * 40
     view = shown(instance, array_id)
@@ -168,9 +139,9 @@ def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
         "remove.after-unlink",
     ],
 )
-def test_dying_at(make_instance: Callable[..., Instance], point: str) -> None:
+def test_dying_at(lend: Callable[[str], Instance], point: str) -> None:
     """Whoever reaches the point dies there, and is started again."""
-    instance = make_instance(ROOMY).start()
+    instance = lend(ROOMY)
     armed = instance.arm(point, "self")
     said: list[int] = []
     asking = threading.Thread(
@@ -191,4 +162,82 @@ def test_dying_at(make_instance: Callable[..., Instance], point: str) -> None:
     assert not armed.exists(), "the point was never reached"
     assert runs(instance, range(6)) == [1] * 6
     assert shown(instance, array_id)["counts"] == {"FAILED": 6}
-    assert [job["array_id"] for job in instance.status("--all")] == [array_id] * 6
+    there = [job["array_id"] for job in instance.status("--all")]
+    assert there.count(array_id) == 6 and max(there) == array_id, "it was submitted once"
+
+
+def test_a_job_runs_again_as_it_was_submitted(instance: Instance) -> None:
+    work = instance.work
+    script = work / "job.sh"
+    script.write_text('#!/bin/sh\n#DRF -c 0.5 -m 64M -n first\necho "$WHAT $1 $PWD"\nexit 3\n')
+    first = instance.submit(str(script), "word", env={"WHAT": "then"})
+    assert instance.wait_end(first)["state"] == "FAILED"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    instance.strike("restart")
+    assert f"again: drf retry {first}\n" in instance.drf("why", first).stdout
+    words = ("-q", first, "--with", "-m 96M")
+    again = int(instance.drf("retry", *words, cwd="/", env={"WHAT": "now"}).stdout)
+    job = instance.wait_end(again)
+    assert (job["state"], job["name"], job["demand"]["memory"]) == ("FAILED", "first", 96 << 20)
+    assert instance.drf("log", again).stdout == f"then word {work}\n"
+
+
+SHARE = (
+    "test ! -e broken-$DRF_ARRAY_INDEX || exit 1;"
+    ' echo "$DRF_ARRAY_INDEX of $DRF_ARRAY_COUNT:'
+    ' $DRF_ARRAY_MIN-$DRF_ARRAY_MAX:$DRF_ARRAY_STEP"'
+)
+
+
+def test_what_has_failed_is_tried_once_and_in_its_order(instance: Instance) -> None:
+    """A retry stands for its original, also while it runs and after a restart."""
+    common = ("submit", "-q", "-c", "0.1", "-g", "chain")
+    first = instance.drf(*common, "--", "sh", "-c", "test -e mended").stdout.strip()
+    never = ("--if-never", "cancel")
+    words = ("--after", first, *never, "--array", "0-3", "--", "sh", "-c", SHARE)
+    array = instance.drf(*common, *words).stdout.strip()
+    last = instance.drf(*common, "--after", array, *never, "--", "true").stdout.strip()
+    instance.drf("wait", last, check=False)
+    retry = ("retry", "--failed", "--json", "-g", "chain")
+
+    def tried_again() -> dict[str, int]:
+        jobs = json.loads(instance.drf(*retry, check=False).stdout)["jobs"]
+        return {each["of"]: each["id"] for each in jobs}
+
+    made = tried_again()
+    assert list(made) == [first, f"{array}_[0-3]", last]
+    instance.drf("wait", made[last], check=False)
+    (instance.work / "mended").touch()
+    (instance.work / "broken-2").touch()
+    made = tried_again()
+    assert len(made) == 3
+    instance.drf("wait", *made.values(), check=False)
+    (instance.work / "broken-2").unlink()
+    (array, again), (_, last) = tried_again().items()
+    assert array.endswith("_2")
+    assert tried_again() == {}
+    instance.strike("restart")
+    instance.drf("wait", last)
+    assert tried_again() == {}
+    job = json.loads(instance.drf("show", "--json", f"{again}_2").stdout)
+    assert (job["state"], job["retry_of"]) == ("COMPLETED", int(array.partition("_")[0]))
+    # Its share is still one of four.
+    assert instance.drf("log", f"{again}_2").stdout == "2 of 4: 0-3:1\n"
+
+
+def test_why_names_the_retry_of_what_a_job_waits_for(instance: Instance) -> None:
+    common = ("submit", "-q", "-c", "0.1")
+    array = instance.drf(*common, "--array", "1-2", "--", "sh", "-c", "test -e mended").stdout
+    other = instance.drf(*common, "--hold", "--", "true").stdout.strip()
+    after = ("--after", f"{array.strip()},{other}:any", "--", "true")
+    waiting = instance.drf(*common, *after).stdout.strip()
+    instance.drf("wait", array.strip(), check=False)
+    assert "retried" not in instance.drf("why", waiting).stdout
+    (instance.work / "mended").touch()
+    again = instance.drf("retry", "-q", "--failed", array.strip()).stdout.strip()
+    cure = f"drf set --after {again},{other}:any {waiting}"
+    said = instance.drf("why", waiting).stdout
+    assert f"job {array.strip()} has been retried as job {again}: {cure} waits for that" in said
+    instance.drf(*cure.split()[1:])
+    instance.drf("cancel", other)
+    assert instance.wait_end(int(waiting))["state"] == "COMPLETED"
