@@ -1,23 +1,24 @@
-"""The paper's running example on a real daemon with real processes."""
+"""What starts, in which order and when, on a real daemon with real processes: shares, weights, a
+reservation, and rules that come and go."""
 
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import closing
 from math import inf
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from drfd.client.connection import Connection
+from instance import CONFIG, PLAIN, Instance, wait_for
 
 
+@pytest.mark.anew
 def test_table_1_of_the_paper(instance: Instance) -> None:
     """9 CPUs and 18 GB; A with tasks of <1 CPU, 4 GB>, B of <3 CPUs, 1 GB>: 3 and 2 at once,
     launched B A A B A when B was there first, both with a dominant share of 2/3."""
@@ -40,7 +41,7 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
     # A launch has the time at which the launcher took it up, one after the other.
     order = [job["pool"][-1] for job in sorted(running, key=lambda job: job["started_at"])]
     assert order == list("BAABA")
-    shares = json.loads(instance.drf("shares", "--json").stdout)
+    shares = instance._ask("shares")
     nodes = {node["path"]: node for node in shares["nodes"]}
     user = f".{getpass.getuser()}"
     assert set(nodes) == {"root.A", "root.A" + user, "root.B", "root.B" + user}
@@ -52,75 +53,13 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
     assert shares["free"]["memory"] == 4 << 30
 
 
-def test_waits_are_explained_by_what_is_short_and_who_holds_it(instance: Instance) -> None:
-    for _ in range(2):
-        first = instance.submit("-p", "A", "-c", "4", "--", "sleep", "600")
-        # While it starts, nobody knows yet until when.
-        instance.wait_state(first, "RUNNING")
-    second = instance.submit("-p", "A", "-c", "2", "--", "true")
-    reason = instance.show(second)["reason"]
-    assert reason["code"] == "RESOURCES"
-    assert reason["text"].startswith("needs 2 cores, 1 free; job 1, also of ")
-    assert "holds 4 until" in reason["text"]
-    third = instance.submit("-p", "B", "-c", "4", "--", "true")
-    assert instance.show(third)["reason"]["code"] == "RESOURCES"
-    behind = instance.show(second)["reason"]
-    assert behind["code"] == "FAIR_SHARE"
-    assert f"B/{getpass.getuser()} has less and goes first" in behind["text"]
-
-
-def test_a_freed_place_goes_to_the_leaf_that_is_furthest_below(instance: Instance) -> None:
-    first, _ = (instance.submit("-p", "A", "-c", "4", "--", "sleep", "600") for _ in range(2))
-    instance.wait_state(first, "RUNNING")
-    more = [instance.submit("-p", "A", "-c", "4", "--", "true") for _ in range(3)]
-    other = instance.submit("-p", "B", "-c", "4", "--", "true")
-    instance.drf("cancel", first)
-    instance.drf("wait", other, *more)
-    starts = {job_id: instance.show(job_id)["started_at"] for job_id in (other, *more)}
-    assert min(starts, key=lambda job_id: starts[job_id]) == other
-
-
-TREE = """
-[pools.lab]
-weight = 3
-limit = {cores = 6}
-[pools.lab.pools.night]
-[users.nobody]
-weight = 2
-"""
-
-
-def test_limits_and_nested_pools_hold_on_a_real_daemon(
-    make_instance: Callable[..., Instance],
-) -> None:
-    instance = make_instance(CONFIG.replace("[pools.A]", TREE + "[pools.A]")).start()
-    first = instance.submit("-p", "lab", "-c", "4", "--", "sleep", "600")
-    second = instance.submit("-p", "lab.night", "-c", "3", "--", "sleep", "600")
-    instance.wait_state(first, "RUNNING")
-    reason = instance.show(second)["reason"]
-    assert reason["code"] == "LIMIT"
-    who = f"job {first}, also of {getpass.getuser()}, holds 4"
-    text = f"lab may hold 6 cores and holds 4; the job needs 3; {who}"
-    assert reason["text"].partition(" until ")[0] == text
-    too_big = instance.drf("submit", "-p", "lab", "-c", "7", "--", "true", check=False)
-    assert too_big.returncode == 1
-    assert "lab may hold 6 at most" in too_big.stderr
-    instance.drf("cancel", first)
-    instance.wait_state(second, "RUNNING")
-    nodes = json.loads(instance.drf("shares", "--json").stdout)["nodes"]
-    user = getpass.getuser()
-    active = [node["path"] for node in nodes if node["running"]]
-    assert active == ["root.lab", "root.lab.night", f"root.lab.night.{user}"]
-    assert "\n   night" in instance.drf("shares").stdout
-
-
 def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
-    make_instance: Callable[..., Instance],
+    lend: Callable[[str], Instance],
 ) -> None:
     """Within one job of the entitlements: 6, 2 and 2 of ten cores."""
     pools = "[pools.A]\nweight = 3\n[pools.B]\n[pools.C]\n[pools.all]\n"
     text = CONFIG.replace("cores = 9", "cores = 10").replace("[pools.A]\n[pools.B]\n", pools)
-    instance = make_instance(text).start()
+    instance = lend(text)
     block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "600")
     ids = {
         instance.submit("-p", pool, "-m", "64M", "--", "sleep", "2"): pool
@@ -145,54 +84,38 @@ def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
         assert abs(means[pool] - expected) <= 1, seen
 
 
-@pytest.mark.parametrize("reserves", [True, False])
-def test_a_job_of_most_of_the_machine_in_a_busy_stream(
-    make_instance: Callable[..., Instance], reserves: bool
+def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream(
+    lend: Callable[[str], Instance],
 ) -> None:
-    """With a reservation it starts while small jobs still wait; without, only after all of them."""
-    switch = f"[scheduling]\npatience = '1s'\nreservation = {str(reserves).lower()}\n[pools.C]\n"
+    """It has a reservation, and starts while small jobs still wait."""
     text = CONFIG.replace("cores = 9", "cores = 10")
-    instance = make_instance(text + switch).start()
-    small = ("-m", "64M", "-t", "4s", "--", "sleep", "1")
-    with ExitStack() as stack:
-        connection = stack.enter_context(socket.socket(socket.AF_UNIX))
-        connection.connect(str(instance.socket))
-        replies = stack.enter_context(connection.makefile("rb"))
+    instance = lend(f"{text}[scheduling]\npatience = '1s'\n[pools.C]\n")
+    with closing(Connection(instance.socket)) as client:
         for number in range(160):
-            request = {
-                "op": "submit", "v": 1, "argv": list(small[-2:]), "cwd": str(instance.work),
-                "pool": "AB"[number % 2], "time_limit_s": 4, "env": {"PATH": os.environ["PATH"]},
-                "demand": {"cores_milli": 1000, "memory_bytes": 64 << 20},
-                "stdout": "/dev/null", "stderr": "/dev/null",
-            }  # fmt: skip
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            assert json.loads(replies.readline())["ok"]
+            client.request(
+                "submit", argv=["sleep", "1"], cwd=str(instance.work), pool="AB"[number % 2],
+                env={"PATH": os.environ["PATH"]}, stdout="/dev/null", time_limit_s=4,
+                demand={"cores_milli": 1000, "memory_bytes": 64 << 20},
+            )  # fmt: skip
     big = instance.submit("-p", "C", "-c", "9", "-t", "5s", "--", "sleep", "1")
-    if reserves:
-        # It may start before we look.
-        told = wait_for(
-            "its reservation",
-            lambda: [
-                job for job in [instance.show(big)] if job["expected_start_at"] or job["started_at"]
-            ],
-        )[0]
-        assert told["started_at"] or "is kept for it" in told["reason"]["text"]
+    # It may start before we look.
+    told = wait_for(
+        "its reservation",
+        lambda: [
+            job for job in [instance.show(big)] if job["expected_start_at"] or job["started_at"]
+        ],
+    )[0]
+    assert told["started_at"] or "is kept for it" in told["reason"]["text"]
     started = wait_for("its start", lambda: instance.show(big)["started_at"])
-    if reserves:
-        # By their times: some may have started before we look.
-        later = [job for job in instance.status("--all") if (job["started_at"] or inf) > started]
-        assert later, "it passed the small jobs"
-        job = instance.show(big)
-        # Patience, the longest small job by its limit, and a pass.
-        assert started - job["submitted_at"] < 1 + 4 + 5 + 3
-    else:
-        waiting = [job for job in instance.status() if job["state"] == "PENDING"]
-        assert not waiting, "it waited for all of them"
+    # By their times: some may have started before we look.
+    later = [job for job in instance.status("--all") if (job["started_at"] or inf) > started]
+    assert later, "it passed the small jobs"
+    # Patience, the longest small job by its limit, and a pass.
+    assert started - told["submitted_at"] < 1 + 4 + 5 + 3
 
 
 def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance: Instance) -> None:
-    running = instance.submit("-c", "8", "--", "sleep", "600")
-    instance.wait_state(running, "RUNNING")
+    running = instance.running("-c", "8", "--", "sleep", "600")["id"]
     waiting = instance.submit("-c", "4", "--", "sleep", "600")
     text = instance.config.read_text()
     instance.config.write_text(text.replace("cores = 9", "cores = nine"))
@@ -207,9 +130,114 @@ def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance: Inst
     instance.config.write_text(text.replace("cores = 9", "cores = 2"))
     assert instance.process is not None
     instance.process.send_signal(signal.SIGHUP)
-    wait_for(
-        "a smaller machine",
-        lambda: json.loads(instance.drf("shares", "--json").stdout)["capacity"]["cores"] == 2,
-    )
+    smaller = lambda: instance._ask("shares")["capacity"]["cores"] == 2  # noqa: E731
+    wait_for("a smaller machine", smaller)
     assert {job["state"] for job in instance.status()} == {"RUNNING"}
-    assert json.loads(instance.drf("shares", "--json").stdout)["free"]["cores"] == 0
+    assert instance._ask("shares")["free"]["cores"] == 0
+
+
+def test_a_daemon_with_slots_runs_so_many_jobs_until_a_reload_takes_another_policy(
+    lend: Callable[[str], Instance],
+) -> None:
+    instance = lend(f'{CONFIG}[scheduling]\npolicy = "slots"\nslots = 1\n')
+    first = instance.submit("--", "sleep", "100")
+    second = instance.submit("--", "sleep", "100")
+    instance.wait_state(first, "RUNNING")
+    reason = instance.show(second)["reason"]
+    assert (reason["code"], reason["text"]) == ("RESOURCES", "all 1 slots are taken (policy slots)")
+    instance.config.write_text(CONFIG)
+    instance.drf("reload")
+    instance.wait_state(second, "RUNNING")
+    assert instance.show(first)["state"] == "RUNNING"
+
+
+# -- what is set for a while ------------------------------------------------------------------
+
+
+def weekday(days: int) -> str:
+    """The weekday so many days from now."""
+    return time.strftime("%a", time.localtime(time.time() + days * 86400))
+
+
+def window() -> str:
+    start = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + 1800))
+    return (
+        f'[[window]]\nname = "upgrade"\nstart = "{start}"\nlength = "1h"\nreason = "new kernel"\n'
+    )
+
+
+def hours() -> str:
+    """The days around today: no hour of them ends while the test runs."""
+    days = f"{weekday(-2)}-{weekday(2)}"
+    return f'[pools.night]\n[[pools.night.hours]]\nwhen = "{days}"\nlimit = {{cores = 0}}\n'
+
+
+def quota() -> str:
+    """Less than a job of all cores uses in a tenth of a second."""
+    return '[pools.night]\nquota = {share_hours = 0.00001, then = "wait"}\n'
+
+
+@pytest.mark.parametrize(
+    ("rule", "starts", "waits", "code", "words"),
+    [
+        (window, ("-t", "1m"), ("-t", "1h"), "MAINTENANCE", "upgrade"),
+        (hours, ("-t", "1m"), ("-p", "night", "-t", "1m"), "LIMIT", "night may hold 0 until "),
+        (quota, ("-p", "night", "-c", "9"), ("-p", "night"), "QUOTA", "night has used "),
+    ],
+)
+def test_a_job_waits_for_its_time_over_a_kill_until_a_reload_takes_the_rule_back(
+    lend: Callable[[str], Instance],
+    rule: Callable[[], str],
+    starts: tuple[str, ...],
+    waits: tuple[str, ...],
+    code: str,
+    words: str,
+) -> None:
+    instance = lend(PLAIN + rule())
+    assert instance.ended(*starts, "--", "sleep", "0.2")["state"] == "COMPLETED"
+    held = instance.submit(*waits, "--", "true")
+    instance.strike("controller")
+    # Until the launcher is connected, that is the reason.
+    wait_for("its reason", lambda: instance.show(held)["reason"]["code"] == code)
+    assert words in instance.show(held)["reason"]["text"]
+    instance.config.write_text(PLAIN + "[pools.night]\n")
+    instance.drf("reload")
+    assert instance.wait_end(held)["state"] == "COMPLETED"
+
+
+def test_everybody_reads_why_nothing_starts_also_after_a_restart(instance: Instance) -> None:
+    instance.drf("drain", "--reason", "disk swap at 18:00")
+    job_id = instance.submit("-c", "0.1", "--", "true")
+    for _ in range(2):
+        assert "disk swap at 18:00" in instance.drf("status").stderr
+        told = instance.drf("why", job_id).stdout
+        assert "DRAINING: " in told
+        assert "until drf undrain: disk swap at 18:00" in told
+        instance.strike("restart")
+    instance.drf("undrain")
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+
+
+def test_no_more_of_a_group_run_at_once_also_after_a_restart(instance: Instance) -> None:
+    def ids_by_state(*chosen: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for job in instance.status(*chosen):
+            found.setdefault(job["state"], []).append(job["id"])
+        return found
+
+    asked = ("-c", "0.1", "-m", "16M", "-g", "sweep%2", "--", "sleep", "600")
+    ids = [instance.submit(*asked) for _ in range(4)]
+    other = instance.submit("-c", "0.1", "-m", "16M", "--", "sleep", "600")
+    for job_id in (*ids[:2], other):
+        instance.wait_state(job_id, "RUNNING")
+    for _ in range(2):
+        assert ids_by_state("-g", "sweep") == {"RUNNING": ids[:2], "PENDING": ids[2:]}
+        assert "of group sweep run; at most 2 may run at once" in instance.drf("why", ids[2]).stdout
+        instance.strike("restart")
+    instance.drf("set", "-y", "--group", "sweep%3")
+    instance.wait_state(ids[2], "RUNNING")
+    assert ids_by_state("-g", "sweep") == {"RUNNING": ids[:3], "PENDING": ids[3:]}
+    instance.drf("cancel", "-y", "-g", "sweep")
+    for job_id in ids:
+        assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    assert ids_by_state() == {"RUNNING": [other]}
