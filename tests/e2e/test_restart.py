@@ -1,82 +1,57 @@
-"""Killing drfd, its launcher, or both, at any time costs nothing."""
+"""Killing drfd, its launcher, or both, at any time costs nothing: no job is lost, run twice, or
+without its end.
+
+A run of many jobs has some that are stopped or frozen, while one failpoint is armed; whoever dies
+is started again. Every job appends a line to a file of its own when it starts, so that a second run
+would show. (Every failpoint, one job at a time: tests/torture/test_crash_matrix.py.)
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.stored_rules import read_rules
+from drfd.client.connection import Connection
+from drfd.common import failpoints
+from drfd.common.errors import Unavailable
 from drfd.core.model import events as ev
-from drfd.core.promises.account import WHOLE, Parts
-from drfd.core.promises.event_fold import EventFold
 from drfd.journal.journal import Journal
-from instance import CONFIG, Instance, is_alive, wait_for
-
-ROOMY = CONFIG.replace("cores = 9", "cores = 100").replace('"18G"', '"100G"')
+from instance import BLOWS, CONFIG, GATE, ROOMY, SMALL, Instance, is_alive, parent_of, wait_for
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def kill_launcher(instance: Instance) -> None:
-    instance.kill_launcher()
-
-
-def kill_controller(instance: Instance) -> None:
-    instance.kill()
-    instance.start()
-
-
-def kill_both(instance: Instance) -> None:
-    os.kill(instance.launcher_pid(), signal.SIGKILL)
-    kill_controller(instance)
-
-
-def stop_and_start(instance: Instance) -> None:
-    instance.stop()
-    instance.start()
-
-
-@pytest.mark.parametrize("blow", [kill_launcher, kill_controller, kill_both, stop_and_start])
-def test_jobs_of_every_kind_come_through(
-    make_instance: Callable[..., Instance], blow: Callable[[Instance], None]
-) -> None:
-    instance = make_instance(ROOMY).start()
-    gate = instance.work / "gate"
-    wait = f"echo $$; while ! [ -e {gate} ]; do sleep 0.05; done; "
-    living = [
-        instance.submit("-c", "0.1", "-m", "64M", "--", "sh", "-c", f"{wait} exit {code}")
-        for code in range(5)
-    ]
+@pytest.mark.parametrize("blow", BLOWS)
+def test_jobs_of_every_kind_come_through(lend: Callable[[str], Instance], blow: str) -> None:
+    instance = lend(ROOMY)
+    script = f"echo $$; {GATE}; exit "
+    living = [instance.submit(*SMALL, "--", "sh", "-c", f"{script}{code}") for code in range(5)]
     for job_id in living:
         instance.wait_state(job_id, "RUNNING")
     pids = [int(wait_for("a pid", lambda i=i: instance.output(i))) for i in living]
     held = instance.submit("--hold", "--", "true")
-    blow(instance)
+    instance.strike(blow)
     assert [instance.show(job_id)["state"] for job_id in living] == ["RUNNING"] * 5
     assert [instance.show(job_id)["attempt"] for job_id in living] == [1] * 5
     assert [is_alive(pid) for pid in pids] == [True] * 5
-    gate.touch()
+    (instance.work / "gate").touch()
     ends = [instance.wait_end(job_id) for job_id in living]
     assert [job["exit_code"] for job in ends] == list(range(5))
     assert [int(instance.output(job_id)) for job_id in living] == pids, "each ran once"
     assert instance.show(held)["state"] == "HELD"
 
 
-def test_ends_while_nobody_looks_are_recorded(make_instance: Callable[..., Instance]) -> None:
-    instance = make_instance(ROOMY).start()
-    script = "echo $$; while ! [ -e gate ]; do sleep 0.05; done; exit 7"
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", script)
-    instance.wait_state(job_id, "RUNNING")
-    runner = parent(int(wait_for("its pid", lambda: instance.output(job_id))))
+def test_ends_while_nobody_looks_are_recorded(lend: Callable[[str], Instance]) -> None:
+    instance = lend(ROOMY)
+    script = f"echo $$; {GATE}; exit 7"
+    job_id = instance.running(*SMALL, "--", "sh", "-c", script)["id"]
+    runner = parent_of(int(wait_for("its pid", lambda: instance.output(job_id))))
     instance.kill()
     (instance.work / "gate").touch()
     # It writes the end down, and leaves.
@@ -89,11 +64,11 @@ def test_ends_while_nobody_looks_are_recorded(make_instance: Callable[..., Insta
 
 
 def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
-    make_instance: Callable[..., Instance],
+    lend: Callable[[str], Instance],
 ) -> None:
-    instance = make_instance(ROOMY).start()
+    instance = lend(ROOMY)
     # Not so short that it might have passed before anybody has looked.
-    limit_s = 10
+    limit_s = 5
     job_id = instance.submit("-c", "0.1", "-t", f"{limit_s}s", "--", "sleep", "600")
     started_s = instance.wait_state(job_id, "RUNNING")["started_at"]
     instance.kill()
@@ -103,19 +78,14 @@ def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(
 
 
 def test_a_wait_survives_the_restart_of_the_daemon(
-    make_instance: Callable[..., Instance],
+    lend: Callable[[str], Instance],
 ) -> None:
-    import threading
-
     def connections() -> int:
         """How many clients the daemon has: its end of each is named like the listening socket."""
         return Path("/proc/net/unix").read_text().count(str(instance.socket)) - 1
 
-    instance = make_instance(ROOMY).start()
-    gate = instance.work / "gate"
-    wait = f"while ! [ -e {gate} ]; do sleep 0.05; done; exit 9"
-    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", wait)
-    instance.wait_state(job_id, "RUNNING")
+    instance = lend(ROOMY)
+    job_id = instance.running(*SMALL, "--", "sh", "-c", f"{GATE}; exit 9")["id"]
     wait_for("our own connections' end", lambda: connections() == 0)
     status: list[int] = []
     waiting = threading.Thread(
@@ -123,22 +93,22 @@ def test_a_wait_survives_the_restart_of_the_daemon(
     )
     waiting.start()
     wait_for("its connection", connections)
-    kill_controller(instance)
-    gate.touch()
+    instance.strike("controller")
+    (instance.work / "gate").touch()
     waiting.join(60)
     assert status == [9]
 
 
 def test_a_runner_that_is_killed_loses_only_its_own_job(
-    make_instance: Callable[..., Instance],
+    lend: Callable[[str], Instance],
 ) -> None:
     """Its exit status cannot be known; what it left is killed, and its resources return."""
-    instance = make_instance(ROOMY).start()
+    instance = lend(ROOMY)
     job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo $$; exec sleep 600")
     other = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 1; exit 3")
     instance.wait_state(job_id, "RUNNING")
     pid = int(wait_for("its pid", lambda: instance.output(job_id)))
-    os.kill(parent(pid), signal.SIGKILL)
+    os.kill(parent_of(pid), signal.SIGKILL)
     job = instance.wait_end(job_id)
     assert (job["state"], job["exit_code"], job["signal"]) == ("LOST", None, None)
     assert job["outcome"]["reason"] == "RUNNER_KILLED", "not taken for a restart of the machine"
@@ -146,10 +116,9 @@ def test_a_runner_that_is_killed_loses_only_its_own_job(
     assert instance.wait_end(other)["exit_code"] == 3
 
 
+@pytest.mark.anew
 def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instance) -> None:
     """And the daemon answers as soon as an empty one does, within two seconds."""
-    import json
-    import socket
 
     def restart_s() -> float:
         """The shortest of three: the machine may stand still during one of them."""
@@ -163,28 +132,25 @@ def test_ten_thousand_queued_jobs_are_all_there_after_a_restart(instance: Instan
 
     empty_s = restart_s()
     instance.drf("drain")
-    request = {"op": "submit", "v": 1, "argv": ["true"], "cwd": "/", "env": {"A": "b" * 500}}
-    line = json.dumps(request).encode() + b"\n"
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(instance.socket))
-        replies = connection.makefile("rb")
-        for _ in range(100):
-            connection.sendall(line * 100)
-            answers = [json.loads(replies.readline()) for _ in range(100)]
-            assert all(answer["ok"] for answer in answers)
+    fields = {"argv": ["true"], "cwd": "/", "env": {"A": "b" * 500}}
+    with closing(Connection(instance.socket)) as client:
+        replies = [*client.submit_all(fields for _ in range(10_000))]
+    assert all(isinstance(reply, dict) for reply in replies)
     took_s = restart_s()
     jobs = instance.status()
     assert [job["id"] for job in jobs] == list(range(1, 10_001))
     assert {job["state"] for job in jobs} == {"PENDING"}
     assert took_s - empty_s < 2.0
+    # To cancel them all would take a while.
+    instance.stop()
 
 
 def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
-    make_instance: Callable[..., Instance],
+    instance: Instance,
 ) -> None:
     """As after every start of a user's own daemon, which answers before its launcher is up."""
-    instance = make_instance(ROOMY)
-    for _ in range(5):
+    for _ in range(3):
+        instance.stop()
         instance.launch()
         done = wait_for(
             "the first answer",
@@ -195,15 +161,12 @@ def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(
             ],
         )[0]
         assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
-        instance.stop()
 
 
 def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance: Instance) -> None:
     """Nobody would start a launcher, nor any job, any more; jobs that run go on."""
-    script = "while ! [ -e gate ]; do sleep 0.05; done; exit 5"
-    job_id = instance.submit("--", "sh", "-c", script)
-    instance.wait_state(job_id, "RUNNING")
-    os.kill(parent(instance.launcher_pid()), signal.SIGKILL)
+    job_id = instance.running("--", "sh", "-c", f"{GATE}; exit 5")["id"]
+    os.kill(parent_of(instance.launcher_pid()), signal.SIGKILL)
     wait_for("the daemon's end", instance.is_dead)
     assert "the supervisor of the launcher has died" in instance.log.read_text()
     (instance.work / "gate").touch()
@@ -211,10 +174,10 @@ def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance
     assert instance.wait_end(job_id)["exit_code"] == 5
 
 
+@pytest.mark.anew
 def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked(
-    make_instance: Callable[..., Instance],
+    instance: Instance,
 ) -> None:
-    instance = make_instance().start()
     instance.kill()
     died_s = time.time()
     instance.start()
@@ -236,40 +199,158 @@ def test_the_journal_knows_when_there_was_no_daemon_and_by_which_rules_it_worked
         assert isinstance(stopped, ev.DaemonStopped)
 
 
-def test_the_journal_tells_what_was_promised_and_kept_also_without_a_daemon(
-    make_instance: Callable[..., Instance],
+def run_of_jobs(instance: Instance) -> dict[int, tuple[str, int | None]]:
+    """Submit jobs of several fates, restart the daemon when it dies; id → how it must end."""
+    fates = {
+        "good": ("exit 0", ("COMPLETED", 0)),
+        "bad": ("exit 3", ("FAILED", 3)),
+        "slow": ("sleep 0.3; exit 4", ("FAILED", 4)),
+        "stopped": ("sleep 1000", ("CANCELLED", None)),
+        "frozen": (f"{GATE}; exit 5", ("FAILED", 5)),
+    }
+    names = [(name, number) for number in range(2) for name in fates]
+    # One is enough, and each costs time.
+    names.remove(("frozen", 1))
+    for name, number in names:
+        script = fates[name][0]
+        marked = f"echo x >> ran-{name}-{number}; {script}"
+        submit_surely(instance, f"{name}-{number}", marked)
+    for number in range(2):
+        cancel_surely(instance, f"stopped-{number}")
+    ask_until(instance, "suspend", "SUSPENDED")
+    ask_until(instance, "resume", "RUNNING")
+    (instance.work / "gate").touch()
+    wait_for("the end of all jobs", lambda: all_over(instance),
+             show=lambda: (instance.status(), instance.log.read_text()[-3000:]))  # fmt: skip
+    return {job["id"]: fates[job["name"].split("-")[0]][1] for job in all_jobs(instance)}
+
+
+def submit_surely(instance: Instance, name: str, script: str) -> None:
+    """While drf asks, and asks again, whoever has died is started again: one job comes of it."""
+    words = ["submit", "-q", "-c", "0.1", "-m", "64M", "-n", name]
+    if name.startswith("good"):
+        words += ["--notify", "end", "--notify-command", f"echo {name} >> told"]
+    words += ["--", "sh", "-c", script]
+    said: list[str] = []
+
+    def ask() -> None:
+        # Exit 69 at once: nobody was there to be asked.
+        while (done := instance.drf(*words, check=False)).returncode == 69:
+            pass
+        said.append(done.stdout)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        instance.restart_if_dead()
+        asking.join(0.05)
+    accepted = [job["id"] for job in all_jobs(instance) if job["name"] == name]
+    assert accepted == [int(said[0])], "what was acknowledged is there, once"
+
+
+def cancel_surely(instance: Instance, name: str) -> None:
+    """A cancel whose daemon died before it was durable was never acknowledged: ask again, until
+    somebody answers."""
+
+    def is_answered() -> bool:
+        instance.restart_if_dead()
+        done = instance.drf("cancel", "--name", name, "--yes", check=False)
+        return done.returncode != os.EX_UNAVAILABLE
+
+    wait_for(f"an answer about {name}", is_answered, show=instance.log.read_text)
+
+
+def all_jobs(instance: Instance) -> list[dict[str, Any]]:
+    """The daemon may still be about to die: then it is started again, and asked again."""
+
+    def asked() -> list[dict[str, Any]] | None:
+        instance.restart_if_dead()
+        with suppress(Unavailable):
+            return [*instance._ask("status", ended=100)["jobs"]] or None
+        return None
+
+    return list(wait_for("the daemon", asked, show=instance.log.read_text))
+
+
+def ask_until(instance: Instance, verb: str, state: str) -> None:
+    """Ask it of the job that is to be frozen until it is so: while it starts, it refuses; and
+    whoever dies over it is started again."""
+
+    def has_come() -> bool:
+        instance.restart_if_dead()
+        instance.drf(verb, "--name", "frozen-0", "--yes", check=False)
+        return any((job["name"], job["state"]) == ("frozen-0", state) for job in all_jobs(instance))
+
+    wait_for(f"frozen-0 {state}", has_come, show=lambda: instance.log.read_text()[-3000:])
+
+
+def all_over(instance: Instance) -> bool:
+    return all(job["ended_at"] for job in all_jobs(instance))
+
+
+def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> None:
+    assert len(fates) == 9, "every job is there, once"
+    for job_id, (state, exit_code) in fates.items():
+        job = instance.show(job_id)
+        events = [event["event"] for event in job["events"]]
+        assert job["state"] == state, (job, instance.log.read_text()[-3000:])
+        if exit_code is not None:
+            assert job["exit_code"] == exit_code
+        ran = instance.work / f"ran-{job['name']}"
+        runs = len(ran.read_text().split()) if ran.exists() else 0
+        assert runs == 1 or (runs == 0 and state == "CANCELLED"), job
+        assert events.count("Submitted") == 1 and events.count("Cleaned") <= 1
+    told = (instance.work / "told").read_text().split()
+    # Whoever dies in the moment of telling does not tell again.
+    assert told and len(told) == len(set(told))
+    assert instance.cgroups() == []
+    assert list((instance.state / "launcher" / "attempts").iterdir()) == []
+
+
+#: One of each process and of each kind: before and after what is written, and what is done.
+POINTS = ["journal.after-commit", "server.before-reply", "launch.after-fork", "remove.after-unlink"]
+
+
+@pytest.mark.anew
+@pytest.mark.parametrize("point", POINTS)
+def test_dying_at(lend: Callable[[str], Instance], point: str) -> None:
+    """The process that reaches the point dies there."""
+    instance = lend(ROOMY)
+    armed = instance.arm(point, "self")
+    fates = run_of_jobs(instance)
+    assert not armed.exists(), "the point was never reached"
+    check_all(instance, fates)
+
+
+@pytest.mark.anew
+@pytest.mark.parametrize("whom", ["controller", "launcher"])
+def test_others_die_while_a_runner_has_let_its_program_go(
+    lend: Callable[[str], Instance], whom: str
 ) -> None:
-    """Five cores are held, and five waited for, of nine."""
-    instance = make_instance().start()
-    first = instance.submit("-c", "5", "--", "sleep", "600")
-    instance.wait_state(first, "RUNNING")
-    second = instance.submit("-c", "5", "--", "true")
-    instance.kill()
-    time.sleep(1)
-    instance.start()
-    instance.drf("cancel", str(first))
-    assert instance.wait_end(second)["exit_code"] == 0
-    instance.stop()
-    with closing(Journal(instance.state / "controller" / "journal.sqlite")) as journal:
+    instance = lend(ROOMY)
+    assert instance.process is not None
+    pid = instance.process.pid if whom == "controller" else instance.launcher_pid()
+    armed = instance.arm("runner.after-exec", pid)
+    fates = run_of_jobs(instance)
+    assert not armed.exists(), "the point was never reached"
+    check_all(instance, fates)
 
-        def rules_of(digest: str) -> Rules:
-            return read_rules(journal.audit.rules(digest) or "")
 
-        accounts = []
-        for _ in range(2):
-            fold = EventFold(3_600_000, rules_of)
-            for _, event in journal.record():
-                fold.take(event)
-            accounts.append(fold.account)
-    account, again = accounts
-    assert (account.sums, account.starts) == (again.sums, again.starts)
-    parts = Parts()
-    for each in account.sums.values():
-        parts = parts.after(each, 1)
-    assert parts.promised == WHOLE * parts.waited
-    # For a moment after the cancellation, before the second job starts, nothing is held.
-    assert parts.kept > WHOLE * 5 // 9 * (parts.waited - 100)
-    assert parts.promised == parts.kept + parts.away + parts.size
-    assert parts.away >= WHOLE * 4 // 9 * 1000, "the daemon was away for a second at least"
-    assert parts.size > 0
-    assert sum(starts.all for starts in account.starts.values()) == 2
+@pytest.mark.parametrize("point", failpoints.RUNNER)
+def test_a_runner_dies_at(lend: Callable[[str], Instance], point: str) -> None:
+    """Before its job is let go, the job is launched again; after that its end cannot be known,
+    unless it is on record already. The other jobs notice nothing."""
+    instance = lend(ROOMY)
+    instance.arm(point, "self")
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "echo x >> ran; exit 3")
+    job = instance.wait_end(job_id)
+    ran = instance.work / "ran"
+    runs = len(ran.read_text().split()) if ran.exists() else 0
+    if point in ("runner.before-child", "runner.before-running-record", "runner.after-end-record"):
+        assert (job["state"], job["exit_code"], runs) == ("FAILED", 3, 1)
+    else:
+        assert (job["state"], job["exit_code"]) == ("LOST", None)
+        assert runs <= 1
+    other = instance.submit("-c", "0.1", "--", "true")
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    assert instance.cgroups() == []
