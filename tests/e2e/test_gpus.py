@@ -1,0 +1,437 @@
+"""GPUs from the configuration and the driver to the jobs: which they are told of, what is measured
+of their use, and what becomes of one that is lost.
+
+Without cgroups: a process belongs to the job whose runner it descends from. A library stands for
+NVIDIA's, and files for the machine's /proc and /sys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.journal.history import read_curves
+from gpu_machines import CONTROLLER, LAUNCHER, unfold
+from instance import CONFIG, GATE, SMALL, Instance, OwnLauncher, is_alive, parent_of, wait_for
+from nvml import Nvml, a_library, needs_nvml
+
+MIB, GIB = 1 << 20, 1 << 30
+COUNTED = CONFIG + "[gres]\ngpu = [0, 1]\n"
+#: A daemon with a launcher of its own takes root's jobs only where it is told so.
+ROOTS = '[daemon]\nsystem_users = ["root"]\n' if os.getuid() == 0 else ""
+
+
+# -- GPUs that are none: jobs print what they are told --------------------------------------------
+
+
+def submit(instance: Instance, gate: Path, *words: object, **options: object) -> int:
+    """It says what it was told, and waits until it may go."""
+    script = 'echo "$DRF_GRES_GPU $CUDA_VISIBLE_DEVICES $HIP_VISIBLE_DEVICES"; '
+    script += GATE.replace("gate", str(gate))
+    return instance.submit(*SMALL, *words, "--", "sh", "-c", script, **options)
+
+
+def told(instance: Instance, job_id: int) -> list[str]:
+    instance.wait_state(job_id, "RUNNING")
+    return str(wait_for("what it was told", lambda: instance.output(job_id))).split()
+
+
+def test_jobs_that_run_together_are_told_different_gpus_also_after_kill_9(
+    lend: Callable[[str], Instance],
+) -> None:
+    instance = lend(COUNTED)
+    gates = [instance.work / f"gate-{number}" for number in range(4)]
+    foreign = {"CUDA_VISIBLE_DEVICES": "9", "HIP_VISIBLE_DEVICES": "9", "ROCR_VISIBLE_DEVICES": "9"}
+    first = submit(instance, gates[0], "--gres", "gpu", env=foreign)
+    second = submit(instance, gates[1], "--gres", "gpu=1", env=foreign)
+    assert told(instance, first) == ["0"] * 3
+    assert told(instance, second) == ["1"] * 3
+    third = submit(instance, gates[2], "--gres", "gpu", env=foreign)
+    none = submit(instance, gates[3], env=foreign)
+    # A blank for DRF_GRES_GPU, which it has not.
+    assert told(instance, none) == ["-1"] * 2
+    instance.strike("both")
+    held = {job["id"]: job.get("gres_instances") for job in instance.status()}
+    assert held == {first: {"gpu": ["0"]}, second: {"gpu": ["1"]}, third: {}, none: None}
+    waiting = instance.show(third)
+    assert waiting["state"] == "PENDING"
+    assert waiting["reason"]["text"].startswith("needs 1 gpu, 0 free; job ")
+    # The second ends first: what it had is what the third gets.
+    gates[1].touch()
+    assert instance.wait_end(second)["state"] == "COMPLETED"
+    assert told(instance, third) == ["1"] * 3
+    for gate in gates:
+        gate.touch()
+    for job_id in (first, third, none):
+        assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert instance.show(first)["gres_instances"] == {"gpu": ["0"]}
+    assert instance.cgroups() == []
+
+
+def test_a_reload_gives_out_what_is_new_and_leaves_running_jobs_what_they_have(
+    lend: Callable[[str], Instance],
+) -> None:
+    instance = lend(COUNTED)
+    gate = instance.work / "gate"
+    first = submit(instance, gate, "--gres", "gpu=2")
+    assert told(instance, first) == ["0,1"] * 3
+    waiting = submit(instance, gate, "--gres", "gpu")
+    assert instance.show(waiting)["state"] == "PENDING"
+    instance.config.write_text(COUNTED.replace("[0, 1]", "[1, 'GPU-5c']"))
+    instance.drf("reload")
+    assert told(instance, waiting) == ["GPU-5c"] * 3
+    assert instance.show(first)["gres_instances"] == {"gpu": ["0", "1"]}
+    refused = instance.drf("submit", "--gres", "gpu=3", "--", "true", check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    gate.touch()
+    for job_id in (first, waiting):
+        assert instance.wait_end(job_id)["state"] == "COMPLETED"
+
+
+# -- a GPU that is lost -----------------------------------------------------------------------
+
+FIRST, SECOND = (
+    "GPU-c7b57be0-94ff-d352-a59b-d0ee00aeed43",
+    "GPU-d6de6afc-bdfe-75c4-5273-0544439153fc",
+)
+
+
+class Machine:
+    """The recorded desktop, with a daemon and a launcher of its own."""
+
+    def __init__(self, instance: Instance, root: Path) -> None:
+        self.instance, self.root = instance, root
+        instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
+        self.launcher = OwnLauncher(instance, "-c", LAUNCHER, str(root), "--no-cgroups")
+
+    def submit(self, script: str = "true") -> int:
+        words = (*SMALL, "--gres", "gpu", "--", "sh", "-c")
+        return self.instance.submit(*words, f"echo $CUDA_VISIBLE_DEVICES; {script}")
+
+    def lose_the_first(self) -> None:
+        """It falls off the bus."""
+        shutil.rmtree(self.root / "proc/driver/nvidia/gpus/0000:06:00.0")
+
+
+@pytest.fixture
+def machine(make_instance: Callable[..., Instance], tmp_path: Path) -> Iterator[Machine]:
+    root = unfold("two-nvidia-desktop", tmp_path)
+    made = Machine(make_instance(COUNTED + ROOTS), root)
+    try:
+        made.instance.start()
+        yield made
+    finally:
+        made.launcher.end()
+
+
+def test_a_lost_gpu_does_not_leave_its_number_to_the_next_over_kill_9(machine: Machine) -> None:
+    instance = machine.instance
+    gate = instance.work / "gate"
+    first = machine.submit()
+    assert instance.wait_end(first)["state"] == "COMPLETED"
+    assert instance.output(first).split() == [FIRST]
+    holders = [machine.submit(GATE.replace("gate", f"{gate}-{n}")) for n in range(2)]
+    for holder, uuid in zip(holders, (FIRST, SECOND), strict=True):
+        assert told(instance, holder) == [uuid]
+    Path(f"{gate}-0").touch()
+    assert instance.wait_end(holders[0])["state"] == "COMPLETED"
+    # Now only the second job has a GPU.
+    machine.lose_the_first()
+    for _ in range(2):
+        gone = instance.wait_end(machine.submit())
+        assert gone["state"] == "LAUNCH_FAILED"
+        why = " ".join(instance.drf("why", gone["id"]).stdout.split())
+        assert "GPU 0: it is no longer there (nvidia, PCI address 0000:06:00.0)" in why
+        machine.launcher.kill()
+        machine.launcher.start()
+    assert instance.show(holders[1])["state"] == "RUNNING"
+    Path(f"{gate}-1").touch()
+    assert instance.wait_end(holders[1])["state"] == "COMPLETED"
+
+
+def test_the_controller_numbers_gpus_as_the_launcher_does(machine: Machine) -> None:
+    """After the loss of the first one, "auto" gives out the second under the number that it had."""
+    instance = machine.instance
+    instance.config.write_text(instance.configured.replace("[0, 1]", '"auto"'))
+    assert instance.wait_end(machine.submit())["state"] == "COMPLETED"
+    machine.lose_the_first()
+    instance.drf("reload")
+    assert json.loads(instance.drf("doctor", "--json").stdout)["gres"] == {"gpu": ["1"]}
+    job = machine.submit()
+    assert instance.wait_end(job)["state"] == "COMPLETED"
+    assert instance.output(job).split() == [SECOND]
+
+
+# -- what is measured of GPUs -----------------------------------------------------------------
+
+#: Plays a machine on which NVIDIA's driver is loaded.
+_LAUNCHER = """
+from drfd.launcher.gpu_meter import supervision
+from drfd.launcher.main import main
+supervision._IS_PRESENT = {"nvidia": lambda: True}
+main()
+"""
+#: By device nodes, so that the configuration does not say which the driver means; and by UUIDs.
+BY_NODE = f"{CONFIG}[gres.gpu]\ndevices = ['/dev/gpu0', '/dev/gpu1']\n{ROOTS}"
+BY_UUID = f"{CONFIG}[gres.gpu]\ninstances = ['GPU-a', 'GPU-b']\n{ROOTS}"
+SHARED = BY_UUID.replace("'GPU-b']", "'GPU-b']\nshare = true\nmemory = '24G'")
+CAREFUL = f"{BY_UUID}[scheduling]\nrespect_external_load = true\n"
+GPU = "gpu 0000:01:00 GPU-a {total} {used} 90 0"
+#: Two of 24 GiB, of which something else has 5.
+BIG = [
+    f"gpu 0000:0{number}:00 GPU-{name} {24 * GIB} {5 * GIB} 90 0"
+    for number, name in ((1, "a"), (2, "b"))
+]
+
+measured = pytest.mark.skipif(
+    os.readlink("/proc/self/ns/pid") != "pid:[4026531836]", reason="pids here are not the driver's"
+)
+
+
+@pytest.fixture
+def nvml() -> Iterator[Nvml]:
+    with a_library() as library:
+        yield library
+
+
+@pytest.fixture
+def meter(
+    request: pytest.FixtureRequest, make_instance: Callable[..., Instance], nvml: Nvml
+) -> Iterator[Instance]:
+    """A daemon of this configuration whose launcher loads the library."""
+    made = make_instance(request.param)
+    launcher = OwnLauncher(made, "-c", _LAUNCHER, "--no-cgroups", env=nvml.environ)
+    try:
+        yield made.start()
+    finally:
+        launcher.end()
+
+
+def with_config(text: str) -> Callable[..., Any]:
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        marked = needs_nvml(measured(test))
+        return pytest.mark.parametrize("meter", [text], indirect=True, ids=[""])(marked)
+
+    return mark
+
+
+def start(instance: Instance, gres: str) -> tuple[int, int, Path]:
+    """A running job with these GPUs, the pid of its process, and the file at which it ends."""
+    name = len(list(instance.work.glob("pid*")))
+    gate, pid_file = instance.work / f"gate{name}", instance.work / f"pid{name}"
+    script = f"echo $$ > {pid_file}; {GATE.replace('gate', str(gate))}"
+    job_id = instance.running(*SMALL, "--gres", gres, "--", "sh", "-c", script)["id"]
+    pid = wait_for("its pid", lambda: pid_file.exists() and pid_file.read_text().strip())
+    return job_id, int(pid), gate
+
+
+def await_use(instance: Instance, job_id: int, used: int) -> dict[str, Any]:
+    def usage() -> dict[str, Any] | None:
+        found: dict[str, Any] = instance.show(job_id)["usage"]
+        return found if found.get("gpu_memory") == used else None
+
+    return dict(wait_for(f"{used} of job {job_id}", usage, show=instance.log.read_text))
+
+
+def past(instance: Instance) -> dict[str, Any]:
+    (found,) = json.loads(instance.drf("history", "--json").stdout)["jobs"]
+    return dict(found)
+
+
+@with_config(BY_NODE)
+def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_ended(
+    meter: Instance, nvml: Nvml
+) -> None:
+    instance, total = meter, 900 * MIB
+    nvml.answer(GPU.format(total=total, used=700 * MIB))
+    job_id, pid, gate = start(instance, "gpu")
+    mine, foreign = f"proc 0 C {pid} {500 * MIB} 80", f"proc 0 C {os.getpid()} {150 * MIB} 10"
+    nvml.answer(GPU.format(total=total, used=700 * MIB), mine, foreign)
+    usage = await_use(instance, job_id, 500 * MIB)
+    assert (usage["gpu_memory_peak"], usage["gpu_utilisation"]) == (500 * MIB, 80)
+    (gpu,) = instance._ask("status")["gpus"]
+    assert (gpu["uuid"], gpu["memory_used"], gpu["memory_total"]) == ("GPU-a", 700 * MIB, total)
+    assert (gpu["memory_jobs"], gpu["memory_outside"]) == (500 * MIB, 200 * MIB)
+    assert (gpu["jobs"], gpu["outside_uids"]) == ([job_id], [os.getuid()])
+
+    def points() -> list[tuple[int | None, int | None]]:
+        shown = json.loads(instance.drf("show", job_id, "--json").stdout)
+        curve: dict[str, Any] = shown.get("curve") or {}
+        return list(zip(curve.get("gpu_memory", ()), curve.get("gpu_utilisation", ()), strict=True))
+
+    busy = (500 * MIB, 80)
+    wait_for("three points", lambda: points().count(busy) >= 3, show=points)
+    # The driver takes the GPU from it, and then the process that measures is killed.
+    nvml.answer(GPU.format(total=total, used=0))
+    await_use(instance, job_id, 0)
+    wait_for("an idle point", lambda: points()[-1] == (0, 0), show=points)
+    os.kill(meter_pid(instance), signal.SIGKILL)
+    nvml.answer(GPU.format(total=total, used=300 * MIB), f"proc 0 C {pid} {300 * MIB} 0")
+    assert await_use(instance, job_id, 300 * MIB)["gpu_memory_peak"] == 500 * MIB
+    gate.touch()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert busy in points() and (0, 0) in points()
+    found = past(instance)
+    assert found["used"]["gpu_memory_peak"] == 500 * MIB
+    assert 0 < found["used"]["gpu_utilisation_mean"] <= 80
+    (row,) = json.loads(instance.drf("report", "--by", "job", "--json").stdout)["rows"]
+    mean = found["used"]["gpu_utilisation_mean"]
+    assert row["gpu"]["used"] == row["gpu"]["declared"] * mean // 100 > 0
+
+
+def meter_pid(instance: Instance) -> int:
+    """The process of this instance's launcher that measures."""
+    room = os.fsencode(instance.root / "launcher")
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"drfd.launcher.gpu_meter" in (entry / "cmdline").read_bytes():
+                parent = Path(f"/proc/{parent_of(int(entry.name))}/cmdline").read_bytes()
+                if room in parent.split(b"\0"):
+                    return int(entry.name)
+        except (OSError, IndexError):
+            continue
+    raise AssertionError("nothing measures")
+
+
+@with_config(BY_UUID)
+def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
+    meter: Instance, nvml: Nvml
+) -> None:
+    """A job that runs on, and one that ends while no daemon is there."""
+    instance, total = meter, 900 * MIB
+    nvml.answer(GPU.format(total=total, used=0))
+    job_id, pid, gate = start(instance, "gpu")
+    nvml.answer(GPU.format(total=total, used=500 * MIB), f"proc 0 C {pid} {500 * MIB} 80")
+    journal = instance.state / "controller" / "journal.sqlite"
+
+    def is_saved() -> bool:
+        curve = read_curves(journal, [job_id]).get(job_id)
+        tally = None if curve is None else curve.gpu_tally
+        return tally is not None and tally.memory_peak == 500 * MIB
+
+    wait_for("the peak in the journal", is_saved, seconds=60, show=instance.log.read_text)
+    # From now on it does nothing, of which the next daemon alone would tell.
+    nvml.answer(GPU.format(total=total, used=0))
+    instance.strike("controller")
+    usage = await_use(instance, job_id, 0)
+    assert usage["gpu_memory_peak"] == 500 * MIB
+    assert 0 < usage["gpu_utilisation_mean"] <= 80
+    instance.kill()
+    gate.touch()
+    wait_for("its end", lambda: not is_alive(pid))
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    used = past(instance)["used"]
+    assert used["gpu_memory_peak"] == 500 * MIB
+    assert 0 < used["gpu_utilisation_mean"] <= 80
+
+
+@with_config(BY_UUID)
+def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
+    meter: Instance, nvml: Nvml
+) -> None:
+    """Others live on: one that uses less, one that used more in a single reading, and one that
+    uses as much in all, on two GPUs."""
+    nvml.answer(*BIG)
+    pids: dict[int, int] = {}
+
+    def begin(gpus: int, memory: str) -> int:
+        job_id, pid, _ = start(meter, f"gpu={gpus},memory={memory}")
+        pids[job_id] = pid
+        return job_id
+
+    def answer(*use: tuple[int, int, float]) -> None:
+        """Each: the place of a GPU, a job, and its gibibytes there."""
+        processes = (f"proc {gpu} C {pids[job]} {round(has * GIB)} 5" for gpu, job, has in use)
+        nvml.answer(*BIG, *processes)
+
+    def seen(job_id: int, gibibytes: float) -> None:
+        await_use(meter, job_id, round(gibibytes * GIB))
+
+    both = begin(2, "3G")
+    answer((0, both, 2.5), (1, both, 2.5))
+    seen(both, 5)
+    shown = meter.drf("show", both).stdout.splitlines()
+    assert "GPU memory 2.5G of 3G on GPU GPU-a; 2.5G of 3G on GPU GPU-b" in shown
+    answer((0, both, 3.5), (1, both, 0.5))
+    seen(both, 4)
+    answer((0, both, 0.5), (1, both, 2.75))
+    seen(both, 3.25)
+    answer((0, both, 0.5), (1, both, 3.5))
+    ended = meter.wait_end(both)
+    assert (ended["state"], ended["outcome"]["code"]) == ("LIMIT_EXCEEDED", "LIMIT_EXCEEDED")
+    text = "used 3.5G of the memory of GPU GPU-b, and 3G were declared"
+    assert ended["outcome"]["text"].startswith(text)
+    assert "--gres gpu=2,memory=5376M" in ended["outcome"]["text"]
+    other = begin(1, "4G")
+    answer((0, other, 3.9))
+    seen(other, 3.9)
+    answer((0, other, 3.5))
+    seen(other, 3.5)
+    assert meter.show(other)["state"] == "RUNNING"
+
+
+@with_config(SHARED)
+def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter: Instance, nvml: Nvml) -> None:
+    """Two on one GPU; a third waits for a part of one, and starts where another job has been
+    stopped, which took more than its part."""
+    nvml.answer(*BIG)
+    small, small_pid, _ = start(meter, "gpu=1,memory=4G")
+    large, large_pid, _ = start(meter, "gpu=1,memory=20G")
+    other, _, _ = start(meter, "gpu=1,memory=14G")
+
+    def gpus_of(job_id: int) -> list[str]:
+        found: list[str] = meter.show(job_id)["gres_instances"]["gpu"]
+        return found
+
+    assert [gpus_of(each) for each in (small, large, other)] == [["GPU-a"], ["GPU-a"], ["GPU-b"]]
+    shares = meter._ask("shares")
+    assert shares["capacity"]["gres"] == {"memory:gpu": 48 * GIB}
+    assert shares["free"]["gres"] == {"memory:gpu": 10 * GIB}
+    waiting = meter.submit(*SMALL, "--gres", "gpu=1,memory=16G", "--", "sleep", "600")
+    why = meter.drf("why", waiting).stdout
+    assert "needs 16G of gpu memory, 10G free" in why
+    refused = meter.drf("submit", "--gres", "gpu=1,memory=25G", "--", "true", check=False)
+    assert "25G" in refused.stderr and "24G" in refused.stderr
+    nvml.answer(*BIG, f"proc 0 C {small_pid} {9 * GIB} 5", f"proc 0 C {large_pid} {19 * GIB} 5")
+    assert meter.wait_end(small)["state"] == "LIMIT_EXCEEDED"
+    assert meter.show(large)["state"] == "RUNNING"
+    assert meter.show(waiting)["state"] == "PENDING"
+    meter.drf("cancel", large)
+    meter.wait_state(waiting, "RUNNING")
+    assert gpus_of(waiting) == ["GPU-a"]
+    # What reads the whole machine or its past can do with such GPUs, too.
+    for words in (("doctor",), ("shares",), ("top", "--once"), ("simulate", "--history")):
+        assert "gpu" in meter.drf(*words).stdout or words[0] == "simulate"
+
+
+@with_config(CAREFUL)
+def test_a_gpu_that_falls_off_the_bus_is_given_to_no_job_until_it_is_back(
+    meter: Instance, nvml: Nvml
+) -> None:
+    """Else each job would be started there, and fail at once."""
+    nvml.answer(*BIG)
+    wait_for("both", lambda: len(meter._ask("status").get("gpus", ())) == 2)
+    nvml.answer(BIG[0].removesuffix(" 0") + " 15", BIG[1])
+    asks = (*SMALL, "--gres", "gpu=2", "--", "true")
+
+    def reason() -> str:
+        """Of a job that is new: before the loss is known, it runs."""
+        job_id = meter.submit(*asks)
+        text = " ".join(meter.drf("why", job_id).stdout.split())
+        meter.drf("cancel", job_id, check=False)
+        return text
+
+    text = "gpu GPU-a is lost: its driver does not reach it"
+    wait_for("the loss", lambda: text in reason(), pause_s=1, show=reason)
+    late = meter.submit(*asks)
+    nvml.answer(*BIG)
+    assert meter.wait_end(late)["state"] == "COMPLETED"
