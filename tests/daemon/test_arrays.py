@@ -12,15 +12,10 @@ import pytest
 
 from daemon.desk import Desk, MakeDesk, MakeShell
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import output_path
-from drfd.core.model.lifecycle import Launch
 from drfd.core.model.stimuli import AttemptRemoved
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
-from drfd.journal.records import Payload
 from drfd.payload.environment import may_set
 from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules, spec, tables
 
@@ -87,28 +82,6 @@ async def test_a_dry_run_tells_when_the_first_task_would_start(desk: Desk) -> No
         "expected_start_certainty": "limits",
     }
     assert desk.shell.engine.ledger.is_empty
-
-
-async def test_a_task_finds_its_array_and_index_in_its_environment_and_its_output(
-    desk: Desk,
-) -> None:
-    await submit(desk, "5-11:3")
-    ledger = desk.shell.engine.ledger
-    order = order_for(
-        ledger.jobs[3], JOURNAL, LaunchSettings([], 64, "quota"), ledger.arrays[1].array
-    )
-    told = {key: word for key, word in order.variables.items() if "ARRAY" in key}
-    assert told == {
-        "DRF_ARRAY_ID": "1",
-        "DRF_ARRAY_INDEX": "8",
-        "DRF_ARRAY_COUNT": "3",
-        "DRF_ARRAY_MIN": "5",
-        "DRF_ARRAY_MAX": "11",
-        "DRF_ARRAY_STEP": "3",
-    }
-    assert (order.id, order.array_id, order.array_index) == (3, 1, 8)
-    job = ledger.jobs[3]
-    assert output_path(job.spec.stdout, job) == "/home/drf-1_8.out"
 
 
 async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -> None:
@@ -238,23 +211,6 @@ async def test_what_there_is_not_is_refused_by_name(desk: Desk, ref: int | str, 
     assert [each["id"] for each in reply["failed"]] == [ref]
 
 
-async def test_show_tells_how_many_tasks_there_are_of_each_kind_and_which_failed(
-    desk: Desk,
-) -> None:
-    await submit(desk, "0-99%5")
-    await end(desk, 3, exit_code=3)
-    await end(desk, 2)
-    await end(desk, 5, exit_code=None, signal=9)
-    shown = (await desk.ask(ALICE, op="show", id=1))["array"]
-    assert shown["counts"] == {"COMPLETED": 1, "FAILED": 2, "STARTING": 5, "PENDING": 92}
-    assert shown["indices"] == {"FAILED": "1,3"}
-    assert (shown["array_tasks"], shown["tasks"]) == ("0-99%5", 100)
-    await desk.ask(ALICE, op="cancel", select={"ids": ["1_50", 1]})
-    shown = (await desk.ask(ALICE, op="show", id=1))["array"]
-    assert shown["counts"]["CANCELLED"] == 92
-    assert shown["indices"] == {"FAILED": "1,3", "CANCELLED": "8-99"}
-
-
 async def test_a_task_that_never_started_has_a_history_of_its_own(desk: Desk) -> None:
     await submit(desk, "0-99", held=True)
     await desk.ask(ALICE, op="release", select={"ids": ["1_5"]})
@@ -368,13 +324,6 @@ async def test_tasks_are_told_by_the_names_that_they_were_asked_for_by(desk: Des
     assert (1, "9-49,51-99", "HELD") in await rows(desk)
 
 
-async def test_a_selection_by_state_reaches_what_waits_and_not_what_runs(desk: Desk) -> None:
-    await submit(desk, "0-99")
-    reply = await desk.ask(ALICE, op="cancel", select={"states": ["PENDING"]})
-    assert reply == {"done": [1], "labels": ["1_[9-99]"], "failed": []}
-    assert {state for _, _, state in await rows(desk)} == {"STARTING"}
-
-
 async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Desk) -> None:
     await submit(desk, "0-99")
     assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
@@ -424,44 +373,6 @@ def test_an_array_of_any_size_costs_one_record(make_shell: MakeShell) -> None:
     again = make_shell(ready=False)
     assert tables(again.engine.ledger) == tables(shell.engine.ledger)
     assert again.engine.ledger.jobs == {}
-
-
-def test_the_payload_stays_until_the_last_task_has_ended(make_shell: MakeShell) -> None:
-    shell = make_shell()
-    payload = Payload(env={"PATH": "/bin"}, script="#!/bin/sh\n")
-    shell.turn((asked(3), payload))
-    for job_id in (2, 3, 4):
-        assert shell.journal.payload(1) == payload
-        shell.turn(attempt_started(job_id), ended(job_id))
-        shell.turn(AttemptRemoved(now(), job_id, 1))
-    assert shell.journal.payload(1) == Payload()
-    shell.host.take()
-
-
-def test_a_restarted_daemon_goes_on_with_the_tasks_that_are_left(
-    make_shell: MakeShell,
-) -> None:
-    shell = make_shell(by=rules(cores=2))
-    shell.turn(asked(5, at_once=1))
-    assert shell.host.take() == [Launch(2, 1)]
-    shell.turn(attempt_started(2), ended(2), st.CancelAsked(now(), 4, ALICE))
-    shell.host.take()
-    again = make_shell(by=rules(cores=2))
-    events = list(again.journal.events())
-    replayed = Ledger.of_events(again.engine.rules.axes, events)
-    assert tables(again.engine.ledger) == tables(replayed) == tables(shell.engine.ledger)
-    again.turn(AttemptRemoved(now(), 2, 1))
-    assert [each for each in again.host.take() if isinstance(each, Launch)] == [Launch(3, 1)]
-    admitted = [event.job_id for event in again.journal.events() if isinstance(event, ev.Admitted)]
-    assert admitted == [2, 3]
-
-
-def test_ids_are_not_given_out_again_when_an_array_was_cancelled(
-    make_shell: MakeShell,
-) -> None:
-    make_shell(ready=False).turn(asked(100), st.CancelAsked(now(), 1, ALICE))
-    again = make_shell(ready=False)
-    assert (again.engine.ledger.is_empty, again.engine.ledger.next_id) == (True, 102)
 
 
 async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Desk) -> None:

@@ -7,14 +7,13 @@ import pytest
 from drfd.common.week import parse_week_hours
 from drfd.core.amounts.resources import Axes
 from drfd.core.fairness.rules import HourlyLimit, NodeSettings
-from drfd.core.ledger.windows import NO_LIMIT_S, Window
+from drfd.core.ledger.windows import Window
 from drfd.core.model.limit_hours import LimitHours
 from drfd.daemon.calendar import (
     Weekly,
     WindowSettings,
     expand,
     expand_hours,
-    weeks,
     window_warnings,
 )
 from local_clock import at
@@ -23,17 +22,6 @@ HOUR, WEEK = 3600, 7 * 86400
 
 
 pytestmark = pytest.mark.usefixtures("in_berlin")
-
-
-def test_weeks_begin_on_mondays_by_the_local_clock() -> None:
-    """The one in which the clocks are set back is an hour longer."""
-    found = weeks(at("2026-10-25 23:59:59"))
-    assert found[:3] == (at("2026-10-19 00:00"), at("2026-10-26 00:00"), at("2026-11-02 00:00"))
-    assert found[1] - found[0] == 7 * 24 * HOUR + HOUR
-    assert found[2] - found[1] == 7 * 24 * HOUR
-    assert len(found) == 9
-    assert weeks(at("2026-10-26 00:00"))[0] == at("2026-10-26 00:00")
-    assert weeks(at("2026-12-31 12:00"))[1] == at("2027-01-04 00:00")
 
 
 SATURDAYS = WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=4 * HOUR)
@@ -49,21 +37,6 @@ def test_a_window_of_each_week_keeps_its_local_time_when_the_clocks_change() -> 
     assert found[1].start_s - found[0].start_s == WEEK + HOUR
     assert {each.end_s - each.start_s for each in found} == {4.0 * HOUR}
     assert all(each.is_weekly for each in found)
-
-
-@pytest.mark.parametrize(
-    ("now", "first"),
-    [
-        ("2026-11-28 01:59", "2026-11-28 02:00"),
-        ("2026-11-28 05:59", "2026-11-28 02:00"),
-        ("2026-11-28 06:00", "2026-12-05 02:00"),
-        ("2026-12-29 12:00", "2027-01-02 02:00"),
-    ],
-)
-def test_the_first_window_is_the_one_that_is_open_or_comes(now: str, first: str) -> None:
-    found = expand([SATURDAYS], at(now))
-    assert found[0].start_s == at(first)
-    assert found[-1].start_s > at(now) + NO_LIMIT_S - WEEK
 
 
 def test_windows_are_in_order_and_those_that_are_over_are_left_out() -> None:
@@ -102,18 +75,6 @@ def node(*hours: tuple[str, int], own: int | None = None) -> NodeSettings:
 
 def cores(hours: LimitHours, text: str) -> int | None:
     return hours.steps["root.lab"].at(at(text)).get("cores")
-
-
-def test_limits_by_hour_are_known_for_some_weeks_at_their_local_times() -> None:
-    """2026-10-19 is a Monday; the clocks change on the next Sunday."""
-    nodes = [("root.lab", node(("Mon-Fri 08:00-18:00", 2), own=8)), ("root.other", node())]
-    hours = expand_hours(nodes, Axes(), at("2026-10-19 12:00"))
-    assert [*hours.steps] == ["root.lab"]
-    for day in ("2026-10-13", "2026-10-19", "2026-10-26", "2026-11-06"):
-        found = [cores(hours, f"{day} {clock}") for clock in ("07:59", "08:00", "17:59", "18:00")]
-        assert found == [8, 2, 2, 8], day
-    assert cores(hours, "2026-10-24 12:00") == 8, "a Saturday"
-    assert hours.until_s == at("2026-11-09 11:00"), "three weeks of 168 hours"
 
 
 def test_of_several_limits_the_tightest_counts_and_over_midnight_too() -> None:

@@ -61,12 +61,6 @@ def read(text: str) -> Config:
     return parse(tomllib.loads(text), "FILE")
 
 
-def test_the_machines_are_read_the_controllers_own_first() -> None:
-    config = read(NODES)
-    assert (config.nodes, config.slurm) == ((HEAD, N1, N2), SLURM)
-    assert read("") == Config()
-
-
 def test_pools_may_be_limited_in_what_other_machines_have() -> None:
     config = read(f"{NODES}[pools.lab]\nlimit = {{gpu = 1, tape = 1}}\n")
     assert config.pools["lab"].limit == {"gpu": 1, "tape": 1}

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import ConfigError
-from drfd.common.units import ALL, Most
-from drfd.common.week import parse_week_hours
+from drfd.common.units import ALL
 from drfd.core.fairness.rules import (
-    HourlyLimit,
     NodeSettings,
     Pool,
     Preempting,
@@ -207,24 +205,6 @@ def test_every_documented_key_is_read(path: Path) -> None:
     )
 
 
-def test_an_empty_file_leaves_everything_to_the_machine(path: Path) -> None:
-    assert load(written(path, "")) == Config()
-
-
-@pytest.mark.parametrize(
-    ("line", "ends"),
-    [
-        ('cores = "1..4"', (1000, 4000)),
-        ('cores = "0.5.."', (500, ALL)),
-        ("cores = 2", (2000, 0)),
-        ("", (1000, 0)),
-    ],
-)
-def test_the_default_of_cores_may_be_a_range(path: Path, line: str, ends: tuple[int, Most]) -> None:
-    found = load(written(path, f"[defaults]\n{line}\n")).defaults
-    assert (found.cores_milli, found.cores_max_milli) == ends
-
-
 def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
     lines = '[defaults]\nread = "50M..200M"\nwrite = "20M.."\n'
     found = load(written(path, lines)).defaults
@@ -233,14 +213,6 @@ def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
     plain = load(written(path, "[defaults]\nread = 0\nwrite = 1000\n")).defaults
     assert (plain.read_bps, plain.read_max_bps) == (0, 0)
     assert (plain.write_bps, plain.write_max_bps) == (1000, 0)
-
-
-@pytest.mark.parametrize(
-    ("line", "seconds"),
-    [('time = "unlimited"', None), ("time = 90", 90), ('time = "1h30m"', 5400)],
-)
-def test_a_default_time_limit_may_be_left_off(path: Path, line: str, seconds: int | None) -> None:
-    assert load(written(path, f"[defaults]\n{line}\n")).defaults.time_limit_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -267,15 +239,6 @@ def test_nobody_is_preempted_unless_it_is_switched_on(
 def test_a_reserve_may_be_nothing(path: Path, zero: str) -> None:
     config = load(written(path, f"[capacity]\nreserve_memory = {zero}\n"))
     assert config.reserve_memory_bytes == 0
-
-
-def test_sizes_may_be_plain_numbers_of_bytes(path: Path) -> None:
-    assert load(written(path, "[capacity]\nmemory = 1073741824\n")).memory_bytes == 1 << 30
-
-
-def test_weights_are_exact(path: Path) -> None:
-    """0.1 is one tenth, not the nearest binary fraction."""
-    assert load(written(path, "[pools.a]\nweight = 0.1\n")).pools["a"].weight == Fraction(1, 10)
 
 
 # -- unknown keys ------------------------------------------------------------------------------
@@ -664,35 +627,6 @@ def test_a_window_may_begin_each_week(path: Path, start: str) -> None:
     assert window.start == Weekly(5, 2, 5)
 
 
-def test_pools_and_users_may_have_limits_by_hour(path: Path) -> None:
-    text = """
-        [gres]
-        gpu = [0, 1]
-        [pools.gpu]
-        limit = {cores = 0}
-        users.carol.hours = [{when = "Sat,Sun", limit = {gpu = 1}}]
-        [[pools.gpu.hours]]
-        when = "Mon-Fri 08:00-18:00"
-        limit = {cores = 2, memory = "4G"}
-        [[pools.gpu.hours]]
-        when = "22:00-06:00"
-        limit = {gpu = 0}
-        [[users.dave.hours]]
-        when = "Mon"
-        limit = {memory = 0}
-        """
-    config = load(written(path, text))
-    day, nights = config.pools["gpu"].hours
-    assert config.pools["gpu"].limit == {"cores": 0}
-    assert day == HourlyLimit(
-        when=parse_week_hours("Mon-Fri 08:00-18:00"), limit={"cores": 2000, "memory": 4 << 30}
-    )
-    assert (nights.when, nights.limit) == (parse_week_hours("22:00-06:00"), {"gpu": 0})
-    (carol,) = config.members["gpu", "carol"].hours
-    assert carol.limit == {"gpu": 1}
-    assert config.members["", "dave"].hours[0].limit == {"memory": 0}
-
-
 @pytest.mark.parametrize(
     ("hours", "message"),
     [
@@ -725,11 +659,6 @@ def test_pools_and_users_may_have_limits_by_hour(path: Path) -> None:
 )  # fmt: skip
 def test_a_mistake_in_limits_by_hour_is_named(path: Path, hours: str, message: str) -> None:
     assert complaint(path, hours) == f"FILE: {message}"
-
-
-@pytest.mark.parametrize("policy", ["drf", "fifo", "asset", "cpu", "slots"])
-def test_the_policies_to_compare_with_may_be_chosen(path: Path, policy: str) -> None:
-    assert load(written(path, f'[scheduling]\npolicy = "{policy}"\n')).policy == policy
 
 
 def test_a_policy_for_simulations_alone_is_refused_with_those_there_are(path: Path) -> None:
@@ -769,22 +698,6 @@ def test_a_way_to_preempt_that_does_not_exist_is_an_error_that_lists_those_that_
 # -- not a configuration at all ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("[capacity\n", id="an open bracket"),
-        pytest.param("cores: 4\n", id="YAML"),
-        pytest.param("a = 1\na = 2\n", id="a key twice"),
-        pytest.param("[capacity]\nmemory = 120G\n", id="a size without quotes"),
-        pytest.param("\0", id="a NUL"),
-        pytest.param("a = " + "[" * 5000 + "]" * 5000 + "\n", id="deep nesting"),
-        pytest.param("a = " + "9" * 5000 + "\n", id="a number of 5000 digits"),
-    ],
-)
-def test_what_is_not_toml_is_an_error_that_names_the_file(path: Path, text: str) -> None:
-    assert "is not TOML" in complaint(path, text)
-
-
 def test_what_is_not_utf_8_is_an_error_that_names_the_file(path: Path) -> None:
     path.write_bytes(b"# K\xf6ln\n")
     with pytest.raises(ConfigError, match=f"{path} is not TOML"):
@@ -803,15 +716,6 @@ def test_a_directory_is_an_error(path: Path) -> None:
 
 
 # -- what is counted ---------------------------------------------------------------------------
-
-
-def test_instances_are_numbers_or_names_in_their_order(path: Path) -> None:
-    text = "[gres]\ntape = ['right', 'left']\ngpu = [1, 0, 'GPU-5c9a', 'MIG-GPU-5c/1/0']\nno = []\n"
-    assert instances_of(load(written(path, text)).countables, ()) == (
-        ("gpu", ("1", "0", "GPU-5c9a", "MIG-GPU-5c/1/0")),
-        ("no", ()),
-        ("tape", ("right", "left")),
-    )
 
 
 def test_a_resource_may_have_device_nodes(path: Path) -> None:
@@ -836,27 +740,6 @@ def test_a_resource_may_have_device_nodes(path: Path) -> None:
     assert device_settings(countables) == DeviceSettings(hides_all_gpus=True)
 
 
-def test_pools_and_users_have_amounts_of_what_is_counted(path: Path) -> None:
-    text = """
-    [gres]
-    gpu = [0, 1, 2, 3]
-    [pools.lab]
-    weight = {gpu = 2}
-    limit = {gpu = 3}
-    guarantee = {gpu = 1}
-    [pools.school]
-    limit = {gpu = 0}
-    [users.dave]
-    limit = {gpu = 1}
-    """
-    config = load(written(path, text))
-    assert config.pools["lab"] == Pool(
-        weights={"gpu": Fraction(2)}, limit={"gpu": 3}, guarantee={"gpu": 1}
-    )
-    assert config.pools["school"].limit == {"gpu": 0}
-    assert config.members["", "dave"].limit == {"gpu": 1}
-
-
 def test_a_drop_in_may_name_what_the_main_file_counts_and_count_more(path: Path) -> None:
     written(path, "[gres]\ngpu = [0, 1]\n")
     written(
@@ -878,19 +761,6 @@ def test_a_wrong_list_names_the_place_and_the_cure(path: Path) -> None:
 
 
 # -- drop-ins ----------------------------------------------------------------------------------
-
-
-def test_drop_ins_are_merged_in_the_order_of_their_names(path: Path) -> None:
-    written(path, "[capacity]\ncores = 4\nmemory = '8G'\n[pools.a]\nweight = 2\n")
-    extra = path.parent / "drfd.d"
-    written(extra / "20-late.toml", "[capacity]\ncores = 16\n")
-    written(extra / "10-early.toml", "[capacity]\ncores = 8\n[pools.b]\nweight = 3\n")
-    written(extra / "ignored.conf", "[capacity]\ncores = 99\n")
-    assert load(path) == Config(
-        cores_milli=16000,
-        memory_bytes=8 << 30,
-        pools={"a": Pool(weight=Fraction(2)), "b": Pool(weight=Fraction(3))},
-    )
 
 
 def test_a_list_in_a_drop_in_replaces_the_earlier_one(path: Path) -> None:
@@ -949,14 +819,6 @@ path = "/data"
 name = "scratch"
 path = "/scratch"
 """
-
-
-def test_a_pool_may_be_limited_on_each_of_several_disks(path: Path) -> None:
-    text = (
-        f"{DISKS}[pools.lab]\nlimit = {{read = '1M', 'read:data' = '2M', 'write:scratch' = '3M'}}"
-    )
-    limit = load(written(path, text)).pools["lab"].limit
-    assert limit == {"read": 1 << 20, "read:data": 2 << 20, "write:scratch": 3 << 20}
 
 
 def test_a_disk_of_the_main_file_may_be_named_in_a_further_one(path: Path) -> None:

@@ -60,14 +60,6 @@ def test_links_and_memory_nodes_are_shown(root: Path, capsys: Captured) -> None:
     assert lines[1].endswith("0000:43:00.0  0     226:2 226:129  1")
 
 
-def test_an_integrated_gpu_is_left_out_and_the_table_says_so(root: Path, capsys: Captured) -> None:
-    unfold("amd-without-unique-id", root)
-    assert run() == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].endswith("226:1 226:129  part of the processor: not taken by auto")
-    assert lines[-1] == 'gpu = "auto"              # now: gpu = [1]'
-
-
 @pytest.mark.parametrize(
     ("machine", "instances"),
     [

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from daemon.desk import Desk
-from drfd.core.model import events as ev
 from drfd.daemon.lookup import lookup
-from drfd.journal import records
-from drfd.journal.history import FIRST, LAST
-from fakes import ALICE, BOB, happened
+from fakes import ALICE, BOB
 
 
 @contextmanager
@@ -30,55 +25,6 @@ def statements(desk: Desk) -> Iterator[list[str]]:
         yield seen
     finally:
         db.set_trace_callback(None)
-
-
-def write_events(desk: Desk, job_id: int, count: int) -> None:
-    event = happened(ev.Altered, job_id)
-    row = (event.at_s, job_id, "Altered", records.encode(event))
-    with closing(sqlite3.connect(desk.shell.journal.path)) as db:
-        query = "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)"
-        db.executemany(query, [row] * count)
-        db.commit()
-
-
-async def longest_stall(ended: asyncio.Event) -> float:
-    """For how many seconds of this process's work, in whatever thread, nothing else had a turn on
-    the loop at a time."""
-    longest, before = 0.0, time.process_time()
-    while not ended.is_set():
-        await asyncio.sleep(0)
-        now = time.process_time()
-        longest, before = max(longest, now - before), now
-    return longest
-
-
-async def test_the_loop_reads_no_event_to_show_a_job(desk: Desk) -> None:
-    """It read all of them, and everybody waited meanwhile: 0.4 s for 50,000 small ones."""
-
-    job_id = await desk.submit(ALICE)
-    write_events(desk, job_id, 50_000)
-    with statements(desk) as seen:
-        shown = await desk.ask(ALICE, op="show", id=job_id)
-    assert not [each for each in seen if "from events" in each and "max(seq)" not in each]
-    assert len(shown["events"]) == FIRST + LAST
-    assert shown["events_omitted"] > 49_000
-    assert shown["events_dropped"] == 0
-    desk.shell.host.take()
-
-
-async def test_others_have_their_turn_while_a_long_story_is_read(desk: Desk) -> None:
-    """One look kept everybody waiting for as long as it took: seconds for long events."""
-
-    job_id = await desk.submit(ALICE)
-    write_events(desk, job_id, 50_000)
-    ended = asyncio.Event()
-    measured = asyncio.create_task(longest_stall(ended))
-    for _ in range(10):
-        await desk.ask(ALICE, op="show", id=job_id)
-    ended.set()
-    # Generous, because other tests run beside this one; all ten took four seconds.
-    assert await measured < 1.0
-    desk.shell.host.take()
 
 
 async def test_the_loop_reads_no_row_of_what_has_ended_for_a_list(desk: Desk) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import stat
 from pathlib import Path
 
 import pytest
@@ -22,24 +21,6 @@ from drfd.daemon.spawn import (
     refuse_another,
     system_uids,
 )
-
-
-def test_the_state_directory_can_be_passed_through_and_the_controllers_room_not(
-    tmp_path: Path,
-) -> None:
-    """Jobs' users must reach what the launcher makes for them, and nothing of the journal."""
-    places = Places(tmp_path / "deep" / "state")
-    before = os.umask(0)
-    try:
-        lock = prepare(places)
-    finally:
-        os.umask(before)
-    modes = {
-        path.name: stat.S_IMODE(path.stat().st_mode)
-        for path in (places.state, *places.state.rglob("*"))
-    }
-    os.close(lock)
-    assert modes == {"state": 0o711, "controller": 0o700, "launcher": 0o711, "lock": 0o600}
 
 
 def test_one_state_directory_has_one_daemon(tmp_path: Path) -> None:
@@ -95,20 +76,6 @@ def test_a_daemon_starts_on_a_full_disk_and_writes_into_no_file_of_another_name(
     publish(lock, tmp_path / "socket")
     os.close(lock)
     assert other.read_text() == "theirs"
-
-
-def test_with_somebody_elses_launcher_the_state_directory_may_be_somebody_elses(
-    tmp_path: Path,
-) -> None:
-    """As systemd makes it: root's, with a room for each."""
-    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
-    state.mkdir(mode=0o777)
-    state.chmod(0o777)
-    places = Places(state, elsewhere)
-    assert places.launcher == elsewhere
-    os.close(prepare(places))
-    assert [path.name for path in state.iterdir()] == ["controller"]
-    assert not elsewhere.exists(), "it is not ours to make"
 
 
 def test_the_lock_is_not_followed_to_where_it_points(tmp_path: Path) -> None:

@@ -17,33 +17,12 @@ from drfd.daemon import countable
 from drfd.daemon.config import Config, DiskConfig, HistorySettings, UserLimits, survey
 from drfd.daemon.countable import CountableResource
 from drfd.devices.gpus import Gpu
-from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, locate
+from drfd.host.disks import locate
 from drfd.host.measurements import Machine
 from fakes import GIB
 
 MACHINE = Machine(cores_milli=8000, memory_bytes=64 * GIB)
 DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
-
-
-def test_without_configuration_it_is_the_machine_less_a_reserve(tmp_path: Path) -> None:
-    site = survey(Config(), MACHINE, tmp_path)
-    assert site.rules == Rules(
-        axes=Axes(disks=("state",)),
-        capacity=Resources(
-            cores_milli=8000,
-            memory_bytes=60 * GIB,
-            read_bps=GUESS_READ_BPS,
-            write_bps=GUESS_WRITE_BPS,
-        ),
-        beside=Resources(memory_bytes=4 * GIB),
-        root_room_bytes=2 * GIB,
-    )
-    assert site.warnings == ()
-    location = locate(str(tmp_path))
-    (disk,) = site.disks
-    assert (disk.name, disk.path, disk.is_guess) == ("state", str(tmp_path), True)
-    assert disk.devices == location.devices
-    assert (disk.filesystem, disk.why_none) == (location.filesystem, location.why_none)
 
 
 def test_guarantees_below_a_pool_are_compared_with_what_that_may_hold(tmp_path: Path) -> None:
@@ -87,31 +66,6 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("memory_gib", "room"), [(64, 0), (60, 2 * GIB), (65, None)])
-def test_half_of_what_is_beside_the_capacity_is_for_drfds_own_processes(
-    tmp_path: Path, memory_gib: int, room: int | None
-) -> None:
-    """Whoever gives out more memory than there is does not count so closely."""
-    config = Config(memory_bytes=memory_gib * GIB)
-    assert survey(config, MACHINE, tmp_path).rules.root_room_bytes == room
-
-
-def test_memory_that_is_given_in_numbers_is_given_whole(tmp_path: Path) -> None:
-    """Who writes memory = "16G" means 16G for jobs; the reserve is for who says nothing."""
-    config = Config(memory_bytes=16 * GIB)
-    assert survey(config, MACHINE, tmp_path).rules.capacity.memory_bytes == 16 * GIB
-
-
-def test_each_of_several_disks_has_rates_of_its_own(tmp_path: Path) -> None:
-    config = Config(disks=(DISK, replace(DISK, name="b", read_bps=500, write_bps=3000)))
-    rules = survey(config, MACHINE, tmp_path).rules
-    assert rules.capacity.disks == (("data", 2000, 1000), ("b", 500, 3000))
-    assert (rules.capacity.read_bps, rules.capacity.write_bps) == (0, 0)
-    names = ("cores", "memory", "read:data", "write:data", "read:b", "write:b")
-    assert rules.axes.names == names
-    assert rules.shares.capacity == (8000, 60 * GIB, 2000, 1000, 500, 3000)
-
-
 def test_two_names_for_one_device_are_told(tmp_path: Path) -> None:
     if not locate(str(tmp_path)).devices:
         pytest.skip("the tests' directory is on no block device")
@@ -119,33 +73,6 @@ def test_two_names_for_one_device_are_told(tmp_path: Path) -> None:
     found = survey(Config(disks=(here, replace(here, name="b"))), MACHINE, tmp_path).warnings
     assert found
     assert all(each.startswith("disks data and b are on one device (") for each in found)
-
-
-def test_a_machine_without_managed_disks_promises_no_rates(tmp_path: Path) -> None:
-    site = survey(Config(disks=()), MACHINE, tmp_path)
-    assert (site.disks, site.rules.capacity.read_bps, site.rules.capacity.write_bps) == ((), 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("disk", "is_guess"),
-    [
-        (DISK, False),
-        (replace(DISK, read_bps=None), True),
-        (replace(DISK, write_bps=None), True),
-    ],
-)
-def test_a_rate_that_nobody_gave_is_a_guess(
-    tmp_path: Path, disk: DiskConfig, is_guess: bool
-) -> None:
-    (found,) = survey(Config(disks=(disk,)), MACHINE, tmp_path).disks
-    assert found.is_guess is is_guess
-
-
-def test_a_disk_whose_path_is_missing_is_kept_with_the_reason(tmp_path: Path) -> None:
-    disk = replace(DISK, path=str(tmp_path / "nowhere"))
-    (found,) = survey(Config(disks=(disk,)), MACHINE, tmp_path).disks
-    assert found.devices == ()
-    assert found.why_none == f"{tmp_path}/nowhere: No such file or directory"
 
 
 @pytest.mark.parametrize(
@@ -160,16 +87,6 @@ def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config
     with pytest.raises(ConfigError) as error:
         survey(config, MACHINE, tmp_path)
     assert error.value.hint == "lower capacity.reserve_memory"
-
-
-def test_what_is_counted_is_capacity_with_an_axis_each(tmp_path: Path) -> None:
-    gres = (("fpga", ()), ("gpu", ("0", "1", "GPU-5c")))
-    countables = tuple(CountableResource(name=name, instances=each) for name, each in gres)
-    rules = survey(Config(disks=(DISK,), countables=countables), MACHINE, tmp_path).rules
-    assert rules.axes.names == ("cores", "memory", "read", "write", "fpga", "gpu")
-    assert rules.axes.instances == gres
-    assert rules.capacity.gres == (("gpu", 3),)
-    assert rules.shares.capacity[4:] == (0, 3)
 
 
 def gpu(number: int, **fields: Any) -> Gpu:
@@ -218,24 +135,12 @@ def test_where_there_is_no_gpu_numbers_are_taken_and_auto_is_warned_of(
         assert site.warnings == warnings
 
 
-def test_the_policy_and_its_slots_go_to_the_core(tmp_path: Path) -> None:
-    rules = survey(Config(policy="slots", slots=3), MACHINE, tmp_path).rules
-    assert (rules.policy, rules.slot_count) == ("slots", 3)
-    usual = survey(Config(cores_milli=2500), MACHINE, tmp_path).rules
-    assert (usual.policy, usual.slot_count) == ("drf", 2)
-
-
 def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
     config = Config(cores_milli=16000, memory_bytes=128 * GIB)
     assert survey(config, MACHINE, tmp_path).warnings == (
         "capacity.cores is 16, but the machine has 8: jobs will not get the cores they declare",
         "capacity.memory is 128G, but the machine has 64G: jobs within their limits may run it out",
     )
-
-
-def test_more_than_the_machine_has_cannot_be_pinned(tmp_path: Path) -> None:
-    (said,) = survey(Config(cores_milli=16000, cores_by="pin"), MACHINE, tmp_path).warnings
-    assert said.endswith(", nor CPUs of their own once those are given out")
 
 
 def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path: Path) -> None:
@@ -251,11 +156,6 @@ def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path: Path)
         "1d00h: after a restart some do not count",
     )
     assert survey(replace(short, pools={}, members={}), MACHINE, tmp_path).warnings == ()
-
-
-def test_exactly_what_the_machine_has_needs_no_warning(tmp_path: Path) -> None:
-    config = Config(cores_milli=8000, memory_bytes=64 * GIB)
-    assert survey(config, MACHINE, tmp_path).warnings == ()
 
 
 def test_what_the_machine_has_beside_the_capacity_is_for_others(tmp_path: Path) -> None:

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from daemon.desk import Shell
 from drfd import __version__
-from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Node, Resources
 from drfd.core.fairness.stored_rules import rules_text
 from drfd.core.model import events as ev
-from drfd.core.model.stimuli import Now, Tick
+from drfd.core.model.stimuli import Now
 from drfd.daemon.engine.journal_upkeep import AuditRecords
 from drfd.journal.journal import Journal
-from fakes import demand, now, rules
+from fakes import demand, rules
 
 CAPACITY = demand(10, 100)
 
@@ -53,15 +51,6 @@ def test_a_start_names_the_rules_in_force(bench: Bench) -> None:
     assert isinstance(start, ev.DaemonStarted)
     assert (start.at_s, start.version, start.away_since_s) == (100.0, __version__, None)
     assert bench.journal.audit.rules(start.rules) == rules_text(rules())
-
-
-def test_rules_are_kept_once_however_often_a_daemon_starts_with_them(bench: Bench) -> None:
-    other = replace(rules(), policy="fifo")
-    for each in (rules(), other, rules()):
-        bench.records.started(each, seen_alive_s=0.0)
-    names = [event.rules for event in bench.written() if isinstance(event, ev.DaemonStarted)]
-    assert names[0] == names[2] != names[1]
-    assert bench.journal.audit.rules(names[1]) == rules_text(other)
 
 
 def test_only_other_rules_are_news(bench: Bench) -> None:
@@ -143,63 +132,6 @@ def test_what_others_jobs_have_on_other_nodes_is_recorded_too(bench: Bench) -> N
     bench.records.started(rules(), seen_alive_s=0.0)
     assert not see(700)
     assert see(700, n1=0.5)
-
-
-def test_a_load_that_ends_while_there_is_no_daemon_is_recorded_as_ended(bench: Bench) -> None:
-    bench.see(1, 100)
-    bench.written()
-    for kept, at_s in ((1, 200.0), (0, 300.0)):
-        bench.records = AuditRecords(bench.journal, lambda: Now(bench.time_s, bench.time_s))
-        bench.records.started(rules(), seen_alive_s=0.0)
-        assert bench.see(kept, at_s) is (kept == 0)
-    events = bench.written()
-    assert events[-1] == ev.ExternalLoadChanged(at_s=300.0, kept=Resources())
-
-
-def test_the_times_without_a_launcher_are_recorded(bench: Bench) -> None:
-    """Those of a launcher that ends again and again, only now and then; its return always."""
-    seen = [
-        (0, False, ()), (10, True, ()), (12, False, ()), (13, True, ()), (14, False, ()),
-        (50, False, ("n2", "n1")), (60, False, ("n2", "n1")), (90, True, ("n2",)), (95, False, ()),
-    ]  # fmt: skip
-    for bench.time_s, everywhere, nodes in seen:
-        bench.records.see_away(everywhere=everywhere, nodes=nodes)
-    assert bench.written() == [
-        ev.LaunchersAway(at_s=10, everywhere=True),
-        ev.LaunchersAway(at_s=12, everywhere=False),
-        ev.LaunchersAway(at_s=50, everywhere=False, nodes=("n1", "n2")),
-        ev.LaunchersAway(at_s=90, everywhere=True),
-        ev.LaunchersAway(at_s=95, everywhere=False),
-    ]
-
-
-def test_the_journal_knows_from_the_next_turn_on_that_no_launcher_takes_orders(
-    shell: Shell,
-) -> None:
-    for shell.host.ready in (True, False, False, True):
-        shell.turn(Tick(now()))
-    assert [event for _, event in shell.journal.audit.events()] == [
-        ev.LaunchersAway(at_s=now().at_s, everywhere=True),
-        ev.LaunchersAway(at_s=now().at_s, everywhere=False),
-    ]
-
-
-def test_a_record_that_could_not_be_written_is_written_by_the_next_turn(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal: Journal = shell.journal
-
-    def fail() -> None:
-        raise HostError("journal", "the disk is full")
-
-    shell.engine.started(0.0)
-    with monkeypatch.context() as broken:
-        broken.setattr(journal, "commit", fail)
-        shell.turn(Tick(now()))
-    assert list(journal.audit.events()) == []
-    shell.turn(Tick(now()))
-    shell.turn(Tick(now()))
-    assert [type(event) for _, event in journal.audit.events()] == [ev.DaemonStarted]
 
 
 def test_the_books_and_the_history_of_jobs_do_not_know_the_records(bench: Bench) -> None:

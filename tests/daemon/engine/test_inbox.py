@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from drfd.core.model.stimuli import Tick
-from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Inbox, Work
 from fakes import attempt_started, now
 
@@ -29,44 +28,6 @@ def inbox(turns: list[list[Work]]) -> Inbox:
         return TICK if CUT in works else None
 
     return Inbox(turn)
-
-
-async def test_what_arrives_together_shares_a_turn(inbox: Inbox, turns: list[list[Work]]) -> None:
-    inbox.add(TICK)
-    inbox.add(UP)
-    inbox.add(TICK)
-    assert turns == [], "nothing is done before others have had their say"
-    await asyncio.sleep(0)
-    assert turns == [[TICK, UP, TICK]]
-    inbox.add(TICK)
-    await asyncio.sleep(0)
-    assert turns[1:] == [[TICK]]
-
-
-async def test_a_start_waits_for_other_news(
-    inbox: Inbox, turns: list[list[Work]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "START_DELAY_S", 3600)
-
-    inbox.add(UP)
-    inbox.add(UP)
-    await asyncio.sleep(0.01)
-    assert turns == []
-    inbox.add(TICK)
-    await asyncio.sleep(0)
-    assert turns == [[UP, UP, TICK]]
-
-
-async def test_a_start_waits_for_a_moment_only(inbox: Inbox, turns: list[list[Work]]) -> None:
-    inbox.add(UP)
-    async with asyncio.timeout(60):
-        while not turns:
-            await asyncio.sleep(0.001)
-    assert turns == [[UP]]
-    await asyncio.sleep(0)
-    inbox.add(TICK)
-    await asyncio.sleep(0)
-    assert turns == [[UP], [TICK]]
 
 
 async def test_what_a_turn_leaves_undone_is_gone_on_with_without_any_news(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,69 +44,11 @@ class Machine:
         return said
 
 
-def test_it_is_the_machines_as_long_as_that_is_not_set() -> None:
-    machine = Machine()
-    clock = machine.clock()
-    assert machine.passes(3 * DAY_S, clock) == machine.at_s == NOW_S + 3 * DAY_S
-
-
-def test_a_clock_that_is_ten_years_ahead_for_hours_is_never_believed() -> None:
-    machine = Machine()
-    clock = machine.clock()
-    machine.passes(DAY_S, clock)
-    machine.at_s += 10 * YEAR_S
-    assert machine.passes(5 * 3600, clock) == NOW_S + DAY_S + 5 * 3600
-    machine.at_s -= 10 * YEAR_S
-    assert machine.passes(2 * DAY_S, clock) == machine.at_s
-
-
-def test_a_clock_that_stays_ahead_is_believed_after_a_day() -> None:
-    machine = Machine()
-    clock = machine.clock()
-    clock()
-    machine.at_s += 10 * YEAR_S
-    assert machine.passes(0.9 * DAY_S, clock) < NOW_S + DAY_S
-    assert machine.passes(0.2 * DAY_S, clock) == machine.at_s
-
-
 def test_a_night_without_power_is_believed_after_a_tenth_of_it() -> None:
     machine = Machine()
     clock = machine.clock(NOW_S - 12 * 3600)
     assert clock() == NOW_S - 12 * 3600
     assert machine.passes(1.3 * 3600, clock) == machine.at_s
-
-
-def test_a_second_leap_during_the_doubt_about_the_first_waits_for_its_own_time() -> None:
-    """A machine whose clock is wrong by a little is doubted; the doubt must not vouch for a wrong
-    year that comes just before its end."""
-    machine = Machine()
-    clock = machine.clock()
-    clock()
-    machine.at_s += 20 * 3600
-    machine.passes(1.9 * 3600, clock)
-    machine.at_s += 10 * YEAR_S
-    assert machine.passes(5 * 3600, clock) < NOW_S + 2 * DAY_S
-
-
-def test_a_daemon_that_starts_while_the_clock_is_wrong_does_not_believe_it() -> None:
-    """What it believes is what the one before did, also after many starts."""
-    machine = Machine()
-    clock = machine.clock()
-    machine.passes(DAY_S, clock)
-    machine.at_s += 10 * YEAR_S
-    for _ in range(10):
-        clock = machine.clock(machine.kept[-1])
-        assert machine.passes(4 * 3600, clock) < NOW_S + 4 * DAY_S
-    machine.at_s -= 10 * YEAR_S
-    assert machine.passes(2 * DAY_S, machine.clock(machine.kept[-1])) == machine.at_s
-
-
-def test_a_clock_that_is_set_back_is_believed() -> None:
-    machine = Machine()
-    clock = machine.clock()
-    machine.at_s -= YEAR_S
-    assert clock() == machine.at_s
-    assert machine.kept[-1] == machine.at_s
 
 
 def test_a_journal_that_cannot_be_written_hinders_nothing() -> None:
@@ -165,22 +106,6 @@ def test_what_is_older_than_configured_goes_and_nothing_else(journal: Journal) -
     assert there(journal, 300) == list(range(201, 301))
 
 
-def test_of_too_much_the_oldest_of_whoever_has_most_go(journal: Journal) -> None:
-    """A flood would remove what all others have done."""
-    fill(journal, lambda job_id: BOB if job_id % 20 == 0 else ALICE, 1000)
-    most = journal.used_bytes() * 2 // 3
-    retention = Retention(journal, lambda: HistorySettings(max_bytes=most), lambda: 0.0)
-    retention.clock = lambda: 1001 * DAY_S
-    retention.history = lambda: HistorySettings(keep_s=None, max_bytes=most)
-    asyncio.run(to_the_end(retention))
-    assert most * 0.9 < journal.used_bytes() <= most
-    left = there(journal, 1000)
-    assert [each for each in left if each % 20 == 0] == list(range(20, 1001, 20))
-    others = [each for each in left if each % 20]
-    assert others == [each for each in range(others[0], 1001) if each % 20]
-    assert asyncio.run(to_the_end(retention)) == 0
-
-
 def test_a_journal_of_live_jobs_alone_is_left_as_it_is(journal: Journal) -> None:
     ledger = Ledger(Axes())
     for job_id in range(1, 50):
@@ -213,23 +138,6 @@ def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
     )
     asyncio.run(to_the_end(retention))
     assert journal.used_bytes() <= most
-    assert there(journal, 100) == list(range(1, 101))
-
-
-def test_what_waits_removes_nobodys_history(journal: Journal) -> None:
-    """Whoever had much that waited had the history of all others removed, to the last job."""
-    fill(journal, lambda _: ALICE, 100)
-    most = journal.used_bytes() + 100_000
-    ledger = journal.load(Axes())
-    for job_id in range(101, 400):
-        asked = replace(spec("root.bob", actor=BOB), cwd="/" + "x" * 4000)
-        apply_and_append(journal, happened(ev.Submitted, job_id, spec=asked), ledger)
-    journal.commit()
-    assert journal.used_bytes() > 5 * most
-    retention = Retention(
-        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10
-    )
-    assert asyncio.run(to_the_end(retention)) == 0
     assert there(journal, 100) == list(range(1, 101))
 
 
@@ -266,38 +174,6 @@ def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal: Jo
     asyncio.run(to_the_end(Retention(journal, retention.history, lambda: 1e10)))
     assert journal.used_bytes() <= most
     assert there(journal, 100) == list(range(1, 101))
-
-
-def test_who_floods_the_journal_is_known_before_others_lose_anything(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For ten minutes the one who had had most before the flood lost as much to it as the other."""
-    fill(journal, lambda job_id: BOB if job_id % 8 == 0 else ALICE, 300)
-    most = journal.used_bytes() - 1
-    mono_s = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: mono_s)
-    retention = Retention(
-        journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10
-    )
-    asyncio.run(to_the_end(retention))
-
-    def of_alice() -> int:
-        return len([each for each in there(journal, 300) if each % 8])
-
-    before = of_alice()
-    assert before > 200
-    ledger = journal.load(Axes())
-    for _ in range(600):
-        mono_s += 1.0
-        job_id = ledger.next_id
-        asked = spec("root.bob", actor=BOB)
-        apply_and_append(journal, happened(ev.Submitted, job_id, spec=asked), ledger)
-        apply_and_append(journal, happened(ev.Cancelled, job_id, by="bob"), ledger)
-        journal.commit()
-        asyncio.run(retention.step())
-    asyncio.run(to_the_end(retention))
-    # Each of both has a half in the end.
-    assert of_alice() > 100
 
 
 def test_too_much_goes_also_where_all_ended_by_a_clock_that_was_ahead(journal: Journal) -> None:

@@ -8,7 +8,6 @@ from fractions import Fraction
 import pytest
 
 from daemon.desk import MakeDesk, MakeShell, Shell
-from drfd.common.errors import HostError
 from drfd.core.explain.reasons import OutOfQuota, explain_wait
 from drfd.core.fairness.rules import Pool, Rules
 from drfd.core.fairness.share_tree import WeekQuota
@@ -16,7 +15,6 @@ from drfd.core.model import stimuli as st
 from drfd.core.model.job import Outcome, Retry
 from drfd.core.model.lifecycle import Launch
 from drfd.core.model.stimuli import Actor, Now
-from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, attempt_started, demand, ended, rules, spec
 from local_clock import at
@@ -118,21 +116,6 @@ def test_jobs_wait_for_the_next_week_over_the_end_of_the_daemon(
     assert used_hours(later) == 1
 
 
-def test_a_running_job_goes_on_beyond_the_quota_and_is_counted_by_the_next_daemon(
-    make_shell: MakeShell, clock: Clock
-) -> None:
-    shell = make_shell(by=with_quota(), clock=clock)
-    shell.turn(asks(clock))
-    shell.turn(started(clock, 1))
-    clock.at_s += 5 * HOUR
-    shell.turn(st.Tick(clock()))
-    assert shell.host.take() == [Launch(1, 1)], "nobody stops it"
-    assert used_hours(shell) == 5
-    assert used_hours(make_shell(by=with_quota(), clock=clock)) == 5
-    clock.at_s = at(MONDAY) + HOUR / 2
-    assert used_hours(make_shell(by=with_quota(), clock=clock)) == 0.5
-
-
 def test_attempts_and_breaks_are_counted_by_the_next_daemon(
     make_shell: MakeShell, clock: Clock
 ) -> None:
@@ -230,33 +213,6 @@ def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(
     shell.turn(asks(clock))
     assert used_hours(shell) == 2
     assert shell.host.take() == [Launch(1, 1)]
-
-
-def test_a_turn_that_is_lost_counts_nothing_twice(make_shell: MakeShell, clock: Clock) -> None:
-    class Failing(Journal):
-        fails = False
-
-        def commit(self) -> None:
-            if self.fails:
-                raise HostError("journal-full", "the disk is full")
-            super().commit()
-
-    shell = make_shell(by=with_quota(9), clock=clock, journal=Failing)
-    shell.turn(asks(clock))
-    shell.turn(started(clock, 1))
-    clock.at_s += HOUR
-    journal = shell.journal
-    assert isinstance(journal, Failing)
-    journal.fails = True
-    shell.turn(ends(clock, 1))
-    journal.fails = False
-    clock.at_s += HOUR
-    shell.turn(st.Tick(clock()))
-    assert used_hours(shell) == 2, "it is not known to have ended"
-    shell.turn(ends(clock, 1), st.AttemptRemoved(clock(), 1, 1))
-    clock.at_s += HOUR
-    assert used_hours(shell) == 2
-    shell.host.take()
 
 
 async def test_the_shares_show_how_much_of_a_quota_is_used(

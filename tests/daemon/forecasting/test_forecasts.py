@@ -40,9 +40,6 @@ from instance import Instance, is_alive, wait_for
 #: Forecasts are made in processes that most tests start.
 pytestmark = pytest.mark.slow
 
-#: Nothing here takes as long on an idle machine; a busy one may need it.
-_MOST_S = 120.0
-
 
 async def why(desk: Desk, job_id: int) -> View:
     return await desk.ask(ALICE, op="why", id=job_id)

@@ -70,10 +70,6 @@ def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(
     assert control == {"read": found[0], "write": found[1]}
 
 
-def test_nothing_is_said_while_the_launcher_is_away() -> None:
-    assert disk_control(DISK, {}) == {}
-
-
 def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says() -> None:
     assert private_view({}) == {}
     on = private_view({"private_tmp": "/x", "removes_ipc": True})
@@ -106,34 +102,6 @@ def look(
         lacks_pins=lacks_pins,
         lacks_shares=lacks_shares,
     )
-
-
-def test_where_all_is_well_there_is_nothing_to_mend() -> None:
-    assert look(SERVICE) == []
-
-
-def test_a_launcher_that_is_away_is_looked_for_where_it_is_started() -> None:
-    (cure,) = look(SERVICE, has_launcher=False, enforcement=None)
-    assert "systemctl status drfd-launcher" in cure
-    (cure,) = look(replace(SERVICE, is_service=False), has_launcher=False, enforcement=None)
-    assert "the log of drfd" in cure
-
-
-def test_without_cgroups_root_can_help() -> None:
-    (cure,) = look(SERVICE, enforcement="none")
-    assert "as root on a machine with cgroups" in cure
-
-
-def test_a_daemon_of_ones_own_is_not_the_systems() -> None:
-    (cure,) = look(OWN)
-    assert "for you alone" in cure
-    assert "drfd install" in cure
-
-
-def test_a_daemon_that_root_has_started_serves_others_too() -> None:
-    (cure,) = look(replace(OWN, uid=0))
-    assert "for you alone" not in cure
-    assert "drfd install" in cure
 
 
 def test_who_does_not_linger_is_told_what_a_log_out_does() -> None:

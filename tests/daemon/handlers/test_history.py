@@ -7,29 +7,16 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk
+from daemon.desk import Desk
 from drfd.common.errors import Refused
 from drfd.core.model.job import Usage
 from drfd.core.model.stimuli import AttemptRemoved, Tick
 from drfd.core.usage import Curve, Point
-from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, with_gpus
+from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now
 
 
 async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
     return [job["id"] for job in (await desk.ask(actor, op="history", **fields))["jobs"]]
-
-
-async def test_ended_jobs_are_told_to_anyone_newest_first_and_private_words_to_their_owner(
-    desk: Desk,
-) -> None:
-    for at, actor in enumerate((ALICE, BOB, ALICE), 1):
-        await desk.finish(await desk.submit(actor), at_s=float(at))
-    await desk.submit(ALICE, held=True)
-    jobs = (await desk.ask(BOB, op="history"))["jobs"]
-    assert [(job["id"], job["argv"]) for job in jobs] == [(3, None), (2, ["true"]), (1, None)]
-    assert all(job["used"]["memory_peak"] is None for job in jobs)
-    theirs = (await desk.ask(ADMIN, op="history"))["jobs"]
-    assert [job["argv"] for job in theirs] == [["true"]] * 3
 
 
 async def test_a_page_says_where_the_next_one_begins(desk: Desk) -> None:
@@ -80,64 +67,12 @@ async def test_the_past_of_an_array_is_that_of_its_tasks_and_a_task_has_its_own(
         await history(desk, ALICE, past={"ids": ["1_9"]})
 
 
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 1001}, {"past": {"uid": 3}}])
-async def test_what_cannot_be_asked_is_refused(desk: Desk, wrong: dict[str, Any]) -> None:
-    with pytest.raises(Refused):
-        await desk.ask(ALICE, op="history", **wrong)
-
-
 # -- reports -----------------------------------------------------------------------------------
 
 
 def used(**changes: Any) -> dict[str, Any]:
     seen = {"cpu_s": 2.0, "memory_peak_bytes": 100 << 20, "limit_hits": 0, **changes}
     return {"usage": Usage(**seen), "at_s": 8.0}
-
-
-async def test_a_report_sums_up_and_says_what_to_ask_for(desk: Desk) -> None:
-    for _ in range(3):
-        await desk.finish(await desk.submit(ALICE, 2, name="train"), **used())
-    await desk.finish(await desk.submit(BOB), **used())
-    reply = await desk.ask(ALICE, op="report", past={"user": "alice"})
-    (row,) = reply["rows"]
-    assert (row["name"], row["user"], row["jobs"], row["run_ms"]) == (
-        "train",
-        "alice",
-        3,
-        24000,
-    )
-    assert row["cores"] == {
-        "declared": 48_000_000, "used": 6_000_000, "unknown": 0, "wasted": 42_000_000,
-        "efficiency": 0.125,
-    }  # fmt: skip
-    assert row["advice"]["options"] == ["-c", "0.5", "-m", "128M", "-t", "1m"]
-    assert row["advice"]["jobs"] == 3
-    assert reply["others"] is None
-    assert {name: row[name] for name in reply["total"]} == reply["total"]
-
-
-async def test_a_report_has_the_time_of_gpus_and_the_peak_of_their_memory(
-    make_desk: MakeDesk,
-) -> None:
-    """Two jobs of eight seconds; what was measured of the first says nothing of the second."""
-    desk = make_desk(by=with_gpus(1))
-    asks = {"cores_milli": 1000, "memory_bytes": 1 << 30, "gres": {"gpu": 1}}
-    measured = used(gpu_mean_percent=25, gpu_memory_peak_bytes=5, gpu_memory_single_peak_bytes=3)
-    await desk.finish(await desk.submit(ALICE, demand=asks, name="seen"), **measured)
-    await desk.finish(await desk.submit(ALICE, demand=asks, name="unseen"), **used())
-    desk.shell.host.take()
-    reply = await desk.ask(ALICE, op="report")
-    rows = {
-        row["name"]: (row["gpu"], row["gpu_memory_peak_max"], row["gpu_memory_single_peak_max"])
-        for row in reply["rows"]
-    }
-    known = {"declared": 8000, "used": 2000, "wasted": 6000, "efficiency": 0.25}
-    nothing = {"declared": 0, "used": 0, "wasted": 0, "efficiency": None}
-    assert rows == {
-        "seen": ({**known, "unknown": 0}, 5, 3),
-        "unseen": ({**nothing, "unknown": 8000}, None, None),
-    }
-    assert reply["total"]["gpu"] == {**known, "unknown": 8000}
 
 
 @pytest.mark.parametrize("mode", ["quota", "share"])
@@ -159,19 +94,6 @@ async def test_a_range_is_advised_where_cores_are_lent_and_nowhere_else(
     assert {name: advice.get(name) for name in ("cores_max", "cores_note", "options")} == (
         {"cores_max": None, "cores_note": None} | expected
     )
-
-
-async def test_a_report_sums_up_what_jobs_with_a_range_were_lent(desk: Desk) -> None:
-    """Null where nobody has one."""
-    ranged = {"cores_milli": 1000, "memory_bytes": 1 << 30, "cores_max_milli": 4000}
-    for name, asks, lent_us in (("wide", ranged, 7), ("wide", ranged, 8), ("plain", {}, None)):
-        job_id = await desk.submit(ALICE, name=name, **({"demand": asks} if asks else {}))
-        await desk.finish(job_id, **used(lent_us=lent_us))
-    reply = await desk.ask(ALICE, op="report")
-    assert {row["name"]: row["lent_us"] for row in reply["rows"]} == {"wide": 15, "plain": None}
-    assert reply["total"]["lent_us"] == 15
-    past = {job["id"]: job["used"] for job in (await desk.ask(ALICE, op="history"))["jobs"]}
-    assert [past[each]["lent_cpu_seconds"] for each in (1, 3)] == [7e-06, None]
 
 
 async def test_rows_beyond_the_limit_are_summed_up_and_jobs_are_the_latest(desk: Desk) -> None:
@@ -244,11 +166,6 @@ async def test_one_job_is_evidence_for_who_says_so(desk: Desk) -> None:
     for least, known in ((1, True), (2, False)):
         reply = await desk.ask(ALICE, op="report", by="job", least=least, past={"ids": [1]})
         assert (reply["rows"][0]["advice"] is not None) is known
-
-
-async def test_a_report_of_nothing_is_empty(desk: Desk) -> None:
-    reply = await desk.ask(ALICE, op="report")
-    assert (reply["rows"], reply["others"], reply["total"]["jobs"]) == ([], None, 0)
 
 
 async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk, View
+from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import HostError, NotPermitted, Unavailable
 from drfd.core.model.stimuli import Actor, Now
 from drfd.daemon.accounting import accountant
@@ -71,26 +71,6 @@ async def busy(start: Start, clock: Clock) -> Desk:
     return desk
 
 
-async def test_each_sees_the_own_rows_and_administrators_all(start: Start, clock: Clock) -> None:
-    desk = await busy(start, clock)
-    seen = {}
-    for actor in (ALICE, BOB, EVE, ADMIN):
-        reply = await desk.ask(actor, op="ledger")
-        seen[actor.user] = [row["user"] for row in reply["rows"]]
-        assert reply["user"] == (None if actor.is_admin else actor.user)
-        assert reply["total"]["waited_ms"] == 1.25 * 3600 * 1000
-        assert (reply["leaves"], reply["hours"]) == (1, 2)
-    assert seen == {"alice": [], "bob": ["bob"], "eve": [], "root": ["bob"]}
-    (row,) = (await desk.ask(ADMIN, op="ledger", user="bob"))["rows"]
-    assert row == {
-        "user": "bob", "pool": None, "waited_ms": 4_500_000, "kept_part": 0.0,
-        "promised": HOUR * 5 // 8, "kept": 0, "away": 0, "drained": 0, "own_limit": 0,
-        "outside": 0, "others": HOUR * 5 // 8, "size": 0,
-        "below": {"since": BEGIN_S + 900, "seconds": 4500.0},
-    }  # fmt: skip
-    assert (await desk.ask(ADMIN, op="ledger", user="eve"))["rows"] == []
-
-
 async def test_what_one_is_short_of_because_of_another_is_for_the_two_of_them(
     start: Start, clock: Clock
 ) -> None:
@@ -120,31 +100,6 @@ async def test_only_hours_of_the_asked_time_count(start: Start, clock: Clock) ->
     assert await hours(since_s=last + 1800) == (None, None, 0)
     clock.hours = 3
     assert await hours(since_s=last + 1800) == (last, last + 7200, 7_200_000)
-
-
-async def test_a_start_past_somebody_is_told_with_those_whom_it_concerns(
-    start: Start, clock: Clock
-) -> None:
-    """Of four cores bob's job needs three, and alice's second one takes the last that is free."""
-    desk = start(4)
-    await desk.submit(ALICE, cores=2)
-    await desk.submit(BOB, cores=3)
-    await desk.submit(EVE, cores=3)
-    job_id = await desk.submit(ALICE, cores=1)
-    clock.hours = 1
-    leaf = {"alice": {"user": "alice", "pool": None}}
-    for user in ("bob", "eve"):
-        leaf[user] = {"user": user, "pool": None}
-    every: View = {
-        **leaf["alice"], "id": job_id, "at": BEGIN_S, "why": "turn", "fits": False,
-        "short": [leaf["bob"], leaf["eve"]],
-    }  # fmt: skip
-    found = {}
-    for actor in (ADMIN, ALICE, BOB):
-        reply = await desk.ask(actor, op="ledger")
-        found[actor.user] = [each for each in reply["past"] if each["id"] == job_id]
-        assert sum(each["all"] for each in reply["starts"]) == 2
-    assert found == {"root": [every], "alice": [every], "bob": [{**every, "short": [leaf["bob"]]}]}
 
 
 async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_that_differs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import json
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -15,25 +14,20 @@ import pytest
 from daemon.desk import Desk, MakeDesk, View
 from drfd import __version__
 from drfd.common import patterns
-from drfd.common.errors import HostError, NotPermitted, Refused
+from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import clock_time
 from drfd.core.amounts.instances import InstancePlace
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
 from drfd.core.lending.rivals import Rivals
-from drfd.core.model import events as ev
-from drfd.core.model.job import Usage, Words
-from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Terminate, Thaw
+from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.stimuli import Actor, AttemptRemoved, Frozen
-from drfd.daemon.config import Config, Defaults, HistorySettings
+from drfd.core.model.stimuli import AttemptRemoved, Frozen
+from drfd.daemon.config import Config, HistorySettings
 from drfd.daemon.engine.engine import Work
-from drfd.daemon.handlers import requests as requests_module
 from drfd.daemon.handlers.doctor import private_view
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
-from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
 from drfd.launcher.protocol import Ceilings
 from fakes import (
     ADMIN,
@@ -43,7 +37,6 @@ from fakes import (
     attempt_started,
     demand,
     ended,
-    happened,
     now,
     rules,
     tables,
@@ -71,57 +64,6 @@ async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
 
 
-async def test_an_accepted_job_is_on_disk_before_its_id_is_told(make_desk: MakeDesk) -> None:
-    """Promise 1."""
-    on_disk_at_commit: list[int] = []
-
-    class Watched(Journal):
-        def commit(self) -> None:
-            super().commit()
-            on_disk_at_commit.append(len(list(self.events())))
-
-    desk = make_desk(journal=Watched)
-
-    job_id = await desk.submit(ALICE, env={"A": "1"}, script="#!/bin/sh\n")
-    assert on_disk_at_commit == [2]
-    assert desk.shell.journal.job(job_id).spec.argv == Words.of(["true"])
-    assert desk.shell.journal.payload(job_id) == Payload(env={"A": "1"}, script="#!/bin/sh\n")
-    assert desk.shell.host.take() == [Launch(1, 1)]
-
-
-async def test_what_the_submitter_did_not_say_comes_from_the_configuration(
-    make_desk: MakeDesk,
-) -> None:
-    desk = make_desk(config=Config(defaults=Defaults(cores_milli=2500, memory_bytes=3 * GIB)))
-
-    await desk.ask(ALICE, op="submit", argv=["true"], cwd="/")
-    job = (await desk.ask(ALICE, op="show", id=1))["job"]
-    assert job["demand"] == {
-        "cores": 2.5,
-        "memory": 3 * GIB,
-        "read": 0,
-        "write": 0,
-        "gres": {},
-    }
-    desk.shell.host.take()
-
-
-async def test_a_demand_that_can_never_fit_is_refused_and_never_queued(desk: Desk) -> None:
-    assert await refusal(desk.submit(ALICE, 10)) == (Refused, "too-big")
-    assert await refusal(desk.submit(ALICE, demand={"gres": {"gpu": 1}})) == (
-        Refused,
-        "no-such-resource",
-    )
-    assert (await desk.ask(ALICE, op="status"))["jobs"] == []
-    assert list(desk.shell.journal.events()) == []
-
-
-async def test_jobs_of_root_are_refused_where_they_are_not_taken(make_desk: MakeDesk) -> None:
-    desk = make_desk(takes_root=False)
-
-    assert await refusal(desk.submit(ADMIN)) == (NotPermitted, "root")
-
-
 @pytest.mark.parametrize("array", [None, "0-3"])
 async def test_nobody_repeats_another_users_job(desk: Desk, array: str | None) -> None:
     """Its user's retries would wait for the stranger's job, and leave out what seems repeated."""
@@ -137,32 +79,6 @@ async def test_nobody_repeats_a_job_that_is_still_to_come(desk: Desk) -> None:
     assert await refusal(desk.submit(BOB, again={"of": 2})) == (Refused, "no-such-job")
 
 
-async def test_a_thousand_submissions_share_few_commits(make_desk: MakeDesk) -> None:
-    """One user's flood leaves the others' latency bounded: a commit costs milliseconds."""
-    commits = []
-
-    class Counted(Journal):
-        def commit(self) -> None:
-            commits.append(None)
-            super().commit()
-
-    desk = make_desk(journal=Counted)
-
-    ids = await asyncio.gather(*(desk.submit(ALICE, held=True) for _ in range(1000)))
-    assert ids == list(range(1, 1001))
-    # On a quiet machine one or two; a busy one cuts them off in between.
-    assert len(commits) <= 10
-
-
-async def test_a_user_may_not_queue_without_end(make_desk: MakeDesk) -> None:
-    desk = make_desk(by=rules(max_waiting_per_user=2))
-
-    await desk.submit(ALICE, held=True)
-    await desk.submit(ALICE, held=True)
-    assert await refusal(desk.submit(ALICE, held=True)) == (Refused, "too-many-jobs")
-    assert await desk.submit(BOB, held=True) == 3
-
-
 # -- submit without submitting -----------------------------------------------------------------
 
 
@@ -176,27 +92,6 @@ async def dry(desk: Desk, cores: float = 1, **fields: Any) -> View:
     demand = {"cores_milli": round(cores * 1000), "memory_bytes": GIB}
     asked = {"argv": ["true"], "cwd": "/home", "demand": demand, **fields}
     return await desk.ask(ALICE, op="submit", dry_run=True, **asked)
-
-
-async def test_a_dry_run_tells_when_and_why_and_queues_nothing(desk: Desk) -> None:
-    await desk.submit(BOB, 5, time_limit_s=600)
-    await desk.submit(BOB, 2, time_limit_s=60)
-    desk.shell.host.take()
-    before = books(desk)
-    rests = {"expected_start_certainty": "limits"}
-    assert await dry(desk, 2) == {"expected_start_at": now().at_s, "reason": None, **rests}
-    assert await dry(desk, 3) == {
-        "expected_start_at": now(60).at_s,
-        **rests,
-        "reason": {
-            "code": "RESOURCES",
-            "text": "needs 3 cores, 2 free; job 1 (bob) holds 5",
-        },
-    }
-    assert (await dry(desk, 9))["expected_start_at"] == now(600).at_s
-    assert books(desk) == before
-    assert desk.shell.host.take() == []
-    assert await desk.submit(ALICE, held=True) == 3, "its id was not used up"
 
 
 async def test_a_dry_run_during_a_drain_sees_no_start(desk: Desk) -> None:
@@ -221,11 +116,6 @@ async def test_a_start_that_is_unknown_for_another_job_names_it(desk: Desk) -> N
     assert forecast["expected_start_unknown"] == f"somebody must release job {first} first"
 
 
-async def test_a_dry_run_on_hold_sees_no_start_before_a_release(desk: Desk) -> None:
-    forecast = await dry(desk, held=True)
-    assert (forecast["expected_start_at"], forecast["reason"]["code"]) == (None, "HELD")
-
-
 async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: MakeDesk) -> None:
     desk = make_desk(by=rules(max_waiting_per_user=1), takes_root=False)
 
@@ -248,151 +138,9 @@ async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: Mak
 # -- looking -----------------------------------------------------------------------------------
 
 
-async def test_status_shows_all_live_jobs_and_hides_what_is_private(desk: Desk) -> None:
-    await desk.submit(ALICE, 9, argv=["train", "--password=secret"])
-    await desk.submit(BOB, 9)
-    await desk.submit(ALICE, held=True)
-    status = await desk.ask(BOB, op="status")
-    assert [(job["id"], job["user"], job["state"]) for job in status["jobs"]] == [
-        (1, "alice", "STARTING"),
-        (2, "bob", "PENDING"),
-        (3, "alice", "HELD"),
-    ]
-    assert [job["argv"] for job in status["jobs"]] == [None, ["true"], None]
-    assert status["counts"] == {"STARTING": 1, "PENDING": 1, "HELD": 1}
-    assert status["draining"] is False
-    assert "secret" not in str(status)
-    seen_by_admin = await desk.ask(ADMIN, op="status")
-    assert seen_by_admin["jobs"][0]["argv"] == ["train", "--password=secret"]
-
-
-async def test_status_explains_every_wait(desk: Desk) -> None:
-    await desk.submit(ALICE, 9)
-    await desk.submit(BOB, 9)
-    await desk.submit(ALICE, held=True)
-    jobs = (await desk.ask(ALICE, op="status"))["jobs"]
-    assert [job["reason"] and job["reason"]["code"] for job in jobs] == [
-        None,
-        "RESOURCES",
-        "HELD",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("select", "ids"),
-    [
-        ({}, [1, 2, 3, 4]),
-        ({"user": "bob"}, [4]),
-        ({"user": "nobody"}, []),
-        ({"name": "b"}, [2]),
-        ({"states": ["HELD"]}, [2]),
-        ({"states": ["HELD", "STARTING"]}, [1, 2]),
-        ({"user": "alice", "states": ["PENDING"]}, [3]),
-        ({"ids": [3, 1]}, [1, 3]),
-        ({"ids": [3, 3, 3]}, [3]),
-    ],
-)
-async def test_status_of_a_selection(desk: Desk, select: dict[str, Any], ids: list[int]) -> None:
-    await desk.submit(ALICE, 9, name="a")
-    await desk.submit(ALICE, 9, name="b", held=True)
-    await desk.submit(ALICE, 9, name="c")
-    await desk.submit(BOB, 9, name="d")
-    status = await desk.ask(ALICE, op="status", select=select)
-    assert [job["id"] for job in status["jobs"]] == ids
-
-
-async def test_status_can_show_ended_jobs_too(desk: Desk) -> None:
-    for _ in range(3):
-        await desk.submit(ALICE)
-    await desk.submit(BOB, held=True)
-    for at_s, job_id in enumerate((2, 1, 3)):
-        await desk.finish(job_id, at_s=at_s)
-    with_ended = await desk.ask(ALICE, op="status", ended=2)
-    assert [(job["id"], job["state"]) for job in with_ended["jobs"]] == [
-        (1, "COMPLETED"),
-        (3, "COMPLETED"),
-        (4, "HELD"),
-    ]
-    assert with_ended["counts"] == {"COMPLETED": 2, "HELD": 1}
-
-
-@pytest.mark.parametrize("ids", [[1, 1], [2, 1], [2, 1, 2], [3, 1]])
-async def test_status_by_ids_is_in_the_order_of_ids_each_once(desk: Desk, ids: list[int]) -> None:
-    """Whether they have ended or not."""
-
-    for _ in range(3):
-        await desk.submit(ALICE)
-    for job_id in (1, 2):
-        await desk.finish(job_id)
-    status = await desk.ask(ALICE, op="status", select={"ids": ids})
-    assert [job["id"] for job in status["jobs"]] == sorted(set(ids))
-
-
-async def test_the_latest_ended_jobs_of_a_user_are_that_users(desk: Desk) -> None:
-    """They are not crowded out by somebody else's thousand short jobs."""
-
-    await desk.submit(ALICE)
-    await desk.finish(1)
-    for job_id in range(2, 7):
-        await desk.submit(BOB)
-        await desk.finish(job_id)
-    status = await desk.ask(ALICE, op="status", select={"user": "alice"}, ended=5)
-    assert [job["id"] for job in status["jobs"]] == [1]
-
-
 async def test_status_of_a_job_that_never_was_is_refused(desk: Desk) -> None:
     asked = desk.ask(ALICE, op="status", select={"ids": [77]})
     assert await refusal(asked) == (Refused, "no-such-job")
-
-
-async def test_show_has_the_jobs_whole_history(desk: Desk) -> None:
-    await desk.submit(ALICE)
-    await desk.finish(1, exit_code=3)
-    shown = await desk.ask(ALICE, op="show", id=1)
-    assert (shown["job"]["state"], shown["job"]["exit_code"]) == ("FAILED", 3)
-    assert shown["job"]["cpus"] is None
-    assert [(event["event"], event["text"]) for event in shown["events"]] == [
-        ("Submitted", ""),
-        ("Admitted", "attempt 1"),
-        ("Launched", ""),
-        ("Exited", "exit code 3"),
-        ("Cleaned", ""),
-    ]
-
-
-async def test_why_tells_the_reason_of_a_wait_and_the_cause_of_an_end(desk: Desk) -> None:
-    await desk.submit(ALICE, 9)
-    await desk.submit(ALICE, 9)
-    waits = (await desk.ask(ALICE, op="why", id=2))["job"]
-    assert (waits["state"], waits["reason"]["code"]) == ("PENDING", "RESOURCES")
-    await desk.ask(ALICE, op="cancel", select={"ids": [2]})
-    is_over = (await desk.ask(ALICE, op="why", id=2))["job"]
-    assert (is_over["reason"], is_over["outcome"]) == (
-        None,
-        {"code": "CANCELLED", "text": "cancelled by alice before it started"},
-    )
-
-
-async def test_why_tells_when_a_waiting_job_will_start_or_go_on(desk: Desk) -> None:
-    """Job 1 runs for 20 minutes from now; job 2, ahead of job 3, for 50."""
-
-    for minutes in (20, 50, 30):
-        await desk.submit(ALICE, 9, time_limit_s=minutes * 60)
-    assert [await expected(desk, job_id) for job_id in (1, 2, 3)] == [None, 20 * 60, 70 * 60]
-    await desk.feed(attempt_started(1))
-    await desk.ask(ALICE, op="suspend", select={"ids": [1]})
-    await desk.feed(Frozen(now(), 1, 1))
-    assert await expected(desk, 1) is None, "nobody knows when she will resume it"
-    await desk.ask(ALICE, op="resume", select={"ids": [1]})
-    assert await expected(desk, 1) == 50 * 60
-    status = await desk.ask(ALICE, op="status")
-    assert {job["expected_start_at"] for job in status["jobs"]} == {None}, "too dear for a list"
-
-
-async def expected(desk: Desk, job_id: int) -> float | None:
-    """When `why` expects the job to start, in seconds from now."""
-    start_s = (await desk.ask(ALICE, op="why", id=job_id))["job"]["expected_start_at"]
-    return None if start_s is None else start_s - now().at_s
 
 
 @pytest.mark.parametrize("verb", ["show", "why"])
@@ -448,32 +196,6 @@ async def test_wait_returns_when_all_have_ended_with_their_exit_codes(desk: Desk
     ]
 
 
-async def test_a_job_counts_as_ended_only_when_nothing_of_it_is_left(desk: Desk) -> None:
-    await desk.submit(ALICE)
-    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
-    await desk.feed(attempt_started(1), ended(1))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    await desk.feed(AttemptRemoved(now(), 1, 1))
-    assert (await waiting)["done"] is True
-
-
-async def test_wait_for_any_returns_with_the_first(desk: Desk) -> None:
-    for _ in range(2):
-        await desk.submit(ALICE)
-    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1, 2], any=True))
-    await desk.finish(2)
-    reply = await waiting
-    assert (reply["done"], [job["id"] for job in reply["ended"]]) == (True, [2])
-
-
-async def test_wait_for_what_has_ended_returns_at_once(desk: Desk) -> None:
-    await desk.submit(ALICE)
-    await desk.finish(1)
-    reply = await desk.ask(ALICE, op="wait", ids=[1])
-    assert (reply["done"], [job["status"] for job in reply["ended"]]) == (True, [0])
-
-
 @pytest.mark.parametrize("timeout_s", [0, 0.01])
 async def test_wait_gives_up_after_its_timeout_with_what_has_ended(
     desk: Desk, timeout_s: float
@@ -505,18 +227,6 @@ async def test_waits_that_are_over_leave_nothing_behind(desk: Desk) -> None:
 
 
 # -- acting ------------------------------------------------------------------------------------
-
-
-async def test_cancel_ends_waiting_jobs_and_stops_running_ones(desk: Desk) -> None:
-    await desk.submit(ALICE, 9)
-    await desk.submit(ALICE, 9)
-    await desk.feed(attempt_started(1))
-    assert desk.shell.host.take() == [Launch(1, 1)]
-    reply = await desk.ask(ALICE, op="cancel", select={"ids": [1, 2, 1]})
-    assert reply == {"done": [1, 2], "failed": []}
-    assert desk.shell.host.take() == [Terminate(1, 1)]
-    status = await desk.ask(ALICE, op="status", select={"ids": [1, 2]})
-    assert [job["state"] for job in status["jobs"]] == ["STOPPING", "CANCELLED"]
 
 
 async def test_however_many_ends_share_a_turn_few_of_those_who_wait_for_them_are_told_in_it(
@@ -557,19 +267,6 @@ async def test_however_many_ends_share_a_turn_few_of_those_who_wait_for_them_are
     desk.shell.host.take()
 
 
-async def test_hold_and_release(desk: Desk) -> None:
-    await desk.submit(ALICE, 9)
-    await desk.submit(ALICE, 9)
-    everything = {"everything": True}
-    held = await desk.ask(ALICE, op="hold", select=everything)
-    assert held["done"] == [2]
-    assert [(f["id"], f["error"]["code"]) for f in held["failed"]] == [(1, "not-waiting")]
-    released = await desk.ask(ALICE, op="release", select={"states": ["HELD"]})
-    assert released == {"done": [2], "failed": []}
-    again = await desk.ask(ALICE, op="release", select={"ids": [2]})
-    assert [f["error"]["code"] for f in again["failed"]] == ["not-held"]
-
-
 async def test_suspend_and_resume(desk: Desk) -> None:
     await desk.submit(ALICE, 5)
     await desk.submit(BOB, 5)
@@ -603,24 +300,6 @@ async def seen(desk: Desk, *states: str) -> list[str | None]:
     return [job["reason"] and job["reason"]["code"] for job in jobs]
 
 
-async def test_a_wait_outlasts_suspensions_and_requeueings(desk: Desk) -> None:
-    """It is for the end of the job, not of an attempt."""
-
-    await desk.submit(ALICE, 9)
-    await desk.feed(attempt_started(1))
-    waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
-    await desk.ask(ALICE, op="suspend", select={"ids": [1]})
-    await desk.feed(Frozen(now(), 1, 1))
-    await desk.ask(ALICE, op="resume", select={"ids": [1]})
-    desk.shell.engine.ledger.apply(happened(ev.PreemptRequested))
-    await desk.feed(ended(1, exit_code=None, signal=15), AttemptRemoved(now(), 1, 1))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    await desk.feed(attempt_started(1, 2), ended(1, 2, exit_code=5), AttemptRemoved(now(), 1, 2))
-    reply = await waiting
-    assert [(job["status"], job["attempt"]) for job in reply["ended"]] == [(5, 2)]
-
-
 async def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Desk) -> None:
     await desk.submit(ALICE)
     await desk.feed(attempt_started(1))
@@ -635,30 +314,7 @@ async def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Desk
     assert (await desk.ask(ADMIN, op="resume", select={"ids": [1]}))["done"] == [1]
 
 
-@pytest.mark.parametrize("verb", ["suspend", "resume"])
-async def test_a_selection_of_running_jobs_reaches_only_the_askers(desk: Desk, verb: str) -> None:
-    await desk.submit(ALICE, name="target")
-    await desk.feed(attempt_started(1))
-    for select in ({"everything": True}, {"user": "alice"}, {"name": "target"}, {}):
-        reply = await desk.ask(BOB, op=verb, select=select)
-        assert reply == {"done": [], "failed": []}
-    assert await seen(desk, "RUNNING") == [None]
-
-
 # -- conditions, changes, signals --------------------------------------------------------------
-
-
-async def test_a_job_may_wait_for_one_that_ended_in_the_same_turn(desk: Desk) -> None:
-    """The journal is asked when the turn decides, not when the request comes in."""
-
-    first = await desk.submit(ALICE)
-    await desk.feed(attempt_started(first), ended(first))
-    gone = asyncio.create_task(desk.feed(AttemptRemoved(now(), first, 1)))
-    await asyncio.sleep(0)
-    second = await desk.submit(BOB, after=[{"id": first}])
-    await gone
-    job = desk.shell.engine.ledger.jobs[second]
-    assert (job.awaits, job.broken, job.state) == ((), None, "STARTING")
 
 
 async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
@@ -675,22 +331,6 @@ async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
     await desk.ask(ALICE, op="set", select={"ids": [fourth]}, after=[{"id": bad, "want": "any"}])
     assert jobs[fourth].state == "STARTING"
     assert await refusal(desk.submit(ALICE, after=[{"id": 99}])) == (Refused, "no-such-job")
-
-
-async def test_a_start_after_others_and_at_a_time_is_forecast(desk: Desk) -> None:
-    at_s = int(now().at_s)
-    first = await desk.submit(ALICE, time_limit_s=600)
-    await desk.feed(attempt_started(first))
-    asked = {"op": "submit", "argv": ["true"], "cwd": "/", "dry_run": True}
-    reply = await desk.ask(ALICE, **asked, after=[{"id": first}])
-    assert reply["reason"]["code"] == "DEPENDENCY"
-    assert reply["expected_start_at"] == at_s + 600
-    reply = await desk.ask(ALICE, **asked, begin_s=at_s + 7000)
-    assert reply["reason"]["code"] == "BEGIN_TIME"
-    assert reply["expected_start_at"] == at_s + 7000
-    second = await desk.submit(ALICE, after=[{"id": first}], begin_s=at_s + 7000)
-    view = (await desk.ask(ALICE, op="why", id=second))["job"]
-    assert view["expected_start_at"] == at_s + 7000
 
 
 async def test_show_and_why_tell_what_was_said_of_start_and_retries(desk: Desk) -> None:
@@ -766,32 +406,6 @@ async def test_a_change_that_cannot_be_is_refused(
 
 def gpus(count: int) -> dict[str, Any]:
     return {"demand": {"cores_milli": 1000, "memory_bytes": GIB, "gres": {"gpu": count}}}
-
-
-async def test_a_job_is_shown_with_the_gpus_that_it_has(make_desk: MakeDesk) -> None:
-    desk = make_desk(by=with_gpus(2))
-
-    first = await desk.submit(ALICE, **gpus(1))
-    second = await desk.submit(BOB, **gpus(2))
-    plain = await desk.submit(BOB)
-    reply = await desk.ask(BOB, op="status")
-    assert reply["gres"] == ["gpu"]
-    jobs = {job["id"]: job for job in reply["jobs"]}
-    assert (jobs[first]["demand"]["gres"], jobs[first]["gres_instances"]) == (
-        {"gpu": 1},
-        {"gpu": ["0"]},
-    )
-    assert jobs[second]["gres_instances"] == {}
-    assert "gres_instances" not in jobs[plain]
-    text = "needs 2 gpu, 1 free; job 1 (alice) holds 1"
-    assert jobs[second]["reason"] == {"code": "RESOURCES", "text": text}
-    events = (await desk.ask(ALICE, op="show", id=first))["events"]
-    assert [each["text"] for each in events] == ["", "attempt 1, gpu 0"]
-    shares = await desk.ask(BOB, op="shares")
-    assert (shares["capacity"]["gres"], shares["free"]["gres"]) == ({"gpu": 2}, {"gpu": 1})
-    usage = {node["path"]: node["usage"]["gres"] for node in shares["nodes"]}
-    assert usage == {"root.alice": {"gpu": 1}, "root.bob": {}}
-    desk.shell.host.take()
 
 
 async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk: MakeDesk) -> None:
@@ -1047,91 +661,6 @@ async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
         assert reply["done"] == ids
 
 
-@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
-async def test_nobody_acts_on_others_jobs_by_their_ids(desk: Desk, verb: str) -> None:
-    """Promise 5. The one's refusal does not stop the others."""
-
-    held = verb == "release"
-    await desk.submit(ALICE, 9)
-    await desk.submit(ALICE, 9, held=held)
-    await desk.submit(BOB, 9, held=held)
-    reply = await desk.ask(BOB, op=verb, select={"ids": [2, 3, 77]})
-    assert reply["done"] == [3]
-    assert [(f["id"], f["error"]["kind"], f["error"]["code"]) for f in reply["failed"]] == [
-        (2, "NotPermitted", "not-yours"),
-        (77, "Refused", "no-such-job"),
-    ]
-    jobs = (await desk.ask(ALICE, op="status", select={"ids": [2]}))["jobs"]
-    assert jobs[0]["state"] == ("HELD" if held else "PENDING")
-
-
-@pytest.mark.parametrize(
-    "select",
-    [
-        {"everything": True},
-        {"user": "alice"},
-        {"name": "target"},
-        {"states": ["PENDING"]},
-    ],
-)
-@pytest.mark.parametrize("verb", ["cancel", "hold"])
-async def test_a_selection_reaches_only_what_the_asker_may_touch(
-    desk: Desk, verb: str, select: dict[str, Any]
-) -> None:
-    await desk.submit(ALICE, 9, name="target")
-    await desk.submit(ALICE, 9, name="target")
-    reply = await desk.ask(BOB, op=verb, select=select)
-    assert reply == {"done": [], "failed": []}
-    states = [job["state"] for job in (await desk.ask(ALICE, op="status"))["jobs"]]
-    assert states == ["STARTING", "PENDING"]
-
-
-async def test_an_empty_selection_touches_nothing(desk: Desk) -> None:
-    """A script whose variable is empty must not cancel everything."""
-
-    await desk.submit(ALICE, held=True)
-    for select in ({}, {"ids": []}, {"states": []}):
-        reply = await desk.ask(ALICE, op="cancel", select=select)
-        assert reply == {"done": [], "failed": []}
-
-
-async def test_an_administrator_acts_on_everybodys_jobs(desk: Desk) -> None:
-    await desk.submit(ALICE, held=True)
-    await desk.submit(BOB, held=True)
-    reply = await desk.ask(ADMIN, op="cancel", select={"everything": True})
-    assert reply == {"done": [1, 2], "failed": []}
-
-
-async def test_what_an_administrator_holds_its_owner_cannot_release(desk: Desk) -> None:
-    await desk.submit(ALICE, 9)
-    await desk.submit(ALICE, 9)
-    await desk.ask(ADMIN, op="hold", select={"ids": [2]})
-    reply = await desk.ask(ALICE, op="release", select={"ids": [2]})
-    assert [f["error"]["code"] for f in reply["failed"]] == ["held-by-admin"]
-    assert (await desk.ask(ADMIN, op="release", select={"ids": [2]}))["done"] == [2]
-
-
-async def test_acting_on_an_ended_job_says_how_it_ended(desk: Desk) -> None:
-    await desk.submit(ALICE)
-    await desk.finish(1)
-    reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
-    (failure,) = reply["failed"]
-    assert (failure["error"]["code"], failure["error"]["text"]) == (
-        "ended",
-        "job 1 has already ended: COMPLETED",
-    )
-
-
-async def test_the_identity_is_the_uid_and_not_the_name(desk: Desk) -> None:
-    """Two accounts of one name (a directory service's, a local one) are two people."""
-    other_alice = Actor(user="alice", uid=4711, is_admin=False)
-
-    await desk.submit(ALICE, held=True)
-    reply = await desk.ask(other_alice, op="cancel", select={"user": "alice"})
-    assert reply == {"done": [], "failed": []}
-    assert (await desk.ask(other_alice, op="show", id=1))["job"]["argv"] is None
-
-
 # -- groups that users make of their jobs ----------------------------------------------------
 
 
@@ -1187,30 +716,6 @@ async def test_drain_is_for_administrators(desk: Desk) -> None:
     assert status["jobs"][0]["reason"]["code"] == "DRAINING"
     assert await desk.ask(ADMIN, op="drain", on=False) == {"draining": False}
     assert desk.shell.host.take() == [Launch(1, 1)]
-
-
-async def test_everybody_sees_who_drains_and_why(desk: Desk) -> None:
-    await desk.submit(ALICE)
-    await desk.submit(BOB)
-    for op in ("status", "shares", "doctor"):
-        assert "drain" not in await desk.ask(ALICE, op=op)
-    await desk.ask(ADMIN, op="drain", on=True, reason="disk swap at 18:00")
-    submitted = await desk.ask(BOB, op="submit", argv=["true"], cwd="/home")
-    expected = {
-        "by": ADMIN.user,
-        "since": desk.shell.engine.clock().at_s,
-        "reason": "disk swap at 18:00",
-    }
-    assert submitted == {"id": 3, "drain": expected}
-    for op in ("status", "shares", "doctor"):
-        assert (await desk.ask(ALICE, op=op))["drain"] == expected
-    reason = (await desk.ask(BOB, op="why", id=3))["job"]["reason"]
-    assert reason["code"] == "DRAINING"
-    assert reason["text"].endswith(", until drf undrain: disk swap at 18:00")
-    await desk.ask(ADMIN, op="drain", on=True, reason="at 19:00")
-    assert (await desk.ask(ALICE, op="status"))["drain"]["reason"] == "at 19:00"
-    await desk.ask(ADMIN, op="drain", on=False)
-    assert "drain" not in await desk.ask(ALICE, op="status")
 
 
 async def test_a_shutdown_is_for_administrators(desk: Desk) -> None:
@@ -1347,15 +852,6 @@ async def test_what_needs_no_launcher_is_done_without_a_word(
     assert reply == {"done": [2], "failed": []}
 
 
-async def test_a_launcher_that_has_just_not_come_up_is_not_missed(desk: Desk) -> None:
-    """A daemon begins without one, and has one in a moment."""
-    desk.link.hello = {}
-    desk.link.away_since_s = time.monotonic()
-
-    status = await desk.ask(BOB, op="status")
-    assert status["notices"] == [] and status["launcher_away_s"] is not None
-
-
 async def test_a_shutdown_leaves_jobs_alone(desk: Desk) -> None:
     await desk.submit(ALICE)
     await desk.submit(BOB, 9)
@@ -1378,15 +874,6 @@ async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing_in_its_p
     await desk.finish(1, signal=15, exit_code=None)
     assert (await desk.ask(ADMIN, op="show", id=1))["job"]["state"] == "CANCELLED"
     assert (await desk.ask(ADMIN, op="show", id=2))["job"]["state"] == "PENDING"
-
-
-async def test_shares_are_the_same_for_everybody(desk: Desk) -> None:
-    await desk.submit(ALICE, 3)
-    shares = await desk.ask(BOB, op="shares")
-    assert shares == await desk.ask(ADMIN, op="shares")
-    assert [(node["path"], node["dominant_share"]) for node in shares["nodes"]] == [
-        ("root.alice", 0.333333333)
-    ]
 
 
 async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> None:
@@ -1449,22 +936,6 @@ async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> No
 
 
 # -- a journal that says no --------------------------------------------------------------------
-
-
-class FullDisk(Journal):
-    def commit(self) -> None:
-        if self._db.in_transaction:
-            raise HostError("journal", "cannot write the journal: disk is full")
-
-
-async def test_a_submission_that_cannot_be_written_is_an_error_and_no_job(
-    make_desk: MakeDesk,
-) -> None:
-    desk = make_desk(journal=FullDisk)
-
-    with pytest.raises(HostError, match="disk is full"):
-        await desk.submit(ALICE)
-    assert (await desk.ask(ALICE, op="status"))["jobs"] == []
 
 
 async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Desk) -> None:
@@ -1605,25 +1076,6 @@ async def test_a_job_that_waited_for_a_thousand_tasks_of_a_torn_array_is_shown_a
         await desk.ask(ALICE, op="cancel", select={"ids": [array, job_id]})
 
 
-async def test_a_change_of_a_torn_array_counts_as_what_it_takes(
-    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It counted as one, however many ranges of tasks it changed: a loop of hold and release, well
-    within what is allowed, took all of the daemon's time."""
-    desk = make_desk(ready=False, by=replace(rules(), max_waiting_per_user=10_000))
-    charged: list[int] = []
-    quotas = desk.requests.quotas
-    monkeypatch.setattr(quotas, "changed", lambda uid, count, size=0: charged.append(count))
-    array = await desk.submit(ALICE, array="0-999")
-    await desk.ask(ALICE, op="hold", select={"ids": [array]})
-    await desk.ask(ALICE, op="release", select={"ids": [array]})
-    assert charged == [1, 1]
-    for task in range(array + 1, array + 1000, 2):
-        await desk.ask(ALICE, op="cancel", select={"ids": [task]})
-    await desk.ask(ALICE, op="hold", select={"ids": [array]})
-    assert charged[2:] == [51]
-
-
 async def test_the_end_of_an_array_wakes_those_who_wait_for_its_tasks_and_looks_at_no_others(
     make_desk: MakeDesk,
 ) -> None:
@@ -1678,37 +1130,11 @@ async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> N
     assert reply["advice"] is None
 
 
-async def test_in_a_very_long_queue_nothing_is_tried(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests_module, "MOST_JOBS", 1)
-
-    await desk.feed(attempt_started(await desk.submit(BOB, 4)))
-    waiting = await desk.submit(ALICE, 8)
-    assert (await desk.ask(ALICE, op="why", id=waiting))["notes"] == []
-
-
 async def test_a_held_or_running_job_has_no_notes(desk: Desk) -> None:
     await desk.feed(attempt_started(await desk.submit(ALICE)))
     await desk.submit(ALICE, held=True)
     for job_id in (1, 2):
         assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == []
-
-
-async def test_of_an_ended_job_it_is_told_what_it_used_and_what_to_ask_for(desk: Desk) -> None:
-    usage = Usage(cpu_s=4.0, memory_peak_bytes=100 << 20, limit_hits=0)
-
-    for _ in range(3):
-        await desk.finish(await desk.submit(ALICE, 2, name="train"), usage=usage, at_s=8.0)
-    await desk.finish(await desk.submit(BOB, name="train"), usage=usage, at_s=800.0)
-    reply = await desk.ask(ALICE, op="why", id=2)
-    assert reply["notes"] == [
-        "it ran for 8.0s and used 4.0s of CPU time (0.5 of 2 cores on average) "
-        "and 100M of 1G of memory"
-    ]
-    assert reply["advice"]["options"] == ["-c", "0.5", "-m", "128M", "-t", "1m"]
-    assert reply["advice"]["jobs"] == 3, "the other's job of this name is not alike"
-    assert (await desk.ask(BOB, op="why", id=4))["advice"] is None, "one job proves nothing"
 
 
 async def test_what_an_ended_job_teaches_is_for_who_may_see_it(desk: Desk) -> None:

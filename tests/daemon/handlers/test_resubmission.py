@@ -58,13 +58,6 @@ def test_the_same_job_comes_of_it() -> None:
     assert set(ASKED) == set(again) == {*SubmitRequest.__struct_fields__} - ONCE - APART
 
 
-def test_defaults_are_said_too_since_they_may_have_changed() -> None:
-    spec = spec_of({"argv": ["true"], "cwd": "/"})
-    again = submission_fields(spec, Payload())
-    assert spec_of(again) == spec
-    assert again["time_limit_s"] == DEFAULTS.time_limit_s
-
-
 def test_ranges_of_several_disks_are_repeated() -> None:
     most = Resources(cores_milli=4000, disks=(("data", 0, 30), ("root", 40, 0)))
     disks = (("data", 10, 20), ("root", 30, 0))

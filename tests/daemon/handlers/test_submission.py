@@ -10,10 +10,8 @@ import pytest
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.amounts.resources import Resources
-from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Pool, Rules
-from drfd.core.model import job
-from drfd.core.model.job import JobSpec, Notify, Words
+from drfd.core.model.job import JobSpec
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.daemon.handlers.submission import (
@@ -24,7 +22,7 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.host.disks import Disk
-from drfd.protocol.requests import Demand, DependencyPart, Rates, RetryPart, SubmitRequest, WarnPart
+from drfd.protocol.requests import Demand, Rates, SubmitRequest
 from drfd.protocol.requests import NotifyPart as Tell
 from fakes import ADMIN, ALICE, BOB, GIB, rules
 
@@ -83,65 +81,6 @@ def test_a_directory_that_jobs_see_is_taken(cwd: str) -> None:
     assert made(cwd=cwd, hides=True).cwd == cwd
 
 
-def test_what_is_not_said_takes_the_defaults() -> None:
-    assert made() == JobSpec(
-        name="true",
-        user="alice",
-        uid=1001,
-        gid=100,
-        pool="root.lab",
-        demand=Resources(cores_milli=1500, memory_bytes=2 << 30, read_bps=10, write_bps=15),
-        time_limit_s=3600,
-        priority=0,
-        argv=Words.of(["true"]),
-        cwd="/home/alice",
-        umask=0o022,
-        stdout="drf-%j.out",
-        stderr="drf-%j.err",
-        attach=None,
-    )
-
-
-def test_what_is_said_counts() -> None:
-    asked = Demand(
-        cores_milli=10, memory_bytes=1 << 20, read_bps=0, write_bps=0, gres={"gpu": 1, "fpga": 2}
-    )
-    assert made(
-        argv=["a", "b"],
-        demand=asked,
-        name="n",
-        pool="open",
-        time_limit_s=7,
-        priority=-3,
-        preemptible=True,
-        umask=0,
-        stdout="/o",
-        stderr="/e",
-        attach="/tmp/a",
-    ) == JobSpec(
-        name="n",
-        user="alice",
-        uid=1001,
-        gid=100,
-        pool="root.open",
-        demand=Resources(cores_milli=10, memory_bytes=1 << 20, gres=(("fpga", 2), ("gpu", 1))),
-        time_limit_s=7,
-        priority=-3,
-        preemptible=True,
-        argv=Words.of(["a", "b"]),
-        cwd="/home/alice",
-        umask=0,
-        stdout="/o",
-        stderr="/e",
-        attach="/tmp/a",
-    )
-
-
-def test_none_of_a_countable_is_as_if_it_were_not_said() -> None:
-    asked = Demand(gres={"gpu": 0, "fpga": 2})
-    assert made(demand=asked).demand.gres == (("fpga", 2),)
-
-
 @pytest.mark.parametrize(
     ("asked", "largest", "fits"),
     [(24, 24, True), (25, 24, False), (1 << 20, None, True), (0, 0, True)],
@@ -162,35 +101,6 @@ def test_more_memory_than_the_largest_gpu_has_is_refused(
         "--gres: 25G of memory of a gpu are asked for, and the largest here has 24G: "
         "no job could ever have them",
     )
-
-
-def test_memory_on_what_is_not_asked_for_is_left_out() -> None:
-    asked = Demand(gres={"gpu": 2, "fpga": 0}, gres_memory={"gpu": GIB, "fpga": GIB})
-    assert made(demand=asked).demand.gres_memory == (("gpu", GIB),)
-    assert made(demand=Demand(gres={"gpu": 2}, gres_memory={"gpu": 0})).demand.gres_memory == ()
-
-
-def test_identity_is_the_actors_and_the_sockets() -> None:
-    spec = made(BOB)
-    assert (spec.user, spec.uid, spec.gid, spec.pool) == ("bob", 1002, 100, "root.bob")
-
-
-def test_a_time_limit_of_zero_is_none_at_all() -> None:
-    assert made(time_limit_s=0).time_limit_s is None
-
-
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [
-        (["/usr/bin/python3", "x.py"], "python3"),
-        (["train"], "train"),
-        (["dir/"], "job"),
-        ([""], "job"),
-        (["x" * 300], "x" * 256),
-    ],
-)
-def test_a_job_without_a_name_is_called_after_its_program(argv: list[str], name: str) -> None:
-    assert made(argv=argv).name == name
 
 
 # -- pools -------------------------------------------------------------------------------------
@@ -216,12 +126,6 @@ def test_a_pool_with_a_list_takes_jobs_of_those_on_it_alone(pool: str) -> None:
     assert (type(refusal), refusal.code) == (NotPermitted, "not-in-pool")
 
 
-@pytest.mark.parametrize("pool", ["labb", "alice", "root", "root.", "nobody\n\x1b[31m", "x" * 256])
-def test_a_pool_that_does_not_exist_is_refused(pool: str) -> None:
-    refusal = refused(BOB, pool=pool)
-    assert (type(refusal), refusal.code) == (Refused, "no-such-pool")
-
-
 def test_a_misspelt_pool_gets_a_suggestion() -> None:
     assert refused(pool="opne").hint == "did you mean open?"
 
@@ -232,16 +136,6 @@ def test_a_misspelt_pool_gets_a_suggestion() -> None:
 def test_jobs_of_root_are_refused_where_they_are_not_taken() -> None:
     refusal = refused(ADMIN)
     assert (type(refusal), refusal.code) == (NotPermitted, "root")
-
-
-def test_a_private_instance_of_root_takes_its_jobs() -> None:
-    assert made(ADMIN, root=True).uid == 0
-
-
-def test_it_is_the_uid_that_makes_root_and_not_the_name() -> None:
-    toor = Actor(user="toor", uid=0, is_admin=False)
-    assert refused(toor).code == "root"
-    assert made(Actor(user="root", uid=1001, is_admin=False)).uid == 1001
 
 
 # -- bounds ------------------------------------------------------------------------------------
@@ -299,28 +193,6 @@ def test_a_variable_that_no_program_could_read_is_refused(name: str) -> None:
     assert refused(env={name: "1"}).code == "bad-request"
 
 
-def test_conditions_and_retries_come_out_as_they_were_asked() -> None:
-    spec = made(
-        after=[DependencyPart(id=3), DependencyPart(id=4, want="fail"), DependencyPart(id=3)],
-        begin_s=7,
-        retry=RetryPart(times=2, on=["TIMEOUT", "FAILED", "TIMEOUT"]),
-        warn=WarnPart(signal=10, before_s=60),
-    )
-    assert spec.after == (job.Dependency(3), job.Dependency(4, job.RequiredOutcome.FAIL))
-    assert spec.begin_s == 7
-    assert spec.retry == job.Retry(2, (job.Outcome.TIMEOUT, job.Outcome.FAILED))
-    assert spec.warn == job.Warn(10, 60)
-
-
-def test_no_retry_and_no_begin_time_are_none() -> None:
-    spec = made(begin_s=0, retry=RetryPart(times=0, on=["FAILED"]))
-    assert (spec.begin_s, spec.retry) == (None, None)
-
-
-def test_a_retry_without_outcomes_is_after_those_that_it_may_mend() -> None:
-    assert made(retry=RetryPart(times=1)).retry == job.Retry(1, RETRIED_BY_DEFAULT)
-
-
 # -- disks -------------------------------------------------------------------------------------
 
 
@@ -346,12 +218,6 @@ def test_a_working_directory_on_none_of_them_means_the_first() -> None:
     assert found.disks == (("root", 10, 20), ("z", 5, 6))
 
 
-def test_each_disk_may_be_named_and_the_rest_have_the_defaults_within_what_they_give() -> None:
-    asked = Demand(disks={"root": Rates(read_bps=5, write_bps=0)})
-    found = made(demand=asked, disks=(DATA, ROOT_DISK)).demand
-    assert found.disks == (("data", 10, 15), ("root", 5, 0))
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -364,12 +230,6 @@ def test_each_disk_may_be_named_and_the_rest_have_the_defaults_within_what_they_
 )
 def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said: str) -> None:
     assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)
-
-
-def test_a_notification_is_part_of_what_is_asked() -> None:
-    asked = made(notify=Tell(on=["end"], argv=["sh", "-c", "x"]))
-    assert asked.notify == Notify(("end",), Words.of(["sh", "-c", "x"]))
-    assert made().notify is None
 
 
 def test_a_notification_with_a_nul_is_refused() -> None:
@@ -386,20 +246,6 @@ def test_a_system_account_is_refused_with_the_cure() -> None:
 
 TWO_DISKS = (replace(DATA, write_bps=1000), PROC_DISK)
 BIG = replace(POOLED, capacity=replace(POOLED.capacity, cores_milli=8000))
-
-
-def test_the_upper_end_of_a_range_is_kept_as_declared() -> None:
-    asked = made(demand=Demand(cores_milli=2000, cores_max_milli=99_000))
-    assert asked.demand.cores_milli == 2000
-    assert asked.most == Resources(cores_milli=99_000)
-    assert made(demand=Demand(cores_milli=2000)).most is None
-
-
-def test_an_open_range_ends_at_what_the_machine_has() -> None:
-    asked = Demand(cores_milli=2000, cores_max_milli="all", read_bps=10, read_max_bps="all")
-    assert made(by=BIG, demand=asked).most == Resources(
-        cores_milli=8000, read_bps=BIG.capacity.read_bps
-    )
 
 
 def test_rates_of_each_disk_may_be_ranges() -> None:
@@ -423,28 +269,6 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() 
     assert most(cores_milli=1000) is None
     assert most(cores_max_milli=2000) == Resources(cores_milli=2000)
     assert most(cores_max_milli=0) is None
-
-
-def test_a_range_of_rates_among_the_defaults_is_that_of_disks_that_a_job_does_not_name() -> None:
-    ranged = replace(DEFAULTS, read_bps=10, read_max_bps=90, write_bps=20, write_max_bps="all")
-
-    def most(there: tuple[Disk, ...], **asked: Any) -> Resources | None:
-        terms = SubmitTerms(
-            rules=BIG, defaults=ranged, limits=LIMITS, disks=there, takes_root=False
-        )
-        request = SubmitRequest(v=1, argv=["true"], cwd="/proc/self", demand=Demand(**asked))
-        return spec_for(request, ALICE, 1000, terms).most
-
-    capacity = BIG.capacity.write_bps
-    assert most((ROOT_DISK,)) == Resources(read_bps=90, write_bps=capacity)
-    assert most((ROOT_DISK,), read_bps=10, write_bps=0) is None
-    assert most((ROOT_DISK,), read_bps=10) == Resources(write_bps=capacity)
-    assert most((ROOT_DISK,), read_max_bps=40, write_max_bps=0) == Resources(read_bps=40)
-    assert most(()) is None
-    ends = most(TWO_DISKS, disks={"data": Rates(1, 2)}, write_max_bps=0)
-    assert ends == Resources(disks=(("proc", 90, 0),))
-    ends = most(TWO_DISKS, write_max_bps=0, write_bps=0)
-    assert ends is not None and [each[:2] for each in ends.disks] == [("data", 90), ("proc", 90)]
 
 
 @pytest.mark.parametrize(

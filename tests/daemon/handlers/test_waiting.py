@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.common.errors import Refused
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.handlers import waiting
 
@@ -78,15 +77,6 @@ async def test_any_page_can_be_seen_also_the_last(desk: Desk) -> None:
     assert await found(desk, skip=100, **asked) == ([], 7, 7)
 
 
-async def test_a_row_has_its_reason_and_nothing_that_is_only_for_its_owner(desk: Desk) -> None:
-    await queue(desk)
-    await desk.submit(BOB, cores=9, name="plain", argv=["secret"], env={"SECRET": "secret"})
-    reply = await desk.ask(ALICE, op="waiting", text="plain")
-    (row,) = reply["rows"]
-    assert row["reason"]["code"] == "RESOURCES"
-    assert "secret" not in str(reply)
-
-
 async def test_what_starts_or_ends_meanwhile_is_left_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,9 +99,3 @@ async def test_rows_behind_those_that_are_put_in_order_follow_by_id(
     monkeypatch.setattr(waiting, "_MOST_ORDERED", 1)
     await queue(desk)
     assert (await found(desk))[0] == ["5", "2", "3", "4", "7", "8_[0-99]", "6"]
-
-
-@pytest.mark.parametrize("wrong", [{"text": "x" * 300}, {"order": "age"}, {"limit": 301}])
-async def test_what_is_asked_wrongly_is_refused(desk: Desk, wrong: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="cannot be understood"):
-        await desk.ask(ALICE, op="waiting", **wrong)

@@ -7,34 +7,15 @@ from dataclasses import replace
 import pytest
 
 from drfd.core.amounts.resources import Resources
-from drfd.daemon.launcher_link.lending import lends, unlent_text
+from drfd.daemon.launcher_link.lending import unlent_text
 from drfd.host.disks import Disk
-from drfd.launcher.protocol import PIN, QUOTA, SHARE, WEIGHT, Message
+from drfd.launcher.protocol import QUOTA, SHARE, WEIGHT, Message
 from fakes import demand, spec
 
 ALL_OF_IT: Message = {"lendable": ["cores", "disks"]}
 CORES: Message = {"lendable": ["cores"]}
 NONE: Message = {"lendable": []}
 RANGE = spec(asks=demand(2, read=10), most=Resources(cores_milli=8000, read_bps=20))
-
-
-@pytest.mark.parametrize(
-    ("hello", "mode", "lent"),
-    [
-        (ALL_OF_IT, SHARE, {"cores", "disks"}),
-        (CORES, SHARE, {"cores"}),
-        (NONE, SHARE, set()),
-        # None has said anything yet.
-        ({}, SHARE, set()),
-        # Disk rates need no mode of their own.
-        *((ALL_OF_IT, mode, {"disks"}) for mode in (QUOTA, WEIGHT, PIN)),
-        *((hello, mode, set()) for hello in (CORES, NONE, {}) for mode in (QUOTA, WEIGHT, PIN)),
-    ],
-)
-def test_something_is_lent_only_where_both_say_so(
-    hello: Message, mode: str, lent: set[str]
-) -> None:
-    assert lends(hello, mode) == lent
 
 
 @pytest.mark.parametrize(
@@ -64,11 +45,6 @@ def test_an_owner_is_told_what_of_a_range_does_not_count(
 ) -> None:
     assert unlent_text(RANGE, hello, mode) == text
     assert unlent_text(spec(asks=demand(2)), hello, mode) is None
-
-
-def test_a_range_of_cores_needs_no_word_where_cores_are_lent() -> None:
-    wide = spec(asks=demand(2), most=Resources(cores_milli=8000))
-    assert unlent_text(wide, ALL_OF_IT, SHARE) is None
 
 
 def test_of_a_disk_whose_rates_cannot_be_limited_nothing_is_lent() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -33,7 +32,7 @@ from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link
-from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
+from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
@@ -320,7 +319,6 @@ def brief(orders: Sequence[Message]) -> list[Message]:
 
 #: Reports of a job that runs, which an earlier daemon took.
 UP_1 = st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)
-CANCEL_1 = st.CancelAsked(now(), 1, ALICE)
 
 
 LENDS = {**HELLO, "lendable": ["cores", "disks"]}
@@ -403,17 +401,6 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
 # -- the greeting ------------------------------------------------------------------------------
 
 
-async def test_it_greets_with_list_and_keeps_what_the_launcher_says_of_itself(
-    bench: OpenBench,
-) -> None:
-    async with bench() as b:
-        await b.ready()
-        assert b.taken() == [LIST]
-        assert b.link.hello == HELLO
-        assert b.meter.mounts == {"memory": "/sys/fs/cgroup/memory"}
-        assert b.meter.judges_io
-
-
 @pytest.mark.parametrize(
     ("version", "restart"),
     [(protocol.VERSION + 1, "drfd"), (0, "drfd-launcher"), (None, "drfd-launcher")],
@@ -437,58 +424,7 @@ async def test_a_launcher_of_another_version_gets_no_order(
         assert (b.link.fault, brief(b.taken())) == (None, [LIST, order("launch", 1)])
 
 
-async def test_nothing_is_ordered_before_the_launcher_has_said_what_it_knows(
-    bench: OpenBench,
-) -> None:
-    """Else a job could be launched that has run already."""
-
-    async with bench(lists=False, history=[asks()]) as b:
-        await until(lambda: b.link.hello, lambda: "no hello")
-        await b.ask(asks())
-        await b.quiet()
-        assert (b.link.is_ready(), b.taken()) == (False, [LIST])
-        b.launcher.send({"report": "listed", "known": [], "owners": {}})
-        await b.ready()
-
-
-async def test_jobs_that_wait_start_as_soon_as_the_launcher_is_there(bench: OpenBench) -> None:
-    """After a restart of the daemon, or when it was faster than its launcher: nothing else may
-    happen for hours that would cause a pass."""
-
-    async with bench(present=False) as b:
-        await b.ask(asks())
-        assert b.job(1).shown_state == "PENDING"
-        await b.launcher.start()
-        await b.ready()
-        await b.state(1, "STARTING")
-        await b.quiet()
-        assert brief(b.taken()) == [LIST, order("launch", 1)]
-
-
 # -- a life ------------------------------------------------------------------------------------
-
-
-async def test_a_job_lives_through_the_launchers_reports(bench: OpenBench) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks(9), Payload(env={"A": "ü"}, script="#!/bin/sh\n"))
-        await b.ask(asks(9))
-        await b.quiet()
-        journal = b.engine.journal.id
-        launch = protocol.launch_message(
-            order_for(b.job(1), journal, LaunchSettings([DISK], 64, "quota"))
-        )
-        assert b.taken() == [LIST, json.loads(protocol.encode(launch))]
-        await b.report(up(1))
-        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [])
-        await b.report(ended(1, code=3))
-        assert (b.job(1).shown_state, b.taken()) == ("CLEANING", [order("remove", 1)])
-        await b.report(about("removed", 1))
-        assert brief(b.taken()) == [order("launch", 2)]
-        done = b.job(1)
-        assert (done.shown_state, done.exit_code, done.ended_at) == ("FAILED", 3, now(5).at_s)
-        assert (done.usage.cores_milli, done.usage.memory_bytes) == (0, 0)
-        assert done.usage.cpu_s >= 1.5
 
 
 async def test_resources_are_free_with_the_end_if_the_cgroup_is_gone(bench: OpenBench) -> None:
@@ -553,86 +489,6 @@ async def test_a_launch_that_broke_ends_with_the_reason_and_is_removed(bench: Op
         assert b.job(1).outcome_text == "there is no command x in the job's PATH"
 
 
-async def test_a_suspension_is_freezing_then_news_of_it_then_thawing(bench: OpenBench) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks(9))
-        await b.report(up(1))
-        await b.ask(asks(9))
-        b.taken()
-        await b.ask(st.SuspendAsked(now(), 1, ALICE))
-        await b.quiet()
-        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [order("freeze", 1)])
-        await b.report(about("frozen", 1))
-        assert b.job(1).shown_state == "SUSPENDED"
-        assert brief(b.taken()) == [order("freeze", 1), order("launch", 2)]
-        await b.report(up(2), ended(2), about("removed", 2))
-        b.taken()
-        await b.ask(st.ResumeAsked(now(), 1, ALICE))
-        await b.quiet()
-        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [order("thaw", 1)])
-
-
-SUSPENSION = [
-    st.SuspendAsked(now(), 1, ALICE),
-    st.Frozen(now(), 1, 1),
-    st.ResumeAsked(now(), 1, ALICE),
-]
-
-
-@pytest.mark.parametrize(
-    ("steps", "state", "command"),
-    [(1, "RUNNING", "freeze"), (2, "SUSPENDED", "freeze"), (3, "RUNNING", "thaw")],
-)
-async def test_a_new_launcher_is_told_who_is_to_be_frozen_and_who_is_not(
-    bench: OpenBench, steps: int, state: str, command: str
-) -> None:
-    """The dead one may have had no time for it."""
-
-    history = [asks(), UP_1, *SUSPENSION[:steps]]
-    async with bench(history=history, known=[(1, 1)], news=[up(1)]) as b:
-        await b.ready()
-        await b.quiet()
-        assert (b.job(1).shown_state, b.taken()) == (state, [LIST, order(command, 1)])
-
-
-async def test_a_suspended_job_of_which_a_new_launcher_knows_nothing_is_lost(
-    bench: OpenBench,
-) -> None:
-    """The machine was started again."""
-
-    async with bench(history=[asks(), UP_1, *SUSPENSION[:2]]) as b:
-        await b.ready()
-        await b.quiet()
-        assert (b.job(1).outcome, b.job(1).shown_state) == (Outcome.LOST, "CLEANING")
-        assert b.taken() == [LIST, order("freeze", 1), order("remove", 1)]
-
-
-async def test_stopping_is_term_then_kill_then_removal(bench: OpenBench) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks())
-        await b.report(up(1))
-        b.taken()
-        await b.ask(CANCEL_1)
-        await b.ask(st.Tick(now(11)))
-        await b.report(ended(1, code=None, signal=9, mono_s=now(12).mono_s))
-        assert b.taken() == [order("terminate", 1), order("kill", 1), order("remove", 1)]
-        await b.report(about("removed", 1))
-        assert b.job(1).outcome is Outcome.CANCELLED
-
-
-async def test_reports_may_come_twice(bench: OpenBench) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks())
-        removed = about("removed", 1)
-        await b.report(up(1), up(1), ended(1), ended(1, code=7), up(1))
-        await b.report(removed, removed)
-        assert brief(b.taken()) == [LIST, order("launch", 1), order("remove", 1)]
-        assert (b.job(1).shown_state, b.job(1).exit_code) == ("COMPLETED", 0)
-
-
 async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench: OpenBench) -> None:
     """The runner died before it let its job go: as good as never launched."""
 
@@ -674,28 +530,6 @@ async def test_processes_that_have_ended_with_their_cgroup_are_not_told_as_stuck
 # -- reconciliation ----------------------------------------------------------------------------
 
 
-async def test_what_an_earlier_daemon_owed_is_sent_when_the_launcher_has_listed(
-    bench: OpenBench,
-) -> None:
-    """Of jobs in STARTING, STOPPING and CLEANING, in the order of their ids."""
-    history = [
-        asks(), asks(), asks(),
-        UP_1, CANCEL_1,
-        st.AttemptStarted(2, 1, now().at_s, now().mono_s, None),
-        st.AttemptEnded(2, 1, now().at_s, None, 0, None, False, False, None),
-    ]  # fmt: skip
-
-    async with bench(history=history, known=[(1, 1), (2, 1)], news=[up(1), ended(2)]) as b:
-        await b.ready()
-        await b.quiet()
-        assert brief(b.taken()) == [
-            LIST,
-            order("terminate", 1),
-            order("remove", 2),
-            order("launch", 3),
-        ]
-
-
 async def test_an_end_while_the_daemon_was_away_is_taken_as_it_was(bench: OpenBench) -> None:
     news = [up(1), ended(1, code=4)]
     async with bench(history=[asks(), UP_1], known=[(1, 1)], news=news) as b:
@@ -731,13 +565,6 @@ async def test_one_that_began_before_the_boot_went_down_with_the_machine(
         assert (b.job(1).outcome, b.job(1).loss) == (Outcome.LOST, loss)
 
 
-async def test_a_running_job_that_the_launcher_knows_runs_on(bench: OpenBench) -> None:
-    async with bench(history=[asks(), UP_1], known=[(1, 1)], news=[up(1)]) as b:
-        await b.ready()
-        await b.quiet()
-        assert (b.job(1).shown_state, b.taken()) == ("RUNNING", [LIST])
-
-
 async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBench) -> None:
     """An id beyond our last one may mean that the journal is an old copy: hands off."""
     gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
@@ -761,89 +588,6 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
 # -- losing the line ---------------------------------------------------------------------------
 
 
-async def test_a_lost_line_is_found_again_and_what_is_owed_is_sent_again(bench: OpenBench) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks())
-        await b.quiet()
-        assert brief(b.taken()) == [LIST, order("launch", 1)]
-        await b.launcher.hang_up()
-        await until(lambda: b.launcher.connections == 2, lambda: "no second connection")
-        await b.ready()
-        await b.quiet()
-        assert brief(b.taken()) == [LIST, order("launch", 1)]
-        assert b.job(1).shown_state == "STARTING"
-
-
-async def test_a_lost_line_is_closed_on_our_side_too(bench: OpenBench) -> None:
-    """A launcher that restarts in a loop must not cost a descriptor each time."""
-
-    async with bench() as b:
-        await b.ready()
-        await b.launcher.hang_up()
-        await until(lambda: b.launcher.connections == 2, lambda: "no second connection")
-        await b.ready()
-        assert [line.is_closing() for line in b.lines] == [True, False]
-
-
-async def test_a_lost_line_is_one_plain_line_in_the_log(
-    bench: OpenBench, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.launcher.leave()
-        await until(lambda: not b.link.is_ready(), lambda: "still ready")
-        await asyncio.sleep(0.03)
-    assert caplog.messages == ["event=launcher-away error=closed"]
-
-
-async def test_the_line_is_closed_when_the_daemon_stops(bench: OpenBench) -> None:
-    async with bench() as b:
-        await b.ready()
-        b.running.cancel()
-        await asyncio.gather(b.running, return_exceptions=True)
-        assert [line.is_closing() for line in b.lines] == [True]
-
-
-async def test_while_the_launcher_is_away_nothing_starts_and_stops_are_kept(
-    bench: OpenBench,
-) -> None:
-    async with bench() as b:
-        await b.ready()
-        await b.ask(asks())
-        await b.report(up(1))
-        b.taken()
-        await b.launcher.leave()
-        await until(lambda: not b.link.is_ready(), lambda: "still ready")
-        await b.ask(CANCEL_1)
-        await b.ask(asks())
-        assert (b.job(1).shown_state, b.job(2).shown_state) == ("STOPPING", "PENDING")
-        assert b.link.is_missed() and b.link.away_s() >= 0
-        b.launcher.known, b.launcher.news = [(1, 1)], [up(1)]
-        await b.launcher.start()
-        await b.ready()
-        await b.quiet()
-        assert [LIST, order("terminate", 1)] == brief(b.taken())[:2]
-        assert (b.link.away_s(), b.link.is_missed()) == (None, False)
-
-
-@pytest.mark.parametrize(
-    "half",
-    [b'{"report": "up", "id": 1, "att', b'{"report"', b"{", b'{"report": "listed", "known": [[1,'],
-)
-async def test_a_launcher_that_dies_in_the_middle_of_a_report_is_just_away(
-    bench: OpenBench, half: bytes
-) -> None:
-    """kill -9 of the launcher costs nothing, at whatever byte."""
-
-    async with bench() as b:
-        await b.ready()
-        b.launcher.send_raw(half)
-        await b.launcher.hang_up()
-        await until(lambda: b.launcher.connections == 2, lambda: "it never came back")
-        await b.ready()
-
-
 async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
     """Ten thousand attempts make a line of more than asyncio's usual 64 KiB."""
     many = [(100_000 + number, 1) for number in range(10_000)]
@@ -851,33 +595,6 @@ async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
     async with bench(known=many) as b:
         await b.ready()
         assert b.taken() == [LIST]
-
-
-async def test_a_launcher_that_comes_late_is_found(
-    bench: OpenBench, short: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        async with bench(present=False) as b:
-            await asyncio.sleep(0.02)
-            assert not b.link.is_ready()
-            await b.launcher.start()
-            await b.ready()
-    assert caplog.messages == [], "waiting for the launcher is no news"
-
-
-async def test_a_long_socket_path_costs_no_descriptors_while_the_launcher_is_away(
-    bench: OpenBench, short: Path
-) -> None:
-    deep = short / ("d" * 120)
-    deep.mkdir()
-
-    async with bench(present=False, path=deep / "launcher.sock") as b:
-        await asyncio.sleep(0.03)
-        before = len(os.listdir("/proc/self/fd"))
-        await asyncio.sleep(0.1)
-        assert len(os.listdir("/proc/self/fd")) == before
-        await b.launcher.start()
-        await b.ready()
 
 
 # -- news and a journal that says no -----------------------------------------------------------

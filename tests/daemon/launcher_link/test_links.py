@@ -25,10 +25,10 @@ from drfd.core.explain.reasons import ClosedNode, NodesClosed, ReasonCode, expla
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.job import Job, JobState
 from drfd.daemon.engine import engine as engine_module
-from drfd.daemon.engine.engine import Engine, Work
-from drfd.daemon.engine.nodes import ALL_NODES, NO_NODES, Nodes, home_and_others
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.engine.nodes import home_and_others
 from drfd.daemon.handlers.doctor import node_warnings
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.link import Link
@@ -152,40 +152,6 @@ def two(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     return run
 
 
-async def test_an_order_goes_to_the_launcher_of_the_job_s_node(two: Open) -> None:
-    async with two() as b:
-        await b.submit("n1")
-        await b.submit("atlas")
-        assert await b.orders(b.n1, "launch") == [("launch", 1)]
-        assert await b.orders(b.atlas, "launch") == [("launch", 2)]
-        b.n1.send(up(1))
-        b.atlas.send(up(2))
-        for each in (1, 2):
-            await b.state(each, JobState.RUNNING)
-        await b.ask(st.CancelAsked(now(), 1, ALICE))
-        assert await b.orders(b.n1, "terminate") == [("terminate", 1)]
-        b.n1.send(ended(1, code=None, signal=15))
-        await b.state(1, JobState.CLEANING)
-        assert await b.orders(b.n1, "remove") == [("remove", 1)]
-        b.n1.send({"report": "removed", "id": 1, "attempt": 1})
-        await b.state(1, JobState.ENDED)
-        assert await b.orders(b.atlas) == []
-
-
-async def test_only_the_own_machine_s_processes_are_measured(two: Open) -> None:
-    """A process number means another process on another machine."""
-    async with two() as b:
-        watched: list[tuple[int, int]] = []
-        b.meter.watch = lambda key, *_: watched.append(key)
-        await b.submit("n1")
-        await b.submit("atlas")
-        b.n1.send(up(1))
-        b.atlas.send(up(2))
-        for each in (1, 2):
-            await b.state(each, JobState.RUNNING)
-        assert watched == [(2, 1)]
-
-
 async def test_a_launcher_may_be_away_while_the_other_goes_on(two: Open) -> None:
     async with two() as b:
         await b.submit("n1")
@@ -226,22 +192,6 @@ async def test_the_own_launcher_may_be_away_too(two: Open) -> None:
         assert await b.orders(another, "launch") == [("launch", 2)]
 
 
-async def test_a_list_says_nothing_of_jobs_on_other_nodes(two: Open) -> None:
-    async with two() as b:
-        for node in ("n1", "n1", "atlas"):
-            await b.submit(node)
-        b.n1.send(up(1), up(2))
-        b.atlas.send(up(3))
-        for each in (1, 2, 3):
-            await b.state(each, JobState.RUNNING)
-        await b.n1.leave()
-        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
-        await b.back(b.n1, (1, 1))
-        await b.state(2, JobState.CLEANING)
-        assert b.job(2).outcome is Outcome.LOST
-        assert [b.job(each).state for each in (1, 3)] == [JobState.RUNNING] * 2
-
-
 async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(two: Open) -> None:
     """As after a journal was restored from an old copy: it is not known whose work it is."""
     history = [asked("n1"), st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)]
@@ -266,45 +216,6 @@ async def test_a_grace_time_begins_when_the_job_s_own_launcher_is_there(two: Ope
         heard = b.engine.heard
         assert heard.since_mono_s("n1") is None
         assert heard.since_mono_s("atlas") == heard.since_mono_s("") == now().mono_s
-
-
-async def test_a_node_may_come_with_a_new_configuration(two: Open) -> None:
-    async with two() as b:
-        b.links.adopt((ALL_NODES, NO_NODES))
-        assert b.links.is_ready()
-        await b.atlas.leave()
-        await until(lambda: not b.own.is_ready(), lambda: "atlas is there")
-        assert b.other.is_ready() and not b.links.is_ready(), "nobody starts jobs"
-        await b.back(b.atlas)
-        await until(b.links.is_ready, lambda: "atlas is not back")
-        await b.n1.leave()
-        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
-        another = await b.back(b.n1)
-        await asyncio.sleep(0.05)
-        assert another.connections == 0, "nobody looks for the launcher of no node"
-        b.engine.submit(Work(st.Tick(now())))
-        assert b.links.nodes_away() == frozenset()
-        b.links.adopt(home_and_others(RULES.axes))
-        await b.both()
-        await b.submit("n1")
-        assert await b.orders(another, "launch") == [("launch", 1)]
-
-
-async def test_a_job_of_a_node_that_is_configured_no_more_is_not_taken_for_lost(two: Open) -> None:
-    async with two() as b:
-        await b.submit("n1")
-        b.n1.send(up(1))
-        await b.state(1, JobState.RUNNING)
-        b.links.adopt((ALL_NODES, NO_NODES))
-        await until(lambda: b.atlas.orders.count(LIST) == 2, lambda: b.atlas.orders)
-        await b.submit("", 3)
-        await b.orders(b.atlas, "launch")
-        assert b.job(1).state is JobState.RUNNING
-        # Who ends it asks the launcher that is there, and learns what that knows.
-        await b.ask(st.CancelAsked(now(), 1, ALICE))
-        assert await b.orders(b.atlas, "terminate") == [("terminate", 1)]
-        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
-        await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
 
 
 async def test_a_suspended_job_of_a_node_that_is_configured_no_more_is_not_lost(two: Open) -> None:
@@ -363,37 +274,9 @@ async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(tw
         assert b.job(1).state is JobState.STARTING
 
 
-def test_jobs_on_no_node_are_those_of_the_own_launcher() -> None:
-    own, others = home_and_others(RULES.axes)
-    n1 = frozenset({"n1"})
-    assert (own, others) == (Nodes(frozenset({"atlas"}), True, n1), Nodes(n1, False))
-    job = Job(id=1, spec=spec(), state=JobState.PENDING, submitted_at=0.0)
-    assert own.has(job) and not others.has(job)
-    assert own.may_have(job) and others.may_have(job)
-    gone = replace(job, node="n7")
-    assert not others.may_have(gone)
-    for each in (own, ALL_NODES):
-        assert each.has(gone) and not each.must_have(gone)
-
-
 def nodes(fault: str = "", away: str | None = None) -> Message:
     facts = {"cores": 4, "memory_bytes": 8 << 30, "fault": fault}
     return {"report": "nodes", "away": away, "nodes": {"n1": facts}}
-
-
-async def test_nothing_starts_on_a_node_while_its_launcher_says_that_it_cannot(two: Open) -> None:
-    async with two() as b:
-        await b.both()
-        b.n1.send(nodes("Slurm says that it is down"))
-        await until(lambda: b.engine.ledger.nodes_away.keys() == {"n1"}, lambda: "n1 is not away")
-        assert b.links.node_faults() == {"n1": "Slurm says that it is down"}
-        await b.submit("n1")
-        await b.submit("")
-        assert await b.orders(b.atlas, "launch") == [("launch", 2)]
-        assert b.n1.orders == [LIST]
-        b.n1.send(nodes())
-        assert await b.orders(b.n1, "launch") == [("launch", 1)]
-        assert (b.links.node_faults(), b.engine.ledger.nodes_away) == ({}, {})
 
 
 async def test_what_is_the_matter_with_all_nodes_is_so_with_each(two: Open) -> None:

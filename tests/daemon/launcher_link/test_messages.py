@@ -11,29 +11,22 @@ from drfd.common.errors import HostError
 from drfd.common.units import show_cores
 from drfd.core.amounts.resources import Resources
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Broken, Job, JobState, Outcome, Usage, Words, output_path
+from drfd.core.model.job import Broken, Job, JobState, Outcome, Usage, Words
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
     decode_report,
-    disk_limits,
     never_notice_for,
     order_for,
-    payload_for,
     read_report,
     stimulus_for,
 )
 from drfd.host.disks import Disk
-from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import (
-    EVERY_DISK,
-    AttemptLimits,
     Ceilings,
     DiskLimit,
-    LaunchOrder,
 )
-from drfd.payload.unpack import LaunchPayload, decode
-from fakes import GIB, demand, now, spec
+from fakes import demand, now, spec
 
 JOURNAL = "0" * 32
 
@@ -89,59 +82,6 @@ def test_tasks_with_one_file_never_empty_it(pattern: str, empties: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("rates", "limits"),
-    [
-        ({}, ()),
-        ({"read_bps": 5, "write_bps": 3}, ((5, 3),)),
-        ({"disks": (("data", 5, 0), ("work", 2, 0))}, ((5, 0),)),
-    ],
-)
-def test_on_another_node_each_disk_has_the_highest_rates(
-    rates: dict[str, Any], limits: tuple[tuple[int, int], ...]
-) -> None:
-    """A node finds its disks itself, and does not know the names of the controller's."""
-    demand = replace(JOB.spec.demand, **({"read_bps": 0, "write_bps": 0, "disks": ()} | rates))
-    job = replace(JOB, node="n1", spec=replace(JOB.spec, demand=demand))
-    order = order_for(job, JOURNAL, LaunchSettings([DISK], 512, "weight"), home="head")
-    assert order.limits.disks == tuple(
-        DiskLimit(device=EVERY_DISK, read_bps=read, write_bps=write) for read, write in limits
-    )
-
-
-def test_an_order_carries_all_that_root_must_know_to_run_one_attempt() -> None:
-    assert order_for(JOB, JOURNAL, LaunchSettings([DISK], 512, "weight")) == LaunchOrder(
-        id=42,
-        attempt=3,
-        uid=1001,
-        user="alice",
-        journal=JOURNAL,
-        submitted_us=0,
-        gid=1001,
-        array_id=0,
-        array_index=0,
-        name="my/job",
-        threads=2,
-        variables={
-            "DRF_JOB_ID": "42",
-            "DRF_JOB_NAME": "my/job",
-            "DRF_POOL": "root.lab",
-            "DRF_ATTEMPT": "3",
-            "DRF_CORES": "2.5",
-            "DRF_MEMORY": str(4 * GIB),
-        },
-        hidden=(),
-        empties_output=False,
-        limits=AttemptLimits(
-            cores_milli=2500,
-            memory_bytes=4 * GIB,
-            pids=512,
-            disks=(DiskLimit(device="8:0", read_bps=100, write_bps=200),),
-            cores_by="weight",
-        ),
-    )
-
-
-@pytest.mark.parametrize(
     ("most", "found"),
     [
         (demand(8, 0, read=50, write=700), (8000, 100, 700)),
@@ -183,23 +123,6 @@ def test_in_other_modes_no_cores_are_lent() -> None:
         assert order == replace(plain, most=Ceilings(cores_milli=2500, disks=(disk,)))
 
 
-def test_what_the_user_has_written_goes_beside_it() -> None:
-    """It was in the order, which root parsed."""
-    given = Payload(env={"PATH": "/bin", "DRF_JOB_ID": "forged"}, script="#!/bin/sh\n")
-    assert decode(payload_for(JOB.spec, given)) == LaunchPayload(
-        argv=("train", "--fast"),
-        cwd="/home/alice",
-        umask=0o027,
-        stdout=JOB.spec.stdout,
-        stderr=JOB.spec.stderr,
-        env={"DRF_JOB_ID": "forged", "PATH": "/bin"},
-        script="#!/bin/sh\n",
-        attach="/tmp/attach",
-    )
-    assert output_path(JOB.spec.stdout, JOB) == "/home/alice/42-my_job.out"
-    assert output_path(JOB.spec.stderr, JOB) == "/var/tmp/alice%.err"
-
-
 def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
     order = order_for(JOB, JOURNAL, LaunchSettings([DISK], 512, "pin"))
     message = protocol.decode(protocol.encode(protocol.launch_message(order)))
@@ -207,77 +130,7 @@ def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
     assert protocol.read_order(message) == order
 
 
-@pytest.mark.parametrize(
-    ("read", "write", "disks", "limits"),
-    [
-        pytest.param(0, 0, [DISK], (), id="nothing declared"),
-        pytest.param(
-            5, 0, [DISK], (DiskLimit(device="8:0", read_bps=5, write_bps=0),), id="reading only"
-        ),
-        pytest.param(5, 6, [], (), id="no managed disk"),
-        pytest.param(5, 6, [replace(DISK, devices=())], (), id="a disk that cannot be limited"),
-        pytest.param(
-            5,
-            6,
-            [DISK, replace(DISK, devices=("8:16",)), replace(DISK, devices=())],
-            (
-                DiskLimit(device="8:0", read_bps=5, write_bps=6),
-                DiskLimit(device="8:16", read_bps=5, write_bps=6),
-            ),
-            id="every disk that can be limited",
-        ),
-        pytest.param(
-            5,
-            6,
-            [replace(DISK, devices=("8:0", "8:16"))],
-            (
-                DiskLimit(device="8:0", read_bps=5, write_bps=6),
-                DiskLimit(device="8:16", read_bps=5, write_bps=6),
-            ),
-            id="a file system over two disks",
-        ),
-        pytest.param(
-            5,
-            6,
-            [DISK, replace(DISK, name="home", path="/home")],
-            (DiskLimit(device="8:0", read_bps=5, write_bps=6),),
-            id="two paths on one disk",
-        ),
-    ],
-)
-def test_a_declared_rate_limits_each_disk_once(
-    read: int, write: int, disks: list[Disk], limits: tuple[DiskLimit, ...]
-) -> None:
-    assert disk_limits(demand(read=read, write=write), disks) == limits
-
-
 SDA, SDB = DISK, replace(DISK, name="b", path="/b", devices=("8:16",))
-
-
-@pytest.mark.parametrize(
-    ("asked", "disks", "limits"),
-    [
-        pytest.param(
-            [("b", 5, 6), ("data", 1, 2)],
-            [SDA, SDB],
-            [("8:0", 1, 2), ("8:16", 5, 6)],
-            id="each has its own",
-        ),
-        pytest.param([("b", 5, 6), ("data", 0, 0)], [SDA, SDB], [("8:16", 5, 6)], id="only one"),
-        pytest.param([("b", 5, 6)], [SDA], [], id="one that is gone"),
-        pytest.param(
-            [("b", 5, 6), ("data", 1, 0)],
-            [SDA, replace(SDB, devices=("8:0",))],
-            [("8:0", 6, 6)],
-            id="two names for one device",
-        ),
-    ],
-)
-def test_rates_of_named_disks_limit_these_alone(
-    asked: list[tuple[str, int, int]], disks: list[Disk], limits: list[tuple[str, int, int]]
-) -> None:
-    found = disk_limits(Resources(disks=tuple(asked)), disks)
-    assert [(each.device, each.read_bps, each.write_bps) for each in found] == limits
 
 
 # -- reports -----------------------------------------------------------------------------------
@@ -350,34 +203,6 @@ ENDED: dict[str, Any] = {
 def test_a_report_becomes_a_stimulus(report: dict[str, Any], stimulus: st.Stimulus) -> None:
     assert stimulus_for(decode_report(report), now(), None) == stimulus
     assert read_report(protocol.encode(report)) == decode_report(report)
-
-
-def test_the_cgroups_peak_is_preferred_and_the_larger_of_two_counters_counts() -> None:
-    measured = Usage(
-        cores_milli=900,
-        memory_bytes=80,
-        memory_peak_bytes=100,
-        read_bytes=50,
-        written_bytes=5,
-        cpu_s=1.0,
-        memory_mean_bytes=70,
-        memory_working_bytes=90,
-        read_peak_bps=5,
-    )
-    end = stimulus_for(decode_report(ENDED), now(), measured)
-    assert isinstance(end, st.AttemptEnded)
-    assert end.usage == Usage(
-        memory_peak_bytes=100,
-        read_bytes=50,
-        written_bytes=20,
-        cpu_s=2.0,
-        memory_mean_bytes=70,
-        memory_working_bytes=90,
-        largest_process_bytes=300,
-        read_peak_bps=5,
-        throttled_us=0,
-        limit_hits=7,
-    )
 
 
 def test_what_only_the_launcher_has_counted_is_taken() -> None:

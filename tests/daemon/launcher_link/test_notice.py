@@ -10,7 +10,6 @@ import pytest
 
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
-    UNSTARTED,
     Array,
     Broken,
     Job,
@@ -26,14 +25,11 @@ from drfd.daemon.launcher_link.messages import (
     never_notice_for,
     notice_for,
     order_for,
-    payload_for,
     stimulus_for,
 )
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
-from drfd.journal.records import Payload
 from drfd.launcher.protocol import QUOTA, notify_message, read_order
-from drfd.payload.unpack import decode
-from fakes import demand, now, spec
+from fakes import now, spec
 
 JOURNAL = "0" * 32
 
@@ -50,29 +46,10 @@ JOB = Job(
     outcome=Outcome.FAILED,
     outcome_text="exit code 3\0",
 )
-PAYLOAD = Payload(env={"A": "ü"}, script="#!/bin/sh\n")
 
 
 def launch(job: Job = JOB) -> Any:
     return order_for(job, JOURNAL, LaunchSettings((), 64, QUOTA))
-
-
-def test_the_command_takes_the_job_s_place_in_the_order_it_was_launched_by() -> None:
-    order = notice_for(JOB, launch())
-    assert order is not None
-    before = launch().variables
-    told = {name: value for name, value in order.variables.items() if name not in before}
-    assert told == {
-        "DRF_STATE": "FAILED",
-        "DRF_REASON": "exit code 3",
-        "DRF_EXIT_CODE": "3",
-        "DRF_SIGNAL": "",
-        "DRF_ELAPSED": "60",
-    }
-    assert order.variables["DRF_JOB_ID"] == "7"
-    rest = replace(order, variables=before)
-    assert rest == launch(), "the same user and limits"
-    assert decode(payload_for(SPEC, PAYLOAD)).notify == ("sh", "-c", "tell")
 
 
 def test_it_survives_the_wire() -> None:
@@ -130,31 +107,6 @@ NEVER = replace(
     JOB, state=JobState.PENDING, attempt=0, started_at=None, ended_at=None, exit_code=None,
     outcome=None, outcome_text="", broken=Broken(3, Outcome.TIMEOUT),
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("cancels", "state", "reason"),
-    [
-        (False, "DEPENDENCY_NEVER", "it can never start, because job 3_1 ended TIMEOUT"),
-        (
-            True, "CANCELLED",
-            "cancelled, because job 3_1 ended TIMEOUT and it could never start (--if-never cancel)",
-        ),
-    ],
-)  # fmt: skip
-def test_a_job_that_never_starts_says_why(cancels: bool, state: str, reason: str) -> None:
-    job = replace(NEVER, spec=replace(SPEC, cancel_if_never=cancels))
-    order = never_notice_for(job, launch(job), 7, "3_1")
-    variables = order.variables
-    assert (variables["DRF_STATE"], variables["DRF_REASON"]) == (state, reason)
-    assert (order.id, order.attempt, variables["DRF_JOB_ID"]) == (7, UNSTARTED, "7")
-    assert read_order(json.loads(json.dumps(notify_message(order)))) == order
-
-
-def test_its_command_gets_little_because_nothing_is_allocated_to_it() -> None:
-    big = replace(SPEC, demand=demand(64, 64))
-    limits = never_notice_for(replace(NEVER, spec=big), launch(replace(NEVER, spec=big)), 7, "3")
-    assert (limits.limits.cores_milli, limits.limits.memory_bytes) == (250, 256 << 20)
 
 
 def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pwd import getpwuid
 
-import pytest
-
 from drfd.core.amounts.instances import Instances
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
-    device_variables,
     order_for,
     payload_for,
 )
@@ -62,24 +59,6 @@ def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
     }
 
 
-def test_where_gpus_are_given_out_who_asked_for_none_sees_none() -> None:
-    assert seen(order((("tape", ("left",)),), "gpu", "tape")) == {
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "HIP_VISIBLE_DEVICES": "-1",
-        "DRF_GRES_TAPE": "left",
-        "A": "b",
-    }
-
-
-@pytest.mark.parametrize("gres", [(), ("tape",)])
-def test_where_no_gpus_are_given_out_the_submitters_words_of_them_stay(
-    gres: tuple[str, ...],
-) -> None:
-    there = seen(order((), *gres))
-    assert there == {name: FOREIGN[name] for name in FOREIGN if not name.startswith("DRF_GRES_")}
-
-
 def test_a_job_is_told_what_it_has_also_when_it_is_not_configured_any_more() -> None:
     assert seen(order((("gpu", ("1",)),)))["CUDA_VISIBLE_DEVICES"] == "1"
 
@@ -102,25 +81,3 @@ def test_the_launcher_is_told_what_others_may_have_too() -> None:
     assert made.grants == (Grant(name="gpu", given=(), others=("0", "1", "2")),)
     assert checked_order(launch_message(made)) == made
     assert read_order(decode_line(encode_line(launch_message(made)))) == made
-
-
-def test_names_of_instances_are_told_as_they_are_written() -> None:
-    held = (("gpu", ("GPU-8932f937", "MIG-GPU-5c/1/0")), ("fpga_card", ("a", "b")))
-    assert device_variables(held, ["gpu"]) == {
-        "DRF_GRES_GPU": "GPU-8932f937,MIG-GPU-5c/1/0",
-        "DRF_GRES_FPGA_CARD": "a,b",
-        "CUDA_VISIBLE_DEVICES": "GPU-8932f937,MIG-GPU-5c/1/0",
-        "HIP_VISIBLE_DEVICES": "GPU-8932f937,MIG-GPU-5c/1/0",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
-
-
-def test_gpus_that_jobs_have_stay_hidden_when_none_is_configured_any_more() -> None:
-    settings = LaunchSettings((), 64, "quota")
-    taken = [("gpu", "1"), ("tape", "left")]
-    without, holder = replace(JOB, instances=()), replace(JOB, instances=(("gpu", ("0",)),))
-    made = order_for(without, JOURNAL, settings, taken=taken)
-    assert made.grants == (Grant(name="gpu", given=(), others=("1",)),)
-    made = order_for(holder, JOURNAL, settings, taken=taken)
-    assert made.grants == (Grant(name="gpu", given=("0",), others=("1",)),)
-    assert order_for(without, JOURNAL, settings, taken=taken[1:]).grants == ()

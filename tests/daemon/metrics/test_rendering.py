@@ -88,43 +88,11 @@ def by(label: str, **values: float) -> dict[Labels, float]:
     return {frozenset({(label, name)}): value for name, value in values.items()}
 
 
-def test_each_figure_has_its_name_and_unit() -> None:
-    found = samples(render(readings(), OPENMETRICS))
-    assert found["drfd_build_info"] == by("version", **{'1.2"3': 1.0})
-    assert found["drfd_capacity_cores"] == 8.0
-    assert found["drfd_allocated_cores"] == 2.5
-    assert found["drfd_allocated_memory_bytes"] == 1 << 30
-    assert found["drfd_capacity_instances"] == by("resource", gpu=2.0)
-    assert found["drfd_used_memory_bytes"] == 77
-    assert found["drfd_used_write_bytes_per_second"] == 3
-    assert "drfd_used_read_bytes_per_second" not in found, "what is not known is left out"
-    assert found["drfd_external_memory_bytes"] == 99
-    assert found["drfd_pressure_ratio"] == {
-        frozenset({("resource", "cpu"), ("kind", "some")}): 0.125
-    }
-    assert found["drfd_jobs"] == by("state", RUNNING=3.0, PENDING=4.0)
-    assert found["drfd_jobs_ended_total"] == by("outcome", COMPLETED=5.0, LOST=0.0)
-    assert found["drfd_jobs_ended_created"] == by("outcome", COMPLETED=1000.0, LOST=1000.0)
-    assert found["drfd_launcher_up"] == 0
-    assert found["drfd_drained"] == 1
-    assert found["drfd_journal_size_bytes"] == 4096
-    assert found["drfd_notice"] == by("code", **{"launcher-away": 1.0})
-
-
 def test_both_formats_say_the_same() -> None:
     new = samples(render(readings(), OPENMETRICS))
     old = samples(render(readings(), PLAIN), plain_families)
     assert {name: value for name, value in old.items() if not name.endswith("_created")} == {
         name: value for name, value in new.items() if not name.endswith("_created")
-    }
-
-
-def test_pools_and_users_have_their_own_rows() -> None:
-    found = samples(render(readings(), OPENMETRICS))
-    assert found["drfd_pool_waiting_jobs"] == by("pool", lab=1.0, idle=0.0)
-    assert found["drfd_user_running_jobs"] == {
-        frozenset({("pool", "lab"), ("user", "al.ice")}): 2.0,
-        frozenset({("pool", "/"), ("user", "bob")}): 1.0,
     }
 
 
@@ -156,15 +124,6 @@ def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:
     assert frozenset({("pool", "/"), ("user", label)}) in found["drfd_user_running_jobs"]
 
 
-def test_it_is_told_who_is_held_back() -> None:
-    _, users = node_rows(NODES, LEAVES, CONFIGURED, 9, frozenset({"root.bob"}))
-    found = samples(render(readings(users=users), OPENMETRICS))
-    assert found["drfd_user_held_back"] == {
-        frozenset({("pool", "lab"), ("user", "al.ice")}): 0.0,
-        frozenset({("pool", "/"), ("user", "bob")}): 1.0,
-    }
-
-
 def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out() -> None:
     gpu: Any = {
         "name": "0",
@@ -178,16 +137,6 @@ def test_a_gpu_is_named_by_its_number_and_what_is_not_measured_is_left_out() -> 
     assert found["drfd_gpu_memory_used_bytes"] == by("gpu", **{"0": 10.0})
     assert found["drfd_gpu_lost"] == by("gpu", **{"0": 0.0})
     assert "drfd_gpu_utilisation_ratio" not in found
-
-
-def test_a_histogram_counts_each_duration_up_to_its_bound() -> None:
-    histogram = Histogram((0.5, 2.0))
-    for seconds in (-1.0, 0.5, 0.6, 99.0):
-        histogram.observe(seconds)
-    found = samples(render(readings(wait=histogram.copy()), OPENMETRICS))
-    name = "drfd_job_start_delay_seconds"
-    assert found[f"{name}_bucket"] == by("le", **{"0.5": 2.0, "2.0": 3.0, "+Inf": 4.0})
-    assert (found[f"{name}_count"], found[f"{name}_sum"]) == (4.0, pytest.approx(100.1))
 
 
 #: What Prometheus 2.42 and 3 send, and a browser.

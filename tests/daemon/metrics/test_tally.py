@@ -37,21 +37,6 @@ def test_a_job_that_starts_and_ends_in_one_turn_counts_too() -> None:
     assert ends(tally) == {Outcome.COMPLETED: 1}
 
 
-def test_a_cancelled_job_that_never_ran_has_no_start() -> None:
-    tally = Tally()
-    tally.job_changed(replace(WAITING, state=JobState.ENDED, outcome=Outcome.CANCELLED))
-    assert starts(tally) == (0, 0.0)
-    assert ends(tally) == {Outcome.CANCELLED: 1}
-
-
-def test_a_second_run_is_no_first_start() -> None:
-    tally = Tally()
-    tally.job_changed(RUNNING)
-    tally.job_changed(replace(WAITING, attempt=1))
-    tally.job_changed(replace(RUNNING, attempt=2, started_at=500.0))
-    assert starts(tally) == (1, 3.0)
-
-
 def test_starts_that_an_earlier_daemon_has_seen_are_not_counted_again() -> None:
     tally = Tally()
     requeued = replace(WAITING, id=8, attempt=1)

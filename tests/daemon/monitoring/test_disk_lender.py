@@ -14,7 +14,7 @@ from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.decide import AttemptKey
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
-from drfd.daemon.monitoring.disk_lender import DiskLender, DiskLoan, DiskReading, Flow, read_disks
+from drfd.daemon.monitoring.disk_lender import DiskLender, DiskReading, Flow, read_disks
 from drfd.host.disks import Disk
 from fakes import ALICE, BOB, Bench, demand, ended, now, rules, spec
 
@@ -96,35 +96,6 @@ def world() -> World:
     return World()
 
 
-def test_what_nobody_has_declared_is_lent_to_who_can_use_it(world: World) -> None:
-    job, plain = world.start(10, 80, write=5), world.start(30, 0)
-    assert world.second((job, 10)) == {}
-    assert world.seconds([(job, 10)]) == [
-        (job.id, Resources(read_bps=20 * MIB, write_bps=5 * MIB))
-    ], "with the rates that have no range"
-    assert world.second((job, 20)) == {job.id: 40}
-    # Ninety, and thirty of them are held by a job that reads nothing.
-    assert world.second((job, 40)) == {job.id: 60}
-    assert world.second((job, 60)) == {}
-    assert world.lender.of(job) == [
-        DiskLoan(
-            flow=Flow("data", "read"), floor_bps=10 * MIB, ceiling_bps=60 * MIB, most_bps=80 * MIB,
-            is_hungry=True,
-        )
-    ]  # fmt: skip
-    assert world.lender.of(plain) == []
-
-
-def test_without_ranges_nothing_is_watched(world: World) -> None:
-    world.start(10, 0)
-    old = world.start(10, 80)
-    world.fixed.add((old.id, old.attempt))
-    assert world.lender.watched() == frozenset()
-    for _ in range(3):
-        assert world.second((old, 10)) == {}
-    assert world.lender.of(old) == []
-
-
 def test_who_gives_back_is_told_before_who_is_lent_more(world: World) -> None:
     mine = world.start(10, 90)
     for mib in (10, 10, 20, 40, 80):
@@ -154,21 +125,6 @@ def test_use_that_comes_in_lumps_is_no_smaller_for_it(world: World) -> None:
     assert (world.ceiling(even), world.ceiling(uneven)) == (45, 45)
 
 
-@pytest.mark.parametrize("end", ["frozen", "stopped"])
-def test_a_job_that_stands_still_or_ends_gives_its_loan_back(world: World, end: str) -> None:
-    job = world.start(10, 80)
-    for mib in (10, 10, 20):
-        world.second((job, mib))
-    if end == "frozen":
-        world.bench.feed(st.SuspendAsked(now(), job.id, ALICE))
-        world.bench.feed(st.Frozen(now(), job.id, 1))
-    else:
-        world.bench.feed(st.CancelAsked(now(), job.id, ALICE))
-    assert world.second((job, 0)) == {job.id: 10}
-    assert world.lender.of(world.bench.job(job.id)) == []
-    assert world.second((job, 0)) == {}
-
-
 def test_a_range_that_is_taken_away_is_given_back(world: World) -> None:
     job = world.start(10, 80)
     for mib in (10, 10, 20):
@@ -184,27 +140,6 @@ def test_what_was_read_before_a_pause_tells_nothing(world: World) -> None:
     world.second((job, 10))
     world.mono_s += 60
     assert world.second((job, 10)) == {}
-
-
-def test_after_a_new_connection_all_rates_are_told_again(world: World) -> None:
-    job = world.start(10, 80)
-    for mib in (10, 10, 20, 40):
-        world.second((job, mib))
-    assert world.second((job, 80)) == {}
-    world.lender.untold()
-    assert world.second((job, 80)) == {}, "what it has read before is no rate"
-    assert world.second((job, 80)) == {job.id: 80}
-
-
-def test_a_controller_that_knows_of_no_loan_sets_the_floor(world: World) -> None:
-    """An earlier one may have lent what is now another's."""
-    job = world.start(10, 80)
-    world.second((job, 1))
-    assert world.second((job, 1)) == {job.id: 20}, "there is room"
-    crowded = World()
-    job, _ = crowded.start(10, 80), crowded.start(85, 0)
-    crowded.second((job, 10))
-    assert crowded.second((job, 10)) == {job.id: 10}
 
 
 def test_all_is_given_back_when_disks_are_lent_no_more(world: World) -> None:
@@ -260,14 +195,6 @@ def test_two_disks_on_one_device_share_what_was_measured_there() -> None:
     # Forty are allowed in all: thirty are three quarters, of which nobody is held back.
     world.second((job, 30))
     assert not world.lender.of(job)[0].is_hungry
-
-
-def test_of_a_disk_that_takes_no_limits_nothing_is_lent(world: World) -> None:
-    world.disks = (replace(DATA, devices=(), why_none="/data is on nfs"),)
-    job = world.start(10, 80)
-    for _ in range(3):
-        world.second((job, 10))
-    assert world.lender.of(job) == []
 
 
 def test_bytes_are_read_of_both_versions_of_cgroups(tmp_path: Path) -> None:

@@ -49,20 +49,6 @@ def test_the_first_look_only_begins(meter: Meter) -> None:
     assert update(external, used(102, 5000)) == Resources()
 
 
-def test_what_the_jobs_use_is_not_from_outside(meter: Meter, tmp_path: Path) -> None:
-    external = ExternalUsage(meter)
-    write(tmp_path, cpu_ns=0, rss=GIB)
-    meter.sample(JOB)
-    update(external, used(100, 5000))
-    write(tmp_path, cpu_ns=6_000_000_000, rss=GIB)
-    meter.sample(JOB)
-    found = update(external, used(102, 5010, 3 * GIB))
-    assert found is not None
-    # This very process has used a little too, and is no load from outside.
-    assert 1900 <= found.cores_milli <= 2000
-    assert found.memory_bytes == 2 * GIB
-
-
 def test_a_niced_job_hides_no_load_from_outside_and_niced_programs_are_none(
     meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,26 +88,6 @@ def test_the_time_of_jobs_that_have_come_and_gone_between_two_looks_is_theirs(
     meter.forget(KEY)
     assert update(external, used(102, 5004)) == Resources()
     assert update(external, used(104, 5004)) == Resources(), "it is counted once"
-
-
-def test_what_is_lost_of_a_job_from_sample_to_sample_is_not_given_to_others(
-    meter: Meter, tmp_path: Path
-) -> None:
-    """Without cgroups the time of its processes is gone with them."""
-    external = ExternalUsage(meter)
-    write(tmp_path, cpu_ns=9_000_000_000, rss=0)
-    meter.sample(JOB)
-    update(external, used(100, 5000))
-    write(tmp_path, cpu_ns=0, rss=0)
-    meter.sample(JOB)
-    assert update(external, used(102, 5000)) == Resources()
-
-
-def test_what_a_job_takes_while_all_are_sampled_is_not_from_outside(meter: Meter) -> None:
-    external = ExternalUsage(meter)
-    update(external, used(100, 0))
-    found = external.update(used(101, 0, GIB), used(102, 0, 9 * GIB))
-    assert found == Resources(memory_bytes=GIB)
 
 
 def test_nothing_is_ever_used_less_than_not_at_all(meter: Meter, tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from drfd.daemon.monitoring.gpu_limits import (
-    MEASURED,
     Keeping,
     keepings,
     keepings_text,
@@ -48,34 +46,7 @@ def test_memory_is_kept_where_the_driver_tells_it_of_each_process(
     assert keepings(["0", "GPU-a"], [gpu], {}) == dict.fromkeys(["0", "GPU-a"], Keeping(why_not))
 
 
-def test_a_lost_or_silent_gpu_is_told_from_one_that_is_measured() -> None:
-    found = keepings(["0", "1", "2"], [MeasuredGpu(READING, {}), LOST], {})
-    assert keepings_text(found) == (
-        f"0 {MEASURED}; 1 not kept: its driver says that it is lost; 2 not kept: nothing has been "
-        "read of it in the last 10 s"
-    )
-    assert unkept_text(found) == (
-        "not watched on GPU 1,2: its driver says that it is lost; nothing has been read of it in "
-        "the last 10 s"
-    )
-    assert unkept_text({"0": found["0"]}) is None
-    assert unkept_text({}) is None
-
-
-def test_the_reason_for_which_nothing_is_measured_is_told_once() -> None:
-    found = keepings(["0", "1"], [], {"nvidia": "no library", "drm": "no kernel"})
-    assert keepings_text(found) == "not kept: no kernel; no library"
-    assert unkept_text(found) == "not watched: no kernel; no library"
-
-
 def test_what_the_kernel_limits_needs_no_reading() -> None:
     found = keepings(["0", "1"], [LOST], {}, by_kernel=["0", "GPU-a"])
     assert keepings_text(found) == "0 kernel (dmem); 1 not kept: its driver says that it is lost"
     assert unkept_text({"0": found["0"]}) is None
-
-
-def test_the_way_of_all_gpus_is_named_once() -> None:
-    other = MeasuredGpu(READING, {})
-    second = MeasuredGpu(replace(READING, name="1", uuid=None), {})
-    assert keepings_text(keepings(["0", "1"], [other, second], {})) == MEASURED
-    assert MEASURED == "measured every 2 s, job stopped after 2 readings above"

@@ -98,21 +98,6 @@ def test_a_process_belongs_to_the_job_of_its_cgroup_or_of_one_above(
     }  # fmt: skip
 
 
-def test_the_use_of_several_gpus_adds_up_and_none_is_a_measured_zero(
-    use: GpuUse, meter: Meter
-) -> None:
-    take(use, gpu(process(11, OURS)), gpu(process(11, OURS, utilisation=95), pci="0000:02:00.0"))
-    assert meter.gpus(JOB) == GpuShare(200, 105)
-    assert meter.gpus(OTHER) == GpuShare(0, 0)
-
-
-def test_without_any_gpu_nothing_is_measured(use: GpuUse, meter: Meter) -> None:
-    take(use, why="no driver")
-    assert (use.gpus(), use.why, meter.gpus(JOB)) == ([], {"any": "no driver"}, None)
-    take(use, gpu())
-    assert (use.why, meter.gpus(JOB)) == ({}, GpuShare(0, 0))
-
-
 def test_of_a_gpu_that_tells_no_processes_the_job_that_has_it_is_not_measured(
     use: GpuUse, meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,26 +124,6 @@ def test_where_only_the_whole_is_known_a_job_that_is_alone_has_it_all(
     take(use, gpu(unknown, process(12, "/"), memory_used=400))
     assert meter.gpus(JOB) == GpuShare(None, None)
     assert use.gpus()[0].outside_memory is None
-
-
-def test_a_reading_of_more_than_ten_seconds_ago_is_no_present_use(
-    use: GpuUse, meter: Meter, clock: Clock
-) -> None:
-    take(use, gpu(process(11, OURS)))
-    clock.now_s += 10.0
-    assert meter.gpus(JOB) == GpuShare(100, 10)
-    assert len(use.gpus()) == 1
-    clock.now_s += 0.1
-    assert meter.gpus(JOB) is None
-    assert use.gpus() == []
-
-
-def test_one_driver_that_falls_silent_leaves_the_others(use: GpuUse, clock: Clock) -> None:
-    take(use, gpu(), driver="nvidia")
-    clock.now_s += 8.0
-    take(use, gpu(pci="0000:09:00.0"), driver="drm")
-    clock.now_s += 8.0
-    assert [each.reading.pci for each in use.gpus()] == ["0000:09:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -213,23 +178,6 @@ def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
     job = replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
     monkeypatch.setitem(JOBS, 1, job)
     return job
-
-
-def test_each_gpu_of_a_job_has_its_last_two_readings(
-    use: GpuUse, meter: Meter, clock: Clock, has_two: Job
-) -> None:
-    """Of its own GPUs alone, and each line is a reading of the GPUs in it alone."""
-    first = [gpu(process(1, OURS, memory=100), process(2, THEIRS, memory=900))]
-    second = [gpu(process(1, OURS, memory=70), uuid="GPU-b", name=None, pci="0000:02:00.0")]
-    third = [gpu(process(1, OURS, memory=9), uuid="GPU-c", name="2", pci="0000:03:00.0")]
-    for _ in range(3):
-        take(use, *first, *third, driver="nvidia")
-    take(use, *second, driver="drm")
-    assert of_each(meter, has_two) == {"0": (100, 100), "GPU-b": (70,)}
-    assert [each.total_bytes for each in meter.each_gpu(has_two)] == [1000, 1000]
-    take(use, gpu(process(1, OURS, memory=200)), *third, driver="nvidia")
-    assert of_each(meter, has_two) == {"0": (100, 200), "GPU-b": (70,)}
-    assert of_each(meter, OTHER) == {}
 
 
 @pytest.mark.parametrize(
@@ -304,26 +252,6 @@ def test_without_cgroups_a_process_belongs_to_the_runner_that_it_descends_from(
 GIB = 1 << 30
 #: Of a card with 24 GiB.
 BIG = {"memory_total": 24 * GIB, "memory_used": 5 * GIB}
-
-
-@pytest.mark.parametrize(
-    ("processes", "is_used"),
-    [
-        ([], False),
-        ([process(5, memory=5 * GIB, utilisation=None)], True),
-        ([process(5, memory=1 * GIB, utilisation=1), process(6, memory=2 * GIB)], True),
-        # A screen's, and all that is shown on it.
-        ([process(5, memory=2 * GIB, utilisation=10)], False),
-        ([process(5, memory=1, utilisation=13), process(6, memory=1, utilisation=12)], True),
-        ([process(5, OURS, memory=5 * GIB, utilisation=100)], False),
-    ],
-)
-def test_a_gpu_is_used_outside_if_more_than_a_screen_uses_it(
-    use: GpuUse, processes: list[dict[str, Any]], is_used: bool
-) -> None:
-    used = sum(each["memory"] for each in processes)
-    take(use, gpu(*processes, **{**BIG, "memory_used": used}))
-    assert list(use.used_outside(["0"])) == ["0"] * is_used
 
 
 def test_a_lost_gpu_is_kept_from_jobs_and_has_no_users(use: GpuUse) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey
-from drfd.core.fairness.rules import Rules
 from drfd.core.lending.rivals import Rivals, find_rivals
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job
@@ -107,28 +106,6 @@ def test_what_is_idle_is_lent_to_who_can_use_it(world: World) -> None:
     assert world.lender.loan(job) == Loan(ceiling_milli=8000, is_hungry=False)
 
 
-def test_only_what_this_machine_has_is_lent_where_there_are_others() -> None:
-    own, other = demand(6, 8), demand(60, 8)
-    nodes = Node(name="n0", capacity=own), Node(name="n1", capacity=other)
-    world = World(Bench(Rules(axes=Axes(nodes=nodes), capacity=demand(66, 16))))
-    job = world.start(2, 50)
-    assert job.node == "n0"
-    for _ in range(6):
-        world.second((job, 2, True))
-    loan = world.lender.loan(job)
-    assert loan is not None
-    assert 2000 < loan.ceiling_milli <= 6000
-
-
-def test_jobs_without_a_range_are_left_alone(world: World) -> None:
-    plain, job = world.start(2, None), world.start(2, 9)
-    for _ in range(4):
-        sent = world.second((plain, 0.1, False), (job, 2, True))
-        assert plain.id not in sent
-    assert world.lender.loan(plain) is None
-    assert world.lender.loans[job.id, 1].ceiling_milli > 8000
-
-
 def test_users_who_could_use_more_are_named_to_each_other(world: World) -> None:
     mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
     for _ in range(5):
@@ -159,20 +136,6 @@ def test_rivals_are_found_once_when_somebody_asks(
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(("is_considered", "most"), [(True, 5000), (False, 9000)])
-def test_load_from_outside_comes_first_unless_it_is_not_considered(
-    is_considered: bool, most: int
-) -> None:
-    beside = Resources(cores_milli=1000) if is_considered else None
-    world = World(Bench(replace(rules(), beside=beside)))
-    job = world.start(2, 9)
-    for _ in range(6):
-        world.second((job, 2, True), outside=5)
-    loan = world.lender.loan(job)
-    assert loan is not None
-    assert 2000 < loan.ceiling_milli <= most
-
-
 def test_load_from_outside_is_seen_beside_a_job_that_is_niced() -> None:
     """The kernel gives the job as much of what those outside want as if it were not."""
     world = World(Bench(replace(rules(), beside=Resources())))
@@ -191,18 +154,6 @@ def test_niced_processes_outside_are_no_load_also_beside_a_job_that_has_some() -
         world.niced = {(job.id, 1): {7: 0.25 * world.mono_s}, (other.id, 1): {9: inf}}
         world.second((job, 3, True), (other, 0.25, False), outside=5, niced=5.5)
     assert world.lender.loans[job.id, 1].ceiling_milli > 8000
-
-
-def test_jobs_that_are_niced_fill_a_machine_like_others() -> None:
-    world = World()
-    neighbour, job = world.start(1, 9), world.start(4, 9)
-    for _ in range(6):
-        world.niced = {
-            (neighbour.id, 1): {7: 6.5 * world.mono_s},
-            (job.id, 1): {8: 2.5 * world.mono_s},
-        }
-        world.second((neighbour, 6.5, True), (job, 2.5, False), niced=9)
-    assert world.lender.loans[neighbour.id, 1].ceiling_milli <= 5000
 
 
 def test_a_machine_from_which_the_rest_is_stolen_is_full(world: World) -> None:
@@ -248,25 +199,6 @@ def test_jobs_that_come_and_go_are_not_taken_for_load_from_outside() -> None:
     assert world.lender.loans[job.id, 1].ceiling_milli == 9000
 
 
-def test_a_job_that_is_frozen_keeps_its_loan_and_one_that_ends_has_none(world: World) -> None:
-    job, other = world.start(2, 8), world.start(1, 9)
-    for _ in range(3):
-        world.second((job, 2, True), (other, 0, False))
-    loan = world.lender.loan(job)
-    world.bench.feed(st.SuspendAsked(now(), job.id, ALICE))
-    world.bench.feed(st.Frozen(now(), job.id, 1))
-    for _ in range(2):
-        assert job.id not in world.second((other, 0, False))
-    assert world.lender.loan(world.bench.job(job.id)) == loan
-    world.bench.feed(ended(other.id))
-    world.bench.feed(st.AttemptRemoved(now(), other.id, 1))
-    del world.counters[other.id, 1]
-    third = world.start(1, 9)
-    for _ in range(3):
-        world.second((third, 1, True))
-    assert other.id not in {key[0] for key in world.lender.loans}
-
-
 def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -> None:
     """Even if nobody else runs, or nothing is known of its use: what it does until it is killed
     needs no more than its floor."""
@@ -278,13 +210,6 @@ def test_a_job_that_is_being_stopped_gives_its_loan_back_at_once(world: World) -
     world.mono_s += 60
     assert world.second((job, 8, True)) == {job.id: 2000}
     assert world.lender.loan(world.bench.job(job.id)) is None
-    assert world.second((job, 2, True)) == {}
-
-
-def test_what_was_used_before_a_pause_tells_nothing(world: World) -> None:
-    job = world.start(2, 8)
-    world.second((job, 2, True))
-    world.mono_s += 60
     assert world.second((job, 2, True)) == {}
 
 
@@ -301,30 +226,6 @@ def test_loans_are_taken_back_when_nothing_is_lent_any_more(world: World) -> Non
     world.sent.clear()
     asyncio.run(world.lender._step())
     assert world.sent == []
-
-
-def test_a_job_that_began_in_another_mode_is_lent_nothing(world: World) -> None:
-    """It has a quota for good, or no ceiling, or CPUs of its own."""
-    old, new = world.start(2, 8), world.start(2, 8, leaf="root.bob")
-    world.fixed.add((old.id, 1))
-    for _ in range(4):
-        assert old.id not in world.second((old, 2, True), (new, 2, True))
-    assert world.lender.loan(old) is None
-    assert world.lender.loans[new.id, 1].ceiling_milli > 6000
-
-
-def test_a_higher_end_counts_for_a_job_that_runs_and_a_lower_one_at_once(world: World) -> None:
-    job = world.start(2, None)
-    for _ in range(3):
-        assert world.second((job, 2, True)) == {}
-    for most, ceiling in ((6, 6000), (3, 3000), (2, 2000)):
-        change = st.Change(cores_milli=2000, cores_max_milli=most * 1000)
-        world.bench.feed(st.ChangeAsked(now(), job.id, ALICE, change))
-        found: dict[int, int] = {}
-        for _ in range(3):
-            found |= world.second((job, 2, True))
-        assert found == {job.id: ceiling}
-    assert world.lender.loan(job) is None, "what has no range any more is not lent anything"
 
 
 @pytest.mark.parametrize("is_on", [True, False])

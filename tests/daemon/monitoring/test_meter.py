@@ -64,11 +64,6 @@ def test_a_job_that_nobody_watches_reads_as_none(meter: Meter) -> None:
     assert meter.usage(JOB) is None
 
 
-def test_a_job_before_its_first_sample_reads_as_none(meter: Meter) -> None:
-    meter.watch(KEY, 99, "drfd/1.1")
-    assert meter.usage(JOB) is None
-
-
 def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> None:
     meter.watch(KEY, 99, "drfd/1.1")
     for cpu_ns, rss, peak in ((0, 9, 9), (1_000_000_000, 100, 700), (4_000_000_000, 50, 600)):
@@ -86,32 +81,6 @@ def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> 
     )
 
 
-def test_the_last_sample_has_no_processes_and_no_say_in_the_mean(
-    meter: Meter, tmp_path: Path
-) -> None:
-    meter.finish(JOB, 0.0)
-    meter.watch(KEY, 99, "drfd/1.1")
-    write(tmp_path, 0, 100, 100)
-    meter.sample(JOB)
-    write(tmp_path, 1_000_000_000, 0, 120)
-    meter.finish(JOB, 0.0)
-    assert meter.usage(JOB) == Usage(
-        cores_milli=500,
-        memory_peak_bytes=120,
-        cpu_s=1.0,
-        memory_mean_bytes=100,
-        memory_working_bytes=100,
-        cores_peak_milli=500,
-    )
-
-
-def test_a_job_too_short_for_a_sample_is_left_to_its_runner(meter: Meter, tmp_path: Path) -> None:
-    meter.watch(KEY, 99, "drfd/1.1")
-    write(tmp_path, 0, 0, 120)
-    meter.finish(JOB, 0.0)
-    assert meter.usage(JOB) is None
-
-
 #: Holds a core and may be lent three more; started at 990 on the meter's clock.
 LENDING = replace(
     JOB, spec=spec(asks=demand(1, 1), most=Resources(cores_milli=4000)), started_mono_s=990.0
@@ -121,37 +90,6 @@ LENDING = replace(
 def lent_us(meter: Meter, job: Job = LENDING) -> int | None:
     usage = meter.usage(job)
     return None if usage is None else usage.lent_us
-
-
-def test_lent_is_what_a_job_with_a_range_uses_beyond_its_floor_while_it_does(
-    meter: Meter, tmp_path: Path
-) -> None:
-    """Samples at 1000, 1002 and so on. What it leaves of its floor makes up for nothing."""
-    meter.watch(KEY, 99, "drfd/1.1")
-    seen = []
-    for cpu_s in (12, 12, 18, 18, 21):
-        write(tmp_path, cpu_s * 10**9, 0, 0)
-        meter.sample(LENDING)
-        seen.append((lent_us(meter), meter.latest_lent_us(LENDING)))
-    assert seen == [
-        # Of the time before the first sample only the sum is known: twelve seconds in ten.
-        *((2_000_000, None), (2_000_000, 0), (6_000_000, 4_000_000), (6_000_000, 0)),
-        (7_000_000, 1_000_000),
-    ]
-    # By the runner: half a second until its end, with 2.5 cores. The look afterwards adds nothing.
-    meter.finish(LENDING, 22.25, 1008.5)
-    assert lent_us(meter) == 7_750_000
-
-
-@pytest.mark.parametrize(("cpu_ms", "us"), [(2000, 0), (2150, 0), (2160, 160_000)])
-def test_a_quota_that_readings_do_not_meet_is_no_loan(
-    meter: Meter, tmp_path: Path, cpu_ms: int, us: int
-) -> None:
-    meter.watch(KEY, 99, "drfd/1.1")
-    job = replace(LENDING, started_mono_s=998.0)
-    write(tmp_path, cpu_ms * 10**6, 0, 0)
-    meter.sample(job)
-    assert lent_us(meter, job) == us
 
 
 def test_a_job_with_a_single_figure_is_lent_nothing_that_is_known(
@@ -176,19 +114,6 @@ def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(me
     assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
 
 
-def test_the_cgroup_is_known_before_the_books_know_it(
-    meter: Meter, tmp_path: Path, runner_pid: int
-) -> None:
-    """A start and an end may come together: nobody is to walk through all processes then."""
-    write(tmp_path, 0, 100, 100)
-    meter.watch(KEY, runner_pid, "drfd/1.1")
-    early = replace(JOB, cgroup=None)
-    meter.sample(early)
-    usage = meter.usage(early)
-    assert usage is not None
-    assert usage.memory_bytes == 100
-
-
 def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -> None:
     configure(meter, hello(tmp_path))
     meter.watch(KEY, 99, "drfd/1.1")
@@ -200,20 +125,6 @@ def test_the_highest_rate_is_between_two_samples(meter: Meter, tmp_path: Path) -
     usage = meter.usage(JOB)
     assert usage is not None
     assert (usage.read_peak_bps, usage.write_peak_bps) == (4000, 20)
-
-
-def test_a_suspended_job_uses_no_cores_and_keeps_the_rest_of_its_reading(
-    meter: Meter, tmp_path: Path
-) -> None:
-    meter.watch(KEY, 99, "drfd/1.1")
-    for cpu_ns in (0, 4_000_000_000):
-        write(tmp_path, cpu_ns, 50, 50)
-        meter.sample(JOB)
-    suspended = replace(JOB, state=JobState.SUSPENDED, suspended_at=1.0, suspended_mono_s=1.0)
-    running = meter.usage(JOB)
-    assert running is not None
-    assert (running.cores_milli, running.memory_bytes) == (2000, 50)
-    assert meter.usage(suspended) == replace(running, cores_milli=0)
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may look everywhere")
@@ -231,33 +142,6 @@ def test_that_it_may_not_look_is_in_the_log_once(
     finally:
         (tmp_path / "drfd/1.1").chmod(0o700)
     assert [each.split(" error=")[0] for each in caplog.messages] == ["event=not-measured job=1"]
-
-
-def test_another_attempt_of_the_job_is_another_reading(meter: Meter, tmp_path: Path) -> None:
-    write(tmp_path, 0, 1, 1)
-    meter.watch(KEY, 99, "drfd/1.1")
-    meter.sample(JOB)
-    assert meter.usage(replace(JOB, attempt=2)) is None
-
-
-def test_a_repeated_start_does_not_lose_the_samples(meter: Meter, tmp_path: Path) -> None:
-    """The launcher reports every start again after each reconnection."""
-    write(tmp_path, 0, 1, 700)
-    meter.watch(KEY, 99, "drfd/1.1")
-    meter.sample(JOB)
-    meter.watch(KEY, 99, "drfd/1.1")
-    assert meter.usage(JOB) == Usage(
-        memory_bytes=1, memory_peak_bytes=700, memory_mean_bytes=1, memory_working_bytes=1
-    )
-
-
-def test_what_is_forgotten_reads_as_none(meter: Meter, tmp_path: Path) -> None:
-    write(tmp_path, 0, 1, 1)
-    meter.watch(KEY, 99, "drfd/1.1")
-    meter.sample(JOB)
-    meter.forget(KEY)
-    meter.forget(KEY)
-    assert meter.usage(JOB) is None
 
 
 def test_a_confined_job_is_never_stopped_by_measurement(meter: Meter, tmp_path: Path) -> None:
@@ -319,41 +203,6 @@ def write_unified(mount: Path, *, cpu_us: int, anon: int, peak: int | None) -> N
     (directory / "memory.peak").unlink(missing_ok=True)
     if peak is not None:
         (directory / "memory.peak").write_text(f"{peak}\n")
-
-
-def test_on_version_2_use_comes_from_the_one_cgroup(meter: Meter, tmp_path: Path) -> None:
-    configure(meter, hello(tmp_path))
-    meter.watch(KEY, 99, "drfd/1.1")
-    for cpu_us, anon, peak in ((0, 9, 9), (1_000_000, 100, 700)):
-        write_unified(tmp_path, cpu_us=cpu_us, anon=anon, peak=peak)
-        assert meter.sample(JOB) is None
-    assert meter.usage(JOB) == Usage(
-        cores_milli=500,
-        memory_bytes=100,
-        memory_peak_bytes=700,
-        cpu_s=1.0,
-        memory_mean_bytes=54,
-        memory_working_bytes=100,
-        cores_peak_milli=500,
-    )
-
-
-def test_where_the_kernel_records_no_peak_the_highest_sample_is_it(
-    meter: Meter, tmp_path: Path
-) -> None:
-    configure(meter, hello(tmp_path))
-    meter.watch(KEY, 99, "drfd/1.1")
-    for anon in (9, 100, 20):
-        write_unified(tmp_path, cpu_us=0, anon=anon, peak=None)
-        meter.sample(JOB)
-    assert meter.usage(JOB) == Usage(
-        memory_bytes=20,
-        memory_peak_bytes=100,
-        memory_mean_bytes=43,
-        memory_working_bytes=100,
-        late_cores_milli=0,
-        cores_peak_milli=0,
-    )
 
 
 class BusyWriter:
@@ -427,15 +276,6 @@ def test_a_pinned_jobs_cpus_are_read_from_either_version(meter: Meter, tmp_path:
     assert meter.pinned_cpus(JOB) == "0-3,8"
     configure(meter, hello(tmp_path))
     assert meter.pinned_cpus(JOB) == "0-3,8"
-
-
-def test_of_cpus_that_it_shares_nothing_is_said(meter: Meter, tmp_path: Path) -> None:
-    write_cpuset(tmp_path / "drfd/1.1", cpus="0-3,8", mems="0", memory_migrate="0")
-    meter.mounts = {"cpuset": str(tmp_path)}
-    assert meter.pinned_cpus(JOB) is None
-    write_cpuset(tmp_path / "drfd/1.1", mems="")
-    configure(meter, hello(tmp_path))
-    assert meter.pinned_cpus(JOB) is None
 
 
 def test_a_job_that_is_frozen_over_or_without_a_cgroup_has_no_cpus(

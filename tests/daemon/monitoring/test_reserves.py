@@ -14,7 +14,6 @@ from drfd.daemon.monitoring.reserves import (
     MEMORY,
     Reserves,
     default_reserve_disk,
-    default_reserve_memory,
 )
 from drfd.host.measurements import MemoryHeadroom, spare_memory
 from drfd.journal import files
@@ -35,13 +34,6 @@ def reserves(
     return Reserves(
         reserve, lambda: UserLimits(**limits), mono=mono, memory=lambda: [PLENTY, *spare]
     )
-
-
-def test_with_enough_of_everything_nobody_is_refused(tmp_path: Path) -> None:
-    kept = reserves(tmp_path)
-    kept.refuse_submission(ALICE)
-    kept.refuse_change(ALICE)
-    assert (kept.shortages(), kept.warnings()) == ([], [])
 
 
 def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path: Path) -> None:
@@ -86,14 +78,6 @@ def test_below_the_reserve_of_memory_users_submit_nothing(
     assert [each.code for each in kept.shortages()] == [MEMORY]
 
 
-def test_of_a_small_bound_on_memory_no_more_than_a_sixteenth_is_kept(tmp_path: Path) -> None:
-    """What is configured is meant for the machine, and there may be a smaller cgroup."""
-    small = MemoryHeadroom("the cgroup /x", 16 * MIB, 256 * MIB)
-    kept = reserves(tmp_path, small, reserve_memory_bytes=GIB)
-    assert kept.shortages() == []
-    assert reserves(tmp_path, small, reserve_memory_bytes=0).shortages() == []
-
-
 def test_it_looks_again_after_a_moment_and_not_at_each_request(tmp_path: Path) -> None:
     now_s, looks = [0.0], [0]
 
@@ -124,11 +108,6 @@ def test_it_looks_again_after_a_moment_and_not_at_each_request(tmp_path: Path) -
 )
 def test_what_is_kept_of_a_disk_unless_configured(total: int, kept: int) -> None:
     assert default_reserve_disk(total) == kept
-
-
-def test_what_is_kept_of_memory_unless_configured() -> None:
-    assert default_reserve_memory(GIB) == 16 * MIB
-    assert default_reserve_memory(256 * GIB) == 256 * MIB
 
 
 def test_the_machine_and_its_cgroups_have_something_left() -> None:

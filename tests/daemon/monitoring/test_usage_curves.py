@@ -134,16 +134,6 @@ def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(world: W
         assert (view.get("gpu_memory"), view.get("gpu_utilisation")) == (shown, shown)
 
 
-def test_another_attempt_begins_anew_and_nobody_takes_the_last_for_it(world: World) -> None:
-    curves = world.curves()
-    run(world, curves, job(), 5)
-    assert curves.last(job(attempt=2)) is None
-    assert curves.of_job(job(attempt=2)) is None
-    run(world, curves, job(attempt=2), 2)
-    curve = curves.of_job(job(attempt=2))
-    assert curve is not None and (curve.attempt, len(curve)) == (2, 2)
-
-
 def test_a_users_jobs_add_up_and_an_idle_user_is_at_nothing_and_then_forgotten(
     world: World,
 ) -> None:
@@ -165,23 +155,6 @@ def test_a_users_jobs_add_up_and_an_idle_user_is_at_nothing_and_then_forgotten(
     assert curves.of_user("alice") is None
     assert curves.of_user("bob") is not None
     assert curves.of_user("nobody") is None
-
-
-def test_a_restart_finds_what_was_saved_and_goes_on(world: World) -> None:
-    before = world.curves()
-    run(world, before, job(), 150)
-    before.save(all_of_them=True)
-    after = world.curves()
-    # Before anything was sampled, too.
-    found = after.of_job(job())
-    assert found is not None and 100 < len(found) <= 128
-    run(world, after, job(), 3)
-    curve = after.of_job(job())
-    assert curve is not None and len(curve) == len(found) + 3
-    ends = [each.end_ms for each in curve.points()]
-    assert ends == sorted(set(ends))
-    assert ends[-1] == round(world.clock().at_s * 1000)
-    assert {each.cores_milli for each in curve.points()} <= {None, 1000}
 
 
 def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(world: World) -> None:
@@ -265,36 +238,6 @@ def test_what_another_attempt_was_lent_is_not_taken_for_its_own(world: World) ->
     after.resume([lending(world, attempt=2)])
     assert after.meter.usage(lending(world, attempt=2)) is None
     assert after.meter.lent_tally((1, 1)) is None
-
-
-def test_the_gpus_of_another_attempt_are_not_taken_for_its_own(world: World) -> None:
-    before = world.curves()
-    on_gpus(world, before, job(), GpuShare(5 * MIB, 90))
-    before.save(all_of_them=True)
-    after = world.curves()
-    after.resume([job(attempt=2), job(2)])
-    assert after.meter.usage(job(attempt=2)) is None
-    assert after.meter.usage(job()) is None
-
-
-def test_a_saved_peak_that_rises_is_saved_again_and_others_are_not_kept_from_it(
-    world: World,
-) -> None:
-    """Nine jobs whose peaks rise all the time, of which eight are saved at once."""
-    curves = world.curves()
-    jobs = [job(each) for each in range(1, 10)]
-    for memory in range(1, 18):
-        for each in jobs:
-            world.use(each, cpu_s=world.at_s)
-            curves.meter.watch((each.id, 1), 1, each.cgroup)
-            share = GpuShare(memory * MIB, 1)
-            curves.meter.note_gpus((each.id, 1), share, world.clock().mono_s)
-        world.sample(curves, *jobs)
-        curves.save()
-    saved = [world.journal.curve(each.id) for each in jobs]
-    peaks = [each.gpu_tally.memory_peak for each in saved if each and each.gpu_tally]
-    assert len(peaks) == 9
-    assert min(peaks) >= 11 * MIB, "six rounds are twelve seconds"
 
 
 def test_running_jobs_are_saved_now_and_then_some_at_a_time(world: World) -> None:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daemon.desk import Desk
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.job import Job
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.watching import follow as follow_module
 from drfd.daemon.watching.follow import EventFeed
-from drfd.journal.history import read_changed
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
 
 ALICE = Actor("alice", 1001, False)
 BOB = Actor("bob", 1002, False)
-ROOT = Actor("root", 0, True)
 
 
 @pytest.fixture
@@ -66,18 +62,6 @@ def told(views: list[Any]) -> list[tuple[int, str]]:
     return [(view["id"], view["state"]) for view in views]
 
 
-async def test_first_comes_what_there_is_and_then_what_changes(desk: Desk, feed: EventFeed) -> None:
-    await desk.submit(ALICE, held=True)
-    ear = Ear(feed, ALICE)
-    assert told(await ear.hear()) == [(1, "HELD")]
-    await desk.ask(ALICE, op="release", select={"ids": [1]})
-    assert told(await ear.hear()) == [(1, "STARTING")]
-    await desk.finish(1)
-    # Four changes, and one who reads slowly: the last of them counts.
-    assert told(await ear.hear()) == [(1, "COMPLETED")]
-    await ear.leave()
-
-
 async def test_nobody_hears_of_others_unless_they_ask_and_then_only_what_all_may_know(
     desk: Desk, feed: EventFeed
 ) -> None:
@@ -106,25 +90,6 @@ async def test_a_stream_about_ids_ends_when_they_have_ended(desk: Desk, feed: Ev
     assert told(await ear.hear()) == [(2, "CANCELLED")]
     with pytest.raises(EOFError):
         await ear.hear()
-
-
-async def test_a_stream_goes_on_from_a_mark_with_all_that_has_changed_since(
-    desk: Desk, feed: EventFeed
-) -> None:
-    for _ in range(3):
-        await desk.submit(ALICE)
-    ear = Ear(feed, ALICE)
-    await ear.hear()
-    await ear.leave()
-    await desk.finish(2)
-    await desk.submit(BOB)
-    later = Ear(feed, ALICE, after=ear.mark)
-    assert told(await later.hear()) == [(2, "COMPLETED")]
-    await later.leave()
-    # A mark of some other journal: all that lives.
-    strange = Ear(feed, ALICE, after=10**9)
-    assert told(await strange.hear()) == [(1, "STARTING"), (3, "STARTING")]
-    await strange.leave()
 
 
 async def test_who_is_far_behind_reads_the_journal_page_by_page(
@@ -188,39 +153,6 @@ async def test_two_hundred_listeners_cost_little_and_those_of_others_nothing(
         await ear.leave()
 
 
-async def test_who_finds_nothing_lets_others_have_their_turn_all_the_same(
-    desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A whole journal that is looked through for what is not in it must not stop the daemon."""
-    monkeypatch.setattr(follow_module, "_AT_ONCE", 5)
-
-    for _ in range(30):
-        await desk.submit(ALICE, held=True)
-    await desk.ask(ALICE, op="cancel", select={"everything": True})
-    looked = most = 0
-    look = feed._lookup.known
-
-    def counted(job_id: int) -> Job | None:
-        nonlocal looked, most
-        looked += 1
-        most = max(most, looked)
-        return look(job_id)
-
-    async def others() -> None:
-        nonlocal looked
-        while True:
-            looked = 0
-            await asyncio.sleep(0)
-
-    feed._lookup.known = counted  # type: ignore[method-assign]
-    beside = asyncio.create_task(others())
-    ear = Ear(feed, ALICE, user="nobody", after=0)
-    assert await ear.hear() == []
-    beside.cancel()
-    await ear.leave()
-    assert 0 < most <= 5
-
-
 async def test_what_has_ended_of_many_is_not_looked_at_again_with_every_change(
     desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,23 +190,6 @@ async def test_what_does_not_exist_is_refused(desk: Desk, feed: EventFeed) -> No
             await Ear(feed, ALICE, ids=[wrong]).hear()
 
 
-async def test_a_mark_comes_first_so_that_a_line_that_is_lost_at_once_loses_no_end(
-    desk: Desk, feed: EventFeed
-) -> None:
-    await desk.submit(ALICE)
-    await desk.submit(ALICE, held=True)
-    first = feed.stream(ALICE, msg.EventsRequest(v=1))
-    ((mark,),) = [await anext(first)]
-    await first.aclose()
-    await desk.finish(1)
-    again = feed.stream(ALICE, msg.EventsRequest(v=1, after=mark["mark"], standing=True))
-    heard: list[Any] = []
-    while len(heard) < 2:
-        heard += [view["event"] for view in await anext(again) if "event" in view]
-    assert told(heard) == [(2, "HELD"), (1, "COMPLETED")]
-    await again.aclose()
-
-
 async def test_an_end_during_the_first_look_is_told_once(desk: Desk, feed: EventFeed) -> None:
     await desk.submit(ALICE, array="0-1")
     await desk.submit(ALICE)
@@ -293,34 +208,6 @@ async def test_an_end_during_the_first_look_is_told_once(desk: Desk, feed: Event
         (3, "STARTING"),
         (4, "COMPLETED"),
     ]
-
-
-async def test_streams_of_one_user_have_the_journal_read_one_at_a_time(
-    desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many threads read it as there were streams, and each took turns with the loop at Python's
-    lock: a submission met one some fifty times."""
-    reading: list[str] = []
-    most = [0]
-
-    def counted(path: Path, *, after: int, limit: int) -> tuple[list[int], int]:
-        reading.append("")
-        most.append(len(reading))
-        # The others have begun by then, if they may.
-        time.sleep(0.01)
-        reading.pop()
-        return read_changed(path, after=after, limit=limit)
-
-    monkeypatch.setattr(follow_module, "read_changed", counted)
-
-    for _ in range(3):
-        await desk.submit(ALICE, held=True)
-    ears = [Ear(feed, ALICE, user="alice", after=0) for _ in range(8)]
-    heard = await asyncio.gather(*(ear.hear() for ear in ears))
-    assert [[job["id"] for job in each] for each in heard] == [[1, 2, 3]] * 8
-    assert max(most) == 1
-    for ear in ears:
-        await ear.leave()
 
 
 class NeverWalked(dict[Any, Any]):

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from daemon.desk import Desk
-from drfd.core.amounts.resources import Resources
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.lookup.lookup import Lookup, Row
 from drfd.daemon.watching import snapshots as snapshots_module
 from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
 from drfd.protocol.replies import CommonSnapshot
-from fakes import attempt_started, now
+from fakes import attempt_started
 
 ALICE = Actor("alice", 1001, False)
 BOB = Actor("bob", 1002, False)
@@ -97,46 +96,6 @@ def labels(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["label"], row["state"]) for row in rows]
 
 
-async def test_a_snapshot_has_all_that_there_is_in_the_order_of_starts_and_held_ones_last(
-    stand: Stand,
-) -> None:
-    desk = stand.desk
-    await desk.submit(ALICE, held=True)
-    await desk.submit(ALICE, cores=8)
-    await desk.feed(attempt_started(2))
-    await desk.submit(ALICE, cores=8)
-    await desk.submit(ALICE, cores=8, priority=5)
-    await desk.submit(BOB, cores=8)
-    await desk.submit(BOB, after=[{"id": 5}])
-    seen = await stand.look()
-    assert labels(seen["running"]) == [("2", "RUNNING")]
-    # Bob has less; a priority is among one's own; then who waits for others, and who is held.
-    assert labels(seen["pending"]) == [
-        ("5", "PENDING"), ("4", "PENDING"), ("3", "PENDING"), ("6", "PENDING"), ("1", "HELD")
-    ]  # fmt: skip
-    codes = {row["label"]: row["reason"]["code"] for row in seen["pending"]}
-    assert codes == {
-        "5": "RESOURCES", "4": "RESOURCES", "3": "RESOURCES", "6": "DEPENDENCY", "1": "HELD"
-    }  # fmt: skip
-    evidence = {row["label"]: row["reason"]["evidence"] for row in seen["pending"]}
-    short = {"resource": "cores", "needed": 8, "free": 1}
-    own = {"waits_for": "cores", "blocked_by": "job 2 (alice)", **short}
-    assert {**evidence["3"], "until": None} == {**own, "until": None}
-    assert evidence["6"] == {"waits_for": "job 5", "blocked_by": "bob"}
-    assert seen["counts"] == {"HELD": 1, "RUNNING": 1, "PENDING": 4}
-    assert (seen["user"], seen["mine"], seen["pending_more"]) == ("alice", [], 0)
-    assert (seen["draining"], seen["ended"], seen["external"]) == (False, [], None)
-    assert seen["capacity"]["cores"] == 9
-    assert seen["free"]["cores"] == 1
-    assert {node["path"]: node["running"] for node in seen["nodes"]} == {
-        "root.alice": 1, "root.bob": 0
-    }  # fmt: skip
-    await desk.finish(2)
-    seen = await stand.look()
-    assert labels(seen["ended"]) == [("2", "COMPLETED")]
-    assert labels(seen["running"]) == [("5", "STARTING")]
-
-
 async def test_jobs_that_wait_for_their_group_are_in_the_order_in_which_they_start(
     stand: Stand,
 ) -> None:
@@ -153,19 +112,6 @@ async def test_jobs_that_wait_for_their_group_are_in_the_order_in_which_they_sta
     ]  # fmt: skip
     assert list(stand.overview.own("alice", ())) == [5, 6, 4, 3, 2]
     assert (await stand.look())["running"][0]["group"] == "o"
-
-
-async def test_it_tells_whether_the_use_of_other_processes_counts(stand: Stand) -> None:
-    engine = stand.desk.shell.engine
-    for beside in (None, Resources(cores_milli=1000)):
-        engine.rules = replace(engine.rules, beside=beside)
-        assert (await stand.look())["external_off"] is (beside is None)
-
-
-async def test_it_tells_who_may_change_the_jobs_of_others(stand: Stand) -> None:
-    for admin in (False, True, False):
-        seen = await stand.look(Actor("carol", 1003, admin))
-        assert (seen["user"], seen["admin"]) == ("carol", admin)
 
 
 async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
@@ -230,37 +176,6 @@ async def test_each_sees_own_jobs_that_are_too_far_back_for_all(
     assert labels(bobs["mine"]) == [("12_[1-5]", "HELD"), ("11", "HELD")]
     assert [row["label"] for row in alices["mine"]] == ["3", "4", "5", "6"]
     assert (await stand.look(Actor("carol", 1003, False)))["mine"] == []
-
-
-async def test_many_watchers_have_it_worked_out_once_a_second(stand: Stand) -> None:
-    eyes = [stand.watch(actor) for actor in (ALICE, BOB) for _ in range(50)]
-    first = [await eye.see() for eye in eyes]
-    assert (stand.overview.looks, stand.overview.owns) == (1, ["alice", "bob"])
-    assert {each["at"] for each in first} == {now().at_s}
-    stand.clock.now_s += 0.5
-    late = stand.watch(ALICE)
-    await late.see()
-    assert stand.overview.looks == 1
-    stand.clock.now_s += 0.5
-    for eye in (*eyes, late):
-        await eye.see()
-    assert stand.overview.looks == 2
-    for eye in (*eyes, late):
-        await eye.stream.aclose()
-
-
-async def test_nothing_is_kept_or_done_while_nobody_watches(stand: Stand) -> None:
-    eye = stand.watch(ALICE)
-    await stand.desk.submit(ALICE)
-    assert labels((await eye.see())["ended"]) == []
-    await eye.stream.aclose()
-    assert (stand.snapshots._common, stand.snapshots._own) == (None, {})
-    await stand.desk.finish(1)
-    assert stand.overview.looks == 1
-    # And yet who comes later misses nothing of it.
-    later = stand.watch(ALICE)
-    assert labels((await later.see())["ended"]) == [("1", "COMPLETED")]
-    await later.stream.aclose()
 
 
 async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(
@@ -330,25 +245,6 @@ async def test_where_it_takes_long_it_is_worked_out_less_often(
     # A look every ten seconds pays for two users' rows, and nobody's are ever much older.
     assert 20 <= len(slow.owns) <= 44
     assert set(slow.owns) == {"alice", "bob", "carol", "dora"}
-
-
-async def test_nobody_is_shown_the_same_twice(stand: Stand) -> None:
-    eye = stand.watch(ALICE)
-    stand.snapshots.overview = Slow(
-        stand.desk.shell.engine, stand.overview.lookup, stand.overview.curves,
-        clock=stand.clock, takes_s=0.05,
-    )  # fmt: skip
-    await eye.see()
-    # 0.05 s of work stand for 2.5 s of time.
-    later = asyncio.ensure_future(eye.see())
-    await asyncio.sleep(0)
-    stand.clock.now_s += 1.0
-    await asyncio.sleep(1.2)
-    assert not later.done()
-    stand.clock.now_s += 1.6
-    await later
-    assert stand.snapshots.overview.looks == 2
-    await eye.stream.aclose()
 
 
 async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
