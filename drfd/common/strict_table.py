@@ -58,7 +58,6 @@ class TomlTable(StrictTable):
         super().__init__(values, place)
         self._source = source
         self._known: set[str] = set()
-        self._old_names: set[str] = set()
         self._children: list[TomlTable] = []
 
     def names(self) -> list[str]:
@@ -67,18 +66,10 @@ class TomlTable(StrictTable):
     def is_table(self, key: str) -> bool:
         return isinstance(self._values.get(key), dict)
 
-    def take(self, key: str, read: Callable[..., T], default: Any, *, old: str = "") -> Any:
+    def take(self, key: str, read: Callable[..., T], default: Any) -> Any:
         """Return the value of a key, or the default if it is not there. Raises ConfigError if
-        `read` refuses the value.
-
-        `old` is a former name of the key, which is still read.
-        """
+        `read` refuses the value."""
         self._known.add(key)
-        if old and old in self._values:
-            self._old_names.add(old)
-            if key in self._values:
-                raise self.error(self.at(old), f"the old name of {key}, which is there, too")
-            key = old
         if key not in self._values:
             return default
         try:
@@ -110,11 +101,11 @@ class TomlTable(StrictTable):
     def done(self) -> None:
         """Raise ConfigError for a key of this table, or of one below, that was never read."""
         others = f"known keys: {', '.join(sorted(self._known))}" if self._known else ""
-        for key in set(self._values) - self._known - self._old_names:
+        for key in set(self._values) - self._known:
             homes = [f"[{child._place}]" for child in self._children if key in child._known]
             if homes:
                 raise self.error(self.at(key), "unknown key", f"it belongs in {' or '.join(homes)}")
-        self.refuse_unknown(self._known | self._old_names, others=others)
+        self.refuse_unknown(self._known, others=others)
         for child in self._children:
             child.done()
 

@@ -297,9 +297,7 @@ def parse(tree: Toml, source: str) -> Config:
         policy=policy,
         **read_scheduling(scheduling),
         preempting=_preempting(scheduling, policy),
-        external_load=scheduling.take(
-            "respect_external_load", read_flag, True, old="external_load"
-        ),
+        external_load=scheduling.take("respect_external_load", read_flag, True),
         limits=_limits(top.table("limits")),
         windows=read_windows(top),
         history=_history(top.table("history")),
@@ -355,10 +353,8 @@ def _limits(table: TomlTable) -> UserLimits:
     plain = UserLimits()
     return UserLimits(
         waiting_jobs=table.take("waiting_jobs_per_user", read_count, plain.waiting_jobs),
-        kept_bytes=table.take(
-            "stored_bytes_per_user", parse_size, plain.kept_bytes, old="kept_per_user"
-        ),
-        kept_total_bytes=table.take("stored_bytes_total", parse_size, None, old="kept_total"),
+        kept_bytes=table.take("stored_bytes_per_user", parse_size, plain.kept_bytes),
+        kept_total_bytes=table.take("stored_bytes_total", parse_size, None),
         submissions_per_s=table.take("submissions_per_second", read_count, plain.submissions_per_s),
         changes_per_s=table.take("changes_per_second", read_count, plain.changes_per_s),
         reserve_disk_bytes=table.take("reserve_disk", read_size_or_zero, None),
@@ -428,7 +424,7 @@ def _preempting(table: TomlTable, policy: str) -> Preempting | None:
     how = Preempting(
         suspends=table.take("preempt", one_of("requeue", "suspend"), "requeue") == "suspend",
         after_s=table.take("preempt_after", parse_duration, 300),
-        rest_s=table.take("preempt_cooldown", parse_duration, 3600, old="preempt_rest"),
+        rest_s=table.take("preempt_cooldown", parse_duration, 3600),
     )
     return how if is_on else None
 

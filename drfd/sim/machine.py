@@ -156,7 +156,7 @@ def configured(rules: Rules, path: Path) -> Rules:
 #: Keys of [scheduling] that matter to a daemon only.
 _ELSEWHERE = (
     *("policy", "preemption", "preempt", "preempt_after", "preempt_cooldown"),
-    *("preempt_rest", "respect_external_load", "external_load"),
+    "respect_external_load",
 )
 
 

@@ -67,10 +67,8 @@ def read_scheduling(
     table: TomlTable, read_delay: Callable[[str | int], int] = parse_duration
 ) -> SchedulingKeywords:
     """Read the keys of [scheduling] that a simulation has in common with the daemon."""
-    patience_s = table.take("reservation_delay", read_delay, 30, old="patience")
-    drain_after_s = table.take(
-        "reservation_drain_after", parse_duration, 4 * patience_s + 86400, old="drain_after"
-    )
+    patience_s = table.take("reservation_delay", read_delay, 30)
+    drain_after_s = table.take("reservation_drain_after", parse_duration, 4 * patience_s + 86400)
     return {
         "patience": ReservationSettings(
             patience_s=patience_s,
@@ -79,7 +77,7 @@ def read_scheduling(
             depth=table.take("reservation_depth", read_count, 1),
         ),
         "half_life_s": table.take("half_life", parse_duration, 7 * 86400),
-        "min_hold_s": table.take("min_charge_time", read_duration_or_zero, 10, old="min_hold"),
+        "min_hold_s": table.take("min_charge_time", read_duration_or_zero, 10),
         "slots": table.take("slots", read_count, None),
     }
 
