@@ -224,7 +224,7 @@ def test_the_defaults_of_rates_may_be_ranges(path: Path) -> None:
         ("preemption = true\npreempt = 'requeue'\n", Preempting()),
         ("preemption = true\npreempt = 'suspend'\n", Preempting(suspends=True)),
         (
-            "preemption = true\npreempt_after = 90\npreempt_rest = '2h'\n",
+            "preemption = true\npreempt_after = 90\npreempt_cooldown = '2h'\n",
             Preempting(after_s=90, rest_s=7200),
         ),
     ],
@@ -839,31 +839,6 @@ def test_a_disk_of_the_main_file_may_be_named_in_a_further_one(path: Path) -> No
 )
 def test_a_disk_that_cannot_be_meant_is_an_error(path: Path, text: str, said: str) -> None:
     assert said in complaint(path, text)
-
-
-OLD_NAMES = {
-    ("scheduling", "patience", '"45s"'): "reservation_delay",
-    ("scheduling", "drain_after", '"3h"'): "reservation_drain_after",
-    ("scheduling", "preempt_rest", '"20m"'): "preempt_cooldown",
-    ("scheduling", "min_hold", '"3s"'): "min_charge_time",
-    ("scheduling", "external_load", "false"): "respect_external_load",
-    ("limits", "kept_per_user", '"64M"'): "stored_bytes_per_user",
-    ("limits", "kept_total", '"2G"'): "stored_bytes_total",
-}
-
-
-@pytest.mark.parametrize(("old", "name"), OLD_NAMES.items())
-def test_a_key_may_have_its_old_name_and_not_both(
-    path: Path, old: tuple[str, str, str], name: str
-) -> None:
-    table, key, value = old
-    head = "[scheduling]\npreemption = true\n" + ("" if table == "scheduling" else f"[{table}]\n")
-    by_name = load(written(path, f"{head}{name} = {value}\n"))
-    assert by_name != load(written(path, head))
-    assert load(written(path, f"{head}{key} = {value}\n")) == by_name
-    written(path, f"{head}{key} = {value}\n{name} = {value}\n")
-    with pytest.raises(ConfigError, match=f"{table}.{key}: the old name of {name}"):
-        load(path)
 
 
 def test_gpus_may_be_shared_by_their_memory(path: Path) -> None:
