@@ -131,6 +131,6 @@ def test_hostile_names_are_shown_harmlessly(instance: Instance) -> None:
 def test_the_configuration_of_the_design_is_accepted(
     make_instance: Callable[..., Instance],
 ) -> None:
-    extra = '[scheduling]\npolicy = "drf"\npatience = "30s"\npreemption = false\n'
+    extra = '[scheduling]\npolicy = "drf"\nreservation_delay = "30s"\npreemption = false\n'
     instance = make_instance(CONFIG + extra).start()
     assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
