@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 MIB = 1 << 20
 #: As fast as they come: what is measured is what is kept.
-LIMITS = '[limits]\nkept_per_user = "{}"\nsubmissions_per_second = 100000\n'
+LIMITS = '[limits]\nstored_bytes_per_user = "{}"\nsubmissions_per_second = 100000\n'
 #: A request has no more of them.
 ARGUMENTS, DEPENDENCIES = 32_768, 1_000
 

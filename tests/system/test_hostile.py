@@ -233,7 +233,7 @@ def test_a_user_with_too_many_jobs_is_refused_and_nobody_else_is(
 def test_what_a_users_jobs_keep_is_bounded_and_what_they_share_counts_once(
     make_instance: Callable[..., Instance], users: Accounts
 ) -> None:
-    instance = make_instance(CONFIG + '[limits]\nkept_per_user = "1M"\n').start()
+    instance = make_instance(CONFIG + '[limits]\nstored_bytes_per_user = "1M"\n').start()
     instance.drf("drain")
     attacker, other = users
 
