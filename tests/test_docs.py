@@ -123,15 +123,6 @@ def test_every_configuration_key_is_in_its_document() -> None:
         assert re.search(rf"\b{key}\b", CONFIGURATION), f"configuration.md lacks {key}"
 
 
-def test_every_former_name_of_a_key_is_in_its_document() -> None:
-    source = (ROOT / "drfd" / "daemon" / "config.py").read_text()
-    pairs = re.findall(r'\.take\(\s*"(\w+)"[^()]*?(?:\([^()]*\))?[^()]*?old="(\w+)"', source)
-    assert len(pairs) == source.count('old="')
-    for key, old in pairs:
-        shown = rf"`{old}` \((?:now )?`{key}`\)"
-        assert re.search(shown, CONFIGURATION), f"configuration.md lacks {old}, now {key}"
-
-
 def test_every_method_of_the_python_client_is_in_its_document() -> None:
     text = (ROOT / "docs" / "python.md").read_text()
     for name, each in vars(Client).items():
