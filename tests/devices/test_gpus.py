@@ -13,13 +13,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.devices.gpus import (
-    Gpu,
-    GpuLost,
-    automatic,
-    find_gpus,
-    gpus_named,
-)
+from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
 from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode, is_basic, node_at, show_node
 from drfd.devices.roster import Roster
 from drfd.devices.variables import variables_for
@@ -182,11 +176,7 @@ def test_each_missing_or_strange_file_is_named(tmp_path: Path) -> None:
             f"{nvidia}/gpus/0000:05:00.0/information names no device minor of a GPU",
             "195:0 195:3",
         ),
-        (
-            "2:0:0",
-            f"{nvidia}/capabilities/gpu1/mig/gi0/access: No such file or directory",
-            "195:1",
-        ),
+        ("2:0:0", f"{nvidia}/capabilities/gpu1/mig/gi0/access: No such file or directory", "195:1"),
         (
             "3",
             f"{nvidia}/capabilities/gpu2/mig has GPU instances, but no compute instance",
@@ -264,9 +254,7 @@ def test_uuids_mean_the_same_whatever_is_hidden(machine: tuple[Gpu, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    "machine",
-    ["two-nvidia-desktop", "intel-discrete-and-integrated", "no-gpu"],
-    indirect=True,
+    "machine", ["two-nvidia-desktop", "intel-discrete-and-integrated", "no-gpu"], indirect=True
 )
 @pytest.mark.parametrize("hidden", ["", "0 1"])
 def test_a_job_without_a_gpu_is_shown_none(machine: tuple[Gpu, ...], hidden: str) -> None:
@@ -284,9 +272,7 @@ def test_indices_count_what_is_visible_where_a_uuid_is_unknown(machine: tuple[Gp
 
 
 @on("mig-on-one-of-two")
-def test_a_slice_alone_is_index_0_and_otherwise_named_by_its_ids(
-    machine: tuple[Gpu, ...],
-) -> None:
+def test_a_slice_alone_is_index_0_and_otherwise_named_by_its_ids(machine: tuple[Gpu, ...]) -> None:
     slice_ = "MIG-GPU-20bed2f5-819b-69ad-8d42-d3e1446080c1/3/0"
     assert variables(machine, "0:3:0", hidden="0:1:0 0:1:1 1") == same("0")
     assert variables(machine, "0:3:0", hidden="0:1:0 1") == same(slice_)

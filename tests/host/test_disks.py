@@ -151,11 +151,7 @@ def test_btrfs_is_found_where_dev_has_no_disks(
     [
         ("/tmp/x", "tmpfs", "in memory"),
         ("/net/x", "nfs4", "on another machine"),
-        (
-            "/var/lib/box/merged/x",
-            "overlay",
-            "laid over others; name a path on the disk itself",
-        ),
+        ("/var/lib/box/merged/x", "overlay", "laid over others; name a path on the disk itself"),
         ("/pool", "zfs", "does its own I/O, which the kernel attributes to nobody"),
         ("/odd one/x", "fuse.sshfs", "on no block device of its own"),
     ],

@@ -82,11 +82,7 @@ NOTHING = InstalledState(
 def installed(goal: Wanted, **changes: Any) -> InstalledState:
     """A system on which exactly this has been installed, and runs."""
     usual: dict[str, Any] = {
-        "files": {
-            **goal.files,
-            plan.CONFIG: goal.default_config,
-            plan.RECORD: goal.record,
-        },
+        "files": {**goal.files, plan.CONFIG: goal.default_config, plan.RECORD: goal.record},
         "links": dict(goal.links),
         "directories": frozenset({plan.STATE, plan.RUN, "/etc/drfd"}),
         "record": read_record(goal.record),

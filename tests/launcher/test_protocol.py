@@ -465,9 +465,7 @@ def test_a_command_is_read_as_one_value(message: Message, command: Command) -> N
 
 
 @pytest.mark.parametrize("fields", [{}, {"on": 1}, {"on": None}, {"on": True, "more": 1}], ids=str)
-def test_an_order_to_measure_gpus_with_anything_wrong_is_refused(
-    fields: dict[str, object],
-) -> None:
+def test_an_order_to_measure_gpus_with_anything_wrong_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(BadMessage):
         read_command({"cmd": "measure-gpus", **fields})
 

@@ -1,26 +1,27 @@
-"""What drfd slurm-conf prints, in a Slurm that runs: it is accepted, and it does what it says; and a private Slurm is there while it is used, says why it is not, and leaves nothing."""
+"""What drfd slurm-conf prints, in a Slurm that runs: it is accepted, and it does what it says; and
+a private Slurm is there while it is used, says why it is not, and leaves nothing."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
 import pytest
+
+from drfd.common.errors import HostError
 from drfd.slurm.files import MORE_CONF, NAMES
+from drfd.slurm.private import PrivateNode, PrivateSlurm, files_without_limits
 from drfd.slurm.settings import SLURM_CONF
 from instance import wait_for
-from slurm_cluster import Cluster, missing
-import shutil
-import tempfile
-from drfd.common.errors import HostError
-from drfd.slurm.files import MORE_CONF
-from drfd.slurm.private import PrivateNode, PrivateSlurm, files_without_limits
-from slurm_cluster import missing, processes_of
+from slurm_cluster import Cluster, missing, processes_of
 
 pytestmark = [
     pytest.mark.system,

@@ -571,11 +571,7 @@ def test_weights_are_as_floors_within_a_hundredth(
     v2=[(400, 400_000, ["10000", "2500"])],
 )
 def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
-    kernel: Kernel,
-    monkeypatch: pytest.MonkeyPatch,
-    cpus: int,
-    most: int,
-    weights: list[str],
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, cpus: int, most: int, weights: list[str]
 ) -> None:
     """The kernel takes no more than 2^18, which is 256 times the usual weight of one core, and on
     version 2 10000, a hundred times that of a core."""
@@ -609,9 +605,7 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(kernel: Kernel) -
            "8:0 rbps=1000 wbps=max riops=max wiops=max"]])],
 )  # fmt: skip
 def test_each_disk_is_limited_in_the_directions_that_are_declared(
-    kernel: Kernel,
-    disks: list[tuple[str, int, int]],
-    lines: list[list[str]],
+    kernel: Kernel, disks: list[tuple[str, int, int]], lines: list[list[str]]
 ) -> None:
     """One line is written at a time; the kernel's file then has a line for each. (cgroupspy 0.2.3
     has a blank at the end of the name of the write throttle.)"""
@@ -960,9 +954,7 @@ def test_a_bound_on_all_jobs_keeps_no_first_process_out_and_another_failure_is_n
 # -- pinning --------------------------------------------------------------------------------
 
 
-def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(
-    kernel: Kernel,
-) -> None:
+def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel: Kernel) -> None:
     kernel.open("cpuset")
     kernel.create(limits(2000, PIN))
     assert kernel.read(kernel.QUOTA_FILE).removesuffix(" 100000") == "200000"

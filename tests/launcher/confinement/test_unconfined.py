@@ -305,7 +305,7 @@ def test_who_cannot_be_interrupted_stands_still_only_as_long_as_nobody_in_it_wak
     assert frozen == [not is_awake] * 5
 
 
-def test_there_is_nothing_to_freeze_or_to_thaw_of_an_attempt_without_a_runner(
+def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_or_to_end(
     start: Start, place: Unconfined
 ) -> None:
     job = sleeper(start)
@@ -314,6 +314,8 @@ def test_there_is_nothing_to_freeze_or_to_thaw_of_an_attempt_without_a_runner(
     for attempt in (None, Attempt(created=CREATED), earlier):
         assert place.freeze(KEY, attempt)
         place.thaw(KEY, attempt)
+        place.signal(KEY, attempt, signal.SIGKILL)
+        assert place.kill_pass(KEY, attempt)
     assert state_of(job.pid) == "S"
 
 
@@ -346,20 +348,6 @@ def test_killing_goes_on_until_none_is_left(
         return place.kill_pass(KEY, attempt) and runner.poll() is not None
 
     until("an end of all", none_is_left)
-
-
-def test_without_runner_on_record_there_is_nothing_to_kill(place: Unconfined) -> None:
-    assert place.kill_pass(KEY, None)
-    assert place.kill_pass(KEY, Attempt(created=CREATED))
-    place.signal(KEY, None, signal.SIGTERM)
-
-
-def test_numbers_of_an_earlier_boot_are_nobodys(start: Start, place: Unconfined) -> None:
-    job = sleeper(start)
-    earlier = attempt_of(os.getpid(), job.pid, boot_id="an earlier one")
-    place.signal(KEY, earlier, signal.SIGKILL)
-    assert place.kill_pass(KEY, earlier)
-    assert lives(job.pid)
 
 
 def test_a_runners_number_that_somebody_else_has_now_is_not_the_runner(
@@ -474,18 +462,15 @@ def wait(patience: FreezeWaitBudget, clock: Clock, needs_s: float) -> float:
     return clock.now_s - begin_s
 
 
-def test_what_is_quick_is_always_waited_for() -> None:
+def test_what_is_quick_or_slow_only_now_and_then_is_waited_for() -> None:
+    """But a pause is not saved up for ever."""
     clock = Clock()
     patience = FreezeWaitBudget(clock)
     assert [wait(patience, clock, 0.0005) for _ in range(1000)] == pytest.approx([0.0005] * 1000)
-
-
-def test_one_that_is_slow_now_and_then_is_waited_for() -> None:
-    clock = Clock()
-    patience = FreezeWaitBudget(clock)
-    for _ in range(5):
+    for pause_s in (*[1.0] * 5, 10_000.0):
+        clock.now_s += pause_s
         assert wait(patience, clock, 9.0) == pytest.approx(0.05)
-        clock.now_s += 1.0
+    assert wait(patience, clock, 9.0) == pytest.approx(0.0025, abs=0.002)
 
 
 def test_many_that_never_stand_still_take_a_small_part_of_the_time() -> None:
@@ -500,14 +485,6 @@ def test_many_that_never_stand_still_take_a_small_part_of_the_time() -> None:
     rounds = (60 - waited_s) / 0.1
     assert waited_s <= 0.05 + 0.05 * 60 + rounds * 20 * 0.001
     assert waited_s < 60 / 4
-
-
-def test_a_pause_is_not_saved_up_for_ever() -> None:
-    clock = Clock()
-    patience = FreezeWaitBudget(clock)
-    clock.now_s += 10_000.0
-    assert wait(patience, clock, 9.0) == pytest.approx(0.05)
-    assert wait(patience, clock, 9.0) == pytest.approx(0.0025, abs=0.002)
 
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")

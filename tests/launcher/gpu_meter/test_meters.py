@@ -109,9 +109,7 @@ def test_other_cards_are_none_of_these(machine: Machine) -> None:
     assert DrmGpus(machine.root).read() == []
 
 
-def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(
-    machine: Machine,
-) -> None:
+def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machine: Machine) -> None:
     """A descriptor that was duplicated is the same client."""
     machine.amd()
     machine.fdinfo(JOB, 3, amdgpu(7, 100))
@@ -215,9 +213,7 @@ def test_of_intels_gpu_the_memory_in_use_is_what_processes_have(machine: Machine
     assert gpu["processes"] == [process(JOB, 10 << 10, 50), process(OTHER, 5 << 10, None)]
 
 
-def test_a_process_that_opens_a_node_later_is_found_within_five_readings(
-    machine: Machine,
-) -> None:
+def test_a_process_that_opens_a_node_later_is_found_within_five_readings(machine: Machine) -> None:
     """Between, only those are looked at that had one: a search reads the files of everybody."""
     machine.amd()
     gpus = DrmGpus(machine.root)

@@ -408,11 +408,7 @@ def short(driver: Driver, files: AttemptFiles, work: Path) -> Callable[[str], No
 
 @pytest.mark.parametrize("whose", ["own", "the machine's"])
 def test_when_the_kernel_kills_a_part_the_rest_follows(
-    driver: Driver,
-    files: AttemptFiles,
-    work: Path,
-    short: Callable[[str], None],
-    whose: str,
+    driver: Driver, files: AttemptFiles, work: Path, short: Callable[[str], None], whose: str
 ) -> None:
     """Half a job does no good, and waits for ever."""
     script = "(setsid sleep 60 & echo $! > pid); echo up; sleep 60"

@@ -22,7 +22,7 @@ from drfd.common import failpoints
 from drfd.launcher.protocol import AttemptLimits, Message
 from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF
-from launcher.rig import ROOT, WAIT_S, Controller, LauncherProcess, shell, until
+from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, until
 from launcher.slurm.cluster import Cluster
 from slurm_cluster import missing
 
@@ -110,10 +110,28 @@ def jobs_dir(place: Path) -> Iterator[Path]:
 _ids = iter(range(1, 1000))
 
 
-def job(script: str, cwd: Path, **changes: object):  # type: ignore[no-untyped-def]
+def job(script: str, cwd: Path, **changes: object) -> Asked:
     """A job of nobody's on the first node, under a number of its own."""
     usual = {"id": next(_ids), "uid": NOBODY, "gid": NOBODY, "journal": JOURNAL, "node": "n1"}
     return shell(script, cwd=cwd, **(usual | changes))
+
+
+def begun(
+    slurm: SlurmLauncherProcess, script: str, cwd: Path, **changes: object
+) -> tuple[Controller, Asked]:
+    """A controller that has launched such a job, which is up."""
+    controller, asked = slurm.connect(), job(script, cwd, **changes)
+    controller.launch(asked)
+    controller.take("up", id=asked.id)
+    return controller, asked
+
+
+def runs_once(controller: Controller, asked: Asked) -> None:
+    """The job, which writes `once` to `runs`, is launched, and has never run before."""
+    controller.launch(asked)
+    controller.take("up", id=asked.id, attempt=asked.attempt)
+    assert controller.take("ended", id=asked.id, attempt=asked.attempt)["exit_code"] == 0
+    assert Path(asked.cwd, "runs").read_text() == "once\n"
 
 
 def comments(cluster: Cluster, key: tuple[int, int]) -> list[str]:
@@ -158,18 +176,10 @@ def test_a_submitted_script_runs_as_it_was(slurm: SlurmLauncherProcess, jobs_dir
     assert (jobs_dir / "out").read_text() == "it's /x/s.sh a  b\n"
 
 
-@pytest.mark.parametrize(
-    ("script", "number"), [("kill -9 $$", 9), ("kill -SEGV $$", 11)], ids=["kill", "fault"]
-)
-def test_a_signal_that_ends_a_job_is_named(
-    slurm: SlurmLauncherProcess, jobs_dir: Path, script: str, number: int
-) -> None:
-    controller = slurm.connect()
-    asked = job(script, jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+def test_a_signal_that_ends_a_job_is_named(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
+    controller, asked = begun(slurm, "kill -SEGV $$", jobs_dir)
     end = controller.take("ended", id=asked.id)
-    assert (end["exit_code"], end["signal"]) == (None, number)
+    assert (end["exit_code"], end["signal"]) == (None, 11)
 
 
 def test_a_job_that_its_node_cannot_start_was_killed_by_no_signal(
@@ -217,13 +227,10 @@ def test_a_job_whose_prolog_is_missing_on_its_node_was_not_started(
 def test_a_job_gets_the_signals_that_are_ordered(
     slurm: SlurmLauncherProcess, jobs_dir: Path
 ) -> None:
-    controller = slurm.connect()
     traps = "trap 'echo usr' USR1; trap 'echo term; exit 3' TERM; echo up > up"
     script = f"{traps}; while :; do sleep 0.1; done"
-    asked = job(script, jobs_dir)
+    controller, asked = begun(slurm, script, jobs_dir)
     key = (asked.id, 1)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
     until("the traps", (jobs_dir / "up").exists)
     for _ in range(2):
         controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [10]})
@@ -234,10 +241,9 @@ def test_a_job_gets_the_signals_that_are_ordered(
 
 
 def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
-    controller = slurm.connect()
-    asked = job("trap '' TERM; touch trapped; while :; do sleep 0.1; done", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller, asked = begun(
+        slurm, "trap '' TERM; touch trapped; while :; do sleep 0.1; done", jobs_dir
+    )
     until("its trap", (jobs_dir / "trapped").exists)
     controller.ask("kill", (asked.id, 1))
     assert controller.take("ended", id=asked.id)["signal"] == 9
@@ -246,18 +252,13 @@ def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_
 def test_a_frozen_job_stands_still_until_it_is_thawed(
     slurm: SlurmLauncherProcess, jobs_dir: Path
 ) -> None:
-    controller = slurm.connect()
-    asked = job("while [ ! -e go ]; do sleep 0.05; done; echo went", jobs_dir)
+    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; echo went", jobs_dir)
     key = (asked.id, 1)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
     controller.ask("freeze", key)
     controller.take("frozen", id=asked.id)
     (jobs_dir / "go").touch()
     controller.ask("thaw", key)
     assert controller.take("ended", id=asked.id)["exit_code"] == 0
-
-
 
 
 def test_what_slurm_refuses_is_reported_with_its_words(
@@ -320,10 +321,7 @@ def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_st
 def test_an_end_while_no_launcher_runs_is_reported_later(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
-    controller = slurm.connect()
-    asked = job("while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir)
     slurm.kill()
     (jobs_dir / "go").touch()
     until("its end", lambda: comments(cluster, (asked.id, 1)) == ["FAILED"])
@@ -407,11 +405,7 @@ def test_a_job_that_slurmctld_has_no_room_for_waits_until_there_is_some(
         assert not (jobs_dir / "runs").exists()
     finally:
         restart_with(cluster, "")
-    again = replace(asked, attempt=2)
-    controller.launch(again)
-    controller.take("up", id=asked.id, attempt=2)
-    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    runs_once(controller, replace(asked, attempt=2))
     assert comments(cluster, (asked.id, 1)) == []
     controller.ask("kill", (last.id, 1))
     controller.take("ended", id=last.id)
@@ -470,10 +464,7 @@ def test_a_job_that_no_attempt_file_knows_is_ended(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
     """As one whose submission was believed lost, and arrives late."""
-    controller = slurm.connect()
-    asked = job("true", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller, asked = begun(slurm, "true", jobs_dir)
     controller.take("ended", id=asked.id)
     late = f"{JOURNAL}.{asked.id}.2"
     cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", "sleep 1000")
@@ -483,10 +474,7 @@ def test_a_job_that_no_attempt_file_knows_is_ended(
 def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
-    controller = slurm.connect()
-    asked = job("while [ ! -e go ]; do sleep 0.05; done; exit 5", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; exit 5", jobs_dir)
     name = f"{JOURNAL}.{asked.id}.1"
     small = ("-c1", "--mem=10", "-o", "/dev/null")
     cluster.ask("sbatch", f"--comment={name}", *small, "--wrap", "exit 9")
@@ -494,8 +482,6 @@ def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
     until("its end", lambda: "CANCELLED" in comments(cluster, (asked.id, 1)))
     (jobs_dir / "go").touch()
     assert controller.take("ended", id=asked.id)["exit_code"] == 5
-
-
 
 
 def faults(controller: Controller) -> dict[str, str]:
@@ -581,10 +567,7 @@ def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
     """Killed at once, slurmctld has not written what it took: its next process knows nothing."""
-    controller = slurm.connect()
-    asked = job("echo once >> runs; sleep 1000", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller, asked = begun(slurm, "echo once >> runs; sleep 1000", jobs_dir)
     until("its first line", (jobs_dir / "runs").exists)
     cluster.kill("slurmctld")
     for name in ("job_state", "job_state.old"):
@@ -649,11 +632,7 @@ def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submiss
     finally:
         until("an open node", lambda: is_open(cluster, "n2"))
     remove(controller, (asked.id, 1))
-    again = replace(asked, attempt=2)
-    controller.launch(again)
-    controller.take("up", id=asked.id, attempt=2)
-    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    runs_once(controller, replace(asked, attempt=2))
 
 
 def is_open(cluster: Cluster, node: str) -> bool:
@@ -720,10 +699,7 @@ def test_a_job_that_slurm_lets_wait_is_taken_back_and_does_not_start_later(
     slurm.kill()
     slurm.start()
     controller = slurm.connect()
-    controller.launch(replace(asked, attempt=2))
-    controller.take("up", id=asked.id, attempt=2)
-    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    runs_once(controller, replace(asked, attempt=2))
 
 
 def test_a_job_that_is_too_large_for_its_node_in_slurm_is_taken_back(
@@ -769,10 +745,7 @@ def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
     assert end["loss"] == "SLURM_FORGOT"
     assert not (jobs_dir / "runs").exists()
     remove(controller, (asked.id, 1))
-    controller.launch(replace(asked, attempt=2))
-    controller.take("up", id=asked.id, attempt=2)
-    assert controller.take("ended", id=asked.id, attempt=2)["exit_code"] == 0
-    assert (jobs_dir / "runs").read_text() == "once\n"
+    runs_once(controller, replace(asked, attempt=2))
 
 
 def test_the_next_launcher_waits_only_for_the_rest_until_a_job_is_lost(
@@ -814,10 +787,9 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_i
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path, is_noted: bool
 ) -> None:
     """slurmctld takes up the job as one that runs, and would not miss it for hours."""
-    controller = slurm.connect()
-    asked = job("touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
+    controller, asked = begun(
+        slurm, "touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir
+    )
     until("its first line", (jobs_dir / "begun").exists)
     since_ns, name = time.time_ns(), f"{JOURNAL}.{asked.id}.1"
     [number] = [number for number, _, comment in cluster.jobs() if comment == name]
