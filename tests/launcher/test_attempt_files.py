@@ -1,4 +1,4 @@
-"""What is known of an attempt outlives everyone who knows it."""
+"""What is known of an attempt outlives everyone who knows it; and what is told of it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drfd.core.decisions.outcome import LOSSES
 from drfd.core.model.job import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
+    UNKNOWN,
     Attempt,
     JobsStopRecord,
     Record,
     read_jobs_stop,
 )
+from drfd.launcher.protocol import Message
+from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
+from drfd.launcher.slurm.mapping import ENDED_BY_SLURM, FORGOTTEN, NODE_FAILED, NOT_STARTED
 from launcher.rig import python
 
 KEY = (41, 2)
@@ -86,60 +91,44 @@ def test_any_number_of_signals_takes_the_room_of_one(
     assert known == Attempt(CREATED, signalled={"count": 1999}, ended={"exit_code": 0})
 
 
-def test_an_attempt_file_is_made_only_once(directory: int, attempt_fd: int) -> None:
+def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
+    tmp_path: Path, directory: int, attempt_fd: int
+) -> None:
     with pytest.raises(FileExistsError):
         attempt_files.create(directory, KEY, {"uid": 0})
     assert attempt_files.read(directory, KEY) == Attempt(CREATED)
-
-
-def test_an_attempt_file_is_for_the_launchers_eyes(tmp_path: Path, attempt_fd: int) -> None:
     assert (tmp_path / "41.2").stat().st_mode & 0o777 == 0o600
-
-
-def test_an_attempt_file_does_not_reach_the_job(attempt_fd: int) -> None:
-    assert not os.get_inheritable(attempt_fd)
+    assert not os.get_inheritable(attempt_fd), "it does not reach the job"
+    assert (attempt_files.file_name(KEY), attempt_files.cgroup_name(KEY)) == ("41.2", "job-41-2")
 
 
 def test_the_lock_is_seen_by_others_until_its_holder_is_gone(directory: int) -> None:
     fd = attempt_files.create(directory, KEY, CREATED)
     inherited = os.dup(fd)
-    assert attempt_files.is_locked(directory, KEY)
+    assert [attempt_files.is_locked(directory, KEY) for _ in range(3)] == [True] * 3
     os.close(fd)
     assert attempt_files.is_locked(directory, KEY), "a fork has the descriptor still"
     os.close(inherited)
     assert not attempt_files.is_locked(directory, KEY)
 
 
-def test_looking_at_the_lock_does_not_take_it(directory: int, attempt_fd: int) -> None:
-    assert [attempt_files.is_locked(directory, KEY) for _ in range(3)] == [True] * 3
-
-
-def test_no_file_means_no_lock_and_no_attempt(directory: int) -> None:
-    assert not attempt_files.is_locked(directory, KEY)
-    assert attempt_files.read(directory, KEY) is None
-
-
 def test_a_removed_attempt_can_be_made_again(directory: int, attempt_fd: int) -> None:
     attempt_files.remove(directory, KEY)
     attempt_files.remove(directory, KEY)
     assert attempt_files.keys(directory) == []
+    assert not attempt_files.is_locked(directory, KEY)
+    assert attempt_files.read(directory, KEY) is None
     os.close(attempt_files.create(directory, KEY, CREATED))
 
 
 def test_keys_are_those_of_attempt_files_alone(tmp_path: Path, directory: int) -> None:
-    for name in ("10.1", "9.2", "9.10", "log", "9", "9.", ".1", "9.1.1", "9.1~", "a.1", "-1.1"):
+    """Digits have many forms, and numbers have many spellings."""
+    for name in (
+        *("10.1", "9.2", "9.10", "log", "9", "9.", ".1", "9.1.1", "9.1~", "a.1", "-1.1"),
+        *("\u0663.1", "1.\u0663", "01.1", "1.01"),
+    ):
         (tmp_path / name).write_bytes(b"")
     assert attempt_files.keys(directory) == [(9, 2), (9, 10), (10, 1)]
-
-
-def test_every_key_names_the_file_it_comes_from(tmp_path: Path, directory: int) -> None:
-    """Digits have many forms, and numbers have many spellings."""
-    for name in ("٣.1", "1.٣", "01.1", "1.01"):
-        (tmp_path / name).write_bytes(b"")
-    assert [
-        key for key in attempt_files.keys(directory) if attempt_files.read(directory, key) is None
-    ] == []
-    assert attempt_files.keys(directory) == []
 
 
 @pytest.mark.parametrize("kept", range(len(lines())))
@@ -265,10 +254,6 @@ def test_of_an_attempt_whose_payload_is_not_recorded_any_is_believed() -> None:
     assert may_have == [True, True, True, True, True, False]
 
 
-def test_the_file_and_the_cgroup_are_named_by_job_and_attempt() -> None:
-    assert (attempt_files.file_name(KEY), attempt_files.cgroup_name(KEY)) == ("41.2", "job-41-2")
-
-
 CUT = JobsStopRecord("this boot", 50.0)
 
 
@@ -305,3 +290,125 @@ def test_without_a_whole_one_there_was_none(tmp_path: Path, text: str | None) ->
     if text is not None:
         (tmp_path / JOBS_STOP_FILE).write_text(text)
     assert read_jobs_stop(tmp_path) is None
+
+
+# -- what is told of an attempt -------------------------------------------------------------
+
+BORN: Record = {"uid": 1, "boot_id": "b", "cgroup": "drfd/job-1-1", "at_s": 5.0, "mono_s": 6.0}
+RUNNER: Record = {"pid": 10, "start_ticks": 99}
+RUNNING: Record = {"pid": 11}
+FAILED: Record = {"text": "there is no command x"}
+ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
+
+UP = ("up", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
+BROKE = ("broke", FAILED)
+DONE = ("ended", ENDED)
+MISSING: tuple[str, Message] = ("missing", {})
+
+
+def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[str, Message]]:
+    """As it is told at second 9 of a boot."""
+    return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
+
+
+def lost(oom: tuple[bool, bool], loss: str | None = RUNNER_GONE) -> tuple[str, Message]:
+    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
+    facts |= {"oom_killed": oom[0], "over_limit": oom[1]}
+    return "ended", facts if loss is None else facts | {"loss": loss}
+
+
+STARTING = Attempt(BORN, runner=RUNNER)
+STARTED = Attempt(BORN, runner=RUNNER, running=RUNNING)
+#: Attempt → its reports while the runner lives.
+SAID = [
+    (STARTING, []),
+    (Attempt(BORN, runner=RUNNER, failed=FAILED), [BROKE]),
+    (STARTED, [UP]),
+    (Attempt(BORN, runner=RUNNER, running=RUNNING, failed=FAILED), [BROKE]),
+    (Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED), [UP, DONE]),
+]
+
+
+@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("attempt", "reports"), SAID)
+def test_what_is_on_record_is_said(
+    attempt: Attempt, reports: list[tuple[str, Message]], oom: tuple[bool, bool]
+) -> None:
+    assert news(attempt, alive=True, jobs_stop=None, oom=oom) == reports
+
+
+@pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
+def test_an_end_on_record_stands_when_the_runner_is_gone(
+    attempt: Attempt, reports: list[tuple[str, Message]]
+) -> None:
+    """What the kernel counted is in the record already."""
+    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == reports
+
+
+@pytest.mark.parametrize("created", [BORN, UNKNOWN])
+def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created: Record) -> None:
+    """It may have been that of the start: what is missing is launched again."""
+    damaged = Attempt(created, runner=RUNNER, is_damaged=True)
+    assert news(damaged, alive=True, jobs_stop=None, oom=(False, False)) == []
+    found = news(damaged, alive=False, jobs_stop=None, oom=(False, False))
+    assert found == [lost((False, False), None)]
+
+
+def test_a_start_at_no_known_time_is_not_reported_but_its_end_is() -> None:
+    started = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, is_damaged=True)
+    assert news(started, alive=True, jobs_stop=None, oom=(False, False)) == []
+    ended = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, ended=ENDED, is_damaged=True)
+    assert news(ended, alive=False, jobs_stop=None, oom=(False, False)) == [DONE]
+
+
+@pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
+def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
+    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
+
+
+@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
+def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
+    assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [UP, lost(oom)]
+
+
+def test_an_attempt_whose_runner_is_not_on_record_yet_is_not_news() -> None:
+    assert news(Attempt(BORN), alive=True, jobs_stop=None, oom=(False, False)) == []
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive: bool) -> None:
+    """It may have caught the SIGTERM and exited 0, half done."""
+    ended = Attempt(BORN, runner=RUNNER, running=RUNNING, ended=ENDED | {"exit_code": 0})
+    kind, facts = lost((False, False), STOPPED)
+    reports = [UP, (kind, facts | {"at_s": 7.0})]
+    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), oom=(True, True)) == reports
+
+
+#: When all jobs were told to end, in the boot of the attempt: while it lived, and before it began.
+WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "jobs_stop", "loss"),
+    [
+        ("b", None, RUNNER_GONE),
+        ("b", BEFORE, RUNNER_GONE),
+        ("b", WHILE, STOPPED),
+        ("later", None, CRASH),
+        ("later", BEFORE, CRASH),
+        ("later", JobsStopRecord("a third", 6.5), CRASH),
+        ("later", WHILE, SHUTDOWN),
+    ],
+)
+def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
+    boot_id: str, jobs_stop: JobsStopRecord | None, loss: str
+) -> None:
+    """A shutdown, a power cut, a stop of all jobs and a killed runner were told with one text,
+    although the ids of the boots and the time of the stop tell them apart."""
+    said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
+    assert said == [UP, lost((False, False), loss)]
+
+
+def test_the_controller_has_a_sentence_for_each_of_these_words() -> None:
+    words = {CRASH, RUNNER_GONE, SHUTDOWN, STOPPED}
+    assert set(LOSSES) == words | {NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM, NOT_STARTED}

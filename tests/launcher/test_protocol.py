@@ -116,60 +116,28 @@ def test_an_order_comes_out_as_it_went_in(order: LaunchOrder) -> None:
     assert checked_order(launch_message(limited)) == limited
 
 
-GRANT = {"name": "gpu", "given": [], "others": [], "memory_bytes": 0}
-
-
-@pytest.mark.parametrize(
-    "grants",
-    [
-        None,
-        {"name": "gpu"},
-        [{"name": "gpu", "given": [], "memory_bytes": 0}],
-        [{"name": "gpu", "given": [], "others": []}],
-        [{**GRANT, "nodes": ["c 1:3"]}],
-        [{**GRANT, "name": 5}],
-        [{**GRANT, "given": "0"}],
-        [{**GRANT, "given": [0]}],
-        [{**GRANT, "given": ["0" * 257]}],
-        [{**GRANT, "others": ["0"] * 1025}],
-        [GRANT] * 65,
-        [{**GRANT, "memory_bytes": -1}],
-        [{**GRANT, "memory_bytes": "1G"}],
-        ["memory_bytes"],
-    ],
-)
-def test_devices_are_named_and_not_numbered(grants: object) -> None:
-    refused(launch_message(FULL) | {"grants": grants})
-
-
-def test_a_message_is_one_line() -> None:
+def test_a_message_is_one_line_and_reading_it_leaves_it_as_it_was() -> None:
     line = encode(launch_message(FULL))
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-
-
-def test_reading_an_order_leaves_the_message_as_it_was() -> None:
     there = message()
     read_order(there)
     assert there == message()
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"nonsense", b"\xff\xfe{}", b'{"a":\x80}', b"{} {}"])
-def test_what_is_not_json_is_a_bad_message(line: bytes) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"{", b"nonsense", b"\xff\xfe{}", b'{"a":\x80}', b"{} {}"),
+        *(b"[]", b"1", b'"cmd"', b"null", b"true"),
+        # A deep nest overflows the parser, which says so with an exception of its own.
+        b'{"cmd":' + b"[" * 200_000,
+    ],
+    ids=short,
+)
+def test_what_is_no_json_or_no_object_is_a_bad_message(line: bytes) -> None:
     with pytest.raises(BadMessage):
         decode(line)
-
-
-@pytest.mark.parametrize("line", [b"[]", b"1", b'"cmd"', b"null", b"true"])
-def test_json_that_is_no_object_is_a_bad_message(line: bytes) -> None:
-    with pytest.raises(BadMessage):
-        decode(line)
-
-
-def test_json_of_any_depth_is_a_bad_message_at_worst() -> None:
-    """A deep nest overflows the parser, which says so with an exception of its own."""
-    with pytest.raises(BadMessage):
-        decode(b'{"cmd":' + b"[" * 200_000)
 
 
 @given(st.binary(max_size=200))
@@ -194,25 +162,18 @@ def test_a_number_that_no_attempt_can_be_called_by_is_refused(field: str, value:
     assert attempt_files.cgroup_key(attempt_files.cgroup_name(highest)) == highest
 
 
-@pytest.mark.parametrize("field", sorted(set(launch_message(FULL)) - {"cmd"}))
-def test_an_order_with_a_field_missing_is_refused(field: str) -> None:
-    refused(without(field))
-
-
-@pytest.mark.parametrize("field", [*LIMITS, "disks", "cores_by"])
-def test_limits_with_a_field_missing_are_refused(field: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        *((field,) for field in sorted(set(launch_message(FULL)) - {"cmd"})),
+        *(("limits", field) for field in (*LIMITS, "disks", "cores_by")),
+        *(("limits", "disks", 1, field) for field in (*RATES, "device")),
+    ],
+    ids=str,
+)
+def test_an_order_with_a_field_missing_is_refused(path: tuple[str | int, ...]) -> None:
     """A limit that nobody named would be one that nobody enforces."""
-    refused(without("limits", field))
-
-
-@pytest.mark.parametrize("value", [None, "", "Pin", "fair", 1, ["pin"], {}])
-def test_cores_are_given_in_a_known_way(value: object) -> None:
-    refused(put("limits", "cores_by", value=value))
-
-
-@pytest.mark.parametrize("field", [*RATES, "device"])
-def test_a_disk_limit_with_a_field_missing_is_refused(field: str) -> None:
-    refused(without("limits", "disks", 1, field))
+    refused(without(*path))
 
 
 @pytest.mark.parametrize("path", [(), ("limits",), ("limits", "disks", 0)], ids=str)
@@ -220,68 +181,58 @@ def test_a_field_that_nobody_knows_is_refused(path: tuple[str | int, ...]) -> No
     refused(put(*path, "nice", value=1))
 
 
-@pytest.mark.parametrize("value", WRONG_FOR_A_NUMBER, ids=repr)
-@pytest.mark.parametrize("field", NUMBERS)
-def test_a_number_is_a_natural_number(field: str, value: object) -> None:
-    refused(put(field, value=value))
-
-
-@pytest.mark.parametrize("value", WRONG_FOR_A_NUMBER, ids=repr)
-@pytest.mark.parametrize("field", LIMITS)
-def test_a_limit_is_a_natural_number(field: str, value: object) -> None:
-    """The kernel reads a negative limit as "none"."""
-    refused(put("limits", field, value=value))
-
-
-@pytest.mark.parametrize("value", WRONG_FOR_A_NUMBER, ids=repr)
-@pytest.mark.parametrize("field", RATES)
-def test_a_rate_is_a_natural_number(field: str, value: object) -> None:
-    refused(put("limits", "disks", 0, field, value=value))
-
-
-@pytest.mark.parametrize("value", [*WRONG_FOR_A_TEXT, "a\0b", "x" * 257], ids=short)
-def test_a_name_is_a_short_text(value: object) -> None:
-    refused(put("name", value=value))
-
-
-@pytest.mark.parametrize("value", [*WRONG_FOR_A_TEXT, "", "a\nb", "x" * 257])
-def test_a_user_has_a_name(value: object) -> None:
-    refused(put("user", value=value))
-
-
-@pytest.mark.parametrize("value", [*WRONG_FOR_A_TEXT, "", "0" * 31, "G" * 32, "0" * 32 + "\n"])
-def test_a_journal_is_a_number_of_its_own(value: object) -> None:
-    refused(put("journal", value=value))
-
-
-@pytest.mark.parametrize("value", [None, [], "A=1", 1], ids=repr)
-def test_variables_are_an_object(value: object) -> None:
-    refused(put("variables", value=value))
-
-
-@pytest.mark.parametrize(
-    "value", [*WRONG_FOR_A_TEXT, "a\0b", "x" * 20_000], ids=lambda v: repr(v)[:9]
-)
-def test_a_variable_is_a_short_text(value: object) -> None:
-    refused(put("variables", "DRF_JOB_ID", value=value))
+GRANT = {"name": "gpu", "given": [], "others": [], "memory_bytes": 0}
+#: What may not stand where. The kernel reads a negative limit as "none"; a device becomes part of a
+#: line that root writes into a kernel file; and a controller in bad hands put a library, or the
+#: place of a script's modules, into everybody's jobs by a variable.
+REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
+    *(((field,), WRONG_FOR_A_NUMBER) for field in NUMBERS),
+    *((("limits", field), WRONG_FOR_A_NUMBER) for field in LIMITS),
+    *((("limits", "disks", 0, field), WRONG_FOR_A_NUMBER) for field in RATES),
+    (("name",), [*WRONG_FOR_A_TEXT, "a\0b", "x" * 257]),
+    (("user",), [*WRONG_FOR_A_TEXT, "", "a\nb", "x" * 257]),
+    (("journal",), [*WRONG_FOR_A_TEXT, "", "0" * 31, "G" * 32, "0" * 32 + "\n"]),
+    (("limits",), [None, [], 1, "8:0"]),
+    (("limits", "cores_by"), [None, "", "Pin", "fair", 1, ["pin"], {}]),
+    (("limits", "disks"), [None, {}, "8:0", [None], ["8:0"], [[]]]),
+    (("limits", "disks", 0, "device"), [*WRONG_FOR_A_TEXT, "", "sda", "8", "8:0 1", "*:*"]),
+    (("variables",), [None, [], "A=1", 1]),
+    (("variables", "DRF_JOB_ID"), [*WRONG_FOR_A_TEXT, "a\0b", "x" * 20_000]),
+    *(
+        (("variables", name), ["/tmp/evil.so"])
+        for name in (
+            *("LD_PRELOAD", "PATH", "HOME", "DRF_\0", "DRF_A\n", "", "DRF_SCRIPT", "DRF_MAIL_TO"),
+            *("DRF_SLURM", "DRF_STDOUT", "DRF_ANY", "DRF_GRES_"),
+        )
+    ),
+    # No variable is taken out that is none of devices.
+    (("hidden",), [None, {}, "PATH", [1], ["PATH"], ["DRF_JOB_ID"]]),
+    *(((field,), [None, 0, 1, "true", []]) for field in ("tells_start", "empties_output")),
+    # Devices are named and not numbered.
+    (
+        ("grants",),
+        [
+            *(None, {"name": "gpu"}, ["memory_bytes"], [GRANT] * 65),
+            *([{"name": "gpu", "given": [], "memory_bytes": 0}],),
+            *([{"name": "gpu", "given": [], "others": []}],),
+            *([{**GRANT, "nodes": ["c 1:3"]}], [{**GRANT, "name": 5}], [{**GRANT, "given": "0"}]),
+            *([{**GRANT, "given": [0]}], [{**GRANT, "given": ["0" * 257]}]),
+            *([{**GRANT, "others": ["0"] * 1025}],),
+            *([{**GRANT, "memory_bytes": -1}], [{**GRANT, "memory_bytes": "1G"}]),
+        ],
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("LD_PRELOAD", "PATH", "HOME", "DRF_\0", "DRF_A\n", ""),
-        *("DRF_SCRIPT", "DRF_MAIL_TO", "DRF_SLURM", "DRF_STDOUT", "DRF_ANY", "DRF_GRES_"),
-    ],
+    ("path", "value"),
+    [(path, value) for path, values in REFUSED for value in values],
+    ids=lambda each: repr(each)[:40],
 )
-def test_no_variable_is_set_that_is_not_drfds(name: str) -> None:
-    """A controller in bad hands put a library, or the place of a script's modules, into everybody's
-    jobs."""
-    refused(put("variables", name, value="/tmp/evil.so"))
-
-
-@pytest.mark.parametrize("value", [None, {}, "PATH", [1], ["PATH"], ["DRF_JOB_ID"]], ids=repr)
-def test_no_variable_is_taken_out_that_is_none_of_devices(value: object) -> None:
-    refused(put("hidden", value=value))
+def test_what_may_not_stand_in_an_order_is_refused(
+    path: tuple[str | int, ...], value: object
+) -> None:
+    refused(put(*path, value=value))
 
 
 LENT = replace(FULL, most=Ceilings(cores_milli=8000, disks=(DISK,)))
@@ -346,28 +297,6 @@ def test_an_order_to_lend_is_understood_to_the_letter_or_refused(change: Message
             read_command({key: value for key, value in usual.items() if key != name})
 
 
-@pytest.mark.parametrize("value", [None, 0, 1, "true", []], ids=repr)
-@pytest.mark.parametrize("field", ["tells_start", "empties_output"])
-def test_a_flag_is_true_or_false(field: str, value: object) -> None:
-    refused(put(field, value=value))
-
-
-@pytest.mark.parametrize("value", [None, [], 1, "8:0"], ids=repr)
-def test_limits_are_an_object(value: object) -> None:
-    refused(put("limits", value=value))
-
-
-@pytest.mark.parametrize("value", [None, {}, "8:0", [None], ["8:0"], [[]]], ids=repr)
-def test_disks_are_a_list_of_objects(value: object) -> None:
-    refused(put("limits", "disks", value=value))
-
-
-@pytest.mark.parametrize("value", [*WRONG_FOR_A_TEXT, "", "sda", "8", "8:0 1", "*:*"], ids=repr)
-def test_a_device_is_two_numbers(value: object) -> None:
-    """It becomes part of a line that root writes into a kernel file."""
-    refused(put("limits", "disks", 0, "device", value=value))
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -409,26 +338,14 @@ def test_no_value_anywhere_raises_anything_but_bad_message(
     assert decode(encode(launch_message(taken))) == sent | {"cmd": "launch"}
 
 
-def test_an_attempt_is_named_by_two_numbers() -> None:
+def test_an_attempt_is_named_by_two_natural_numbers() -> None:
     assert read_attempt({"id": 41, "attempt": 2}) == (41, 2)
-
-
-@pytest.mark.parametrize("value", WRONG_FOR_A_NUMBER, ids=repr)
-@pytest.mark.parametrize("field", ["id", "attempt"])
-def test_an_attempt_is_named_by_natural_numbers(field: str, value: object) -> None:
-    with pytest.raises(BadMessage):
-        read_attempt({"id": 1, "attempt": 1} | {field: value})
-
-
-@pytest.mark.parametrize("field", ["id", "attempt"])
-def test_an_attempt_is_named_by_both_numbers(field: str) -> None:
-    with pytest.raises(BadMessage):
-        read_attempt({field: 1})
-
-
-def test_a_command_with_a_field_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(BadMessage):
-        read_attempt({"id": 1, "attempt": 1, "signal": 9})
+    wrong: list[Message] = [{"id": 1}, {"attempt": 1}, {"id": 1, "attempt": 1, "signal": 9}]
+    for value in WRONG_FOR_A_NUMBER:
+        wrong += [{"id": 1, "attempt": value}, {"id": value, "attempt": 1}]
+    for message in wrong:
+        with pytest.raises(BadMessage):
+            read_attempt(message)
 
 
 def test_a_signal_comes_out_as_it_went_in() -> None:

@@ -13,19 +13,12 @@ from typing import Any
 
 import pytest
 
-from drfd.core.decisions.outcome import LOSSES
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
-    UNKNOWN,
-    Attempt,
-    JobsStopRecord,
     Key,
-    Record,
 )
 from drfd.launcher.protocol import Grant, Message, encode, launch_message, signal_message
-from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
-from drfd.launcher.slurm.mapping import ENDED_BY_SLURM, FORGOTTEN, NODE_FAILED, NOT_STARTED
 from drfd.launcher.system import process
 from kernel import lingering
 from launcher.rig import (
@@ -764,125 +757,3 @@ def unknown(end: Message) -> bool:
     """Nobody can know how it ended: LOST."""
     facts = ("mono_s", "exit_code", "signal")
     return not any(end[fact] is not None for fact in facts) and not end["oom_killed"]
-
-
-# -- what is told of an attempt -------------------------------------------------------------
-
-CREATED: Record = {"uid": 1, "boot_id": "b", "cgroup": "drfd/job-1-1", "at_s": 5.0, "mono_s": 6.0}
-RUNNER: Record = {"pid": 10, "start_ticks": 99}
-RUNNING: Record = {"pid": 11}
-FAILED: Record = {"text": "there is no command x"}
-ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
-
-UP = ("up", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
-BROKE = ("broke", FAILED)
-DONE = ("ended", ENDED)
-MISSING: tuple[str, Message] = ("missing", {})
-
-
-def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[str, Message]]:
-    """As it is told at second 9 of a boot."""
-    return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
-
-
-def lost(oom: tuple[bool, bool], loss: str | None = RUNNER_GONE) -> tuple[str, Message]:
-    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
-    facts |= {"oom_killed": oom[0], "over_limit": oom[1]}
-    return "ended", facts if loss is None else facts | {"loss": loss}
-
-
-STARTING = Attempt(CREATED, runner=RUNNER)
-STARTED = Attempt(CREATED, runner=RUNNER, running=RUNNING)
-#: Attempt → its reports while the runner lives.
-SAID = [
-    (STARTING, []),
-    (Attempt(CREATED, runner=RUNNER, failed=FAILED), [BROKE]),
-    (STARTED, [UP]),
-    (Attempt(CREATED, runner=RUNNER, running=RUNNING, failed=FAILED), [BROKE]),
-    (Attempt(CREATED, runner=RUNNER, running=RUNNING, ended=ENDED), [UP, DONE]),
-]
-
-
-@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize(("attempt", "reports"), SAID)
-def test_what_is_on_record_is_said(
-    attempt: Attempt, reports: list[tuple[str, Message]], oom: tuple[bool, bool]
-) -> None:
-    assert news(attempt, alive=True, jobs_stop=None, oom=oom) == reports
-
-
-@pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
-def test_an_end_on_record_stands_when_the_runner_is_gone(
-    attempt: Attempt, reports: list[tuple[str, Message]]
-) -> None:
-    """What the kernel counted is in the record already."""
-    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == reports
-
-
-@pytest.mark.parametrize("created", [CREATED, UNKNOWN])
-def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(created: Record) -> None:
-    """It may have been that of the start: what is missing is launched again."""
-    damaged = Attempt(created, runner=RUNNER, is_damaged=True)
-    assert news(damaged, alive=True, jobs_stop=None, oom=(False, False)) == []
-    found = news(damaged, alive=False, jobs_stop=None, oom=(False, False))
-    assert found == [lost((False, False), None)]
-
-
-def test_a_start_at_no_known_time_is_not_reported_but_its_end_is() -> None:
-    started = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, is_damaged=True)
-    assert news(started, alive=True, jobs_stop=None, oom=(False, False)) == []
-    ended = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, ended=ENDED, is_damaged=True)
-    assert news(ended, alive=False, jobs_stop=None, oom=(False, False)) == [DONE]
-
-
-@pytest.mark.parametrize("attempt", [Attempt(CREATED), STARTING])
-def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
-    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
-
-
-@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
-def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
-    assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [UP, lost(oom)]
-
-
-def test_an_attempt_whose_runner_is_not_on_record_yet_is_not_news() -> None:
-    assert news(Attempt(CREATED), alive=True, jobs_stop=None, oom=(False, False)) == []
-
-
-@pytest.mark.parametrize("alive", [True, False])
-def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive: bool) -> None:
-    """It may have caught the SIGTERM and exited 0, half done."""
-    ended = Attempt(CREATED, runner=RUNNER, running=RUNNING, ended=ENDED | {"exit_code": 0})
-    kind, facts = lost((False, False), STOPPED)
-    reports = [UP, (kind, facts | {"at_s": 7.0})]
-    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), oom=(True, True)) == reports
-
-
-#: When all jobs were told to end, in the boot of the attempt: while it lived, and before it began.
-WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
-
-
-@pytest.mark.parametrize(
-    ("boot_id", "jobs_stop", "loss"),
-    [
-        ("b", None, RUNNER_GONE),
-        ("b", BEFORE, RUNNER_GONE),
-        ("b", WHILE, STOPPED),
-        ("later", None, CRASH),
-        ("later", BEFORE, CRASH),
-        ("later", JobsStopRecord("a third", 6.5), CRASH),
-        ("later", WHILE, SHUTDOWN),
-    ],
-)
-def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
-    boot_id: str, jobs_stop: JobsStopRecord | None, loss: str
-) -> None:
-    """A shutdown, a power cut, a stop of all jobs and a killed runner were told with one text,
-    although the ids of the boots and the time of the stop tell them apart."""
-    said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
-    assert said == [UP, lost((False, False), loss)]
-
-
-def test_the_controller_has_a_sentence_for_each_of_these_words() -> None:
-    words = {CRASH, RUNNER_GONE, SHUTDOWN, STOPPED}
-    assert set(LOSSES) == words | {NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM, NOT_STARTED}
