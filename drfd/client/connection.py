@@ -39,8 +39,6 @@ _ANSWER_S = 120.0
 _KEY_PATIENCE_S, _LEAST_KEY_PATIENCE_S = 30.0, 5.0
 #: Rows in a page of a long list.
 _PAGE = 1000
-#: Seconds between two calls of `meanwhile`.
-_MEANWHILE_S = 1.0
 #: The most submissions that are sent and not yet answered.
 _AHEAD = 128
 
@@ -263,18 +261,17 @@ class Connection:
         any_one: bool,
         timeout_s: float | None,
         meanwhile: Callable[[], None] | None = None,
+        every_s: float = 1.0,
     ) -> replies.WaitReply:
         """Wait until the jobs have ended, or one of them if `any_one`, also over restarts of the
-        daemon. `meanwhile` is called every second until the reply comes."""
+        daemon. `meanwhile` is called each `every_s` seconds until then."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         reconnect = Reconnect(self)
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 self.send("wait", ids=list(ids), any=any_one, timeout_s=left)
-                while (
-                    meanwhile is not None and not select([self.fileno()], [], [], _MEANWHILE_S)[0]
-                ):
+                while meanwhile is not None and not select([self.fileno()], [], [], every_s)[0]:
                     meanwhile()
                 reply: replies.WaitReply = self.receive()
                 return reply

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Seconds that a restart of the launcher may take; after them it is reported as away.
 _PATIENCE_S = 5.0
 #: Seconds between two checks whether the launcher is there.
-_LOOK_S = 2.0
+LOOK_S = 2.0
 
 
 #: Of `drain` and `undrain`.
@@ -114,7 +114,7 @@ def _await_end_with_launcher(
                 hint="the request is kept: the jobs are stopped when the launcher is back, "
                 "and then drfd ends",
             )
-        if client.await_end(_LOOK_S):
+        if client.await_end(LOOK_S):
             return
         try:
             reply = asking.request("status", limit=1)

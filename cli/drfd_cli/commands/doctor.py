@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drfd_cli.commands.node_trial import NodeTrial
 
 #: Seconds that the launcher is waited for.
-_LAUNCHER_S = 2.0
+LAUNCHER_S = 2.0
 #: Whether a node of Slurm's keeps jobs to their disk rates → what is said of it.
 _DISK_RATES = {
     True: "jobs are kept to their disk rates",
@@ -72,7 +72,7 @@ def command(stray: str | None, tries_nodes: bool) -> Result | int:
 def _asked(client: Connection) -> DoctorReply:
     """Ask the daemon. A daemon that has just been started may answer before its launcher is there,
     so that is waited for."""
-    until_s = time.monotonic() + _LAUNCHER_S
+    until_s = time.monotonic() + LAUNCHER_S
     while True:
         reply: DoctorReply = client.request("doctor")
         if reply["launcher"] == "connected" or time.monotonic() > until_s:

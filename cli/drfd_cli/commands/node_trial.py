@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Seconds that all the jobs together may take, and that an output may take to arrive: a network
 #: file system shows new files late.
-_PATIENCE_S, _ARRIVAL_S = 60.0, 10.0
+_PATIENCE_S, ARRIVAL_S = 60.0, 10.0
 #: Seconds by which clocks may differ. drfd believes Slurm's times of ends only within a job's life.
 _CLOCK_S = 1.0
 #: The disk rates of the jobs where such a rate is counted, in bytes per second.
@@ -108,7 +108,7 @@ def _try_from(place: Path, client: Client, nodes: Sequence[MachineView]) -> list
         _await(client, list(jobs.values()))
         span = begin_s, time.time()
         for name, job_id in jobs.items():
-            _judge(found[name], client.get(job_id), place / name, token, span)
+            judge(found[name], client.get(job_id), place / name, token, span)
     return list(found.values())
 
 
@@ -129,7 +129,7 @@ def _await(client: Client, ids: list[int]) -> None:
             client.cancel(job_id)
 
 
-def _judge(
+def judge(
     trial: NodeTrial, job: JobInfo, output: Path, token: str, span: tuple[float, float]
 ) -> None:
     """Compare what a job has printed with what is so here. It ran in this span, by this machine's
@@ -156,7 +156,7 @@ def _judge(
     if abs(ahead_s) > _CLOCK_S:
         how = "ahead of" if ahead_s > 0 else "behind"
         trial.problems.append(f"its clock is {abs(ahead_s):.1f} s {how} this machine's")
-    own = _own_name()
+    own = own_name()
     if lines[1] != own:
         trial.problems.append(f"the uid {os.getuid()} is {lines[1]} there, and {own} here")
     trial.keeps_disk_rates = _SAID_OF_RATES[lines[2]]
@@ -171,7 +171,7 @@ def _seconds(lines: list[str]) -> float | None:
         return None
 
 
-def _own_name() -> str:
+def own_name() -> str:
     """Return what `id -un` prints here."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -181,7 +181,7 @@ def _own_name() -> str:
 
 def _arrived(output: Path) -> list[str]:
     """Return the lines of an output once it is there; none if it does not come."""
-    deadline = time.monotonic() + _ARRIVAL_S
+    deadline = time.monotonic() + ARRIVAL_S
     while True:
         with suppress(OSError):
             lines = output.read_text(errors="replace").splitlines()

@@ -78,11 +78,12 @@ def wait_for(
     any_one: bool = False,
     timeout_s: float | None = None,
     is_quiet: bool = False,
+    pace: float = 1.0,
 ) -> WaitReply:
     """Wait until the jobs have ended. Meanwhile print when the launcher is away, and on a terminal,
-    unless `is_quiet`, show how far the jobs are."""
-    progress = ProgressLine(client, ids)
-    launcher = LauncherWatch(client, before=progress.clear)
+    unless `is_quiet`, show how far the jobs are. `pace` multiplies the intervals between looks."""
+    progress = ProgressLine(client, ids, pace=pace)
+    launcher = LauncherWatch(client, before=progress.clear, pace=pace)
 
     def look() -> None:
         launcher.look()
@@ -90,7 +91,7 @@ def wait_for(
             progress.look()
 
     try:
-        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=look)
+        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=look, every_s=pace)
     finally:
         progress.close()
 
@@ -132,19 +133,20 @@ class LauncherWatch:
     """Prints one message when the launcher is away, so that no job starts or ends, and one when it
     is back."""
 
-    def __init__(self, client: Connection, *, before: Callable[[], None]) -> None:
+    def __init__(self, client: Connection, *, before: Callable[[], None], pace: float) -> None:
         """`client` gives the path of the daemon's socket; its connection is not used. `before` is
-        called before each message."""
+        called before each message. `pace` multiplies the intervals."""
         self._path = client.path
         self._before = before
-        self._next = time.monotonic() + _SILENT_S
+        self._look_s = _LOOK_S * pace
+        self._next = time.monotonic() + _SILENT_S * pace
         self._is_away = False
 
     def look(self) -> None:
-        """Request the launcher's state if `_LOOK_S` have passed since the last time."""
+        """Request the launcher's state if that was not done lately."""
         if time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + _LOOK_S
+        self._next = time.monotonic() + self._look_s
         try:
             # It is closed at once, because hundreds of processes of a user may be waiting.
             with closing(Connection(self._path)) as other:

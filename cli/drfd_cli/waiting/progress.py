@@ -130,13 +130,15 @@ def job_line(job: JobView, start_s: float | None, now_s: float) -> str:
 class ProgressLine:
     """Shows the line on stderr, rewrites it, and erases it; nothing if that is no terminal."""
 
-    def __init__(self, client: Connection, ids: Sequence[Ref]) -> None:
-        """`client` names the daemon; its connection is not used."""
+    def __init__(self, client: Connection, ids: Sequence[Ref], *, pace: float) -> None:
+        """`client` names the daemon; its connection is not used. `pace` multiplies the intervals
+        between requests."""
         self._is_live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         encoding = (getattr(sys.stderr, "encoding", None) or "ascii").lower().replace("-", "")
         self._is_ascii = encoding != "utf8"
         self._client = client.another() if self._is_live else client
         self._ids = ids
+        self._pace = pace
         self._is_array: bool | None = None
         self._next = self._next_forecast = 0.0
         self._start_s: float | None = None
@@ -157,7 +159,7 @@ class ProgressLine:
                 # The daemon is being restarted, or a job was removed. What is known still stands.
                 self._client.close()
             took = time.monotonic() - began
-            self._next = time.monotonic() + max(_LOOK_S, _TIMES * took)
+            self._next = time.monotonic() + self._pace * max(_LOOK_S, _TIMES * took)
         line = "" if self._line is None else self._line()
         if line:
             sys.stderr.write(_CLEAR + output.shorten(line, output.width(sys.stderr) - 1))
