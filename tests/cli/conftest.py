@@ -42,6 +42,11 @@ def handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def text_of(data: bytes | None) -> str:
+    """The text, with surrogates for bytes that are none."""
+    return (data or b"").decode(errors="surrogateescape")
+
+
 @pytest.fixture
 def drf(
     daemon: CannedDaemon,
@@ -81,7 +86,7 @@ def drf(
         said = capsysbinary.readouterr()
         code = end.value.code
         assert isinstance(code, int)
-        return Result(code, said.out.decode(), said.err.decode())
+        return Result(code, text_of(said.out), text_of(said.err))
 
     return run
 
@@ -117,7 +122,7 @@ def spawn(daemon: CannedDaemon, tmp_path: Path) -> Iterator[Spawn]:
 def finish() -> Finish:
     def wait(process: subprocess.Popen[bytes]) -> Result:
         out, err = process.communicate(timeout=60)
-        return Result(process.returncode, (out or b"").decode(), (err or b"").decode())
+        return Result(process.returncode, text_of(out), text_of(err))
 
     return wait
 

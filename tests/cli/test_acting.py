@@ -505,7 +505,7 @@ def test_nobody_waits_for_a_launcher_that_is_stopped(
     drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, is_away_before: bool
 ) -> None:
     """It waited for ever, and said nothing."""
-    monkeypatch.setattr(administration, "_LOOK_S", 0.01)
+    monkeypatch.setattr(administration, "LOOK_S", 0.01)
     reply = {"running": [3], "done": [3], "failed": []}
     daemon.replies = {
         "shutdown": reply | (STANDING if is_away_before else {}),
