@@ -1,7 +1,8 @@
-"""Completion: what is offered at each place of a command line, how soon, and in which shells."""
+"""Words for jobs: names, `@-1` and the latest one where ids are taken, and what TAB offers."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,24 +10,191 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, Message
-from cli.drf import LIGHT_DRF, Drf
+from canned import CannedDaemon, MakeJob, Message
+from cli.drf import LIGHT_DRF, Drf, Result
+from drfd_cli.commands import completion
 from drfd_cli.main import VERBS, cli
-from drfd_cli.words import complete
+from drfd_cli.words import complete, which_job
 from drfd_cli.words.make_table import make_table
 from drfd_cli.words.shells import PLACES, SCRIPTS
 from drfd_cli.words.table import load
 
-RECENT: Message = {
-    "recent": [
-        {"id": 43, "name": "eval", "state": "PENDING", "live": True},
-        {"id": 42, "name": "train", "state": "RUNNING", "live": True},
-        {"id": 41, "name": "train", "state": "FAILED", "live": False},
-        {"id": 39, "name": "bad\x1b[2J", "state": "HELD", "live": True},
+# -- which job ---------------------------------------------------------------------------------
+
+#: Newest first, as the daemon says it.
+JOBS: list[Message] = [
+    {"id": 43, "name": "eval", "state": "PENDING", "live": True},
+    {"id": 42, "name": "train", "state": "RUNNING", "live": True},
+    {"id": 41, "name": "train", "state": "FAILED", "live": False},
+    {"id": 40, "name": "old", "state": "FAILED", "live": False},
+    {"id": 39, "name": "old", "state": "array", "live": False},
+    {"id": 38, "name": "eval", "state": "HELD", "live": True},
+]
+
+
+@pytest.fixture
+def knowing(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
+    def recent(request: Message) -> Message:
+        found = [each for each in JOBS if request.get("name") in (None, each["name"])]
+        return {"recent": found[: request["limit"]], "pools": [], "users": [], "gres": []}
+
+    batch = {"done": [43], "failed": []}
+    daemon.replies = {
+        "recent": recent, "show": {"job": job(id=1), "events": []},
+        "why": {"job": job(), "notes": [], "advice": None}, "submit": {"id": 50},
+        "wait": {"done": True, "ended": []}, "cancel": batch, "hold": batch,
+    }  # fmt: skip
+    return daemon
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(which_job, "is_person_here", lambda: True)
+
+
+def asked(daemon: CannedDaemon, op: str) -> Message:
+    [found] = [each for each in daemon.requests if each["op"] == op]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("word", "ref", "told"),
+    [
+        # Of one name, the live job is meant; of several, a verb that reads takes the latest.
+        ("train", 42, ""), ("@-1", 43, ""), ("@-3", 41, ""), ("@-3_7", "41_7", ""), ("42", 42, ""),
+        ("42_7", "42_7", ""), ("old", 40, "drf: job 40 (the latest of 2 named old)\n"),
+        ("eval", 43, "drf: job 43 (the latest of 2 named eval)\n"),
     ],
+)  # fmt: skip
+def test_a_word_means_one_job(
+    drf: Drf, knowing: CannedDaemon, word: str, ref: Any, told: str
+) -> None:
+    result = drf("why", word)
+    assert (result.code, result.err) == (0, told)
+    assert asked(knowing, "why")["id"] == ref
+    assert drf("wait", word).err == told
+    assert asked(knowing, "wait")["ids"] == [ref]
+
+
+def test_names_are_taken_where_several_ids_are(
+    drf: Drf, knowing: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drf("wait", "train", "3-5", "@-1")
+    assert asked(knowing, "wait")["ids"] == [42, 3, 4, 5, 43]
+    drf("hold", "train,7-8,@-1,4_[2-3]")
+    assert asked(knowing, "hold")["select"]["ids"] == [42, 7, 8, 43, "4_2", "4_3"]
+    # A name may hold a comma.
+    monkeypatch.setitem(JOBS[1], "name", "a,b")
+    drf("cancel", "a,b")
+    assert asked(knowing, "cancel")["select"]["ids"] == [42]
+    assert "'a' is not a job id, nor the name of a job of yours" in drf("cancel", "a,c").err
+    assert "'train,,5' is not a job id" in drf("cancel", "train,,5").err
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("train", [(42, "ok")]),
+        ("@-1:any", [(43, "any")]),
+        ("5,6:fail", [(5, "ok"), (6, "fail")]),
+        ("train:any,5_2:fail,@-1", [(42, "any"), ("5_2", "fail"), (43, "ok")]),
+        (
+            "afterok:5:train,afternotok:6,afterany:7_1",
+            [(5, "ok"), (42, "ok"), (6, "fail"), ("7_1", "any")],
+        ),
+    ],
+)
+def test_conditions_take_them_too(
+    drf: Drf, knowing: CannedDaemon, text: str, after: list[tuple[Any, str]]
+) -> None:
+    assert drf("submit", "--after", text, "--", "true").code == 0
+    assert [(each["id"], each["want"]) for each in asked(knowing, "submit")["after"]] == after
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("old", "2 jobs are named 'old': 40 (FAILED), 39 (array) (write the id of one)"),
+        ("eval", "2 jobs are named 'eval': 43 (PENDING), 38 (HELD) (write the id of one)"),
+        ("nix", "'nix' is not a job id, nor the name of a job of yours (write 41,"),
+        ("@-7", "@-7 is none of the 6 jobs of yours that are known"),
+        ("@-0", "@-0 is none of"), ("@x", "'@x' is not a job"), ("7x", "'7x' is not a job id"),
+        ("", "'' is not a job id"),
+    ],
+)  # fmt: skip
+def test_what_means_no_one_job_is_refused_by_a_verb_that_acts(
+    drf: Drf, knowing: CannedDaemon, word: str, complaint: str
+) -> None:
+    result = drf("hold", word)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert complaint in result.err
+    assert {each["op"] for each in knowing.requests} <= {"recent"}
+
+
+@pytest.mark.parametrize("verb", ["log", "why", "show", "wait", "retry", "cancel"])
+def test_a_program_names_its_jobs(drf: Drf, knowing: CannedDaemon, verb: str) -> None:
+    result = drf(verb)
+    assert (result.code, result.out, knowing.requests) == (2, "", [])
+    assert "ID" in result.err or "ids" in result.err
+
+
+def test_a_person_gets_the_latest_job_and_is_told(
+    drf: Drf, knowing: CannedDaemon, person: None
+) -> None:
+    assert drf("why").err == "drf: job 43 (eval)\n"
+    assert asked(knowing, "why")["id"] == 43
+    assert drf("wait", "train").err == "drf: job 42 (train)\n"
+    knowing.replies["recent"] = {"recent": []}
+    assert drf("log") == Result(1, "", "drf: no job of yours is known\n")
+
+
+@pytest.mark.parametrize(("answer", "is_done"), [("y\n", True), ("n\n", False), ("\n", False)])
+@pytest.mark.parametrize("verb", ["cancel", "hold"])
+def test_a_change_of_the_latest_job_is_asked_about(
+    drf: Drf, knowing: CannedDaemon, person: None, monkeypatch: pytest.MonkeyPatch, verb: str,
+    answer: str, is_done: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    result = drf(verb)
+    assert result.err.startswith(f"drf: job 43 (eval)\n{verb} job 43? ")
+    done = [each["select"]["ids"] for each in knowing.requests if each["op"] == verb]
+    assert done == ([[43]] if is_done else [])
+
+
+def test_the_outputs_of_a_group_are_shown(drf: Drf, knowing: CannedDaemon, job: MakeJob) -> None:
+    rows = [job(id=5), job(id=8, array_tasks="1-3", started_at=None)]
+    knowing.replies |= {
+        "status": {"jobs": rows, "counts": {}, "draining": False},
+        "hello": {"user": "alice", "admin": False},
+        "show": {"job": job(stdout=None), "events": []},
+    }
+    drf("log", "-g", "sweep")
+    assert asked(knowing, "show")["id"] == 5
+
+
+def test_a_command_without_a_job_is_for_the_latest_that_runs(
+    drf: Drf, knowing: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = drf("exec", "--", "true")
+    assert (result.code, knowing.requests) == (2, [])
+    assert "name the job: drf exec ID -- CMD" in result.err
+    monkeypatch.setattr(which_job, "is_person_here", lambda: True)
+    # The answer is about another job, so that nothing is sent.
+    result = drf("exec", "--escape", "none", "--", "true")
+    assert result.err.startswith("drf: job 42 (train)\n")
+    assert asked(knowing, "show")["id"] == 42
+    knowing.replies["recent"] = {"recent": [each for each in JOBS if each["state"] != "RUNNING"]}
+    assert drf("exec", "--", "true") == Result(1, "", "drf: no job of yours runs\n")
+
+
+# -- what is offered ---------------------------------------------------------------------------
+
+RECENT: Message = {
+    "recent": [*JOBS[:3], {"id": 39, "name": "bad\x1b[2J", "state": "HELD", "live": True}],
     "pools": ["lab", "lab.vision"], "users": ["alice", "bob"], "gres": ["gpu", "license"],
 }  # fmt: skip
 TABLE = make_table(cli)
@@ -62,50 +230,36 @@ def test_verbs_and_options_are_offered_with_what_they_do(offered: Offered, home:
     assert offered("--sock") == ["--socket"]
     assert offered("help", "wai") == ["wait"]
     assert offered("no-such-verb", "") == []
+    # bash splits words at equals signs.
+    assert offered("submit", "--pool", "=", "", shell="bash") == ["lab", "lab.vision"]
+    assert offered("submit", "--pool", "=", "lab", "--", "", shell="bash") == [":command 6"]
 
 
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        (["log", ""], ["43", "42", "41", "39"]),
-        (["log", "4"], ["43", "42", "41"]),
-        (["log", "e"], ["eval"]),
-        (["log", "t"], []),
-        (["log", "@"], ["@-1"]),
-        (["wait", "42", "4"], ["43", "42", "41"]),
-        (["cancel", ""], ["43", "42", "39"]),
-        (["retry", ""], ["41"]),
-        (["suspend", ""], ["42"]),
-        (["release", ""], ["39"]),
-        (["signal", "USR"], ["USR1", "USR2"]),
-        (["signal", "USR1", ""], ["42"]),
-        (["submit", "--after", ""], ["43", "42", "41", "39"]),
-        (["submit", "-p", "lab"], ["lab", "lab.vision"]),
-        (["submit", "--gres", ""], ["gpu", "license"]),
-        (["status", "-u", "a"], ["alice"]),
-        (["status", "-s", "RU"], ["RUNNING"]),
-        (["status", "--state=RU"], ["--state=RUNNING"]),
-        (["cancel", "--name", "t"], ["train"]),
-        (["submit", "-o", "x"], [":files"]),
-        (["submit", ""], [":files"]),
-        (["submit", "-c", "4", "--", ""], [":command 5"]),
-        (["submit", "job.sh", ""], [":files"]),
-        (["run", ""], [":command 2"]),
-        (["exec", ""], ["42"]),
-        (["exec", "42", "--", ""], [":command 4"]),
-        (["run", "-c", "4", "make", "al"], [":command 4"]),
-        (["submit", "-n", ""], []),
-        (["doctor", ""], []),
-        (["completion", "z"], ["zsh"]),
+        ("log ", "43 42 41 39"), ("log 4", "43 42 41"), ("log e", "eval"), ("log t", ""),
+        ("log @", "@-1"), ("wait 42 4", "43 42 41"), ("cancel ", "43 42 39"), ("retry ", "41"),
+        ("suspend ", "42"), ("release ", "39"), ("signal USR", "USR1 USR2"), ("signal USR1 ", "42"),
+        ("submit --after ", "43 42 41 39"), ("submit -p lab", "lab lab.vision"),
+        ("submit --gres ", "gpu license"), ("status -u a", "alice"), ("status -s RU", "RUNNING"),
+        ("status --state=RU", "--state=RUNNING"), ("cancel --name t", "train"),
+        ("submit -o x", ":files"), ("submit ", ":files"), ("submit job.sh ", ":files"),
+        ("exec ", "42"), ("submit -n ", ""), ("doctor ", ""), ("completion z", "zsh"),
     ],
+)  # fmt: skip
+def test_each_place_has_its_words(offered: Offered, words: str, values: str) -> None:
+    assert offered(*words.split(" ")) == values.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "at"),
+    [("submit -c 4 -- ", 5), ("run ", 2), ("exec 42 -- ", 4), ("run -c 4 make al", 4)],
 )
-def test_each_place_has_its_words(offered: Offered, words: list[str], values: list[str]) -> None:
-    assert offered(*words) == values
-
-
-def test_bash_splits_words_at_equals_signs(offered: Offered) -> None:
-    assert offered("submit", "--pool", "=", "", shell="bash") == ["lab", "lab.vision"]
-    assert offered("submit", "--pool", "=", "lab", "--", "", shell="bash") == [":command 6"]
+def test_the_command_of_a_job_is_left_to_its_own_completion(
+    offered: Offered, words: str, at: int
+) -> None:
+    assert offered(*words.split(" ")) == [f":command {at}"]
 
 
 def test_presets_come_from_the_users_own_configuration(home: Path) -> None:
@@ -114,9 +268,14 @@ def test_presets_come_from_the_users_own_configuration(home: Path) -> None:
     assert complete._values("preset", "submit", []) == [("gpu", ""), ("big", "")]
 
 
-def test_names_cannot_write_to_the_terminal(home: Path) -> None:
+def test_nothing_offered_can_write_to_the_terminal(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     found = dict(complete.complete("zsh", ["drf", "log", "39"], 2, TABLE))
     assert found == {"39": "bad?[2J HELD"}
+    table = {"": {"about": "", "options": {}, "arguments": []}, "a\x1b[2J": {"about": "b\x07"}}
+    complete.main(["fish", "1", "drf", ""], lambda: table)
+    assert capfd.readouterr() == ("a?[2J\tb?\n", "")
 
 
 def test_without_a_daemon_nothing_is_offered_nor_said(
@@ -127,17 +286,13 @@ def test_without_a_daemon_nothing_is_offered_nor_said(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_table_of_another_version_is_made_anew(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_another_version_is_made_anew(home: Path) -> None:
     assert set(load(lambda: TABLE)) == {"", *VERBS, "help"}
     assert load(dict) == json.loads(json.dumps(TABLE)), "it was stored"
     stored = home / ".cache/drfd/completion.json"
-    assert stored.stat().st_mode & 0o777 in (0o644, 0o600, 0o640)
-    stored.write_text('{"stamp": "old", "table": {}}')
-    assert "submit" in load(lambda: TABLE)
-    stored.write_text("damaged")
-    assert "submit" in load(lambda: TABLE)
+    for text in ('{"stamp": "old", "table": {}}', "damaged"):
+        stored.write_text(text)
+        assert "submit" in load(lambda: TABLE)
 
 
 def test_another_users_cache_is_neither_read_nor_written(
@@ -177,43 +332,19 @@ def test_no_link_is_followed_when_the_table_is_stored(home: Path, tmp_path: Path
     assert stored.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_printed_cannot_write_to_the_terminal(
-    home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    table = {"": {"about": "", "options": {}, "arguments": []}, "a\x1b[2J": {"about": "b\x07"}}
-    complete.main(["fish", "1", "drf", ""], lambda: table)
-    assert capfd.readouterr() == ("a?[2J\tb?\n", "")
-
-
 def test_it_takes_the_light_path(home: Path) -> None:
     """Within 100 ms: neither click nor the client library is loaded, once there is a table."""
-    heavy = ("click", "rich", "msgspec", "json", "re", "drfd_cli.main", "drfd.client.connection")
-    program = LIGHT_DRF.replace("main()", f"main()\nprint(*({heavy} & sys.modules.keys()))")
-    program = program.replace(str(heavy), "{" + str(heavy).strip("()") + "}")
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", program, "_complete", "bash", "2", "drf", "log", "43"],
-            capture_output=True, text=True, timeout=60,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    # The first one makes the table.
-    assert said[0].stdout.startswith("43\teval PENDING\n")
-    assert (said[1].stdout, said[1].stderr) == ("43\teval PENDING\n\n", "")
-
-
-# -- the shells ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def program(home: Path) -> Path:
-    """A drf in a directory of its own."""
     load(lambda: TABLE)
-    path = home / "bin" / "drf"
-    path.parent.mkdir()
-    path.write_text(f"#!{sys.executable}\n{LIGHT_DRF}")
-    path.chmod(0o755)
-    return path
+    heavy = {"click", "rich", "msgspec", "json", "re", "drfd_cli.main", "drfd.client.connection"}
+    program = LIGHT_DRF.replace("main()", f"main()\nprint(*({heavy} & sys.modules.keys()))")
+    said = subprocess.run(
+        [sys.executable, "-c", program, "_complete", "bash", "2", "drf", "log", "43"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("43\teval PENDING\n\n", "")
+
+
+# -- the shells --------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
@@ -228,12 +359,16 @@ def program(home: Path) -> Path:
         (["submit", "--", "drf"], "9", ["drf"]),
     ],
 )
-def test_bash(program: Path, words: list[str], kind: str, offered: list[str]) -> None:
+def test_bash(home: Path, words: list[str], kind: str, offered: list[str]) -> None:
+    load(lambda: TABLE)
+    program = home / "bin" / "drf"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n{LIGHT_DRF}")
+    program.chmod(0o755)
     (program.parent / "a file").touch()
-    line = " ".join(words)
     script = (
         f"source /dev/stdin <<'END'\n{SCRIPTS['bash']}\nEND\n"
-        f"COMP_WORDS=(drf {line}); COMP_CWORD={len(words)}; COMP_TYPE={kind}\n"
+        f"COMP_WORDS=(drf {' '.join(words)}); COMP_CWORD={len(words)}; COMP_TYPE={kind}\n"
         '_drf_completion drf; printf "%s\\n" "${COMPREPLY[@]}"'
     )
     env = {**os.environ, "PATH": f"{program.parent}:/usr/bin:/bin"}
@@ -253,26 +388,13 @@ def test_other_shells_can_read_their_scripts(home: Path, shell: str, check: str)
     assert subprocess.run([shell, check, str(script)], timeout=60).returncode == 0
 
 
-# -- drf completion --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shell", SCRIPTS)
-def test_the_script_is_printed(drf: Drf, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_is_printed_and_set_up_in_the_users_home_once(
+    drf: Drf, home: Path, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert drf("completion", shell).out == SCRIPTS[shell]
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
     assert drf("completion").out == SCRIPTS[shell]
-    monkeypatch.setenv("SHELL", "/bin/tcsh")
-    result = drf("completion")
-    assert (result.code, result.out) == (2, "")
-    assert "say for which shell: bash, zsh, fish" in result.err
-
-
-@pytest.mark.parametrize("shell", SCRIPTS)
-def test_it_is_set_up_in_the_users_home_once(
-    drf: Drf, home: Path, shell: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from drfd_cli.commands import completion
-
     monkeypatch.setattr(completion, "_BASH_COMPLETION", home / "none")
     startup = {"bash": home / ".bashrc", "zsh": home / ".zshrc"}.get(shell)
     if startup is not None:
@@ -290,11 +412,13 @@ def test_it_is_set_up_in_the_users_home_once(
         assert str(place) in second
 
 
-def test_where_bash_looks_by_itself_its_startup_file_stays(
+def test_a_shell_that_is_not_known_is_asked_for_and_bash_may_look_by_itself(
     drf: Drf, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from drfd_cli.commands import completion
-
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    result = drf("completion")
+    assert (result.code, result.out) == (2, "")
+    assert "say for which shell: bash, zsh, fish" in result.err
     monkeypatch.setattr(completion, "_BASH_COMPLETION", home)
     assert drf("completion", "bash", "--install").code == 0
     assert not (home / ".bashrc").exists()

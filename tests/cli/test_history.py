@@ -1,26 +1,33 @@
-"""drf history: what it asks for, and its screens."""
+"""What was: drf history, report and ledger, for people and for programs."""
 
 from __future__ import annotations
 
 import json
-import textwrap
+import time
 from typing import Any
 
 import pytest
 
 from canned import CannedDaemon, MakeJob, Message
-from cli.drf import Drf
+from cli.drf import Drf, Result
 from drfd_cli.commands.history import _print_table
+from drfd_cli.commands.ledger import _Telling
 
 ME = {"version": "0", "user": "alice", "admin": False}
+GIB = 1 << 30
 USED = {
     "wall_seconds": 90.0, "suspended_seconds": 0.0, "cpu_seconds": 75.25, "late_cores": None,
-    "memory_peak": 3 << 29,
-    "memory_mean": None, "memory_working": None, "largest_process": 1 << 30, "read_bytes": 1 << 20,
-    "written_bytes": 10, "read_peak": None, "write_peak": None, "quota_periods": 900,
-    "throttled_periods": 3, "throttled_seconds": 0.5, "limit_hits": 0, "oom_kills": 0,
-    "io_stalled_seconds": None, "processes_peak": None,
+    "memory_peak": 3 << 29, "memory_mean": None, "memory_working": None, "largest_process": GIB,
+    "read_bytes": 1 << 20, "written_bytes": 10, "read_peak": None, "write_peak": None,
+    "quota_periods": 900, "throttled_periods": 3, "throttled_seconds": 0.5, "limit_hits": 0,
+    "oom_kills": 0, "io_stalled_seconds": None, "processes_peak": None,
 }  # fmt: skip
+UNKNOWN = dict.fromkeys(USED)
+
+
+@pytest.fixture
+def narrow(plain: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
@@ -37,113 +44,50 @@ def page(*jobs: Message, after: list[float] | None = None) -> Message:
     return {"jobs": list(jobs), "after": after}
 
 
-def text(screen: str) -> str:
-    return textwrap.dedent(screen).strip("\n")
+def of(daemon: CannedDaemon, *jobs: Message, **more: Any) -> None:
+    daemon.replies = {"hello": ME, "history": page(*jobs, **more)}
 
 
+def text(screen: str) -> list[str]:
+    """Return the lines without blanks around them, and without empty ones."""
+    return [line.strip() for line in screen.splitlines() if line.strip()]
+
+
+# -- history -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("narrow")
 def test_the_latest_comes_last_and_use_stands_beside_demand(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob, monkeypatch: pytest.MonkeyPatch
+    drf: Drf, daemon: CannedDaemon, past: MakeJob
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    never = past("LAUNCH_FAILED", id=41, started_at=None, name="a-very-long-name")
-    never["used"] = dict.fromkeys(USED)
-    daemon.replies = {"hello": ME, "history": page(past(), never)}
+    never = past("LAUNCH_FAILED", id=41, started_at=None, name="a-very-long-name", used=UNKNOWN)
+    of(daemon, past(), never)
     result = drf("history")
-    rule = "─" * 68
     assert text(result.screen) == text(f"""
  ID NAME               STATE         ENDED        TIME CORES      MEM
- {rule}
+ {"─" * 68}
  41 a-very-long-name   LAUNCH_FAILED 11-14 22:15     -   -/8    -/16G
  42 train --epochs 3 4 COMPLETED     11-14 22:15 1m30s 0.8/8 1.5G/16G
 """)
     assert (result.code, result.err) == (0, "")
-
-
-def test_on_a_narrow_screen_lines_of_the_shell_and_exit_codes_tell_jobs_apart(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    jobs = [
+    # Lines of the shell and exit codes tell jobs apart.
+    curl = [
         past("FAILED", id=at, name="curl", argv=["sh", "-c", f"curl -O h/{at} && ls"], exit_code=at)
         for at in (6, 22)
     ]
-    daemon.replies = {"hello": ME, "history": page(*jobs, past(id=5, exit_code=None, signal=9))}
+    task = past(id=49, array_id=42, array_index=7)
+    of(daemon, *curl, past(id=5, exit_code=None, signal=9), task)
     out = drf("history").screen
     assert max(map(len, out.splitlines())) <= 80
-    rows = {row.split()[0]: row for row in out.splitlines()[3:]}
-    assert "curl -O h/6 " in rows["6"] and " FAILED 6 " in " ".join(rows["6"].split())
-    assert "curl -O h/22" in rows["22"] and " FAILED 22 " in " ".join(rows["22"].split())
-    assert " SIGKILL " in rows["5"]
+    rows = {row.split()[0]: " ".join(row.split()) for row in out.splitlines()[3:]}
+    assert all(f"curl -O h/{at} && ls FAILED {at} " in rows[str(at)] for at in (6, 22))
+    assert " SIGKILL " in rows["5"] and "42_7" in rows
 
 
-ALL_RUNS = {
-    "runs": 3, "wall_seconds": 3600.0, "suspended_seconds": 1800.0, "cpu_seconds": 3600.0,
-    "memory_peak": 2 << 30, "read_bytes": 1 << 30, "written_bytes": 10,
-}  # fmt: skip
-
-
-def test_a_job_that_ran_more_than_once_is_shown_with_all_its_runs(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was cancelled before its last run."""
-    monkeypatch.setenv("COLUMNS", "80")
-    job = past("CANCELLED", started_at=None) | {"all_runs": ALL_RUNS, "used": dict.fromkeys(USED)}
-    daemon.replies = {"hello": ME, "history": page(job)}
-    assert drf("history").screen.splitlines()[3].split()[-3:] == ["1h00m", "2/8", "2G/16G"]
-    assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0,,,,,")
-    job["all_runs"] = ALL_RUNS | {"gpu_memory_peak": 5 << 29}
-    head, _, row = drf("history").screen.splitlines()[1:4]
-    assert head.endswith(" MEM GPU MEM")
-    assert row.split()[-2:] == ["2G/16G", "2.5G"]
-
-
-def test_the_use_of_gpus_is_shown_where_some_job_had_any(
+def test_a_wide_screen_shows_the_cause_too_and_the_time_of_short_jobs_has_tenths(
     drf: Drf, daemon: CannedDaemon, past: MakeJob
 ) -> None:
-    """An older daemon sends none of it."""
-    gpus = {"gpu_memory_peak": 5 << 29, "gpu_utilisation_mean": 80}
-    plain = dict.fromkeys(gpus)
-    daemon.replies = {"hello": ME, "history": page(past(), past(id=41, used=USED | plain))}
-    assert "GPU" not in drf("history").screen
-    daemon.replies["history"] = page(past(used=USED | gpus), past(id=41, used=USED | plain))
-    heads, _, *rows = drf("history").screen.splitlines()[1:]
-    end = heads.index("GPU MEM") + len("GPU MEM")
-    assert [row[:end].split()[-1] for row in rows] == ["-", "2.5G"]
-    head, *lines = drf("history", "--csv").out.splitlines()
-    at = head.split(",").index("gpu_memory_peak")
-    assert head.split(",")[at + 1] == "gpu_utilisation_mean"
-    values = sorted(line.split(",")[at : at + 2] for line in lines)
-    assert values == [["", ""], [str(5 << 29), "80"]]
-
-
-def test_a_range_is_shown_as_declared_and_what_was_lent_is_in_the_last_columns(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob
-) -> None:
-    """An older daemon sends neither."""
-    lent = {"cores_peak": 5.5, "lent_cpu_seconds": 60.25}
-    job = past(used=USED | lent)
-    ranged = job | {"demand": job["demand"] | {"cores_max": 16.0}}
-    daemon.replies = {"hello": ME, "history": page(past(id=41), ranged)}
-    shown = drf("history")
-    assert [word for word in shown.screen.split() if word.startswith("0.8/")] == [
-        "0.8/8..16",
-        "0.8/8",
-    ]
-    head, *lines = drf("history", "--csv").out.splitlines()
-    assert head.endswith(",cores_peak,lent_cpu_seconds")
-    assert [line.split(",")[-2:] for line in lines] == [["5.5", "60.25"], ["", ""]]
-
-
-def test_the_time_of_a_short_job_has_tenths(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
-    times = [0.04, 0.5, 9.94, 9.96, 59.9]
-    jobs = [past(id=at, ended_at=1_700_000_010.0 + ran_s) for at, ran_s in enumerate(times, 1)]
-    daemon.replies = {"hello": ME, "history": page(*reversed(jobs))}
-    rows = drf("history").screen.splitlines()[3:]
-    assert [row.split()[6] for row in rows] == ["0.0s", "0.5s", "9.9s", "9s", "59s"]
-
-
-def test_a_wide_screen_shows_the_cause_too(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
-    daemon.replies = {"hello": ME, "history": page(past())}
+    of(daemon, past())
     lines = drf("history").screen.splitlines()
     assert lines[1].split() == [
         *("ID", "NAME", "USER", "STATE", "ENDED", "TIME", "CORES", "MEM", "IO", "R/W", "CAUSE"),
@@ -152,104 +96,127 @@ def test_a_wide_screen_shows_the_cause_too(drf: Drf, daemon: CannedDaemon, past:
         *("42", "train", "alice", "COMPLETED", "2023-11-14", "22:15:00", "1m30s"),
         *("0.8/8", "1.5G/16G", "1M/10", "exit", "code", "0"),
     ]
+    times = {0.04: "0.0s", 0.5: "0.5s", 9.94: "9.9s", 9.96: "9s", 59.9: "59s"}
+    of(daemon, *(past(ended_at=1_700_000_010.0 + ran_s) for ran_s in reversed(times)))
+    rows = drf("history").screen.splitlines()[3:]
+    assert [row.split()[6] for row in rows] == [*times.values()]
+
+
+ALL_RUNS = {
+    "runs": 3, "wall_seconds": 3600.0, "suspended_seconds": 1800.0, "cpu_seconds": 3600.0,
+    "memory_peak": 2 << 30, "read_bytes": 1 << 30, "written_bytes": 10,
+}  # fmt: skip
+GPUS = {"gpu_memory_peak": 5 << 29, "gpu_utilisation_mean": 80}
+
+
+@pytest.mark.usefixtures("narrow")
+def test_what_some_job_has_more_than_others_is_shown(
+    drf: Drf, daemon: CannedDaemon, past: MakeJob
+) -> None:
+    """All runs of one that was cancelled before its last, GPUs, and ranges with what was lent."""
+    job = past("CANCELLED", started_at=None, all_runs=ALL_RUNS, used=UNKNOWN)
+    of(daemon, job)
+    assert drf("history").screen.splitlines()[3].split()[-3:] == ["1h00m", "2/8", "2G/16G"]
+    assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0,,,,,")
+    job["all_runs"] = ALL_RUNS | {"gpu_memory_peak": 5 << 29}
+    head, _, row = drf("history").screen.splitlines()[1:4]
+    assert head.endswith(" MEM GPU MEM")
+    assert row.split()[-2:] == ["2G/16G", "2.5G"]
+    nothing = past(id=41, used=USED | dict.fromkeys(GPUS))
+    of(daemon, past(), nothing)
+    assert "GPU" not in drf("history").screen
+    ranged = past(used=USED | GPUS | {"cores_peak": 5.5, "lent_cpu_seconds": 60.25})
+    ranged["demand"] = ranged["demand"] | {"cores_max": 16.0}
+    of(daemon, nothing, ranged)
+    rows = [line.split() for line in drf("history").screen.splitlines()[3:]]
+    assert [(row[-3], row[-1]) for row in rows] == [("0.8/8..16", "2.5G"), ("0.8/8", "-")]
+    head, *lines = drf("history", "--csv").out.splitlines()
+    at = head.split(",").index("gpu_memory_peak")
+    assert head.split(",")[at + 1] == "gpu_utilisation_mean"
+    assert head.endswith(",cores_peak,lent_cpu_seconds")
+    cells = [line.split(",") for line in lines]
+    assert [row[at : at + 2] + row[-2:] for row in cells] == [
+        [str(5 << 29), "80", "5.5", "60.25"], [""] * 4,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("words", "admin", "asked"),
     [
-        ([], False, {"user": "alice"}),
-        ([], True, {}),
-        (["-a"], False, {}),
-        (["-u", "bob", "-s", "failed"], False, {"user": "bob", "states": ["FAILED"]}),
-        (["3", "5"], False, {"ids": [3, 5]}),
+        ("", False, {"user": "alice"}),
+        ("", True, {}),
+        ("-a", False, {}),
+        ("-u bob -s failed", False, {"user": "bob", "states": ["FAILED"]}),
+        ("3 5", False, {"ids": [3, 5]}),
         (
-            ["-a", "--name", "x", "-p", "lab", "--since", "2023-11-14", "--until", "@1700000000"],
+            "-a --name x -p lab --since 2023-11-14 --until @1700000000",
             False,
             {"name": "x", "pool": "lab", "since_s": 1_699_920_000.0, "until_s": 1_700_000_000.0},
         ),
     ],
 )
 def test_who_names_nobody_means_his_own_jobs(
-    drf: Drf, daemon: CannedDaemon, words: list[str], admin: bool, asked: dict[str, Any]
+    drf: Drf, daemon: CannedDaemon, words: str, admin: bool, asked: dict[str, Any]
 ) -> None:
     daemon.replies = {"hello": ME | {"admin": admin}, "history": page()}
-    result = drf("history", *words)
+    assert drf("history", *words.split()) == Result(0, "", "drf: no ended jobs\n")
     assert daemon.asked("history") == [{"op": "history", "past": asked, "limit": 20, "after": None}]
-    assert (result.code, result.out, result.err) == (0, "", "drf: no ended jobs\n")
 
 
-def test_more_than_a_page_is_fetched_page_by_page(
+def test_more_than_a_page_is_fetched_page_by_page_or_told_of(
     drf: Drf, daemon: CannedDaemon, past: MakeJob
 ) -> None:
-    daemon.replies = {
-        "history": [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))],
-    }
+    pages = [page(past(id=9), past(id=8), after=[5.0, 8]), page(past(id=7))]
+    daemon.replies = {"history": [*pages, page(past(), after=[5.0, 42])]}
     result = drf("history", "-a", "-n", "0", "--json")
     assert [job["id"] for job in json.loads(result.out)["jobs"]] == [7, 8, 9]
-    assert [request["after"] for request in daemon.asked("history", times=2)] == [None, [5.0, 8]]
-
-
-def test_that_there_are_more_is_said(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
-    daemon.replies = {"history": page(past(), after=[5.0, 42])}
+    assert [request["after"] for request in daemon.requests] == [None, [5.0, 8]]
     assert drf("history", "-a", "-n", "1").err == "drf: the last 1; -n 0 shows all\n"
-    assert [request["limit"] for request in daemon.requests] == [1]
+    assert daemon.requests[-1]["limit"] == 1
 
 
 def test_values_for_programs_are_plain_and_unknown_is_empty(
     drf: Drf, daemon: CannedDaemon, past: MakeJob
 ) -> None:
-    daemon.replies = {"history": page(past(name='a,"b"\n\x1b[31m'))}
-    names, row = drf("history", "-a", "--csv").out.splitlines()
-    values = dict(
-        zip(names.split(","), row.replace('"a,""b""??[31m"', "NAME").split(","), strict=True)
-    )
-    assert values["name"] == "NAME"
+    of(daemon, past(id=50, array_id=42, array_index=7, name='a,"b"\n\x1b[31m'), past(name="x"))
+    names, other, row = drf("history", "-a", "--csv").out.splitlines()
+    row = row.replace('"a,""b""??[31m"', "NAME")
+    values = dict(zip(names.split(","), row.split(","), strict=True))
+    assert {each: values[each] for each in ("id", "name", "array_id", "array_index")} == {
+        "id": "50", "name": "NAME", "array_id": "42", "array_index": "7",
+    }  # fmt: skip
     assert (values["memory_peak"], values["memory_mean"]) == (str(3 << 29), "")
     assert (values["declared_cores"], values["state"]) == ("8.0", "COMPLETED")
+    values = dict(zip(names.split(","), other.split(","), strict=True))
     assert (values["array_id"], values["array_index"]) == ("", "")
-
-
-def test_values_of_a_task_name_its_array(drf: Drf, daemon: CannedDaemon, past: MakeJob) -> None:
-    daemon.replies = {"history": page(past(id=50, array_id=42, array_index=7))}
-    names, row = drf("history", "-a", "--csv").out.splitlines()
-    values = dict(zip(names.split(","), row.split(","), strict=False))
-    assert (values["id"], values["array_id"], values["array_index"]) == ("50", "42", "7")
-
-
-def test_a_csv_of_nothing_has_its_first_line(drf: Drf, daemon: CannedDaemon) -> None:
-    daemon.replies = {"history": page()}
+    of(daemon)
     out = drf("history", "-a", "--csv").out
+    assert out == f"{names}\n", "of nothing there is the first line"
     assert out.startswith("id,name,user,pool,state,")
     assert out.endswith(
         "io_stalled_seconds,processes_peak,array_id,array_index,"
         "runs,all_wall_seconds,all_suspended_seconds,all_cpu_seconds,"
         "gpu_memory_peak,gpu_utilisation_mean,declared_cores_max,cores_peak,lent_cpu_seconds\n"
     )
-    assert out.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--since", "foo"], "'foo' is not a time"),
-        (["--since", "1d", "--until", "2d"], "--since is not before --until"),
-        (["-u", "bob", "-a"], "--user and --all exclude each other"),
+        ("history --since foo", "'foo' is not a time"),
+        ("history --since 1d --until 2d", "--since is not before --until"),
+        ("history -u bob -a", "--user and --all exclude each other"),
+        ("ledger --verify --why", "it goes with --json alone"),
+        ("ledger --audit --until 3d", "goes with --since, --json and --csv alone"),
+        ("ledger --since 2d --until 3d", "--since is not before --until"),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_one_line(
-    drf: Drf, daemon: CannedDaemon, words: list[str], complaint: str
+    drf: Drf, daemon: CannedDaemon, words: str, complaint: str
 ) -> None:
-    result = drf("history", *words)
-    assert (result.code, result.out) == (2, "")
+    result = drf(*words.split())
+    assert (result.code, result.out, result.err.count("\n"), daemon.requests) == (2, "", 1, [])
     assert complaint in result.err
-    assert result.err.count("\n") == 1
-
-
-def test_a_task_is_called_by_its_array_and_index(
-    drf: Drf, daemon: CannedDaemon, past: MakeJob
-) -> None:
-    daemon.replies = {"hello": ME, "history": page(past(id=49, array_id=42, array_index=7))}
-    assert drf("history").screen.splitlines()[3].split()[0] == "42_7"
 
 
 class Walked(list[Any]):
@@ -267,3 +234,397 @@ def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain: None, pas
     for jobs in (short, long):
         _print_table(jobs)
     assert short.walks == long.walks
+
+
+# -- report ------------------------------------------------------------------------------------
+
+CORE_HOUR = 3_600_000_000
+
+
+def amount(declared: int, used: int, unknown: int = 0) -> dict[str, Any]:
+    efficiency = round(used / declared, 4) if declared else None
+    return {
+        "declared": declared, "used": used, "unknown": unknown, "wasted": declared - used,
+        "efficiency": efficiency,
+    }  # fmt: skip
+
+
+def account(**changes: Any) -> dict[str, Any]:
+    return {
+        "jobs": 4, "run_ms": 7_200_000, "cores": amount(8 * CORE_HOUR, 2 * CORE_HOUR),
+        "memory": amount(1000, 300), "read": amount(0, 0), "write": amount(0, 0),
+        "read_bytes": 5, "written_bytes": 6, "demand_max": 1 << 34, "peak_max": 3 << 29,
+        "throttled_us": 90_000_000, "throttled_unknown_jobs": 0, "out_of_memory_jobs": 0,
+        "timeout_jobs": 0, **changes,
+    }  # fmt: skip
+
+
+ADVICE = {
+    "cores": 1.0, "memory": 384 << 20, "time_limit_s": 120, "read": 0, "write": 0,
+    "options": ["-c", "1", "-m", "384M", "-t", "2m"], "jobs": 4, "short_jobs": 0, "of_last": 10,
+}  # fmt: skip
+TRAIN = {"name": "train", "user": "alice", **account(), "advice": ADVICE}
+LOST = {
+    "name": "lost", "user": "alice", "advice": None,
+    **account(
+        jobs=1, cores=amount(0, 0, CORE_HOUR), memory=amount(0, 0, 5), peak_max=0, demand_max=GIB,
+        throttled_us=0, throttled_unknown_jobs=1,
+    ),
+}  # fmt: skip
+
+
+def report(*rows: Any, **changes: Any) -> dict[str, Any]:
+    return {"by": "name", "rows": list(rows), "others": None, "total": account(), **changes}
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_report_shows_waste_and_what_to_ask_for(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"hello": ME, "report": report(TRAIN, LOST)}
+    result = drf("report")
+    advised = "train (alice): next time drf submit -c 1 -m 384M -t 2m  (from its last 4 jobs)"
+    assert text(result.screen) == text(f"""
+ NAME     JOBS   CORE-H   WASTED   CPU%   MEM   PEAK   MEM%
+ {"─" * 58}
+ train       4     8.00     6.00    25%   16G   1.5G    30%
+ lost        1     1.00     0.00      -    1G      -      -
+ in all      4     8.00     6.00    25%   16G   1.5G    30%
+{advised}
+""")
+    assert (result.code, result.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("advice", "line"),
+    [
+        (
+            {"options": ["-c", "5.5..8"], "cores_max": 8.0, "cores_note": "used 5.2 of 2"},
+            "drf submit -c 5.5..8  (from its last 4 jobs: used 5.2 of 2)",
+        ),
+        ({"jobs": 1, "short_jobs": 1}, "-t 2m  (from its last job, 1 cut short)"),
+    ],
+)
+def test_a_report_says_on_what_its_advice_rests(
+    drf: Drf, daemon: CannedDaemon, advice: dict[str, Any], line: str
+) -> None:
+    daemon.replies = {"report": report(TRAIN | {"advice": ADVICE | advice})}
+    assert drf("report", "-a").screen.splitlines()[-1].endswith(line)
+
+
+def test_a_wide_report_has_users_disks_and_throttling(drf: Drf, daemon: CannedDaemon) -> None:
+    half = {"read": amount(1000, 500)}
+    bob = LOST | {"user": "bob"}
+    total = account(**half)
+    daemon.replies = {"report": report(TRAIN | half, bob, others=account(jobs=9), total=total)}
+    lines = [line.split() for line in drf("report", "-a", "-n", "2").screen.splitlines()]
+    assert lines[1] == [
+        *("NAME", "USER", "JOBS", "CORE-H", "WASTED", "CPU%", "MEM", "PEAK", "MEM%", "READ%"),
+        "THROTTLED",
+    ]
+    assert lines[3][-2:] == ["50%", "1m30s"]
+    assert lines[4][-2:] == ["-", "-"], "what is not known is not zero"
+    assert (lines[5][:3], lines[6][:2]) == (["all", "others", "9"], ["in", "all"])
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("-a --since @1000000000", {"past": {"since_s": 1e9}}),
+        ("--by pool -n 3 7", {"by": "pool", "limit": 3, "past": {"ids": [7]}}),
+        ("-u bob --until @9", {"past": {"user": "bob", "until_s": 9.0}}),
+        ("", {"past": {"user": "alice", "since_s": pytest.approx(time.time() - 2592e3, abs=1e3)}}),
+    ],
+)
+def test_a_report_is_of_what_is_chosen_and_of_the_last_month_otherwise(
+    drf: Drf, daemon: CannedDaemon, words: str, asked: dict[str, Any]
+) -> None:
+    daemon.replies = {"hello": ME, "report": report(total=account(jobs=0))}
+    told = "drf: no job that ran has ended in that time\n"
+    assert drf("report", *words.split()) == Result(0, "", told)
+    assert daemon.asked("report") == [{"op": "report", "by": "name", "limit": 30} | asked]
+
+
+def test_programs_get_exact_sums(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"report": report(TRAIN, others=account(jobs=2))}
+    assert json.loads(drf("report", "-a", "--json").out) == report(TRAIN, others=account(jobs=2))
+    names, first, others = drf("report", "-a", "--csv").out.splitlines()
+    columns = names.split(",")
+    assert len(set(columns)) == len(columns)
+    row = dict(zip(columns, first.split(","), strict=True))
+    told = (row["name"], row["cores_used"], row["advice"])
+    assert told == ("train", str(2 * CORE_HOUR), "-c 1 -m 384M -t 2m")
+    assert others.startswith(",,2,")
+
+
+PEAKS = {"gpu_memory_peak_max": 20 << 30, "gpu_memory_single_peak_max": 11 << 30}
+HELD = {"gres_ms": {"gpu": 7_200_000}}
+GPU_COLUMNS = ["gpu_declared", "gpu_used", "gpu_unknown", "gpu_wasted", "gpu_efficiency", *PEAKS]
+
+
+@pytest.mark.parametrize(
+    ("train", "lost", "head", "shown", "columns", "values"),
+    [
+        (HELD, {"gres_ms": {}}, ["GPU-H", "GPU%", "GPU", "MEM"],
+         (["2.00", "-", "-"], ["0.00", "-", "-"]),
+         ["gres_ms"], (["gpu=7200000"], [""])),
+        ({**HELD, "gpu": amount(7_200_000, 1_800_000), **PEAKS},
+         {**HELD, "gpu": amount(0, 0, 7_200_000), **dict.fromkeys(PEAKS)},
+         ["GPU-H", "GPU%", "GPU", "MEM"], (["2.00", "25%", "11G"], ["2.00", "-", "-"]),
+         GPU_COLUMNS, (["7200000", "1800000", "0", "5400000", "0.25", str(20 << 30),
+                        str(11 << 30)], ["0", "0", "7200000", "0", "", "", ""])),
+        # Memory on a GPU that no job asked for.
+        ({"gpu": amount(0, 0), "gpu_memory_peak_max": GIB}, {},
+         ["GPU%", "GPU", "MEM"], (["-", "1G"], ["-", "-"]), [], ([], [])),
+        ({"gpu": amount(0, 0), "gpu_memory_peak_max": 0}, {}, [], ([], []), [], ([], [])),
+        # Six core-hours were declared, of which three were used, and three more were lent.
+        ({"cores": amount(6 * CORE_HOUR, 6 * CORE_HOUR), "lent_us": 3 * CORE_HOUR},
+         {"lent_us": None}, ["LENT"], (["3.00"], ["-"]), ["lent_us"],
+         ([str(3 * CORE_HOUR)], [""])),
+        # Half of a hundredth is none.
+        ({"lent_us": CORE_HOUR // 250}, {"lent_us": None}, [], ([], []), [], ([], [])),
+    ],
+    ids=["hours", "measured", "not asked for", "none", "lent", "hardly lent"],
+)  # fmt: skip
+def test_a_report_has_columns_for_what_there_was(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any],
+    lost: dict[str, Any], head: list[str], shown: tuple[list[str], list[str]],
+    columns: list[str], values: tuple[list[str], list[str]],
+) -> None:  # fmt: skip
+    """What is not known is not zero."""
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = report({**TRAIN, **train}, {**LOST, **lost}, total=account(**train))
+    daemon.replies = {"hello": ME, "report": rows}
+    heads, _, *lines = [line.split() for line in drf("report").screen.splitlines()[1:6]]
+    extra = {"GPU-H", "GPU%", "GPU", "LENT"} & set(heads)
+    assert extra == set(head) - {"MEM"}
+    if head:
+        # GPU MEM is one column of two words.
+        at = heads.index(head[0])
+        found = tuple(line[at : at + len(cells)] for line, cells in zip(lines, shown, strict=False))
+        assert (heads[at : at + len(head)], found) == (head, shown)
+    names, *found_values = [row.split(",") for row in drf("report", "--csv").out.splitlines()]
+    assert {len(names)} == {len(row) for row in found_values}
+    for row, wanted in zip(found_values, values, strict=True):
+        assert [row[names.index(column)] for column in columns] == wanted
+
+
+def test_a_little_more_use_than_was_declared_is_no_waste_without_a_sign(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    """So much a quota lets through at its edges, and so little is not counted as lent."""
+    sent = {"cores": amount(CORE_HOUR, CORE_HOUR + CORE_HOUR // 1000)}
+    daemon.replies = {"hello": ME, "report": report({**TRAIN, **sent}, total=account(**sent))}
+    shown = drf("report").out
+    assert " 0.00 " in shown and "-0.00" not in shown
+
+
+def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = [None] * 3
+    curve = {
+        "id": 7, "demand": {"cores": 4.0, "memory": 100, "gres": {"gpu": 2}}, "at": [2.0, 4.0, 6.0],
+        "cores": [None, 1.0, 4.0], "memory": [50, 50, 100], "read": nothing, "write": nothing,
+    }  # fmt: skip
+    on_gpus = curve | {"gpu_memory": [1, 2, 3], "gpu_utilisation": [None, 100, 200]}
+    for train, lost, head, trains in (
+        (curve, None, "USE OF CORES   USE OF MEM", " ▂█            ▄▄█"),
+        (on_gpus, curve, "USE OF CORES   USE OF MEM   USE OF GPU",
+         " ▂█            ▄▄█           ▄█"),
+    ):  # fmt: skip
+        rows = report({**TRAIN, "curve": train}, {**LOST, "curve": lost} if lost else LOST)
+        daemon.replies = {"hello": ME, "report": rows}
+        monkeypatch.setenv("COLUMNS", "140")
+        lines = [line.rstrip() for line in drf("report").out.splitlines()[1:6]]
+        assert lines[0].endswith(head) and lines[2].endswith(trains)
+        assert lines[3].endswith(" ▂█            ▄▄█" if lost else "-")
+        assert not set(lines[4]) & set("▁▂▃▄▅▆▇█")
+        monkeypatch.setenv("COLUMNS", "120")
+        assert "USE OF" not in drf("report").out
+    assert json.loads(drf("report", "--json").out)["rows"][0]["curve"]["id"] == 7
+
+
+# -- ledger ------------------------------------------------------------------------------------
+
+#: The whole machine for an hour.
+HOUR = 3_600_000 * 10**9
+#: 2026-03-01 10:00 UTC, and an hour in milliseconds.
+BEGIN_S = 1_772_359_200.0
+LONG = 3_600_000
+ANN = {"user": "ann", "pool": None}
+BOB = {"user": "bob", "pool": None}
+CAUSES = dict.fromkeys(("away", "drained", "own_limit", "outside", "others", "size"), 0)
+
+
+def sums(waited_ms: int, promised: int, kept: int, **causes: int) -> dict[str, Any]:
+    return {
+        "waited_ms": waited_ms, "kept_part": 0.25, "promised": promised, "kept": kept,
+        **CAUSES, **causes,
+    }  # fmt: skip
+
+
+ANNS = {
+    **ANN, **sums(4 * LONG, 2 * HOUR, HOUR // 2, others=HOUR, size=HOUR // 2),
+    "below": {"since": BEGIN_S, "seconds": 7200.0},
+}  # fmt: skip
+#: Too short to be seen.
+BOBS = {**BOB, **sums(3, HOUR // 10**6, 0, size=HOUR // 10**6), "below": None}
+TOTAL = sums(4 * LONG + 3, 2 * HOUR + HOUR // 10**6, HOUR // 2, others=HOUR, size=HOUR // 2)
+STARTS = [
+    {"why": "reservation", "all": 2, "beyond": 2, "past": 2, "past_fitting": 1},
+    {"why": "turn", "all": 10, "beyond": 5, "past": 1, "past_fitting": 0},
+]
+PAST = {
+    **BOB, "id": 42, "at": BEGIN_S + 60, "why": "reservation", "fits": True, "short": [ANN],
+}  # fmt: skip
+
+
+def ledger(**changes: Any) -> dict[str, Any]:
+    return {
+        "since": BEGIN_S, "until": BEGIN_S + 4 * 3600, "user": None, "rows": [ANNS, BOBS],
+        "total": TOTAL, "leaves": 2, "starts": STARTS,
+        "pairs": [{**ANN, "by": BOB, "amount": HOUR}, {**ANN, "by": None, "amount": HOUR // 1000}],
+        "pairs_more": 3, "past": [PAST], "past_more": 1, "hours": 4, "steps_back": 0,
+        "doubtful": 0, "events": 99, "chain": "5c16d984fa084828" * 4, "begin": BEGIN_S, **changes,
+    }  # fmt: skip
+
+
+CHAIN = "4 hours from 2026-03-01 10:00:00 on, events up to 99, chain 5c16d984fa084828"
+
+
+def test_the_account_of_promises_has_causes_and_with_why_whom_and_which_starts(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    daemon.replies = {"ledger": ledger(steps_back=1, doubtful=2)}
+    screen = text(drf("ledger", "--why", "-u", "ann").screen)
+    assert screen == text(f"""
+ USER    WAITED   PROMISED   KEPT   SHORT   OTHERS     SIZE   LONGEST BELOW
+ {"─" * 81}
+ ann      4h00m        50%    25%   1h30m    1h00m   30m00s   2h00m (Mar 01 10:00)
+ all 2    4h00m        50%    25%   1h30m    1h00m   30m00s
+12 starts, 3 of them past somebody who was short
+in 1 of these the first job of one who was short fitted: 1 with a reservation
+ SHORT   BECAUSE OF    TIME
+ {"─" * 26}
+ ann     bob          1h00m
+ ann     others          3s
+3 more with less
+whoever held more than promised took what was idle at that time
+ STARTED               ID   OF    RULE                 FITTED   PAST
+ {"─" * 67}
+ 2026-03-01 10:01:00   42   bob   with a reservation   yes      ann
+1 more before
+{CHAIN}
+the clock was set back 1 time: such a step counts as no time
+2 events left out: others of these jobs were removed
+""")
+    assert daemon.requests[-1]["user"] == "ann"
+    assert text(drf("ledger", "--since", "2026-03-01").screen)[:7] == [*screen[:6], CHAIN]
+    request = daemon.requests[-1]
+    assert request.pop("since_s") % 3600 == 0
+    assert request == {"op": "ledger"}
+
+
+def test_json_and_csv_of_the_account_have_the_exact_amounts(drf: Drf, daemon: CannedDaemon) -> None:
+    daemon.replies = {"ledger": ledger()}
+    assert json.loads(drf("ledger", "--json").out) == ledger()
+    assert drf("ledger", "--csv").out.splitlines() == [
+        "user,pool,waited_ms,kept_part,promised,kept,others,size,own_limit,outside,drained,away,"
+        "below_since,below_seconds",
+        f"ann,,{4 * LONG},0.25,{2 * HOUR},{HOUR // 2},{HOUR},{HOUR // 2},0,0,0,0,{BEGIN_S},7200.0",
+        f"bob,,3,0.25,{HOUR // 10**6},0,0,{HOUR // 10**6},0,0,0,0,,",
+    ]
+    daemon.replies = {"ledger": ledger(total=sums(0, 0, 0), rows=[], starts=[])}
+    assert drf("ledger").screen.splitlines()[0] == "nobody has waited"
+    daemon.replies = {"ledger": ledger(hours=0)}
+    assert drf("ledger").err == "drf: nothing is known of that time\n"
+
+
+def test_verify_asks_until_the_check_is_over_and_tells_the_first_hour_that_differs(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    found = {"hours": 9, "computed": 7, "events": 99, "gone": 4, "chain": "5c16", "fault": None}
+    counts = "7 of 9 hours computed again, 99 events compared, 4 gone with their jobs\nchain 5c16\n"
+    daemon.replies = {"ledger_check": [{"running_s": 45.0}, {"running_s": 90.0}, found]}
+    result = drf("ledger", "--verify")
+    assert (result.code, result.out) == (0, f"{counts}all is as it was written\n")
+    assert [each["op"] for each in daemon.requests] == ["ledger_check"] * 3
+    fault = {"hour": 3, "begin": BEGIN_S, "text": "event 7 (Submitted of job 1) was changed"}
+    daemon.replies = {"ledger_check": {**found, "fault": fault}}
+    result = drf("ledger", "--verify")
+    told = f"hour 3, which begins 2026-03-01 10:00:00: {fault['text']}\n"
+    assert (result.code, result.out) == (1, f"{told}{counts}the account is not what it was\n")
+    assert json.loads(drf("ledger", "--verify", "--json").out)["fault"] == fault
+
+
+@pytest.fixture
+def audited(daemon: CannedDaemon) -> CannedDaemon:
+    """Alice's job holds five of ten cores when bob comes with one that needs eight."""
+
+    def ended(id: int, user: str, at_s: float, cores: float, run_s: float) -> dict[str, Any]:
+        return {
+            "id": id, "user": user, "pool": f"root.{user}", "submitted_at": BEGIN_S + at_s,
+            "attempt": 1, "started_at": BEGIN_S + 500, "ended_at": BEGIN_S + 500 + run_s,
+            "time_limit_s": None, "used": {},
+            "demand": {"cores": cores, "memory": 0, "read": 0, "write": 0, "gres": {}},
+        }  # fmt: skip
+
+    capacity = {"cores": 10.0, "memory": 16 << 30, "read": 0, "write": 0, "gres": {}}
+    ran = [ended(1, "alice", 0, 5, 100), ended(2, "bob", 1, 8, 50), ended(3, "bob", 2, 2, 10)]
+    daemon.replies = {
+        "history": page(*ran),
+        "shares": {"capacity": capacity, "free": capacity, "nodes": []},
+    }
+    return daemon
+
+
+def test_an_audit_simulates_the_past_otherwise(drf: Drf, audited: CannedDaemon) -> None:
+    assert drf("ledger", "--audit", "--since", "2026-03-01").out.splitlines() == [
+        "3 jobs of 2 users since 2026-03-01 00:00:00, simulated with the present weights",
+        "envy: 0.0% of those who waited would have preferred what another one held",
+        "alone on a machine of their own, as large as their entitlement, 0 of 2 users would have "
+        "waited less",
+        "false demands: in 1 of 3 simulations, of those who waited most, the user's own jobs would "
+        "have ended earlier",
+        "  bob, two halves of each job: by 24.5% of the time from submission to end",
+    ]
+    (asked,) = audited.asked("history")
+    assert [*asked["past"]] == ["since_s"]
+    found = json.loads(drf("ledger", "--audit", "--json").out)
+    assert [*found] == ["since", "jobs", "refused", "envy", "alone", "false_demands"]
+    assert found["alone"][0] == {
+        "user": "alice", "jobs": 1, "too_large": 0, "wait_s": 0.0, "wait_alone_s": 0.0,
+    }  # fmt: skip
+    demands = {(each["user"], each["of"]) for each in found["false_demands"]}
+    assert demands == {("bob", "cores"), ("bob", "all"), ("bob", "split")}
+    lines = drf("ledger", "--audit", "--csv").out.splitlines()
+    assert lines[:2] == ["user,test,as_it_was_s,otherwise_s", "alice,alone,0.0,0.0"]
+    assert len(lines) == 1 + 2 + 3
+    audited.replies["history"] = page()
+    assert drf("ledger", "--audit", "--since", "2026-03-01") == Result(
+        1,
+        "",
+        "drf: no job that ran has ended since 2026-03-01 00:00:00 "
+        "(an earlier time: --since 365d)\n",
+    )
+
+
+def test_a_long_audit_says_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    words = _Telling(50_000, shows_all=True), _Telling(2, shows_all=False)
+    for number, (at_s, left) in enumerate([(60, 20.5), (61, 20), (300, 16), (309, 16)], start=1):
+        clock[0] = at_s
+        for each in words:
+            each.tell(number, 40, left)
+    assert capsys.readouterr().err.splitlines() == [
+        "drf: 40 simulations of up to 50000 jobs take about 20m30s; with a later --since it is "
+        "less",
+        "drf: 40 simulations of up to 2 jobs take about 20m30s; with a later --since it is less",
+        "drf: simulation 3 of 40, about 16m00s more",
+    ]
+    short = _Telling(2, shows_all=False)
+    clock[0] += 2
+    short.tell(1, 40, 20.5)
+    assert capsys.readouterr().err == ""

@@ -18,7 +18,7 @@ import pytest
 from canned import CannedDaemon
 from canned_snapshots import ended, replies, resources, three_jobs
 from cli.drf import Spawn
-from cli.test_ledger import ledger
+from cli.test_history import ledger
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import News
 from drfd_cli.web.guard import Guard, Pass

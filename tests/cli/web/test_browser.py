@@ -20,7 +20,7 @@ import pytest
 
 from canned import CannedDaemon
 from canned_snapshots import AT_S, HOSTILE, hostile, node, row, snapshot, three_jobs
-from cli.test_ledger import ledger
+from cli.test_history import ledger
 from cli.web.conftest import Page, Serve
 
 pytestmark = pytest.mark.slow
