@@ -15,11 +15,17 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
+from drfd.client import submission
 from drfd_cli.slurm.batch_script import NAMES
 from drfd_cli.slurm.sbatch_options import SLURM_NAMES, Given, parse, read_lines, translate
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
-M = 1 << 20
+HOST = os.uname().nodename.partition(".")[0]
+M, G = 1 << 20, 1 << 30
+#: Submits with these words; the request, and what is printed on standard error.
+Asked = Callable[..., tuple[Message, str]]
+#: The same of a script of these lines, after which stand other words of the command line.
+Of = Callable[..., tuple[Message, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +34,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
     for name in ("XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PATH", "/none")
-    monkeypatch.setattr("drfd.client.submission._SENDMAIL", ())
+    monkeypatch.setattr(submission, "_SENDMAIL", ())
     daemon.replies = {
         "submit": {"id": 7},
         "shares": {
             "nodes": [{"path": "root"}, {"path": "root.short"}, {"path": "root.short.al"}],
-            "capacity": {"cores": 8.0, "memory": 32 << 30, "gres": {"gpu": 8, "solver": 4}},
+            "capacity": {"cores": 8.0, "memory": 32 * G, "gres": {"gpu": 8, "solver": 4}},
         },
         "nodes": {"nodes": [machine("")]},
         "hello": {"user": "alice"},
@@ -41,19 +47,32 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
     }
 
 
-def machine(name: str, cores: float = 8.0, memory: int = 32 << 30, *features: str) -> Message:
+def machine(name: str, cores: float = 8.0, memory: int = 32 * G, *features: str) -> Message:
     capacity = {"cores": cores, "memory": memory, "gres": {}}
     return {"name": name, "capacity": capacity, "features": [*features]}
 
 
-SEVERAL = [machine("head"), machine("n1", 4.0, 8 << 30, "ssd"), machine("n2", 16.0, 64 << 30)]
+SEVERAL = [machine("head"), machine("n1", 4.0, 8 * G, "ssd"), machine("n2", 16.0, 64 * G)]
 
 
-def asked(drf: Drf, daemon: CannedDaemon, *args: object) -> tuple[Message, str]:
-    """The request that a command line makes, and what it prints on standard error."""
-    result = drf("submit", *args)
-    assert result.code == 0, result.err
-    return daemon.requests.pop(), result.err
+@pytest.fixture
+def asked(drf: Drf, daemon: CannedDaemon) -> Asked:
+    def run(*args: object) -> tuple[Message, str]:
+        result = drf("submit", *args)
+        assert result.code == 0, result.err
+        return daemon.requests.pop(), result.err
+
+    return run
+
+
+@pytest.fixture
+def of(asked: Asked) -> Of:
+    def run(*lines: str, words: tuple[object, ...] = ()) -> tuple[Message, str]:
+        head = [] if lines[0].startswith("#!") else ["#!/bin/sh"]
+        Path("x.sh").write_text("".join(f"{line}\n" for line in (*head, *lines)))
+        return asked(*words, "x.sh")
+
+    return run
 
 
 def cores(number: int, memory: int | None = None, **gres: int) -> dict[str, Any]:
@@ -62,152 +81,180 @@ def cores(number: int, memory: int | None = None, **gres: int) -> dict[str, Any]
 
 
 HERE = {"demand", "name", "array", "time_limit_s", "stdout", "stderr", "pool", "held", "priority"}
+FILES = {"stdout": "array_%A_%a.out", "stderr": "array_%A_%a.err"}
 
 
 @pytest.mark.parametrize(
-    ("name", "expected", "warned"),
+    ("name", "demand", "more", "warned"),
     [
-        (
-            "01-hello.sh",
-            {"demand": cores(1, 100 * M), "name": "hello", "time_limit_s": 300,
-             "stdout": "hello_%j.log"},
-            None,
-        ),
-        (
-            "02-threads.sh",
-            {"demand": cores(2, 100 * M), "name": "threads", "time_limit_s": 600,
-             "stdout": "threads.out"},
-            None,
-        ),
-        (
-            "03-array.sh",
-            {"demand": cores(1, 64 * M), "name": "array", "array": "1-4", "time_limit_s": 3600,
-             "stdout": "array_%A_%a.out", "stderr": "array_%A_%a.err"},
-            None,
-        ),
-        (
-            "04-throttled.sh",
-            {"demand": cores(0, 64 * M), "array": "0-8:2%2", "time_limit_s": 360},
-            None,
-        ),
-        (
-            "05-gpu.sh",
-            {"demand": cores(2, 200 * M, gpu=1), "name": "train", "time_limit_s": 7200,
-             "stdout": "%x-%j.out"},
-            None,
-        ),
-        (
-            "06-gpus-of-a-kind.sh",
-            {"demand": cores(2, 200 * M, gpu=2), "time_limit_s": 86400},
-            "the kind a100 in --gpus=a100:2, --constraint=nvlink",
-        ),
-        (
-            "07-mail.sh",
-            {"demand": cores(0, 64 * M), "time_limit_s": 1800},
-            "--mail-type=TIME_LIMIT_80, --mail-type (no mail here, and no ~/.config/drfd/notify)",
-        ),
-        (
-            "08-account.sh",
-            {"demand": cores(0, 64 * M), "time_limit_s": 60, "pool": "short"},
-            "--account=project_123, --qos=normal",
-        ),
-        (
-            "09-python",
-            {"demand": cores(1, 100 * M), "time_limit_s": 600, "stdout": "python.out"},
-            None,
-        ),
-        (
-            "11-mpi-here.sh",
-            {"demand": cores(4), "name": "mpi", "time_limit_s": 300,
-             "stdout": "mpi-%j.out", "stderr": "mpi-%j.err"},
-            "--partition=compute (no such pool; drf shares lists them)",
-        ),
-        (
-            "13-hybrid.sh",
-            {"demand": cores(6, 120 * M), "name": "hybrid", "time_limit_s": 300, "pool": "short"},
-            None,
-        ),
-        (
-            "16-held.sh",
-            {"demand": cores(8, 1 << 30), "held": True, "priority": -50},
-            None,
-        ),
-        (
-            "19-own-variables.sh",
-            {"demand": cores(0, 64 * M), "time_limit_s": 0, "name": "drfs-own",
-             "stdout": "own.out"},
-            None,
-        ),
-        (
-            "20-licences.sh",
-            {"demand": cores(1, 32 << 30, solver=2), "name": "solve", "time_limit_s": 43200},
-            "--nodelist=node[01-04], --tmp=10G",
-        ),
+        ("01-hello.sh", cores(1, 100 * M),
+         {"name": "hello", "time_limit_s": 300, "stdout": "hello_%j.log"}, None),
+        ("02-threads.sh", cores(2, 100 * M),
+         {"name": "threads", "time_limit_s": 600, "stdout": "threads.out"}, None),
+        ("03-array.sh", cores(1, 64 * M),
+         {"name": "array", "array": "1-4", "time_limit_s": 3600, **FILES}, None),
+        ("04-throttled.sh", cores(0, 64 * M), {"array": "0-8:2%2", "time_limit_s": 360}, None),
+        ("05-gpu.sh", cores(2, 200 * M, gpu=1),
+         {"name": "train", "time_limit_s": 7200, "stdout": "%x-%j.out"}, None),
+        ("06-gpus-of-a-kind.sh", cores(2, 200 * M, gpu=2), {"time_limit_s": 86400},
+         "the kind a100 in --gpus=a100:2, --constraint=nvlink"),
+        ("07-mail.sh", cores(0, 64 * M), {"time_limit_s": 1800},
+         "--mail-type=TIME_LIMIT_80, --mail-type (no mail here, and no ~/.config/drfd/notify)"),
+        ("08-account.sh", cores(0, 64 * M), {"time_limit_s": 60, "pool": "short"},
+         "--account=project_123, --qos=normal"),
+        ("09-python", cores(1, 100 * M), {"time_limit_s": 600, "stdout": "python.out"}, None),
+        ("11-mpi-here.sh", cores(4),
+         {"name": "mpi", "time_limit_s": 300, "stdout": "mpi-%j.out", "stderr": "mpi-%j.err"},
+         "--partition=compute (no such pool; drf shares lists them)"),
+        ("13-hybrid.sh", cores(6, 120 * M),
+         {"name": "hybrid", "time_limit_s": 300, "pool": "short"}, None),
+        ("16-held.sh", cores(8, G), {"held": True, "priority": -50}, None),
+        ("19-own-variables.sh", cores(0, 64 * M),
+         {"time_limit_s": 0, "name": "drfs-own", "stdout": "own.out"}, None),
+        ("20-licences.sh", cores(1, 32 * G, solver=2), {"name": "solve", "time_limit_s": 43200},
+         "--nodelist=node[01-04], --tmp=10G"),
     ],
 )  # fmt: skip
 def test_a_script_asks_for_what_its_lines_say(
-    drf: Drf, daemon: CannedDaemon, name: str, expected: dict[str, Any], warned: str | None
+    asked: Asked, name: str, demand: Message, more: Message, warned: str | None
 ) -> None:
-    request, said = asked(drf, daemon, SCRIPTS / name)
-    usual = {"name": name, "held": False, "priority": 0}
+    request, said = asked(SCRIPTS / name)
+    usual = {"name": name, "held": False, "priority": 0, "demand": demand}
     if request["stderr"] in (request.get("stdout"), "drf-%j.out", "drf-%A_%a.out"):
         # One file for both.
         del request["stderr"]
-    assert {key: request[key] for key in HERE & set(request)} == usual | expected
+    assert {key: request[key] for key in HERE & set(request)} == usual | more
     told = re.findall(r"^drf: without effect here: (.*)$", said, re.MULTILINE)
     assert told == ([] if warned is None else [warned])
 
 
+@pytest.mark.parametrize(
+    ("words", "demand"),
+    [
+        # The whole machine.
+        ("--exclusive -n 2", cores(8, 32 * G)),
+        ("--exclusive --mem-per-cpu=1G -c 3", cores(8, 3 * G)),
+        ("--mem=0", cores(0, 32 * G)),
+        # GPUs bring their tasks and cores.
+        ("--gpus-per-node=4 --ntasks-per-gpu=1 -c 8", cores(32, gpu=4)),
+        ("--gpus=4 --cpus-per-gpu=8 -n 4 --mem-per-cpu=1G", cores(32, 32 * G, gpu=4)),
+        ("--gpus=2 --cpus-per-gpu=6", cores(12, gpu=2)),
+        ("-n 4 --mincpus=6", cores(6)),
+        ("--gres=gpu:0 -c 2", cores(2)),
+        ("--gres=gpu:2,memory=20G,solver:1 -c 2",
+         {**cores(2, gpu=2, solver=1), "gres_memory": {"gpu": 20 * G}}),
+    ],
+)  # fmt: skip
+def test_words_of_slurm_become_a_demand_and_drfs_own_win(
+    of: Of, words: str, demand: Message
+) -> None:
+    request, said = of(f"#SBATCH {words}", "#SBATCH -p main")
+    assert (request["demand"], said) == (demand, "")
+    request, _ = of(
+        f"#SBATCH {words} -t 7 -J theirs", "#DRF -m 1G", words=("-c", "2", "-n", "mine")
+    )
+    own = demand | cores(2, G)
+    assert (request["demand"], request["name"], request["time_limit_s"]) == (own, "mine", 420)
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("-w n1", {"node": "n1"}),
+        ("-C ssd&avx", {"features": ["ssd", "avx"]}),
+        ("-C ssd --mem=0", {"features": ["ssd"], "demand": cores(0, 8 * G)}),
+        ("-w n2 --exclusive", {"node": "n2", "demand": cores(16, 64 * G)}),
+        ("--mem=0", {"demand": cores(0, 64 * G)}),
+    ],
+)
+def test_of_several_machines_a_script_may_name_one_or_its_features(
+    daemon: CannedDaemon, of: Of, words: str, fields: Message
+) -> None:
+    daemon.replies["nodes"] = {"nodes": SEVERAL}
+    request, said = of(f"#SBATCH {words}")
+    shown = {key: request.get(key) for key in ("node", "features", "demand")}
+    assert (shown, said) == ({"node": None, "features": None, "demand": {}} | fields, "")
+    own, _ = of(f"#SBATCH {words}", words=("--node", "head", "--constraint", "big"))
+    assert (own["node"], own["features"]) == ("head", ["big"])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--time=soon", "--time=soon: is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"),
+        ("--mem=lots", "--mem=lots: is not a size (write 4000 (MiB), 4G or 512M)"),
+        ("-c 0", "--cpus-per-task=0: is not a number from 1 (drf submit --ignore-sbatch leaves "),
+        ("--tyme=3", "--tyme: is no option of sbatch (drf submit --ignore-sbatch leaves out these"),
+        ("-d after:5+10", "--dependency=after:5+10: cannot be met here (after, afterok, "),
+        ("--kill-on-invalid-dep=x", "--kill-on-invalid-dep=x: is neither yes nor no"),
+        ("-d afterok:5?afterok:6", "one of several jobs (?) cannot be waited for"),
+        ("--mem", "--mem: needs a value"),
+        ("hetjob", "hetjob: asks for several machines; this is one"),
+        ("--gpus=many", "--gpus=many: is not a number of GPUs"),
+        ("'", "#SBATCH: No closing quotation"),
+        ("--array=5-1", "--array=5-1: the range 5-1 ends before it begins (write 0-99"),
+        ("--array=1-<MAX>", "--array=1-<MAX>: '1-<MAX>' is neither an index nor a range (write"),
+        ("-D /none/x", "--chdir=/none/x: there is no such directory (sbatch --chdir=DIR SCRIPT"),
+        ("--nodes=4", "--nodes=4: asks for several machines; drfd runs jobs on this one (sbatch "
+         "--nodes=1 SCRIPT runs it here alone)"),
+        ("'-w' 'n[1-2]'", "asks for several machines; drfd runs a job on one"),
+        ("'-C' 'ssd|avx'", "drfd knows features that a machine must all have, joined by &"),
+        ("-L SCRATCH", "--licenses=SCRATCH: this machine counts no SCRATCH, but 8 gpu, 4 solver "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_met_is_refused_with_its_place(
+    drf: Drf, daemon: CannedDaemon, line: str, complaint: str
+) -> None:
+    daemon.replies["nodes"] = {"nodes": SEVERAL}
+    Path("x.sh").write_text(f"#!/bin/sh\n\n#SBATCH {line}\n")
+    result = drf("submit", "x.sh")
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert {each["op"] for each in daemon.requests} <= {"nodes", "shares"}
+    assert result.err.startswith("drf: x.sh, line 3: #SBATCH") and complaint in result.err
+    daemon.requests.clear()
+    assert drf("submit", "--ignore-sbatch", "x.sh").code == 0
+    request = daemon.requests.pop()
+    assert request["demand"] == {} and "DRF_SLURM" not in request["env"]
+
+
+def test_gpus_that_jobs_share_by_memory_are_counted_here(
+    drf: Drf, daemon: CannedDaemon, of: Of
+) -> None:
+    daemon.replies["shares"]["capacity"]["gres"] = {"memory:gpu": 48 * G, "solver": 4}
+    daemon.replies["doctor"] = {"gres": {"gpu": ["0", "1"], "solver": ["0", "1", "2", "3"]}}
+    request, said = of("#SBATCH --gres=gpu:1 -c 2")
+    assert (request["demand"], said) == (cores(2, gpu=1), "")
+    Path("x.sh").write_text("#!/bin/sh\n#SBATCH -L SCRATCH\n")
+    assert "counts no SCRATCH, but 2 gpu, 4 solver" in drf("sbatch", "x.sh").err
+    assert drf("sbatch", "-L", "none", "x.sh").code == 0
+
+
+# -- what the job is told ----------------------------------------------------------------------
+
+
 def test_a_job_is_told_what_slurm_would_tell_it(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing of the Slurm job, real or not, that submits it."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
-    env = asked(drf, daemon, SCRIPTS / "02-threads.sh")[0]["env"]
+    env = asked(SCRIPTS / "02-threads.sh")[0]["env"]
     told = {key: value for key, value in env.items() if key.startswith("SLURM")}
-    host = os.uname().nodename.partition(".")[0]
-    assert told == {
-        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_SUBMIT_HOST": host, "SLURM_NNODES": "1",
-        "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": host, "SLURM_NODELIST": host,
-        "SLURMD_NODENAME": host, "SLURM_CLUSTER_NAME": host, "SLURM_NODEID": "0",
-        "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_CPUS_PER_TASK": "2",
+    hosts = ("SLURM_SUBMIT_HOST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME",
+             "SLURM_CLUSTER_NAME")  # fmt: skip
+    assert told == dict.fromkeys(hosts, HOST) | {
+        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_CPUS_PER_TASK": "2",
         "SLURM_NTASKS": "1", "SLURM_NPROCS": "1", "SLURM_TASKS_PER_NODE": "1",
         "SLURM_MEM_PER_CPU": "50",
     }  # fmt: skip
     assert env["DRF_SLURM"] == "1"
 
 
-def test_commands_that_are_not_here_are_named(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    said = asked(drf, daemon, SCRIPTS / "10-modules.sh")[1]
-    assert said.splitlines() == [
-        "drf: the script calls module, and there is no such command here; what it loads must be "
-        "in your PATH",
-    ]
-    script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# `mpirun`\nhosts=$(mpiexec hostname)\n")
-    assert asked(drf, daemon, script)[1] == (
-        "drf: the script calls mpiexec, and there is no such command here; an MPI, such as Open "
-        "MPI, must be in your PATH\n"
-    )
-    script.write_text("#!/bin/sh\n#SBATCH -c 1\n# $(mpirun x)\necho mpirun # module load\n")
-    assert asked(drf, daemon, script)[1] == ""
-    said = asked(drf, daemon, SCRIPTS / "11-mpi-here.sh")[1]
-    assert "the script calls mpiexec, and there is no such command here; an MPI, such" in said
-    script.write_text("#!/bin/sh\n#SBATCH -c 1\nsource activate x\nconda activate x\nsbatch $0\n")
-    assert asked(drf, daemon, script)[1] == (
-        "drf: the script calls conda, and there is no such command here; put it into your PATH, or "
-        "have the script read the file that defines it\n"
-    )
-
-
 def test_a_script_finds_slurms_commands_at_the_end_of_its_path(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: Of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#SBATCH -c 1\nsrun true\nhosts=$(scontrol show hostnames)\n")
-    request, said = asked(drf, daemon, script)
+    lines = ("#SBATCH -c 1", "srun true", "hosts=$(scontrol show hostnames)")
+    request, said = of(*lines)
     assert (request["env"]["PATH"], said) == (f"/none:{NAMES}", "")
     assert not [name for name in request["env"] if name.startswith("BASH_FUNC_")]
     real = tmp_path / "bin"
@@ -215,10 +262,9 @@ def test_a_script_finds_slurms_commands_at_the_end_of_its_path(
     for name in SLURM_NAMES:
         (real / name).symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(real))
-    assert asked(drf, daemon, script)[0]["env"]["PATH"] == str(real), "Slurm itself is here"
+    assert of(*lines)[0]["env"]["PATH"] == str(real), "Slurm itself is here"
     monkeypatch.delenv("PATH")
-    script.write_text("#!/bin/sh\ntrue\n")
-    assert "PATH" not in asked(drf, daemon, script)[0]["env"], "no script of Slurm's"
+    assert "PATH" not in of("true")[0]["env"], "no script of Slurm's"
 
 
 @pytest.mark.parametrize(
@@ -230,19 +276,20 @@ def test_a_script_finds_slurms_commands_at_the_end_of_its_path(
     ],
 )  # fmt: skip
 def test_a_login_shell_which_sets_its_path_anew_finds_them_too(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str, has_functions: bool
+    of: Of, line: str, has_functions: bool
 ) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text(f"{line}\n#SBATCH -L none -c 1\nsrun hostname -l\n")
-    env = asked(drf, daemon, script)[0]["env"]
+    env = of(line, "#SBATCH -L none -c 1", "srun hostname -l")[0]["env"]
     assert ("BASH_FUNC_srun%%" in env) == has_functions
 
 
-@pytest.mark.parametrize("name", SLURM_NAMES)
+@pytest.mark.parametrize("name", ["sbatch", "scontrol"])
 def test_each_of_slurms_commands_calls_drf(tmp_path: Path, name: str) -> None:
     program = tmp_path / "drf"
     program.write_text('#!/bin/sh\necho "$@"\n')
     program.chmod(0o755)
+    assert {(Path(NAMES) / each).read_text() for each in SLURM_NAMES} == {
+        (Path(NAMES) / name).read_text()
+    }
     # Beside an installed package there is its own drf, which comes before others.
     apart = shutil.copy(os.path.join(NAMES, name), tmp_path)
     for env in ({"DRF_PROGRAM": str(program)}, {"PATH": f"{tmp_path}:/usr/bin:/bin"}):
@@ -252,189 +299,35 @@ def test_each_of_slurms_commands_calls_drf(tmp_path: Path, name: str) -> None:
         assert (done.stdout, done.stderr) == (f"{name} a b -c\n", "")
 
 
-def test_a_command_that_the_script_defines_is_not_missed(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    script = tmp_path / "x.sh"
-    for line in (f". {tmp_path}", 'source "$HOME/x/conda.sh"', 'eval "$($HOME/bin/conda hook)"'):
-        script.write_text(f"#!/bin/sh\n#SBATCH -c 1\n{line}\nconda activate x\n")
-        assert asked(drf, daemon, script)[1] == ""
-
-
-def test_files_of_commands_that_are_not_here_are_named(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    script = tmp_path / "x.sh"
-    there = ["source /none/etc/conda.sh", ". ~/venv/bin/activate; true"]
-    others = [f"source {script} x", "  . /none/guarded", "source $HOME/none", "source /none/*.sh"]
-    lines = [*there, *others, "source relative"]
-    script.write_text("\n".join(["#!/bin/sh", "#SBATCH -c 1", *lines]))
-    assert asked(drf, daemon, script)[1] == (
-        "drf: the script reads /none/etc/conda.sh, and there is no such file here\n"
-        "drf: the script reads ~/venv/bin/activate, and there is no such file here\n"
-    )
-
-
-def test_several_machines_are_refused_with_the_reason(drf: Drf, daemon: CannedDaemon) -> None:
-    result = drf("submit", SCRIPTS / "12-mpi-many-nodes.sh")
-    assert (result.code, daemon.requests) == (1, [])
-    assert result.err == (
-        f"drf: {SCRIPTS / '12-mpi-many-nodes.sh'}, line 2: #SBATCH --nodes=4: asks for several "
-        "machines; drfd runs jobs on this one (sbatch --nodes=1 SCRIPT runs it here alone)\n"
-    )
-    request = asked(drf, daemon, "--ignore-sbatch", SCRIPTS / "12-mpi-many-nodes.sh")[0]
-    assert request["demand"] == {} and "DRF_SLURM" not in request["env"]
-
-
-def test_a_job_waits_for_others_and_until_later(drf: Drf, daemon: CannedDaemon) -> None:
-    request = asked(drf, daemon, SCRIPTS / "15-after.sh")[0]
-    assert request["after"] == [
-        {"id": 7, "want": "ok"}, {"id": 9, "want": "ok"}, {"id": 11, "want": "any"},
-    ]  # fmt: skip
-    assert 3500 < request["begin_s"] - time.time() <= 3600
+NO_MPI = "there is no such command here; an MPI, such as Open MPI, must be in your PATH"
 
 
 @pytest.mark.parametrize(
-    ("word", "answer"), [("yes", "cancel"), ("no", "keep")]
-)  # fmt: skip
-def test_a_job_that_can_never_start_is_cancelled_on_demand(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, word: str, answer: str
-) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text(f"#!/bin/sh\n#SBATCH -d 7 --kill-on-invalid-dep={word}\n")
-    request, said = asked(drf, daemon, script)
-    assert (request["if_never"], request["after"]) == (answer, [{"id": 7, "want": "any"}])
-    assert said == ""
-
-
-def test_a_job_may_need_the_start_of_one_that_has_started(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, job: MakeJob
-) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#SBATCH --dependency=after:42\n")
-    daemon.replies["show"] = {"job": job()}
-    assert asked(drf, daemon, script)[0].get("after") in (None, [])
-    daemon.replies["show"] = {"job": job(started_at=None, state="PENDING")}
-    daemon.requests.clear()
-    result = drf("submit", script)
-    assert (result.code, [each["op"] for each in daemon.requests]) == (1, ["show"])
-    assert result.err == (
-        "drf: --dependency=after:42: it has not started, and the start of a job cannot be waited "
-        "for (afterany:42 waits for its end)\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "demand"),
+    ("lines", "told"),
     [
-        ("--exclusive -n 2", {"cores_milli": 8000, "memory_bytes": 32 << 30}),
-        ("--exclusive --mem-per-cpu=1G -c 3", {"cores_milli": 8000, "memory_bytes": 3 << 30}),
-        ("--mem=0", {"memory_bytes": 32 << 30}),
-    ],
-)
-def test_a_job_may_ask_for_the_whole_machine(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, demand: dict[str, int]
-) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text(f"#!/bin/sh\n#SBATCH {words}\n#SBATCH -p main\n")
-    request, said = asked(drf, daemon, script)
-    assert (request["demand"], said) == (demand, "")
-    asked_here = asked(drf, daemon, "-c", "2", "-m", "1G", script)[0]["demand"]
-    assert asked_here == {"cores_milli": 2000, "memory_bytes": 1 << 30}
-
-
-@pytest.mark.parametrize(
-    ("words", "fields"),
-    [
-        ("-w n1", {"node": "n1"}),
-        ("-C ssd&avx", {"features": ["ssd", "avx"]}),
-        ("-C ssd --mem=0", {"features": ["ssd"], "demand": {"memory_bytes": 8 << 30}}),
-        ("-w n2 --exclusive", {
-            "node": "n2", "demand": {"cores_milli": 16000, "memory_bytes": 64 << 30},
-        }),
-        ("--mem=0", {"demand": {"memory_bytes": 64 << 30}}),
-    ],
-)  # fmt: skip
-def test_of_several_machines_a_script_may_name_one_or_its_features(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, fields: Message
-) -> None:
-    daemon.replies["nodes"] = {"nodes": SEVERAL}
-    script = tmp_path / "x.sh"
-    script.write_text(f"#!/bin/sh\n#SBATCH {words}\n")
-    request, said = asked(drf, daemon, script)
-    shown = {key: request.get(key) for key in ("node", "features", "demand")}
-    nothing: Message = {"node": None, "features": None, "demand": {}}
-    assert (shown, said) == (nothing | fields, "")
-    own = asked(drf, daemon, "--node", "head", "--constraint", "big", script)[0]
-    assert (own["node"], own["features"]) == ("head", ["big"])
-
-
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        ("-w n[1-2]", "asks for several machines; drfd runs a job on one"),
-        ("-C ssd|avx", "drfd knows features that a machine must all have, joined by &"),
-    ],
-)
-def test_machines_that_cannot_be_chosen_are_refused_with_the_line(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, fault: str
-) -> None:
-    daemon.replies["nodes"] = {"nodes": SEVERAL}
-    script = tmp_path / "x.sh"
-    script.write_text(f"#!/bin/sh\n#SBATCH '{words[:2]}' '{words[3:]}'\n")
-    result = drf("submit", script)
-    assert result.code == 1
-    assert "x.sh, line 2: #SBATCH --" in result.err and fault in result.err
-    assert "submit" not in [each["op"] for each in daemon.requests]
-
-
-@pytest.mark.parametrize(
-    ("words", "demand"),
-    [
-        ("--gpus-per-node=4 --ntasks-per-gpu=1 -c 8", cores(32, gpu=4)),
-        ("--gpus=4 --cpus-per-gpu=8 -n 4 --mem-per-cpu=1G", cores(32, 32 << 30, gpu=4)),
-        ("--gpus=2 --cpus-per-gpu=6", cores(12, gpu=2)),
-        ("-n 4 --mincpus=6", cores(6)),
-        ("--gres=gpu:0 -c 2", cores(2)),
-        (
-            "--gres=gpu:2,memory=20G,solver:1 -c 2",
-            {**cores(2, gpu=2, solver=1), "gres_memory": {"gpu": 20 << 30}},
+        (["# `mpirun`", "hosts=$(mpiexec hostname)"], [f"calls mpiexec, and {NO_MPI}"]),
+        (["# $(mpirun x)", "echo mpirun # module load"], []),
+        (["module load x"], ["calls module, and there is no such command here; what it loads must "
+                             "be in your PATH"]),
+        (["source activate x", "conda activate x", "sbatch $0"],
+         ["calls conda, and there is no such command here; put it into your PATH, or have the "
+          "script read the file that defines it"]),
+        # What defines it may be read.
+        *(
+            ([line, "conda activate x"], [])
+            for line in (". /tmp", 'source "$HOME/x/conda.sh"', 'eval "$($HOME/bin/conda hook)"')
         ),
+        (["source /none/etc/conda.sh", ". ~/venv/bin/activate; true", "source x.sh x",
+          "  . /none/guarded", "source $HOME/none", "source /none/*.sh", "source relative"],
+         [f"reads {file}, and there is no such file here"
+          for file in ("/none/etc/conda.sh", "~/venv/bin/activate")]),
     ],
-)
-def test_gpus_bring_their_tasks_and_cores(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, words: str, demand: dict[str, Any]
+)  # fmt: skip
+def test_commands_and_files_that_are_not_here_are_named(
+    of: Of, lines: list[str], told: list[str]
 ) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text(f"#!/bin/sh\n#SBATCH {words}\n")
-    request, said = asked(drf, daemon, script)
-    assert (request["demand"], said) == (demand, "")
-
-
-def test_what_is_not_counted_here_is_refused_with_its_place(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    (tmp_path / "x.sh").write_text("#!/bin/sh\n#SBATCH -L SCRATCH\n")
-    result = drf("sbatch", "x.sh")
-    assert (result.code, [each["op"] for each in daemon.requests]) == (1, ["shares"])
-    assert result.err == (
-        "drf: x.sh, line 2: #SBATCH --licenses=SCRATCH: this machine counts no SCRATCH, but 8 gpu, "
-        "4 solver (sbatch --licenses=none SCRIPT runs it without)\n"
-    )
-    assert drf("sbatch", "-L", "none", "x.sh").code == 0
-
-
-def test_gpus_that_jobs_share_by_memory_are_counted_here(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    daemon.replies["shares"]["capacity"]["gres"] = {"memory:gpu": 48 << 30, "solver": 4}
-    daemon.replies["doctor"] = {"gres": {"gpu": ["0", "1"], "solver": ["0", "1", "2", "3"]}}
-    script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 -c 2\n")
-    request, said = asked(drf, daemon, script)
-    assert (request["demand"], said) == (cores(2, gpu=1), "")
-    (tmp_path / "x.sh").write_text("#!/bin/sh\n#SBATCH -L SCRATCH\n")
-    assert "counts no SCRATCH, but 2 gpu, 4 solver" in drf("sbatch", "x.sh").err
+    _, said = of("#SBATCH -c 1", *lines)
+    assert said.splitlines() == [f"drf: the script {line}" for line in told]
 
 
 @pytest.mark.parametrize(
@@ -445,71 +338,105 @@ def test_gpus_that_jobs_share_by_memory_are_counted_here(
     ],
 )  # fmt: skip
 def test_a_script_is_told_that_no_directory_is_made_for_it(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str, is_missed: bool
+    drf: Drf, daemon: CannedDaemon, of: Of, line: str, is_missed: bool
 ) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text(f"#!/bin/sh\n#SBATCH -c 1\n{line}\n")
-    request, said = asked(drf, daemon, script)
+    request, said = of("#SBATCH -c 1", line)
     assert ("SLURM_TMPDIR" in said) == is_missed and "SLURM_TMPDIR" not in request["env"]
     daemon.replies["hello"] = {"user": "alice", "private_tmp": True}
-    request, said = asked(drf, daemon, script)
+    request, said = of("#SBATCH -c 1", line)
     assert (request["env"]["SLURM_TMPDIR"], said) == ("/tmp", ""), "the job's own"
-    result = drf("sbatch", "--export=ALL,SLURM_TMPDIR=/scratch", script)
+    result = drf("sbatch", "--export=ALL,SLURM_TMPDIR=/scratch", "x.sh")
     assert (daemon.requests[-1]["env"]["SLURM_TMPDIR"], result.err) == ("/scratch", "")
 
 
-def test_a_singleton_waits_for_jobs_of_its_name(drf: Drf, daemon: CannedDaemon) -> None:
-    jobs = [
+def test_a_job_gets_the_variables_that_are_exported(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "ed")
+    request = asked(SCRIPTS / "18-clean-environment.sh")[0]
+    assert "EDITOR" not in request["env"] and request["env"]["PATH"] == f"/none:{NAMES}"
+    assert request["cwd"] == "/tmp"
+    env = asked(SCRIPTS / "19-own-variables.sh")[0]["env"]
+    assert (env["EDITOR"], env["MODEL"], env["SEED"]) == ("ed", "large", "7")
+
+
+def test_mail_goes_to_the_address(asked: Asked, tmp_path: Path) -> None:
+    notify = tmp_path / "drfd" / "notify"
+    notify.parent.mkdir()
+    notify.write_text("#!/bin/sh\n")
+    notify.chmod(0o755)
+    request, said = asked(SCRIPTS / "07-mail.sh")
+    assert request["notify"] == {"on": ["end", "fail"], "argv": [str(notify)]}
+    assert request["env"]["DRF_MAIL_TO"] == "somebody@example.org"
+    assert said == "drf: without effect here: --mail-type=TIME_LIMIT_80\n"
+
+
+# -- when it runs ------------------------------------------------------------------------------
+
+
+def test_a_job_waits_for_others_and_until_later(asked: Asked, of: Of, daemon: CannedDaemon) -> None:
+    request, _ = asked(SCRIPTS / "15-after.sh")
+    assert request["after"] == [
+        {"id": 7, "want": "ok"}, {"id": 9, "want": "ok"}, {"id": 11, "want": "any"},
+    ]  # fmt: skip
+    assert 3500 < request["begin_s"] - time.time() <= 3600
+    for word, answer in (("yes", "cancel"), ("no", "keep")):
+        request, said = of(f"#SBATCH -d 7 --kill-on-invalid-dep={word}")
+        assert (request["if_never"], request["after"]) == (answer, [{"id": 7, "want": "any"}])
+        assert said == ""
+    # A singleton waits for jobs of its name.
+    daemon.replies["status"]["jobs"] = [
         {"id": 4, "array_id": None, "name": "chain"},
         {"id": 5, "array_id": None, "name": "other"},
         {"id": 9, "array_id": 8, "name": "chain"},
     ]
-    daemon.replies["status"]["jobs"] = jobs
-    request = asked(drf, daemon, SCRIPTS / "14-chain.sh")[0]
+    request, _ = asked(SCRIPTS / "14-chain.sh")
     assert request["after"] == [{"id": 4, "want": "any"}, {"id": 8, "want": "any"}]
-    assert request["retry"] == {"times": 1, "on": ["LOST"]}
-    assert request["append"] is True
+    assert (request["retry"], request["append"]) == ({"times": 1, "on": ["LOST"]}, True)
     select = next(each["select"] for each in daemon.requests if each["op"] == "status")
     assert select["user"] == "alice"
 
 
-def test_a_signal_comes_before_the_limit(drf: Drf, daemon: CannedDaemon) -> None:
-    request = asked(drf, daemon, SCRIPTS / "17-signal.sh")[0]
-    assert request["warn"] == {"signal": 10, "before_s": 60}
+def test_a_job_may_need_the_start_of_one_that_has_started(
+    drf: Drf, daemon: CannedDaemon, of: Of, job: MakeJob
+) -> None:
+    daemon.replies["show"] = {"job": job()}
+    assert of("#SBATCH --dependency=after:42")[0].get("after") in (None, [])
+    daemon.replies["show"] = {"job": job(started_at=None, state="PENDING")}
+    daemon.requests.clear()
+    result = drf("submit", "x.sh")
+    assert (result.code, [each["op"] for each in daemon.requests]) == (1, ["show"])
+    assert result.err == (
+        "drf: --dependency=after:42: it has not started, and the start of a job cannot be waited "
+        "for (afterany:42 waits for its end)\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("head", "is_spared", "said"),
+    ("head", "signal", "body", "is_spared", "said"),
     [
-        ("#!/bin/bash\n#SBATCH --signal=USR1@60", True, ""),
-        ("#!/bin/bash -e\n#SBATCH --signal=R:USR1@60", True, ""),
-        (
-            "#!/bin/bash\n#SBATCH --signal=B:USR1@60", False,
-            "drf: without effect here: B: in --signal=B:USR1@60 (all that the job runs gets the "
-            "signal)\n",
-        ),
-        (
-            "#!/bin/sh\n#SBATCH --signal=USR1@60", False,
-            "drf: without effect here: --signal=USR1 spares no shell but bash: #!/bin/bash goes "
-            "on\n",
-        ),
-        ("#!/bin/sh\n#SBATCH --signal=USR1@60\ntrap : USR1", False, ""),
-        ("#!/usr/bin/python3\n#SBATCH --signal=USR1@60", False, ""),
+        ("#!/bin/bash", "USR1", "", True, ""),
+        ("#!/bin/bash -e", "R:USR1", "", True, ""),
+        ("#!/bin/bash", "B:USR1", "", False,
+         "drf: without effect here: B: in --signal=B:USR1@60 (all that the job runs gets the "
+         "signal)\n"),
+        ("#!/bin/sh", "USR1", "", False,
+         "drf: without effect here: --signal=USR1 spares no shell but bash: #!/bin/bash goes on\n"),
+        ("#!/bin/sh", "USR1", "trap : USR1", False, ""),
+        ("#!/usr/bin/python3", "USR1", "", False, ""),
     ],
 )  # fmt: skip
 def test_a_signal_is_for_what_the_script_runs(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str,
-    is_spared: bool, said: str,
+    of: Of, monkeypatch: pytest.MonkeyPatch, head: str, signal: str, body: str, is_spared: bool,
+    said: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setenv("BASH_ENV", str(tmp_path / "mine"))
-    script = tmp_path / "x.sh"
-    script.write_text(f"{head}\n#SBATCH -t 10\ntrue\n")
-    request, told = asked(drf, daemon, script)
+    monkeypatch.setenv("BASH_ENV", "/mine")
+    request, told = of(head, f"#SBATCH --signal={signal}@60", "#SBATCH -t 10", body)
     assert request["warn"] == {"signal": 10, "before_s": 60}
     env = {name: request["env"].get(name) for name in ("DRF_SPARED", "DRF_BASH_ENV")}
-    mine = {"DRF_SPARED": "USR1", "DRF_BASH_ENV": str(tmp_path / "mine")}
+    mine = {"DRF_SPARED": "USR1", "DRF_BASH_ENV": "/mine"}
     assert env == (mine if is_spared else dict.fromkeys(env))
-    assert (request["env"]["BASH_ENV"] == str(tmp_path / "mine")) != is_spared
+    assert (request["env"]["BASH_ENV"] == "/mine") != is_spared
     assert told == said
 
 
@@ -528,72 +455,7 @@ def test_the_shell_of_a_script_outlives_the_signal(tmp_path: Path) -> None:
         assert done.stdout == said
 
 
-def test_a_job_gets_the_variables_that_are_exported(
-    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EDITOR", "ed")
-    request = asked(drf, daemon, SCRIPTS / "18-clean-environment.sh")[0]
-    assert "EDITOR" not in request["env"] and request["env"]["PATH"] == f"/none:{NAMES}"
-    assert request["cwd"] == "/tmp"
-    env = asked(drf, daemon, SCRIPTS / "19-own-variables.sh")[0]["env"]
-    assert (env["EDITOR"], env["MODEL"], env["SEED"]) == ("ed", "large", "7")
-
-
-def test_mail_goes_to_the_address(drf: Drf, daemon: CannedDaemon, tmp_path: Path) -> None:
-    notify = tmp_path / "drfd" / "notify"
-    notify.parent.mkdir()
-    notify.write_text("#!/bin/sh\n")
-    notify.chmod(0o755)
-    request, said = asked(drf, daemon, SCRIPTS / "07-mail.sh")
-    assert request["notify"] == {"on": ["end", "fail"], "argv": [str(notify)]}
-    assert request["env"]["DRF_MAIL_TO"] == "somebody@example.org"
-    assert said == "drf: without effect here: --mail-type=TIME_LIMIT_80\n"
-
-
-def test_drfs_own_lines_and_the_command_line_win(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path
-) -> None:
-    script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\n#DRF -m 1G\n#SBATCH -c 3 --mem=2G -t 7 -J theirs\n")
-    request = asked(drf, daemon, "-n", "mine", script)[0]
-    assert request["demand"] == cores(3, 1 << 30)
-    assert (request["name"], request["time_limit_s"]) == ("mine", 420)
-
-
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("--time=soon", "--time=soon: is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"),
-        ("--mem=lots", "--mem=lots: is not a size (write 4000 (MiB), 4G or 512M)"),
-        (
-            "-c 0",
-            "--cpus-per-task=0: is not a number from 1 (drf submit --ignore-sbatch leaves out",
-        ),
-        (
-            "--tyme=3",
-            "--tyme: is no option of sbatch (drf submit --ignore-sbatch leaves out these lines)",
-        ),
-        ("-d after:5+10", "--dependency=after:5+10: cannot be met here (after, afterok, "),
-        ("--kill-on-invalid-dep=x", "--kill-on-invalid-dep=x: is neither yes nor no"),
-        ("-d afterok:5?afterok:6", "one of several jobs (?) cannot be waited for"),
-        ("--mem", "--mem: needs a value"),
-        ("hetjob", "hetjob: asks for several machines; this is one"),
-        ("--gpus=many", "--gpus=many: is not a number of GPUs"),
-        ("'", "#SBATCH: No closing quotation"),
-        ("--array=5-1", "--array=5-1: the range 5-1 ends before it begins (write 0-99"),
-        ("--array=1-<MAX>", "--array=1-<MAX>: '1-<MAX>' is neither an index nor a range (write"),
-        ("-D /none/x", "--chdir=/none/x: there is no such directory (sbatch --chdir=DIR SCRIPT"),
-    ],
-)
-def test_what_cannot_be_met_is_refused_with_its_place(
-    drf: Drf, daemon: CannedDaemon, tmp_path: Path, line: str, complaint: str
-) -> None:
-    (tmp_path / "x.sh").write_text(f"#!/bin/sh\n\n#SBATCH {line}\n")
-    result = drf("submit", "x.sh")
-    assert (result.code, result.out, daemon.requests) == (1, "", [])
-    assert result.err.startswith("drf: x.sh") and result.err.count("\n") == 1
-    assert complaint in result.err
-    assert "x.sh, line 3" in result.err
+# -- how its words are read --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -612,8 +474,8 @@ def test_times_are_slurms(text: str, seconds: int | None) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["-c4", "--mem", "2G", "-J", "a b", "x.sh"], {"cpus-per-task": "4", "mem": "2G",
-                                                       "job-name": "a b"}),
+        (["-c4", "--mem", "2G", "-J", "a b", "x.sh"],
+         {"cpus-per-task": "4", "mem": "2G", "job-name": "a b"}),
         (["--mem_bind=local", "--cluster", "a", "x.sh"], {"mem-bind": "local", "clusters": "a"}),
         (["-Hn2", "--job=x", "x.sh"], {"hold": "", "ntasks": "2", "job-name": "x"}),
         (["--nice", "--exclusive=user", "--", "x.sh"], {"nice": "", "exclusive": "user"}),
@@ -623,19 +485,20 @@ def test_options_are_read_as_slurm_reads_them(words: list[str], found: dict[str,
     options, rest = parse(words)
     assert {name: given.value for name, given in options.items()} == found
     assert rest == ["x.sh"]
-
-
-def test_a_script_without_such_lines_is_no_script_of_slurms() -> None:
-    assert read_lines("#!/bin/sh\n# SBATCH -c 4\n##SBATCH -c 4\ntrue\n#SBATCH -c 4\n", "x") is None
+    text = "#!/bin/sh\n# SBATCH -c 4\n##SBATCH -c 4\ntrue\n#SBATCH -c 4\n"
+    assert read_lines(text, "x") is None, "no script of Slurm's"
 
 
 # -- other places of a script ------------------------------------------------------------------
 
+#: Gives drf a standard input: a text, or a terminal.
+Typed = Callable[[str | None], None]
+
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None], None]]:
-    """Give drf a standard input: a text, or a terminal."""
+def typed() -> Iterator[Typed]:
     kept = os.dup(0)
+    opened: list[int] = []
 
     def give(text: str | None) -> None:
         if text is None:
@@ -649,27 +512,21 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None], No
         os.close(fd)
         opened.append(other)
 
-    opened: list[int] = []
     yield give
     os.dup2(kept, 0)
     for fd in (kept, *opened):
         os.close(fd)
 
 
-Typed = Callable[[str | None], None]
-
-
 @pytest.mark.parametrize("words", [["-"], [], ["-", "a b", "c"]])
 def test_a_script_comes_from_standard_input(
-    drf: Drf, daemon: CannedDaemon, typed: Typed, tmp_path: Path, words: list[str]
+    asked: Asked, typed: Typed, tmp_path: Path, words: list[str]
 ) -> None:
     text = "#!/bin/sh\n#DRF -c 3\n#SBATCH -c 2 --mem=2G\necho $1\n"
     typed(text)
-    request, said = asked(drf, daemon, "-t", "1h", *words)
-    assert said == ""
-    assert request["script"] == text
-    assert request["argv"] == ["stdin", *words[1:]]
-    assert (request["name"], request["demand"]) == ("stdin", cores(3, 2 << 30))
+    request, said = asked("-t", "1h", *words)
+    assert (said, request["script"], request["argv"]) == ("", text, ["stdin", *words[1:]])
+    assert (request["name"], request["demand"]) == ("stdin", cores(3, 2 * G))
     assert request["env"]["DRF_SCRIPT"] == str(tmp_path / "stdin")
 
 
@@ -682,6 +539,8 @@ def test_a_script_comes_from_standard_input(
         ("echo", ["--"], "Missing argument 'COMMAND...'", 2),
         ("#!/bin/sh\r\n", ["-"], "the script stdin has the line ends of Windows", 1),
         ("#DRF --tyme 3\n", ["-"], "stdin, line 1: No such option '--tyme'", 1),
+        (None, ["--wrap", "true", "x.sh"], "--wrap ", 2),
+        (None, ["--wrap", " "], "--wrap ", 2),
     ],
 )
 def test_what_is_no_script_is_refused(
@@ -695,16 +554,7 @@ def test_what_is_no_script_is_refused(
     assert result.err.count("\n") == 1
 
 
-def test_a_line_of_the_shell_is_wrapped(drf: Drf, daemon: CannedDaemon) -> None:
-    request = asked(drf, daemon, "-c", "2", "--wrap", "seq 9 | wc -l > 'a b'")[0]
+def test_a_line_of_the_shell_is_wrapped(asked: Asked) -> None:
+    request, _ = asked("-c", "2", "--wrap", "seq 9 | wc -l > 'a b'")
     assert request["argv"] == ["sh", "-c", "seq 9 | wc -l > 'a b'"]
     assert "script" not in request and request["demand"] == cores(2)
-
-
-@pytest.mark.parametrize(
-    "words", [["--wrap", "true", "x.sh"], ["--wrap", "true", "--", "x"], ["--wrap", " "]]
-)
-def test_only_a_line_is_wrapped(drf: Drf, daemon: CannedDaemon, words: list[str]) -> None:
-    result = drf("submit", *words)
-    assert (result.code, daemon.requests) == (2, [])
-    assert result.err.startswith("drf submit: --wrap ")
