@@ -361,7 +361,8 @@ class Instance:
     def _own(self) -> set[Path]:
         """What there is of it in its directory."""
         extra = self.root / "drfd.d"
-        return {self.state, self.socket, self.config, extra, self.work, self.failpoints, self.log}
+        places = {self.state, self.socket, self.root / "metrics.sock", self.config, extra, self.log}
+        return places | {self.work, self.failpoints}
 
     def _end_all_jobs(self) -> None:
         if self._live_jobs():

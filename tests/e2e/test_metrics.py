@@ -1,4 +1,5 @@
-"""Metrics of a whole daemon: at its socket, at a port, in a file, and from the command line."""
+"""Metrics of a whole daemon: at its socket, at a port, in a file, and from the command line; and a
+real Prometheus that reads them, takes the shipped rules, and of which an alert fires."""
 
 from __future__ import annotations
 
@@ -6,24 +7,52 @@ import http.client
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from instance import CONFIG, Instance, wait_for
+from instance import CONFIG, Instance, patient, wait_for
 from strangers import full_listener
 
-MakeInstance = Callable[..., Instance]
+#: At its socket alone.
+AT_SOCKET = f"{CONFIG}[metrics]\nsocket = true\n"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("metrics") / "drfd.prom"
+
+
+@pytest.fixture
+def everywhere(lend: Callable[[str], Instance], port: int, file: Path) -> Instance:
+    """At its socket, at a port and in a file."""
+    written = f'textfile = "{file}"\ntextfile_interval = "1s"\n'
+    return lend(f"{AT_SOCKET}port = {port}\n{written}")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def drfd(instance: Instance, *words: object) -> subprocess.CompletedProcess[str]:
@@ -36,7 +65,10 @@ def drfd(instance: Instance, *words: object) -> subprocess.CompletedProcess[str]
     )
 
 
-def values(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def values(text: str) -> Values:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -45,74 +77,98 @@ def values(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def value(instance: Instance, name: str, **labels: str) -> float | None:
-    done = drfd(instance, "metrics")
-    assert (done.returncode, done.stderr) == (0, "")
-    return values(done.stdout).get((name, frozenset(labels.items())))
+    return all_values(instance).get((name, frozenset(labels.items())))
 
 
-def test_jobs_are_in_the_metrics_while_they_run_and_after(make_instance: MakeInstance) -> None:
-    instance = make_instance(CONFIG + "[metrics]\nsocket = true\n").start()
+def all_values(instance: Instance) -> Values:
+    """As the socket says them: to start `drfd metrics` takes longer."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(instance.root / "metrics.sock"))
+        client.sendall(b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text\r\n\r\n")
+        reply = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+    return values(reply.partition("\r\n\r\n")[2])
+
+
+@cache
+def shipped(name: str) -> str:
+    command = [sys.executable, "-I", "-m", "drfd.daemon", "metrics", name]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.anew
+def test_jobs_are_in_the_metrics_while_they_run_and_after(everywhere: Instance) -> None:
+    instance = everywhere
     assert stat.S_ISSOCK((instance.root / "metrics.sock").stat().st_mode)
     wait_for("the launcher", lambda: value(instance, "drfd_launcher_up") == 1)
-    assert value(instance, "drfd_allocated_cores") == 0
+    assert value(instance, "drfd_allocated_cores") == value(instance, "drfd_drained") == 0
     assert value(instance, "drfd_capacity_cores") == 9
-    assert value(instance, "drfd_jobs_ended_total", outcome="COMPLETED") == 0
+    done = drfd(instance, "metrics")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = values(done.stdout)
+    assert said["drfd_jobs_ended_total", frozenset({("outcome", "COMPLETED")})] == 0
     for state in ("PENDING", "HELD", "STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING"):
-        assert value(instance, "drfd_jobs", state=state) == 0
+        assert said["drfd_jobs", frozenset({("state", state)})] == 0
     job = instance.submit("-p", "A", "-c", "3", "--", "sleep", "1000")
     wait_for("the job in the metrics", lambda: value(instance, "drfd_allocated_cores") == 3)
     assert value(instance, "drfd_pool_running_jobs", pool="A") == 1
     assert value(instance, "drfd_pool_running_jobs", pool="/") == 1
     wait_for("its start", lambda: value(instance, "drfd_job_start_delay_seconds_count") == 1)
+    instance.drf("drain")
     instance.drf("cancel", job)
     instance.wait_end(job)
     wait_for(
         "its end",
         lambda: value(instance, "drfd_jobs_ended_total", outcome="CANCELLED") == 1,
     )
+    assert value(instance, "drfd_drained") == 1
     turns = value(instance, "drfd_turn_duration_seconds_count")
     assert turns is not None and turns > 3
     commits = value(instance, "drfd_commit_duration_seconds_count")
     assert commits is not None and commits >= 3
 
 
-def test_a_drained_machine_says_so(make_instance: MakeInstance) -> None:
-    instance = make_instance(CONFIG + "[metrics]\nsocket = true\n").start()
-    assert value(instance, "drfd_drained") == 0
-    instance.drf("drain")
-    wait_for("the drain", lambda: value(instance, "drfd_drained") == 1)
+def names_in(expression: str) -> set[str]:
+    return set(re.findall(r"\bdrfd_\w+", expression))
 
 
-def test_port_and_file_say_what_the_socket_says(make_instance: MakeInstance) -> None:
-    port = free_port()
-    instance = make_instance()
-    file = instance.root / "drfd.prom"
-    text = f'[metrics]\nport = {port}\ntextfile = "{file}"\ntextfile_interval = "1s"\n'
-    instance.config.write_text(CONFIG + text)
-    instance.start()
+def test_the_shipped_files_use_metrics_that_there_are(everywhere: Instance) -> None:
+    families = [*text_string_to_metric_families(drfd(everywhere, "metrics").stdout)]
+    there = {sample.name for family in families for sample in family.samples}
+    there |= {family.name for family in families}
+    # These depend on the machine and on its configuration.
+    there |= {"drfd_gpu_utilisation_ratio", "drfd_gpu_memory_used_bytes", "drfd_pressure_ratio"}
+    there |= {"drfd_external_cores", "drfd_external_memory_bytes"}
+    dashboard: dict[str, Any] = json.loads(shipped("dashboard"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) > 20
+    rules = shipped("alerts")
+    expressions += re.findall(r"expr: (?!\|)(.*)", rules)
+    expressions += re.findall(r"expr: \|\n((?: {10}.*\n)+)", rules)
+    for expression in expressions:
+        assert names_in(expression), expression
+        assert names_in(expression) <= there, expression
 
-    def ask() -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/metrics")
-        response = connection.getresponse()
-        found = response.status, response.read().decode()
-        connection.close()
-        return found
 
-    status, body = ask()
-    assert status == 200
-    assert values(body)["drfd_capacity_cores", frozenset()] == 9
+def test_port_and_file_say_what_the_socket_says(
+    everywhere: Instance, port: int, file: Path
+) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    response = connection.getresponse()
+    assert response.status == 200
+    assert values(response.read().decode())["drfd_capacity_cores", frozenset()] == 9
+    connection.close()
     wait_for("the file", file.exists)
     assert re.search(r"^drfd_capacity_cores 9\.0$", file.read_text(), re.MULTILINE)
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     before = file.stat().st_ino
     wait_for("a fresh file", lambda: file.stat().st_ino != before)
-    instance.stop()
+    everywhere.stop()
     assert not file.exists(), "old figures must not look new"
-    assert [each for each in os.listdir(instance.root) if each.endswith(".new")] == []
+    assert [each for each in os.listdir(file.parent) if each.endswith(".new")] == []
 
 
-def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: MakeInstance) -> None:
+def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: Callable[..., Instance]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         instance = make_instance(f"{CONFIG}[metrics]\nport = {port}\n").start()
@@ -123,10 +179,10 @@ def test_a_port_in_use_is_a_warning_and_jobs_run(make_instance: MakeInstance) ->
 
 
 def test_a_busy_socket_of_another_program_is_a_warning_and_jobs_run(
-    make_instance: MakeInstance,
+    make_instance: Callable[..., Instance],
 ) -> None:
     """Its backlog is full: nobody can connect to it, and connecting must not be waited for."""
-    instance = make_instance(CONFIG + "[metrics]\nsocket = true\n")
+    instance = make_instance(AT_SOCKET)
     path = instance.root / "metrics.sock"
     with full_listener(path):
         instance.start()
@@ -138,22 +194,19 @@ def test_a_busy_socket_of_another_program_is_a_warning_and_jobs_run(
     assert path.is_socket(), "it is not drfd's to remove"
 
 
-def wait_for_end(instance: Instance, job: int, count: int) -> None:
-    """Wait until the metrics have this many completed jobs, with the given one."""
-    instance.wait_end(job)
-    wait_for(
-        "its end in the metrics",
-        lambda: value(instance, "drfd_jobs_ended_total", outcome="COMPLETED") == count,
-    )
-
-
-def test_a_file_that_cannot_be_written_is_logged_once(make_instance: MakeInstance) -> None:
-    text = '[metrics]\nsocket = true\ntextfile = "/nonexistent/x.prom"\ntextfile_interval = "1s"\n'
-    instance = make_instance(CONFIG + text).start()
+def test_a_file_that_cannot_be_written_is_logged_once(
+    make_instance: Callable[..., Instance],
+) -> None:
+    text = 'textfile = "/nonexistent/x.prom"\ntextfile_interval = "1s"\n'
+    instance = make_instance(AT_SOCKET + text).start()
     wait_for("the line", lambda: "event=metrics-not-written" in instance.log.read_text())
     # It tries again each second, and so are figures made anew.
     for count in (1, 2, 3):
-        wait_for_end(instance, instance.submit("--", "true"), count)
+        assert instance.ended("--", "true")["state"] == "COMPLETED"
+        wait_for(
+            "its end in the metrics",
+            lambda n=count: value(instance, "drfd_jobs_ended_total", outcome="COMPLETED") == n,
+        )
     assert instance.log.read_text().count("event=metrics-not-written") == 1
 
 
@@ -165,24 +218,226 @@ def test_without_the_table_there_are_no_metrics_and_the_verb_says_how(instance: 
     assert not (instance.root / "metrics.sock").exists()
 
 
-def names_in(expression: str) -> set[str]:
-    return set(re.findall(r"\bdrfd_\w+", expression))
+# -- Prometheus ---------------------------------------------------------------------------------
+
+_PROGRAMS = ("prometheus", "promtool")
+_LACKING = [name for name in _PROGRAMS if shutil.which(name) is None]
+with_prometheus = pytest.mark.skipif(
+    bool(_LACKING) and os.environ.get("DRFD_PROMETHEUS") != "required",
+    reason=f"not installed: {', '.join(_LACKING)}",
+)
 
 
-def test_the_shipped_files_use_metrics_that_there_are(make_instance: MakeInstance) -> None:
-    instance = make_instance(CONFIG + "[metrics]\nsocket = true\n").start()
-    families = [*text_string_to_metric_families(drfd(instance, "metrics").stdout)]
-    there = {sample.name for family in families for sample in family.samples}
-    there |= {family.name for family in families}
-    # These depend on the machine and on its configuration.
-    there |= {"drfd_gpu_utilisation_ratio", "drfd_gpu_memory_used_bytes", "drfd_pressure_ratio"}
-    there |= {"drfd_external_cores", "drfd_external_memory_bytes"}
-    dashboard: dict[str, Any] = json.loads(drfd(instance, "metrics", "dashboard").stdout)
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert len(expressions) > 20
-    rules = drfd(instance, "metrics", "alerts").stdout
-    expressions += re.findall(r"expr: (?!\|)(.*)", rules)
-    expressions += re.findall(r"expr: \|\n((?: {10}.*\n)+)", rules)
-    for expression in expressions:
-        assert names_in(expression), expression
-        assert names_in(expression) <= there, expression
+def promtool(*words: object) -> str:
+    done = subprocess.run(
+        ["promtool", *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Prometheus:
+    """A Prometheus of the test's own, with a directory and a port."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.log = directory / "log"
+        self._url = f"http://127.0.0.1:{port}"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={directory / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={directory / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def ask(self, path: str, **query: str) -> Any:
+        """Return the data of a reply, or None while it does not answer."""
+        url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=patient(60)) as reply:
+                return json.load(reply)["data"]
+        except (urllib.error.URLError, ConnectionError):
+            assert self.process.poll() is None, self.log.read_text()
+            return None
+
+    def value(self, expression: str) -> float | None:
+        data = self.ask("query", query=expression)
+        found = data["result"] if data else []
+        return float(found[0]["value"][1]) if len(found) == 1 else None
+
+    def target(self) -> Any:
+        """Return the one target that it reads, once it has been read."""
+        data = self.ask("targets")
+        targets = data["activeTargets"] if data else []
+        return targets[0] if targets and targets[0]["health"] != "unknown" else None
+
+    def firing(self) -> set[str]:
+        data = self.ask("alerts") or {"alerts": []}
+        return {
+            alert["labels"]["alertname"] for alert in data["alerts"] if alert["state"] == "firing"
+        }
+
+
+@pytest.fixture
+def reader(everywhere: Instance, port: int, tmp_path: Path) -> Iterator[Prometheus]:
+    """A Prometheus that reads the daemon twice a second with the shipped rules. Of the rules only
+    the times for which a condition must hold are shorter."""
+    rules = re.sub(r"\bfor: \w+", "for: 1s", shipped("alerts"))
+    (tmp_path / "alerts.yml").write_text(rules)
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\n"
+        "rule_files: [alerts.yml]\n"
+        "scrape_configs:\n"
+        "  - job_name: drfd\n"
+        f"    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
+    )
+    prometheus = Prometheus(tmp_path, *free_ports(1))
+    yield prometheus
+    prometheus.process.terminate()
+    prometheus.process.wait(patient(120))
+
+
+@with_prometheus
+def test_promtool_accepts_the_rules_and_the_metrics(
+    everywhere: Instance, file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "alerts.yml"
+    path.write_text(shipped("alerts"))
+    assert "9 rules found" in promtool("check", "rules", path)
+    # Its linter reads the older format.
+    wait_for("the file", file.exists)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=file.read_bytes(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+#: Series of one machine, with a value for each minute: of Prometheus's own, and of drfd's.
+LOST = 'drfd_jobs_ended_total{job="drfd",instance="m",outcome="LOST"}'
+FAILED = 'drfd_jobs_ended_total{job="drfd",instance="m",outcome="LAUNCH_FAILED"}'
+START = 'drfd_start_time_seconds{job="drfd",instance="m"}'
+IS_UP = 'up{job="drfd",instance="m"}'
+#: Away for four hours after the first, and then started again.
+BACK = {IS_UP: "1x59 0x239 1x600", START: f"0x59 stale _x238 {5 * 3600}x600"}
+
+
+def user(name: str) -> str:
+    return f'drfd_user_{name}{{job="drfd",instance="m",pool="lab",user="alice"}}'
+
+
+DRAINED, LAUNCHER = (
+    f'drfd_{name}{{job="drfd",instance="m"}}' for name in ("drained", "launcher_up")
+)
+#: A user with a quarter of what is due, and jobs that wait.
+SHORT = {
+    IS_UP: "1x600",
+    START: "0x600",
+    DRAINED: "0x600",
+    LAUNCHER: "1x600",
+    user("satisfaction_ratio"): "0.25x600",
+    user("waiting_jobs"): "3x600",
+    user("held_back"): "0x600",
+}
+MTIME = 'node_textfile_mtime_seconds{job="node",instance="m",file="/var/lib/x/drfd.prom"}'
+BY_FILE = 'drfd_start_time_seconds{job="node",instance="m"}'
+
+
+#: By what happens: the series, the minute at which it is asked, and who fires then.
+RULES: dict[str, tuple[dict[str, str], int, set[str]]] = {
+    "well": ({IS_UP: "1x600", START: "0x600", LOST: "0x600"}, 60, set()),
+    "lost": ({**BACK, LOST: "0x59 stale _x238 2x600"}, 304, {"DrfdJobsLost"}),
+    "launches": ({**BACK, FAILED: "0x59 stale _x238 20x600"}, 304, {"DrfdLaunchesFail"}),
+    "lost long ago": ({**BACK, LOST: "0x59 stale _x238 2x600"}, 330, set()),
+    "Prometheus away": (
+        {
+            IS_UP: "1x59 _x239 1x600",
+            START: "0x59 _x239 0x600",
+            LOST: "7x59 _x239 7x600",
+            FAILED: "70x59 _x239 70x600",
+        },
+        304,
+        set(),
+    ),
+    "counters at 0": (
+        {IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 0x600", FAILED: "70x59 9x600"},
+        62,
+        set(),
+    ),
+    "lost at a restart": (
+        {IS_UP: "1x600", START: "0x59 3600x600", LOST: "7x59 3x600"},
+        62,
+        {"DrfdJobsLost"},
+    ),
+    "gone for a moment": ({**BACK, LOST: "0x59 stale _x238 0x600"}, 62, set()),
+    "gone": (BACK, 75, {"DrfdGone"}),
+    "gone for long": (BACK, 295, {"DrfdGone"}),
+    "back": (BACK, 301, set()),
+    "gone from the beginning": (
+        {IS_UP: "0x2000", START: "_x2000"},
+        1999,
+        {"DrfdGone"},
+    ),  # over a day
+    "never read": ({"up{job='node',instance='m'}": "1x600"}, 20, {"DrfdGone"}),
+    "no target any more": ({START: "0x59 stale", IS_UP: "1x59 stale"}, 75, {"DrfdGone"}),
+    "one of two": (
+        {IS_UP: "1x600", START: "0x600", START.replace('"m"', '"n"'): "0x59 stale"},
+        75,
+        {"DrfdGone"},
+    ),
+    "far below": ({**SHORT}, 100, {"DrfdUserFarBelowShare"}),
+    "held back": ({**SHORT, user("held_back"): "1x600"}, 100, set()),
+    "wants no more": ({**SHORT, user("waiting_jobs"): "0x600"}, 100, set()),
+    "drained": ({**SHORT, DRAINED: "1x600"}, 100, set()),
+    "launcher away": ({**SHORT, LAUNCHER: "0x600"}, 100, {"DrfdLauncherAway"}),
+    "an old file": ({BY_FILE: "0x600", MTIME: "0+60x59 3540x600"}, 80, {"DrfdGone"}),
+    "a file": ({BY_FILE: "0x600", MTIME: "0+60x600"}, 80, set()),
+}
+
+
+@with_prometheus
+@pytest.mark.parametrize("name", RULES)
+def test_the_rules_fire_when_they_should(tmp_path: Path, name: str) -> None:
+    """Each alert once. promtool has a clock of its own; drfd was started at its beginning."""
+    series, minute, alerts = RULES[name]
+    (tmp_path / "alerts.yml").write_text(shipped("alerts"))
+    firing = {
+        "expr": 'sum by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": f"{minute}m",
+        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in alerts],
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": text} for name, text in series.items()],
+        "promql_expr_test": [firing],
+    }
+    asked = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(json.dumps(asked))
+    promtool("test", "rules", tmp_path / "test.yml")
+
+
+@with_prometheus
+def test_prometheus_reads_the_daemon_and_an_alert_fires(
+    everywhere: Instance, reader: Prometheus
+) -> None:
+    instance, prometheus = everywhere, reader
+    target = wait_for("a scrape", prometheus.target, show=prometheus.log.read_text)
+    assert (target["health"], target["lastError"]) == ("up", "")
+    wait_for("capacity", lambda: prometheus.value("drfd_capacity_cores") == 9)
+    job = instance.submit("-p", "A", "-c", "2", "--", "sleep", "1000")
+    running_in = 'drfd_pool_running_jobs{pool="A"}'
+    wait_for("the job", lambda: prometheus.value(running_in) == 1)
+    assert prometheus.value("drfd_job_start_delay_seconds_count") is not None
+    wait_for("a first evaluation", lambda: prometheus.ask("rules")["groups"][0]["lastEvaluation"])
+    assert "DrfdDrainedForLong" not in prometheus.firing()
+    instance.drf("drain")
+    wait_for("the alert", lambda: "DrfdDrainedForLong" in prometheus.firing())
+    assert "DrfdLauncherAway" not in prometheus.firing()
+    instance.drf("undrain")
+    wait_for("its end", lambda: "DrfdDrainedForLong" not in prometheus.firing())
+    instance.drf("cancel", job)
+    instance.wait_end(job)

@@ -1,10 +1,8 @@
-"""Where the output of jobs goes, and when it can be read."""
+"""Where the output of jobs goes, when it can be read, and commands run inside a job."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from instance import Instance, wait_for
 
 SPEAK = ("sh", "-c", "echo one; echo two >&2; echo three; exit 3")
+LITTLE = ("-m", "32M", "-c", "0.1")
 #: Prints a line and waits for a file.
 PRINT = """
 import os, sys, time
@@ -21,52 +20,35 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-@pytest.fixture(scope="module")
-def instance() -> Iterator[Instance]:
-    instance = Instance()
-    try:
-        yield instance.start()
-    finally:
-        instance.destroy()
-
-
-def files_of(instance: Instance, *words: object) -> tuple[int, dict[str, str]]:
-    """Submit a job that speaks in a directory of its own, and return its id and its files."""
-    place = instance.work / "-".join(map(str, words)).replace("/", "")
-    place.mkdir(parents=True, exist_ok=True)
-    job_id = instance.submit("-m", "32M", *words, "--", *SPEAK, cwd=place)
-    instance.wait_end(job_id)
-    return job_id, {
-        each.name.replace(str(job_id), "ID"): each.read_text() for each in place.iterdir()
+@pytest.mark.parametrize(
+    ("options", "files"),
+    [
+        ((), {"drf-ID.out": "one\ntwo\nthree\n"}),
+        (("-o", "%j.log"), {"ID.log": "one\ntwo\nthree\n"}),
+        (("-e", "%j.err"), {"drf-ID.out": "one\nthree\n", "ID.err": "two\n"}),
+    ],
+    ids=["one", "named", "two"],
+)
+def test_a_job_has_one_file_with_its_lines_in_order_or_a_second_on_request(
+    instance: Instance, options: tuple[str, ...], files: dict[str, str]
+) -> None:
+    job = instance.ended(*LITTLE, *options, "--", *SPEAK)
+    job_id, is_apart = job["id"], len(files) == 2
+    found = {
+        each.name.replace(str(job_id), "ID"): each.read_text() for each in instance.work.iterdir()
     }
-
-
-def test_a_job_has_one_file_with_its_lines_in_order(instance: Instance) -> None:
-    job_id, files = files_of(instance)
-    assert files == {"drf-ID.out": "one\ntwo\nthree\n"}
-    job = instance.show(job_id)
-    assert job["stdout"] == job["stderr"]
+    assert found == files
+    assert (job["stdout"] != job["stderr"]) == is_apart
     shown = instance.drf("show", job_id).stdout
-    assert "\noutput " in shown and "\nerrors " not in shown
-    assert instance.drf("log", job_id).stdout == instance.drf("log", "--err", job_id).stdout
-    assert f"what it said: drf log {job_id}" in instance.drf("why", job_id).stdout
-
-
-def test_a_file_that_is_named_takes_both(instance: Instance) -> None:
-    _, files = files_of(instance, "-o", "%j.log")
-    assert files == {"ID.log": "one\ntwo\nthree\n"}
-
-
-def test_a_second_file_is_there_on_request(instance: Instance) -> None:
-    job_id, files = files_of(instance, "-e", "%j.err")
-    assert files == {"drf-ID.out": "one\nthree\n", "ID.err": "two\n"}
-    assert "\nerrors " in instance.drf("show", job_id).stdout
-    assert instance.drf("log", "--err", job_id).stdout == "two\n"
-    assert f"what it said: drf log --err {job_id}" in instance.drf("why", job_id).stdout
+    assert "\noutput " in shown and ("\nerrors " in shown) == is_apart
+    assert instance.drf("log", job_id).stdout == Path(job["stdout"]).read_text()
+    assert instance.drf("log", "--err", job_id).stdout == Path(job["stderr"]).read_text()
+    said = f"what it said: drf log {'--err ' if is_apart else ''}{job_id}"
+    assert said in instance.drf("why", job_id).stdout
 
 
 def test_each_task_of_an_array_has_one_file(instance: Instance) -> None:
-    array_id = instance.submit("-m", "32M", "--array", "3-4", "--", *SPEAK)
+    array_id = instance.submit(*LITTLE, "--array", "3-4", "--", *SPEAK)
     assert instance.drf("wait", array_id, check=False).returncode == 3
     assert sorted(each.name for each in instance.work.glob(f"drf-{array_id}_*")) == [
         f"drf-{array_id}_3.out",
@@ -78,23 +60,20 @@ def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_withou
     instance: Instance,
 ) -> None:
     """Two jobs at once with one file, and then one job after another."""
-    place = instance.work / "shared"
-    place.mkdir()
 
     def say(word: str, *options: object) -> int:
         script = f"echo {word}; until [ -e go ]; do sleep 0.05; done"
-        return instance.submit(
-            "-m", "32M", "-c", "0.1", "-o", "log", *options, "--", "sh", "-c", script, cwd=place
-        )
+        return instance.submit(*LITTLE, "-o", "log", *options, "--", "sh", "-c", script)
 
     def has(words: str) -> bool:
-        return (place / "log").exists() and (place / "log").read_text().split() == words.split()
+        log = instance.work / "log"
+        return log.exists() and log.read_text().split() == words.split()
 
     first = say("one")
     wait_for("its line", lambda: has("one"))
     second = say("two")
     wait_for("the other's line", lambda: has("one two"))
-    (place / "go").touch()
+    (instance.work / "go").touch()
     for job in (first, second, say("three", "--append")):
         instance.wait_end(job)
     assert has("one two three")
@@ -104,23 +83,10 @@ def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_withou
     assert has("four five five")
 
 
-def test_a_client_that_names_no_files_gets_what_it_signed(instance: Instance) -> None:
-    """Clients of an earlier release do not send the file of the errors."""
-    job_id = instance._ask(
-        "submit", argv=list(SPEAK), cwd=str(instance.work), demand={"memory_bytes": 32 << 20},
-        env={"PATH": os.environ["PATH"]},
-    )["id"]  # fmt: skip
-    ended = instance.wait_end(job_id)
-    assert Path(ended["stderr"]).name == f"drf-{job_id}.err"
-    assert Path(ended["stderr"]).read_text() == "two\n"
-
-
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_the_lines_of_a_python_program_are_there_at_once(instance: Instance, stream: str) -> None:
-    end = instance.root / f"end-{stream}"
-    argv = (sys.executable, "-c", PRINT, end, stream)
-    job_id = instance.submit("-m", "64M", "--", *argv)
-    instance.wait_state(job_id, "RUNNING")
+    end = instance.work / "end"
+    job_id = instance.running("-m", "64M", "--", sys.executable, "-c", PRINT, end, stream)["id"]
     wait_for("its first line", lambda: "first\n" in instance.output(job_id), seconds=20)
     assert instance.show(job_id)["state"] == "RUNNING"
     end.touch()
@@ -128,33 +94,48 @@ def test_the_lines_of_a_python_program_are_there_at_once(instance: Instance, str
 
 
 def test_who_wants_pythons_buffer_keeps_it(instance: Instance) -> None:
-    end = instance.root / "end-buffered"
-    argv = ("sh", "-c", f'echo "<$PYTHONUNBUFFERED>"; until [ -e {end} ]; do sleep 0.05; done')
-    job_id = instance.submit("-m", "64M", "--", *argv, env={"PYTHONUNBUFFERED": ""})
-    instance.wait_state(job_id, "RUNNING")
-    wait_for("its line", lambda: instance.output(job_id) == "<>\n", seconds=60)
-    end.touch()
-    instance.wait_end(job_id)
+    words = (*LITTLE, "--", "sh", "-c", 'echo "<$PYTHONUNBUFFERED>"')
+    job = instance.ended(*words, env={"PYTHONUNBUFFERED": ""})
+    assert instance.output(job["id"]) == "<>\n"
 
 
-@pytest.mark.parametrize("is_apart", [False, True])
+#: They add to a file, up to a bound.
+BOUNDED = (*LITTLE, "-o", "much.out", "--append", "--output-max", "2M")
+
+
+@pytest.mark.parametrize("errors", [(), ("-e", "much.err")], ids=["one file", "two"])
 def test_a_job_that_writes_too_much_is_ended_and_says_so(
-    instance: Instance, is_apart: bool
+    instance: Instance, errors: tuple[str, ...]
 ) -> None:
-    """One that writes less is not; what was in the file before does not count."""
-    errors = ("-e", "much.err") if is_apart else ()
-    flood = "yes out & yes err >&2; wait"
+    """What was in the file before does not count."""
     (instance.work / "much.out").write_text("before")
-    words = ("-m", "32M", "-o", "much.out", "--append", *errors, "--output-max", "2M")
-    ended = instance.wait_end(instance.submit(*words, "--", "sh", "-c", flood))
+    ended = instance.ended(*BOUNDED, *errors, "--", "sh", "-c", "yes out & yes err >&2; wait")
     assert ended["outcome"]["code"] == "LIMIT_EXCEEDED"
     assert "to its output files, of which 2M are allowed" in ended["outcome"]["text"]
     assert (instance.work / "much.out").read_text().startswith("before")
     assert f"{instance.work}/much.out (at most 2M)" in instance.drf("show", ended["id"]).stdout
 
+
+def test_a_job_that_writes_less_is_not_and_its_bound_is_the_next_ones_too(
+    instance: Instance,
+) -> None:
+    (instance.work / "much.out").write_text("before" * 100_000)
     few = "head -c 1500000 /dev/zero; sleep 2.5"
-    ended = instance.wait_end(instance.submit(*words, "--", "sh", "-c", few))
+    ended = instance.ended(*BOUNDED, "--", "sh", "-c", few)
     assert ended["outcome"]["code"] == "COMPLETED"
-    again = instance.drf("retry", ended["id"], "-q").stdout.strip()
-    assert instance.show(int(again))["output_max_bytes"] == 2 << 20
-    instance.wait_end(int(again))
+    again = int(instance.drf("retry", ended["id"], "-q").stdout)
+    assert instance.show(again)["output_max_bytes"] == 2 << 20
+
+
+def test_a_command_is_run_inside_the_job_or_refused(instance: Instance) -> None:
+    """It runs inside where jobs have cgroups; elsewhere it is said why not."""
+    job = instance.running("--", "sleep", "1000", env={"MARK": "of the job"})["id"]
+    done = instance.drf("exec", job, "--", "sh", "-c", "echo $MARK; exit 3", check=False)
+    if instance.has_cgroups():
+        assert (done.returncode, done.stdout, done.stderr) == (3, "of the job\n", "")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "drf: jobs have no cgroups here, so nothing can be run inside one"
+            " (drf doctor says why)\n"
+        )

@@ -1,0 +1,157 @@
+"""What a daemon tells of what is over: its jobs, its account of promises, and what it forgets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from drfd.client.connection import Connection
+from instance import Instance, wait_for
+
+HOLD = "import time; block = bytearray(80 << 20); time.sleep(3)"
+HOLDER = ("-p", "A", "--", sys.executable, "-c", HOLD)
+
+
+@pytest.mark.anew
+def test_history_report_and_why_tell_of_them_also_after_a_restart(instance: Instance) -> None:
+    for _ in range(3):
+        instance.submit("-c", "3", "-m", "1G", "-n", "train", *HOLDER)
+    instance.submit("-p", "B", "-m", "0.1G", "--", "sh", "-c", "exit 127")
+    assert instance.drf("wait", 1, 2, 3, 4, check=False).returncode == 127
+    instance.stop()
+    instance.start()
+
+    def ids(*words: str) -> list[int]:
+        found = json.loads(instance.drf("history", "--json", *words).stdout)
+        return sorted(job["id"] for job in found["jobs"])
+
+    assert ids() == [1, 2, 3, 4]
+    assert len(ids("-n", "2")) == 2
+    assert ids("-s", "failed") == ids("-p", "B") == [4]
+    assert ids("--name", "train", "--since", "1h") == ids("-p", "root.A") == [1, 2, 3]
+    assert ids("--until", "yesterday") == []
+    rows = list(csv.DictReader(io.StringIO(instance.drf("history", "--csv").stdout)))
+    assert sorted(row["exit_code"] for row in rows) == ["0", "0", "0", "127"]
+    peaks = [int(row["memory_peak"]) for row in rows if row["exit_code"] == "0"]
+    assert all(80 << 20 < peak < 500 << 20 for peak in peaks)
+
+    report = json.loads(instance.drf("report", "--json").stdout)
+    by_name = {row["name"]: row for row in report["rows"]}
+    advice = by_name["train"]["advice"]
+    assert (by_name["train"]["jobs"], by_name["exit"]["advice"]) == (3, None)
+    assert report["total"]["cores"]["used"] == sum(row["cores"]["used"] for row in report["rows"])
+    options = advice["options"]
+    assert f"next time drf submit {' '.join(options)}" in instance.drf("report").stdout
+    assert f"next time: drf submit {' '.join(options)}" in instance.drf("why", 2).stdout
+    assert "127 is a shell's word for: there is no such command" in instance.drf("why", 4).stdout
+    assert instance.ended(*options, *HOLDER)["state"] == "COMPLETED", "what is advised is enough"
+
+
+def test_profile_prints_a_line_that_fits(instance: Instance) -> None:
+    done = instance.drf("profile", *HOLDER)
+    words = done.stderr.splitlines()[-1].split()
+    assert words[:3] == ["drf:", "drf", "submit"]
+    options = words[3 : words.index("--")]
+    assert instance.ended(*options, *HOLDER)["state"] == "COMPLETED"
+
+
+# -- the account of promises ------------------------------------------------------------------
+
+
+def ledger(instance: Instance, *words: object) -> dict[str, Any]:
+    reply: dict[str, Any] = json.loads(instance.drf("ledger", "--json", *words).stdout)
+    return reply
+
+
+def row_of(reply: dict[str, Any]) -> dict[str, Any]:
+    """That of pool B: a job of A may have waited for the turn in which it started."""
+    (row,) = [each for each in reply["rows"] if each["pool"] == "B"]
+    return dict(row)
+
+
+def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_found(
+    make_instance: Callable[..., Instance],
+) -> None:
+    """A job in pool A holds all cores, one in pool B waits for some."""
+    contested = make_instance().start()
+    contested.running("-p", "A", "-c", 9, "--", "sleep", 1000)
+    contested.submit("-p", "B", "-c", 1, "--", "true")
+
+    def waited_ms() -> int:
+        return int(ledger(contested)["total"]["waited_ms"])
+
+    wait_for("some time", lambda: waited_ms() > 1000)
+    reply = ledger(contested)
+    row = row_of(reply)
+    assert (row["kept"], row["size"]) == (0, 0)
+    assert row["promised"] == row["others"] == row["waited_ms"] * 10**9 // 2
+    (pair,) = reply["pairs"]
+    assert (pair["pool"], pair["by"]["pool"], pair["amount"]) == ("B", "A", row["others"])
+    screen = contested.drf("ledger", "--why").stdout
+    assert "1 start, 0 of them past somebody who was short" in screen
+    assert "BECAUSE OF" in screen
+    rows = [*csv.DictReader(io.StringIO(contested.drf("ledger", "--csv").stdout))]
+    assert [row["kept"] for row in rows if row["pool"] == "B"] == ["0"]
+    assert ledger(contested, "--until", "2020-01-01")["hours"] == 0
+
+    contested.strike("controller")
+    wait_for("more time", lambda: waited_ms() > row["waited_ms"])
+    again = ledger(contested)
+    row = row_of(again)
+    assert row["away"] > 0
+    assert row["promised"] == row["others"] + row["away"]
+    assert again["doubtful"] == 0
+
+    assert "all is as it was written" in contested.drf("ledger", "--verify").stdout
+    path = contested.state / "controller" / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("update events set at_s = at_s - 1 where seq = 3")
+    done = contested.drf("ledger", "--verify", check=False)
+    assert done.returncode == 1
+    assert "event 3 " in done.stdout and "the account is not what it was" in done.stdout
+    assert json.loads(contested.drf("ledger", "--verify", "--json", check=False).stdout)["fault"]
+
+
+# -- what is forgotten ------------------------------------------------------------------------
+
+
+@pytest.mark.anew
+def test_old_jobs_go_and_the_file_shrinks_and_ids_go_on(instance: Instance) -> None:
+    """The journal only ever grew."""
+    journal = instance.state / "controller" / "journal.sqlite"
+    # Other words each time, or they would stand there once.
+    with closing(Connection(instance.socket)) as client:
+        for number in range(25):
+            argv = ["true", *[f"{number}" + "x" * 90_000] * 4]
+            client.request("submit", argv=argv, cwd="/", env={}, held=True)
+    instance.drf("cancel", *range(1, 26))
+    instance.stop()
+    before = journal.stat().st_size
+    assert before > 8 << 20
+    with instance.config.open("a") as file:
+        file.write('[history]\nkeep = "1s"\n')
+    instance.start()
+
+    def left() -> list[int]:
+        return [job["id"] for job in instance._ask("history")["jobs"]]
+
+    def used() -> int:
+        """With what stands in the log only; the file is cut when that is written back."""
+        with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+            (pages,) = db.execute("pragma page_count").fetchone()
+        return int(pages) * 4096
+
+    wait_for("the old jobs to be gone", lambda: left() == [25], show=left)
+    wait_for("the file to shrink", lambda: used() < before / 3)
+    instance.stop()
+    assert journal.stat().st_size < before / 3
+    instance.start()
+    assert instance.submit("--", "true") == 26
