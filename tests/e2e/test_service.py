@@ -1,25 +1,32 @@
-"""drfd as a service manager runs it: a launcher of its own, words to the manager, an end."""
+"""drfd as a service manager runs it: a launcher of its own, words to the manager, an end; and
+without a system daemon, where `drf` starts the user's own.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
+from drfd.common.paths import SYSTEM_SOCKET
+from drfd.daemon import main as start
+from instance import ALONE, BIN, GATE, PLAIN, Instance, patient, wait_for
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 #: Whoever runs the tests may be root, whose jobs the system's daemon does not take.
-OPEN = f'{CONFIG}cgroups = false\n[daemon]\nsystem_users = ["{ME}"]\n'
+OPEN = f'{PLAIN}[daemon]\nsystem_users = ["{ME}"]\n'
 
 
 class Manager:
@@ -109,58 +116,38 @@ def end_of(instance: Instance) -> int:
     return instance.process.wait(30)
 
 
-def test_it_is_ready_when_it_answers_and_not_before(manager: Manager) -> None:
-    """With or without the launcher, which may come later."""
-    manager.instance.launch()
+def test_the_manager_is_told_when_it_is_ready_reloads_and_stops(manager: Manager) -> None:
+    """It is ready when it answers, with or without the launcher, which may come later."""
+    service = manager.instance
+    service.launch()
     manager.await_word("READY=1")
-    assert manager.instance.drf("status").returncode == 0
+    assert service.drf("status").returncode == 0
     status = "STATUS=0 running, 0 waiting, the launcher is away"
     wait_for("its status", lambda: status in manager.words, show=lambda: manager.words)
     manager.start_launcher()
-    wait_for("the launcher", manager.instance.answers)
-
-
-def test_it_feeds_the_watchdog_and_says_when_it_stops(manager: Manager, service: Instance) -> None:
+    wait_for("the launcher", service.answers)
     manager.forget()
     manager.await_word("WATCHDOG=1")
-    service.stop()
-    manager.await_word("STOPPING=1")
-
-
-def test_a_reload_is_framed_by_two_words(manager: Manager, service: Instance) -> None:
-    manager.forget()
+    # A reload is framed by two words.
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
     manager.await_word("RELOADING=1")
     manager.await_word("READY=1")
-
-
-def test_a_wrong_configuration_is_refused_and_the_service_is_as_ready_as_before(
-    manager: Manager, service: Instance
-) -> None:
+    # A wrong configuration is refused, and the service is as ready as before.
     manager.forget()
     service.config.write_text("[nonsense]\n")
     done = service.drf("reload", check=False)
     assert (done.returncode, "nonsense" in done.stderr) == (78, True)
     manager.await_word("READY=1")
     service.config.write_text(OPEN)
-
-
-def test_jobs_have_nothing_of_what_the_services_were_told(service: Instance) -> None:
-    job = service.wait_end(service.submit("--", "env"))
-    assert job["state"] == "COMPLETED", job["outcome"]
-    names = {line.partition("=")[0] for line in service.output(job["id"]).splitlines()}
-    assert "DRF_JOB_ID" in names
-    assert names.isdisjoint({"INVOCATION_ID", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM"})
+    service.stop()
+    manager.await_word("STOPPING=1")
 
 
 def test_either_service_may_be_killed_and_no_job_is_lost(
     manager: Manager, service: Instance
 ) -> None:
-    gate = service.work / "gate"
-    script = f"while ! [ -e {gate} ]; do sleep 0.05; done; exit 6"
-    job_id = service.submit("--", "sh", "-c", script)
-    service.wait_state(job_id, "RUNNING")
+    job_id = service.running("--", "sh", "-c", f"{GATE}; exit 6")["id"]
     manager.restart_launcher()
     wait_for("the launcher", service.answers)
     service.kill()
@@ -169,14 +156,12 @@ def test_either_service_may_be_killed_and_no_job_is_lost(
     service.kill()
     service.start()
     assert service.show(job_id)["state"] == "RUNNING"
-    gate.touch()
+    (service.work / "gate").touch()
     assert service.wait_end(job_id)["exit_code"] == 6
 
 
 def test_a_shutdown_leaves_jobs_to_the_next_daemon(service: Instance) -> None:
-    script = "while ! [ -e gate ]; do sleep 0.05; done; exit 4"
-    job_id = service.submit("--", "sh", "-c", script)
-    service.wait_state(job_id, "RUNNING")
+    job_id = service.running("--", "sh", "-c", f"{GATE}; exit 4")["id"]
     done = service.drf("shutdown")
     assert done.stdout == "drfd has ended; 1 running job left to the next one\n"
     assert end_of(service) == 0, "a service that ends so is not started again"
@@ -207,13 +192,20 @@ def test_a_shutdown_that_kills_ends_when_the_last_job_is_gone(service: Instance)
     assert service.wait_end(jobs[2])["state"] == "COMPLETED"
 
 
-def test_who_did_what_is_in_the_log(service: Instance) -> None:
+def test_jobs_have_nothing_of_what_the_services_were_told_and_the_log_says_who_did_what(
+    service: Instance,
+) -> None:
+    job = service.ended("--", "env")
+    assert job["state"] == "COMPLETED", job["outcome"]
+    names = {line.partition("=")[0] for line in service.output(job["id"]).splitlines()}
+    assert "DRF_JOB_ID" in names
+    assert names.isdisjoint({"INVOCATION_ID", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM"})
     job_id = service.submit("--hold", "--", "true")
     service.drf("cancel", job_id)
     service.drf("cancel", job_id, check=False)
     lines = [line for line in service.log.read_text().splitlines() if "event=audit" in line]
     who = f"uid={os.getuid()} user={ME}"
-    assert lines == [
+    assert lines[1:] == [
         f"drfd: event=audit verb=submit {who} jobs={job_id} result=done",
         f"drfd: event=audit verb=cancel {who} jobs={job_id} result=done",
         f"drfd: event=audit verb=cancel {who} refused={job_id}:ended result=done",
@@ -238,7 +230,115 @@ def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager: Manag
 
 def test_a_reload_reads_the_file_that_was_read_at_the_start(tmp_path: Path) -> None:
     """Also when the controller is by then another user, whose own file would be elsewhere."""
-    from drfd.daemon import main as start
-
     assert start._usual_config(True) == Path("/etc/drfd/drfd.toml")
     assert (start._usual_config(False) == Path("/etc/drfd/drfd.toml")) is (os.getuid() == 0)
+
+
+# -- a user's own --------------------------------------------------------------------------------
+
+on_ones_own = pytest.mark.skipif(
+    SYSTEM_SOCKET.parent.exists(), reason="a system daemon is, or was, running here"
+)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="drfd-home-"))
+    # Root's own daemon reads the system's configuration, and sees what others do after ten seconds.
+    config = place / ".config/drfd/drfd.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(ALONE)
+    yield place
+    if daemons(place):
+        # Its jobs first: nobody would clean up after them once their state is gone.
+        drf(place, "cancel", "--all", "--yes")
+        wait_for(
+            "the end of its jobs", lambda: '"jobs": []' in drf(place, "status", "--json").stdout
+        )
+    for pid in daemons(place):
+        # One that has found the state directory taken leaves by itself.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    # The launcher ends a moment after the daemon, and writes below this place until then.
+    wait_for("the end of all its processes", lambda: not processes(place))
+    shutil.rmtree(place)
+
+
+def daemons(home: Path) -> list[int]:
+    """Controllers whose state is below this home."""
+    return [pid for pid, words in processes(home).items() if b"serve" in words]
+
+
+def processes(home: Path) -> dict[int, list[bytes]]:
+    """The command lines of those that are told of a path below this home."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.startswith(os.fsencode(home)) for word in command):
+            found[int(entry.name)] = command
+    return found
+
+
+def drf(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], **more}
+    return subprocess.run(
+        [str(BIN / "drf"), *words],
+        capture_output=True, text=True, env=env, cwd=home, timeout=patient(120), check=False,
+    )  # fmt: skip
+
+
+@on_ones_own
+def test_the_first_command_starts_it_and_says_so(home: Path) -> None:
+    first = drf(home, "submit", "-w", "--", "sh", "-c", "echo it runs; exit 3")
+    assert first.returncode == 3
+    assert first.stdout == "submitted job 1\n"
+    # On a slow machine it says besides that the launcher is not there yet, and when it is.
+    said = [line for line in first.stderr.splitlines() if not line.startswith("drf: the launcher ")]
+    assert said[:2] == [
+        "drf: started your own drfd (no system daemon is running here); "
+        "drf doctor says what it can enforce",
+        "drf: job 1 FAILED: exit code 3",
+    ]
+    assert (home / "drf-1.out").read_text() == "it runs\n"
+    second = drf(home, "submit", "-q", "--", "true")
+    assert (second.stdout, second.stderr) == ("2\n", "")
+    # The other one finds the state directory taken, and leaves.
+    wait_for("one daemon to be left", lambda: len(daemons(home)) == 1)
+    assert (home / ".local/state/drfd").stat().st_mode & 0o066 == 0
+
+
+@on_ones_own
+def test_two_first_commands_at_once_start_one(home: Path) -> None:
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    both = [
+        subprocess.Popen(
+            [str(BIN / "drf"), "submit", "-w", "--", "true"],
+            env=env, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = sorted(process.communicate(timeout=patient(120))[0] for process in both)
+    assert said == ["submitted job 1\n", "submitted job 2\n"]
+    assert [process.returncode for process in both] == [0, 0]
+    # The other one finds the state directory taken, and leaves.
+    wait_for("one daemon to be left", lambda: len(daemons(home)) == 1)
+
+
+@on_ones_own
+def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home: Path) -> None:
+    """It answers in the runtime directory, whose variable jobs and cron do not have."""
+    first = drf(
+        home, "submit", "-q", "--wait", "--", str(BIN / "drf"), "submit", "-q", "--wait", "--",
+        "true", XDG_RUNTIME_DIR=str(home),
+    )  # fmt: skip
+    assert first.returncode == 0, first.stderr
+    assert (home / "drf-1.out").read_text().splitlines()[0] == "2"
+    other = drf(home, "status")
+    assert other.returncode == 69
+    assert f"its socket: {home}/drfd.sock" in other.stderr
+    [daemon] = daemons(home)
+    os.kill(daemon, signal.SIGTERM)
+    wait_for("the daemon's end", lambda: not daemons(home))

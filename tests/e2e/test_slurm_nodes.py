@@ -1,4 +1,4 @@
-"""The daemon's own machine and two nodes of a real Slurm, through the command line."""
+"""The daemon's own machine and two nodes of a real Slurm, and one that limits disks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drfd.launcher.system.process import start_ticks
-from instance import Instance, wait_for
+from drfd.slurm.files import MORE_CONF, Layout, files
+from drfd.slurm.private import PrivateNode, PrivateSlurm
+from drfd.slurm.settings import SLURM_CONF
+from instance import Instance, parent_of, wait_for
 from launcher.slurm.cluster import CONFIG, Cluster, slurm_table
 from slurm_cluster import missing
 
-needs_slurm = [
-    pytest.mark.system,
-    pytest.mark.skipif(bool(missing()), reason=missing()),
-]
+_CGROUPS = Path("/sys/fs/cgroup")
+has_slurm = pytest.mark.skipif(bool(missing()), reason=missing())
+limits_disks = pytest.mark.skipif(
+    not (_CGROUPS / "cgroup.controllers").exists(),
+    reason="cgroup v1: Slurm's jobs have no cgroup that limits disks",
+)
 pytestmark = [pytest.mark.skipif(os.getuid() != 0, reason="only root's daemon has Slurm's nodes")]
 
+LITTLE = ("-c", "1", "-m", "64M")
 #: Fits on a node of Slurm's, and not on the daemon's own machine.
 BIG = ("-c", "3", "-m", "256M")
 #: Says which node it is on: Slurm's steps have this variable.
@@ -30,36 +37,34 @@ WHERE = 'echo "on ${SLURMD_NODENAME:-head}"'
 
 
 def nodes_of(instance: Instance) -> dict[str, dict[str, Any]]:
-    """What `drf nodes --json` prints, by name."""
-    reply = json.loads(instance.drf("nodes", "--json").stdout)
-    return {node["name"]: node for node in reply["nodes"]}
+    return {node["name"]: node for node in instance._ask("nodes")["nodes"]}
 
 
 def why(instance: Instance, job_id: int) -> dict[str, Any]:
-    return dict(json.loads(instance.drf("why", "--json", job_id).stdout)["reason"])
-
-
-def launcher_pid(instance: Instance) -> int | None:
-    """The launcher of Slurm's nodes: the child of its supervisor."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        state = os.fsencode(instance.state / "slurm-launcher")
-        if b"drfd.launcher.slurm" in command and state in command:
-            found[int(entry.name)] = parent
-    return next((pid for pid, parent in found.items() if parent in found), None)
+    return dict(instance._ask("why", id=job_id)["job"]["reason"])
 
 
 def kill_slurm_launcher(instance: Instance) -> None:
-    """SIGKILL; its supervisor starts another."""
-    pid = wait_for("a launcher of Slurm's nodes", lambda: launcher_pid(instance))
+    """SIGKILL to the launcher of Slurm's nodes; its supervisor, whose child it is, starts
+    another."""
+    pids = wait_for(
+        "it and its supervisor", lambda: len(found := processes(instance)) > 1 and found
+    )
+    pid = next(pid for pid in pids if parent_of(pid) in pids)
     ticks = start_ticks(pid)
     os.kill(pid, signal.SIGKILL)
     wait_for("its end", lambda: start_ticks(pid) != ticks)
+
+
+def processes(instance: Instance) -> list[int]:
+    state = os.fsencode(instance.state / "slurm-launcher")
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"drfd.launcher.slurm" in command and state in command:
+                found.append(int(entry.name))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +109,13 @@ def instance(service: tuple[Instance, Cluster]) -> Iterator[Instance]:
 
 
 def slurm(test: Callable[..., None]) -> Callable[..., None]:
-    for mark in needs_slurm:
-        test = mark(test)
-    return test
+    return pytest.mark.system(has_slurm(test))
 
 
 @slurm
 def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance: Instance) -> None:
-    asked = ("submit", "-q", *BIG, "-n", "where", "--", "sh", "-c", f"{WHERE}; sleep 1000")
-    ids = [int(instance.drf(*asked).stdout) for _ in range(2)]
+    asked = (*BIG, "-n", "where", "--", "sh", "-c", f"{WHERE}; sleep 1000")
+    ids = [instance.submit(*asked) for _ in range(2)]
     jobs = [instance.wait_state(job_id, "RUNNING") for job_id in ids]
     assert sorted(job["node"] for job in jobs) == ["n1", "n2"]
     assert {job["id"]: job["node"] for job in instance.status()} == {
@@ -130,7 +133,7 @@ def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance:
     assert (found["head"]["running"], found["head"]["engine"]) == (0, "local")
 
     # The third finds no node with so many cores.
-    third = int(instance.drf(*asked).stdout)
+    third = instance.submit(*asked)
     assert why(instance, third)["code"] == "RESOURCES"
     instance.drf("cancel", ids[0])
     assert instance.wait_end(ids[0])["state"] == "CANCELLED"
@@ -144,18 +147,22 @@ def test_jobs_run_on_the_nodes_that_have_room_and_all_lists_name_these(instance:
 @slurm
 def test_a_job_may_name_its_node_or_what_that_must_have(instance: Instance) -> None:
     script = ("--", "sh", "-c", f"{WHERE}; exit 3")
-    for words, node in (
-        (("--node", "n2"), "n2"),
-        (("--node", "n1"), "n1"),
-        (("--node", "head"), "head"),
-        (("--constraint", "fast"), "n2"),
-        (("--constraint", "big,fast"), "n2"),
-    ):
-        job = instance.wait_end(instance.submit("-c", "1", "-m", "64M", *words, *script))
-        assert (job["node"], job["state"], job["exit_code"]) == (node, "FAILED", 3), words
-        assert instance.output(job["id"]) == f"on {node}\n"
+    asked = {
+        instance.submit(*LITTLE, *words, *script): node
+        for words, node in (
+            (("--node", "n2"), "n2"),
+            (("--node", "n1"), "n1"),
+            (("--node", "head"), "head"),
+            (("--constraint", "fast"), "n2"),
+            (("--constraint", "big,fast"), "n2"),
+        )
+    }
     lines = "#!/bin/sh\n#SBATCH -w n1 -c 1 --mem=64M\n#SBATCH -C big\n"
     done = instance.drf("sbatch", "--parsable", input=f"{lines}{WHERE}\n")
+    for job_id, node in asked.items():
+        job = instance.wait_end(job_id)
+        assert (job["node"], job["state"], job["exit_code"]) == (node, "FAILED", 3), job
+        assert instance.output(job_id) == f"on {node}\n"
     job = instance.wait_end(int(done.stdout))
     assert (job["node"], job["only_node"], job["features"]) == ("n1", "n1", ["big"])
     assert instance.output(job["id"]) == "on n1\n"
@@ -189,15 +196,12 @@ def test_what_no_node_has_is_refused_in_one_line(instance: Instance) -> None:
 
 @slurm
 def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance: Instance) -> None:
-    done = instance.drf("run", "-q", "-c", "1", "-m", "64M", "--", "sh", "-c", WHERE)
+    done = instance.drf("run", "-q", *LITTLE, "--", "sh", "-c", WHERE)
     assert done.stdout == "on head\n"
     # Slurm gives out whole cores: half of one is counted on the daemon's own machine alone.
-    part = instance.submit("-c", "0.5", "-m", "64M", "--", "sh", "-c", WHERE)
-    assert instance.wait_end(part)["node"] == "head"
-    bounded = instance.submit("--output-max", "1M", "-m", "64M", "--", "sh", "-c", WHERE)
-    assert instance.wait_end(bounded)["node"] == "head"
-    there = instance.submit("--node", "n1", "-m", "64M", "--", "sleep", "1000")
-    instance.wait_state(there, "RUNNING")
+    for words in (("-c", "0.5"), ("--output-max", "1M")):
+        assert instance.ended("-m", "64M", *words, "--", "sh", "-c", WHERE)["node"] == "head"
+    there = instance.running("--node", "n1", "-m", "64M", "--", "sleep", "1000")["id"]
     inside = instance.drf("exec", there, "--", "true", check=False)
     assert (inside.returncode, inside.stderr) == (
         1,
@@ -210,20 +214,18 @@ def test_what_drfd_itself_keeps_of_a_job_stays_on_its_own_machine(instance: Inst
 
 @slurm
 def test_nothing_starts_on_a_node_that_is_drained_until_it_is_undrained(instance: Instance) -> None:
-    runs = instance.submit(*BIG, "--node", "n1", "--", "sleep", "1000")
-    instance.wait_state(runs, "RUNNING")
+    runs = instance.running(*BIG, "--node", "n1", "--", "sleep", "1000")["id"]
     instance.drf("drain", "--node", "n1", "--reason", "new fan")
     node = nodes_of(instance)["n1"]
     assert (node["state"], node["text"], node["running"]) == ("drained", "new fan", 1)
     assert (node["drain"]["reason"], node["drain"]["since"]) == ("new fan", node["since"])
     assert "n1 is drained: new fan\n" in instance.drf("nodes").stdout
-    waits = instance.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+    waits = instance.submit(*LITTLE, "--node", "n1", "--", "true")
     reason = why(instance, waits)
     assert reason["code"] == "DRAINING"
     assert "node n1 was drained by root at" in reason["text"] and "new fan" in reason["text"]
     # The other nodes go on, and so does what runs.
-    beside = instance.submit(*BIG, "--", "true")
-    assert instance.wait_end(beside)["node"] == "n2"
+    assert instance.ended(*BIG, "--", "true")["node"] == "n2"
     assert instance.show(runs)["state"] == "RUNNING"
     instance.drf("undrain", "--node", "n1")
     assert instance.wait_end(waits)["state"] == "COMPLETED"
@@ -232,12 +234,10 @@ def test_nothing_starts_on_a_node_that_is_drained_until_it_is_undrained(instance
 
 @slurm
 def test_a_suspended_job_leaves_the_cores_of_its_node_to_others(instance: Instance) -> None:
-    first = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", f"{WHERE}; sleep 1000")
-    instance.wait_state(first, "RUNNING")
+    first = instance.running(*BIG, "--node", "n1", "--", "sh", "-c", f"{WHERE}; sleep 1000")["id"]
     instance.drf("suspend", first)
     instance.wait_state(first, "SUSPENDED")
-    second = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", WHERE)
-    assert instance.wait_end(second)["state"] == "COMPLETED"
+    assert instance.ended(*BIG, "--node", "n1", "--", "sh", "-c", WHERE)["state"] == "COMPLETED"
     instance.drf("resume", first)
     instance.wait_state(first, "RUNNING")
     instance.drf("cancel", first)
@@ -256,7 +256,7 @@ def test_no_job_is_lost_or_runs_twice_when_a_process_is_killed(
 
     def submit(name: str, number: int) -> None:
         script = f"echo x >> ran-{name}-{number}; {fates[name]}"
-        words = ("-c", "1", "-m", "64M", "--constraint", "big", "--", "sh", "-c", script)
+        words = (*LITTLE, "--constraint", "big", "--", "sh", "-c", script)
         ids[instance.submit(*words)] = name, number
 
     for number in range(3):
@@ -295,7 +295,7 @@ def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(
         assert f"warning: no job starts on node n1: {said}\n" in instance.drf("doctor").stdout
         lines = instance.drf("top", "--once").stdout.splitlines()
         assert [line.split()[0] for line in lines if line.rstrip().endswith(" away")] == ["n1"]
-        waits = instance.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+        waits = instance.submit(*LITTLE, "--node", "n1", "--", "true")
         assert why(instance, waits)["code"] == "NODE_AWAY"
         beside = instance.submit(*BIG, "--", "true")
         assert instance.wait_end(beside)["node"] == "n2"
@@ -311,7 +311,7 @@ def test_the_doctor_tries_the_nodes_by_a_job_on_each(instance: Instance, cluster
     same = "its clock, you and this directory are the same there"
     n1, rates, n2 = done.stdout.splitlines()[-3:]
     assert (n1, n2) == (f"node n1: {same}", f"node n2: {same}")
-    # This Slurm limits nothing; tests/e2e/test_slurm_disks.py has one that does.
+    # This Slurm limits nothing; the last tests here have one that does.
     assert rates.startswith("node n1: disk rates are counted, and no job is kept to them: ")
     cluster.ask("scontrol", "update", "nodename=n1", "state=drain", "reason=new fan")
     try:
@@ -347,7 +347,7 @@ def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(
         reason = why(instance, large)
         assert reason["code"] == "EXTERNAL_LOAD"
         assert "jobs that were submitted to Slurm past drfd hold 3 on n1" in reason["text"]
-        small = instance.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+        small = instance.submit(*LITTLE, "--node", "n1", "--", "true")
         assert instance.wait_end(small)["state"] == "COMPLETED"
         assert instance.show(large)["state"] == "PENDING"
     finally:
@@ -391,8 +391,7 @@ def _second_attempt(instance: Instance, job_id: int) -> dict[str, Any] | None:
 def test_a_job_that_its_user_ends_by_scancel_has_failed(
     instance: Instance, cluster: Cluster
 ) -> None:
-    runs = instance.submit(*BIG, "--node", "n1", "--", "sleep", "1000")
-    instance.wait_state(runs, "RUNNING")
+    runs = instance.running(*BIG, "--node", "n1", "--", "sleep", "1000")["id"]
     (own,) = (name for name, state, _ in cluster.jobs() if state == "RUNNING")
     cluster.ask("scancel", own)
     job = instance.wait_end(runs)
@@ -404,13 +403,12 @@ def test_while_slurmctld_is_dead_the_own_machine_goes_on_and_nothing_is_lost(
     instance: Instance, cluster: Cluster
 ) -> None:
     script = "echo x >> ran; while ! [ -e gate ]; do sleep 0.1; done; exit 5"
-    runs = instance.submit(*BIG, "--node", "n1", "--", "sh", "-c", script)
-    instance.wait_state(runs, "RUNNING")
+    runs = instance.running(*BIG, "--node", "n1", "--", "sh", "-c", script)["id"]
     wait_for("its first line", (instance.work / "ran").exists)
     cluster.kill("slurmctld")
     try:
-        waits = instance.submit("-c", "1", "-m", "64M", "--node", "n2", "--", "sh", "-c", WHERE)
-        here = instance.submit("-c", "1", "-m", "64M", "--node", "head", "--", "true")
+        waits = instance.submit(*LITTLE, "--node", "n2", "--", "sh", "-c", WHERE)
+        here = instance.submit(*LITTLE, "--node", "head", "--", "true")
         assert instance.wait_end(here)["state"] == "COMPLETED"
         wait_for("a word of it", lambda: nodes_of(instance)["n2"]["state"] == "away")
         assert nodes_of(instance)["n2"]["text"].startswith("slurmctld does not answer")
@@ -441,12 +439,100 @@ def test_a_job_of_a_node_without_launcher_waits_and_the_reason_names_the_node(
         "head": "up", "n1": "away", "n2": "away",
     }  # fmt: skip
     assert found["n1"]["since"] is not None and found["head"]["since"] is None
-    waits = without_slurm.submit("-c", "1", "-m", "64M", "--node", "n1", "--", "true")
+    waits = without_slurm.submit(*LITTLE, "--node", "n1", "--", "true")
     reason = why(without_slurm, waits)
     assert reason["code"] == "NODE_AWAY"
     assert reason["text"].startswith("node n1 has been away since ")
     # The daemon's own machine goes on.
-    here = without_slurm.submit("-c", "1", "-m", "64M", "--", "true")
+    here = without_slurm.submit(*LITTLE, "--", "true")
     assert without_slurm.wait_end(here)["node"] == "head"
     without_slurm.drf("cancel", waits)
     assert without_slurm.wait_end(waits)["state"] == "CANCELLED"
+
+
+# -- a node that limits disks ------------------------------------------------------------------
+
+NODE = "drfdtest1"
+ON_NODE = ("--node", NODE, "-m", "128M")
+MORE = """
+[nodes.head]
+engine = "local"
+[nodes.{node}]
+engine = "slurm"
+cores = 1
+memory = "256M"
+read = "200M"
+write = "200M"
+[slurm]
+config = "{directory}/slurm.conf"
+user = "root"
+"""
+#: Writes 30 MiB and prints how many milliseconds that takes.
+WRITE = """
+begin=$(date +%s%N)
+dd if=/dev/zero of="$1" bs=1M count=30 status=none {how}
+echo $((($(date +%s%N) - begin) / 1000000))
+"""
+DIRECT, BUFFERED = "oflag=direct", "conv=fdatasync"
+#: Seconds in which 30 MiB cannot be written at 4 MiB in a second.
+LEAST_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Instance]:
+    """One whose Slurm has the files that `drfd slurm-conf` prints, and limits disks."""
+    made = Instance()
+    directory = made.root / "cluster"
+    directory.mkdir(mode=0o755)
+    made.config.write_text(made.configured + MORE.format(node=NODE, directory=directory))
+    state = made.state / "slurm-launcher"
+    slurm = PrivateSlurm(directory, [PrivateNode(NODE, 1, 256)])
+    printed = files(Layout(directory, state / "events.sock", state / "started"))
+    printed[MORE_CONF] = printed.pop(SLURM_CONF)
+    try:
+        slurm.start(printed)
+        made.start()
+        wait_for("the node", lambda: nodes_of(made)[NODE]["state"] == "up")
+        yield made
+    finally:
+        try:
+            made.drf("cancel", "--all", check=False)
+            slurm.stop()
+            wait_for("no cgroup of Slurm's", lambda: scope() is None)
+        finally:
+            made.destroy()
+
+
+def scope() -> Path | None:
+    """Slurm's cgroup of all jobs of the node."""
+    return next(iter(_CGROUPS.rglob(f"{NODE}_slurmstepd.scope")), None)
+
+
+def seconds(instance: Instance, *words: str, how: str) -> float:
+    """How long a job on the node takes to write 30 MiB."""
+    script = WRITE.format(how=how)
+    target = instance.work / "written"
+    job = instance.ended(*words, *ON_NODE, "--", "sh", "-c", script, "sh", target)
+    assert (job["state"], job["node"]) == ("COMPLETED", NODE), job
+    return int(Path(job["stdout"]).read_text()) / 1000
+
+
+@slurm
+@limits_disks
+def test_a_job_is_kept_to_its_rate_and_one_without_is_not(limited: Instance) -> None:
+    slow_s = seconds(limited, "--io", "100M/4M", how=DIRECT)
+    assert slow_s > LEAST_S
+    assert seconds(limited, "--io", "100M/4M", how=BUFFERED) > LEAST_S
+    # What others do with the disk only lengthens it.
+    free_s = [seconds(limited, how=DIRECT)]
+    while len(free_s) < 5 and free_s[-1] >= slow_s * 0.7:
+        free_s.append(seconds(limited, how=DIRECT))
+    assert free_s[-1] < slow_s * 0.7, (free_s, slow_s)
+    wait_for("no cgroup of a job", lambda: (top := scope()) is None or not [*top.glob("job_*")])
+
+
+@slurm
+@limits_disks
+def test_doctor_tells_that_rates_are_kept_there(limited: Instance) -> None:
+    done = limited.drf("doctor", "--nodes")
+    assert f"node {NODE}: jobs are kept to their disk rates" in done.stdout.splitlines()
