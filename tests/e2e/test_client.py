@@ -1,21 +1,30 @@
-"""The client in Python with a real daemon: what is submitted runs, what ends is told."""
+"""Clients of a real daemon: the one in Python, to which what ends is told; watchers, fast ones, one
+that does not read, many, over its restarts and end; and who sends garbage.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import drfd.client
 from drfd.client import Client, JobInfo, NotPermitted, Refused, Unavailable
-from instance import CONFIG, Instance, wait_for
+from drfd.client.connection import Connection
+from drfd.protocol.codec import encode_request
+from instance import CONFIG, PATIENCE, Instance, resident_bytes, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +141,6 @@ def test_an_array_is_submitted_as_a_range_and_waited_for_as_one(client: Client) 
     with pytest.raises(Refused) as refused:
         client.get(array)
     assert refused.value.code == "is-array"
-
-
-# -- events ------------------------------------------------------------------------------------
 
 
 def test_events_of_a_job_tell_its_life_and_end_with_it(client: Client, instance: Instance) -> None:
@@ -274,10 +280,244 @@ def test_a_daemon_leaves_in_time_although_a_listener_does_not_read(
     """Its buffer is full: what waits for its reader must not keep the daemon."""
     jobs = client.submit(["true"], array="1-3000", hold=True, memory="1M")
     streams = [client.events(everybody=True)]
-    held = [client.submit(["true"], hold=True, cores=0.01, memory="1M") for _ in range(400)]
+    small = {"argv": ["true"], "hold": True, "cores": 0.01, "memory": "1M"}
+    held = client.submit_many([small] * 400)
     assert next(streams[0]).tasks in (1, 3000)
     assert instance.process is not None
     instance.process.send_signal(signal.SIGTERM)
     assert instance.process.wait(60) is not None
     instance.start()
     client.cancel([jobs, *held])
+
+
+# -- who sends garbage ---------------------------------------------------------------------------
+
+
+def test_a_bad_configuration_is_refused_in_one_line(make_instance: Callable[..., Instance]) -> None:
+    made = make_instance("[capacity]\ncors = 4")
+    made.launch()
+    assert made.process is not None
+    assert made.process.wait(120) == 78
+    (line,) = made.log.read_text().splitlines()
+    assert "capacity.cors: unknown key" in line and "did you mean cores?" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["submit", "-m", "-5", "--", "true"], 2, "'-5' is not a size (write 512M"),
+        (["submit", "-c", "99", "--", "true"], 1, "asks for 99 cores, and this machine has 9"),
+        (["submit", "no-such-script.sh"], 1, "cannot read the script no-such-script.sh"),
+        (["cancel", "999999"], 1, "there is no live job 999999"),
+        (["frobnicate"], 2, "No such command 'frobnicate'"),
+    ],
+)
+def test_a_bad_command_line_is_refused_in_one_line(
+    instance: Instance, words: list[str], status: int, text: str
+) -> None:
+    done = instance.drf(*words, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\0" * (10 << 20), b"{" * (10 << 20), b'{"op":"submit"' + b"x" * (10 << 20) + b"\n"],
+    ids=["zeros", "braces", "a long line"],
+)
+def test_ten_megabytes_of_garbage_get_an_answer_and_do_no_harm(
+    instance: Instance, garbage: bytes
+) -> None:
+    job_id = instance.submit("--", "sleep", "100")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(instance.socket))
+        connection.settimeout(30)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(garbage)
+        answer = b""
+        with suppress(ConnectionResetError):
+            answer = connection.recv(1 << 16)
+    assert answer == b"" or b"a request may have" in answer
+    assert instance.show(job_id)["state"] in ("STARTING", "RUNNING")
+    instance.drf("cancel", job_id)
+
+
+def test_a_frame_that_never_ends_and_idle_connections_hold_up_nobody(instance: Instance) -> None:
+    lines = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    try:
+        for line in lines:
+            line.connect(str(instance.socket))
+        lines[0].sendall(b'{"op":"sta')
+        started = time.monotonic()
+        assert instance.drf("submit", "-w", "--", "true").returncode == 0
+        assert time.monotonic() - started < 20
+    finally:
+        for line in lines:
+            line.close()
+
+
+# -- watchers ------------------------------------------------------------------------------------
+
+#: Room for what runs, and a lone user who has much queued: lines longer than the kernel keeps.
+QUEUED = 400
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Instance]:
+    made = Instance()
+    try:
+        made.start()
+        with closing(Connection(made.socket)) as client:
+            words = {"argv": ["true"], "cwd": "/", "held": True, "pool": "A"}
+            for number in range(QUEUED):
+                client.request("submit", name=f"{number:0>250}", **words)
+        yield made
+    finally:
+        made.destroy()
+
+
+@pytest.fixture(scope="module")
+def busy(watched: Instance) -> int:
+    """A job that uses all that it may of a core, for as long as the tests last."""
+    command = "while :; do :; done"
+    return watched.submit("-c", "0.5", "-m", "64M", "-t", "10m", "--", "sh", "-c", command)
+
+
+class Watcher:
+    """Reads only when it is told to."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(instance.socket))
+        self._socket.settimeout(60 * PATIENCE)
+        self._socket.sendall(encode_request({"op": "snapshots", "v": 1}))
+        self._file = self._socket.makefile("rb")
+
+    def see(self) -> dict[str, Any]:
+        line = self._file.readline()
+        assert line.endswith(b"\n"), "the stream has ended"
+        return dict(json.loads(line)["snapshot"])
+
+    def is_told(self) -> None:
+        """Return when a line has begun to arrive; it is not taken."""
+        assert self._socket.recv(1, socket.MSG_PEEK), "the stream has ended"
+
+    def has_ended(self) -> bool:
+        """When all has been read that was still to come."""
+        try:
+            while self._file.readline().endswith(b"\n"):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@contextmanager
+def watchers(instance: Instance, many: int) -> Iterator[list[Watcher]]:
+    all_of_them = [Watcher(instance) for _ in range(many)]
+    try:
+        yield all_of_them
+    finally:
+        for each in all_of_them:
+            each.close()
+
+
+def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
+    watched: Instance, busy: int
+) -> None:
+    """Others see each second, the daemon keeps nothing, and then comes the newest, not the rest."""
+    assert watched.process is not None
+    with watchers(watched, 20) as slow, watchers(watched, 2) as quick:
+        for each in quick:
+            assert len(json.dumps(each.see())) > 212_992, "a shorter line would lie in the kernel"
+        for each in slow:
+            each.is_told()
+        memory = partial(resident_bytes, watched.process.pid)
+        begin_s, before = time.time(), memory()
+        seen = 0
+        while time.time() - begin_s < 10:
+            ats = [each.see()["at"] for each in quick]
+            assert all(abs(time.time() - at) < 10 * PATIENCE for at in ats)
+            seen += 1
+        assert seen >= 5, "others have waited for those who did not read"
+        # What was kept for each of the slow ones would be 40 MiB; some comes and goes by itself.
+        assert memory() - before < 12 * MIB
+        for each in slow:
+            assert each.see()["at"] < begin_s, "what was begun is told to its end"
+        # Nothing of the ten seconds in between, in which others were told ten times.
+        assert all(each.see()["at"] > begin_s + 5 for each in slow)
+
+
+def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(
+    watched: Instance, busy: int
+) -> None:
+    with watchers(watched, 200) as many:
+        begin_s = time.monotonic()
+        firsts = [each.see() for each in many]
+        thirds = [[each.see() for each in many] for _ in range(2)][-1]
+        for first, third in zip(firsts, thirds, strict=True):
+            assert third["at"] - first["at"] > 1.5
+            assert third["counts"]["HELD"] == QUEUED
+        # All of them were shown few pictures: each was made for all, and one a second.
+        assert len({each["at"] for each in thirds}) < 20 + time.monotonic() - begin_s
+        assert watched.show(busy)["state"] == "RUNNING"
+
+
+def test_what_a_job_uses_is_seen_and_kept_over_a_restart(watched: Instance, busy: int) -> None:
+    with drfd.client.connect(watched.socket) as client:
+        wait_for("points", lambda: len(client.usage(busy).at) >= 4)
+        stream = client.snapshots()
+        first = next(stream)
+        (row,) = (row for row in first.running if row.id == busy)
+        assert row.now is not None
+        assert row.demand.cores == 0.5
+        known = [cores for cores in client.usage(busy).cores if cores is not None]
+        # As far as others let it; without cgroups nothing keeps it at half a core.
+        assert 0.02 < max(known) < (0.7 if watched.has_cgroups() else 1.3)
+        assert [each for each in client.usage(user=row.user).cores if each]
+        before = client.usage(busy)
+        watched.stop()
+        watched.start()
+        after = client.usage(busy)
+        # To the millisecond, as it is kept; the clock of the world may be slewed meanwhile.
+        assert after.at[: len(before.at)] == pytest.approx(before.at, abs=0.5)
+        assert next(at for at in (each.at for each in stream) if at > first.at)
+        stream.close()
+        wait_for("a new point", lambda: len(client.usage(busy).at) > len(before.at))
+        client.cancel(busy)
+        client.wait(busy, timeout="1m")
+        ended = client.usage(busy)
+        assert 4 <= len(ended.at) <= 32
+        assert ended.at[-1] > after.at[-1] - 1
+        assert ended.demand is not None and ended.demand.cores == 0.5
+        watched.kill()
+        watched.start()
+        assert client.usage(busy) == ended
+
+
+def test_watchers_do_not_keep_the_daemon_from_its_end(watched: Instance) -> None:
+    watched.restart_if_dead()
+    with watchers(watched, 10) as slow, watchers(watched, 10) as quick:
+        for each in quick:
+            each.see()
+        begin_s = time.monotonic()
+        watched.stop()
+        assert time.monotonic() - begin_s < 10 * PATIENCE
+        ends: list[bool] = []
+        readers = [
+            threading.Thread(target=lambda each=each: ends.append(each.has_ended()))
+            for each in (*quick, *slow)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(30)
+        assert ends == [True] * 20
+    assert "Traceback" not in watched.log.read_text()
+    assert "event=bug" not in watched.log.read_text()

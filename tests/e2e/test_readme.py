@@ -1,6 +1,7 @@
 """What the README and the manual show is run, and compared with what it says; so it cannot rot.
 
-Times, figures of use and paths are another machine's: those alone may differ.
+Times, figures of use and paths are another machine's: those alone may differ. The tour is taken on
+several machines too: the daemon's own, and two of a real Slurm with cgroups.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from functools import partial
 
 import pytest
 
+from drfd.slurm.files import MORE_CONF, NAMES
+from drfd.slurm.settings import SLURM_CONF
 from instance import Instance, wait_for
+from slurm_cluster import Cluster, missing
 from tour import blocks, documents, plain, run_line, steps, take
 
 CONFIG = """
@@ -34,12 +38,9 @@ def file_named(name: str) -> str:
 
 
 @pytest.fixture
-def instance() -> Iterator[Instance]:
-    instance = Instance(CONFIG)
-    try:
-        yield instance.start()
-    finally:
-        instance.destroy()
+def instance(make_instance: Callable[..., Instance]) -> Instance:
+    """Of each test's own: what is shown has the first ids."""
+    return make_instance(CONFIG).start()
 
 
 #: Runs a line of bash.
@@ -150,16 +151,9 @@ def test_the_snakemake_profile_submits_tells_and_cancels(instance: Instance, she
         wait_for(
             "the end", lambda i=job_id: status(i) == "failed\n", show=lambda i=job_id: status(i)
         )
-
-
-def test_a_restart_of_the_daemon_is_no_failure_of_a_snakemake_job(
-    instance: Instance, shell: Shell
-) -> None:
-    path = instance.work / "status"
-    path.write_text(file_named("status"))
-    path.chmod(0o755)
+    # A restart of the daemon is no failure of a job.
     instance.kill()
-    assert shell("./status 1").stdout == "running\n"
+    assert shell(f"./status {good}").stdout == "running\n"
     instance.start()
 
 
@@ -188,3 +182,126 @@ def test_snakemake_itself_runs_with_the_profile(instance: Instance, shell: Shell
     assert done.returncode == 0, done.stderr
     assert [(instance.work / f"{n}.txt").read_text() for n in range(3)] == ["2\n"] * 3
     assert [job["name"] for job in instance.status("--all")] == ["one"] * 3
+
+
+# -- several machines ----------------------------------------------------------------------------
+
+#: The larger job of the tour fits on the first node of Slurm's alone, and so does the other.
+CLUSTER = """
+[capacity]
+cores = 2
+memory = "4G"
+reserve_memory = 0
+[[disk]]
+name = "test"
+path = "/var/tmp"
+read = "200M"
+write = "200M"
+[enforcement]
+grace = "1s"
+[nodes.head]
+engine = "local"
+[nodes.{large}]
+engine = "slurm"
+cores = 8
+memory = "6G"
+[nodes.{small}]
+engine = "slurm"
+cores = 3
+memory = "6G"
+[slurm]
+config = "{conf}"
+user = "root"
+"""
+#: What `drf shares` prints of three machines, which have thirteen cores.
+SHARES = """\
+POOL OR USER  WEIGHT  ENTITLED  SHARE  DOMINANT  SATISFIED  CORES  MEM     IO R/W  RUN  WAIT ───
+alice              1      100%    31%     cores        31%      4   1G          -    1     1
+free                                                            9  15G  200M/200M
+capacity                                                       13  16G  200M/200M
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(cores=8, memory_mb=8000)
+    try:
+        yield made
+    finally:
+        made.destroy()
+
+
+@pytest.fixture
+def clustered(cluster: Cluster) -> Iterator[Instance]:
+    """A daemon with the nodes of a Slurm that is configured as drfd prints it."""
+    large, small = cluster.nodes
+    made = Instance(CLUSTER.format(large=large, small=small, conf=cluster.conf))
+    state = made.state / "slurm-launcher"
+    try:
+        cluster.start(
+            {
+                MORE_CONF if name == SLURM_CONF else name: printed(cluster, name, state)
+                for name in NAMES
+            }
+        )
+        yield made.start()
+    finally:
+        try:
+            # While Slurm is there to end them.
+            made.drf("cancel", "--all", check=False)
+            cluster.stop()
+        finally:
+            made.destroy()
+
+
+def printed(cluster: Cluster, name: str, state: object) -> str:
+    """What `drfd slurm-conf` prints of a file."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-I", "-m", "drfd.daemon", "slurm-conf", name),
+            *("--dir", str(cluster.directory), "--socket", f"{state}/events.sock"),
+            *("--starts", f"{state}/started"),
+        ],
+        env=cluster.env, capture_output=True, text=True, timeout=60, cwd="/", check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm")
+def test_the_tour_works_unchanged_on_several_machines(
+    clustered: Instance, cluster: Cluster
+) -> None:
+    """Jobs of Slurm's nodes have a node and no measurements, and its words follow those of their
+    own; all else is as on one machine."""
+    instance = clustered
+    wait_for(
+        "the nodes",
+        lambda: [node["state"] for node in instance._ask("nodes")["nodes"]] == ["up"] * 3,
+    )
+    on_node = f"node       {cluster.nodes[0]}\nlimit  "
+    ends = []
+    for command, shown, said in take(instance):
+        found = plain(said, instance.work)
+        match command.split():
+            case ["drf", "shares"]:
+                expected = plain(SHARES, instance.work)
+            case ["drf", "show", "1"]:
+                assert shown.count("\nlimit  ") == 1
+                expected = plain(shown.replace("limit  ", on_node), instance.work)
+            case ["drf", "report"]:
+                rows = [line.split()[:2] for line in said.splitlines()]
+                assert [row for row in rows if row and row[0] in ("train", "fit")] == [
+                    ["train", "1"],
+                    ["fit", "4"],
+                ]
+                continue
+            case ["drf", "submit", "-w", *_]:
+                expected = plain(shown, instance.work)
+                found = found[: len(expected)]
+            case _:
+                expected = plain(shown, instance.work)
+        assert found == expected, command
+        ends.append(command)
+    # The last one printed the exit code of a job that has exceeded its memory.
+    assert ends[-1] == "echo $?"
