@@ -27,61 +27,11 @@ from fakes import spec
 NOBODY = 65534
 
 
-def test_it_is_readable_by_its_owner_alone_whatever_the_umask(
-    open_journal: Callable[..., Journal], path: Path
-) -> None:
-    """It holds the users' environments."""
-    before = os.umask(0)
-    try:
-        fill(open_journal())
-    finally:
-        os.umask(before)
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
-    assert modes == dict.fromkeys(
-        ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"), 0o600
-    )
-
-
-def test_the_file_says_what_it_is_and_its_version_from_the_first_moment(
-    journal: Journal, path: Path
-) -> None:
-    """In its own header, which is read before SQLite opens the file."""
-    header = path.read_bytes()[:100]
-    assert header[:16] == b"SQLite format 3\0"
-    assert header[60:64] == VERSION.to_bytes(4, "big")
-    assert header[68:72] == b"drfd"
-
-
-def test_what_is_committed_is_in_the_file_and_not_only_in_memory(journal: Journal) -> None:
-    """The promise behind every id that is printed; SQLite's WAL defaults to less."""
-    with closing(journal._db.execute("pragma synchronous")) as answer:
-        assert answer.fetchone() == (2,)
-    with closing(journal._db.execute("pragma journal_mode")) as answer:
-        assert answer.fetchone() == ("wal",)
-
-
-def test_opening_it_again_changes_nothing(open_journal: Callable[..., Journal]) -> None:
-    fill(open_journal())
-    first = list(open_journal().events())
-    assert list(open_journal().events()) == first
-
-
 # -- refused, and left as they were ----------------------------------------------------------
-
-
-def test_a_file_that_is_not_a_database_is_refused(path: Path) -> None:
-    path.write_bytes(b"dear diary\n" * 50)
-    refused(path, "is not a drfd journal, or is damaged")
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 50, 99])
 def test_the_first_bytes_of_a_journal_are_no_journal(path: Path, size: int, whole: bytes) -> None:
-    path.write_bytes(whole[:size])
-    refused(path)
-
-
-@pytest.mark.parametrize("size", [100, 511, 4095, 4096, 4097, 8192, 20_000, -4096])
-def test_a_truncated_journal_is_refused(path: Path, size: int, whole: bytes) -> None:
     path.write_bytes(whole[:size])
     refused(path)
 

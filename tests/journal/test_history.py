@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,6 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
-    Job,
     JobState,
     Outcome,
     Postponed,
@@ -31,7 +29,6 @@ from drfd.core.model.job import (
     Whose,
 )
 from drfd.core.scheduling.scheduling_pass import start_events
-from drfd.journal import records
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import (
@@ -132,34 +129,11 @@ EVERY_KIND: list[ev.Event] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("event", EVERY_KIND, ids=lambda event: type(event).__name__)
-def test_an_event_is_read_as_it_was_written(event: ev.Event) -> None:
-    assert records.decode_event(type(event).__name__, records.encode(event)) == event
-
-
 def test_every_kind_of_event_is_among_them() -> None:
     assert {type(event) for event in EVERY_KIND} == set(ev.KINDS.values())
 
 
-def test_events_come_back_in_the_order_in_which_they_were_appended(journal: Journal) -> None:
-    for event in EVERY_KIND:
-        journal.append(event, None, None)
-    journal.commit()
-    assert list(journal.events()) == EVERY_KIND
-
-
-def test_a_jobs_history_has_its_own_events_only(journal: Journal) -> None:
-    write(journal, submit(1, held=False), submit(2, held=False), drained(on=True))
-    assert list(journal.events(2)) == [submit(2, held=False)]
-    assert list(journal.events(3)) == []
-
-
 # -- the books -----------------------------------------------------------------------------------
-
-
-def test_a_new_journal_holds_empty_books(journal: Journal) -> None:
-    assert tables(journal.load(Axes())) == tables(Ledger(Axes()))
-    assert list(journal.events()) == []
 
 
 @pytest.mark.slow
@@ -206,32 +180,6 @@ def live_through(chance: random.Random, journal: Journal) -> Ledger:
     return ledger
 
 
-def test_ids_are_never_given_out_twice_even_when_all_jobs_have_ended(
-    journal: Journal, open_journal: Callable[[], Journal]
-) -> None:
-    write(journal, submit(7, held=False), ev.Cancelled(job_id=7, at_s=1.0, by="alice"))
-    ledger = open_journal().load(Axes())
-    assert (ledger.jobs, ledger.next_id) == ({}, 8)
-
-
-def test_ids_that_were_raised_stay_raised(
-    journal: Journal, open_journal: Callable[[], Journal]
-) -> None:
-    """Nothing raised them: a journal restored from a copy gave out ids of running jobs again."""
-    write(journal, submit(7), ev.IdsRaised(at_s=1.0, next_id=40))
-    assert open_journal().load(Axes()).next_id == 40
-    write(journal, submit(41))
-    assert open_journal().load(Axes()).next_id == 42
-
-
-def test_a_journal_has_an_id_of_its_own_for_ever(
-    journal: Journal, open_journal: Callable[..., Journal], tmp_path: Path
-) -> None:
-    assert re.fullmatch("[0-9a-f]{32}", journal.id)
-    assert open_journal().id == journal.id
-    assert open_journal(tmp_path / "other.sqlite").id != journal.id
-
-
 def test_draining_outlives_the_daemon_and_so_does_its_end(
     journal: Journal, open_journal: Callable[[], Journal]
 ) -> None:
@@ -239,20 +187,6 @@ def test_draining_outlives_the_daemon_and_so_does_its_end(
     assert open_journal().load(Axes()).draining is True
     write(journal, drained(on=False))
     assert open_journal().load(Axes()).draining is False
-
-
-def test_the_reason_of_a_drain_outlives_the_daemon(
-    journal: Journal, open_journal: Callable[[], Journal]
-) -> None:
-    first = ev.Drained(at_s=1.0, on=True, by="root", reason="disk swap at 18:00")
-    write(journal, first)
-    assert open_journal().load(Axes()).drained == first
-    later = ev.Drained(at_s=5.0, on=True, by="eve", reason="at 19:00", since_s=first.at_s)
-    write(journal, later)
-    loaded = open_journal().load(Axes()).drained
-    assert loaded == later
-    assert loaded is not None
-    assert loaded.stopped_s == first.at_s
 
 
 def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
@@ -277,30 +211,7 @@ def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
     assert loaded.drained is None
 
 
-def test_a_drain_of_a_journal_without_reasons_is_read() -> None:
-    event = records.decode_event("Drained", b'{"at_s":36.5,"on":true,"by":"root"}')
-    assert event == ev.Drained(at_s=36.5, on=True, by="root", reason="")
-    assert isinstance(event, ev.Drained)
-    assert event.stopped_s == 36.5
-
-
 # -- jobs that have ended ----------------------------------------------------------------------
-
-
-def test_an_ended_job_can_be_looked_up_as_it_ended(journal: Journal) -> None:
-    ledger = write(journal, submit(1, held=True), cancelled(1, at_s=5.0))
-    assert ledger.jobs == {}
-    assert journal.job(1) == Job(
-        id=1,
-        spec=spec(),
-        state=JobState.ENDED,
-        submitted_at=1.0,
-        ended_at=5.0,
-        outcome=Outcome.CANCELLED,
-        outcome_text="cancelled by alice before it started",
-        held_by="alice",
-    )
-    assert journal.job(2) is None
 
 
 def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(journal: Journal) -> None:
@@ -324,110 +235,10 @@ def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(journal: Journ
 PAYLOAD = Payload(env={"PATH": "/bin", "API_KEY": "s3cret"}, script="#!/bin/sh\n")
 
 
-def test_a_payload_is_kept_until_its_job_has_ended(journal: Journal, path: Path) -> None:
-    write(journal, submit(1), submit(2))
-    journal.put_payload(1, PAYLOAD)
-    journal.put_payload(2, PAYLOAD)
-    journal.commit()
-    assert (journal.payload(1), journal.payload(2)) == (PAYLOAD, PAYLOAD)
-    write(journal, cancelled(1))
-    assert (journal.payload(1), journal.payload(2)) == (Payload(), PAYLOAD)
-    assert rows(path, "select job_id from payloads") == [(2,)]
-
-
-def test_a_payload_stays_while_its_job_is_only_being_cleaned(journal: Journal) -> None:
-    write(journal, submit(1))
-    journal.put_payload(1, PAYLOAD)
-    ledger = journal.load(Axes())
-    for event in (
-        ev.Admitted(job_id=1, at_s=2.0, attempt=1),
-        ev.Launched(job_id=1, at_s=2.0, attempt=1, mono_s=2.0, cgroup=None),
-        ev.Exited(
-            job_id=1, at_s=3.0, attempt=1, exit_code=0, signal=None,
-            outcome=Outcome.COMPLETED, text="exit code 0", usage=None,
-        ),
-    ):  # fmt: skip
-        journal.append(event, ledger.apply(event), None)
-        assert journal.payload(1) == PAYLOAD
-    journal.append(*applied(ledger, ev.Cleaned(job_id=1, at_s=4.0, attempt=1)))
-    assert journal.payload(1) == Payload()
-
-
-def test_a_payload_stays_for_the_next_attempt_of_a_job_that_is_queued_again(
-    journal: Journal,
-) -> None:
-    write(journal, submit(1))
-    journal.put_payload(1, PAYLOAD)
-    write(
-        journal,
-        *(happened(kind) for kind in (ev.Admitted, ev.Launched, ev.PreemptRequested)),
-        happened(ev.Exited, outcome=None),
-        happened(ev.Requeued),
-    )
-    assert journal.payload(1) == PAYLOAD
-
-
-def test_a_job_without_a_payload_has_an_empty_one(journal: Journal) -> None:
-    assert journal.payload(4711) == Payload(env={}, script=None)
-
-
-def test_neither_events_nor_jobs_carry_the_environment(journal: Journal, path: Path) -> None:
-    write(journal, submit(1))
-    journal.put_payload(1, PAYLOAD)
-    journal.commit()
-    for table in ("events", "jobs"):
-        for (data,) in rows(path, f"select data from {table}"):
-            assert b"s3cret" not in data
-
-
 # -- transactions ------------------------------------------------------------------------------
 
 
-def test_nothing_can_be_seen_before_the_commit_and_all_of_it_after(
-    journal: Journal, path: Path
-) -> None:
-    ledger = Ledger(Axes())
-    for job_id in (1, 2, 3):
-        journal.append(*applied(ledger, submit(job_id)))
-        journal.put_payload(job_id, PAYLOAD)
-        assert rows(path, COUNTS) == [(0, 0, 0)]
-    journal.commit()
-    assert rows(path, COUNTS) == [(3, 3, 3)]
-
-
-def test_a_rollback_leaves_nothing(journal: Journal, path: Path) -> None:
-    kept = write(journal, submit(1))
-    ledger = journal.load(Axes())
-    for event in (submit(2), cancelled(1), drained(on=True)):
-        journal.append(*applied(ledger, event))
-    journal.put_payload(2, PAYLOAD)
-    journal.rollback()
-    assert tables(journal.load(Axes())) == tables(kept)
-    assert list(journal.events()) == [submit(1)]
-    assert journal.payload(2) == Payload()
-    assert rows(path, COUNTS) == [(1, 1, 0)]
-
-
-def test_commit_and_rollback_of_nothing_do_nothing(journal: Journal, path: Path) -> None:
-    journal.commit()
-    journal.rollback()
-    journal.commit()
-    assert rows(path, COUNTS) == [(0, 0, 0)]
-
-
-def test_writing_goes_on_after_a_rollback(journal: Journal) -> None:
-    journal.append(*applied(Ledger(Axes()), submit(1)))
-    journal.rollback()
-    write(journal, submit(1))
-    assert [job.id for job in journal.load(Axes()).jobs.values()] == [1]
-
-
 # -- builders ----------------------------------------------------------------------------------
-
-COUNTS = (
-    "select (select count(*) from events), (select count(*) from jobs),"
-    " (select count(*) from payloads)"
-)
 
 
 def submit(job_id: int, *, actor: st.Actor = ALICE, held: bool = False) -> ev.Submitted:
@@ -441,10 +252,6 @@ def cancelled(job_id: int, *, at_s: float = 2.0) -> ev.Cancelled:
 
 def drained(*, on: bool) -> ev.Drained:
     return ev.Drained(at_s=1.0, on=on, by="root")
-
-
-def applied(ledger: Ledger, event: ev.Event) -> tuple[ev.Event, Job | None, None]:
-    return event, ledger.apply(event), None
 
 
 def write(journal: Journal, *events: ev.Event) -> Ledger:
@@ -567,14 +374,3 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
             return st.Frozen(when, job_id, attempt)
         case _:
             return when
-
-
-def test_a_key_that_was_not_there_is_found_once_it_is_and_not_after_a_rollback(
-    journal: Journal,
-) -> None:
-    assert journal.submission(1001, "key") is None
-    journal.put_submission(1001, "key", 7)
-    assert journal.submission(1001, "key") == 7
-    assert journal.submission(1002, "key") is None
-    journal.rollback()
-    assert journal.submission(1001, "key") is None

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from drfd.core.amounts.resources import Axes
 from drfd.core.model import events as ev
-from drfd.core.model.stimuli import Actor, Kept
+from drfd.core.model.stimuli import Actor
 from drfd.journal import past
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import read_shares
@@ -49,33 +47,6 @@ def book(journal: Journal) -> Iterator[Book]:
     assert dict(journal.payloads.past.bytes) == counted, "as counted from the tables"
 
 
-def texts(path: Path) -> list[tuple[int, int]]:
-    with closing(sqlite3.connect(path)) as db:
-        return list(db.execute("select uid, uses from past_texts order by id"))
-
-
-def test_what_a_job_was_submitted_with_is_there_while_it_lives_and_when_it_has_ended(
-    book: Book, path: Path
-) -> None:
-    book.live(1)
-    assert book.journal.payload_again(1) == PAYLOAD
-    book.end(1)
-    book.had(2, Payload())
-    book.had(3)
-    book.had(4, actor=BOB)
-    book.journal.commit()
-    assert book.journal.payload(1) == Payload(), "it is not to be started any more"
-    with closing(Journal(path)) as again:
-        found = [again.payload_again(job_id) for job_id in range(1, 6)]
-    assert found == [PAYLOAD, Payload(), PAYLOAD, PAYLOAD, None]
-    assert texts(path) == [(ALICE.uid, 2)] * 2 + [(BOB.uid, 1)] * 2
-
-
-def test_it_counts_against_no_budget(book: Book) -> None:
-    book.had(1)
-    assert book.journal.kept(ALICE.uid) == Kept()
-
-
 def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(book: Book, path: Path) -> None:
     book.had(1, Payload())
     book.journal.commit()
@@ -104,22 +75,3 @@ def test_for_all_together_the_one_who_has_most_gives_way(
         book.had(job_id, Payload(env={"X": f"{job_id}" * 1000}))
     kept = [job_id for job_id in range(1, 5) if book.journal.payload_again(job_id) is not None]
     assert kept == [1, 3, 4]
-
-
-def test_it_goes_with_its_job(book: Book, path: Path) -> None:
-    book.had(1)
-    book.had(2, Payload())
-    book.live(3, Payload())
-    book.journal.commit()
-    while book.journal.remove_ended(1e12) is not None:
-        pass
-    assert (book.journal.job(1), book.journal.payload_again(1), texts(path)) == (None, None, [])
-
-
-def test_a_turn_that_failed_has_kept_nothing(book: Book) -> None:
-    book.live(1)
-    book.journal.commit()
-    book.end(1)
-    book.journal.rollback()
-    assert not book.journal.payloads.past.bytes
-    assert book.journal.payload_again(1) == PAYLOAD

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -15,12 +14,12 @@ import pytest
 from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Dependency, Words
+from drfd.core.model.job import Words
 from drfd.core.model.stimuli import Actor
 from drfd.core.usage import Curve
 from drfd.journal import pruning
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import FIRST, LAST, MOST, MOST_BYTES, read_shares
+from drfd.journal.pruning import MOST, read_shares
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, apply_and_append, happened, spec, tables
 
@@ -69,38 +68,6 @@ def book(journal: Journal) -> Book:
 def count(path: Path, what: str) -> int:
     with closing(sqlite3.connect(path)) as db:
         return int(db.execute(f"select count(*) from {what}").fetchone()[0])
-
-
-def test_what_ended_before_a_time_is_gone_with_all_that_belongs_to_it(
-    book: Book, path: Path
-) -> None:
-    """Everything was kept for ever."""
-    for job_id in range(1, 11):
-        book.live_and_end(job_id, at_s=100.0 * job_id)
-    book.prune(before_s=550.0)
-    for table in ("jobs", "curves", "submissions"):
-        assert count(path, table) == 5
-    assert count(path, "events") == 10
-    assert (book.journal.job(5), book.journal.job(6) is None) == (None, False)
-    assert book.journal.submission(ALICE.uid, "key-5") is None
-    assert book.journal.submission(ALICE.uid, "key-6") == 6
-    assert count(path, "commands where uses = 5") == 1
-
-
-def test_a_command_line_goes_with_its_last_job(book: Book, path: Path) -> None:
-    book.live_and_end(1, at_s=1.0)
-    book.live_and_end(2, at_s=2.0)
-    book.live_and_end(3, at_s=3.0, argv=Words.of(["y" * 5000]))
-    book.prune(before_s=1.5)
-    assert count(path, "commands") == count(path, "command_lines") == 2
-    book.prune(before_s=2.5)
-    assert count(path, "commands") == count(path, "command_lines") == 1
-    book.live_and_end(4, at_s=4.0)
-    again = book.journal.load(Axes())
-    assert tables(again) == tables(book.ledger)
-    last = book.journal.job(4)
-    assert last is not None
-    assert last.spec.argv == LONG
 
 
 def test_ids_and_marks_never_go_back(book: Book, open_journal: Callable[[], Journal]) -> None:
@@ -289,41 +256,6 @@ def test_a_failed_go_takes_nothing_away(book: Book, monkeypatch: pytest.MonkeyPa
     assert book.journal.job(1) is None
 
 
-def figures(path: Path, table: str, job_id: int) -> tuple[int, int, int]:
-    with closing(sqlite3.connect(path)) as db:
-        query = f"select events, event_bytes, events_dropped from {table} where id = ?"
-        return tuple(db.execute(query, (job_id,)).fetchone())
-
-
-def in_truth(path: Path, job_id: int) -> tuple[int, int]:
-    with closing(sqlite3.connect(path)) as db:
-        query = "select count(*), ifnull(sum(length(data)), 0) from events where job_id = ?"
-        return tuple(db.execute(query, (job_id,)).fetchone())
-
-
-def test_a_job_keeps_no_more_events_than_there_may_be(
-    journal: Journal, path: Path, open_journal: Callable[[], Journal]
-) -> None:
-    """There were as many as its owner asked for, for ever."""
-    ledger = Ledger(Axes())
-    written: list[ev.Event] = [happened(ev.Submitted, 1, spec=spec())]
-    for number in range(2500):
-        written.append(happened(ev.Held if number % 2 == 0 else ev.Released, 1))
-        written.append(happened(ev.Altered, 1, priority=number))
-    for event in written:
-        apply_and_append(journal, event, ledger)
-    journal.commit()
-    there = list(journal.events(1))
-    assert there[:FIRST] == written[:FIRST]
-    assert there[-LAST:] == written[-LAST:]
-    assert MOST - 50 <= len(there) <= MOST
-    count, size, dropped = figures(path, "jobs", 1)
-    assert (count, size) == in_truth(path, 1)
-    assert count + dropped == len(written)
-    loaded = open_journal().load(Axes())
-    assert loaded.jobs == ledger.jobs
-
-
 def test_what_has_happened_to_its_attempts_stays_while_there_is_else_to_give_up(
     journal: Journal,
 ) -> None:
@@ -342,31 +274,6 @@ def test_what_has_happened_to_its_attempts_stays_while_there_is_else_to_give_up(
     assert kinds.total() <= MOST
 
 
-def test_long_events_are_fewer(journal: Journal, path: Path) -> None:
-    ledger = Ledger(Axes())
-    apply_and_append(journal, happened(ev.Submitted, 1, spec=spec()), ledger)
-    after = tuple(Dependency(number) for number in range(2, 1002))
-    for _ in range(400):
-        apply_and_append(journal, happened(ev.Altered, 1, after=after, text="after"), ledger)
-    journal.commit()
-    count, size = in_truth(path, 1)
-    one = size // count
-    assert size <= max(MOST_BYTES + one, (FIRST + LAST + 51) * one)
-    assert figures(path, "jobs", 1) == (count, size, 401 - count)
-
-
-def test_an_arrays_own_events_are_bounded_too(journal: Journal, path: Path) -> None:
-    ledger = Ledger(Axes())
-    asked = ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None)
-    apply_and_append(journal, asked, ledger)
-    for number in range(MOST + 500):
-        apply_and_append(journal, happened(ev.Altered, 1, priority=number), ledger)
-    journal.commit()
-    count, size, dropped = figures(path, "arrays", 1)
-    assert (count, size) == in_truth(path, 1)
-    assert (count <= MOST, count + dropped) == (True, MOST + 501)
-
-
 def test_marks_go_on_over_what_was_given_up(journal: Journal) -> None:
     """A stream of changes goes on from its mark, whatever is between."""
     ledger = Ledger(Axes())
@@ -376,36 +283,3 @@ def test_marks_go_on_over_what_was_given_up(journal: Journal) -> None:
         apply_and_append(journal, happened(ev.Altered, 1, priority=number), ledger)
         marks.append(journal.mark())
     assert marks == list(range(2, MOST + 202))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_stored_of_live_jobs_is_counted_as_it_is_and_counted_again(
-    seed: int, journal: Journal, path: Path, open_journal: Callable[[], Journal]
-) -> None:
-    chance, ledger = random.Random(seed), Ledger(Axes())
-    for job_id in range(1, 40):
-        who = chance.choice([ALICE, BOB])
-        asks = spec(f"root.{who.user}", actor=who)
-        if chance.random() < 0.2 and job_id % 3 == 0:
-            continue
-        apply_and_append(journal, happened(ev.Submitted, job_id, spec=asks), ledger)
-        for number in range(chance.randrange(20)):
-            apply_and_append(journal, happened(ev.Altered, job_id, priority=number), ledger)
-        if chance.random() < 0.4:
-            apply_and_append(journal, happened(ev.Cancelled, job_id), ledger)
-        if chance.random() < 0.7:
-            journal.commit()
-        elif chance.random() < 0.5:
-            journal.rollback()
-            ledger = journal.load(Axes())
-    journal.commit()
-    with closing(sqlite3.connect(path)) as db:
-        query = (
-            "select uid, sum(length(events.data)) from events join jobs on job_id = jobs.id"
-            " where live group by uid"
-        )
-        truth = dict(db.execute(query))
-    for each in (journal, open_journal()):
-        assert {uid: each.live_bytes(uid) for uid in truth} == truth
-        assert each.live_bytes_in_total() == sum(truth.values())
-    assert journal.live_bytes(4711) == 0

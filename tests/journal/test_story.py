@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +12,9 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome, UserGroup
-from drfd.journal.history import FIRST, LAST, PastFilter, query, read_ended, read_story
+from drfd.journal.history import FIRST, LAST, PastFilter, read_ended, read_story
 from drfd.journal.journal import Journal
 from fakes import apply_and_append, happened, spec
-
-
-def test_a_short_story_is_told_whole(journal: Journal, path: Path) -> None:
-    ledger = Ledger(Axes())
-    told: list[ev.Event] = [happened(ev.Submitted, 1, spec=spec())]
-    told += [happened(ev.Altered, 1, priority=number) for number in range(FIRST + LAST - 1)]
-    for event in told:
-        apply_and_append(journal, event, ledger)
-    journal.commit()
-    story = read_story(path, 1, None)
-    assert (story.events, story.omitted, story.dropped) == (told, 0, 0)
 
 
 def test_of_a_long_one_the_first_and_the_last_and_how_many_are_between(
@@ -100,37 +87,6 @@ def full(journal: Journal) -> Journal:
     return journal
 
 
-@pytest.mark.parametrize(
-    ("past", "ids"),
-    [
-        (PastFilter(), [5, 4, 2, 3, 1]),
-        (PastFilter(limit=2), [5, 4]),
-        (PastFilter(after=(30.0, 4)), [2, 3, 1]),
-        (PastFilter(after=(30.0, 2), limit=1), [3]),
-        (PastFilter(ids=(1, 4, 6, 9)), [4, 1]),
-        (PastFilter(user="alice"), [4, 3, 1]),
-        (PastFilter(states=("LOST",)), [3]),
-        (PastFilter(states=("LOST", "FAILED")), [2, 3]),
-        (PastFilter(states=("RUNNING",)), []),
-        (PastFilter(user="alice", states=("COMPLETED",)), [4, 1]),
-        (PastFilter(name="train"), [4, 2]),
-        (PastFilter(group="sweep"), [4, 3]),
-        (PastFilter(group="sweep", user="bob"), []),
-        (PastFilter(name='"; drop table jobs; --'), [5]),
-        (PastFilter(pool="root.lab"), [5, 2, 3, 1]),
-        (PastFilter(pool="root.lab.night"), [3]),
-        (PastFilter(since_s=20.0, until_s=30.0), [3]),
-        (PastFilter(since_s=30.0), [5, 4, 2]),
-    ],
-)
-def test_jobs_are_found_by_what_is_asked(full: Journal, past: PastFilter, ids: list[int]) -> None:
-    assert [job.id for job in read_ended(full.path, past)] == ids
-
-
-def test_a_job_is_read_whole(full: Journal) -> None:
-    assert list(read_ended(full.path, PastFilter(ids=(3,)))) == [JOBS[2]]
-
-
 def test_pages_join_without_a_gap_or_a_repetition(full: Journal) -> None:
     found: list[int] = []
     after = None
@@ -139,38 +95,6 @@ def test_pages_join_without_a_gap_or_a_repetition(full: Journal) -> None:
         assert page[-1].ended_at is not None
         after = (page[-1].ended_at, page[-1].id)
     assert found == [5, 4, 2, 3, 1]
-
-
-def test_what_is_not_committed_is_not_seen_and_nobody_waits(full: Journal) -> None:
-    job = ended(7, 50.0, "alice", Outcome.COMPLETED)
-    full.append(ev.Cleaned(job_id=7, at_s=1.0, attempt=1), job, None)
-    assert [job.id for job in read_ended(full.path, PastFilter(limit=1))] == [5]
-    full.commit()
-    assert [job.id for job in read_ended(full.path, PastFilter(limit=1))] == [7]
-
-
-@pytest.mark.parametrize(
-    ("past", "index"),
-    [
-        (PastFilter(limit=20), "jobs_by_end"),
-        (PastFilter(since_s=5.0), "jobs_by_end"),
-        (PastFilter(states=("LOST", "FAILED"), limit=20), "jobs_by_end"),
-        (PastFilter(user="alice", limit=20), "jobs_by_user_and_end"),
-        (PastFilter(user="alice", after=(5.0, 1), limit=20), "jobs_by_user_and_end"),
-        (PastFilter(user="alice", name="train", pool="root.lab"), "jobs_by_user_and_end"),
-        (PastFilter(states=("LOST",), limit=20), "jobs_by_state_and_end"),
-    ],
-)
-def test_jobs_come_from_an_index_in_their_order(
-    full: Journal, past: PastFilter, index: str
-) -> None:
-    """Not sorted: with a million jobs, the first page is there at once."""
-    statement, values = query(past)
-    with closing(sqlite3.connect(full.path)) as database:
-        rows = database.execute(f"explain query plan {statement}", values).fetchall()
-    steps = [row[3] for row in rows]
-    assert f"INDEX {index}" in steps[0]
-    assert not any("TEMP B-TREE" in step for step in steps)
 
 
 def test_a_journal_that_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from drfd.journal.promises import account_file
 from drfd.journal.promises.account_file import NAME, AccountFile
 from drfd.journal.promises.book import HOUR_MS, MOST_PAIRS, THE_REST, Hour
 from drfd.journal.promises.check import check
-from drfd.journal.pruning import MOST
 from fakes import BOB, apply_and_append, demand, happened, rules, spec
 from seeds import seeds
 
@@ -148,29 +147,6 @@ def test_whoever_catches_up_when_and_however_far_the_hours_are_the_same(
     assert checked.events == journal.mark()
 
 
-def test_hours_follow_the_order_of_events_when_the_clock_is_set_back(journal: Journal) -> None:
-    history = History(journal, rules())
-    history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
-    history.happen(ev.Admitted, 1, 0.5)
-    history.happen(ev.Submitted, 2, 1.5, spec=spec(BOBS, actor=BOB))
-    before = hours_of(journal.path)
-    # Two hours ahead, an hour and a half back, then on.
-    for hours in (3.5, 2.0, 2.5, 3.25):
-        history.record(replace(history.started(hours), away_since_s=None))
-    found = hours_of(journal.path)
-    assert found[: len(before)] == before
-    spans = [
-        ((hour.begin_ms / 1000 - BEGIN_S) / 3600, (hour.end_ms / 1000 - BEGIN_S) / 3600)
-        for hour in found
-    ]
-    assert spans == [(0, 1), (1, 2), (2, 3), (3, 3.5), (2, 3)]
-    waited = [sum(parts.waited for _, parts, _ in hour.rows) / HOUR_MS for hour in found]
-    assert waited == [0, 0.5, 1, 0.5, 1]
-    assert [hour.steps_back for hour in found] == [0, 0, 0, 0, 1]
-    # Stretches that go on are counted from the step.
-    assert [stretch.length_ms / HOUR_MS for _, _, stretch in found[4].rows if stretch] == [1]
-
-
 def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal: Journal) -> None:
     history = History(journal, rules())
     history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
@@ -179,23 +155,6 @@ def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal: Jou
     history.record(history.started(24 * 365 * 70))
     (hour,) = hours_of(journal.path)
     assert hour.end_ms - hour.begin_ms == 24 * 365 * 70 * HOUR_MS
-
-
-def test_hours_in_which_nothing_happens_have_rows_as_long_as_somebody_waits(
-    journal: Journal,
-) -> None:
-    history = History(journal, rules())
-    history.happen(ev.Submitted, 1, 0.5, spec=spec(asks=demand(9)))
-    history.happen(ev.Admitted, 1, 0.5)
-    history.happen(ev.Submitted, 2, 0.5, spec=spec(BOBS, actor=BOB))
-    history.happen(ev.Cancelled, 2, 5.25)
-    history.record(history.started(9))
-    found = hours_of(journal.path)
-    assert [(hour.begin_ms // 1000 - BEGIN_S) / 3600 for hour in found] == [0, 1, 2, 3, 4, 5]
-    assert [len(hour.rows) for hour in found] == [1] * 6
-    assert [hour.last_seq - hour.first_seq + 1 for hour in found] == [4, 0, 0, 0, 0, 1]
-    begin_ms = round(at(0.5) * 1000)
-    assert {hour.rows[0][2].begin_ms for hour in found if hour.rows[0][2]} == {begin_ms}
 
 
 def test_the_size_of_an_hour_does_not_depend_on_how_many_others_hold_too_much(
@@ -301,36 +260,6 @@ def test_jobs_of_others_on_other_nodes_stay_counted_by_whoever_goes_on(journal: 
         [tenth * HOUR_MS],
         [0],
     ]
-    with AccountFile(journal.path) as file:
-        assert check(file, again_s=0).fault is None
-
-
-def test_a_job_of_which_events_were_dropped_disturbs_nobody_elses_account(
-    journal: Journal,
-) -> None:
-    history = History(journal, rules())
-    history.happen(ev.Submitted, 1, 0, spec=spec(asks=demand(9)))
-    history.happen(ev.Admitted, 1, 0)
-    history.happen(ev.Submitted, 2, 0.25, spec=spec(BOBS, actor=BOB))
-    with AccountFile(journal.path) as file:
-        file.catch_up()
-    eve = Actor("eve", 3000, False)
-    history.happen(ev.Submitted, 3, 0.5, spec=spec("root.eve", actor=eve), held=True)
-    for _ in range(MOST):
-        for kind in (ev.Released, ev.Held):
-            history.enter(replace(happened(kind, 3), at_s=at(0.5)))
-    history.happen(ev.Released, 3, 0.5)
-    history.happen(ev.Cancelled, 3, 0.75)
-    with AccountFile(journal.path) as file:
-        file.catch_up()
-    history.record(history.started(3))
-    found = hours_of(journal.path)
-    assert [{leaf: parts.waited for leaf, parts, _ in hour.rows}[BOBS] for hour in found] == [
-        HOUR_MS * 3 // 4,
-        HOUR_MS,
-        HOUR_MS,
-    ]
-    assert [len(hour.rows) for hour in found[1:]] == [1, 1]
     with AccountFile(journal.path) as file:
         assert check(file, again_s=0).fault is None
 
