@@ -89,7 +89,7 @@ def test_a_job_of_most_of_the_machine_starts_in_a_busy_stream(
 ) -> None:
     """It has a reservation, and starts while small jobs still wait."""
     text = CONFIG.replace("cores = 9", "cores = 10")
-    instance = lend(f"{text}[scheduling]\npatience = '1s'\n[pools.C]\n")
+    instance = lend(f"{text}[scheduling]\nreservation_delay = '1s'\n[pools.C]\n")
     with closing(Connection(instance.socket)) as client:
         for number in range(160):
             client.request(
