@@ -134,7 +134,7 @@ def ref(row: JobView) -> Ref:
 
 
 def standing(reply: Mapping[str, object]) -> dict[str, object]:
-    """Return the part of a reply that is about the service as a whole. Older daemons send none."""
+    """Return the part of a reply that is about the service as a whole, if it has one."""
     return {key: reply[key] for key in ("launcher_away_s", "notices") if key in reply}
 
 
@@ -152,14 +152,11 @@ def notices(reply: StatusReply) -> list[str]:
 
 def drain_notices(reply: Mapping[str, Any]) -> list[str]:
     """Return the line that says that launching is stopped, by whom and why, or none."""
-    if not reply.get("draining", "drain" in reply):
-        return []
-    text = "draining: nothing is launched until drf undrain"
     drain = reply.get("drain")
     if drain is None:
-        # An older daemon does not say more.
-        return [text]
-    text = f"{text} (by {drain['by']} since {clock_time(drain['since'])})"
+        return []
+    since = clock_time(drain["since"])
+    text = f"draining: nothing is launched until drf undrain (by {drain['by']} since {since})"
     return [clean(f"{text}: {drain['reason']}" if drain["reason"] else text, 1000)]
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     )
     from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
 
-    Job, Usage = JobInfo, UsagePoints
-
 _CLIENT, _VALUES, _ERRORS = "drfd.client.client", "drfd.client.values", "drfd.common.errors"
 #: The module of each name of the interface.
 _MODULES = {
@@ -39,14 +37,11 @@ _MODULES = {
     **dict.fromkeys(("Snapshot", "UsagePoints", "Use"), _VALUES),
     **dict.fromkeys(("DrfdError", "NotPermitted", "Refused", "Unavailable"), _ERRORS),
 }
-#: Names in the first version of the interface → their present names.
-_FORMER = {"Job": "JobInfo", "Usage": "UsagePoints"}
 
 __all__ = [
     "Amounts",
     "Client",
     "DrfdError",
-    "Job",
     "JobInfo",
     "Node",
     "NotPermitted",
@@ -56,7 +51,6 @@ __all__ = [
     "Shares",
     "Snapshot",
     "Unavailable",
-    "Usage",
     "UsagePoints",
     "Use",
     "connect",
@@ -64,12 +58,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    present = _FORMER.get(name, name)
-    if present not in _MODULES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(_MODULES[present]), present)
+    value: object = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

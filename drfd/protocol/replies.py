@@ -940,11 +940,10 @@ class DoctorReply(EnforcementView, ServiceState, DrainPart):
     cures: list[str]
     external: ExternalView | None
     draining: bool
-    #: The maintenance windows that are open or come next, of each name one; an older daemon does
-    #: not send them.
-    windows: NotRequired[list[WindowView]]
-    #: The pools and users whose limits depend on the hour; an older daemon does not send them.
-    limit_hours: NotRequired[list[LimitHoursView]]
+    #: The maintenance windows that are open or come next, of each name one.
+    windows: list[WindowView]
+    #: The pools and users whose limits depend on the hour.
+    limit_hours: list[LimitHoursView]
 
 
 class EndStrayReply(TypedDict):
@@ -1133,8 +1132,8 @@ class MachinePart(GpusPart):
     capacity: ResourcesView
     free: ResourcesView
     external: ExternalView | None
-    #: Whether use by other processes is not taken into account; an older daemon does not send it.
-    external_off: NotRequired[bool]
+    #: Whether use by other processes is not taken into account.
+    external_off: bool
     #: Pressure stall information by resource; null where the kernel has none.
     pressure: dict[str, dict[str, float | None]] | None
     nodes: list[SnapshotNode]
@@ -1163,8 +1162,8 @@ class CommonSnapshot(MachinePart, MachinesPart, DrainPart):
 
 class SnapshotView(CommonSnapshot):
     user: str
-    #: Whether the user is an administrator; an older daemon does not send it.
-    admin: NotRequired[bool]
+    #: Whether the user is an administrator.
+    admin: bool
     #: The user's own pending rows that are not in `pending`.
     mine: list[SnapshotRow]
 

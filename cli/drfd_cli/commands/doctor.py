@@ -103,7 +103,7 @@ def _show(reply: DoctorReply) -> None:
             output.tell(f"    {direction:<8} {output.clean(control.removesuffix(why))}")
     for name, instances in reply.get("gres", {}).items():
         output.tell(f"  {len(instances)} {name} to give out: {', '.join(instances) or '-'}")
-    external = reply.get("external")
+    external = reply["external"]
     if external:
         use, kept = _amount(external), _amount(external["kept"])
         output.tell(
@@ -112,15 +112,15 @@ def _show(reply: DoctorReply) -> None:
         )
     for notice in output.drain_notices(reply):
         output.tell(notice)
-    for window in reply.get("windows", ()):
+    for window in reply["windows"]:
         output.tell(f"maintenance window {output.clean(_window(window))}")
-    for hourly in reply.get("limit_hours", ()):
+    for hourly in reply["limit_hours"]:
         output.tell(hourly["text"])
     for warning in reply["warnings"]:
         output.tell(f"warning: {output.clean(warning)}")
     for job_id in reply["stuck_jobs"]:
         output.tell(f"warning: job {job_id} cannot be killed and keeps its resources")
-    for each in reply.get("strays", ()):
+    for each in reply["strays"]:
         output.tell(f"warning: {output.clean(_stray(each))}")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")

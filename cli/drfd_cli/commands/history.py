@@ -82,7 +82,7 @@ def _csv(jobs: list[PastJobView]) -> Csv:
     demand = ("cores", "memory", "read", "write")
     used = [name for name in USED if name not in (*_GPU, *_CORES)]
     names = [*_CSV, "time_limit_s", *(f"declared_{name}" for name in demand), *used]
-    # Columns of later releases come last, so that no other column moves.
+    # New columns come last, so that no other column moves.
     names += [*_TASK, "runs", *(f"all_{name}" for name in _ALL_RUNS)]
     names += [*_GPU, "declared_cores_max", *_CORES]
     return names, (
@@ -94,7 +94,7 @@ def _csv(jobs: list[PastJobView]) -> Csv:
             *_values(job, _TASK),
             job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None),
             *_values(_used(job), _ALL_RUNS),
-            # An older daemon does not send them.
+            # Sent for jobs that have them.
             *(job["used"].get(name) for name in _GPU),
             job["demand"].get("cores_max"),
             *(job["used"].get(name) for name in _CORES),

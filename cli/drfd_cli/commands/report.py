@@ -90,7 +90,7 @@ def _csv(reply: ReportReply) -> Csv:
     return (
         [
             *(*keys, "jobs", "run_ms", *amounts, *_PLAIN, "advice", "gres_ms"),
-            # Columns of later releases come last, so that no other column moves.
+            # New columns come last, so that no other column moves.
             *(*(f"{_GPU}_{part}" for part in _PARTS), _GPU_PEAK, _GPU_SINGLE_PEAK, _LENT),
         ],
         (
@@ -101,13 +101,11 @@ def _csv(reply: ReportReply) -> Csv:
                 *(row[amount][part] for amount in _AMOUNTS for part in _PARTS),
                 *(row[name] for name in _PLAIN),
                 " ".join(row["advice"]["options"]) if row.get("advice") else None,
-                ",".join(f"{name}={held_ms}" for name, held_ms in row.get("gres_ms", {}).items())
-                or None,
-                # An older daemon does not send them.
-                *(row.get(_GPU, {}).get(part) for part in _PARTS),
-                row.get(_GPU_PEAK),
-                row.get(_GPU_SINGLE_PEAK),
-                row.get(_LENT),
+                ",".join(f"{name}={held_ms}" for name, held_ms in row["gres_ms"].items()) or None,
+                *(row[_GPU][part] for part in _PARTS),
+                row[_GPU_PEAK],
+                row[_GPU_SINGLE_PEAK],
+                row[_LENT],
             ]
             for row in rows
         ),
@@ -121,10 +119,9 @@ def _print_table(reply: ReportReply) -> None:
     keys = [key for key in _KEYS[by] if key != "user" or has_users]
     total = reply["total"]
     disks: list[_Amount] = [what for what in _DISK if total[what]["declared"]]
-    gres = list(total.get("gres_ms", {}))
-    has_gpus = _GPU in gres or bool(total.get(_GPU_PEAK))
-    has_lent = _core_hours(total.get(_LENT)) not in ("-", "0.00")
-    # A daemon of an older release sends no curves.
+    gres = list(total["gres_ms"])
+    has_gpus = _GPU in gres or bool(total[_GPU_PEAK])
+    has_lent = _core_hours(total[_LENT]) not in ("-", "0.00")
     curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
     columns: list[output.Column] = [
         *((key.upper(), "right") if key == "id" else key.upper() for key in keys),
@@ -179,16 +176,15 @@ def _cells(
     return [
         *([row["jobs"]] if by != "job" else []),
         _core_hours(declared_us),
-        # An older daemon does not send it.
-        *([_core_hours(row.get(_LENT))] if has_lent else []),
+        *([_core_hours(row[_LENT])] if has_lent else []),
         # What was lent makes up for nothing that was booked and not used.
-        _core_hours(row["cores"]["wasted"] + (row.get(_LENT) or 0)),
+        _core_hours(row["cores"]["wasted"] + (row[_LENT] or 0)),
         _percent(row["cores"]["efficiency"]),
         show_size(row["demand_max"]),
         peak,
         _percent(row["memory"]["efficiency"]),
         *(_percent(row[what]["efficiency"]) for what in disks),
-        *(f"{row.get('gres_ms', {}).get(name, 0) / 3.6e6:.2f}" for name in gres),
+        *(f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}" for name in gres),
         *(_gpu_cells(row) if has_gpus else []),
         *([throttled] if is_wide else []),
     ]
@@ -197,11 +193,9 @@ def _cells(
 def _gpu_cells(row: AccountView) -> list[str]:
     """Return the efficiency of GPUs, and the highest memory of a job on one of its GPUs, or of
     jobs that were given none, on all that they used."""
-    # An older daemon sends neither.
-    share = row["gpu"]["efficiency"] if _GPU in row else None
-    peak, single = row.get(_GPU_PEAK), row.get(_GPU_SINGLE_PEAK)
-    peak = peak if single is None else single
-    return [_percent(share), "-" if peak is None else show_size(peak)]
+    single = row[_GPU_SINGLE_PEAK]
+    peak = row[_GPU_PEAK] if single is None else single
+    return [_percent(row[_GPU]["efficiency"]), "-" if peak is None else show_size(peak)]
 
 
 def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:

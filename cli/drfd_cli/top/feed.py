@@ -24,7 +24,7 @@ from drfd.common.units import show_duration
 from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.retry import read_changes, submit_again
-from drfd_cli.output import before_start, has_run
+from drfd_cli.output import before_start, clean, has_run
 from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.state import FoundRows, WaitingQuery
 from drfd_cli.top.view import Detail
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _WHY_S = 15.0
 #: Seconds of which the time that was missing is told.
 _SHORT_OF_S = 7 * 86400.0
-_CANNOT_SEARCH = "the daemon is older than this drf and sends no more; drf status has all jobs"
 #: Bytes read from the end of an output, and lines kept of it.
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
@@ -89,9 +88,8 @@ def fetch_waiting(connection: Connection, query: WaitingQuery, user: str) -> Fou
     }
     try:
         reply = connection.request("waiting", **asked)
-    except Refused:
-        # A daemon of an older version knows no such request.
-        return FoundRows(query, problem=_CANNOT_SEARCH)
+    except Refused as error:
+        return FoundRows(query, problem=clean(str(error), 400))
     return FoundRows(query, reply["rows"], reply["first"], reply["total"])
 
 
@@ -108,7 +106,7 @@ def fetch_shortfalls(connection: Connection) -> Shortfalls:
     try:
         reply = connection.request("ledger", since_s=max(0.0, time.time() - _SHORT_OF_S))
     except DrfdError:
-        # The account is being computed, or the daemon is away or of an older version.
+        # The account is being computed, or the daemon is away.
         return Shortfalls()
     missing = {_path_of(row): row["promised"] - row["kept"] for row in reply["rows"]}
     return Shortfalls({path: amount for path, amount in missing.items() if amount})
@@ -189,7 +187,7 @@ def ref_of(row: SnapshotRow) -> Ref:
 
 
 def _answer(ask: Callable[[], V]) -> V | None:
-    """Return the reply, or None if the daemon refuses: for an array, or a verb it does not know."""
+    """Return the reply, or None if the daemon refuses, as for an array."""
     try:
         return ask()
     except Refused:

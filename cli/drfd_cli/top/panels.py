@@ -148,7 +148,7 @@ def header(
         pressure = _pressure(snapshot, name)
         told = f"{pressure:.0f}%" if pressure is not None else ""
         figures = (*_figures(name, parts, external, capacity), told)
-        if snapshot.get("external_off") and name in _EXTERNAL_AXES:
+        if snapshot["external_off"] and name in _EXTERNAL_AXES:
             figures = (*figures[:2], "ignored", told)
         hot = theme["hot" if pressure is not None and pressure >= _HIGH_PRESSURE else "plain"]
         cells = _cells(figures, theme["plain"], hot=hot)
@@ -371,7 +371,7 @@ def first_line(
         Segment(f" {fit(snapshot['host'], 24).rstrip()} ", theme["title"]),
         Segment(f" {clock} "),
     ]
-    notices = snapshot.get("notices") or ()
+    notices = snapshot["notices"]
     codes = [
         clean(notice["text"], 200)
         if notice["code"] == "MAINTENANCE"
@@ -411,7 +411,7 @@ def in_words(snapshot: SnapshotView) -> str:
     draining = "".join(
         f"; {each.replace('DRAINING', 'draining', 1)}" for each in _draining(snapshot)
     )
-    draining += "".join(f"; {clean(each['text'], 300)}" for each in snapshot.get("notices") or ())
+    draining += "".join(f"; {clean(each['text'], 300)}" for each in snapshot["notices"])
     return (
         f"{snapshot['host']} at {clock}: {show_axis('cores', held['cores'])} of"
         f" {show_axis('cores', capacity['cores'])} cores and {show_size(held['memory'])} of"
@@ -976,9 +976,8 @@ def _why(row: SnapshotRow) -> str:
 
 
 def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
-    """Return the evidence of the reason, which an older daemon does not send."""
-    reason: Mapping[str, Any] = row["reason"] or {}
-    return reason.get("evidence") or {}
+    """Return the evidence of the reason."""
+    return row["reason"]["evidence"] if row["reason"] else {}
 
 
 def ended_table(

@@ -255,8 +255,8 @@ def shown(snapshot: SnapshotView, state: State, found: FoundRows | None = None) 
 
 
 def viewer_of(snapshot: SnapshotView) -> Viewer:
-    """Return who looks at the snapshot. Without word of an older daemon, nothing is refused."""
-    return Viewer(snapshot["user"], snapshot.get("admin", True))
+    """Return who looks at the snapshot."""
+    return Viewer(snapshot["user"], snapshot["admin"])
 
 
 def key_of(panel: TopPanel, row: Any) -> str:

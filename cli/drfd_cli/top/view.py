@@ -802,7 +802,7 @@ def _graphs(
 ) -> Iterator[Line]:
     """Yield a graph for each measured resource, from the first sample to the last."""
     samples, at = usage["usage"], usage["usage"]["at"]
-    # A daemon of an older release sends nothing of GPUs.
+    # GPUs are sent for jobs that have some.
     names = [name for name in _GRAPHS if name in samples]
     figures_of = {name: _figures(samples[name], name, declared(demand, name)) for name in names}
     figures_columns = max(_FIGURES, *map(len, figures_of.values()))
