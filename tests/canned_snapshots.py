@@ -44,6 +44,7 @@ def waits(job_id: int, user: str = "alice", **changes: Any) -> Row:
             "needed": 8.0, "free": 3.0, "until": AT_S + 6600,
         },
     }  # fmt: skip
+    reason = {"evidence": {}, **changes.pop("reason", reason)}
     return row(
         job_id, user,
         **{"state": "PENDING", "reason": reason, "started_at": None, "now": None, **changes},
@@ -77,6 +78,7 @@ def snapshot(**changes: Any) -> Row:
             "io": {"some": 0.0, "full": 0.0},
         },
         "nodes": [], "counts": {}, "running": [], "pending": [], "pending_more": 0, "mine": [],
+        "notices": [], "admin": True, "external_off": False,
         "ended": [], **changes,
     }  # fmt: skip
 
