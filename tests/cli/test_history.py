@@ -255,7 +255,8 @@ def account(**changes: Any) -> dict[str, Any]:
         "memory": amount(1000, 300), "read": amount(0, 0), "write": amount(0, 0),
         "read_bytes": 5, "written_bytes": 6, "demand_max": 1 << 34, "peak_max": 3 << 29,
         "throttled_us": 90_000_000, "throttled_unknown_jobs": 0, "out_of_memory_jobs": 0,
-        "timeout_jobs": 0, **changes,
+        "timeout_jobs": 0, "gres_ms": {}, "gpu": amount(0, 0), "gpu_memory_peak_max": None,
+        "gpu_memory_single_peak_max": None, "lent_us": None, **changes,
     }  # fmt: skip
 
 

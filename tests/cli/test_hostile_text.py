@@ -178,6 +178,10 @@ def test_doctor_is_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
             "stuck_jobs": [],
             "cures": [word],
             "launcher": "connected",
+            "external": None,
+            "windows": [],
+            "limit_hours": [],
+            "strays": [],
         }
     }
     result = drf("doctor")

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
 from drfd.client.values import JobInfo
+from drfd.common.units import clock_time
 from drfd_cli import output
 from drfd_cli.commands import doctor, node_trial, status
 from drfd_cli.commands.node_trial import NodeTrial
@@ -59,7 +60,7 @@ DOCTOR: dict[str, Any] = {
     "warnings": ["capacity.cores is 16, but the machine has 8"],
     "stuck_jobs": [3],
     "cures": ["the speed of disk state is a guess: drfd calibrate measures it"],
-    "launcher": "connected",
+    "launcher": "connected", "external": None, "windows": [], "limit_hours": [], "strays": [],
 }  # fmt: skip
 #: Has the daemon list these jobs.
 Listed = Callable[..., None]
@@ -209,12 +210,14 @@ def test_what_is_wrong_with_the_service_comes_first(drf: Drf, listed: Listed, jo
     """While the launcher was away, a list of running jobs alone showed nothing of it."""
     notices = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
     standing = {"launcher_away_s": 12.3, "notices": notices}
-    listed(job(), draining=True, **standing)
-    draining = "drf: draining: nothing is launched until drf undrain"
+    drain: dict[str, Any] = {"by": "root", "since": 1.7e9, "reason": ""}
+    listed(job(), draining=True, drain=drain, **standing)
+    since = clock_time(drain["since"])
+    draining = f"drf: draining: nothing is launched until drf undrain (by root since {since})"
     assert drf("status").err.splitlines() == [f"drf: {notices[0]['text']}", draining]
     said = json.loads(drf("status", "--json").out)
     assert {key: said[key] for key in standing} == standing
-    listed(draining=True)
+    listed(draining=True, drain=drain)
     result = drf("status")
     assert (result.code, result.out) == (0, "")
     assert result.err.splitlines() == [draining, "drf: no jobs"]

@@ -283,14 +283,6 @@ def test_a_narrow_screen_has_fewer_columns_of_evidence(columns: int, heads: str)
     assert " ".join(head.partition("START ")[2].split()) == heads
 
 
-def test_a_reason_without_evidence_is_shown_by_its_code() -> None:
-    """An older daemon sends none."""
-    told = {"code": "RESOURCES", "text": "needs 8 cores, 3 free"}
-    shown = snapshot(pending=[waits(7, reason=told)], counts={"PENDING": 1})
-    lines = text(screen(at(shown, State()), Size(80, 24), PLAIN))
-    assert re.search(r"\n 7 .* RESOURCES +\n", lines)
-
-
 @pytest.mark.parametrize(
     ("memory_gib", "near"), [(3, False), (3.3, True), (4, True), (None, False)]
 )

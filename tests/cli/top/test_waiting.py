@@ -123,10 +123,10 @@ def test_the_end_of_the_listed_rows_tells_how_to_go_on() -> None:
     assert "… and 200 more rows; G goes to the last" in seen(state, None)
 
 
-def test_an_older_daemon_is_no_reason_to_say_that_there_are_none(
+def test_a_refusal_is_no_reason_to_say_that_there_are_none(
     daemon: CannedDaemon, refuse: Refuse
 ) -> None:
-    daemon.replies = {"waiting": refuse(text="the request cannot be understood")}
+    daemon.replies = {"waiting": refuse(text="too many requests")}
     state = after(WAITING, "/", *"job2", "enter")
     query = missing_query(FAR, state)
     assert query is not None
@@ -136,7 +136,7 @@ def test_an_older_daemon_is_no_reason_to_say_that_there_are_none(
     assert len(labels(state, found)) == 111
     ended = after(after(state, "esc", found=found), "G", found=found)
     assert (ended.first, ended.is_bad) == (0, True)
-    assert "drf status has all jobs" in ended.message
+    assert "too many requests" in ended.message
 
 
 def test_the_daemon_is_asked_for_what_the_screen_is_to_show(daemon: CannedDaemon) -> None:
