@@ -10,12 +10,10 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState, Outcome, Owner
-from drfd.core.model.lifecycle import RemoveAttempt
 from fakes import (
     ALICE,
     Bench,
     happened,
-    ledger_at,
     now,
 )
 
@@ -74,11 +72,3 @@ def job(job_id: int) -> Job:
     submitted = Ledger(Axes()).apply(happened(ev.Submitted, job_id))
     assert submitted is not None
     return submitted
-
-
-def test_an_attempt_file_of_an_older_version_tells_the_uid_alone() -> None:
-    own = {(1, 1): Owner(uid=job(1).spec.uid)}
-    assert sort_out(ledger_at(S.RUNNING), own) == Leftovers([], {})
-    assert sort_out(ledger_at(S.ENDED), own, 1) == Leftovers([RemoveAttempt(1, 1)], {})
-    other = {(1, 1): Owner(uid=4711)}
-    assert sort_out(ledger_at(S.RUNNING), other) == Leftovers([], other)
