@@ -385,13 +385,18 @@ def real_gpus() -> tuple[Gpu, ...]:
 
 
 @pytest.mark.gpu
-def test_every_node_of_a_gpu_is_a_node_in_dev(real_gpus: tuple[Gpu, ...]) -> None:
+def test_gpus_of_this_machine_have_nodes_in_dev_and_stay_the_same(
+    real_gpus: tuple[Gpu, ...],
+) -> None:
     """Those of MIG capabilities are made when they are needed first."""
     paths = [path for path in Path("/dev").rglob("*") if path.is_char_device()]
     there = {node_at(path) for path in paths}
     for gpu in real_gpus:
         if not gpu.fault and ":" not in gpu.name:
             assert gpu.nodes <= there
+    roster = Roster()
+    assert roster.look_up() == roster.look_up()
+    assert [gpu.nodes for gpu in roster.look_up()] == [gpu.nodes for gpu in real_gpus]
 
 
 @pytest.mark.gpu
@@ -401,10 +406,3 @@ def test_nvidia_smi_lists_the_same_gpus_in_the_same_order(real_gpus: tuple[Gpu, 
     said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     uuids = re.findall(r"^GPU \d+: .*\(UUID: (GPU-[0-9a-f-]+)\)", said, re.MULTILINE)
     assert [gpu.uuid for gpu in find_gpus() if gpu.vendor == "nvidia"] == uuids
-
-
-@pytest.mark.gpu
-def test_all_are_the_same_when_they_are_looked_up_again(real_gpus: tuple[Gpu, ...]) -> None:
-    roster = Roster()
-    assert roster.look_up() == roster.look_up()
-    assert [gpu.nodes for gpu in roster.look_up()] == [gpu.nodes for gpu in real_gpus]

@@ -164,16 +164,13 @@ def test_a_path_on_no_block_device_has_none_and_the_reason(
     )
 
 
-def test_a_device_that_the_kernel_does_not_list_is_none_and_named(
-    find: Callable[..., Location],
+def test_a_path_that_the_kernel_does_not_list_or_that_does_not_exist_has_no_device(
+    tmp_path: Path, find: Callable[..., Location]
 ) -> None:
-    why = "/srv is on device 9:7, which the kernel does not list"
-    assert find("/srv", "9:7") == Location((), "ext4", why)
-
-
-def test_a_path_that_does_not_exist_has_no_device(tmp_path: Path) -> None:
     path = str(tmp_path / "nowhere")
     assert locate(path) == Location((), "", f"{path}: No such file or directory")
+    why = "/srv is on device 9:7, which the kernel does not list"
+    assert find("/srv", "9:7") == Location((), "ext4", why)
 
 
 def test_the_real_kernel_gives_devices_or_a_reason() -> None:
@@ -300,9 +297,12 @@ def test_where_direct_io_is_refused_it_is_measured_without_and_said(
     assert found.read_bps > 0
 
 
-def test_without_room_it_is_refused_before_anything_is_written(
+def test_without_room_or_directory_it_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(HostError) as error:
+        measure(tmp_path / "none")
+    assert error.value.text == f"{tmp_path}/none cannot be measured: No such file or directory"
     blocks = NEEDED_BYTES // 4096 - 1
     small = SimpleNamespace(f_bavail=blocks, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: small)
@@ -310,9 +310,3 @@ def test_without_room_it_is_refused_before_anything_is_written(
         measure(tmp_path)
     assert error.value.text == f"{tmp_path}: 512M is free, and measuring takes 512M"
     assert "--path" in error.value.hint
-
-
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HostError) as error:
-        measure(tmp_path / "none")
-    assert error.value.text == f"{tmp_path}/none cannot be measured: No such file or directory"

@@ -209,14 +209,11 @@ def test_the_processes_below_a_runner_are_measured_and_the_runner_is_not() -> No
     assert ours.memory_bytes > sample.memory_bytes
 
 
-def test_a_runner_without_children_uses_nothing() -> None:
+def test_a_runner_that_has_no_children_or_has_vanished_uses_nothing() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         sample = sample_processes(process.pid, 5.0)
         process.kill()
     assert sample == Sample(mono_s=5.0, memory_bytes=0, read_bytes=0, written_bytes=0, cpu_s=0.0)
-
-
-def test_a_runner_that_has_vanished_uses_nothing_and_is_no_error() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     assert sample_processes(process.pid, 5.0).cpu_s == 0.0
@@ -231,7 +228,7 @@ def sample(mono_s: float, cpu_s: float | None, memory_bytes: int | None = 100) -
     )
 
 
-def test_cores_in_use_are_cpu_time_per_time_between_two_samples() -> None:
+def test_what_is_shown_is_cpu_time_per_time_and_a_peak_or_nothing() -> None:
     assert usage_between(sample(10.0, 5.0), sample(12.0, 8.0), 150) == Usage(
         cores_milli=1500,
         memory_bytes=100,
@@ -240,6 +237,10 @@ def test_cores_in_use_are_cpu_time_per_time_between_two_samples() -> None:
         written_bytes=8,
         cpu_s=8.0,
     )
+    assert usage_between(None, sample(12.0, 8.0, memory_bytes=500), 150).memory_peak_bytes == 500
+    assert usage_between(sample(10.0, 5.0), NOTHING, 150) == Usage(memory_peak_bytes=150)
+    gone = Sample(mono_s=12.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
+    assert usage_between(sample(10.0, 5.0), gone, 150) == Usage(memory_peak_bytes=150)
 
 
 @pytest.mark.parametrize(
@@ -252,16 +253,6 @@ def test_cores_in_use_are_cpu_time_per_time_between_two_samples() -> None:
 )
 def test_there_is_no_rate_without_two_moments_and_progress(before: Sample | None) -> None:
     assert usage_between(before, sample(12.0, 8.0), 0).cores_milli == 0
-
-
-def test_the_peak_is_never_below_what_is_used_now() -> None:
-    assert usage_between(None, sample(12.0, 8.0, memory_bytes=500), 150).memory_peak_bytes == 500
-
-
-def test_what_cannot_be_read_is_shown_as_nothing() -> None:
-    assert usage_between(sample(10.0, 5.0), NOTHING, 150) == Usage(memory_peak_bytes=150)
-    gone = Sample(mono_s=12.0, memory_bytes=None, read_bytes=None, written_bytes=None, cpu_s=None)
-    assert usage_between(sample(10.0, 5.0), gone, 150) == Usage(memory_peak_bytes=150)
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "8:0\n", "some words here\n", "9" * 400, "-1\n"])
@@ -284,19 +275,9 @@ def test_files_in_no_known_form_read_as_unknown_and_are_no_error(tmp_path: Path,
 LINE = "avg10={} avg60=0.50 avg300=0.10 total=123\n"
 
 
-def test_each_resource_has_its_last_ten_seconds(tmp_path: Path) -> None:
-    for number, name in enumerate(["cpu", "memory", "io"]):
-        text = f"some {LINE.format(f'{number}.25')}full {LINE.format('0.00')}"
-        (tmp_path / name).write_text(text)
-    assert read_pressure(tmp_path) == {
-        "cpu": {"some": 0.25, "full": 0.0},
-        "memory": {"some": 1.25, "full": 0.0},
-        "io": {"some": 2.25, "full": 0.0},
-    }
-
-
-def test_what_a_kernel_does_not_say_is_null(tmp_path: Path) -> None:
-    """Before 5.13 there is no "full" of the processor (accounting/psi.rst)."""
+def test_each_resource_has_its_last_ten_seconds_as_far_as_the_kernel_says(tmp_path: Path) -> None:
+    assert read_pressure(tmp_path / "nowhere") is None
+    # Before 5.13 there is no "full" of the processor (accounting/psi.rst).
     (tmp_path / "cpu").write_text(f"some {LINE.format('3.00')}")
     (tmp_path / "memory").write_text("some avg10=x\nfull\n")
     nothing = {"some": None, "full": None}
@@ -305,10 +286,14 @@ def test_what_a_kernel_does_not_say_is_null(tmp_path: Path) -> None:
         "memory": nothing,
         "io": nothing,
     }
-
-
-def test_a_kernel_without_pressure_has_none(tmp_path: Path) -> None:
-    assert read_pressure(tmp_path / "nowhere") is None
+    for number, name in enumerate(["cpu", "memory", "io"]):
+        text = f"some {LINE.format(f'{number}.25')}full {LINE.format('0.00')}"
+        (tmp_path / name).write_text(text)
+    assert read_pressure(tmp_path) == {
+        "cpu": {"some": 0.25, "full": 0.0},
+        "memory": {"some": 1.25, "full": 0.0},
+        "io": {"some": 2.25, "full": 0.0},
+    }
 
 
 def test_this_kernels_own_is_read_or_absent() -> None:

@@ -158,7 +158,7 @@ def test_it_holds_what_drfd_install_would_make_and_its_environment(tree: Path) -
 
 
 @pytest.mark.slow
-def test_all_belongs_to_root_and_everybody_can_read_it(deb: Path) -> None:
+def test_all_belongs_to_root_everybody_can_read_it_and_has_its_sum(deb: Path, tree: Path) -> None:
     """Whatever the mask of who has built it, and who that was."""
     done = subprocess.run(
         ["dpkg-deb", "--contents", deb], capture_output=True, text=True, check=True
@@ -166,6 +166,12 @@ def test_all_belongs_to_root_and_everybody_can_read_it(deb: Path) -> None:
     kinds = {tuple(line.split()[:2]) for line in done.stdout.splitlines()}
     modes = {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x", "lrwxrwxrwx"}
     assert kinds == {(mode, "root/root") for mode in modes}
+    sums = (tree / "DEBIAN/md5sums").read_text().splitlines()
+    assert dict(reversed(line.split("  ")) for line in sums) == {
+        str(path): hashlib.md5((tree / path).read_bytes()).hexdigest()
+        for path in files(tree)
+        if path.parts[0] != "DEBIAN" and not (tree / path).is_symlink()
+    }
 
 
 @pytest.mark.slow
@@ -186,19 +192,6 @@ def test_the_units_run_the_packages_python_with_the_usual_grace_time(tree: Path)
     usual = plan.unit_fills("", grace_s=Config().grace_s, has_cgroups=True)["@STOP_S@"]
     assert f"\nTimeoutStopSec={usual}\n" in units["drfd-jobs.service"]
     assert not any(path.name in package.UNITS for path in (tree / "etc").rglob("*"))
-
-
-@pytest.mark.slow
-def test_its_sums_are_those_of_its_files(tree: Path) -> None:
-    listed = dict(
-        reversed(line.split("  ")) for line in (tree / "DEBIAN/md5sums").read_text().splitlines()
-    )
-    plain = [
-        path for path in files(tree) if path.parts[0] != "DEBIAN" and not (tree / path).is_symlink()
-    ]
-    assert listed == {
-        str(path): hashlib.md5((tree / path).read_bytes()).hexdigest() for path in plain
-    }
 
 
 @pytest.mark.slow
@@ -240,16 +233,14 @@ def test_lintian_finds_no_fault(deb: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_licenses_of_all_that_comes_along_are_in_the_copyright(tree: Path) -> None:
+def test_licenses_of_all_that_comes_along_and_a_changelog_are_as_debian_reads_them(
+    tree: Path,
+) -> None:
     text = (tree / "usr/share/doc/drfd/copyright").read_text()
     heads = dict(re.findall(r"(?m)^([\w.-]+) [\w.]+: (.+)\n=+$", text))
     assert {name.lower().replace("_", "-") for name in heads} == {"drfd", *OTHERS}
     assert "no statement" not in heads.values()
     assert "Permission is hereby granted" in text
-
-
-@pytest.mark.slow
-def test_the_changelog_is_one_that_debian_reads(tree: Path) -> None:
     text = gzip.decompress((tree / "usr/share/doc/drfd/changelog.gz").read_bytes()).decode()
     assert text.startswith(f"drfd ({__version__}) unstable; urgency=medium\n")
     assert text.endswith("  Mon, 21 Sep 2026 14:13:20 +0000\n")

@@ -127,12 +127,9 @@ def test_a_system_that_has_nothing_gets_everything_in_an_order_that_works() -> N
     ]
 
 
-def test_where_nothing_has_changed_nothing_is_done() -> None:
+def test_an_upgrade_restarts_the_two_services_and_nothing_changed_none() -> None:
     assert install(want(), installed(want())) == []
-
-
-def test_an_upgrade_restarts_the_two_services_and_leaves_the_jobs_alone() -> None:
-    """Another code in the environment shows in no file but the record."""
+    # Another code in the environment shows in no file but the record.
     goal = want(replace(ENVIRONMENT, fingerprint="two"))
     steps = install(goal, installed(want()))
     assert steps == [
@@ -303,7 +300,7 @@ def test_a_removal_undoes_all_but_state_and_configuration() -> None:
     ]
 
 
-def test_the_jobs_unit_is_stopped_when_its_file_no_longer_forbids_that() -> None:
+def test_the_jobs_unit_is_stopped_when_its_file_allows_it_and_the_slice_last() -> None:
     steps = uninstall(installed(want()), kill_jobs=False, purge=False)
     order = [
         steps.index(RemoveFile(UNIT_FILES["drfd-jobs.service"])),
@@ -311,10 +308,7 @@ def test_the_jobs_unit_is_stopped_when_its_file_no_longer_forbids_that() -> None
         [step.text for step in steps].index("run systemctl stop drfd-jobs.service"),
     ]
     assert order == sorted(order)
-
-
-def test_the_slice_is_stopped_last_and_only_if_nobody_else_has_jobs_in_it() -> None:
-    """A private instance that root runs has a scope there."""
+    # A private instance that root runs has a scope there.
     active = frozenset({*SERVICES, "drfd.slice"})
     seen = installed(want(), active=active)
     steps = runs(uninstall(seen, kill_jobs=False, purge=False))
@@ -324,7 +318,7 @@ def test_the_slice_is_stopped_last_and_only_if_nobody_else_has_jobs_in_it() -> N
     assert steps[-1] == "systemctl stop drfd-jobs.service"
 
 
-def test_a_purge_leaves_nothing() -> None:
+def test_a_purge_leaves_nothing_and_nothing_is_no_work() -> None:
     steps = uninstall(installed(want()), kill_jobs=False, purge=True)
     assert steps[-3:] == [
         RemoveFile("/var/lib/drfd"),
@@ -332,6 +326,7 @@ def test_a_purge_leaves_nothing() -> None:
         RunProgram(("userdel", "drfd")),
     ]
     assert not any(isinstance(step, Note) for step in steps)
+    assert uninstall(NOTHING, kill_jobs=False, purge=True) == []
 
 
 @pytest.mark.parametrize(("attempts", "said"), [(1, "1 job is"), (5, "5 jobs are")])
@@ -343,17 +338,14 @@ def test_jobs_that_run_are_in_the_way(attempts: int, said: str) -> None:
     assert "--kill-jobs" in refusal.value.hint
 
 
-def test_jobs_are_stopped_in_order_by_the_daemon_when_that_is_said() -> None:
+def test_jobs_are_stopped_in_order_when_that_is_said_by_a_launcher_that_is_started_for_it() -> None:
     seen = installed(want(), attempts=2)
     steps = uninstall(seen, kill_jobs=True, purge=False)
     assert runs(steps)[0] == "drf shutdown --kill-jobs"
     no_daemon = replace(seen, active=frozenset({"drfd-jobs.service"}))
     steps = uninstall(no_daemon, kill_jobs=True, purge=False)
     assert "drf shutdown --kill-jobs" not in runs(steps), "the end of their unit ends them"
-
-
-def test_a_launcher_that_is_stopped_is_started_to_stop_the_jobs() -> None:
-    """Nobody else can: the removal waited for it for ever."""
+    # Nobody else can: the removal waited for it for ever.
     active = frozenset({"drfd.service", "drfd-jobs.service"})
     steps = uninstall(installed(want(), attempts=1, active=active), kill_jobs=True, purge=True)
     assert runs(steps)[:3] == [
@@ -385,31 +377,24 @@ def test_links_that_somebody_has_changed_are_his() -> None:
     assert RemoveFile("/usr/local/bin/drfd") in steps
 
 
-def test_where_nothing_is_installed_there_is_nothing_to_remove() -> None:
-    assert uninstall(NOTHING, kill_jobs=False, purge=True) == []
-
-
 # -- the record ------------------------------------------------------------------------------
 
 
-def test_the_record_is_read_as_it_was_written() -> None:
+def test_the_record_is_read_as_it_was_written_and_units_get_the_paths_of_the_environment() -> None:
     goal = want()
     record = read_record(goal.record)
     assert record is not None
     assert (record.fingerprint, record.prefix) == ("one", "/usr/local")
     assert (record.files, record.links) == (frozenset(goal.files), goal.links)
+    # In a unit, a percent sign begins a specifier.
+    odd = Environment(python="/opt/100%/bin/python", bin="/opt/100%/bin", fingerprint="x")
+    text = want(odd).files[UNIT_FILES["drfd.service"]]
+    assert text == "drfd.service: /opt/100%%/bin/python 15\n"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"fingerprint": "x"}', "\0"])
 def test_a_record_that_is_not_ours_is_none(text: str) -> None:
     assert read_record(text) is None
-
-
-def test_units_get_the_paths_of_the_environment() -> None:
-    """In a unit, a percent sign begins a specifier."""
-    odd = Environment(python="/opt/100%/bin/python", bin="/opt/100%/bin", fingerprint="x")
-    text = want(odd).files[UNIT_FILES["drfd.service"]]
-    assert text == "drfd.service: /opt/100%%/bin/python 15\n"
 
 
 # -- nodes of Slurm's --------------------------------------------------------------------------
@@ -422,7 +407,7 @@ def commands(steps: list[Step]) -> list[tuple[str, ...]]:
     return [step.command for step in steps if isinstance(step, RunProgram)]
 
 
-def test_the_launcher_of_slurms_nodes_is_installed_only_where_there_are_some() -> None:
+def test_the_launcher_of_slurms_nodes_is_installed_only_while_there_are_some() -> None:
     assert SLURM_FILE not in want().files
     goal = want(has_slurm=True)
     steps = plan_install(goal, installed(want()), is_staged=False)
@@ -436,9 +421,6 @@ def test_the_launcher_of_slurms_nodes_is_installed_only_where_there_are_some() -
     ]
     there = installed(goal, active=WITH_SLURM, enabled=WITH_SLURM)
     assert plan_install(goal, there, is_staged=False) == []
-
-
-def test_it_is_stopped_and_removed_when_no_node_is_slurms_any_more() -> None:
     there = installed(want(has_slurm=True), active=WITH_SLURM, enabled=WITH_SLURM)
     steps = plan_install(want(), there, is_staged=False)
     assert steps[0] == RunProgram(("systemctl", "disable", "--now", plan.SLURM_LAUNCHER))
@@ -526,7 +508,7 @@ def test_another_version_or_python_restarts_the_daemons_and_leaves_the_jobs_alon
     assert run_by(package.plan_setup(want_package("two"), off)) == ["systemctl daemon-reload"]
 
 
-def test_what_the_configuration_changes_in_a_unit_is_added_to_it() -> None:
+def test_what_the_configuration_changes_in_a_unit_is_added_to_it_and_goes_with_its_reason() -> None:
     assert want_package().files == {}
     text = "# Written by Debian's package drfd, from drfd.toml: a change is lost.\n[Service]\n"
     assert want_package(grace_s=47).files == {
@@ -536,9 +518,6 @@ def test_what_the_configuration_changes_in_a_unit_is_added_to_it() -> None:
         "/etc/systemd/system/drfd-launcher.service.d/drfd.conf": text
         + "MemoryMax=infinity\nTasksMax=infinity\n"
     }
-
-
-def test_a_longer_grace_time_is_taken_up_without_a_restart() -> None:
     steps = package.plan_setup(want_package(grace_s=47), running_package(want_package()))
     path = package.ADDITIONS["drfd-jobs.service"]
     assert steps == [
@@ -546,10 +525,7 @@ def test_a_longer_grace_time_is_taken_up_without_a_restart() -> None:
         RunProgram(("systemctl", "daemon-reload")),
         WriteFile(plan.RECORD, want_package(grace_s=47).record),
     ]
-
-
-def test_an_addition_goes_with_its_reason() -> None:
-    """Other bounds of the launcher restart it."""
+    # Other bounds of the launcher restart it.
     steps = package.plan_setup(want_package(has_cgroups=False), running_package(want_package()))
     assert run_by(steps) == RESTARTS[:2]
     steps = package.plan_setup(want_package(), running_package(want_package(grace_s=47)))
@@ -654,7 +630,7 @@ def test_a_file_takes_the_place_of_the_one_before_and_of_what_a_crash_has_left(
     assert sorted(os.listdir(tmp_path)) == ["link", "target"]
 
 
-def test_links_and_directories_are_made_with_those_above(tmp_path: Path) -> None:
+def test_what_is_to_be_made_is_written_run_or_only_said(tmp_path: Path) -> None:
     """A link leads where the running system has it, also below another root."""
     said = do(MakeLink("/usr/local/bin/drf", "/opt/drfd/bin/drf"), tmp_path)
     assert said == ["link /usr/local/bin/drf to /opt/drfd/bin/drf"]
@@ -662,6 +638,10 @@ def test_links_and_directories_are_made_with_those_above(tmp_path: Path) -> None
     assert do(MakeDirectory("/var/lib/drfd"), tmp_path) == ["make the directory /var/lib/drfd"]
     assert (tmp_path / "var/lib/drfd").is_dir()
     assert below(Path("/"), "/etc/x") == Path("/etc/x")
+    write = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ran').touch()"
+    (said,) = do(RunProgram((sys.executable, "-c", write)), Path("/"))
+    assert said.startswith(f"run {sys.executable} -c ")
+    assert (tmp_path / "ran").exists()
 
 
 def test_files_links_and_whole_directories_are_removed(tmp_path: Path) -> None:
@@ -685,13 +665,6 @@ def test_a_directory_is_removed_only_when_nothing_is_in_it(tmp_path: Path) -> No
         perform(RemoveEmpty(name), tmp_path, lambda text: None)
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
     assert (tmp_path / "full/file").exists()
-
-
-def test_a_program_is_run(tmp_path: Path) -> None:
-    write = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ran').touch()"
-    (said,) = do(RunProgram((sys.executable, "-c", write)), Path("/"))
-    assert said.startswith(f"run {sys.executable} -c ")
-    assert (tmp_path / "ran").exists()
 
 
 def test_a_program_that_fails_is_one_line_with_its_first_word() -> None:
@@ -753,7 +726,14 @@ def look(tree: Path, owners: frozenset[int] = ME) -> str | None:
     return trust.fault_of_files([str(env / "lib")], [str(env / "bin/python")], owners, str(tree))
 
 
-def test_what_only_root_can_change_is_fine(tree: Path) -> None:
+def test_what_belongs_to_somebody_else_or_leads_nowhere_is_not_fine(tree: Path) -> None:
+    assert look(tree) is None
+    found = look(tree, frozenset({os.getuid() + 1}))
+    assert found == f"{tree} belongs to uid {os.getuid()}, who could change it"
+    (tree / "base/python3").unlink()
+    assert look(tree) == f"{tree}/base/python3: No such file or directory"
+    (tree / "env/bin/python").unlink()
+    (tree / "env/bin/python").symlink_to("python")
     assert look(tree) is None
 
 
@@ -792,22 +772,6 @@ def test_what_users_cannot_read_is_not(tree: Path, name: str, mode: int) -> None
     """`sudo pip` into root's home, or with a umask of 077."""
     (tree / name).chmod(mode)
     assert look(tree) == f"{tree / name} cannot be read by all users (mode {mode:o})"
-
-
-def test_what_belongs_to_somebody_else_is_not(tree: Path) -> None:
-    found = look(tree, frozenset({os.getuid() + 1}))
-    assert found == f"{tree} belongs to uid {os.getuid()}, who could change it"
-
-
-def test_a_link_that_leads_nowhere_is_not(tree: Path) -> None:
-    (tree / "base/python3").unlink()
-    assert look(tree) == f"{tree}/base/python3: No such file or directory"
-
-
-def test_links_in_a_circle_are_no_hang(tree: Path) -> None:
-    (tree / "env/bin/python").unlink()
-    (tree / "env/bin/python").symlink_to("python")
-    assert look(tree) is None
 
 
 # -- the commands themselves, on the files of a system that does not run ------------------

@@ -40,93 +40,95 @@ def test_all_that_is_shipped_is_installed() -> None:
     assert set(FILES) == {*plan.UNITS, plan.SLURM_LAUNCHER, "sysusers.conf", "drfd.toml"}
 
 
-def test_the_launcher_has_nothing_that_its_jobs_must_not_have() -> None:
-    leaking = [name for name in options("drfd-launcher.service") if SANDBOX.match(name)]
-    assert leaking == []
-    assert options("drfd-launcher.service")["IgnoreSIGPIPE"] == ["no"]
+LAUNCHERS = ("drfd-launcher.service", "drfd-slurm-launcher.service")
+#: What units say, and why.
+SAID: dict[str, dict[str, str]] = {
+    # What holds the jobs is left alone by all but a shutdown: the slice did not refuse to be
+    # stopped by hand, and that ended all jobs.
+    "drfd.slice": {"RefuseManualStop": "yes"},
+    "drfd-jobs.service": {
+        "RefuseManualStop": "yes",
+        "Delegate": "yes",
+        # The death of the keeper must not end the jobs, nor must that of one job for memory.
+        "ExitType": "cgroup",
+        "OOMPolicy": "continue",
+    },
+    "drfd.service": {
+        # A wrong configuration is not tried again, and all else is for ever.
+        "RestartPreventExitStatus": "78",
+        "StartLimitIntervalSec": "0",
+        # As long as there is a controller there is a launcher: when all jobs had been stopped from
+        # outside, it stayed away, and nobody learnt of it.
+        "Upholds": "drfd-launcher.service",
+        # An end that was asked for is an end: `drf shutdown` exits 0.
+        "Restart": "on-failure",
+        # The controller has no rights.
+        "User": "drfd",
+        "CapabilityBoundingSet": "",
+        "NoNewPrivileges": "yes",
+        # The process that looks ahead is the first that the kernel kills for memory, and systemd
+        # would stop the service.
+        "OOMPolicy": "continue",
+        "StateDirectory": "drfd/controller",
+    },
+    "drfd-launcher.service": {
+        "RestartPreventExitStatus": "78",
+        "StartLimitIntervalSec": "0",
+        "IgnoreSIGPIPE": "no",
+        # Stopping it leaves its runners.
+        "KillMode": "process",
+        "OOMPolicy": "continue",
+        "StateDirectory": "drfd/launcher",
+    },
+    "drfd-slurm-launcher.service": {
+        "RestartPreventExitStatus": "78",
+        "StartLimitIntervalSec": "0",
+        "StateDirectory": "drfd/slurm-launcher",
+    },
+}
 
 
-def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret() -> None:
-    unit = options("drfd-slurm-launcher.service")
-    assert "drfd-launcher.service" in unit["After"][0].split()
-    assert [name for name in unit if SANDBOX.match(name)] == []
-    (command,) = unit["ExecStart"]
-    assert f"--state {paths.SYSTEM_SLURM_SOCKET.parent} --keys /var/lib/drfd/launcher" in command
-    assert unit["StateDirectory"] == ["drfd/slurm-launcher"]
-    assert paths.SYSTEM_SLURM_STARTS.parent == paths.SYSTEM_SLURM_SOCKET.parent
+@pytest.mark.parametrize(
+    ("unit", "name", "value"),
+    [(unit, name, value) for unit, said in SAID.items() for name, value in said.items()],
+)
+def test_what_the_services_rely_on_is_said(unit: str, name: str, value: str) -> None:
+    assert options(unit)[name] == [value]
+
+
+@pytest.mark.parametrize("unit", LAUNCHERS)
+def test_launchers_have_nothing_that_jobs_must_not_have(unit: str) -> None:
+    assert [name for name in options(unit) if SANDBOX.match(name)] == []
 
 
 def test_the_unit_of_the_jobs_has_nothing_that_reaches_them_by_their_cgroup() -> None:
-    """Its sandbox is for the process that keeps it alive."""
+    """Its sandbox is for the process that keeps it alive; and no other unit takes it along."""
     unit = options("drfd-jobs.service")
     assert [name for name in unit if BY_CGROUP.match(name)] == []
     assert unit["ExecStop"][0].startswith("+-"), "the end of the jobs is written in any case"
-
-
-@pytest.mark.parametrize("unit", ["drfd.slice", "drfd-jobs.service"])
-def test_what_holds_the_jobs_refuses_to_be_stopped_by_hand(unit: str) -> None:
-    """The slice did not, and stopping it ended all jobs."""
-    assert options(unit)["RefuseManualStop"] == ["yes"]
-
-
-def test_as_long_as_there_is_a_controller_there_is_a_launcher() -> None:
-    """When all jobs had been stopped from outside, it stayed away, and nobody learnt of it."""
-    assert options("drfd.service")["Upholds"] == ["drfd-launcher.service"]
-
-
-def test_stopping_the_launcher_leaves_its_runners() -> None:
-    unit = options("drfd-launcher.service")
-    assert unit["KillMode"] == ["process"]
-    assert unit["OOMPolicy"] == ["continue"]
-
-
-def test_the_jobs_unit_is_left_alone_by_all_but_a_shutdown() -> None:
-    unit = options("drfd-jobs.service")
-    assert unit["RefuseManualStop"] == ["yes"]
-    assert unit["Delegate"] == ["yes"]
-    assert unit["ExitType"] == ["cgroup"], "the death of the keeper must not end the jobs"
-    assert unit["OOMPolicy"] == ["continue"], "nor must the death of one job for memory"
+    assert "/var/lib/drfd/launcher/jobs-stopped" in unit["ExecStop"][0]
     for service in ("drfd.service", "drfd-launcher.service"):
         relations = {*options(service)} & {"PartOf", "BindsTo", "Conflicts", "PropagatesStopTo"}
         assert relations == set()
 
 
-@pytest.mark.parametrize(
-    "unit", ["drfd.service", "drfd-launcher.service", "drfd-slurm-launcher.service"]
-)
-def test_a_wrong_configuration_is_not_tried_again_and_all_else_is_for_ever(unit: str) -> None:
-    assert options(unit)["RestartPreventExitStatus"] == ["78"]
-    assert options(unit)["StartLimitIntervalSec"] == ["0"]
+def test_the_controller_sees_who_is_at_the_other_end_of_a_socket() -> None:
+    assert "PrivateUsers" not in options("drfd.service")
 
 
-def test_an_end_that_was_asked_for_is_an_end() -> None:
-    """`drf shutdown` exits 0."""
-    assert options("drfd.service")["Restart"] == ["on-failure"]
-
-
-def test_the_controller_has_no_rights() -> None:
-    unit = options("drfd.service")
-    assert (unit["User"], unit["CapabilityBoundingSet"]) == (["drfd"], [""])
-    assert unit["NoNewPrivileges"] == ["yes"]
-    assert "PrivateUsers" not in unit, "it would not see who is at the other end of a socket"
-
-
-def test_the_death_of_the_process_that_looks_ahead_is_not_the_controllers() -> None:
-    """It is the first that the kernel kills for memory, and systemd would stop the service."""
-    assert options("drfd.service")["OOMPolicy"] == ["continue"]
+def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret() -> None:
+    unit = options("drfd-slurm-launcher.service")
+    assert "drfd-launcher.service" in unit["After"][0].split()
+    (command,) = unit["ExecStart"]
+    assert f"--state {paths.SYSTEM_SLURM_SOCKET.parent} --keys /var/lib/drfd/launcher" in command
+    assert paths.SYSTEM_SLURM_STARTS.parent == paths.SYSTEM_SLURM_SOCKET.parent
+    # A unit says paths once more, since it cannot ask.
+    assert (plan.STATE, plan.RUN) == ("/var/lib/drfd", "/run/drfd")
 
 
 def test_every_mark_is_one_that_is_filled_in() -> None:
     marks = {mark for text in FILES.values() for mark in re.findall(r"@\w+@", text)}
     assert marks == {"@PYTHON@", "@STOP_S@", "@LAUNCHER_MEMORY@", "@LAUNCHER_TASKS@"}
-
-
-def test_paths_in_the_units_are_those_of_the_code() -> None:
-    """A unit says them once more, since it cannot ask."""
-    assert options("drfd.service")["StateDirectory"] == ["drfd/controller"]
-    assert options("drfd-launcher.service")["StateDirectory"] == ["drfd/launcher"]
-    assert (plan.STATE, plan.RUN) == ("/var/lib/drfd", "/run/drfd")
-    assert "/var/lib/drfd/launcher/jobs-stopped" in options("drfd-jobs.service")["ExecStop"][0]
 
 
 # -- drfd.toml ---------------------------------------------------------------------------------

@@ -354,11 +354,14 @@ def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(creat
     assert found == [lost((False, False), None)]
 
 
-def test_a_start_at_no_known_time_is_not_reported_but_its_end_is() -> None:
+def test_what_began_at_no_known_time_or_has_no_runner_on_record_is_not_news_but_its_end_is() -> (
+    None
+):
     started = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, is_damaged=True)
     assert news(started, alive=True, jobs_stop=None, oom=(False, False)) == []
     ended = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, ended=ENDED, is_damaged=True)
     assert news(ended, alive=False, jobs_stop=None, oom=(False, False)) == [DONE]
+    assert news(Attempt(BORN), alive=True, jobs_stop=None, oom=(False, False)) == []
 
 
 @pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
@@ -369,10 +372,6 @@ def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) ->
 @pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
 def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom: tuple[bool, bool]) -> None:
     assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [UP, lost(oom)]
-
-
-def test_an_attempt_whose_runner_is_not_on_record_yet_is_not_news() -> None:
-    assert news(Attempt(BORN), alive=True, jobs_stop=None, oom=(False, False)) == []
 
 
 @pytest.mark.parametrize("alive", [True, False])

@@ -56,44 +56,37 @@ def of(given: str = "", others: str = "", name: str = "gpu") -> list[Grant]:
     return [Grant(name=name, given=tuple(given.split()), others=tuple(others.split()))]
 
 
-def test_a_job_does_not_open_the_gpus_of_others() -> None:
+def test_a_job_opens_its_own_gpus_and_none_else_that_is_given_out() -> None:
     found = table([gpu(0), gpu(1), gpu(2)]).look_up(of("1", "0 2"))
     assert found.devices.hidden == gpu(0).nodes | gpu(2).nodes
     assert found.devices.numa_nodes == {1}
     assert found.variables["CUDA_VISIBLE_DEVICES"] == gpu(1).uuid
-
-
-def test_a_job_without_gpu_opens_none_that_is_given_out() -> None:
     found = table([gpu(0), gpu(1), gpu(2)]).look_up(of("", "0 1"))
     assert found.devices.hidden == gpu(0).nodes | gpu(1).nodes
     assert found.variables["CUDA_VISIBLE_DEVICES"] == "-1"
+    uuids = [gpu(0).uuid, gpu(1).uuid]
+    found = table([gpu(0), gpu(1)]).look_up(of(str(uuids[0]), str(uuids[1])))
+    assert found.devices.hidden == gpu(1).nodes
+    found = table([gpu(0), gpu(1)], can_hide=False).look_up(of("1", "0"))
+    assert not found.devices.hidden
+    assert found.variables["CUDA_VISIBLE_DEVICES"] == gpu(1).uuid
+    found = table().look_up(of("1", "0"))
+    assert (found.devices.hidden, dict(found.variables)) == (frozenset(), {})
 
 
-def test_a_gpu_that_is_not_listed_is_hidden_only_if_the_administrator_says_so() -> None:
+def test_a_gpu_that_is_not_listed_is_hidden_if_it_may_be_given_out() -> None:
     gpus = [gpu(0), gpu(1), gpu(2)]
     assert not table(gpus).look_up(of("0 1")).devices.hidden
     hidden = table(gpus, hides_all_gpus=True).look_up(of("0 1")).devices.hidden
     assert hidden == gpu(2).nodes
-
-
-def test_gpus_are_known_by_uuid_too() -> None:
-    uuids = [gpu(0).uuid, gpu(1).uuid]
-    found = table([gpu(0), gpu(1)]).look_up(of(str(uuids[0]), str(uuids[1])))
-    assert found.devices.hidden == gpu(1).nodes
-
-
-def test_a_gpu_that_may_be_a_listed_one_is_hidden() -> None:
-    """A driver that has just been loaded does not say UUIDs."""
+    # A driver that has just been loaded does not say UUIDs.
     gpus = [gpu(0), gpu(1, uuid=None), gpu(2)]
     listed = [str(gpu(number).uuid) for number in (0, 1)]
     assert table(gpus).look_up(of("", " ".join(listed))).devices.hidden == (
         gpu(0).nodes | gpu(1).nodes
     )
     assert table(gpus).look_up(of("", listed[0])).devices.hidden == gpu(0).nodes
-
-
-def test_where_all_gpus_are_given_out_one_that_appears_is_hidden_at_once() -> None:
-    """The controller does not list it before its configuration is read again."""
+    # The controller does not list it before its configuration is read again.
     gpus = [gpu(0), gpu(1), gpu(2, is_integrated=True)]
     hidden = table(gpus, gives_all_gpus=True).look_up(of("0")).devices.hidden
     assert hidden == gpu(1).nodes
@@ -146,17 +139,6 @@ def test_a_slice_keeps_the_node_that_it_shares() -> None:
     assert hidden == {DeviceNode("c", CAP_MAJOR, 32)} | gpu(1).nodes
     hidden = table(gpus).look_up(of("1", "0:1:0 0:2:0")).devices.hidden
     assert hidden == part(0, 1).nodes | part(0, 2).nodes
-
-
-def test_where_nothing_can_be_hidden_variables_still_tell() -> None:
-    found = table([gpu(0), gpu(1)], can_hide=False).look_up(of("1", "0"))
-    assert not found.devices.hidden
-    assert found.variables["CUDA_VISIBLE_DEVICES"] == gpu(1).uuid
-
-
-def test_numbers_may_stand_for_something_else_where_there_is_no_gpu() -> None:
-    found = table().look_up(of("1", "0"))
-    assert (found.devices.hidden, dict(found.variables)) == (frozenset(), {})
 
 
 @pytest.mark.parametrize("gone", [[gpu(0)], [gpu(0), gpu(1, fault="it is lost")]])
@@ -276,27 +258,21 @@ def test_named_nodes_are_looked_up_at_each_launch(tmp_path: Path) -> None:
     assert devices.look_up(of("0", "1", name="fpga")).devices.hidden == {node_at("/dev/full")}
 
 
-def test_named_devices_are_hidden_also_from_jobs_of_a_controller_that_does_not_know_them() -> None:
+def test_named_devices_are_hidden_with_all_their_nodes_whoever_asks() -> None:
     """It was started before the configuration was changed, and this launcher afterwards."""
     devices = table(paths={"fpga": [["/dev/null"], ["/dev/zero"]], "card": [["/dev/full"]]})
     hidden = devices.look_up(of("0", name="fpga")).devices.hidden
     assert hidden == {node_at("/dev/zero"), node_at("/dev/full")}
     assert devices.look_up([]).devices.hidden == {node_at("/dev/null"), *hidden}
-
-
-def test_an_instance_may_have_several_nodes() -> None:
     devices = table(paths={"fpga": [["/dev/null", "/dev/zero"], ["/dev/full"]]})
     hidden = devices.look_up(of("1", "0", name="fpga")).devices.hidden
     assert hidden == {node_at("/dev/null"), node_at("/dev/zero")}
 
 
-def test_what_is_no_device_is_given_to_nobody(tmp_path: Path) -> None:
+def test_what_is_no_device_or_one_device_twice_is_given_to_nobody(tmp_path: Path) -> None:
     devices = table(paths={"fpga": [[str(tmp_path)]]})
     with pytest.raises(DevicesFailed, match="is no device node"):
         devices.look_up(of("0", name="fpga"))
-
-
-def test_two_instances_of_one_device_cannot_be_kept_apart(tmp_path: Path) -> None:
     link = tmp_path / "null"
     link.symlink_to("/dev/null")
     devices = table(paths={"fpga": [["/dev/null"], [str(link)]]})
@@ -320,13 +296,11 @@ def test_no_job_starts_while_the_launcher_knows_other_devices(given: str, others
     assert devices.hide_all(of(given, others, name="fpga")).hidden == both
 
 
-def test_a_notification_opens_nothing_that_is_given_out() -> None:
+def test_a_notification_opens_nothing_that_is_given_out_and_waits_for_a_list_of_gpus() -> None:
     devices = table([gpu(0), gpu(1)], paths={"fpga": [["/dev/null"]]})
     grants = [*of("0", "1"), *of("0", name="fpga"), *of("7", name="gpu")]
     assert devices.hide_all(grants).hidden == gpu(0).nodes | gpu(1).nodes | {node_at("/dev/null")}
 
-
-def test_a_notification_is_not_run_while_gpus_cannot_be_looked_up() -> None:
     def no_list() -> Sequence[Gpu]:
         raise HostError("gpus", "cannot read the list")
 
@@ -334,7 +308,7 @@ def test_a_notification_is_not_run_while_gpus_cannot_be_looked_up() -> None:
         DeviceTable(find=no_list).hide_all(of("0", "1"))
 
 
-def test_the_memory_of_the_jobs_own_gpus_is_limited_by_their_addresses() -> None:
+def test_gpus_are_named_and_limited_by_their_addresses() -> None:
     """Whether or not anything can be hidden. The slices of a GPU have one address together."""
     gpus = [gpu(0), gpu(1), part(2, 3), part(2, 4)]
     for can_hide in (True, False):
@@ -342,9 +316,6 @@ def test_the_memory_of_the_jobs_own_gpus_is_limited_by_their_addresses() -> None
         found = table(gpus, can_hide=can_hide).look_up([replace(grant, memory_bytes=5)])
         assert set(found.devices.memory) == {("0000:00:00.0", 5), ("0000:01:00.0", 5)}
         assert table(gpus, can_hide=can_hide).look_up([grant]).devices.memory == ()
-
-
-def test_gpus_are_named_by_their_addresses() -> None:
     found = table([gpu(0), gpu(1, uuid=None), part(2, 3)])
     assert found.names_of({"0000:00:00.0", "0000:02:00.0"}) == ["0", gpu(0).uuid]
     assert found.names_of({"0000:01:00.0"}) == ["1"]

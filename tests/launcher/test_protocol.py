@@ -348,10 +348,14 @@ def test_an_attempt_is_named_by_two_natural_numbers() -> None:
             read_attempt(message)
 
 
-def test_a_signal_comes_out_as_it_went_in() -> None:
+def test_commands_are_read_as_they_were_sent() -> None:
     message = decode(encode(signal_message((3, 2), 7, (10, 12))))
     assert message.pop("cmd") == "signal"
     assert read_signals(message) == ((3, 2), 7, (10, 12))
+    message = decode(encode(notify_message(FULL)))
+    assert read_command(message) == PayloadCommand("notify", FULL)
+    message = decode(encode(exec_message(FULL, INSIDE)))
+    assert read_command(message) == ExecCommand(FULL, INSIDE)
 
 
 @pytest.mark.parametrize(
@@ -387,17 +391,7 @@ def test_an_order_to_measure_gpus_with_anything_wrong_is_refused(fields: dict[st
         read_command({"cmd": "measure-gpus", **fields})
 
 
-def test_an_order_is_read_with_its_command() -> None:
-    message = decode(encode(notify_message(FULL)))
-    assert read_command(message) == PayloadCommand("notify", FULL)
-
-
 INSIDE = Inside(number=3, command=b"\0words\xff", proof="0" * 64)
-
-
-def test_a_command_for_the_inside_of_a_job_is_read_with_its_order() -> None:
-    message = decode(encode(exec_message(FULL, INSIDE)))
-    assert read_command(message) == ExecCommand(FULL, INSIDE)
 
 
 @pytest.mark.parametrize(

@@ -152,16 +152,7 @@ def test_jobs_run_side_by_side(controller: Controller, work: Path) -> None:
     assert kinds(controller.list()) == ["up", "up", "ended", "up", "up", "listed"]
 
 
-def test_a_job_that_cannot_be_run_is_reported_broken(controller: Controller, work: Path) -> None:
-    controller.launch(order("no-such-thing", cwd=work))
-    text = "there is no command no-such-thing in the job's PATH"
-    controller.take("broke", id=1, attempt=1, text=text)
-    assert kinds(controller.list()) == ["broke", "listed"]
-    remove(controller)
-    assert controller.list() == NOTHING_KNOWN
-
-
-def test_a_job_waits_while_the_launcher_knows_other_devices(
+def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
     """The administrator restarts it, and no job is lost meanwhile."""
@@ -172,11 +163,6 @@ def test_a_job_waits_while_the_launcher_knows_other_devices(
     assert controller.list() == NOTHING_KNOWN
     assert os.listdir(launcher.files.path) == []
     assert list(work.iterdir()) == []
-
-
-def test_a_job_of_a_uid_that_is_not_allowed_leaves_no_trace(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
     uid = 1 if os.getuid() == 0 else 0
     controller.launch(order("touch", "ran", cwd=work, uid=uid))
     report = controller.take("broke", id=1, attempt=1)
@@ -184,6 +170,12 @@ def test_a_job_of_a_uid_that_is_not_allowed_leaves_no_trace(
     assert controller.list() == NOTHING_KNOWN
     assert os.listdir(launcher.files.path) == []
     assert list(work.iterdir()) == []
+    controller.launch(order("no-such-thing", cwd=work))
+    text = "there is no command no-such-thing in the job's PATH"
+    controller.take("broke", id=1, attempt=1, text=text)
+    assert kinds(controller.list()) == ["broke", "listed"]
+    remove(controller)
+    assert controller.list() == NOTHING_KNOWN
 
 
 def test_an_order_that_is_repeated_starts_one_job(controller: Controller, work: Path) -> None:

@@ -33,6 +33,7 @@ from drfd.launcher.protocol import (
     Ceilings,
     DiskLimit,
     LendOrder,
+    lend_message,
 )
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
 from launcher.rig import LauncherProcess, order
@@ -89,15 +90,14 @@ def test_an_ending_is_due_at_once_and_forgotten_once_it_is_finished(
     assert (ending.remove, ending.since_mono_s) == (False, clock.now)
 
 
-def test_a_removal_outweighs_a_killing_whichever_came_first(endings: Endings) -> None:
+def test_a_removal_outweighs_a_killing_and_an_order_to_launch_again_is_kept(
+    endings: Endings,
+) -> None:
     endings.add(A, remove=False)
     endings.add(A, remove=True)
     endings.add(B, remove=True)
     endings.add(B, remove=False)
     assert [ending.remove for _, ending in endings.due()] == [True, True]
-
-
-def test_an_order_to_launch_again_is_kept(endings: Endings) -> None:
     again = order(cwd=Path("/"))
     endings.add(A, remove=True, relaunch=again)
     endings.add(A, remove=True)
@@ -471,7 +471,7 @@ def test_an_order_about_an_attempt_that_cannot_be_lent_to_is_logged_once_and_not
 ) -> None:
     controller = launcher.connect()
     for key in ((7, 1), (7, 1), (8, 1), (7, 1)):
-        controller.send({"cmd": "lend", "id": key[0], "attempt": key[1], "cores_milli": 1})
+        controller.send(lend_message(LendOrder(id=key[0], attempt=key[1], cores_milli=1)))
     assert [report["report"] for report in controller.list()] == ["listed"]
     said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
     assert ["job=7" in line for line in said] == [True, False]
@@ -487,7 +487,7 @@ def test_without_cgroups_an_order_to_lend_is_logged_once_and_the_job_goes_on(
     controller.launch(order("sleep", "1000", cwd=work, limits=limits, most=most))
     controller.take("up", id=1, attempt=1)
     for _ in range(3):
-        controller.send({"cmd": "lend", "id": 1, "attempt": 1, "cores_milli": 1000})
+        controller.send(lend_message(LendOrder(id=1, attempt=1, cores_milli=1000)))
     up, listed = controller.list()
     assert (up["report"], up["lends"]) == ("up", {"cores_milli": 2000, "disks": []})
     assert listed["report"] == "listed"

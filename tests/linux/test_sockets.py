@@ -40,9 +40,15 @@ def of_length(top: Path, length: int) -> Path:
     return path
 
 
-def test_a_path_that_fits_is_its_own_address(short: Path) -> None:
+def test_a_path_that_fits_is_its_own_address_by_its_bytes(short: Path) -> None:
     with at_socket(short / "s") as address:
         assert address == f"{short}/s"
+    path = short / ("ü" * 60)
+    with at_socket(path) as address:
+        assert address.startswith("/proc/self/fd/")
+        assert address.endswith(f"/{path.name}")
+    with pytest.raises(FileNotFoundError), at_socket(short / ("d" * 100) / "drfd.sock"):
+        pass
 
 
 @pytest.mark.parametrize("length", [106, 107, 108, 150, 1000])
@@ -59,13 +65,6 @@ def test_a_socket_of_any_path_length_can_be_bound_and_connected_to(
     assert path.is_socket()
 
 
-def test_the_length_counts_bytes_and_not_signs(short: Path) -> None:
-    path = short / ("ü" * 60)
-    with at_socket(path) as address:
-        assert address.startswith("/proc/self/fd/")
-        assert address.endswith(f"/{path.name}")
-
-
 def test_the_descriptor_of_a_long_path_is_closed_and_does_not_reach_other_programs(
     short: Path,
 ) -> None:
@@ -74,11 +73,6 @@ def test_the_descriptor_of_a_long_path_is_closed_and_does_not_reach_other_progra
         assert os.get_inheritable(directory) is False
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(directory)
-
-
-def test_a_long_path_whose_directory_is_missing_is_an_os_error(short: Path) -> None:
-    with pytest.raises(FileNotFoundError), at_socket(short / ("d" * 100) / "drfd.sock"):
-        pass
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may list every directory")
@@ -275,12 +269,18 @@ def test_nobody_listening_is_no_harm(tmp_path: Path) -> None:
     assert not Service().is_heard
 
 
-def test_what_describes_this_process_alone_leaves_the_environment() -> None:
+def test_what_describes_this_process_alone_leaves_the_environment_and_the_journal_is_found() -> (
+    None
+):
     env = {"PATH": "/bin", "NOTIFY_SOCKET": "/n", "INVOCATION_ID": "1", "WATCHDOG_USEC": "3000000"}
     env |= {"LISTEN_FDS": "1", "JOURNAL_STREAM": "0:0", "WATCHDOG_PID": str(os.getpid())}
     told = service.take(env)
     assert env == {"PATH": "/bin"}
     assert told == Service(notify_socket="/n", watchdog_s=3.0, has_journal=False)
+    status = os.fstat(2)
+    here = f"{status.st_dev}:{status.st_ino}"
+    assert service.take({"JOURNAL_STREAM": here}).has_journal
+    assert not service.take({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + 1}"}).has_journal
 
 
 @pytest.mark.parametrize(
@@ -296,10 +296,3 @@ def test_what_describes_this_process_alone_leaves_the_environment() -> None:
 )
 def test_nothing_said_is_nothing_told(env: dict[str, str]) -> None:
     assert service.take(env) == Service()
-
-
-def test_the_journal_is_there_if_standard_error_is_what_it_says() -> None:
-    status = os.fstat(2)
-    here = f"{status.st_dev}:{status.st_ino}"
-    assert service.take({"JOURNAL_STREAM": here}).has_journal
-    assert not service.take({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + 1}"}).has_journal

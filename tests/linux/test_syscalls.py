@@ -48,7 +48,7 @@ def run(code: str, **options: object) -> str:
     return str(done.stdout).strip()
 
 
-def test_a_fork_returns_in_both_processes() -> None:
+def test_a_fork_returns_in_both_processes_or_is_an_error() -> None:
     code = """
 pid = syscalls.fork()
 if pid == 0:
@@ -56,6 +56,14 @@ if pid == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     assert run(code) == "7"
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.getuid() == 0:
+    os.setresuid(*[64321] * 3)
+print(errno_of(syscalls.fork))
+"""
+    assert run(code) == "EAGAIN"
 
 
 def test_a_process_with_another_thread_is_not_forked() -> None:
@@ -69,17 +77,6 @@ def test_a_process_with_another_thread_is_not_forked() -> None:
     finally:
         release.set()
         thread.join()
-
-
-def test_a_fork_that_fails_is_an_error() -> None:
-    code = """
-import resource
-resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-if os.getuid() == 0:
-    os.setresuid(*[64321] * 3)
-print(errno_of(syscalls.fork))
-"""
-    assert run(code) == "EAGAIN"
 
 
 @pytest.mark.skipif(syscalls.why_no_fork_into() is not None, reason="no clone3 into a cgroup here")
@@ -127,26 +124,38 @@ print(os.read(out, 9))  # The end of the pipe: the grandchild had it open until 
     assert run(code) == "b''"
 
 
-def test_a_process_can_be_made_undumpable() -> None:
+def test_facts_of_a_process_are_set_and_seen_by_the_kernel() -> None:
     code = """
 before = kernel_calls.is_dumpable()
 syscalls.set_dumpable(False)
 print(before, kernel_calls.is_dumpable(), os.stat("/proc/self/mem").st_uid)
 """
     assert run(code) == "True False 0"
-
-
-def test_no_new_privileges_are_seen_by_the_kernel() -> None:
     code = """
 before = status()["NoNewPrivs"]
 syscalls.set_no_new_privileges()
 print(before, status()["NoNewPrivs"])
 """
     assert run(code) == "0 1"
+    code = """
+one = syscalls.join_session_keyring()
+print(kernel_calls.session_keyring() == one, syscalls.join_session_keyring() != one)
+"""
+    assert run(code) == "True True"
+    code = """
+syscalls.set_timer_slack(77_000)
+print(open("/proc/self/timerslack_ns").read().strip())
+syscalls.set_personality(0x0040000)  # ADDR_NO_RANDOMIZE
+print(hex(syscalls.personality()))
+syscalls.set_personality(0)
+print(syscalls.personality())
+syscalls.clear_io_priority()
+"""
+    assert run(code) == "77000\n0x40000\n0"
 
 
 @as_root
-def test_capabilities_are_read_and_dropped_beyond_the_32nd_too() -> None:
+def test_capabilities_beyond_the_32nd_too_and_securebits_are_set() -> None:
     code = """
 kept = 1 << 5 | 1 << 38  # CAP_KILL, CAP_PERFMON
 syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
@@ -154,10 +163,6 @@ print(syscalls.capabilities() == (kept, kept, 0), status()["CapEff"] == f"{kept:
 print(errno_of(syscalls.set_capabilities, syscalls.Capabilities(1, 1, 0)))
 """
     assert run(code) == "True True\nEPERM"
-
-
-@as_root
-def test_securebits_are_set() -> None:
     code = """
 kernel_calls.set_securebits(syscalls.NO_SETUID_FIXUP)
 print(syscalls.securebits() == syscalls.NO_SETUID_FIXUP)
@@ -165,7 +170,7 @@ print(syscalls.securebits() == syscalls.NO_SETUID_FIXUP)
     assert run(code) == "True"
 
 
-def test_a_filter_refuses_what_it_names() -> None:
+def test_a_filter_refuses_what_it_names_and_none_is_an_error() -> None:
     """The program: load the number of the call; EPERM if it is that of getppid; else let it go."""
     if os.uname().machine not in ("x86_64", "aarch64"):
         pytest.skip("the number of getppid(2) is known for x86-64 and arm64 only")
@@ -178,32 +183,8 @@ syscalls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
 print(os.getppid(), os.getpid() > 0, status()["Seccomp"])
 """
     assert run(code) == "-1 True 2"
-
-
-def test_a_filter_that_is_none_is_an_error() -> None:
     code = "syscalls.set_no_new_privileges(); print(errno_of(syscalls.filter_calls, bytes(8)))"
     assert run(code) == "EINVAL"
-
-
-def test_a_session_keyring_is_new_each_time() -> None:
-    code = """
-one = syscalls.join_session_keyring()
-print(kernel_calls.session_keyring() == one, syscalls.join_session_keyring() != one)
-"""
-    assert run(code) == "True True"
-
-
-def test_scheduling_facts_are_set() -> None:
-    code = """
-syscalls.set_timer_slack(77_000)
-print(open("/proc/self/timerslack_ns").read().strip())
-syscalls.set_personality(0x0040000)  # ADDR_NO_RANDOMIZE
-print(hex(syscalls.personality()))
-syscalls.set_personality(0)
-print(syscalls.personality())
-syscalls.clear_io_priority()
-"""
-    assert run(code) == "77000\n0x40000\n0"
 
 
 @as_root
@@ -222,7 +203,11 @@ print(os.listdir(where), errno_of(kernel_calls.unmount, where))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_call_without_a_number_here_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_call_the_reason_and_the_machine_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(OSError, match=r"Invalid argument: 'prctl\(PR_SET_PDEATHSIG\)'"):
+        syscalls.set_parent_death_signal(signal.NSIG + 100)
     monkeypatch.setattr(syscalls, "_MACHINE", "pdp11")
     unknown = syscalls._numbered("keyctl")
     with pytest.raises(OSError, match="pdp11") as caught:
@@ -230,14 +215,12 @@ def test_a_call_without_a_number_here_is_not_there(monkeypatch: pytest.MonkeyPat
     assert caught.value.errno == errno.ENOSYS
 
 
-def test_an_error_names_the_call_and_the_reason() -> None:
-    with pytest.raises(OSError, match=r"Invalid argument: 'prctl\(PR_SET_PDEATHSIG\)'"):
-        syscalls.set_parent_death_signal(signal.NSIG + 100)
-
-
-def test_a_uid_has_an_account_or_none() -> None:
+def test_a_uid_has_an_account_or_none_and_its_groups() -> None:
     assert syscalls.has_account(0)
     assert not syscalls.has_account(4_000_000_123)
+    for user in pwd.getpwall():
+        expected = os.getgrouplist(user.pw_name, user.pw_gid)
+        assert syscalls.groups_of(user.pw_name.encode(), user.pw_gid) == expected
 
 
 @as_root
@@ -294,7 +277,7 @@ for kind, remove in (
 
 
 @as_root
-def test_a_program_that_the_verifier_refuses_is_an_error_with_its_log() -> None:
+def test_programs_are_loaded_for_this_process_or_refused_with_the_verifiers_log() -> None:
     with pytest.raises(OSError, match="the kernel's verifier says: ") as raised:
         syscalls.load_device_program(b"\xb7" + bytes(7))
     assert (raised.value.errno in (errno.EINVAL, errno.EACCES), raised.value.filename) == (
@@ -302,10 +285,6 @@ def test_a_program_that_the_verifier_refuses_is_an_error_with_its_log() -> None:
         "bpf",
     )
     assert "\n" not in str(raised.value)
-
-
-@as_root
-def test_a_loaded_program_has_a_number_and_is_closed_at_exec() -> None:
     # It returns 1.
     program = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0)
     fds = [syscalls.load_device_program(program) for _ in range(2)]
@@ -352,12 +331,6 @@ def test_without_the_right_to_programs_the_kernels_own_error_is_raised(
     with pytest.raises(PermissionError) as raised:
         syscalls.load_device_program(b"")
     assert (raised.value.errno, raised.value.filename) == (errno.EPERM, "bpf")
-
-
-def test_groups_are_those_of_the_standard_library() -> None:
-    for user in pwd.getpwall():
-        expected = os.getgrouplist(user.pw_name, user.pw_gid)
-        assert syscalls.groups_of(user.pw_name.encode(), user.pw_gid) == expected
 
 
 # -- what drfd asks for itself ------------------------------------------------------------
@@ -426,7 +399,9 @@ class Rig:
         new.rename(self.file)
 
 
-def test_a_file_is_parsed_once_for_each_version(tmp_path: Path) -> None:
+def test_a_file_is_parsed_once_for_each_version_that_can_be_read_and_is_not_too_long(
+    tmp_path: Path,
+) -> None:
     rig = Rig(tmp_path / "file")
     assert rig.reread.content() == b""
     for content in (b"one", b"two"):
@@ -436,18 +411,12 @@ def test_a_file_is_parsed_once_for_each_version(tmp_path: Path) -> None:
         assert rig.parsed == before + 1
     rig.file.unlink()
     assert rig.reread.content() == b""
-
-
-def test_a_file_that_is_too_long_counts_as_empty_until_it_is_shorter(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "file")
     rig.replace(b"x" * 11)
     assert rig.reread.content() == b""
     rig.replace(b"x" * 10)
     assert rig.reread.content() == b"X" * 10
-
-
-def test_a_file_that_could_not_be_read_once_is_read_the_next_time(tmp_path: Path) -> None:
-    """It counted as empty until it changed: everybody of the file was unknown from then on."""
+    # It counted as empty until it changed: everybody of the file was unknown from then on.
     rig = Rig(tmp_path / "file")
     rig.replace(b"one")
     with no_descriptors():

@@ -108,9 +108,12 @@ def test_what_dies_with_a_session_stays_behind(name: str) -> None:
     assert capture({name: "x"}, ()) == {}
 
 
-def test_the_values_are_not_looked_at() -> None:
+def test_values_are_not_looked_at_unless_no_message_can_carry_them() -> None:
     env = {"NOTE": "my password is a token", "EMPTY": "", "BASH_FUNC_f%%": "() {  :\n}"}
     assert capture(env, ()) == env
+    bad = os.fsdecode(b"\xff")
+    env = {"A": "ü", f"B{bad}": "x", "C": f"x{bad}", "D": ""}
+    assert not_text(env) == [f"B{bad}", "C"]
 
 
 def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(
@@ -126,12 +129,6 @@ def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(
     assert addressed({"DRFD_SOCKET": "s"}, "s") == {"DRFD_SOCKET": f"{tmp_path}/s"}
     assert addressed({"DRFD_SOCKET": "s"}, "/another") == {"DRFD_SOCKET": "/another"}
     assert addressed({"DRFD_SOCKET": "s"}, SYSTEM_SOCKET) == {"DRFD_SOCKET": SYSTEM_SOCKET}
-
-
-def test_what_no_message_can_carry_is_found_by_name_and_by_value() -> None:
-    bad = os.fsdecode(b"\xff")
-    env = {"A": "ü", f"B{bad}": "x", "C": f"x{bad}", "D": ""}
-    assert not_text(env) == [f"B{bad}", "C"]
 
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}], ids=["nothing", "it"])
@@ -157,24 +154,18 @@ def test_there_is_a_thread_for_each_whole_core_and_at_least_one(
     assert set(thread_counts(threads_of(cores_milli), {}).values()) == {count}
 
 
-def test_the_usual_libraries_and_runtimes_are_told() -> None:
+def test_the_usual_libraries_are_told_unless_the_submitter_has() -> None:
     found = thread_counts(4, {})
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA", "JULIA", "RAYON"):
         assert found[f"{library}_NUM_THREADS"] == "4"
     assert found["GOMAXPROCS"] == found["PYTHON_CPU_COUNT"] == "4"
-
-
-def test_libraries_that_divide_work_among_all_threads_have_no_more_than_the_floor() -> None:
     found = thread_counts(8, {"MKL_NUM_THREADS": "8"}, 2)
     assert (found["OPENBLAS_NUM_THREADS"], found["BLIS_NUM_THREADS"]) == ("2", "2")
     assert found["OMP_NUM_THREADS"] == found["NUMEXPR_NUM_THREADS"] == found["GOMAXPROCS"] == "8"
     assert "MKL_NUM_THREADS" not in found
     assert "OPENBLAS_NUM_THREADS" not in thread_counts(8, {"OMP_NUM_THREADS": "3"}, 2)
-
-
-def test_what_the_submitter_has_set_is_left_alone_even_if_it_is_empty() -> None:
-    """Who sets OpenMP means the libraries that follow it too: MKL_NUM_THREADS, say, would win over
-    it."""
+    # Who sets OpenMP means the libraries that follow it too: MKL_NUM_THREADS, say, would win over
+    # it.
     found = thread_counts(4, {"GOMAXPROCS": "1", "RAYON_NUM_THREADS": "", "OMP_NUM_THREADS": "2"})
     own = {"GOMAXPROCS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"}
     assert not {*own, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"} & set(found)

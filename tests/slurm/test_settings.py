@@ -83,16 +83,17 @@ def found(
     )
 
 
-def test_what_drfd_needs_does_not_differ() -> None:
+def test_what_drfd_needs_does_not_differ_in_either_way_to_show_it() -> None:
     assert found() == []
-
-
-def test_what_drfd_needs_does_not_differ_as_newer_versions_show_it() -> None:
     text = SHOWN
     for shown, newer in SHOWN_BY_24_11.items():
         assert shown in text
         text = text.replace(shown, newer)
     assert found(**read_config(text)) == []
+    assert read_config("Epilog[0] = /a\nEpilog[1] = /b\nX = a=b\nno setting\n") == {
+        "Epilog": "/a, /b",
+        "X": "a=b",
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,11 +153,6 @@ def test_each_setting_that_will_not_do_is_named_with_its_value(
     assert str(difference) == f"{name} is {is_}, needed: {difference.needed} ({difference.why})"
 
 
-def test_without_an_epilog_any_program_will_do() -> None:
-    [difference] = found(Epilog="(null)")
-    assert difference[:3] == ("Epilog", "not set", "any program")
-
-
 @pytest.mark.parametrize("value", ["0", "1", None])
 def test_what_drfd_works_without_is_advised(value: str | None) -> None:
     [advice] = found(ReturnToService=value)
@@ -167,25 +163,17 @@ def test_what_drfd_works_without_is_advised(value: str | None) -> None:
     )
 
 
-def test_numbered_settings_of_newer_versions_are_read() -> None:
-    assert read_config("Epilog[0] = /a\nEpilog[1] = /b\nX = a=b\nno setting\n") == {
-        "Epilog": "/a, /b",
-        "X": "a=b",
-    }
-
-
-def test_a_script_may_do_more_than_drfd_needs() -> None:
+def test_a_script_may_do_more_than_drfd_needs_and_one_that_cannot_be_executed_differs() -> None:
     own = "#!/bin/bash\n/site/prolog\nsend a datagram\n"
     assert found({"/site": own, **FILES}, PrologSlurmctld="/site") == []
-
-
-def test_a_script_that_cannot_be_executed_differs_though_another_would_do() -> None:
     assert list(map(str, found(stuck=("PrologSlurmctld", "Epilog")))) == [
         "PrologSlurmctld is /etc/slurm/drfd-event, which Slurm cannot execute, needed: mode 755 "
         "(nothing notes which jobs have started, so that one may run twice)",
         "Epilog is /bin/true, which Slurm cannot execute, needed: mode 755 (Slurm starts no job on "
         "the node, and drains it)",
     ]
+    [difference] = found(Epilog="(null)")
+    assert difference[:3] == ("Epilog", "not set", "any program")
 
 
 def test_a_script_with_other_places_is_told_from_another_one() -> None:
@@ -331,12 +319,21 @@ def test_a_node_is_in_the_partition_of_the_table(
     assert [each[:3] for each in differences] == ([] if named is None else [named])
 
 
-def test_a_node_that_slurm_does_not_know_is_named() -> None:
+def test_a_node_that_slurm_does_not_know_or_whose_threads_go_together_is_named() -> None:
     [difference] = all_node_differences([LEAST], {}, "gpu")
     assert str(difference) == (
         "node n1 is not known to Slurm, needed: a line NodeName=n1 in slurm.conf (nothing starts "
         "there: add it, or remove [nodes.n1])"
     )
+    shown = NodeShown(cpus=4, memory_bytes=4000 << 20, threads=2)
+    [difference] = node_differences(LEAST, shown)
+    assert str(difference) == (
+        "ThreadsPerCore of node n1 is 2, needed: CPUs=4 without sockets, cores and threads in "
+        "slurm.conf, or cores = 2 in [nodes.n1] (Slurm gives all threads of a core to one job, so "
+        "that jobs wait in Slurm)"
+    )
+    half = GivenOut(name="n1", cores=2, memory_bytes=1 << 30)
+    assert list(node_differences(half, shown)) == []
 
 
 @pytest.mark.parametrize(("types", "found"), [("(null)", "not set"), ("nic,mps", "nic,mps")])
@@ -348,18 +345,6 @@ def test_a_resource_that_slurm_does_not_know_is_named_once(types: str, found: st
         f"GresTypes is {found}, needed: with gpu ([nodes.n1] and [nodes.n2] have gpu, and Slurm "
         "refuses jobs with a Gres that it does not know)"
     )
-
-
-def test_threads_that_one_job_gets_together_matter_if_all_of_them_are_given_out() -> None:
-    shown = NodeShown(cpus=4, memory_bytes=4000 << 20, threads=2)
-    [difference] = node_differences(LEAST, shown)
-    assert str(difference) == (
-        "ThreadsPerCore of node n1 is 2, needed: CPUs=4 without sockets, cores and threads in "
-        "slurm.conf, or cores = 2 in [nodes.n1] (Slurm gives all threads of a core to one job, so "
-        "that jobs wait in Slurm)"
-    )
-    half = GivenOut(name="n1", cores=2, memory_bytes=1 << 30)
-    assert list(node_differences(half, shown)) == []
 
 
 # -- drfd slurm-conf ----------------------------------------------------------------------
@@ -403,14 +388,13 @@ def test_each_file_is_printed_as_it_is_stored(tmp_path: Path, capsys: Captured) 
     assert all(text in everything for text in texts.values())
 
 
-def test_the_lines_name_the_script_in_the_directory(capsys: Captured) -> None:
+def test_the_lines_name_the_script_in_the_directory_and_are_not_compared_at_once(
+    capsys: Captured,
+) -> None:
     assert run("slurm.conf", "--dir", "/opt/slurm/etc") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "PrologSlurmctld=/opt/slurm/etc/drfd-event" in lines
     assert "JobCompLoc=/opt/slurm/etc/drfd-event" in lines
-
-
-def test_a_file_and_a_comparison_are_not_asked_for_at_once(capsys: Captured) -> None:
     assert run("slurm.conf", "--check") == 2
     assert "not allowed with argument" in capsys.readouterr().err
 
@@ -521,12 +505,16 @@ def test_a_configuration_that_cannot_be_read_is_an_error_if_it_is_named(
     assert said.out.startswith("SchedulerType is not shown, ")
 
 
-def test_another_program_of_this_name_is_not_taken_for_slurms(
+def test_another_program_is_not_taken_for_slurms_and_a_complaint_is_said(
     scontrol: Path, capsys: Captured
 ) -> None:
     assert run("--check") == 1
     said = capsys.readouterr()
     assert (said.out, "it shows no SLURM_VERSION" in said.err) == ("", True)
+    scontrol.write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: refused' >&2\nexit 1\n")
+    assert run("--check") == 69
+    error = "drfd: slurmctld does not answer: slurm_load_ctl_conf error: refused\n"
+    assert capsys.readouterr() == ("", error)
 
 
 def test_without_slurm_there_is_nothing_to_compare(
@@ -546,10 +534,3 @@ def test_a_slurmctld_that_hangs_is_said_to_be_away(
     monkeypatch.setattr(running, "_ANSWER_S", 0.5)
     assert run("--check") == 69
     assert "slurmctld has not answered" in capsys.readouterr().err
-
-
-def test_what_scontrol_complains_of_is_said(scontrol: Path, capsys: Captured) -> None:
-    scontrol.write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: refused' >&2\nexit 1\n")
-    assert run("--check") == 69
-    error = "drfd: slurmctld does not answer: slurm_load_ctl_conf error: refused\n"
-    assert capsys.readouterr() == ("", error)

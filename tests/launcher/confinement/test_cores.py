@@ -632,7 +632,7 @@ def test_cpus_are_of_the_near_nodes_as_far_as_these_have_some(
 
 
 @given(machines(), st.data())
-def test_a_physical_core_is_broken_only_if_nothing_else_is_left_on_its_node(
+def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_on_its_node(
     given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
 ) -> None:
     """At most one of a node's whole cores is taken in part, and then no CPU of a core that others
@@ -651,13 +651,7 @@ def test_a_physical_core_is_broken_only_if_nothing_else_is_left_on_its_node(
         ]
         assert len(broken) <= 1
         assert not (broken and untouched_parts)
-
-
-@given(machines(), st.data())
-def test_whole_cores_come_first(
-    given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
-) -> None:
-    """A part of a core is taken only if no whole one of the node would do."""
+    # A part of a core is taken only if no whole one of the node would do.
     machine, free = given_
     chosen = choose_cpus(data.draw(st.integers(1, max(1, len(free)))), free, machine)
     if chosen is None:
@@ -683,13 +677,10 @@ def test_what_is_to_be_avoided_makes_no_difference_to_how_many_nodes(
     assert len(nodes_of(plain, machine)) == len(nodes_of(wary, machine))
 
 
-def test_both_threads_of_a_core_belong_together() -> None:
+def test_choices_keep_cores_and_nodes_whole() -> None:
     machine = built(1, 4, 2)
     assert choose_cpus(2, frozenset(range(8)), machine) == {0, 4}
     assert choose_cpus(3, frozenset({0, 1, 2, 4, 5}), machine) == {0, 4, 2}
-
-
-def test_the_fullest_node_that_has_room_is_taken_so_that_another_stays_whole() -> None:
     machine = built(2, 4, 1)
     assert choose_cpus(2, frozenset({0, 1, 2, 3, 5, 6, 7}), machine) == {5, 6}
     assert choose_cpus(4, frozenset({0, 1, 2, 3, 5, 6, 7}), machine) == {0, 1, 2, 3}
@@ -706,8 +697,12 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_machine_is_read_as_the_kernel_describes_it(tmp_path: Path) -> None:
-    """Two nodes, of two threads a core."""
+def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_does_not(
+    tmp_path: Path,
+) -> None:
+    assert read_machine({0, 1}, tmp_path) == (LogicalCpu(0, 0, 0), LogicalCpu(1, 0, 1))
+    assert available_bytes(0, tmp_path) == 0
+    # Two nodes, of two threads a core.
     lists = {
         "": set(),
         "\n": set(),
@@ -723,14 +718,6 @@ def test_a_machine_is_read_as_the_kernel_describes_it(tmp_path: Path) -> None:
         write(tmp_path / f"cpu/cpu{number}/topology/thread_siblings_list", f"{siblings}\n")
     found = (LogicalCpu(0, 0, 0), LogicalCpu(1, 1, 1), LogicalCpu(3, 1, 1))
     assert read_machine({3, 0, 1}, tmp_path) == found
-
-
-def test_a_machine_that_tells_nothing_is_one_node_of_single_threads(tmp_path: Path) -> None:
-    assert read_machine({0, 1}, tmp_path) == (LogicalCpu(0, 0, 0), LogicalCpu(1, 0, 1))
-    assert available_bytes(0, tmp_path) == 0
-
-
-def test_a_node_has_room_for_what_is_free_and_what_can_be_dropped(tmp_path: Path) -> None:
     lines = (
         "MemTotal: 900",
         "MemFree: 1",

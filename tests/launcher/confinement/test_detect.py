@@ -83,14 +83,10 @@ def why(mountinfo: str, delegated_unit: str | None = None) -> str:
 
 
 @pytest.mark.usefixtures("no_systemd")
-def test_version_1_alone_is_used(v1: str, tmp_path: Path) -> None:
-    place = choose(GROUP, None, v1)
-    assert place.kind == "cgroup-v1"
+def test_version_1_is_used_alone_and_where_it_has_the_controllers(v1: str, tmp_path: Path) -> None:
+    """As on a hybrid machine, with systemd or without; a holder is for version 2."""
+    assert choose(GROUP, None, v1).kind == "cgroup-v1"
     assert (tmp_path / "memory" / GROUP).is_dir()
-
-
-def test_on_a_hybrid_machine_version_1_has_the_controllers(v1: str, tmp_path: Path) -> None:
-    """With systemd or without; a holder is for version 2."""
     mountinfo = v1 + unified(tmp_path / "unified", "")
     assert choose(GROUP, "drfd-jobs.service", mountinfo).kind == "cgroup-v1"
 

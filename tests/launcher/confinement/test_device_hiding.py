@@ -122,23 +122,17 @@ def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
 
 
 @has_bpf
-def test_hiding_is_proved_once_and_leaves_nothing(
+def test_hiding_is_proved_once_also_after_a_kill_and_leaves_nothing(
     group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_job(group, "device-proof")
+    assert by_bpf.hiding()[0] == "bpf"
+    assert not (group / "device-proof").exists()
     how, said = by_bpf.hiding()
     assert (how, "hidden" in said) == ("bpf", True)
     monkeypatch.setattr(device_hiding, "_prove", None)
     assert by_bpf.hiding() == (how, said)
     assert [path.name for path in group.iterdir() if path.is_dir()] == []
-
-
-@has_bpf
-def test_what_a_killed_launcher_has_left_of_the_proof_is_no_obstacle(
-    group: Path, by_bpf: HiddenByBpf
-) -> None:
-    make_job(group, "device-proof")
-    assert by_bpf.hiding()[0] == "bpf"
-    assert not (group / "device-proof").exists()
 
 
 @has_bpf
@@ -345,7 +339,7 @@ def by_controller() -> Iterator[HiddenByController]:
 
 
 @has_devices
-def test_on_version_1_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
+def test_on_version_1_a_hidden_device_is_refused_in_the_cgroup_that_only_such_jobs_have(
     by_controller: HiddenByController,
 ) -> None:
     by_controller.hide(KEY, {ZERO, FULL})
@@ -355,13 +349,6 @@ def test_on_version_1_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
     assert [outcome(path, tasks) for path in paths] == ["ok", "EPERM", "EPERM"]
     assert [outcome(path, Path(OWN or "", "tasks")) for path in paths] == ["ok", "ok", "ok"]
     assert by_controller.leftovers() == [KEY]
-
-
-@has_devices
-def test_on_version_1_an_attempt_that_hides_nothing_has_no_directory(
-    by_controller: HiddenByController,
-) -> None:
-    by_controller.hide(KEY, {FULL})
     assert by_controller.entrance(OTHER_KEY) == []
     assert [Path(one).exists() for one in by_controller.directories(OTHER_KEY)] == [False]
 

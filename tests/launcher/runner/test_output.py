@@ -156,9 +156,16 @@ def test_what_would_not_pass_is_a_failure(number: int) -> None:
     assert facts(describe_in_job(raised(StepFailed, number))) is None
 
 
-def test_whose_processes_are_too_many_waits_for_them() -> None:
+def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage() -> None:
     record = describe_in_job(raised(ExecFailed, errno.EAGAIN))
     assert facts(record) == ("user", "processes", "EAGAIN")
+    assert report.of_entry(said("cgroup", errno.ENOMEM, "/tasks")) == {
+        "text": "the machine is short of memory: /tasks: Cannot allocate memory",
+        "shortage": {"whose": "machine", "resource": "memory", "errno": "ENOMEM"},
+    }
+    text = "it could not be set up: /cpuset/job-1-1/tasks: No space left on device"
+    assert report.of_entry(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
+    assert report.of_entry((70_000).to_bytes(4, "little")) == DIED
 
 
 @pytest.mark.parametrize("number", [errno.ENFILE, errno.EDQUOT, errno.ENOSPC])
@@ -185,22 +192,6 @@ def job(place: str | None = None) -> JobStart:
 
 def said(step: str, number: int = 0, what: str = "") -> bytes:
     return f"{step}\0{number}\0{what}".encode(errors="surrogateescape")
-
-
-def test_a_shortage_at_the_entry_is_the_machines() -> None:
-    assert report.of_entry(said("cgroup", errno.ENOMEM, "/tasks")) == {
-        "text": "the machine is short of memory: /tasks: Cannot allocate memory",
-        "shortage": {"whose": "machine", "resource": "memory", "errno": "ENOMEM"},
-    }
-
-
-def test_a_full_cpuset_is_no_shortage() -> None:
-    text = "it could not be set up: /cpuset/job-1-1/tasks: No space left on device"
-    assert report.of_entry(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
-
-
-def test_an_id_that_the_runner_has_not_waited_for_is_a_death() -> None:
-    assert report.of_entry((70_000).to_bytes(4, "little")) == DIED
 
 
 @pytest.mark.parametrize("step", ["cgroup", "plan", "none", ""])
@@ -276,13 +267,10 @@ def test_a_shortage_is_the_users_or_the_jobs(data: bytes) -> None:
     assert "/x" not in record["text"], "every user can see it"
 
 
-def test_a_place_of_the_jobs_own_is_a_hint() -> None:
+def test_a_place_of_the_jobs_own_is_a_hint_and_a_text_is_cut_to_what_a_record_takes() -> None:
     data = said("directory", errno.ENOENT, "/tmp/x")
     assert report.of_job(data, job("/private/1"))["text"].endswith(
         "; each job has a /tmp of its own here ([enforcement] private_tmp)"
     )
     assert report.of_job(data, job())["text"].endswith("No such file or directory")
-
-
-def test_a_text_is_cut_to_what_a_record_takes() -> None:
     assert len(report.of_job(said("directory", errno.ENOENT, "é" * 10_000), job())["text"]) == 4096

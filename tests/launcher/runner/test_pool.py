@@ -95,7 +95,11 @@ def attempt_file(files: AttemptFiles, **runner: int | None) -> int:
     return fd
 
 
-def test_a_runner_is_watched_until_it_is_gone(start: Start, watch: Watch) -> None:
+def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(start: Start, watch: Watch) -> None:
+    runner = start("true")
+    runner.wait(WAIT_S)
+    watch.runners.watch(KEY, runner.pid)
+    assert KEY not in watch.runners
     runner = start("sleep", "60")
     watch.runners.watch(KEY, runner.pid)
     assert KEY in watch.runners
@@ -107,22 +111,12 @@ def test_a_runner_is_watched_until_it_is_gone(start: Start, watch: Watch) -> Non
     assert dict(watch.selector.get_map()) == {}
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(int(pidfd))
-
-
-def test_a_runner_of_our_own_is_reaped(start: Start, watch: Watch) -> None:
-    """Or the launcher would collect one zombie for each job."""
+    # Or the launcher would collect one zombie for each job.
     runner = start("true")
     watch.runners.watch(KEY, runner.pid)
-    assert watch.hear() == [KEY]
+    assert watch.hear() == [KEY, KEY]
     with pytest.raises(ChildProcessError):
         os.waitpid(runner.pid, 0)
-
-
-def test_a_process_that_is_gone_already_is_not_watched(start: Start, watch: Watch) -> None:
-    runner = start("true")
-    runner.wait(WAIT_S)
-    watch.runners.watch(KEY, runner.pid)
-    assert KEY not in watch.runners
 
 
 @pytest.mark.slow

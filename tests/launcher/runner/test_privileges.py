@@ -267,7 +267,7 @@ def run_as(code: str, uid: int = 0) -> str:
 
 
 @pytest.mark.slow
-def test_the_launcher_and_each_job_have_one_of_their_own() -> None:
+def test_the_launcher_and_each_job_have_one_of_their_own_or_do_not_start() -> None:
     code = """
 before = kernel_calls.session_keyring()
 assert inheritance.why_no_keyrings() is None and inheritance.keyring_warning() is None
@@ -277,28 +277,8 @@ inheritance.join_keyring(inheritance.has_key_quota(os.getuid()))
 print(len({before, mine, kernel_calls.session_keyring()}))
 """
     assert run_as(code) == "3"
-
-
-@pytest.mark.slow
-def test_where_keyctl_is_forbidden_jobs_run_without_and_it_is_said() -> None:
-    code = "refuse(errno.EPERM); take(); print(inheritance.keyring_warning())"
-    assert run_as(code) == "jobs have no keyrings: keyctl is not permitted here, to jobs neither"
-
-
-@pytest.mark.slow
-def test_a_kernel_without_keyrings_is_no_warning() -> None:
-    code = """
-refuse(errno.ENOSYS)
-take()
-print(inheritance.why_no_keyrings(), inheritance.keyring_warning())
-"""
-    assert run_as(code) == "the kernel has no keyrings None"
-
-
-@pytest.mark.slow
-def test_a_job_that_cannot_have_one_does_not_start() -> None:
-    """The launcher has got its own before: keyrings work here, and this failure says nothing of
-    what the job would find in the launcher's."""
+    # The launcher has got its own before: keyrings work here, and this failure says nothing of what
+    # the job would find in the launcher's.
     code = """
 inheritance.why_no_keyrings()
 refuse(errno.EACCES)
@@ -310,6 +290,18 @@ except identity.Denied as error:
 """
     denied = "it can have no session keyring of its own: Permission denied"
     assert run_as(code) == denied
+
+
+@pytest.mark.slow
+def test_where_there_are_no_keyrings_jobs_run_without_and_a_refusal_is_said() -> None:
+    code = "refuse(errno.EPERM); take(); print(inheritance.keyring_warning())"
+    assert run_as(code) == "jobs have no keyrings: keyctl is not permitted here, to jobs neither"
+    code = """
+refuse(errno.ENOSYS)
+take()
+print(inheritance.why_no_keyrings(), inheritance.keyring_warning())
+"""
+    assert run_as(code) == "the kernel has no keyrings None"
 
 
 @pytest.mark.slow

@@ -84,8 +84,10 @@ def test_a_program_of_these_sources_is_used(program: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_program_python_does_it(tmp_path: Path) -> None:
+def test_without_a_program_that_is_a_file_python_does_it(tmp_path: Path) -> None:
     assert refused(tmp_path / "none").startswith("no compiled starter is installed")
+    (tmp_path / "drfd-starter").mkdir()
+    assert refused(tmp_path / "drfd-starter").endswith("is no file")
 
 
 @pytest.mark.slow
@@ -117,12 +119,6 @@ def test_a_program_of_another_user_is_not_used(program: Path) -> None:
 def test_a_directory_of_another_user_is_not_trusted(program: Path) -> None:
     os.chown(program.parent, 65534, -1)
     assert refused(program).endswith("belongs to uid 65534")
-
-
-@pytest.mark.slow
-def test_what_is_no_file_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "drfd-starter").mkdir()
-    assert refused(tmp_path / "drfd-starter").endswith("is no file")
 
 
 @pytest.mark.slow

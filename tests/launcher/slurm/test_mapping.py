@@ -186,22 +186,30 @@ def test_when_slurmctld_started_and_how_long_it_waits_for_jobs_that_nodes_lack(
     assert read_boot(read_settings(text)) == said
 
 
-def test_where_slurmctld_writes_its_pid_is_read() -> None:
+def test_what_slurm_shows_of_itself_is_read() -> None:
     shown = "SlurmctldParameters = (null)\nSlurmctldPidFile        = /run/a b.pid\nX = 1\n"
     assert read_settings(shown)[PID_FILE] == "/run/a b.pid"
     assert PID_FILE not in read_settings("SlurmdPidFile = /run/slurmd.pid\n")
+    assert mapping.ask_node([3, 14])[-1] == "--jobs=3.batch,14.batch"
+    assert mapping.read_asked("3.batch\n14.batch\n") == {3, 14}
+    assert mapping.read_asked("\n3.0\nsstat\n") == set()
+    text = (
+        "n1|idle|4|4000|4|1|none\nsinfo: error\nn1|idle|4|4000|4|1|none\nn2|idle|?|4000|4|1|none\n"
+    )
+    assert [*read_nodes(text)] == ["n1"]
+    env = {"SBATCH_COMMENT": "x", "SLURM_CONF": "/x", "SLURMX": "y"}
+    assert without_slurms(env) == {"SLURMX": "y"}
 
 
-def test_of_several_with_one_name_the_running_one_is_the_attempt() -> None:
+def test_of_several_with_one_name_the_running_one_is_the_attempt_or_one_that_ended_by_itself() -> (
+    None
+):
     over, waits, runs = slurm_job("FAILED", 1), slurm_job("PENDING", 2), slurm_job("RUNNING", 3)
     assert choose([over, waits, runs]) == (runs, [waits])
     assert choose([over]) == (over, [])
     assert choose([]) == (None, [])
-
-
-def test_of_several_that_are_over_one_that_ended_by_itself_is_the_attempt() -> None:
-    """slurmctld has forgotten the job, which was submitted again, and remembers one of them. The
-    other was refused at its start."""
+    # slurmctld has forgotten the job, which was submitted again, and remembers one of them. The
+    # other was refused at its start.
     refused, ended = slurm_job("CANCELLED", 1), slurm_job("FAILED", 2, 3 << 8)
     assert choose([refused, ended]) == (ended, [])
     waited = slurm_job("CANCELLED", 1, has_node=False)
@@ -249,11 +257,6 @@ def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:
     assert read_comment(comment(most)) == NAME
     for other in (f"{rated}.1", f"{NAME}.1", f"{NAME}.x.0", f"{NAME}.1.", "a comment"):
         assert read_comment(other) is None
-
-
-def test_users_variables_are_no_options_of_slurms_commands() -> None:
-    env = {"SBATCH_COMMENT": "x", "SLURM_CONF": "/x", "SLURMX": "y"}
-    assert without_slurms(env) == {"SLURMX": "y"}
 
 
 @pytest.mark.parametrize(
@@ -361,16 +364,3 @@ def test_what_others_have_on_nodes_is_counted_without_the_own_jobs() -> None:
 )
 def test_a_list_of_nodes_has_each_name(names: str, each: list[str]) -> None:
     assert mapping.expand(names) == each
-
-
-def test_a_node_of_several_partitions_is_one_and_other_lines_are_left_out() -> None:
-    text = (
-        "n1|idle|4|4000|4|1|none\nsinfo: error\nn1|idle|4|4000|4|1|none\nn2|idle|?|4000|4|1|none\n"
-    )
-    assert [*read_nodes(text)] == ["n1"]
-
-
-def test_a_node_says_which_jobs_it_has() -> None:
-    assert mapping.ask_node([3, 14])[-1] == "--jobs=3.batch,14.batch"
-    assert mapping.read_asked("3.batch\n14.batch\n") == {3, 14}
-    assert mapping.read_asked("\n3.0\nsstat\n") == set()

@@ -54,20 +54,16 @@ def asked(times: ListTimes, clock: Clock, *, seconds: float) -> list[float]:
     return found
 
 
-def test_without_events_it_is_asked_for_from_time_to_time(clock: Clock) -> None:
+def test_a_list_is_asked_for_from_time_to_time_after_events_and_at_moments_of_its_own(
+    clock: Clock,
+) -> None:
     times = ListTimes(poll_s=30.0)
     assert asked(times, clock, seconds=100) == [0, 30, 60, 90]
     assert times.count == 4
-
-
-def test_an_event_has_it_asked_for_at_once_and_some_moments_later(clock: Clock) -> None:
     times = ListTimes(poll_s=30.0)
     asked(times, clock, seconds=1)
     times.hurry(7.0)
     assert asked(times, clock, seconds=20) == [0, 0.05, 0.2, 1, 3, 7]
-
-
-def test_a_moment_of_its_own_is_added(clock: Clock) -> None:
     times = ListTimes(poll_s=30.0)
     asked(times, clock, seconds=1)
     times.add(clock.now + 5)
@@ -159,10 +155,22 @@ def test_each_order_has_its_command(clock: Clock, name: str, state: str, done: l
     assert pursue(wish_for(name), state) == done
 
 
-def test_a_request_to_end_is_made_once(clock: Clock) -> None:
+def test_a_wish_is_fulfilled_when_the_job_is_so_or_is_over(clock: Clock) -> None:
     wish = wish_for(protocol.TERMINATE)
     pursue(wish, "RUNNING")
     assert wish.is_fulfilled
+    for name, state in ((protocol.FREEZE, "SUSPENDED"), (protocol.THAW, "RUNNING")):
+        wish = wish_for(name)
+        assert not wish.is_fulfilled
+        pursue(wish, state)
+        assert wish.is_fulfilled
+    wish = wish_for(protocol.TERMINATE, protocol.KILL, protocol.THAW)
+    wish.see_over()
+    assert wish.is_fulfilled
+    wish = wish_for(protocol.KILL, protocol.REMOVE)
+    wish.see_over()
+    assert wish.remove
+    assert not wish.is_fulfilled
 
 
 def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock: Clock) -> None:
@@ -177,33 +185,12 @@ def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock: Clock) ->
     assert not wish.is_fulfilled
 
 
-def test_a_kill_comes_before_what_else_is_wanted(clock: Clock) -> None:
-    assert pursue(wish_for(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [KILL]
-
-
-def test_the_last_of_freeze_and_thaw_counts(clock: Clock) -> None:
+def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock: Clock) -> None:
     assert pursue(wish_for(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
     assert pursue(wish_for(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
     # A job that is to end must be able to.
     assert wish_for(protocol.FREEZE, protocol.TERMINATE).freeze is False
-
-
-def test_it_is_fulfilled_when_the_job_is_so(clock: Clock) -> None:
-    for name, state in ((protocol.FREEZE, "SUSPENDED"), (protocol.THAW, "RUNNING")):
-        wish = wish_for(name)
-        assert not wish.is_fulfilled
-        pursue(wish, state)
-        assert wish.is_fulfilled
-
-
-def test_of_one_that_is_over_only_the_removal_is_left(clock: Clock) -> None:
-    wish = wish_for(protocol.TERMINATE, protocol.KILL, protocol.THAW)
-    wish.see_over()
-    assert wish.is_fulfilled
-    wish = wish_for(protocol.KILL, protocol.REMOVE)
-    wish.see_over()
-    assert wish.remove
-    assert not wish.is_fulfilled
+    assert pursue(wish_for(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [KILL]
 
 
 # -- attempts that lists lack -------------------------------------------------------------
@@ -354,13 +341,12 @@ def note(notes: StartNotes, name: str, target: str, at_s: float = 0.0) -> None:
     os.utime(path, (at_s, at_s), follow_symlinks=False)
 
 
-def test_nothing_is_known_of_an_attempt_without_a_note(notes: StartNotes) -> None:
+def test_nothing_is_known_of_an_attempt_without_a_note_or_without_the_directory(
+    notes: StartNotes, tmp_path: Path
+) -> None:
     assert notes.first_start(FIRST) is None
     assert not notes.is_refused(FIRST, 7)
     assert not notes.is_anothers(FIRST, 7)
-
-
-def test_nothing_is_known_without_the_directory(tmp_path: Path) -> None:
     nowhere = StartNotes(tmp_path / "nowhere")
     assert nowhere.first_start(FIRST) is None
     assert not nowhere.is_anothers(FIRST, 7)
@@ -408,7 +394,7 @@ def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNo
     assert notes.close(Name("b" * 32, (1, 1)))
 
 
-def test_how_an_attempt_has_ended(notes: StartNotes) -> None:
+def test_how_an_attempt_has_ended_and_what_cannot_be_read_says_nothing(notes: StartNotes) -> None:
     note(notes, f"{FIRST}.ended", "FAILED:3:0")
     note(notes, f"{RETRY}.ended", "FAILED:0:9")
     assert notes.end(FIRST) == ("FAILED", 3 << 8)
@@ -418,17 +404,14 @@ def test_how_an_attempt_has_ended(notes: StartNotes) -> None:
     # No signal: a part of the number with which Slurm says that it could not start the job.
     assert notes.end(other) == ("FAILED", 4021)
     assert notes.end(Name("b" * 32, (12, 1))) is None
+    note(notes, str(FIRST), "seven")
+    assert notes.first_start(FIRST) is None
 
 
 @pytest.mark.parametrize("said", ["FAILED", "FAILED:3", "FAILED:x:0", "failed:3:0", "FAILED:3:0:0"])
 def test_a_note_of_an_end_that_cannot_be_read_says_nothing(notes: StartNotes, said: str) -> None:
     note(notes, f"{FIRST}.ended", said)
     assert notes.end(FIRST) is None
-
-
-def test_a_note_that_cannot_be_read_says_nothing(notes: StartNotes) -> None:
-    note(notes, str(FIRST), "seven")
-    assert notes.first_start(FIRST) is None
 
 
 def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:

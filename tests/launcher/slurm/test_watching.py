@@ -246,7 +246,7 @@ def read(text: str) -> Controller | None:
     return read_controller(read_settings(text))
 
 
-def test_the_first_slurmctld_is_told() -> None:
+def test_the_first_slurmctld_is_told_at_an_address_at_which_it_listens() -> None:
     found = read(CONFIG_SHOWN)
     assert found == Controller("127.0.0.1", 6817, 64030, "/run/x/socket", 0x2600)
     assert found.credential_words()[1:] == ["--restrict-uid=64030", "--socket=/run/x/socket"]
@@ -255,6 +255,14 @@ def test_the_first_slurmctld_is_told() -> None:
     )
     assert plain == Controller("head", 6817, 64030, None, 0x2600)
     assert plain.credential_words()[1:] == ["--restrict-uid=64030"]
+    # Names that have both kinds of addresses have that of IPv6 first.
+    hosts = "fe80::1 STREAM head\nfe80::1 DGRAM\n10.0.0.1 STREAM\n10.0.0.2 STREAM\n"
+    usual = read(CONFIG_SHOWN)
+    other = read(CONFIG_SHOWN.replace("NoInAddrAny", "EnableIPv6,DisableIPv4"))
+    assert usual is not None
+    assert other is not None
+    assert (usual.address_of(hosts), other.address_of(hosts)) == ("10.0.0.1", "fe80::1")
+    assert (usual.address_of("fe80::1 STREAM head\n"), usual.address_of("\n")) == ("fe80::1", None)
 
 
 @pytest.mark.parametrize(
@@ -274,17 +282,6 @@ def test_the_first_slurmctld_is_told() -> None:
 def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> None:
     assert word in CONFIG_SHOWN
     assert read(CONFIG_SHOWN.replace(word, other)) is None
-
-
-def test_it_is_told_at_an_address_at_which_it_listens() -> None:
-    """Names that have both kinds of addresses have that of IPv6 first."""
-    hosts = "fe80::1 STREAM head\nfe80::1 DGRAM\n10.0.0.1 STREAM\n10.0.0.2 STREAM\n"
-    usual = read(CONFIG_SHOWN)
-    other = read(CONFIG_SHOWN.replace("NoInAddrAny", "EnableIPv6,DisableIPv4"))
-    assert usual is not None
-    assert other is not None
-    assert (usual.address_of(hosts), other.address_of(hosts)) == ("10.0.0.1", "fe80::1")
-    assert (usual.address_of("fe80::1 STREAM head\n"), usual.address_of("\n")) == ("fe80::1", None)
 
 
 @pytest.mark.parametrize(

@@ -372,25 +372,21 @@ def test_root_and_system_accounts_are_never_swept(
     assert sweeps.pause_s() is None
 
 
-def test_nobody_is_swept_where_it_is_turned_off(background: RecordedWork, clock: Clock) -> None:
+def test_nobody_is_swept_who_was_never_begun_or_where_it_is_turned_off(
+    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
+) -> None:
+    sweeps.gone((1, 1))
+    assert sweeps.pause_s() is None
     sweeps = IpcSweeps(background, min_uid=None, mono=clock)  # type: ignore[arg-type]
     sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
     assert sweeps.pause_s() is None
 
 
-def test_an_attempt_that_was_never_begun_is_nobodys(sweeps: IpcSweeps) -> None:
-    sweeps.gone((1, 1))
-    assert sweeps.pause_s() is None
-
-
-def test_a_user_with_a_process_is_seen() -> None:
+def test_what_is_swept_can_be_seen() -> None:
     assert cleanup.has_processes(os.getuid())
     assert not cleanup.has_processes(3_999_999_999)
-
-
-def test_the_tables_have_the_columns_that_are_used() -> None:
-    """Read even where there are none."""
+    # Read even where there are none.
     for kind, (column, _) in cleanup._KINDS.items():
         with open(f"/proc/sysvipc/{kind}") as file:
             columns = file.readline().split()
