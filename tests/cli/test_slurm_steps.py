@@ -43,6 +43,10 @@ def test_a_step_enters_while_cores_and_memory_last(tmp_path: Path) -> None:
     asks = [(1, 50), (1, 60), (1, 50), (1, 1), (1, 0), (1, 0)]
     entered = [enters(path, each, has) for each in asks]
     assert entered == [True, False, True, False, True, False]
+    # One that is too large waits for all others.
+    path = str(tmp_path / "other")
+    assert enters(path, (9, 0), (2, 0))
+    assert not enters(path, (1, 0), (2, 0))
 
 
 def test_what_an_ended_process_held_is_free(tmp_path: Path) -> None:
@@ -66,12 +70,6 @@ def test_each_step_has_gpus_of_its_own(tmp_path: Path) -> None:
     assert step_queue.enter(path, (1, 0), (9, 0), wait=False, gpus=1, of_gpus=[]) == []
 
 
-def test_a_step_that_is_too_large_waits_for_all_others(tmp_path: Path) -> None:
-    path = str(tmp_path / "list")
-    assert enters(path, (9, 0), (2, 0))
-    assert not enters(path, (1, 0), (2, 0))
-
-
 def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path: Path) -> None:
     (tmp_path / "1.1").write_text("1 1 1 0\n")
     (tmp_path / "2.1").write_text(f"{os.getpid()} {step_queue.started_at(os.getpid())} 1 0\n")
@@ -79,28 +77,27 @@ def test_lists_in_which_nobody_holds_anything_are_removed(tmp_path: Path) -> Non
     assert {each.name for each in tmp_path.iterdir()} == {"2.1", "3.1"}
 
 
-def test_the_place_of_the_lists_must_be_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HOME", raising=False)
-    path = Path(step_queue.private_directory(str(tmp_path)))
-    assert path.stat().st_mode & 0o777 == 0o700
-    path.chmod(0o777)
-    with pytest.raises(step_queue.NoPlace, match="belongs to somebody else"):
-        step_queue.private_directory(str(tmp_path))
-    path.rmdir()
-    path.symlink_to(tmp_path)
-    with pytest.raises(step_queue.NoPlace, match="belongs to somebody else"):
-        step_queue.private_directory(str(tmp_path))
-
-
-def test_nobody_keeps_another_users_steps_from_waiting_by_taking_the_name_of_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_place_of_the_lists_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody keeps another user's steps from waiting by taking the name of the place."""
     home, shared = tmp_path / "home", tmp_path / "shared"
     home.mkdir()
     shared.mkdir()
-    (shared / f"drf-steps-{os.getuid()}").write_text("mine")
+    monkeypatch.delenv("HOME", raising=False)
+    path = Path(step_queue.private_directory(str(shared)))
+    assert path.stat().st_mode & 0o777 == 0o700
+
+    def make_link() -> None:
+        path.rmdir()
+        path.symlink_to(tmp_path)
+
+    def make_file() -> None:
+        path.unlink()
+        path.write_text("mine")
+
+    for spoil in (lambda: path.chmod(0o777), make_link, make_file):
+        spoil()
+        with pytest.raises(step_queue.NoPlace, match="belongs to somebody else"):
+            step_queue.private_directory(str(shared))
     monkeypatch.setenv("HOME", str(home))
     path = Path(step_queue.private_directory(str(shared)))
     assert (path.parent, path.stat().st_mode & 0o777) == (home, 0o700)
@@ -151,6 +148,7 @@ def test_steps_that_begin_at_once_come_one_by_one() -> None:
 # -- srun --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["-n1", "--mem=50"], ["-n1", "-l", "--mem=60"]])
 def test_a_step_waits_for_the_steps_before_it(
     spawn: Spawn, finish: Finish, tmp_path: Path, words: list[str]
@@ -178,6 +176,7 @@ def test_a_step_waits_for_the_steps_before_it(
     assert finish(second).out.removeprefix("0: ") == "down\n"
 
 
+@pytest.mark.slow
 def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
     spawn: Spawn, finish: Finish
 ) -> None:
@@ -198,6 +197,7 @@ def test_a_number_in_a_file_s_name_has_ten_digits_at_most() -> None:
         assert step._path(text, {"DRF_JOB_ID": "7"}, 0) == (f"a-{shown}" if shown else text)
 
 
+@pytest.mark.slow
 def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:
     say = ("sh", "-c", "echo out; echo err >&2; cat")
     (tmp_path / "in").write_text("in\n")
@@ -217,6 +217,7 @@ def test_a_step_writes_to_its_files(spawn: Spawn, finish: Finish, tmp_path: Path
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_step_sees_the_gpus_that_it_asks_for(spawn: Spawn, finish: Finish) -> None:
     env = {**ENV, "DRF_GRES_GPU": "4,7", "CUDA_VISIBLE_DEVICES": "4,7"}
     show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
