@@ -1,15 +1,25 @@
-"""drf simulate: what is printed, for people and for programs, and what is refused."""
+"""drf simulate: allocations, traces and the paper's figures, for people and for programs."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from canned import CannedDaemon
-from cli.drf import Drf
+from cli.drf import DRF, ROOT, Drf, Result, Spawn
+
+# -- alloc -------------------------------------------------------------------------------------
 
 #: The example of the DRF paper, as in docs/simulator.md.
 PAPER = """{"capacity": {"cpu": 9, "mem": 18},
@@ -26,9 +36,11 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_programs_get_one_object_with_plain_numbers(drf: Drf, spec: Path) -> None:
+def test_programs_get_one_object_as_in_the_manual(
+    drf: Drf, daemon: CannedDaemon, spec: Path
+) -> None:
     result = drf("simulate", "alloc", spec, "--json")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err, daemon.connections) == (0, "", 0)
     assert json.loads(result.out) == {
         "tasks": {"A": 3, "B": 2},
         "shares": {"A": {"cpu": 1 / 3, "mem": 2 / 3}, "B": {"cpu": 2 / 3, "mem": 1 / 9}},
@@ -37,53 +49,34 @@ def test_programs_get_one_object_with_plain_numbers(drf: Drf, spec: Path) -> Non
         "order": ["B", "A", "A", "B", "A"],
     }
     assert '"tasks": {"A": 3, "B": 2}' in result.out, "whole numbers are written as such"
-
-
-def test_what_the_manual_shows_is_what_comes_out(drf: Drf, spec: Path) -> None:
-    manual = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    manual = (ROOT / "docs" / "simulator.md").read_text()
     assert PAPER in manual
-    assert f"--json\n{drf('simulate', 'alloc', spec, '--json').out}```" in manual
+    assert f"--json\n{result.out}```" in manual
 
 
 def test_people_get_a_table_and_the_order(drf: Drf, spec: Path) -> None:
-    assert drf("simulate", "alloc", spec).screen == "\n".join(
-        [
-            "",
-            " USER       TASKS   DOMINANT    SHARE           cpu           mem",
-            " ────────────────────────────────────────────────────────────────",
-            " A              3   mem        66.7 %    3 (33.3 %)   12 (66.7 %)",
-            " B              2   cpu        66.7 %    6 (66.7 %)    2 (11.1 %)",
-            " together                               9 (100.0 %)   14 (77.8 %)",
-            "",
-            "order  B A A B A",
-        ]
-    )
-
-
-def test_tasks_that_can_be_cut_have_no_order(drf: Drf, spec: Path) -> None:
-    spec.write_text(PAPER.replace("discrete", "continuous").replace('"drf"', '"asset"'))
+    assert drf("simulate", "alloc", spec).screen.splitlines() == [
+        "",
+        " USER       TASKS   DOMINANT    SHARE           cpu           mem",
+        " ────────────────────────────────────────────────────────────────",
+        " A              3   mem        66.7 %    3 (33.3 %)   12 (66.7 %)",
+        " B              2   cpu        66.7 %    6 (66.7 %)    2 (11.1 %)",
+        " together                               9 (100.0 %)   14 (77.8 %)",
+        "",
+        "order  B A A B A",
+    ]
+    # Tasks that can be cut have no order; a mark at the beginning of the file does no harm.
+    text = PAPER.replace("discrete", "continuous").replace('"drf"', '"asset"')
+    spec.write_text(text, encoding="utf-8-sig")
     found = json.loads(drf("simulate", "alloc", spec, "--json").out)
     assert (found["tasks"], found["order"]) == ({"A": 2.52, "B": 2.16}, [])
     shown = drf("simulate", "alloc", spec)
     assert "2.52" in shown.out and "order" not in shown.out
-
-
-def test_a_dash_is_standard_input(drf: Drf, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stdin:
-        buffer = io.BytesIO(PAPER.encode())
-
-    monkeypatch.setattr("sys.stdin", Stdin())
-    assert json.loads(drf("simulate", "alloc", "-", "--json").out)["tasks"] == {"A": 3, "B": 2}
-
-
-def test_a_mark_at_the_beginning_of_the_file_does_no_harm(drf: Drf, spec: Path) -> None:
-    spec.write_text(PAPER, encoding="utf-8-sig")
-    assert drf("simulate", "alloc", spec).code == 0
-
-
-def test_no_daemon_is_asked(drf: Drf, daemon: CannedDaemon, spec: Path) -> None:
-    drf("simulate", "alloc", spec)
-    assert daemon.connections == 0
+    # Hostile names are shown harmlessly.
+    spec.write_text(PAPER.replace('"A"', '"\\u001b[2J\\ud800[red]"'))
+    shown = drf("simulate", "alloc", spec)
+    assert "\x1b" not in shown.out and "?[2J?[red]" in shown.out
+    assert drf("simulate", "alloc", spec, "--json").code == 0
 
 
 @pytest.mark.parametrize(
@@ -102,36 +95,408 @@ def test_no_daemon_is_asked(drf: Drf, daemon: CannedDaemon, spec: Path) -> None:
             "the machine has room for more than 200000 tasks (ask for larger tasks, or for "
             '"mode": "continuous")',
         ),
+        (None, "cannot be read: No such file or directory"),
     ],
 )
 def test_a_bad_problem_is_refused_in_one_line_that_names_the_file(
-    drf: Drf, spec: Path, text: bytes, said: str
+    drf: Drf, tmp_path: Path, text: bytes | None, said: str
 ) -> None:
-    spec.write_bytes(text)
+    spec = tmp_path / "problem.json"
+    if text is not None:
+        spec.write_bytes(text)
     result = drf("simulate", "alloc", spec, "--json")
-    assert (result.code, result.out) == (1, "")
-    assert result.err == f"drf: {spec}: {said}\n"
-
-
-def test_a_file_that_is_not_there_is_refused_in_one_line(drf: Drf, tmp_path: Path) -> None:
-    missing = drf("simulate", "alloc", tmp_path / "none.json")
-    assert (missing.code, missing.out) == (1, "")
-    assert missing.err == f"drf: {tmp_path}/none.json: cannot be read: No such file or directory\n"
+    assert result == Result(1, "", f"drf: {spec}: {said}\n")
     assert "Is a directory" in drf("simulate", "alloc", tmp_path).err
 
 
+# -- traces ------------------------------------------------------------------------------------
+
+TABLE = """name,user,group,submit_s,run_s,limit_s,cores,memory
+a,ann,lab,0,100,200,4,1G
+b,bob,den,10,100,200,4,1G
+c,ann,lab,11,100,200,2,1G
+d,eve,den,12,100,200,2,1G
+huge,eve,den,13,100,200,99,1G
+torn
+"""
+NODE = ("--capacity", "cores=4,memory=8G")
+#: With one policy, which takes a tenth of the time of all.
+DRF_ONLY = (*NODE, "--policy", "drf")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def cells(screen: str) -> dict[str, list[str]]:
+    lines = [re.split("  +", line.strip()) for line in screen.splitlines()]
+    return {name: rest for name, *rest in lines}
+
+
+def test_policies_stand_side_by_side(drf: Drf, daemon: CannedDaemon, table: Path) -> None:
+    result = drf("simulate", table, *NODE, "--policy", "drf,fifo")
+    assert (result.code, daemon.connections) == (0, 0)
+    lines = result.screen.splitlines()
+    assert lines[0].startswith(f"trace    {table} (a table of jobs): 5 jobs of 3 users")
+    assert lines[1:4] == [
+        "machine  4 cores, 8G of memory",
+        "left out 1 line: line 7: it has 1 fields, not 8",
+        "refused  1 job: huge: the job asks for 99 cores, and this machine has 4 for jobs: "
+        "it could never start",
+    ]
+    rows = cells(result.screen)
+    assert rows["jobs run"] == ["4", "4"]
+    assert rows["wait, mean"] == ["1m56s", "1m56s"]
+    assert rows["use of cores"] == ["100.0 %", "100.0 %"]
+
+
+def test_programs_get_the_same_bytes_each_time(drf: Drf, table: Path) -> None:
+    first, second = (drf("simulate", table, *NODE, "--json") for _ in range(2))
+    assert first.out == second.out
+    found = json.loads(first.out)
+    assert found["capacity"] == {"cores": 4000, "memory": 8 << 30}
+    assert [run["label"] for run in found["runs"]] == ["drf", "fifo", "easy"]
+    assert found["trace"]["bad"] == {
+        "count": 1, "first": [{"line": 7, "why": "it has 1 fields, not 8"}],
+    }  # fmt: skip
+    assert [each["job"] for each in found["trace"]["refused"]["first"]] == ["huge"]
+    assert "s of CPU time" in first.err and "CPU" not in first.out
+    assert "\x1b" not in first.err, "progress is for terminals"
+
+
+def test_estimates_pools_and_weights_can_be_others(drf: Drf, table: Path, tmp_path: Path) -> None:
+    def runs(*words: object) -> Any:
+        return json.loads(drf("simulate", *words, "--json").out)["runs"]
+
+    estimates = ("--policy", "drf,fifo", "--estimates", "none,exact")
+    labels = [run["label"] for run in runs(table, *NODE, *estimates)]
+    assert labels == ["drf none", "drf exact", "fifo"], "for policies that ask for them"
+    (run,) = runs(table, *DRF_ONLY, "--pools", "trace")
+    assert list(run["users"]) == ["root.den.bob", "root.den.eve", "root.lab.ann"]
+    path = tmp_path / "weighed.csv"
+    held = "".join(f"{user},0,{run_s},{cores},1G\n" for user, run_s, cores in (
+        ("ann", 1000, 1), ("bob", 1000, 1), ("eve", 100, 2)))  # fmt: skip
+    path.write_text(f"user,submit_s,run_s,cores,memory\n{held}ann,1,50,2,1G\nbob,1,50,2,1G\n")
+    plain, heavy = runs(path, *DRF_ONLY, "--weight", "bob=2")
+    waits = [
+        [run["users"][leaf]["wait_s"]["max"] for leaf in ("root.ann", "root.bob")]
+        for run in (plain, heavy)
+    ]
+    assert (plain["label"], heavy["label"]) == ("drf", "drf bob=2")
+    assert waits == [[99, 149], [149, 99]]
+    assert "drf bob=2: WAIT" in drf("simulate", path, *DRF_ONLY, "--weight", "bob=2").out
+
+
 @pytest.mark.parametrize(
-    "words", [["alloc"], ["alloc", "a", "b"], ["alloc", "a", "--jsn"], ["allok", "a"]]
+    ("limits", "said"),
+    [
+        ("[users.ann]\nweight = 2\n", None),
+        ("[users.ann]\nquota = {share_hours = 1}\n", "quotas of the week in {} are not simulated"),
+        (
+            '[[users.ann.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n',
+            "drf: limits by hour (of ann) are not simulated: the ordinary limits count all the time",
+        ),
+    ],
 )
-def test_what_is_typed_wrongly_is_usage(drf: Drf, words: list[str]) -> None:
-    result = drf("simulate", *words)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.count("\n") == 1
+def test_what_is_not_simulated_is_said(
+    drf: Drf, table: Path, tmp_path: Path, limits: str, said: str | None
+) -> None:
+    pools = tmp_path / "drfd.toml"
+    pools.write_text(limits)
+    found = drf("simulate", table, *DRF_ONLY, "--pools", pools, "--json")
+    if said is None:
+        assert "not simulated" not in found.err
+        return
+    assert said.format(pools) in found.err
+    plain = drf("simulate", table, *DRF_ONLY, "--json")
+    assert json.loads(found.out)["runs"] == json.loads(plain.out)["runs"]
 
 
-def test_hostile_names_are_shown_harmlessly(drf: Drf, spec: Path) -> None:
-    spec.write_text(PAPER.replace('"A"', '"\\u001b[2J\\ud800[red]"'))
-    result = drf("simulate", "alloc", spec)
+def test_synthetic_rates_are_called_so_in_every_output(
+    drf: Drf, table: Path, tmp_path: Path
+) -> None:
+    profile = tmp_path / "tasks.csv"
+    profile.write_text("n,disk_read_mb_p50,disk_write_mb_p50,disk_mb_s_p90\n1,1,1,50\n")
+    words = ("simulate", table, "--capacity", "cores=4,memory=8G,read=1G,write=1G",
+             "--io-profile", profile)  # fmt: skip
+    assert "SYNTHETIC disk rates" in drf(*words).out
+    notes = json.loads(drf(*words, "--json").out)["trace"]["notes"]
+    assert notes[0].startswith("SYNTHETIC disk rates")
+
+
+def test_lending_stands_beside_what_is_without_it(drf: Drf, table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "used.csv"
+    path.write_text(
+        "name,user,submit_s,run_s,cores,memory,cpu_s,cores_max\n"
+        "a,ann,0,100,2,1G,100,8\nb,bob,10,100,2,1G,200,\n"
+    )
+    words = ("simulate", path, "--capacity", "cores=8,memory=8G", "--policy", "drf")
+    plain, lending = json.loads(drf(*words, "--lend", "--json").out)["runs"]
+    runs = [(run["label"], run["lends"]) for run in (plain, lending)]
+    assert runs == [("drf", False), ("drf lent", True)]
+    assert plain["run_s"]["mean"] == 100
+    # It was busy for 50 of its 100 seconds; with four times the cores these are 12.5.
+    assert lending["users"]["root.ann"]["run_s"]["mean"] == 62.5
+    assert lending["users"]["root.bob"]["run_s"]["mean"] == 100
+    shown = drf(*words, "--ranges", "2").screen
+    rows = cells(shown)
+    assert rows["run time, mean"] == ["1m40s", "1m02s"]
+    assert rows["cores that were busy"] == ["34.1 %", "50.0 %"]
+    assert "as if each job could use 2 times the cores that it declares" in shown
+    assert "drf lent: WAIT" in shown
+    bare = drf(*words).screen
+    assert "run time" not in bare and "busy" not in bare
+    shown = drf("simulate", table, *DRF_ONLY, "--lend").screen
+    assert "no job has a range, so nothing is lent; --ranges 4 gives them all one" in shown
+    assert "4 of 4 jobs say nothing" not in shown and "say nothing of their processor" in shown
+
+
+@pytest.mark.parametrize(
+    ("policy", "count"), [("drf", 1), pytest.param("all", 9, marks=pytest.mark.slow)]
+)
+def test_what_is_generated_can_be_simulated(
+    drf: Drf, tmp_path: Path, policy: str, count: int
+) -> None:
+    made = drf("simulate", "generate", "--jobs", "30", "--users", "3", "--seed", "4")
+    assert made.code == 0
+    path = tmp_path / "made.csv"
+    path.write_text(made.out)
+    words = ("--capacity", "cores=64,memory=256G,read=2G,write=1G", "--policy", policy, "-n", "20")
+    found = json.loads(drf("simulate", path, *words, "--json").out)
+    assert [run["jobs"] for run in found["runs"]] == [20] * count
+
+
+def test_the_past_of_this_machine_is_asked_of_the_daemon(drf: Drf, daemon: CannedDaemon) -> None:
+    def ended(id: int, user: str, cores: float) -> dict[str, Any]:
+        return {
+            "id": id, "user": user, "pool": f"root.{user}", "submitted_at": 1e9 + id, "attempt": 1,
+            "started_at": 1e9 + 500, "ended_at": 1e9 + 600, "time_limit_s": None, "used": {},
+            "demand": {"cores": cores, "memory": 0, "read": 0, "write": 0, "gres": {}},
+        }  # fmt: skip
+
+    capacity = {"cores": 4.0, "memory": 1 << 33, "read": 0, "write": 0, "gres": {}}
+    pages = [
+        {"jobs": [ended(2, "bob", 3)], "after": [1e9 + 600, 2]},
+        {"jobs": [ended(1, "ann", 3)], "after": None},
+    ]
+    daemon.replies = {
+        "history": [*pages, {"jobs": [], "after": None}],
+        "shares": {"capacity": capacity, "free": capacity, "nodes": []},
+    }
+    found = json.loads(drf("simulate", "--history", "--policy", "drf", "--json").out)
+    assert found["trace"]["source"] == "the history of this machine"
+    assert found["capacity"] == {"cores": 4000, "memory": 1 << 33}
+    assert found["runs"][0]["users"]["root.bob"]["wait_s"]["mean"] == 99
+    asked = [request.get("after") for request in daemon.asked("history", times=2)]
+    assert asked == [None, [1e9 + 600, 2]]
+    nothing = "drf: no job has run here (try a TRACE)\n"
+    assert drf("simulate", "--history") == Result(1, "", nothing)
+
+
+def test_without_a_capacity_one_is_suggested_that_will_do(drf: Drf, table: Path) -> None:
+    refused = drf("simulate", table)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith("drf: say what the machine has (for this trace for instance ")
+    text = refused.err.rstrip(")\n").split()[-1]
+    assert drf("simulate", table, "--capacity", text, "--policy", "drf").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("TRACE --capacity cores=4", 1, "jobs of this trace ask for memory, up to 1G each"),
+        ("TRACE --capacity cores", 2, "'cores' is not NAME=AMOUNT"),
+        ("TRACE NODE --policy best", 2, "there is no 'best' (drf, fifo, easy, "),
+        ("TRACE NODE --estimates wild", 2, "there is no 'wild' (predicted, limit, exact, none)"),
+        ("TRACE NODE --weight ann", 2, "'ann' is not NAME=WEIGHT"),
+        ("TRACE NODE --weight ann=0", 2, "'ann=0' is not NAME=WEIGHT"),
+        ("TRACE NODE --weight nobody=2", 1, "there is no pool or user 'nobody'"),
+        ("TRACE NODE --pools /nowhere.toml", 78, "cannot read /nowhere.toml"),
+        ("TRACE NODE --io-profile /nowhere.csv", 1, "/nowhere.csv: cannot be read"),
+        ("TRACE NODE --history", 2, "name one TRACE, or --history"),
+        ("TRACE NODE --since 7d", 2, "--since goes with --history"),
+        ("TRACE NODE --plot - --json", 2, "--plot - goes without --json"),
+        ("none.csv NODE", 1, "none.csv: cannot be read"),
+        ("", 2, "--help"),
+        # A slip is not taken for a file.
+        ("generat", 2, "No such command or file 'generat'. Did you mean 'generate'?"),
+        *((words, 2, "") for words in ("alloc", "alloc a b", "alloc a --jsn", "allok a")),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_one_line(
+    drf: Drf, table: Path, words: str, code: int, said: str
+) -> None:
+    known = {"TRACE": [str(table)], "NODE": [*NODE], "none.csv": [str(table.with_name("none.csv"))]}
+    result = drf("simulate", *(each for word in words.split() for each in known.get(word, [word])))
+    assert (result.code, result.out, result.err.count("\n")) == (code, "", 1)
+    assert said in result.err
+
+
+def test_a_dash_is_standard_input(drf: Drf, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PAPER.encode())))
+    assert json.loads(drf("simulate", "alloc", "-", "--json").out)["tasks"] == {"A": 3, "B": 2}
+    process = spawn("simulate", "-", *DRF_ONLY, "--json", stdin=subprocess.PIPE)
+    out, err = process.communicate(gzip.compress(TABLE.encode()), timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["trace"]["source"] == "standard input"
+
+
+def test_names_of_a_trace_are_shown_harmlessly(drf: Drf, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    bad = "\x1b[2J[red]"
+    path.write_text(f"name,user,submit_s,run_s,cores,memory\n{bad},{bad},0,1,9,1G\n"
+                    f"x,{bad},0,1,1,1G\n")  # fmt: skip
+    shown = drf("simulate", path, *DRF_ONLY, "--users")
+    assert shown.code == 0 and "\x1b" not in shown.out and "?[2J[red]" in shown.out
+
+
+@pytest.mark.slow
+def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    lines = "".join(f"u{at % 9},{at},100,1,1G\n" for at in range(1500))
+    path.write_text(f"user,submit_s,run_s,cores,memory\n{lines}")
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", DRF, "simulate", str(path), *DRF_ONLY],
+        stdout=subprocess.DEVNULL, stderr=follower,
+    ) as process:  # fmt: skip
+        os.close(follower)
+        shown = b""
+        try:
+            while chunk := os.read(leader, 4096):
+                shown += chunk
+        except OSError:
+            # On Linux that is how a terminal ends.
+            pass
+        assert process.wait(60) == 0
+    os.close(leader)
+    assert b"% of 1,500 jobs" in shown
+    assert b"\x1b[Kdrf: simulated drf in " in shown, "the line of progress is gone by then"
+
+
+def test_the_curves_come_after_the_tables(drf: Drf, table: Path) -> None:
+    lines = drf("simulate", table, *DRF_ONLY, "--plot", "-").screen.splitlines()
+    titles = [
+        "Waits: the part of the jobs that waited no longer",
+        "Use of cores",
+        "Use of memory",
+        "Dominant shares by user, drf",
+    ]
+    assert [line for line in lines if line in titles] == titles
+    assert "o ann   + bob   x eve   = several" in lines[-1]
+
+
+# -- the paper's figures -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_papers_figures_are_listed_and_shown(drf: Drf) -> None:
+    lines = drf("simulate", "paper").screen.splitlines()
+    assert [line.split()[0] for line in lines[3:]] == [
+        "table1", *(f"fig{number}" for number in range(4, 15))
+    ]  # fmt: skip
+    screen = drf("simulate", "paper", "table1").screen
+    rows = [line.split()[0] for line in screen.splitlines() if line.endswith("%")]
+    assert rows == ["B", "A", "A", "B", "A"]
+    assert "The paper: B A A B A" in screen
+    lines = drf("simulate", "paper", "fig8", "--nodes", 8).screen.splitlines()
+    chart = lines[lines.index("CPU") :][:15]
+    first = [line[7:20] for line in chart]
+    (high,), (low,) = ([n for n, row in enumerate(first) if row == sign * 13] for sign in "+o")
+    assert high < low, "job 2 has more CPUs in the first phase"
+    assert chart[-1].strip() == "o job 1   + job 2   = several"
+
+
+@pytest.mark.slow
+def test_programs_get_every_number_of_a_figure_and_the_same_twice(drf: Drf) -> None:
+    first, again = (drf("simulate", "paper", "fig8", "--nodes", 8, "--json").out for _ in range(2))
+    assert first == again
+    (figure,) = json.loads(first)["experiments"]
+    assert figure["name"] == "fig8"
+    assert len(figure["panels"][2]["curves"]["job 1"]) == 360
+    columns = [each["name"] for each in figure["tables"][0]["columns"]]
+    dominant = figure["tables"][0]["rows"][0][columns.index("DOMINANT")]
+    assert dominant == pytest.approx(0.71, abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("paper", "fig8", "--nodes", 4),
+         {"CPU", "Memory", "Dominant share", "job 1", "job 2", "seconds"}),
+        (("TRACE", *NODE, "--json"), {"Dominant shares by user, easy"}),
+    ],
+)  # fmt: skip
+def test_a_picture_is_the_same_byte_for_byte(
+    drf: Drf, table: Path, tmp_path: Path, words: tuple[object, ...], wanted: set[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    pictures = []
+    for name in ("one.svg", "two.svg"):
+        asked = [table if word == "TRACE" else word for word in words]
+        assert drf("simulate", *asked, "--plot", tmp_path / name).code == 0
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+    root = ElementTree.fromstring(pictures[0])
+    assert root.tag.endswith("}svg")
+    found = {"".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")}
+    assert found >= wanted
+    path = tmp_path / "four.PNG"
+    assert drf("simulate", "paper", "fig4", "--plot", path).code == 0
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fig99", "there is no experiment fig99 (did you mean fig9?)"),
+        ("fig4 --plot a.pdf", "--plot a.pdf: unknown kind of picture (.svg or .png)"),
+        ("fig4 --plot /no/a.svg", "--plot /no/a.svg: there is no such directory"),
+        ("fig4 fig5 --plot a.svg", "--plot draws one experiment (name a single one)"),
+        ("table1 --plot a.svg", "table1 has nothing to be drawn"),
+        ("fig13 --trace /no/t", "/no/t: cannot be read: No such file or directory"),
+        ("fig8 --trace x", "--trace is for fig13 and fig14"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(drf: Drf, words: str, said: str) -> None:
+    if "--plot" in words:
+        pytest.importorskip("matplotlib")
+    assert drf("simulate", "paper", *words.split()) == Result(1, "", f"drf: {said}\n")
+
+
+@pytest.mark.slow
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; from importlib.machinery import PathFinder\n"
+        "class Hidden(PathFinder):\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, *rest):\n"
+        "        return None if name == 'matplotlib' else super().find_spec(name, *rest)\n"
+        "sys.meta_path = [each for each in sys.meta_path if each is not PathFinder] + [Hidden]\n"
+        "sys.argv = ['drf', 'simulate', 'paper', 'fig4', '--plot', 'x.svg']\n"
+        "from drfd_cli.main import main; main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path
+    )
+    said = "drf: --plot needs matplotlib, which is not installed (pip install 'drfd[plot]')\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+@pytest.mark.slow
+def test_a_trace_is_used_and_named(drf: Drf, tmp_path: Path) -> None:
+    path = tmp_path / "sample.csv.gz"
+    rows = "".join(f"job{at},{at * 10},1,0,{at % 7}000000000\n" for at in range(40))
+    path.write_bytes(gzip.compress(f"job,submit_s,input_bytes,a,b\n{rows}".encode()))
+    result = drf("simulate", "paper", "fig14", "--trace", path)
     assert result.code == 0
-    assert "\x1b" not in result.out and "?[2J?[red]" in result.out
-    assert drf("simulate", "alloc", spec, "--json").code == 0
+    assert "40 jobs of the SWIM sample" in " ".join(result.out.split())
+    path.write_bytes(path.read_bytes()[:50])
+    assert drf("simulate", "paper", "fig14", "--trace", path).err == (
+        f"drf: {path}: cannot be read: is damaged\n"
+    )
