@@ -197,7 +197,7 @@ def test_estimates_pools_and_weights_can_be_others(drf: Drf, table: Path, tmp_pa
         ("[users.ann]\nquota = {share_hours = 1}\n", "quotas of the week in {} are not simulated"),
         (
             '[[users.ann.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n',
-            "drf: limits by hour (of ann) are not simulated: the ordinary limits count all the time",
+            "drf: limits by hour (of ann) are not simulated: the ordinary limits count all ",
         ),
     ],
 )
