@@ -350,12 +350,18 @@ class Instance:
             return False
         self._ask("drain", on=False)
         self._end_all_jobs()
-        for place in (*self.work.iterdir(), *(set(self.root.iterdir()) - self._own)):
-            if place.is_dir() and not place.is_symlink():
-                shutil.rmtree(place)
-            else:
-                place.unlink()
+        # What keeps the terminal of a job that has ended takes away its own files meanwhile.
+        wait_for("an empty directory", self._sweep)
         return True
+
+    def _sweep(self) -> bool:
+        left = {*self.work.iterdir(), *self.root.iterdir()} - self._own
+        for place in left:
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                place.unlink(missing_ok=True)
+        return not left
 
     @property
     def _own(self) -> set[Path]:

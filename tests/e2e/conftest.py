@@ -21,8 +21,8 @@ def seat() -> Iterator[Callable[..., Emulator]]:
 
     def start(at: Instance, *command: object, **options: Any) -> Emulator:
         home = {"XDG_STATE_HOME": str(at.work / "state"), "PS1": "$ ", "TERM": "linux"}
-        env = {**os.environ, "DRFD_SOCKET": str(at.socket), **home, **options.pop("env", {})}
-        env.pop("NO_COLOR", None) if "NO_COLOR" not in options else None
+        env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        env |= {"DRFD_SOCKET": str(at.socket), **home, **options.pop("env", {})}
         made.append(Emulator(*command, **{"env": env, "cwd": at.work, **options}))
         return made[-1]
 

@@ -1,4 +1,5 @@
-"""drf run on a terminal, as somebody who sits there sees it; and without one."""
+"""A job's terminal, as somebody who sits there sees it: `drf run` on one and without one, and
+`drf attach`, by which it is left and returned to."""
 
 from __future__ import annotations
 
@@ -6,17 +7,18 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import termios
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from emulator import Emulator, close_all
-from instance import BIN, CONFIG, Instance, is_alive, wait_for
+from emulator import Emulator
+from instance import BIN, CONFIG, Instance, is_alive, state_of, wait_for
 
 Sit = Callable[..., Emulator]
+Attach = Callable[[], Emulator]
 
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = b"\x03", b"\x04", b"\x1a", b"\x1c"
 DRF = BIN / "drf"
@@ -24,18 +26,14 @@ RUN = (DRF, "run", "--")
 
 
 @pytest.fixture
-def sit(instance: Instance) -> Iterator[Sit]:
-    """Start a program in a terminal of its own, with the instance's daemon."""
-    made: list[Emulator] = []
+def sit(instance: Instance, seat: Callable[..., Emulator]) -> Sit:
+    """Start a program in a terminal of its own, with the instance's daemon and a home there."""
+    return partial(seat, instance)
 
-    def start(*command: object, **options: Any) -> Emulator:
-        env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "TERM": "linux", "PS1": "$ "}
-        env.pop("NO_COLOR", None)
-        made.append(Emulator(*command, **{"env": env, "cwd": instance.work, **options}))
-        return made[-1]
 
-    yield start
-    close_all(made)
+def latest(instance: Instance) -> int:
+    """The id of the job that was submitted last."""
+    return max(job["id"] for job in instance._ask("status", ended=1)["jobs"])
 
 
 def shell(script: str) -> tuple[object, ...]:
@@ -50,7 +48,7 @@ def leaves_it_as_it_was(terminal: Emulator) -> None:
     assert terminal.modes() == terminal.modes_before
 
 
-# -- a terminal of its own -----------------------------------------------------------------------
+# -- a terminal of its own --------------------------------------------------------------------
 
 
 def test_the_job_leads_a_session_on_a_terminal_of_its_own(sit: Sit) -> None:
@@ -99,14 +97,7 @@ def test_interrupt_and_quit_are_the_jobs_own(sit: Sit, instance: Instance) -> No
     terminal.type(CTRL_BACKSLASH)
     assert terminal.ends() == 128 + signal.SIGQUIT
     leaves_it_as_it_was(terminal)
-    assert instance.show(1)["outcome"]["code"] == "FAILED"
-
-
-def test_an_interrupt_ends_a_job_that_does_not_mind_it(sit: Sit) -> None:
-    terminal = sit(*shell("echo ready; exec sleep 1000"))
-    terminal.sees("ready")
-    terminal.type(CTRL_C)
-    assert terminal.ends() == 128 + signal.SIGINT
+    assert instance.show(latest(instance))["outcome"]["code"] == "FAILED"
 
 
 def test_end_of_input_is_typed_as_anywhere(sit: Sit) -> None:
@@ -171,29 +162,26 @@ def test_a_program_that_does_not_read_holds_nothing_up(sit: Sit, instance: Insta
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: the daemon runs jobs of its own user only")
 def test_another_users_job_has_a_terminal_of_that_user(
-    make_instance: Callable[..., Instance],
+    lend: Callable[[str], Instance], seat: Callable[..., Emulator]
 ) -> None:
     """It is made by that user's own drf; root has no part in it."""
-    instance = make_instance(CONFIG + '[daemon]\nsystem_users = ["nobody"]\n').start()
+    instance = lend(CONFIG + '[daemon]\nsystem_users = ["nobody"]\n')
     instance.work.chmod(0o777)
-    terminal = Emulator(
+    terminal = seat(
+        instance,
         *shell("id -u; stat -c %u $(tty); echo to it > /dev/tty; read x; echo got $x"),
-        cwd=instance.work,
-        env={**os.environ, "DRFD_SOCKET": str(instance.socket), "HOME": "/"},
+        env={"HOME": "/"},
         user=65534,
         group=65534,
         extra_groups=[],
     )
-    try:
-        terminal.sees("to it")
-        terminal.type(b"this\r")
-        assert terminal.ends() == 0
-        assert terminal.lines() == ["65534", "65534", "to it", "this", "got this"]
-    finally:
-        terminal.close()
+    terminal.sees("to it")
+    terminal.type(b"this\r")
+    assert terminal.ends() == 0
+    assert terminal.lines() == ["65534", "65534", "to it", "this", "got this"]
 
 
-# -- suspending ----------------------------------------------------------------------------------
+# -- suspending -------------------------------------------------------------------------------
 
 
 def test_suspending_gives_the_shell_back_and_stops_the_job(sit: Sit, instance: Instance) -> None:
@@ -205,12 +193,12 @@ def test_suspending_gives_the_shell_back_and_stops_the_job(sit: Sit, instance: I
     pid = int((instance.work / "pid").read_text())
     terminal.type(CTRL_Z)
     terminal.sees("Stopped")
-    wait_for("a stopped job", lambda: state(pid) == "T")
+    wait_for("a stopped job", lambda: state_of(pid) == "T")
     terminal.type(b"stty -a | grep -wo icanon\r")
     terminal.sees("\nicanon")
     terminal.type(b"fg\r")
     terminal.sees("$ fg")
-    wait_for("a job that goes on", lambda: state(pid) in "SR")
+    wait_for("a job that goes on", lambda: state_of(pid) in ("S", "R"))
     terminal.type(CTRL_C)
     terminal.until("the shell's prompt", lambda: terminal.lines()[-1] == "$")
     terminal.type(b"echo code $?\r")
@@ -270,8 +258,7 @@ def test_a_full_screen_program_leaves_the_screen_and_draws_it_again(
     sit: Sit, instance: Instance, code: str, seen: str
 ) -> None:
     (instance.work / "full.py").write_text(code)
-    env = {**os.environ, "DRFD_SOCKET": str(instance.socket), "TERM": "xterm", "PS1": "$ "}
-    terminal = sit("bash", "--norc", "-i", env=env)
+    terminal = sit("bash", "--norc", "-i", env={"TERM": "xterm"})
     terminal.sees("$")
     terminal.type(f"{DRF} run -- python3 -I full.py\r".encode())
     terminal.sees(seen, "the end")
@@ -316,24 +303,7 @@ while True:
     terminal.until("the shell's prompt", lambda: terminal.lines()[-1].endswith("$"))
 
 
-def test_a_detached_full_screen_program_leaves_the_screen(sit: Sit, instance: Instance) -> None:
-    terminal = sit(
-        *shell(r"printf '\033[?1049h\033[?25lup\n'; while [ ! -e go ]; do sleep .1; done")
-    )
-    terminal.sees("up")
-    terminal.type(b"\r~d")
-    assert terminal.ends() == 0
-    assert b"\x1b[?1049l" in terminal.sent
-    assert b"\x1b[?25h" in terminal.sent
-    (instance.work / "go").touch()
-    instance.wait_end(1)
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-# -- escapes -------------------------------------------------------------------------------------
+# -- escapes ----------------------------------------------------------------------------------
 
 
 def test_a_detached_job_goes_on_into_its_output_file(sit: Sit, instance: Instance) -> None:
@@ -342,12 +312,14 @@ def test_a_detached_job_goes_on_into_its_output_file(sit: Sit, instance: Instanc
     terminal.type(b"\r~d")
     assert terminal.ends() == 0
     leaves_it_as_it_was(terminal)
-    assert "drf: job 1 goes on; its output goes to " in "\n".join(terminal.lines())
+    assert f"drf: job {latest(instance)} goes on; its output goes to " in "\n".join(
+        terminal.lines()
+    )
     terminal.close()
     (instance.work / "go").touch()
-    assert instance.wait_end(1)["outcome"]["code"] == "COMPLETED"
-    wait_for("its output", lambda: "/dev/pts/" in instance.output(1))
-    assert instance.output(1).split()[0] == "after"
+    assert instance.wait_end(latest(instance))["outcome"]["code"] == "COMPLETED"
+    wait_for("its output", lambda: "/dev/pts/" in instance.output(latest(instance)))
+    assert instance.output(latest(instance)).split()[0] == "after"
 
 
 def test_hanging_up_by_an_escape_ends_the_job(sit: Sit, instance: Instance) -> None:
@@ -358,7 +330,7 @@ def test_hanging_up_by_an_escape_ends_the_job(sit: Sit, instance: Instance) -> N
     terminal.type(b"~.")
     assert terminal.ends() == 128 + signal.SIGHUP
     leaves_it_as_it_was(terminal)
-    assert instance.wait_end(1)["signal"] == signal.SIGHUP
+    assert instance.wait_end(latest(instance))["signal"] == signal.SIGHUP
 
 
 def test_a_tilde_is_a_tilde_elsewhere_and_when_there_are_no_escapes(sit: Sit) -> None:
@@ -372,7 +344,7 @@ def test_a_tilde_is_a_tilde_elsewhere_and_when_there_are_no_escapes(sit: Sit) ->
     terminal.sees("=a~.")
 
 
-# -- before it starts ----------------------------------------------------------------------------
+# -- before it starts -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -386,7 +358,8 @@ def test_while_it_waits_the_reason_is_one_line_and_keys_are_lost(
     sit: Sit, drained: Instance
 ) -> None:
     terminal = sit(*shell("read x; echo got $x"))
-    terminal.sees("drf: job 1 waits: DRAINING")
+    terminal.sees("waits: DRAINING")
+    assert f"drf: job {latest(drained)} waits: DRAINING" in "\n".join(terminal.lines())
     terminal.type(b"too early\r")
     drained.drf("undrain")
     terminal.until("its start", lambda: terminal.lines() == [""])
@@ -397,22 +370,22 @@ def test_while_it_waits_the_reason_is_one_line_and_keys_are_lost(
 
 def test_while_it_waits_an_interrupt_cancels_it(sit: Sit, drained: Instance) -> None:
     terminal = sit(*shell("echo ran"))
-    terminal.sees("job 1 waits")
+    terminal.sees("waits: DRAINING")
     terminal.type(CTRL_C)
     assert terminal.ends() == 125
-    assert terminal.lines() == ["drf: job 1 is cancelled before it has started"]
+    assert terminal.lines() == [f"drf: job {latest(drained)} is cancelled before it has started"]
     leaves_it_as_it_was(terminal)
-    assert drained.show(1)["state"] == "CANCELLED"
+    assert drained.show(latest(drained))["state"] == "CANCELLED"
 
 
 def test_a_waiting_job_whose_drf_is_killed_is_cancelled(sit: Sit, drained: Instance) -> None:
     terminal = sit(*shell("echo ran"))
-    terminal.sees("job 1 waits")
+    terminal.sees("waits: DRAINING")
     terminal.process.kill()
-    assert drained.wait_end(1)["state"] == "CANCELLED"
+    assert drained.wait_end(latest(drained))["state"] == "CANCELLED"
 
 
-# -- who goes away -------------------------------------------------------------------------------
+# -- who goes away ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["kill -9", "the window is closed"])
@@ -425,7 +398,7 @@ def test_a_job_whose_terminal_goes_away_is_hung_up(sit: Sit, instance: Instance,
         terminal.process.kill()
     else:
         terminal.close()
-    assert instance.wait_end(1)["exit_code"] == 5
+    assert instance.wait_end(latest(instance))["exit_code"] == 5
     assert (instance.work / "hup").read_text() == "hung up\n"
 
 
@@ -434,7 +407,7 @@ def test_a_job_that_does_not_mind_being_hung_up_is_cancelled(sit: Sit, instance:
     terminal.sees("up")
     pid = int((instance.work / "pid").read_text())
     terminal.process.kill()
-    assert instance.wait_end(1)["state"] == "CANCELLED"
+    assert instance.wait_end(latest(instance))["state"] == "CANCELLED"
     assert not is_alive(pid)
 
 
@@ -446,7 +419,7 @@ def test_a_terminate_stops_the_job_and_leaves_the_terminal_as_it_was(
     terminal.process.terminate()
     assert terminal.ends() == 128 + signal.SIGTERM
     leaves_it_as_it_was(terminal)
-    assert instance.show(1)["state"] == "CANCELLED"
+    assert instance.show(latest(instance))["state"] == "CANCELLED"
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["crash", "restart"])
@@ -464,7 +437,7 @@ def test_a_restart_of_the_daemon_does_not_cut_the_terminal(
     assert terminal.lines()[-1] == "got meanwhile"
 
 
-# -- without a terminal, or with half of one -----------------------------------------------------
+# -- without a terminal, or with half of one --------------------------------------------------
 
 
 def test_errors_may_go_elsewhere(sit: Sit, instance: Instance) -> None:
@@ -512,4 +485,222 @@ def test_a_job_without_terminal_is_cancelled_when_its_drf_is_gone(instance: Inst
     assert process.stdout.readline() == b"up\n"
     process.kill()
     process.communicate()
-    assert instance.wait_end(1)["state"] == "CANCELLED"
+    assert instance.wait_end(latest(instance))["state"] == "CANCELLED"
+
+
+# -- left and returned to ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def attach(sit: Sit, instance: Instance) -> Attach:
+    return lambda: sit(DRF, "attach", latest(instance))
+
+
+def leave(terminal: Emulator) -> None:
+    terminal.type(b"\r~d")
+    assert terminal.ends() == 0
+    assert terminal.modes() == terminal.modes_before
+
+
+def detached(sit: Sit, script: str, sign: str = "up") -> Emulator:
+    """Run a job, and leave it when the sign is on its terminal."""
+    terminal = sit(*shell(script))
+    terminal.sees(sign)
+    leave(terminal)
+    return terminal
+
+
+def test_a_detached_job_is_returned_to_left_again_and_ends_there(
+    sit: Sit, attach: Attach, instance: Instance
+) -> None:
+    terminal = detached(sit, "echo first; while read x; do echo got $x; done; exit 3", "first")
+    assert f"drf attach {latest(instance)} returns" in "\n".join(terminal.lines())
+
+    again = attach()
+    again.type(b"one\r")
+    again.sees("got one")
+    leave(again)
+    assert instance.show(latest(instance))["state"] == "RUNNING"
+
+    # Without an id it is the latest job; what was on the terminal is there again.
+    last = sit(DRF, "attach")
+    last.sees("got one")
+    last.type(b"two\r")
+    last.sees("got two")
+    last.type(b"\x04")
+    assert last.ends() == 3
+    assert last.modes() == last.modes_before
+
+
+def test_what_is_written_while_nobody_looks_is_in_the_file_and_shown_later(
+    sit: Sit, attach: Attach, instance: Instance
+) -> None:
+    detached(sit, "echo up; while [ ! -e go ]; do sleep 0.05; done; echo while away; read x")
+    (instance.work / "go").touch()
+    wait_for("its output", lambda: "while away" in instance.output(latest(instance)))
+    again = attach()
+    again.sees("while away")
+    again.type(b"\r")
+    assert again.ends() == 0
+
+
+def test_the_last_terminal_has_it_and_the_size_is_its_own(sit: Sit, attach: Attach) -> None:
+    detached(sit, "echo up; while read x; do stty size; done")
+    first = attach()
+    first.type(b"\r")
+    first.sees("24 80")
+    second = attach()
+    assert first.ends() == 0
+    first.sees("attached to another terminal")
+    second.resize(40, 132)
+    second.type(b"\r")
+    second.sees("40 132")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_the_job_goes_on_when_its_window_is_closed(
+    sit: Sit, attach: Attach, instance: Instance, number: int
+) -> None:
+    detached(sit, "echo up; while read x; do echo got $x; done")
+    again = attach()
+    again.type(b"one\r")
+    again.sees("got one")
+    os.kill(again.process.pid, number)
+    again.process.wait()
+    last = attach()
+    last.type(b"two\r")
+    last.sees("got two")
+    assert instance.show(latest(instance))["state"] == "RUNNING"
+
+
+def test_hanging_up_stops_it(sit: Sit, attach: Attach, instance: Instance) -> None:
+    detached(sit, "echo up; exec sleep 1000")
+    again = attach()
+    again.sees("up")
+    again.type(b"\r~.")
+    assert again.ends() == 128 + signal.SIGHUP
+    assert instance.wait_end(latest(instance))["signal"] == signal.SIGHUP
+
+
+def test_a_full_screen_program_draws_itself_again(sit: Sit, attach: Attach) -> None:
+    program = (
+        r"draw() { printf '\033[H'; stty size; };"
+        r"printf '\033[?1049h\033[?25l'; trap draw WINCH; draw;"
+        r"while [ ! -e go ]; do sleep 0.1; done"
+    )
+    terminal = detached(sit, program, "24 80")
+    for left in (b"\x1b[?1049l", b"\x1b[?25h"):
+        assert left in terminal.sent
+    again = attach()
+    again.sees("24 80")
+    assert b"\x1b[?1049h" in again.sent
+    leave(again)
+    assert b"\x1b[?1049l" in again.sent
+
+
+def test_a_batch_job_with_a_terminal(sit: Sit, attach: Attach, instance: Instance) -> None:
+    """Its output is in its file; the daemon may be restarted; a script has one, too."""
+    (instance.work / "script").write_text("#!/bin/sh\ntty\necho up\nread x\necho got $x\n")
+    terminal = sit(DRF, "submit", "--pty", "script")
+    assert terminal.ends() == 0
+    assert terminal.lines() == [f"submitted job {latest(instance)}"]
+    wait_for("its output", lambda: "up" in instance.output(latest(instance)))
+    assert instance.output(latest(instance)).startswith("/dev/pts/")
+    instance.kill()
+    instance.start()
+    again = attach()
+    again.sees("up")
+    again.type(b"word\r")
+    assert again.ends() == 0
+    assert "got word" in "\n".join(again.lines())
+
+
+def test_a_batch_job_has_a_terminal_in_each_run_and_after_the_login_is_over(
+    sit: Sit, instance: Instance
+) -> None:
+    script = "tty; [ -e again ] || { touch again; exit 3; }"
+    login = instance.work / "login"
+    login.mkdir(mode=0o700)
+    words = ("submit", "--hold", "--pty", "--retry", "1", "--", "sh", "-c", script)
+    terminal = sit("env", f"XDG_RUNTIME_DIR={login}", DRF, *words)
+    assert terminal.ends() == 0
+    assert not [*login.iterdir()], "it disappears with the login"
+    instance.drf("release", latest(instance))
+    assert instance.wait_end(latest(instance))["exit_code"] == 0
+    assert instance.output(latest(instance)).count("/dev/pts/") == 2
+    left = instance.work / "state" / "drfd"
+    wait_for("nothing left", lambda: not [*left.glob("*/*/*")])
+
+
+@pytest.mark.parametrize("words", [("submit", "--pty"), ("run",)])
+def test_the_job_goes_on_when_its_window_closes_at_once(
+    sit: Sit, attach: Attach, instance: Instance, words: tuple[str, ...]
+) -> None:
+    """The program in front of a window is often its session leader: when that ends, the kernel
+    hangs up who is still there. What keeps the job's terminal is only beginning then."""
+    slow = (
+        "import os, time\n"
+        "fork = os.fork\n"
+        "os.fork = lambda: fork() or time.sleep(0.5) or 0\n"
+        "from drfd_cli.start import main\n"
+        "main()\n"
+    )
+    terminal = sit(sys.executable, "-c", slow, *words, "--", "sh", "-c", "echo up; read x")
+    if words == ("run",):
+        terminal.sees("up")
+        terminal.type(b"\r~d")
+    assert terminal.ends() == 0
+    again = attach()
+    again.sees("up")
+    again.type(b"\r")
+    assert again.ends() == 0
+
+
+def test_a_detached_job_has_its_terminal_in_its_next_run_too(
+    sit: Sit, attach: Attach, instance: Instance
+) -> None:
+    script = "tty; read x; echo got $x; [ -e again ] || { touch again; exit 3; }"
+    login = instance.work / "login"
+    login.mkdir(mode=0o700)
+    run = (DRF, "run", "--retry", "1", "--", "sh", "-c", script)
+    terminal = sit("env", f"XDG_RUNTIME_DIR={login}", *run)
+    terminal.sees("/dev/pts/")
+    leave(terminal)
+    for word in (b"one", b"two"):
+        wait_for("its run", lambda: instance.show(latest(instance))["state"] == "RUNNING")
+        again = attach()
+        again.type(word + b"\r")
+        again.sees(f"got {word.decode()}")
+        again.type(b"\r~d")
+        again.ends()
+    assert instance.wait_end(latest(instance))["exit_code"] == 0
+    wait_for("nothing left", lambda: not [*login.iterdir()])
+
+
+def test_sockets_of_other_machines_with_the_same_home_stay(sit: Sit, instance: Instance) -> None:
+    old, other = (
+        instance.work / "state" / "drfd" / kind / machine / "drf-run-1"
+        for kind, machine in (("attach", os.uname().nodename), ("attach", "another.machine"))
+    )
+    for each in (old, other):
+        each.parent.mkdir(parents=True)
+        each.touch()
+        os.utime(each, (1, 1))
+    terminal = sit(DRF, "submit", "--pty", "--", "true")
+    assert terminal.ends() == 0
+    instance.wait_end(latest(instance))
+    assert not old.exists()
+    assert other.exists()
+
+
+def test_it_says_what_it_cannot_return_to(sit: Sit, attach: Attach, instance: Instance) -> None:
+    batch = instance.submit("--", "sleep", "1000")
+    refused = sit(DRF, "attach", str(batch))
+    assert refused.ends() == 1
+    refused.sees("has no terminal")
+    terminal = sit(*shell("echo up; read x"))
+    terminal.sees("up")
+    refused = attach()
+    assert refused.ends() == 1
+    refused.sees("is not detached")
+    assert "needs a terminal" in instance.drf("attach", latest(instance), check=False).stderr

@@ -1,43 +1,28 @@
-"""The live view as somebody has it on a terminal, with a real daemon."""
+"""The live view as somebody has it on a terminal, with a real daemon.
+
+What is on its screens and what keys do there: tests/cli/top.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import termios
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from drfd.client.connection import Connection
-from emulator import Emulator, close_all
-from instance import BIN, Instance, wait_for
+from emulator import Emulator
+from instance import BIN, CONFIG, Instance, children_of, state_of, wait_for
 
 Sit = Callable[..., Emulator]
 
 DRF = BIN / "drf"
-CONFIG = """
-[capacity]
-cores = 9
-memory = "18G"
-reserve_memory = 0
-[[disk]]
-name = "test"
-path = "/var/tmp"
-read = "1G"
-write = "1G"
-[pools.A]
-weight = 2
-[pools.B]
-[enforcement]
-grace = "1s"
-processes = 64
-"""
+WEIGHED = CONFIG.replace("[pools.A]\n", "[pools.A]\nweight = 2\n")
 CTRL_C, CTRL_L, CTRL_Z, ESC, ENTER = b"\x03", b"\x0c", b"\x1a", b"\x1b", b"\r"
 #: Fails in the middle of drawing, as a program with a fault in it would.
 CRASHING = """
@@ -59,22 +44,21 @@ main()
 def fill(instance: Instance) -> Instance:
     """A job that has ended, two that run, tasks that wait, and a job that is held."""
     instance.start()
-    client = Connection(instance.socket)
+    with closing(Connection(instance.socket)) as client:
 
-    def submit(pool: str, name: str, *argv: str, cores: int = 1, **more: Any) -> None:
-        demand = {"cores_milli": 1000 * cores, "memory_bytes": 64 << 20}
-        client.request(
-            "submit", argv=list(argv), cwd=str(instance.work), name=name, pool=pool,
-            demand=demand, time_limit_s=3600, **more,
-        )  # fmt: skip
+        def submit(pool: str, name: str, *argv: str, cores: int = 1, **more: Any) -> None:
+            demand = {"cores_milli": 1000 * cores, "memory_bytes": 64 << 20}
+            client.request(
+                "submit", argv=list(argv), cwd=str(instance.work), name=name, pool=pool,
+                demand=demand, time_limit_s=3600, **more,
+            )  # fmt: skip
 
-    submit("A", "quick", "true")
-    client.request("wait", ids=[1])
-    submit("A", "steady", "sh", "-c", "echo working hard; exec sleep 600")
-    submit("B", "wide", "sleep", "600", cores=8)
-    submit("B", "sweep", "sleep", "600", cores=2, array="0-9")
-    submit("A", "kept", "true", held=True)
-    client.close()
+        submit("A", "quick", "true")
+        client.request("wait", ids=[1])
+        submit("A", "steady", "sh", "-c", "echo working hard; exec sleep 600")
+        submit("B", "wide", "sleep", "600", cores=8)
+        submit("B", "sweep", "sleep", "600", cores=2, array="0-9")
+        submit("A", "kept", "true", held=True)
     for job_id in (2, 3):
         instance.wait_state(job_id, "RUNNING")
     return instance
@@ -83,7 +67,7 @@ def fill(instance: Instance) -> Instance:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Instance]:
     """For those who only look."""
-    instance = Instance(CONFIG)
+    instance = Instance(WEIGHED)
     try:
         yield fill(instance)
     finally:
@@ -93,22 +77,17 @@ def shared() -> Iterator[Instance]:
 @pytest.fixture
 def instance(make_instance: Callable[..., Instance]) -> Instance:
     """For those who change something."""
-    return fill(make_instance(CONFIG))
+    return fill(make_instance(WEIGHED))
 
 
 @pytest.fixture
-def sit() -> Iterator[Sit]:
-    made: list[Emulator] = []
+def sit(seat: Callable[..., Emulator]) -> Sit:
+    """The live view, or another program, in a terminal."""
 
-    def start(at: Instance, *command: object, **options: Any) -> Emulator:
-        env = {**os.environ, "DRFD_SOCKET": str(at.socket), "TERM": "xterm-256color"}
-        env.pop("NO_COLOR", None)
-        env |= {"PS1": "$ ", **options.pop("env", {})}
-        made.append(Emulator(*(command or (DRF, "top")), env=env, cwd=at.work, **options))
-        return made[-1]
+    def start(at: Instance, *command: object, **env: str) -> Emulator:
+        return seat(at, *(command or (DRF, "top")), env={"TERM": "xterm-256color", **env})
 
-    yield start
-    close_all(made)
+    return start
 
 
 def row(terminal: Emulator, *words: str) -> str:
@@ -148,20 +127,41 @@ def test_it_shows_machine_shares_and_jobs_and_leaves_one_line(sit: Sit, shared: 
     assert last.endswith(": 9 of 9 cores and 128M of 18G held; 2 running, 11 waiting\r\n")
 
 
-def test_a_filter_leaves_only_what_matches_until_escape(sit: Sit, shared: Instance) -> None:
-    terminal = sit(shared)
+def test_keys_act_on_real_jobs(sit: Sit, instance: Instance) -> None:
+    terminal = sit(instance)
     row(terminal, " 2 ", "steady")
-    terminal.type(b"/wid")
-    row(terminal, "/ wid")
-    terminal.until("one job", lambda: "steady" not in "\n".join(terminal.lines()))
-    row(terminal, " 3 ", "wide")
-    terminal.type(ENTER)
-    row(terminal, "only with “wid”; Esc shows all")
+    # An output is followed and searched on the whole screen.
+    terminal.type(b"l")
+    row(terminal, "output of job 2", ", following")
+    row(terminal, "working hard")
+    with (instance.work / "drf-2.out").open("a") as file:
+        file.write("".join(f"step {number}\n" for number in range(200)))
+    row(terminal, "step 199")
+    terminal.type(b"/step 42" + ENTER)
+    row(terminal, " step 42")
+    terminal.type(b"G")
+    row(terminal, "step 199")
     terminal.type(ESC)
-    row(terminal, " 2 ", "steady")
+    terminal.until("no search", lambda: "Esc" in terminal.lines()[-1])
+    terminal.type(b"q")
+    # A time limit is typed, and marked jobs are suspended together.
+    row(terminal, "RUNNING 2", "NAME")
+    terminal.type(b"t30m\r")
+    row(terminal, "set time limit 30m of job 2")
+    assert instance.show(2)["time_limit_s"] == 1800
+    terminal.type(b"  ")
+    row(terminal, "2 marked")
+    terminal.type(b"p")
+    row(terminal, "suspend 2 jobs?")
+    terminal.type(b"y")
+    row(terminal, "suspended 2 jobs")
+    for job_id in (2, 3):
+        instance.wait_state(job_id, "SUSPENDED")
 
 
-def test_a_job_is_cancelled_after_a_question(sit: Sit, instance: Instance) -> None:
+def test_a_job_is_cancelled_after_a_question_and_waiting_tasks_are_held(
+    sit: Sit, instance: Instance
+) -> None:
     terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     terminal.type(b"c")
@@ -169,17 +169,6 @@ def test_a_job_is_cancelled_after_a_question(sit: Sit, instance: Instance) -> No
     terminal.type(b"n")
     row(terminal, "nothing done")
     assert instance.show(2)["state"] == "RUNNING"
-    terminal.type(b"c")
-    row(terminal, "cancel job 2 (steady)")
-    terminal.type(b"y")
-    row(terminal, "cancelled job 2")
-    assert instance.wait_end(2)["state"] == "CANCELLED"
-    row(terminal, " 2 ", "steady", "CANCELLED")
-
-
-def test_waiting_tasks_are_held_and_released(sit: Sit, instance: Instance) -> None:
-    terminal = sit(instance)
-    row(terminal, "4_[0-9]", " cores ")
     terminal.type(b"3h")
     row(terminal, "held job 4_[0-9]")
     row(terminal, "WAITING 11, 11 held")
@@ -192,63 +181,16 @@ def test_waiting_tasks_are_held_and_released(sit: Sit, instance: Instance) -> No
         return not any("released job" in line for line in terminal.lines())
 
     terminal.until("a message that goes away without a key", is_forgotten)
-
-
-def test_a_jobs_page_has_its_facts_and_the_end_of_its_output(sit: Sit, shared: Instance) -> None:
-    terminal = sit(shared)
-    row(terminal, " 2 ", "steady")
-    terminal.type(ENTER)
-    row(terminal, "job 2  steady", "RUNNING")
-    row(terminal, "demand", "1 core, 64M memory")
-    row(terminal, "Admitted", "attempt 1")
-    row(terminal, "output ", "drf-2.out")
-    row(terminal, "working hard")
-    row(terminal, "memory", " of 64M, most ")
-    terminal.type(b"e")
-    row(terminal, "errors ", "drf-2.err")
-    row(terminal, "nothing yet")
-    terminal.type(ESC)
-    row(terminal, "RUNNING 2", "NAME")
-
-
-def test_an_output_is_followed_and_searched_on_the_whole_screen(
-    sit: Sit, instance: Instance
-) -> None:
-    path = instance.work / "drf-2.out"
-    terminal = sit(instance)
-    row(terminal, " 2 ", "steady")
-    terminal.type(b"l")
-    row(terminal, "output of job 2", ", following")
-    row(terminal, "working hard")
-    with path.open("a") as file:
-        file.write("".join(f"step {number}\n" for number in range(200)))
-    row(terminal, "step 199")
-    terminal.type(b"/step 42" + ENTER)
-    row(terminal, " step 42")
-    terminal.type(b"G")
-    row(terminal, "step 199")
-    terminal.type(ESC)
-    terminal.until("no search", lambda: "Esc" in terminal.lines()[-1])
     terminal.type(b"q")
-    row(terminal, "RUNNING 2", "NAME")
-
-
-def test_a_time_limit_is_typed_and_marked_jobs_are_suspended_together(
-    sit: Sit, instance: Instance
-) -> None:
-    terminal = sit(instance)
-    row(terminal, " 2 ", "steady")
-    terminal.type(b"t30m\r")
-    row(terminal, "set time limit 30m of job 2")
-    assert instance.show(2)["time_limit_s"] == 1800
-    terminal.type(b"  ")
-    row(terminal, "2 marked")
-    terminal.type(b"p")
-    row(terminal, "suspend 2 jobs?")
-    terminal.type(b"y")
-    row(terminal, "suspended 2 jobs")
-    for job_id in (2, 3):
-        instance.wait_state(job_id, "SUSPENDED")
+    terminal.ends()
+    again = sit(instance)
+    row(again, " 2 ", "steady")
+    again.type(b"c")
+    row(again, "cancel job 2 (steady)")
+    again.type(b"y")
+    row(again, "cancelled job 2")
+    assert instance.wait_end(2)["state"] == "CANCELLED"
+    row(again, " 2 ", "steady", "CANCELLED")
 
 
 def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit, shared: Instance) -> None:
@@ -289,13 +231,7 @@ def test_it_goes_on_when_the_daemon_is_killed_and_started_again(
     terminal.until("an end of it", lambda: "away" not in terminal.lines()[0])
     instance.drf("cancel", "2")
     row(terminal, " 2 ", "CANCELLED")
-    terminal.type(b"q")
-    assert terminal.ends() == 0
-
-
-def test_it_can_be_left_while_the_daemon_is_stopped(sit: Sit, instance: Instance) -> None:
-    terminal = sit(instance)
-    row(terminal, " 2 ", "steady")
+    # It can be left while the daemon is stopped.
     assert instance.process is not None
     instance.process.send_signal(signal.SIGSTOP)
     try:
@@ -338,7 +274,7 @@ def test_it_can_be_suspended_under_a_shell_and_goes_on(
     terminal.sees("$")
     terminal.type(b"%s top\n" % os.fsencode(DRF))
     row(terminal, " 2 ", "steady")
-    [pid] = children(terminal.process.pid)
+    [pid] = children_of(terminal.process.pid)
     if how == "key":
         terminal.type(CTRL_Z)
     else:
@@ -362,7 +298,7 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(
     terminal = sit(shared, "bash", "--norc", "--noediting", "-i")
     terminal.sees("$")
     terminal.type(b"%s top &\n" % os.fsencode(DRF))
-    [pid] = wait_for("it", lambda: children(terminal.process.pid))
+    [pid] = wait_for("it", lambda: children_of(terminal.process.pid))
     wait_for("its stop", lambda: state_of(pid) == "T")
     terminal.type(b"echo not $((20 + 3))\n")
     terminal.sees("not 23")
@@ -373,15 +309,7 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(
     terminal.sees(": 9 of 9 cores")
 
 
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-# -- without a terminal ----------------------------------------------------------------------------
+# -- without a terminal, and the table that is watched ----------------------------------------
 
 
 def test_without_a_terminal_it_prints_one_screen(shared: Instance) -> None:
@@ -399,26 +327,9 @@ def test_once_on_a_terminal_prints_with_colours_and_leaves(sit: Sit, shared: Ins
     assert terminal.ends() == 0
     assert b"\x1b[" in terminal.sent
     assert b"?1049h" not in terminal.sent
-    given = sit(shared, DRF, "top", "--once", env={"NO_COLOR": "1"})
+    given = sit(shared, DRF, "top", "--once", NO_COLOR="1")
     assert given.ends() == 0
     assert b"\x1b[" not in given.sent
-
-
-def test_the_screen_works_without_colours(sit: Sit, shared: Instance) -> None:
-    terminal = sit(shared, env={"NO_COLOR": "1"})
-    row(terminal, "b B/", "cores")
-    row(terminal, "b 3", "wide")
-    terminal.type(b"q")
-    terminal.ends()
-    codes = {int(code) for some in re.findall(rb"\x1b\[([0-9;]*)m", terminal.sent)
-             for code in some.split(b";")}  # fmt: skip
-    assert codes <= {0, 1, 7}
-
-
-def test_json_is_the_snapshot(shared: Instance) -> None:
-    told = json.loads(shared.drf("top", "--once", "--json").stdout)
-    assert told["counts"] == {"RUNNING": 2, "PENDING": 10, "HELD": 1}
-    assert [each["label"] for each in told["running"]] == ["2", "3"]
 
 
 def test_a_picture_is_saved(shared: Instance) -> None:
@@ -431,48 +342,27 @@ def test_a_picture_is_saved(shared: Instance) -> None:
     assert "url(http" not in picture
 
 
-def test_a_picture_that_cannot_be_saved_is_one_line(shared: Instance) -> None:
-    done = shared.drf("top", "--svg", shared.work / "nowhere" / "top.svg", check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"drf: {shared.work}/nowhere/top.svg: No such file or directory\n"
-    done = shared.drf("top", "--svg", "top.svg", "--json", check=False)
-    assert done.returncode == 2
-    assert not (shared.work / "top.svg").exists()
-
-
-def test_a_daemon_that_is_not_there_is_one_line(shared: Instance) -> None:
-    done = shared.drf("--socket", shared.root / "nobody", "top", check=False)
-    assert (done.returncode, done.stdout) == (69, "")
-    assert done.stderr.startswith("drf: no drfd answers at ")
-
-
-# -- drf status --watch ----------------------------------------------------------------------------
-
-
-def test_the_table_is_drawn_again_as_the_queue_changes(sit: Sit, instance: Instance) -> None:
-    terminal = sit(instance, DRF, "status", "--watch")
-    row(terminal, "2", "steady", "RUNNING")
-    instance.drf("cancel", "2")
-    terminal.until("its end", lambda: "steady" not in "\n".join(terminal.lines()))
-    terminal.type(CTRL_C)
-    assert terminal.ends() == 0
-    given_back(terminal)
-
-
-def test_a_watched_table_outlives_the_daemon(sit: Sit, instance: Instance) -> None:
-    terminal = sit(instance, DRF, "status", "--watch")
-    row(terminal, "2", "steady", "RUNNING")
+def test_a_watched_table_follows_the_queue_and_outlives_the_daemon(
+    sit: Sit, instance: Instance
+) -> None:
+    """`drf status --watch`."""
+    terminals = [sit(instance, DRF, "status", "--watch") for _ in range(2)]
+    for terminal in terminals:
+        row(terminal, "2", "steady", "RUNNING")
     instance.kill()
-    row(terminal, "the daemon is away")
-    row(terminal, "2", "steady", "RUNNING")
+    for terminal in terminals:
+        row(terminal, "the daemon is away")
+        row(terminal, "2", "steady", "RUNNING")
     instance.start()
-    terminal.until("its return", lambda: "away" not in "\n".join(terminal.lines()))
-    terminal.process.send_signal(signal.SIGTERM)
-    assert terminal.ends() == 128 + signal.SIGTERM
-    given_back(terminal)
-
-
-def test_watch_is_not_for_programs(shared: Instance) -> None:
-    done = shared.drf("status", "--watch", "--json", check=False)
-    assert done.returncode == 2
-    assert "--watch is for people" in done.stderr
+    for terminal in terminals:
+        terminal.until("its return", lambda t=terminal: "away" not in "\n".join(t.lines()))
+    instance.drf("cancel", "2")
+    for terminal in terminals:
+        terminal.until("its end", lambda t=terminal: "steady" not in "\n".join(t.lines()))
+    first, second = terminals
+    first.type(CTRL_C)
+    assert first.ends() == 0
+    second.process.send_signal(signal.SIGTERM)
+    assert second.ends() == 128 + signal.SIGTERM
+    for terminal in terminals:
+        given_back(terminal)
