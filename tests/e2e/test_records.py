@@ -53,14 +53,6 @@ def test_history_report_and_why_tell_of_them_also_after_a_restart(instance: Inst
     assert instance.ended(*options, *HOLDER)["state"] == "COMPLETED", "what is advised is enough"
 
 
-def test_profile_prints_a_line_that_fits(instance: Instance) -> None:
-    done = instance.drf("profile", *HOLDER)
-    words = done.stderr.splitlines()[-1].split()
-    assert words[:3] == ["drf:", "drf", "submit"]
-    options = words[3 : words.index("--")]
-    assert instance.ended(*options, *HOLDER)["state"] == "COMPLETED"
-
-
 # -- the account of promises ------------------------------------------------------------------
 
 

@@ -1,9 +1,8 @@
-"""Two ordinary users of our own making, and daemons that serve one test after the other."""
+"""Two ordinary users of our own making, a disk, and daemons that serve one test after the other."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
 import sys
@@ -13,49 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Instance
-from system.accounts import Accounts, delete_account
+from instance import Accounts, add_account, delete_account, idle, instance, lend
 
-
-@pytest.fixture(scope="module")
-def idle() -> Iterator[dict[str, Instance]]:
-    """By their configuration: those that wait for the next test of the module."""
-    found: dict[str, Instance] = {}
-    yield found
-    for instance in found.values():
-        instance.destroy()
-
-
-@pytest.fixture
-def lend(
-    idle: dict[str, Instance], request: pytest.FixtureRequest
-) -> Iterator[Callable[[str], Instance]]:
-    """A daemon that runs, with no job and an empty directory: what to start one costs much on an
-    emulated processor. It may have served other tests, but for those that are marked `anew`."""
-    lent: list[Instance] = []
-    failed = request.session.testsfailed
-
-    def take(config: str) -> Instance:
-        used = None if "anew" in request.keywords else idle.pop(config, None)
-        lent.append(used or Instance(config))
-        return used or lent[-1].start()
-
-    yield take
-    for instance in lent:
-        is_clear = False
-        try:
-            has_passed = request.session.testsfailed == failed
-            is_clear = has_passed and instance.configured not in idle and instance.clear()
-        finally:
-            if is_clear:
-                idle[instance.configured] = instance
-            else:
-                instance.destroy()
-
-
-@pytest.fixture
-def instance(lend: Callable[[str], Instance]) -> Instance:
-    return lend(CONFIG)
+__all__ = ["idle", "instance", "lend"]
 
 
 @pytest.fixture
@@ -94,15 +53,14 @@ def users(open_python: None) -> Iterator[Accounts]:
     """Accounts that exist while the tests run, each in one more group of its own."""
     names = [f"drfdt{os.getpid()}{letter}" for letter in "ab"]
     made: list[Callable[[], object]] = []
+    found = []
     try:
         for name in names:
             subprocess.run(["groupadd", f"{name}x"], check=True)
             made.append(partial(subprocess.run, ["groupdel", f"{name}x"], check=True))
-            subprocess.run(
-                ["useradd", "--no-create-home", "--no-log-init", "-G", f"{name}x", name], check=True
-            )
+            found.append(add_account(name, "-G", f"{name}x"))
             made.append(partial(delete_account, name))
-        first, second = (pwd.getpwnam(name) for name in names)
+        first, second = found
         yield first, second
     finally:
         for undo in reversed(made):

@@ -25,10 +25,9 @@ import pytest
 from drfd.daemon.spawn import group_for
 from drfd.linux.service import has_systemd
 from gpu_machines import CONTROLLER, LAUNCHER, unfold
-from instance import CONFIG, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, wait_for
 from kernel import Kernel
 from launcher.rig import WAIT_S
-from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 

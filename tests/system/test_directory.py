@@ -17,8 +17,7 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
-from instance import Instance, wait_for
-from system.accounts import Accounts
+from instance import Accounts, Instance, wait_for
 
 pytestmark = [
     pytest.mark.system,

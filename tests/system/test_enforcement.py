@@ -1,9 +1,12 @@
-"""Each limit, proved by its effect on real processes in real cgroups."""
+"""Each limit, proved by its effect on real processes in real cgroups: how a process enters them,
+what is on record of its use, and when they go."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,10 +15,31 @@ from typing import Any
 
 import pytest
 
-from instance import CONFIG, PATIENCE, Instance, is_alive, wait_for
+from drfd.common.units import parse_memory
+from drfd.core.amounts.resources import Axes
+from drfd.core.model.job import Usage
+from drfd.journal.journal import Journal
+from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
 from kernel import Kernel
+from unified_cgroup import empty_cgroup
 
 pytestmark = pytest.mark.system
+
+
+def python(code: str, **values: Any) -> tuple[str, str, str]:
+    return sys.executable, "-c", code.format(**values)
+
+
+def used(instance: Instance, job_id: int) -> Usage:
+    """As it is in the journal, which belongs to whoever runs this."""
+    journal = Journal(instance.state / "controller" / "journal.sqlite")
+    try:
+        assert job_id not in journal.load(Axes()).jobs
+        job = journal.job(job_id)
+    finally:
+        journal.close()
+    assert job is not None and job.usage is not None
+    return job.usage
 
 
 def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance: Instance) -> None:
@@ -26,18 +50,48 @@ def test_a_tenth_of_a_core_is_a_tenth_of_a_core(instance: Instance) -> None:
         "while time.time() < start + 3: pass\n"
         "print((time.process_time() - used) / (time.time() - start))"
     )
-    took = []
-    for _ in range(3):
-        job = instance.wait_end(instance.submit("-c", "0.1", "--", sys.executable, "-c", burn))
+    took: list[float] = []
+    while not took or took[-1] != pytest.approx(0.1, abs=0.03):
+        assert len(took) < 3, took
+        job = instance.ended("-c", "0.1", "--", *python(burn))
         assert job["state"] == "COMPLETED"
         took.append(float(instance.output(job["id"])))
         assert took[-1] < 0.15
-        if took[-1] == pytest.approx(0.1, abs=0.03):
-            return
-    raise AssertionError(took)
 
 
-def test_memory_over_the_limit_kills_the_whole_tree(instance: Instance) -> None:
+#: Burns so many seconds of CPU on two threads of execution.
+BURN = (
+    "import os, time\n"
+    "for _ in range(2):\n"
+    "    if os.fork() == 0:\n"
+    "        while time.process_time() < {seconds}: pass\n"
+    "        os._exit(0)\n"
+    "for _ in range(2): os.wait()\n"
+)
+
+
+def test_a_job_that_wants_more_cores_than_it_has_is_recorded_as_held_back(
+    instance: Instance,
+) -> None:
+    job = instance.ended("-c", "0.1", "--", *python(BURN, seconds=0.2))
+    usage = used(instance, job["id"])
+    assert 0.4 <= usage.cpu_s < 5 * PATIENCE
+    assert usage.quota_periods and usage.throttled_periods and usage.throttled_us
+    assert usage.throttled_periods <= usage.quota_periods + 1
+    # With a tenth of a core it stands still for most of the time, however busy others are.
+    assert usage.throttled_periods * 4 > usage.quota_periods
+    assert usage.throttled_us > 200_000
+
+
+def test_a_job_that_asked_for_enough_was_never_held_back(instance: Instance) -> None:
+    # A single process never takes two cores, however the kernel's clock ticks.
+    job = instance.ended("-c", "2", "-m", "1G", "--", "sleep", "0.2")
+    usage = used(instance, job["id"])
+    assert (usage.limit_hits, usage.oom_kills) == (0, 0)
+    assert (usage.throttled_periods or 0) * 4 < max(4, usage.quota_periods or 0)
+
+
+def test_memory_over_the_limit_kills_the_whole_tree_and_is_on_record(instance: Instance) -> None:
     """The child that is not to blame dies too, and what it started in a session of its own."""
     program = (
         "import os, subprocess, sys, time\n"
@@ -47,35 +101,74 @@ def test_memory_over_the_limit_kills_the_whole_tree(instance: Instance) -> None:
         "    bytearray(200 << 20)\n"
         "time.sleep(1000)\n"
     )
-    job = instance.wait_end(instance.submit("-m", "64M", "--", sys.executable, "-c", program))
+    job = instance.ended("-m", "64M", "--", *python(program))
     assert job["state"] == "OUT_OF_MEMORY"
     assert "64M" in job["outcome"]["text"] and "-m 96M" in job["outcome"]["text"]
     # The kernel lets what it has killed go a few pages beyond the limit, so that it can end.
     assert 60 << 20 <= job["usage"]["memory_peak"] <= 65 << 20
     assert [pid for pid in map(int, instance.output(job["id"]).split()) if is_alive(pid)] == []
     assert instance.cgroups() == []
+    assert instance.drf("wait", job["id"], check=False).returncode == 137
+    usage = used(instance, job["id"])
+    assert usage.oom_kills
+    assert usage.limit_hits is None or usage.limit_hits > 0, "not known is not zero"
+    assert usage.largest_process_bytes is not None
+    assert 32 << 20 < usage.largest_process_bytes < 80 << 20
 
 
-def test_what_hides_in_cgroups_of_its_own_making_ends_with_the_job(instance: Instance) -> None:
-    """Root's jobs alone can make any on version 1; they are gone with it."""
-    script = (
-        "for line in $(cat /proc/self/cgroup); do path=${line##*:}; names=${line#*:}; "
-        "inner=/sys/fs/cgroup/${names%%:*}$path/a/b; "
-        "case $path in */drfd*) mkdir -p $inner && echo $$ >$inner/cgroup.procs;; esac; done; "
-        "setsid sleep 1000 & echo $!; sleep 0.2; cat /proc/self/cgroup; exit 5"
+def test_the_mean_is_of_what_it_held_while_it_ran(instance: Instance) -> None:
+    """It holds it for most of its life, however long its interpreter takes to start."""
+    hold = (
+        "import time; block = bytearray(100 << 20)\n"
+        "began_s = int(open('/proc/self/stat').read().split()[21]) / 100\n"
+        "time.sleep(6 + 2 * (time.clock_gettime(time.CLOCK_BOOTTIME) - began_s))"
     )
-    job = instance.wait_end(instance.submit("--", "bash", "-c", script))
-    assert (job["state"], job["exit_code"]) == ("FAILED", 5)
-    pid, *groups = instance.output(job["id"]).splitlines()
-    hidden = [group for group in groups if "/drfd" in group and group.endswith("/a/b")]
-    assert any(":freezer:" in group or group.startswith("0::") for group in hidden)
-    assert not is_alive(int(pid))
-    assert instance.cgroups() == []
+    job = instance.ended("-m", "1G", "--", *python(hold))
+    usage = used(instance, job["id"])
+    assert usage.memory_mean_bytes is not None
+    assert usage.memory_working_bytes is not None
+    assert 50 << 20 < usage.memory_mean_bytes <= usage.memory_working_bytes < 160 << 20
 
 
-def test_waiting_for_a_job_out_of_memory_exits_137(instance: Instance) -> None:
-    words = ("-w", "-m", "64M", "--", sys.executable, "-c", "bytearray(200 << 20)")
-    assert instance.drf("submit", *words, check=False).returncode == 137
+def test_what_a_job_used_while_drfd_was_away_is_on_record(instance: Instance) -> None:
+    code = "import time\nwhile not __import__('os').path.exists('go'): time.sleep(0.05)\n" + BURN
+    job_id = instance.submit("-c", "0.1", "-m", "256M", "--", *python(code, seconds=0.2))
+    instance.wait_state(job_id, "RUNNING")
+    instance.kill()
+    (instance.work / "go").touch()
+    attempt = Path(instance.state, "launcher", "attempts", f"{job_id}.1")
+    wait_for("the end, unseen by drfd", lambda: '"ended"' in attempt.read_text())
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "COMPLETED"
+    usage = used(instance, job_id)
+    assert usage.cpu_s >= 0.4
+    assert usage.throttled_us and usage.memory_peak_bytes > 1 << 20
+
+
+def test_a_program_of_one_core_and_300_megabytes_is_told_so(instance: Instance) -> None:
+    """Where others keep the processors busy, it gets less of one; that much is told then."""
+    work = (
+        "import time; block = bytearray(300 << 20)\n"
+        "while time.process_time() < 2: pass\n"
+        "print('done')"
+    )
+    done = instance.drf("profile", "--", *python(work))
+    assert done.stdout == "done\n"
+    line = done.stderr.splitlines()[-1]
+    words = line.split()
+    assert words[:4] == ["drf:", "drf", "submit", "-c"]
+    (job,) = json.loads(instance.drf("history", "--json", "-n", "1").stdout)["jobs"]
+    used = job["used"]
+    got = used["cpu_seconds"] / used["wall_seconds"]
+    # What is said follows from figures that are not rounded as these are.
+    said = {"0.5"} if got < 0.51 else {"1"} if got > 0.52 else {"0.5", "1"}
+    assert words[4] in said, (got, line)
+    assert words[5] == "-m"
+    assert 320 << 20 <= parse_memory(words[6]) <= 448 << 20
+    assert job["demand"]["cores"] == 9, "it had room"
+    # What it was told fits.
+    again = instance.ended(*words[3:9], "--", *python(work))
+    assert again["state"] == "COMPLETED"
 
 
 def held_to_its_rate(instance: Instance, command: list[str]) -> dict[str, Any]:
@@ -86,7 +179,7 @@ def held_to_its_rate(instance: Instance, command: list[str]) -> dict[str, Any]:
     def run(most_s: float, *words: str) -> tuple[float, dict[str, Any]]:
         took: list[tuple[float, dict[str, Any]]] = []
         while len(took) < 3 and (not took or took[-1][0] >= most_s):
-            job = instance.wait_end(instance.submit(*words, "--", *command))
+            job = instance.ended(*words, "--", *command)
             assert job["state"] == "COMPLETED", job
             took.append((job["ended_at"] - job["started_at"], job))
         took.sort(key=lambda each: each[0])
@@ -141,11 +234,6 @@ def test_a_suspended_job_stands_still_all_of_it(instance: Instance) -> None:
     assert sizes() == before
     instance.drf("resume", job_id)
     wait_for("both to write on", lambda: all(a > b for a, b in zip(sizes(), before, strict=True)))
-    instance.drf("suspend", job_id)
-    instance.wait_state(job_id, "SUSPENDED")
-    instance.drf("cancel", job_id)
-    assert instance.wait_end(job_id)["state"] == "CANCELLED"
-    assert instance.cgroups() == []
 
 
 def test_a_fork_bomb_stops_at_the_process_limit(instance: Instance) -> None:
@@ -180,13 +268,32 @@ def test_a_bomb_that_forks_for_ever_is_killed_whole(instance: Instance) -> None:
     assert instance.cgroups() == []
 
 
+def test_whatever_a_job_leaves_behind_ends_before_its_resources_return(instance: Instance) -> None:
+    """What has a session and no variable of its own, and what hides in cgroups of its own making:
+    root's jobs alone can make any on version 1."""
+    script = (
+        "(setsid nohup env -i sleep 1000 >/dev/null 2>&1 & echo $!); "
+        "for line in $(cat /proc/self/cgroup); do path=${line##*:}; names=${line#*:}; "
+        "inner=/sys/fs/cgroup/${names%%:*}$path/a/b; "
+        "case $path in */drfd*) mkdir -p $inner && echo $$ >$inner/cgroup.procs;; esac; done; "
+        "setsid sleep 1000 & echo $!; sleep 0.2; cat /proc/self/cgroup; exit 5"
+    )
+    job = instance.ended("--", "bash", "-c", script)
+    assert (job["state"], job["exit_code"]) == ("FAILED", 5)
+    first, second, *groups = instance.output(job["id"]).splitlines()
+    hidden = [group for group in groups if "/drfd" in group and group.endswith("/a/b")]
+    assert any(":freezer:" in group or group.startswith("0::") for group in hidden)
+    assert not is_alive(int(first)) and not is_alive(int(second))
+    assert instance.cgroups() == []
+
+
 def test_wall_time_ends_by_term_then_grace_then_kill(lend: Callable[[str], Instance]) -> None:
     """Both are so long that the job can set and run its trap also where it is kept waiting."""
     instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
     stubborn = "trap 'echo term' TERM; echo ready; while :; do sleep 0.1; done"
     # The shell tells of each child that a signal has ended, where errors go.
     words = ("-t", "4s", "-e", "/dev/null", "--", "bash", "-c", stubborn)
-    job = instance.wait_end(instance.submit(*words))
+    job = instance.ended(*words)
     assert job["state"] == "TIMEOUT"
     assert job["signal"] == 9
     assert instance.output(job["id"]).split() == ["ready", "term"]
@@ -196,14 +303,32 @@ def test_wall_time_ends_by_term_then_grace_then_kill(lend: Callable[[str], Insta
     assert 3.9 < job["ended_at"] - asked_at_s < 30 * PATIENCE
 
 
-def test_what_a_job_leaves_behind_is_reaped_before_its_resources_return(
-    instance: Instance,
+def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
+    lend: Callable[[str], Instance],
 ) -> None:
-    escape = "(setsid nohup env -i sleep 1000 >/dev/null 2>&1 & echo $!); exit 5"
-    job = instance.wait_end(instance.submit("--", "bash", "-c", escape))
-    assert (job["state"], job["exit_code"]) == ("FAILED", 5)
-    assert not is_alive(int(instance.output(job["id"])))
-    assert instance.cgroups() == []
+    """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
+    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
+    polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+    # The shell tells of its child that a signal has ended, where errors go.
+    job_id = instance.submit("-e", "/dev/null", "--", "bash", "-c", polite)
+    instance.wait_state(job_id, "RUNNING")
+    wait_for("the trap", lambda: instance.output(job_id) == "ready\n")
+    killed = instance.launcher_pid()
+    supervisor = parent_of(killed)
+    # A supervisor that is stopped starts no other launcher.
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        os.kill(killed, signal.SIGKILL)
+        wait_for("its end", lambda: not is_alive(killed))
+        instance.drf("cancel", job_id)
+        # Longer than its grace time.
+        time.sleep(5.5)
+        assert instance.show(job_id)["state"] == "STOPPING"
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["exit_code"], job["signal"]) == ("CANCELLED", 7, None)
+    assert instance.output(job_id) == "ready\nterm\n"
 
 
 def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: Instance) -> None:
@@ -222,40 +347,103 @@ def test_limits_of_running_jobs_in_the_kernel_are_those_in_the_books(instance: I
 
 def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance: Instance) -> None:
     """Fail closed, and say why."""
-    first = instance.wait_state(instance.submit("--", "sleep", "600"), "RUNNING")
+    first = instance.running("--", "sleep", "600")
     instance.drf("cancel", first["id"])
     instance.wait_end(first["id"])
     with Kernel().refusing(os.path.dirname(first["cgroup"])):
-        job = instance.wait_end(instance.submit("-c", "4", "--", "touch", "ran"))
+        job = instance.ended("-c", "4", "--", "touch", "ran")
     assert job["state"] == "LAUNCH_FAILED"
     assert "could not be set up" in job["outcome"]["text"]
     assert not (instance.work / "ran").exists()
     assert instance.cgroups() == []
 
 
-def test_a_job_cancelled_while_the_launcher_is_away_has_its_grace_time(
-    lend: Callable[[str], Instance],
+def test_a_cgroup_goes_before_the_end_is_recorded_and_the_attempt_stays_known(
+    instance: Instance,
 ) -> None:
-    """The grace time ran while nobody could send SIGTERM: the job was killed without a warning."""
-    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "4s"'))
-    polite = "trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
-    # The shell tells of its child that a signal has ended, where errors go.
-    job_id = instance.submit("-e", "/dev/null", "--", "bash", "-c", polite)
-    instance.wait_state(job_id, "RUNNING")
-    wait_for("the trap", lambda: instance.output(job_id) == "ready\n")
-    killed = instance.launcher_pid()
-    supervisor = int(Path(f"/proc/{killed}/stat").read_text().rpartition(")")[2].split()[1])
-    # A supervisor that is stopped starts no other launcher.
-    os.kill(supervisor, signal.SIGSTOP)
+    """So the job's resources are free with its end: the next start waits for one commit."""
+    instance.arm("remove.before-kill", "stop")
+    job_id = instance.submit("--", "true")
+    stopped = instance.failpoints / "remove.before-kill.reached"
+    launcher = int(wait_for("a removal", lambda: stopped.exists() and stopped.read_text()))
     try:
-        os.kill(killed, signal.SIGKILL)
-        wait_for("its end", lambda: not is_alive(killed))
-        instance.drf("cancel", job_id)
-        # Longer than its grace time.
-        time.sleep(5.5)
-        assert instance.show(job_id)["state"] == "STOPPING"
+        assert instance.cgroups() == []
+        assert (instance.state / f"launcher/attempts/{job_id}.1").exists()
+        assert instance.show(job_id)["state"] == "COMPLETED"
     finally:
-        os.kill(supervisor, signal.SIGCONT)
-    job = instance.wait_end(job_id)
-    assert (job["state"], job["exit_code"], job["signal"]) == ("CANCELLED", 7, None)
-    assert instance.output(job_id) == "ready\nterm\n"
+        stopped.unlink()
+        os.kill(launcher, signal.SIGCONT)
+    wait_for(
+        "the removal of its file", lambda: not os.listdir(instance.state / "launcher/attempts")
+    )
+
+
+# -- how a process enters ---------------------------------------------------------------------
+
+#: A child that says where it is, and whether a signal that the C library sends to the calling
+#: thread reaches it.
+_CHILD = """
+import os, signal, sys
+from drfd.linux import syscalls
+got = []
+signal.signal(signal.SIGUSR1, lambda number, frame: got.append(os.getpid()))
+cgroup = os.open(sys.argv[1], os.O_PATH)
+pid = syscalls.fork_into(cgroup)
+if pid == 0:
+    signal.raise_signal(signal.SIGUSR1)
+    place = open("/proc/self/cgroup").read().split("0::")[1].strip()
+    print(got == [os.getpid()], place, flush=True)
+    os._exit(7)
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(code, got, open("/proc/self/cgroup").read().split("0::")[1].strip())
+"""
+_GONE = """
+import errno, os, sys
+from drfd.linux import syscalls
+cgroup = os.open(sys.argv[1], os.O_PATH)
+os.rmdir(sys.argv[1])
+try:
+    syscalls.fork_into(cgroup)
+except OSError as error:
+    print(errno.errorcode[error.errno], error.filename)
+"""
+
+
+def python_in(program: str, cgroup: Path) -> list[str]:
+    """What it prints."""
+    command = [sys.executable, "-c", program, str(cgroup)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_a_process_is_forked_into_a_cgroup_or_it_is_an_error() -> None:
+    """An empty one of version 2, which needs no controllers."""
+    with empty_cgroup("entry") as cgroup:
+        child, parent = python_in(_CHILD, cgroup)
+        assert child == f"True /{cgroup.name}"
+        code, got, place = parent.split(" ", 2)
+        assert (code, got) == ("7", "[]")
+        assert place != f"/{cgroup.name}"
+        (inner := cgroup / "inner").mkdir()
+        assert python_in(_GONE, inner)[0] in ("ENODEV clone3", "ENOENT clone3")
+
+
+def test_the_doctor_tells_how_jobs_enter(instance: Instance) -> None:
+    reply = json.loads(instance.drf("doctor", "--json").stdout)
+    expected = "forked" if Kernel().v2 is not None else "written"
+    assert reply["entry"]["way"] == expected
+    assert reply["entry"]["text"] in instance.drf("doctor").stdout
+
+
+def test_every_process_of_a_job_is_in_its_cgroup_in_every_hierarchy(instance: Instance) -> None:
+    job_id = instance.submit("-c", "0.1", "--", "sh", "-c", "sleep 600 & wait")
+    job = instance.wait_state(job_id, "RUNNING")
+    path = job["cgroup"].strip("/")
+    kernel = Kernel()
+    mounts = {kernel.v2} if kernel.v2 is not None else set(kernel.v1.values())
+    for mount in mounts:
+        pids = Path(mount, path, "cgroup.procs").read_text().split()
+        assert pids, mount
+        lines = Path(f"/proc/{pids[0]}/cgroup").read_text()
+        assert f"/{path}\n" in lines

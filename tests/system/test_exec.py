@@ -19,8 +19,7 @@ import pytest
 from drfd.payload.pack import encode
 from drfd.payload.signature import digest_of, exec_digest, proof_of
 from emulator import Emulator
-from instance import BIN, CONFIG, Instance, is_alive, wait_for
-from system.accounts import Accounts, delete_account
+from instance import BIN, CONFIG, Accounts, Instance, delete_account, is_alive, wait_for
 from system.test_signatures import ask, home_for, key_of
 
 pytestmark = pytest.mark.system

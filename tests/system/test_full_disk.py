@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from instance import wait_for
+from instance import Accounts, wait_for
 from shelter import Sheltered, as_root, made_shelters
-from system.accounts import Accounts
 
 pytestmark = [pytest.mark.system, as_root]
 

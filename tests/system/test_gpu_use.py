@@ -14,8 +14,7 @@ from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.launcher.gpu_meter.reading import encode, process_reading
 from fakes import spec
-from instance import CONFIG, Instance, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Accounts, Instance, wait_for
 
 pytestmark = pytest.mark.system
 

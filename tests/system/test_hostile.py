@@ -19,8 +19,7 @@ import pytest
 
 from drfd.client.connection import Connection
 from flood import REQUESTS, as_user, flood
-from instance import CONFIG, Instance, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Accounts, Instance, wait_for
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import Instance
-from system.accounts import Accounts
+from instance import Accounts, Instance
 
 pytestmark = pytest.mark.system
 

@@ -16,8 +16,7 @@ import pytest
 
 from drfd.launcher.runner import inheritance
 from drfd.linux import syscalls
-from instance import CONFIG, Instance, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Accounts, Instance, wait_for
 
 pytestmark = pytest.mark.system
 

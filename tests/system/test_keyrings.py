@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Accounts, Instance, wait_for
 
 pytestmark = pytest.mark.system
 

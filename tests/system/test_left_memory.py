@@ -17,9 +17,8 @@ import pytest
 
 from drfd.core.scheduling.kept_free import SAMPLES
 from drfd.daemon.monitoring.meter import PERIOD_S
-from instance import Instance, wait_for
+from instance import Accounts, Instance, wait_for
 from kernel import Kernel
-from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from instance import ALONE, CONFIG, Instance
-from system.accounts import Accounts
+from instance import ALONE, CONFIG, Accounts, Instance
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from instance import Instance, is_alive, wait_for
-from system.accounts import Accounts
+from instance import Accounts, Instance, is_alive, wait_for
 
 pytestmark = pytest.mark.system
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import Unavailable
-from instance import CONFIG, Instance, is_alive, wait_for
-from system.accounts import Accounts, delete_account
+from instance import CONFIG, Accounts, Instance, delete_account, is_alive, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Instance, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Accounts, Instance, wait_for
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Instance, patient, wait_for
-from system.accounts import Accounts
+from instance import CONFIG, Accounts, Instance, patient, wait_for
 
 pytestmark = pytest.mark.system
 

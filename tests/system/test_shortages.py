@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from drfd.daemon.spawn import group_for
-from instance import CONFIG, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, wait_for
 from kernel import Kernel
-from system.accounts import Accounts
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 

@@ -17,8 +17,7 @@ import pytest
 
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of
-from instance import CONFIG, Instance, is_alive, wait_for
-from system.accounts import Accounts, delete_account
+from instance import CONFIG, Accounts, Instance, delete_account, is_alive, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 

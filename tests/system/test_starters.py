@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Instance
+from instance import CONFIG, Accounts, Instance
 from starters import COMPILED, FORKED, VARIABLE, WAYS, compiled_starter, why_not_compiled
-from system.accounts import Accounts
 
 pytestmark = pytest.mark.system
 

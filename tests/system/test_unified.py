@@ -15,10 +15,9 @@ import pytest
 
 from drfd.daemon.spawn import group_for
 from drfd.linux import service
-from instance import ALONE, BIN, Instance, is_alive, wait_for
+from instance import ALONE, BIN, Accounts, Instance, is_alive, wait_for
 from kernel import Kernel, scope
 from launcher.rig import WAIT_S, LauncherProcess, pid_in, shell
-from system.accounts import Accounts
 
 pytestmark = [
     pytest.mark.system,
