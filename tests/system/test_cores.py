@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from instance import ALONE, CONFIG, Instance, wait_for
+from instance import ALONE, CONFIG, Instance, stat_of, wait_for
 from kernel import Kernel
 
 pytestmark = pytest.mark.system
@@ -42,12 +42,14 @@ def config(mode: str, cores: int = len(CPUS)) -> str:
 
 def run(instance: Instance, cores: float | str, *command: str) -> dict[str, Any]:
     """A job that runs."""
-    job_id = instance.submit("-c", str(cores), "-m", "100M", "--", *command)
-    return instance.wait_state(job_id, "RUNNING")
+    return instance.running("-c", cores, "-m", "100M", "--", *command)
 
 
 def python(program: str, *words: object) -> tuple[str, ...]:
     return (sys.executable, "-c", program, *map(str, words))
+
+
+SPIN = python("import os; os.fork()\n" + BURN)
 
 
 def cgroup(job: dict[str, Any], controller: str) -> Path:
@@ -103,7 +105,7 @@ def both_s(jobs: list[dict[str, Any]]) -> tuple[float, float]:
             return found
 
 
-# -- weight ---------------------------------------------------------------------------------
+# -- weight -----------------------------------------------------------------------------------
 
 
 def test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared(start: Start) -> None:
@@ -124,7 +126,8 @@ def test_only_with_weights_a_job_takes_what_nobody_else_wants(start: Start, mode
     instance = start(mode)
     job = run(instance, 0.02, *python(BURN))
     took = []
-    for _ in range(5):
+    # Others may leave it nothing for a while.
+    while len(took) < (5 if mode == "quota" else 60) and (not took or max(took) <= 0.06):
         # The span is never shorter than that of the use: what comes between the readings only
         # makes the use look smaller.
         began, before = time.monotonic(), cpu_s(job)
@@ -134,19 +137,7 @@ def test_only_with_weights_a_job_takes_what_nobody_else_wants(start: Start, mode
     assert (max(took) > 0.06) == (mode == "weight"), took
 
 
-# -- share ----------------------------------------------------------------------------------
-
-
-def test_who_shares_begins_with_what_is_declared_and_doctor_says_so(start: Start) -> None:
-    instance = start("share")
-    jobs = [run(instance, cores, "sleep", "600") for cores in (1, 0.5)]
-    limits = [Kernel().limits(job)["cores"] for job in jobs]
-    assert limits == [1000, 500] and all(map(has_quota, jobs))
-    said = instance.drf("doctor").stdout
-    assert "cores      enforced: at least what a job declares, at most what it is lent" in said
-
-
-# -- pin ------------------------------------------------------------------------------------
+# -- pin --------------------------------------------------------------------------------------
 
 
 def test_whole_cores_are_cpus_that_nobody_else_runs_on(start: Start) -> None:
@@ -172,22 +163,7 @@ def test_whole_cores_are_cpus_that_nobody_else_runs_on(start: Start) -> None:
 
 def last_cpu(pid: int) -> int:
     """That the process runs on, or last ran on."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
-
-
-def test_show_names_the_cpus_of_a_pinned_job(start: Start) -> None:
-    instance = start("pin")
-    whole, part = run(instance, 1, "sleep", "600"), run(instance, 0.5, "sleep", "600")
-    (cpu,) = allowed(whole)
-    assert instance.show(whole["id"])["cpus"] == str(cpu)
-    assert f"CPUs       {cpu}, for itself\n" in instance.drf("show", whole["id"]).stdout
-    assert instance.show(part["id"])["cpus"] is None
-    assert "CPUs" not in instance.drf("show", part["id"]).stdout
-
-
-def test_doctor_says_which_mode_holds(start: Start) -> None:
-    said = start("pin").drf("doctor").stdout
-    assert "cores      enforced: whole cores as CPUs of their own" in said
+    return int(stat_of(pid)[36])
 
 
 def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
@@ -195,9 +171,9 @@ def test_pins_outlive_launcher_and_daemon(start: Start) -> None:
     instance = start("pin")
     whole, part = run(instance, 1, "sleep", "600"), run(instance, 0.5, "sleep", "600")
     before = allowed(whole)
-    os.kill(instance.launcher_pid(), signal.SIGKILL)
-    instance.kill()
-    instance.start()
+    assert [instance.show(job["id"])["cpus"] for job in (whole, part)] == [str(*before), None]
+    assert "cores      enforced: whole cores as CPUs of their own" in instance.drf("doctor").stdout
+    instance.strike("both")
     assert allowed(whole) == before
     assert allowed(part) == set(CPUS) - before
     end(instance, part)
@@ -259,24 +235,15 @@ def test_where_more_is_given_out_than_there_is_the_last_ones_have_quotas(start: 
     assert "nor CPUs of their own" in instance.drf("doctor").stdout
 
 
-def test_programs_are_told_how_many_threads_to_start(start: Start) -> None:
-    instance = start("quota")
-    command = ("sh", "-c", "echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS $GOMAXPROCS")
-    plain = instance.wait_end(instance.submit("-c", "1.5", "--", *command))
-    assert instance.output(plain["id"]) == "1 1 1\n"
-    own = {**os.environ, "OMP_NUM_THREADS": "5"}
-    words = ("-c", str(len(CPUS)), "--", *command)
-    set_by_user = instance.wait_end(instance.submit(*words, env=own))
-    assert instance.output(set_by_user["id"]).split() == ["5", str(len(CPUS))]
-
-
-# -- share ----------------------------------------------------------------------------------
+# -- share ------------------------------------------------------------------------------------
 
 
 def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start: Start) -> None:
     """Other tests may load the machine: then it is full, but nobody's jobs of this daemon are."""
     instance, most = start("share"), len(CPUS)
-    first = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    said = instance.drf("doctor").stdout
+    assert "cores      enforced: at least what a job declares, at most what it is lent" in said
+    first = run(instance, f"0.25..{most}", *SPIN)
     assert quota(first) >= 0.25
     wait_for("a loan", lambda: quota(first) > 0.9 * most)
     shown = instance.show(first["id"])
@@ -284,7 +251,7 @@ def test_idle_cores_are_lent_to_a_job_that_can_use_them_until_another_can(start:
     wait_for("its loan on the screen", lambda: "/0.25+" in instance.drf("top", "--once").stdout)
     still = run(instance, 0.25, "sleep", "600")
     assert quota(still) == pytest.approx(0.25)
-    second = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    second = run(instance, f"0.25..{most}", *SPIN)
     wait_for("equal parts", lambda: abs(quota(first) - quota(second)) < 0.1 * most)
     assert quota(first) + quota(second) <= 1.05 * most
     end(instance, second)
@@ -299,12 +266,11 @@ def test_a_range_can_be_declared_while_the_job_runs_and_only_new_jobs_see_anothe
     start: Start,
 ) -> None:
     instance, most = start("quota"), len(CPUS)
-    spin = python("import os; os.fork()\n" + BURN)
-    old = run(instance, f"0.25..{most}", *spin)
+    old = run(instance, f"0.25..{most}", *SPIN)
     assert "enforcement.cores is quota" in instance.show(old["id"])["unlent"]
     instance.config.write_text(config("share"))
     instance.drf("reload")
-    new = run(instance, 0.25, *spin)
+    new = run(instance, 0.25, *SPIN)
     instance.drf("set", "-c", "0.25..1", new["id"])
     wait_for("a loan up to a core", lambda: quota(new) == pytest.approx(1))
     instance.drf("set", "-c", f"0.25..{most}", new["id"])
@@ -317,26 +283,21 @@ def test_a_range_can_be_declared_while_the_job_runs_and_only_new_jobs_see_anothe
     end(instance, old, new)
 
 
-def test_what_was_lent_is_taken_back_by_a_daemon_that_starts_in_another_mode(start: Start) -> None:
+def test_a_job_keeps_its_ceiling_while_no_controller_runs_until_one_of_another_mode_starts(
+    start: Start,
+) -> None:
     instance, most = start("share"), len(CPUS)
-    job = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
-    wait_for("a loan", lambda: quota(job) > 0.9 * most)
-    instance.kill()
-    instance.config.write_text(config("quota"))
-    instance.start()
-    wait_for("its floor", lambda: quota(job) == pytest.approx(0.25))
-    end(instance, job)
-
-
-def test_a_job_keeps_its_ceiling_while_no_controller_runs(start: Start) -> None:
-    instance, most = start("share"), len(CPUS)
-    job = run(instance, f"0.25..{most}", *python("import os; os.fork()\n" + BURN))
+    job = run(instance, f"0.25..{most}", *SPIN)
     wait_for("a loan", lambda: quota(job) > 0.9 * most)
     instance.kill()
     assert quota(job) > 0.9 * most
     instance.start()
     wait_for("its loan again", lambda: "lent" in instance.show(job["id"]))
     wait_for("a loan", lambda: quota(job) > 0.9 * most)
+    instance.kill()
+    instance.config.write_text(config("quota"))
+    instance.start()
+    wait_for("its floor", lambda: quota(job) == pytest.approx(0.25))
     end(instance, job)
 
 
@@ -348,7 +309,7 @@ def test_what_a_job_was_lent_is_counted_and_known_after_a_kill_of_the_controller
     has several times that."""
     instance, floor, most = start("share"), 0.02, len(CPUS)
     plain = run(instance, floor, "sleep", "600")
-    job = run(instance, f"{floor}..{most}", *python("import os; os.fork()\n" + BURN))
+    job = run(instance, f"{floor}..{most}", *SPIN)
 
     def lent_s() -> float:
         return instance.show(job["id"])["usage"].get("lent_cpu_seconds", 0.0)
@@ -380,18 +341,3 @@ def test_what_a_job_was_lent_is_counted_and_known_after_a_kill_of_the_controller
     assert before_s + 0.5 < was["lent_cpu_seconds"] < was["cpu_seconds"]
     (row,) = json.loads(instance.drf("report", job["id"], "--json").stdout)["rows"]
     assert row["lent_us"] == pytest.approx(was["lent_cpu_seconds"] * 1e6)
-
-
-def test_a_job_that_was_lent_much_is_told_what_would_guarantee_it(start: Start) -> None:
-    """Its time limit ends it: of so short a job, one is enough to learn from."""
-    instance, most = start("share"), len(CPUS)
-    words = ("-c", f"0.02..{most}", "-m", "100M", "-t", "8s", "--")
-    job_id = instance.submit(*words, *python("import os; os.fork()\n" + BURN))
-    assert instance.wait_end(job_id)["state"] == "TIMEOUT"
-    (row,) = json.loads(instance.drf("report", job_id, "--json").stdout)["rows"]
-    advice, used = row["advice"], row["cores"]["used"] / row["run_ms"] / 1000
-    assert 0.9 * used < advice["cores"] < used + 0.5
-    assert advice.get("cores_max", advice["cores"]) == most
-    note = f"of 0.02 declared on average: asking for {advice['cores']:g} guarantees it)"
-    assert note in instance.drf("why", job_id).stdout
-    assert note in instance.drf("report", job_id).stdout
