@@ -75,6 +75,7 @@ def array_of(*spans: Span) -> Array:
     return Array(common=common, spans=spans, at_once=None)
 
 
+@pytest.mark.slow
 def test_a_torn_array_of_many_pieces_is_told_in_no_time() -> None:
     """For each range of tasks all pieces were counted, and for each task: the line of such an array
     in everybody's `drf status` took ten seconds, in which nobody else was heard."""

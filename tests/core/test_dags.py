@@ -16,7 +16,7 @@ from drfd.core.model.job import Dependency, JobState, Outcome, RequiredOutcome, 
 from fakes import ALICE, Bench, attempt_started, demand, ended, now, rules, spec
 from seeds import seeds
 
-SEEDS = range(60)
+SEEDS = range(2, 62)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def submit(bench: Bench, fates: dict[int, Fate], random: Random) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", seeds(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS, quick=1))
 def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> None:
     random = Random(seed)
     fates = draw(random)

@@ -310,6 +310,7 @@ def packed(per_node: list[int]) -> int:
     return sum(node["op2"] for node in nodes)
 
 
+@pytest.mark.slow
 def test_e12_with_nodes_it_depends_on_the_packing() -> None:
     first_fit, left = [], 1000
     for _ in range(100):

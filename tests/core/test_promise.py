@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, above, line, shared_out, taken
 from core.worlds import LEAVES, NODES, WEIGHT, World, after, carry_on, rules, run, start
-from seeds import examples, seeds
+from seeds import examples, runs
 
 STEADY = examples(100)
 USERS = [f"root.{name}" for name in "abcdef"]
@@ -78,7 +78,7 @@ def flat_worlds(draw: some.DrawFn) -> World:
     return World(tree, draw(some.lists(ask, min_size=count, max_size=count)))
 
 
-@STEADY
+@examples(100, quick=5)
 @given(flat_worlds())
 def test_no_job_waits_that_its_users_promise_has_room_for(world: World) -> None:
     """Filled from empty, users side by side: exactly, and whatever their jobs are."""
@@ -87,7 +87,7 @@ def test_no_job_waits_that_its_users_promise_has_room_for(world: World) -> None:
         assert not state.keeps_promise(ask.leaf, ask.demand)
 
 
-@STEADY
+@examples(100, quick=13)
 @given(capacities(), some.data())
 def test_nobody_runs_fewer_jobs_than_on_his_own_part_of_the_machine(
     capacity: Vector, data: some.DataObject
@@ -106,7 +106,7 @@ def test_nobody_runs_fewer_jobs_than_on_his_own_part_of_the_machine(
         assert ran[user.removeprefix("root.")] >= alone
 
 
-@STEADY
+@examples(100, quick=11)
 @given(capacities(axes=3), some.data())
 def test_in_a_tree_no_pool_of_users_who_ask_alike_ends_below_its_promise(
     capacity: Vector, data: some.DataObject
@@ -127,9 +127,11 @@ def test_in_a_tree_no_pool_of_users_who_ask_alike_ends_below_its_promise(
             assert not state.keeps_promise(path, demand)
 
 
-@pytest.mark.parametrize("seed", seeds(range(3), quick=1))
-def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(seed: int) -> None:
-    """Four hundred jobs end one by one; each time a pass gives away what has come back."""
+@pytest.mark.parametrize(("seed", "ends"), runs(range(3), steps=400, quick=60))
+def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(
+    seed: int, ends: int
+) -> None:
+    """Jobs end one by one; each time a pass gives away what has come back."""
     random = Random(seed)
     capacity = tuple(random.randint(10, 60) for _ in range(random.randint(1, 3)))
     demands: dict[str, Vector] = {}
@@ -144,7 +146,7 @@ def test_after_many_ends_no_promise_is_short_by_more_than_the_largest_job(seed: 
     largest = tuple(map(max, zip(*demands.values(), strict=True)))
     held: dict[str, Vector] = {}
     running: list[str] = []
-    for _ in range(400):
+    for _ in range(ends):
         world = long_queues(Tree(capacity, weights), demands)._replace(held=held)
         state = start(world)
         for job_id in run(world).admitted:
@@ -211,7 +213,7 @@ def filled_with_water(tree: Tree, wanted: Mapping[str, int]) -> dict[str, Fracti
     return found
 
 
-@STEADY
+@examples(100, quick=5)
 @given(
     some.integers(20, 300),
     some.dictionaries(some.sampled_from(LEAVES), some.integers(1, 150), min_size=2, max_size=8),
@@ -268,7 +270,7 @@ def until_blocked(world: World) -> Pass:
     return state
 
 
-@STEADY
+@examples(100, quick=12)
 @given(capacities(), some.data())
 def test_until_somebody_is_blocked_no_two_users_are_more_than_one_largest_job_apart(
     capacity: Vector, data: some.DataObject

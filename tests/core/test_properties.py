@@ -32,8 +32,6 @@ from core.worlds import (
 )
 from seeds import examples
 
-STEADY = examples(150)
-
 
 @examples(400)
 @given(worlds())
@@ -46,7 +44,7 @@ def test_a_pass_over_a_tree_is_what_the_slow_pass_says(world: World) -> None:
     assert state.choices() == set()
 
 
-@STEADY
+@examples(150, quick=11)
 @given(trees(), some.sets(some.sampled_from(LEAVES), min_size=1))
 def test_what_each_node_is_promised_is_what_the_slow_division_says(
     tree: Tree, leaves: set[str]
@@ -71,7 +69,7 @@ def satisfaction(state: Pass, path: str, leaves: set[str]) -> Level:
     return min(state.level(p) for leaf in below for p in line(leaf) if path in line(p))
 
 
-@STEADY
+@examples(150, quick=5)
 @given(worlds())
 def test_each_launch_is_of_the_least_satisfied_at_every_level(world: World) -> None:
     """Among those that could launch something in the same phase; promises come first."""
@@ -89,7 +87,7 @@ def test_each_launch_is_of_the_least_satisfied_at_every_level(world: World) -> N
         carry_on(state, job_id)
 
 
-@STEADY
+@examples(150, quick=3)
 @given(worlds())
 def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world: World) -> None:
     state = start(world)
@@ -101,14 +99,14 @@ def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world: Worl
         carry_on(state, job_id)
 
 
-@STEADY
+@examples(150, quick=6)
 @given(worlds())
 def test_after_a_pass_nothing_that_waits_fits_within_its_limits(world: World) -> None:
     state = after(world)
     assert [job_id for job_id in state.waiting if fits_now(state, job_id)] == []
 
 
-@STEADY
+@examples(150, quick=4)
 @given(worlds())
 def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(world: World) -> None:
     done, before, now = run(world), start(world), after(world)
@@ -121,7 +119,7 @@ def test_a_pass_gives_no_more_than_there_is_and_no_node_more_than_its_limit(worl
             assert most is None or have[axis] <= max(most, had[axis])
 
 
-@STEADY
+@examples(150, quick=6)
 @given(worlds(), some.randoms(use_true_random=False))
 def test_the_order_of_tables_decides_nothing_in_a_tree(world: World, random: Random) -> None:
     """The same jobs give the same pass, whatever order a restart has put them in."""

@@ -303,7 +303,7 @@ def digest(life: Life) -> str:
 
 
 def test_a_short_stream_comes_to_its_end_without_a_fault() -> None:
-    watch = lived(PATIENT, jobs=400)
+    watch = lived(PATIENT, jobs=200)
     assert +watch.faults == Counter()
     assert (watch.life.ledger.jobs, watch.life.ledger.allocated) == ({}, watch.life.ledger.nothing)
 

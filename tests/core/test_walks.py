@@ -35,7 +35,7 @@ from drfd.core.model.job import (
     Words,
 )
 from fakes import ADMIN, ALICE, BOB, Bench, demand, ended, now, rules, spec
-from seeds import seeds
+from seeds import runs
 
 SEEDS = range(16)
 STEPS = 400
@@ -276,12 +276,12 @@ class Walk:
 
 
 @cache
-def walked(seed: int) -> Bench:
+def walked(seed: int, steps: int = STEPS) -> Bench:
     """For several tests; not to be changed."""
-    return walk(seed)
+    return walk(seed, steps)
 
 
-def walk(seed: int) -> Bench:
+def walk(seed: int, steps: int = STEPS) -> Bench:
     random = Random(seed)
     bench = Bench(
         rules(
@@ -293,7 +293,7 @@ def walk(seed: int) -> Bench:
         )
     )
     walker = Walk(random, bench)
-    for number in range(STEPS):
+    for number in range(steps):
         try:
             stimulus = walker.step()
             if stimulus is not None:
@@ -318,9 +318,9 @@ def walk(seed: int) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("seed", seeds(SEEDS, quick=1))
-def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int) -> None:
-    bench = deepcopy(walked(seed))
+@pytest.mark.parametrize(("seed", "steps"), runs(SEEDS, steps=STEPS, quick=50))
+def test_the_books_stay_right_and_everything_comes_to_its_end(seed: int, steps: int) -> None:
+    bench = deepcopy(walked(seed, steps))
     for job_id in [*sorted(bench.ledger.arrays), *sorted(bench.ledger.jobs)]:
         if job_id not in bench.ledger.jobs and job_id not in bench.ledger.arrays:
             continue

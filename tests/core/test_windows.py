@@ -28,7 +28,7 @@ from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import ALICE, BOB, Bench, attempt_started, demand, now, rules, schedule, spec
-from seeds import seeds
+from seeds import runs
 
 #: Seconds on the clock of `now`.
 HOUR = 3600
@@ -184,8 +184,10 @@ def test_the_reserved_start_of_a_big_job_is_not_in_a_window_and_keeps_nothing_be
 NAMES = (ALICE, BOB)
 
 
-@pytest.mark.parametrize("seed", seeds(range(20), quick=4))
-def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "steps"), runs(range(20), steps=50, quick=12))
+def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(
+    seed: int, steps: int
+) -> None:
     random = Random(seed)
     bench = Bench(
         rules=replace(rules(), patience=replace(rules().patience, reserves=random.random() < 0.3))
@@ -199,7 +201,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed: 
     bench.ledger.windows = tuple(sorted(windows, key=lambda each: each.start_s))
     ends: dict[int, float] = {}
     clock = 0.0
-    for _ in range(50):
+    for _ in range(steps):
         for _ in range(random.randrange(3)):
             actor = random.choice(NAMES)
             group = UserGroup("g", random.randrange(1, 3)) if random.random() < 0.2 else None

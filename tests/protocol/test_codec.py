@@ -14,6 +14,8 @@ VALUES = some.recursive(
     lambda inner: some.lists(inner, max_size=4) | some.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
+# Hypothesis makes its tables of characters once: not during the first test that needs them.
+TEXT.validate()
 
 
 @given(some.dictionaries(TEXT, VALUES, max_size=6))

@@ -14,6 +14,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.sim.cluster import Batch, Cluster, SharingScheme, Simulation
 from drfd.sim.driver import simulate
 from drfd.sim.workload import SimJob
+from seeds import examples
 
 NODE = (4000, 4096)
 #: Shorter than 5 microseconds: the tasks of a cluster all take exactly this long.
@@ -61,6 +62,7 @@ def batch(user: str, cores: int, at_us: int, tasks: int = 1) -> Batch:
     return Batch(user=user, tasks=tasks, demand=demand, task_us=TASK_US, at_us=at_us)
 
 
+@examples(100, quick=7)
 @given(
     nodes=some.integers(1, 4),
     cores=some.integers(1, 4),

@@ -46,6 +46,7 @@ def test_the_worked_figures_have_the_papers_tasks() -> None:
     assert two == pytest.approx([23.8, 4.8, 20, 5], abs=0.06)
 
 
+@pytest.mark.slow
 def test_figure_8_shares_are_the_papers_in_each_phase() -> None:
     figure = sharing.figure8(1, nodes=FEW, phase_s=60)
     first, second, third = zip(*[iter(column(figure, "DOMINANT"))] * 2, strict=True)
@@ -118,6 +119,7 @@ def hour() -> facebook.Load:
     return facebook.generated(1, hours=1)
 
 
+@pytest.mark.slow
 def test_figure_13_drf_uses_more_than_slots(hour: facebook.Load) -> None:
     figure = facebook.figure13(hour, 1, 6)
     for name in ("CPU", "MEM"):
@@ -129,6 +131,7 @@ def test_figure_13_drf_uses_more_than_slots(hour: facebook.Load) -> None:
     assert any("SYNTHETIC" in line for line in figure.about)
 
 
+@pytest.mark.slow
 def test_figure_14_jobs_end_sooner_under_drf(hour: facebook.Load) -> None:
     saved = column(facebook.figure14(hour, 1, 6), "SHORTER BY")
     assert min(saved) > -0.05  # type: ignore[type-var,operator]

@@ -44,7 +44,8 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("seed", seeds(range(6)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("pools", [{}, POOLS], ids=["flat", "pools"])
 def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(
     seed: int, pools: Any
@@ -87,9 +88,9 @@ def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
             yield happened(ev.Cleaned, event.job_id, at_s=at_s - now().at_s)
 
 
-@pytest.mark.parametrize("policy", ["drf", "fifo"])
+@pytest.mark.parametrize("policy", seeds(["drf", "fifo"], quick=1))
 def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
-    recipe = Recipe(jobs=300, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
+    recipe = Recipe(jobs=150, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
     jobs = generate(recipe).jobs
     run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
     told = over_time(run).account

@@ -141,7 +141,7 @@ def test_nobody_is_worse_off_than_with_a_part_of_the_machine_of_his_own(
         assert tasks[leaf] >= (alone if asked.tasks is None else min(alone, asked.tasks))
 
 
-@STEADY
+@examples(80, quick=6)
 @given(problems(finite=False), some.data())
 def test_a_lie_gains_nothing(problem: tuple[FairShare, Wants], data: some.DataObject) -> None:
     shares, wants = problem
@@ -155,7 +155,7 @@ def test_a_lie_gains_nothing(problem: tuple[FairShare, Wants], data: some.DataOb
     assert useful(wants[leaf], held, shares) <= honest[leaf]
 
 
-@STEADY
+@examples(80, quick=10)
 @given(problems(finite=False), some.data())
 def test_no_two_can_lie_so_that_both_gain(
     problem: tuple[FairShare, Wants], data: some.DataObject
@@ -219,7 +219,7 @@ def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(
     assert set(tasks.values()) == {Fraction(10, count)}
 
 
-@STEADY
+@examples(80, quick=11)
 @given(problems(), some.data())
 def test_units_and_the_order_of_names_do_not_matter(
     problem: tuple[FairShare, Wants], data: some.DataObject
@@ -286,7 +286,7 @@ def level_of(shares: FairShare, wants: Wants, tasks: Tasks, path: str) -> Fracti
     return max(Fraction(part) / own for part, own in zip(held, entitled, strict=True))
 
 
-@STEADY
+@examples(80, quick=4)
 @given(trees())
 def test_in_a_tree_every_promise_is_kept_and_nothing_useful_is_left(
     problem: tuple[FairShare, Wants],
@@ -304,7 +304,7 @@ def test_in_a_tree_every_promise_is_kept_and_nothing_useful_is_left(
             assert level_of(shares, wants, tasks, path) >= 1
 
 
-@STEADY
+@examples(80, quick=10)
 @given(trees())
 def test_on_one_resource_a_tree_is_filled_like_water_at_every_level(
     problem: tuple[FairShare, Wants],
@@ -514,7 +514,7 @@ def test_algorithm_1_is_drf_where_everybody_needs_everything(
 TINY = Fraction(1, 10**12)
 
 
-@STEADY
+@examples(80, quick=4)
 @given(problems(finite=False))
 def test_the_market_is_feasible_envy_free_and_nobody_trades_for_less(
     problem: tuple[FairShare, Wants],
@@ -537,7 +537,7 @@ def test_the_market_is_feasible_envy_free_and_nobody_trades_for_less(
             assert useful(asked, bundle, shares) <= tasks[one] * (1 + TINY)
 
 
-@STEADY
+@examples(80, quick=8)
 @given(problems())
 def test_two_in_the_market_share_as_a_search_along_the_frontier_says(
     problem: tuple[FairShare, Wants],

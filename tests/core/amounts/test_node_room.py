@@ -20,6 +20,7 @@ from drfd.core.amounts.vectors import (
     short_axes,
     total,
 )
+from seeds import examples
 
 SIZE = 24
 
@@ -91,6 +92,7 @@ def test_nodes_may_have_gpus_that_are_shared() -> None:
 amounts = some.tuples(some.integers(-3, 8), some.integers(-3, 8))
 
 
+@examples(100, quick=11)
 @given(nodes=some.lists(amounts, min_size=1, max_size=4), demand=amounts)
 def test_a_demand_is_placed_exactly_if_a_node_has_enough(
     nodes: list[Vector], demand: Vector

@@ -22,6 +22,7 @@ from drfd.core.explain.ended_jobs import (
 )
 from drfd.core.model.job import Job, JobState, Outcome, Usage, Words
 from fakes import demand, spec
+from seeds import examples
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -250,6 +251,7 @@ def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs: list[
         assert advise(jobs, lends_cores=True) == advise(jobs[::-1], lends_cores=True)
 
 
+@examples(100, quick=14)
 @given(some.lists(PAST, min_size=3, max_size=LAST - 1), PAST)
 def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job) -> None:
     before = advise(jobs)

@@ -120,7 +120,7 @@ def truth(bench: Bench, length_s: Callable[[int], float]) -> dict[int, float]:
     return starts
 
 
-@examples(100)
+@examples(100, quick=3)
 @given(JOBS, some.booleans(), some.integers(1, 50))
 def test_a_start_is_true_under_what_it_rests_on_and_stands_still(
     jobs: list[tuple[st.Actor, int, int, int]], is_known: bool, later_s: int
@@ -145,7 +145,7 @@ def test_a_start_is_true_under_what_it_rests_on_and_stands_still(
         assert is_known or found.certainty is Certainty.LIMITS
 
 
-@examples(100)
+@examples(100, quick=4)
 @given(JOBS, some.lists(some.integers(1, 600), min_size=10, max_size=10))
 def test_who_waits_alone_starts_no_later_than_by_the_limits(
     jobs: list[tuple[st.Actor, int, int, int]], lengths: list[int]

@@ -42,7 +42,7 @@ from fakes import (
     spec,
     with_gpus,
 )
-from seeds import examples, seeds
+from seeds import examples
 
 CAROL = st.Actor(user="carol", uid=1003, is_admin=False)
 
@@ -171,7 +171,8 @@ def test_a_job_starts_in_the_future_at_its_begin_time_if_there_is_room() -> None
     assert start(bench, job_id, 10) == 300
 
 
-@pytest.mark.parametrize("seed", seeds(range(6)))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
 def test_what_is_kept_from_pass_to_pass_changes_no_answer(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

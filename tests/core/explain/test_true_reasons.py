@@ -596,7 +596,7 @@ def every_reason(made: Made) -> dict[int, WaitReason | None]:
     }
 
 
-@examples(100)
+@examples(100, quick=3)
 @given(situations())
 def test_every_reason_is_true(situation: Situation) -> None:
     made = make(situation)

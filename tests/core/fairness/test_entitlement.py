@@ -10,9 +10,6 @@ from hypothesis import strategies as some
 from drfd.core.fairness.entitlement import AxisClaim, divide
 from seeds import examples
 
-STEADY = examples(300)
-
-
 FRACTIONS = some.builds(Fraction, some.integers(0, 12), some.just(12))
 WEIGHTS = some.builds(Fraction, some.integers(1, 9), some.integers(1, 9))
 CLAIMS = some.lists(
@@ -39,7 +36,7 @@ def slow_divide(whole: Fraction, claims: list[AxisClaim]) -> list[Fraction]:
     return at(high)
 
 
-@STEADY
+@examples(300, quick=32)
 @given(FRACTIONS.filter(bool), CLAIMS)
 def test_the_parts_are_those_of_a_slow_search(whole: Fraction, claims: list[AxisClaim]) -> None:
     found = divide(whole, claims)

@@ -68,7 +68,7 @@ def test_shares_agree_with_plain_fractions(machine: Machine) -> None:
         assert axis is None or Fraction(held[axis], capacity[axis]) == share
 
 
-@STEADY
+@examples(100, quick=3)
 @given(CAPACITIES, some.randoms(use_true_random=False))
 def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
     capacity: tuple[int, ...], random: Random

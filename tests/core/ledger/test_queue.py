@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.core.ledger.queue import Entry, LeafQueue, Line
-from seeds import examples
+from seeds import examples, seeds
 
 STEADY = examples(100)
 SMALL, LARGE = (1, 1), (2, 2)
@@ -88,12 +88,13 @@ def test_a_run_stands_where_its_jobs_would_stand_one_by_one() -> None:
         line[7]
 
 
-def test_many_runs_enter_and_leave_a_line_as_each_of_them_would() -> None:
+@pytest.mark.parametrize("moves", seeds([30, 60], quick=1))
+def test_many_runs_enter_and_leave_a_line_as_each_of_them_would(moves: int) -> None:
     """Through all that a torn array does: its runs come and leave together, also where the line has
     cut them otherwise, and others stand before, behind and among them."""
     random = Random(3)
     line, model = Line(), Line()
-    for number in range(60):
+    for number in range(moves):
         at = random.randrange(20) * 100_000
         priority = random.choice([0, -1])
         runs = []

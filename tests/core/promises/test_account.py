@@ -216,7 +216,7 @@ def follow(
 
 
 @given(HISTORIES)
-@examples(300)
+@examples(300, quick=18)
 def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(history: Any) -> None:
     account, _ = follow(history, window_ms=50)
     by: Counter[tuple[int, str]] = Counter()
@@ -232,7 +232,7 @@ def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(hist
 
 
 @given(HISTORIES)
-@examples(300)
+@examples(300, quick=16)
 def test_what_is_promised_and_kept_is_what_the_tree_of_the_moment_says(history: Any) -> None:
     account, looked = follow(history, window_ms=70)
     found: Counter[tuple[str, str]] = Counter()

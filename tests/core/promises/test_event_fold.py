@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from core.test_walks import walked
+from core.test_walks import STEPS, walked
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.promises.account import WHOLE, Account, Parts
 from drfd.core.promises.event_fold import EventFold
 from fakes import BOB, demand, happened, now, rules, spec
-from seeds import seeds
+from seeds import runs
 
 BEGIN_S = now().at_s
 HOUR = 3_600_000
@@ -180,9 +180,11 @@ def test_rules_that_are_not_known_are_an_error() -> None:
 # -- any history ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", seeds(range(8)))
-def test_what_stands_after_some_events_is_enough_for_those_that_follow(seed: int) -> None:
-    bench = walked(seed)
+@pytest.mark.parametrize(("seed", "steps"), runs(range(8), steps=STEPS, quick=50))
+def test_what_stands_after_some_events_is_enough_for_those_that_follow(
+    seed: int, steps: int
+) -> None:
+    bench = walked(seed, steps)
     events = [started("walk"), *bench.events]
     rules_of = {"walk": bench.rules}.__getitem__
     whole, parts = EventFold(1000, rules_of), EventFold(1000, rules_of)

@@ -21,8 +21,6 @@ from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import Plan
 from seeds import examples
 
-STEADY = examples(100)
-
 
 class Kind(NamedTuple):
     """Jobs of one demand run equally long and are estimated alike."""
@@ -151,7 +149,7 @@ def streams(draw: some.DrawFn, *, bounds: bool = False, exact: bool = False) -> 
     return Stream(tree, arrivals, draw(some.integers(0, 6)), draw(some.integers(5, 40)))
 
 
-@STEADY
+@examples(100, quick=3)
 @given(streams(bounds=True))
 def test_each_pass_is_what_the_slow_pass_says(stream: Stream) -> None:
     machine = Machine(stream)
@@ -171,7 +169,7 @@ def test_each_pass_is_what_the_slow_pass_says(stream: Stream) -> None:
         assert done.starvation_guard in (None, slow.starvation_guard)
 
 
-@STEADY
+@examples(100, quick=5)
 @given(streams(exact=True))
 def test_with_exact_estimates_a_big_job_starts_by_the_time_that_it_was_first_given(
     stream: Stream,
@@ -188,7 +186,7 @@ def test_with_exact_estimates_a_big_job_starts_by_the_time_that_it_was_first_giv
         assert machine.started_s[job_id] <= at_s
 
 
-@STEADY
+@examples(100, quick=5)
 @given(streams())
 def test_with_bad_estimates_a_big_job_starts_within_its_bound(stream: Stream) -> None:
     """When it should have started by what it was told first, it is patient for a while; from the
@@ -211,7 +209,7 @@ def test_with_bad_estimates_a_big_job_starts_within_its_bound(stream: Stream) ->
         assert machine.started_s[job_id] <= last_s
 
 
-@STEADY
+@examples(100, quick=2)
 @given(streams())
 def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(
     stream: Stream,
@@ -227,7 +225,7 @@ def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(
     assert machine.waiting == set()
 
 
-@STEADY
+@examples(100, quick=5)
 @given(streams())
 def test_a_reservation_stays_with_its_job_until_that_starts(stream: Stream) -> None:
     machine = Machine(stream)
@@ -239,7 +237,7 @@ def test_a_reservation_stays_with_its_job_until_that_starts(stream: Stream) -> N
         before = kept.job_id if kept is not None else None
 
 
-@STEADY
+@examples(100, quick=4)
 @given(streams(bounds=True))
 def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream: Stream) -> None:
     """What fits, within its limits, would hurt the reservation, or is behind the one job that does
@@ -266,7 +264,7 @@ def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream: Strea
                 assert not within(ask.demand, kept.extra)
 
 
-@STEADY
+@examples(100, quick=4)
 @given(streams(bounds=True))
 def test_the_same_stream_gives_the_same_schedule_and_all_comes_back(stream: Stream) -> None:
     first, again = Machine(stream), Machine(stream)

@@ -30,7 +30,7 @@ from drfd.sim import theory
 from drfd.sim.theory import FlowDemand
 from seeds import examples
 
-STEADY = examples(40)
+STEADY = examples(40, quick=3)
 #: Policies that pass over what does not fit.
 SKIPPING = ["drf", "cpu", "asset", "hdrf-naive", "yarn"]
 

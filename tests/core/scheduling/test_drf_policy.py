@@ -211,19 +211,19 @@ def one_vector_each(draw: some.DrawFn) -> World:
     return World(capacity, asks, draw(some.dictionaries(some.sampled_from(leaves), WEIGHT)))
 
 
-@STEADY
+@examples(100, quick=13)
 @given(worlds())
 def test_a_pass_is_what_the_slow_pass_says(world: World) -> None:
     assert run(world).admitted == slow_pass(world)
 
 
-@STEADY
+@examples(100, quick=15)
 @given(worlds(priorities=False))
 def test_without_priorities_a_pass_is_what_the_slow_pass_says(world: World) -> None:
     assert run(world).admitted == slow_pass(world)
 
 
-@STEADY
+@examples(100, quick=13)
 @given(worlds())
 def test_no_more_is_given_than_there_is_and_no_job_twice(world: World) -> None:
     plan_ = run(world)
@@ -235,7 +235,7 @@ def test_no_more_is_given_than_there_is_and_no_job_twice(world: World) -> None:
     assert len(set(plan_.admitted)) == len(plan_.admitted)
 
 
-@STEADY
+@examples(100, quick=15)
 @given(worlds())
 def test_after_a_pass_nothing_that_waits_fits(world: World) -> None:
     """Pareto efficiency for whole jobs."""
@@ -245,7 +245,7 @@ def test_after_a_pass_nothing_that_waits_fits(world: World) -> None:
     assert set(plan_.order) == {ask.leaf for ask in left}
 
 
-@STEADY
+@examples(100, quick=7)
 @given(worlds())
 def test_no_launch_passes_over_a_leaf_that_is_further_below_its_entitlement(world: World) -> None:
     """The choice rule, read off the trace. All launches that keep a promise come first."""
@@ -265,7 +265,7 @@ def test_no_launch_passes_over_a_leaf_that_is_further_below_its_entitlement(worl
             assert not eligible or level(launch.ask.leaf) <= level(ask.leaf)
 
 
-@STEADY
+@examples(100, quick=14)
 @given(worlds())
 def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world: World) -> None:
     for launch in trace(world):
@@ -356,7 +356,7 @@ def test_launching_one_at_a_time_gives_the_same_order(world: World) -> None:
     assert order == whole.admitted
 
 
-@STEADY
+@examples(100, quick=14)
 @given(worlds(), some.randoms(use_true_random=False))
 def test_the_order_of_tables_does_not_matter(world: World, random: Random) -> None:
     """A rebuilt ledger has its leaves, groups and jobs in another order, and the same future."""
@@ -406,7 +406,7 @@ def test_the_unit_of_a_resource_does_not_matter(world: World, factor: int) -> No
     assert run(larger).admitted == run(world).admitted
 
 
-@STEADY
+@examples(100, quick=6)
 @given(worlds(), WEIGHT)
 def test_only_the_ratios_of_weights_matter(world: World, factor: Fraction) -> None:
     leaves = {*world.used, *(ask.leaf for ask in world.asks)}

@@ -23,8 +23,6 @@ from drfd.core.amounts.vectors import Vector, fits, minus, not_negative, total
 from drfd.core.scheduling.backfill import Availability, Reservation, shadow
 from seeds import examples
 
-STEADY = examples(150)
-
 NOTHING = (0, 0)
 
 
@@ -65,13 +63,13 @@ def has_place(machine: Machine, job_id: int, reservations: Sequence[Reservation]
     )
 
 
-@STEADY
+@examples(150, quick=6)
 @given(node_streams())
 def test_nothing_idles(stream: Stream) -> None:
     assert_nothing_idles(stream, has_place)
 
 
-@STEADY
+@examples(150, quick=13)
 @given(node_streams())
 def test_no_node_is_given_more_than_it_has(stream: Stream) -> None:
     machine = Machine(stream)
@@ -85,13 +83,13 @@ def test_no_node_is_given_more_than_it_has(stream: Stream) -> None:
             assert list(held.nodes.values()) == [tuple(held)], "a job runs on one node"
 
 
-@STEADY
+@examples(150, quick=13)
 @given(node_streams(exact=True))
 def test_with_exact_estimates_no_reserved_start_slips(stream: Stream) -> None:
     assert_no_reserved_start_slips(stream)
 
 
-@STEADY
+@examples(150, quick=9)
 @given(node_streams())
 def test_no_reservation_has_less_than_nothing_to_spare(stream: Stream) -> None:
     machine = Machine(stream)
@@ -101,7 +99,7 @@ def test_no_reservation_has_less_than_nothing_to_spare(stream: Stream) -> None:
             assert all(min(there) >= 0 for there in on_nodes(each.extra, list(stream.room.nodes)))
 
 
-@STEADY
+@examples(150, quick=10)
 @given(some.data())
 def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
     """Jobs start when and where they would without it."""

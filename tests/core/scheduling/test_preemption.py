@@ -22,6 +22,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.scheduling.preemption import Departures, Starvation, Starving, Supply, preempt
 from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec
+from seeds import examples
 
 HOW = Preempting()
 
@@ -248,6 +249,7 @@ def random_world(seed: int) -> tuple[World, Mapping[str, int]]:
     return world, weights
 
 
+@examples(100, quick=5)
 @given(some.integers(0, 10**6))
 def test_a_preemption_is_never_in_vain_and_breaks_no_kept_promise(seed: int) -> None:
     world, weights = random_world(seed)
@@ -286,6 +288,7 @@ def test_a_preemption_is_never_in_vain_and_breaks_no_kept_promise(seed: int) -> 
                 assert rho(my_side, after, capacity, parts[my_side]) <= levels[-1]
 
 
+@examples(100, quick=5)
 @given(some.integers(0, 10**6))
 def test_the_victim_submitted_again_at_once_preempts_nobody(seed: int) -> None:
     world, _ = random_world(seed)

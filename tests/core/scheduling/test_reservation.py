@@ -22,6 +22,7 @@ from drfd.core.scheduling.backfill import (
     shadow,
 )
 from drfd.core.scheduling.plan import Plan
+from seeds import seeds
 
 
 @dataclass
@@ -160,8 +161,9 @@ def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others(
     assert starts == [1.0, 26.0, 41.0]
 
 
-def test_after_every_pass_all_that_the_reservation_allows_has_started() -> None:
-    for seed in range(10):
+@pytest.mark.parametrize("lives", seeds([2, 10], quick=1))
+def test_after_every_pass_all_that_the_reservation_allows_has_started(lives: int) -> None:
+    for seed in range(lives):
         random = Random(seed)
         machine = Machine((6, 6), ReservationSettings(patience_s=1, drain_after_s=10_000))
         for _ in range(60):

@@ -25,8 +25,6 @@ from drfd.core.amounts.vectors import Vector
 from drfd.core.scheduling.backfill import Reservation
 from seeds import examples
 
-STEADY = examples(150)
-
 CORES, SIZE = 12, 8
 
 
@@ -88,14 +86,14 @@ DRAIN = Stream(
 )
 
 
-@STEADY
+@examples(150, quick=7)
 @given(gpu_streams())
 @example(DRAIN)
 def test_nothing_idles(stream: Stream) -> None:
     assert_nothing_idles(stream, has_place)
 
 
-@STEADY
+@examples(150, quick=8)
 @given(gpu_streams())
 @example(DRAIN)
 def test_no_gpu_is_given_more_than_it_has(stream: Stream) -> None:
@@ -107,7 +105,7 @@ def test_no_gpu_is_given_more_than_it_has(stream: Stream) -> None:
         assert min(*free, *free.parts) >= 0
 
 
-@STEADY
+@examples(150, quick=10)
 @given(gpu_streams(exact=True))
 def test_with_exact_estimates_no_reserved_start_slips(stream: Stream) -> None:
     assert_no_reserved_start_slips(stream)
@@ -129,7 +127,7 @@ BESIDE_TWO = Stream(
 )
 
 
-@STEADY
+@examples(150, quick=10)
 @given(gpu_streams())
 @example(BESIDE_TWO)
 def test_no_reservation_has_less_than_nothing_to_spare(stream: Stream) -> None:

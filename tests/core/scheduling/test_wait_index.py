@@ -28,7 +28,7 @@ from drfd.core.ledger.queue import Entry, LeafQueue
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.wait_index import FEW_VECTORS, LeafTables, WaitIndex
-from seeds import seeds
+from seeds import runs, seeds
 
 FLAT = ("root.a", "root.b", "root.c", "root.d")
 DEEP = ("root.a", "root.p.b", "root.p.c", "root.q.d", "root.q.e", "root.q.x.f", "root.q.x.g")
@@ -230,11 +230,12 @@ def told(done: Plan) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
 @pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
+@pytest.mark.parametrize("lives", seeds([2, 16], quick=1))
 def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
-    leaves: tuple[str, ...], with_rules: bool
+    leaves: tuple[str, ...], with_rules: bool, lives: int
 ) -> None:
     reserved = deepest = 0
-    for seed in range(16):
+    for seed in range(lives):
         stream = Stream(Random(seed), leaves, with_rules)
         wait_index = stream.wait_index()
         for step in range(40):
@@ -246,15 +247,18 @@ def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
             reserved += bool(done.reservations)
             deepest = max(deepest, len(done.reservations))
             stream.start(done)
-    assert reserved > 100, "reservations were hardly met"
-    assert deepest == 4
+    if lives == 16:
+        assert reserved > 100, "reservations were hardly met"
+        assert deepest == 4
 
 
-@pytest.mark.parametrize("few", [1, 3])
-def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(few: int) -> None:
+@pytest.mark.parametrize(("few", "lives"), runs([1, 3], steps=12, quick=2))
+def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(
+    few: int, lives: int
+) -> None:
     """A leaf has more than `few` vectors at some times and not at others."""
     apart = shut_out = 0
-    for seed in range(12):
+    for seed in range(lives):
         stream = Stream(Random(seed), DEEP, with_rules=bool(seed % 2))
         wait_index = stream.wait_index(few)
         shut = frozenset[str]()
@@ -274,8 +278,8 @@ def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(few: int
             apart += len(wait_index.apart)
             shut_out += len(shut.intersection(stream.queues))
             stream.start(plans[0])
-    assert apart > 100
-    assert shut_out > 100
+    assert apart > 8 * lives
+    assert shut_out > 8 * lives
 
 
 # -- the slow pass -----------------------------------------------------------------------------
@@ -361,7 +365,7 @@ def test_nobody_is_looked_at_for_a_promise_that_nobody_would_keep() -> None:
             assert len(run_pass(wait_index, free=(1,), pass_context=None).admitted) == 1
         return found[0]
 
-    assert lines(2_000) < 1.2 * lines(10)
+    assert lines(500) < 1.2 * lines(10)
 
 
 def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for() -> None:
