@@ -98,7 +98,7 @@ def problems(
     return FairShare(capacity, weighted(axes, given_)), wants
 
 
-# -- DRF, flat ----------------------------------------------------------------------------------
+# -- DRF, flat -------------------------------------------------------------------------------------
 
 
 @STEADY
@@ -260,7 +260,7 @@ def test_what_the_machine_lacks_stops_only_those_who_ask_for_it() -> None:
     assert theory.drf(shares, {"A": want(1, 1), "B": want(1, 0)}) == {"A": 0, "B": 9}
 
 
-# -- DRF in a tree ------------------------------------------------------------------------------
+# -- DRF in a tree ---------------------------------------------------------------------------------
 
 
 @some.composite
@@ -450,7 +450,7 @@ def test_guarantees_count_as_promises_and_may_leave_nothing() -> None:
     assert theory.drf(FairShare((10,), everything), little) == {"a": 4, "b": 0}
 
 
-# -- the others ---------------------------------------------------------------------------------
+# -- the others ------------------------------------------------------------------------------------
 
 
 @STEADY
@@ -509,7 +509,7 @@ def test_algorithm_1_is_drf_where_everybody_needs_everything(
     assert theory.algorithm1(*problem) == theory.drf(*problem)
 
 
-# -- the market ---------------------------------------------------------------------------------
+# -- the market ------------------------------------------------------------------------------------
 
 TINY = Fraction(1, 10**12)
 

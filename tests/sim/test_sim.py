@@ -1,0 +1,1096 @@
+"""Simulations of one machine: what they read, how they run, and what they are judged by.
+
+Recorded workloads are read where DRFD_TRACES names the folder of the traces; that takes minutes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from statistics import mean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from bench.traces import MACHINES, RESULTS, Block, blocks, run
+from drfd.common.errors import ConfigError, Refused
+from drfd.core.amounts.resources import Resources
+from drfd.core.fairness.rules import Pool, ReservationSettings, Rules
+from drfd.core.fairness.stored_rules import rules_text
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.stimuli import Actor
+from drfd.core.promises.account import Parts, Starts
+from drfd.core.promises.event_fold import EventFold
+from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.journal.journal import Journal, digest
+from drfd.journal.promises.account_file import AccountFile
+from drfd.journal.promises.check import check
+from drfd.sim import machine
+from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
+from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
+from drfd.sim.figures import Panel, panels_of
+from drfd.sim.lending import for_lending, used_together
+from drfd.sim.machine import configured, of_groups, parse_capacity, rules_of, weighted
+from drfd.sim.metrics import measure, over_time
+from drfd.sim.recorded_workloads import of_history, read_lines, read_trace, with_weights
+from drfd.sim.synthetic_workloads import (
+    Recipe,
+    csv_lines,
+    generate,
+    parse_mix,
+    read_profiles,
+    with_disk_rates,
+)
+from drfd.sim.workload import BadLine, SimJob, Workload
+from fakes import apply_and_append, happened, now, spec
+from seeds import examples, seeds
+
+FOLDER = os.environ.get("DRFD_TRACES")
+GB = 1 << 30
+NODE = Resources(cores_milli=64_000, memory_bytes=256 * GB)
+#: The same with a disk.
+DISK_NODE = replace(NODE, read_bps=2 * GB, write_bps=GB)
+
+
+def job(
+    id: int = 1,
+    submit_s: float = 0,
+    run_s: float = 60,
+    cores: float = 1,
+    user: str = "ann",
+    memory: int = 1,
+    **others: Any,
+) -> SimJob:
+    """`memory` in GiB; `others` replace fields."""
+    plain = SimJob(
+        id=id, name=f"j{id}", submit_s=submit_s, run_s=run_s, limit_s=None, user=user,
+        demand=Resources(cores_milli=round(cores * 1000), memory_bytes=memory * GB),
+    )  # fmt: skip
+    return replace(plain, **others)
+
+
+def small(cores: float = 4, memory: int = 64, **others: Any) -> Rules:
+    """A small machine; `memory` in GiB."""
+    capacity = Resources(cores_milli=round(cores * 1000), memory_bytes=memory * GB)
+    return Rules(capacity=capacity, **others)
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def test_a_capacity_is_written_as_amounts_are_everywhere() -> None:
+    assert machine.parse_capacity("cores=0.5, memory=6T,gpu=4,read=2G,write=1G") == Resources(
+        cores_milli=500, memory_bytes=6 << 40, read_bps=2 * GB, write_bps=GB, gres=(("gpu", 4),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'' is not NAME=AMOUNT"),
+        ("cores", "'cores' is not NAME=AMOUNT"),
+        ("cores=4,cores=5", "cores is given twice"),
+        ("cores=many", "cores: 'many' is not a number"),
+        ("memory=lots", "memory: 'lots' is not a size"),
+        ("gpu=0.5", "gpu: '0.5' is not a count"),
+        ("gpu=0", "gpu: '0' is not a count"),
+        ("g p=1", "'g p=1' is not NAME=AMOUNT"),
+    ],
+)
+def test_what_is_no_capacity_is_refused(text: str, said: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        machine.parse_capacity(text)
+    assert f"capacity: {said}" in str(refusal.value)
+
+
+def test_a_kind_of_thing_that_the_machine_lacks_is_a_word_forgotten() -> None:
+    jobs = [job(1), job(2, submit_s=60, demand=replace(job().demand, gres=(("gpu", 2),)))]
+    machine.check(jobs, replace(DISK_NODE, gres=(("gpu", 1),)))
+    with pytest.raises(Refused, match="jobs of this trace ask for gpu, up to 2 each") as refusal:
+        machine.check(jobs, DISK_NODE)
+    assert refusal.value.hint == "add gpu=… to --capacity; on average 1 is in use"
+
+
+def test_the_capacity_that_is_suggested_holds_the_largest_job_and_what_is_held() -> None:
+    jobs = [job(at, submit_s=at * 10, run_s=120) for at in range(1, 100)]
+    text = machine.suggestion(jobs)
+    assert text == "cores=15,memory=15G"
+    machine.check(jobs, machine.parse_capacity(text))
+    large = [job(1, demand=Resources(cores_milli=123_000, memory_bytes=GB // 3))]
+    assert machine.suggestion(large) == "cores=170,memory=460M"
+
+
+# -- pools -----------------------------------------------------------------------------------------
+
+TOML = """
+[capacity]
+cores = 4
+[pools.lab]
+weight = 3
+users = ["ann"]
+limit = {gpu = 1}
+[users.bob]
+weight = 0.5
+[scheduling]
+policy = "fifo"
+reservation_delay = "10m"
+respect_external_load = false
+"""
+
+
+def test_pools_are_read_from_a_daemons_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "drfd.toml"
+    path.write_text(TOML)
+    rules = configured(rules_of(replace(DISK_NODE, gres=(("gpu", 1),))), path)
+    assert (rules.pools["lab"].weight, rules.pools["lab"].limit) == (3, {"gpu": 1})
+    assert rules.members["", "bob"].weight == Fraction(1, 2)
+    assert (rules.patience.patience_s, rules.patience.drain_after_s) == (600, 2400 + 86400)
+    assert (rules.policy, rules.pool_for("ann", None)) == ("drf", "root.lab")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[pools.lab]\nwieght = 2\n", "pools.lab.wieght: unknown key (did you mean weight?)"),
+        ("[scheduling]\npatiense = 1\n", "scheduling.patiense: unknown key"),
+        ("[pools", "is not TOML"),
+    ],
+)
+def test_a_bad_file_of_pools_is_refused_with_its_place(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "pools.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
+        configured(rules_of(DISK_NODE), path)
+    assert str(path) in str(refusal.value) and said in str(refusal.value)
+
+
+def test_a_weight_is_given_to_a_pool_or_to_a_user_wherever_he_is() -> None:
+    pools = of_groups([job(group="lab"), job(group="den"), job()])
+    rules = replace(rules_of(DISK_NODE), pools=pools)
+    changed = weighted(rules, {"lab": Fraction(2), "ann": Fraction(5)}, ["ann"])
+    assert (changed.pools["lab"].weight, changed.pools["den"].weight) == (2, 1)
+    assert {key: claim.weight for key, claim in changed.members.items()} == {
+        ("", "ann"): 5, ("lab", "ann"): 5, ("den", "ann"): 5,
+    }  # fmt: skip
+    one = weighted(rules, {"den.ann": Fraction(7)}, ["ann"])
+    assert {key: claim.weight for key, claim in one.members.items()} == {("den", "ann"): 7}
+    with pytest.raises(Refused, match="no pool or user 'nn'"):
+        weighted(rules, {"nn": Fraction(2)}, ["ann"])
+
+
+# -- synthetic parts -------------------------------------------------------------------------------
+
+PROFILES = (
+    "workflow,task,n,disk_read_mb_p50,disk_write_mb_p50,disk_mb_s_p90\n"
+    "a,SORT,90,300,100,61\na,IDLE,10,0,0,0\n"
+)
+
+
+def test_disk_rates_are_drawn_by_how_often_a_task_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.csv"
+    path.write_text(PROFILES)
+    profiles = read_profiles(path)
+    assert profiles == [(90, 45_750_000, 15_250_000), (10, 0, 0)]
+    jobs = [job(at, user=f"u{at % 500}") for at in range(1, 1001)]
+    own = job(1001, demand=Resources(cores_milli=1000, read_bps=7))
+    found = with_disk_rates(Workload(jobs=[*jobs, own], source="x", kind="y"), profiles)
+    assert found.jobs[-1].demand.read_bps == 7
+    drawn = Counter(each.demand.read_bps for each in found.jobs[:-1])
+    assert drawn.keys() == {0, 45_750_000}
+    assert 30 < drawn[0] < 180
+    assert found.jobs[0].demand == found.jobs[500].demand, "equal jobs of a user are one task"
+    assert found.notes[0].startswith("SYNTHETIC")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n,disk_read_mb_p50\n1,2\n", "line 1: there is no column 'disk_write_mb_p50'"),
+        (PROFILES.splitlines()[0] + "\n", "there is no task in it"),
+        (PROFILES + "a,X,1,2,3,fast\n", "line 4: disk_mb_s_p90 is no number"),
+        (PROFILES + "a,X,0,2,3,4\n", "line 4: n is below 1"),
+        (PROFILES + "a,X\n", "line 4: n is missing"),
+    ],
+)
+def test_a_bad_table_of_tasks_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "profiles.csv"
+    path.write_text(text)
+    with pytest.raises(Refused) as refusal:
+        read_profiles(path)
+    assert str(refusal.value).startswith(f"{path}: {said}")
+
+
+def test_a_seed_makes_one_workload_and_another_seed_another() -> None:
+    recipe = Recipe(jobs=300, users=8, capacity=DISK_NODE)
+    assert generate(recipe) == generate(recipe)
+    assert generate(recipe).jobs != generate(replace(recipe, seed=2)).jobs
+
+
+def test_what_is_generated_reads_back_as_it_was() -> None:
+    made = generate(Recipe(jobs=200, users=5, capacity=DISK_NODE, mix={"io": 1, "big": 1}))
+    read = read_lines((f"{line}\n" for line in csv_lines(made)), source="x")
+    assert (read.jobs, read.bad) == (made.jobs, ())
+    assert any(each.demand.read_bps for each in read.jobs)
+
+
+def test_a_mix_names_habits() -> None:
+    assert parse_mix("cpu=2, big=0.5") == {"cpu": 2, "big": 0.5}
+    for text in ("cup=2", "cpu", "cpu=0", "cpu=-1", ""):
+        with pytest.raises(Refused, match="mix: "):
+            parse_mix(text)
+
+
+# -- the past --------------------------------------------------------------------------------------
+
+
+def past_job(id: int, **changes: Any) -> dict[str, Any]:
+    amounts = {"cores": 2.5, "memory": GB, "read": 5, "write": 6, "gres": {"gpu": 1}}
+    return {
+        "id": id, "user": "ann", "pool": "root.lab", "submitted_at": 1e9 + id, "attempt": 1,
+        "started_at": 1e9 + 50, "ended_at": 1e9 + 90, "time_limit_s": 600, "demand": amounts,
+        "used": {"suspended_seconds": 10.0},
+    } | changes  # fmt: skip
+
+
+def test_ended_jobs_are_a_workload() -> None:
+    work = of_history([past_job(3, started_at=None), past_job(2, pool="root.ann"), past_job(1)])
+    assert [(each.id, each.name, each.group) for each in work.jobs] == [
+        (1, "1", "lab"), (2, "2", None),
+    ]  # fmt: skip
+    first = work.jobs[0]
+    assert (first.submit_s, first.run_s, first.limit_s) == (1e9 + 1, 30, 600)
+    assert first.demand == Resources(
+        cores_milli=2500, memory_bytes=GB, read_bps=5, write_bps=6, gres=(("gpu", 1),)
+    )
+    assert (work.bad, work.unit) == ((BadLine(number=3, why="it never started"),), "job")
+
+
+def test_what_the_past_leaves_open_is_said() -> None:
+    disks = past_job(1)["demand"] | {"disks": {"data": {"read": 5, "write": 6}}}
+    notes = of_history([past_job(1, demand=disks, attempt=2)]).notes
+    assert "the disks of this machine count as one" in notes[0]
+    assert "jobs that were tried again count once" in notes[1]
+
+
+def test_weights_of_the_past_are_those_of_now() -> None:
+    work = of_history(
+        [past_job(1), past_job(2, user="bob", pool="root.bob"), past_job(3, user="eve")]
+    )
+    nodes = [
+        {"path": "root.lab", "weight": 3.0},
+        {"path": "root.bob", "weight": {"cores": 2.0, "memory": 1.0}},
+        {"path": "root.lab.eve", "weight": 0.5},
+    ]
+    rules = with_weights(rules_of(DISK_NODE), nodes, work)
+    assert rules.pools["lab"].weight == 3
+    assert rules.members["", "bob"].weights == {"cores": 2, "memory": 1}
+    assert rules.members["lab", "eve"].weight == Fraction(1, 2)
+    assert len(rules.members) == 2
+
+
+# -- recorded workloads ----------------------------------------------------------------------------
+
+
+OWN = "name,user,group,submit_s,run_s,limit_s,cores,memory,read,write\n"
+MIB = 1 << 20
+
+
+def read(text: str, rates: tuple[int, int] = (0, 0)) -> Workload:
+    return read_lines(text.splitlines(keepends=True), source="here", rates=rates)
+
+
+def only(text: str, rates: tuple[int, int] = (0, 0)) -> SimJob:
+    (job,) = read(text, rates).jobs
+    return job
+
+
+def asked(cores: float, memory: int, read: int = 0, write: int = 0) -> Resources:
+    return Resources(
+        cores_milli=round(cores * 1000), memory_bytes=memory, read_bps=read, write_bps=write
+    )
+
+
+# -- the forms -------------------------------------------------------------------------------------
+
+
+def test_what_a_table_leaves_out_is_nothing() -> None:
+    job = only("cores,memory,user,run_s,submit_s\n2,1048576,ann,1.5,0\n")
+    assert (job.demand, job.limit_s, job.group, job.run_s) == (asked(2, MIB), None, None, 1.5)
+
+
+def test_an_unknown_column_of_our_own_table_is_a_slip() -> None:
+    with pytest.raises(Refused, match="unknown column 'reed'"):
+        read(OWN.replace("read", "reed") + "a,ann,lab,3,10,60,0.5,16G,0,0\n")
+
+
+def test_a_log_in_the_standard_format_has_memory_for_each_processor() -> None:
+    job = only("; Computer: here\n\n 7 10 5 100 4 -1 -1 8 3600 2048 1 3 2 -1 -1 -1 -1 -1\n")
+    assert job == SimJob(
+        id=1, name="7", submit_s=10, run_s=100, demand=asked(8, 8 * 2 * MIB), limit_s=3600,
+        user="u3", group="g2",
+    )  # fmt: skip
+
+
+def test_a_log_in_the_standard_format_has_processor_time_for_each_processor() -> None:
+    job = only("7 10 5 100 4 60 -1 8 3600 2048 1 3 2 -1 -1 -1 -1 -1\n")
+    assert job.cpu_s == 480
+
+
+def test_where_nothing_was_requested_what_was_used_counts_and_is_said() -> None:
+    work = read("7 10 5 100 4 -1 1024 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n")
+    assert work.kind == "Standard Workload Format"
+    assert work.jobs[0].demand == asked(4, 4 * MIB)
+    assert (work.jobs[0].limit_s, work.jobs[0].user, work.jobs[0].group) == (None, "unknown", None)
+    assert work.notes == ("1 jobs ask for the memory that they used: no other is recorded",)
+
+
+def test_jobs_without_any_memory_are_counted() -> None:
+    work = read("7 10 5 100 4 -1 -1 -1 -1 -1 1 3 2 -1 -1 -1 -1 -1\n" * 2)
+    assert work.notes == ("2 jobs say nothing of memory, and ask for none here",)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("7 10 5 -1 4 -1 -1 8 -1 -1 5 3 2 -1 -1 -1 -1 -1", "it was cancelled before it started"),
+        ("7 10 5 -1 4 -1 -1 8 -1 -1 1 3 2 -1 -1 -1 -1 -1", "the run time is negative"),
+        ("7 10 5 9 -1 -1 -1 -1 -1 -1 1 3 2 -1 -1 -1 -1 -1", "processors is negative"),
+        ("7 10 5 9 0 -1 -1 0 -1 -1 1 3 2 -1 -1 -1 -1 -1", "it has no processors"),
+        ("7 10 5 9 4", "it has 5 fields, not 18"),
+        ("7 x 5 9 4 -1 -1 8 -1 -1 1 3 2 -1 -1 -1 -1 -1", "the submission is no number"),
+        ("7 1e99 5 9 4 -1 -1 8 -1 -1 1 3 2 -1 -1 -1 -1 -1", "the submission is out of all bounds"),
+        ("7 nan 5 9 4 -1 -1 8 -1 -1 1 3 2 -1 -1 -1 -1 -1", "the submission is out of all bounds"),
+    ],
+)
+def test_a_line_of_a_log_that_is_no_job_says_why(line: str, why: str) -> None:
+    good = "1 0 0 1 1 -1 -1 1 -1 1024 1 1 1 -1 -1 -1 -1 -1"
+    work = read(f"; a log\n{good}\n{line}\n")
+    assert ([job.name for job in work.jobs], work.bad) == (["1"], (BadLine(number=3, why=why),))
+
+
+def test_a_cluster_log_is_recognised_by_its_header() -> None:
+    cerit = read(
+        "job,submit_s,run_s,cores,mem_mb,limit_s,user,group,queue,nodes,exclusive,wait_s\n"
+        "0,5,56011,64,65536.0,86400,u62,g1,q_1d,1,1,0\n"
+        "1,9,-1359980917,1,400.0,0,u1229,g1,q_4d,1,0,1\n"
+    )
+    assert (cerit.kind, cerit.bad) == ("CERIT-SC", (BadLine(number=3, why="run_s is negative"),))
+    assert cerit.jobs[0].demand == asked(64, 64 << 30)
+    assert (cerit.jobs[0].group, cerit.jobs[0].limit_s) == ("q_1d", 86400)
+    ricc = read("job,submit_s,run_s,cores,mem_mb,limit_s,user,group,wait_s,status\n"
+                "1,0,222,80,93750.0,0,u1,g1,0,1\n")  # fmt: skip
+    assert (ricc.kind, ricc.jobs[0].group, ricc.jobs[0].limit_s) == ("RICC", "g1", None)
+
+
+def test_pods_have_gpus_and_those_that_never_started_are_named() -> None:
+    work = read(
+        "pod,creation_s,scheduled_s,deletion_s,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,phase\n"
+        "0000,10,20,50,12000,16384,2,1000,LS,Running\n"
+        "0001,11,,60,6000,12288,1,460,BE,Pending\n"
+        "0002,12,50,40,6000,12288,1,460,BE,Pending\n"
+    )
+    (job,) = work.jobs
+    assert (job.submit_s, job.run_s, job.user) == (10, 30, "LS")
+    assert job.demand == Resources(cores_milli=12000, memory_bytes=16 << 30, gres=(("gpu", 2),))
+    assert [each.why for each in work.bad] == ["it never started", "it ended before it started"]
+
+
+SWIM = "job,submit_s,input_bytes,shuffle_bytes,output_bytes\n"
+
+
+def test_a_job_known_by_its_bytes_runs_as_long_as_they_take() -> None:
+    """128M of input are two tasks, 100 MB/s together, for 300 MB read and 100 MB written."""
+    job = only(f"{SWIM}a,1,{128 << 20},{300_000_000 - (128 << 20)},0\n", (10**10, 10**10))
+    written = 300_000_000 - (128 << 20)
+    run_s = 5
+    assert (300_000_000 + written) / 100_000_000 == pytest.approx(run_s, abs=0.5)
+    assert job.run_s == run_s
+    assert (job.demand.read_bps, job.demand.write_bps) == (60_000_000, -(-written // run_s))
+
+
+def test_such_a_job_is_never_faster_than_the_machine() -> None:
+    job = only(f"{SWIM}a,1,{10**12},0,0\n", (10**9, 10**9))
+    assert (job.run_s, job.demand.read_bps) == (1000, 10**9)
+
+
+HISTORY = (
+    "id,name,user,pool,state,exit_code,signal,attempt,submitted_at,started_at,ended_at,"
+    "time_limit_s,declared_cores,declared_memory,declared_read,declared_write,suspended_seconds\n"
+)
+
+
+def test_what_history_prints_is_a_trace() -> None:
+    work = read(
+        HISTORY + "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10\n"
+        "5,b,bob,root.bob,CANCELLED,,,0,101,,120,,1,1048576,0,0,\n"
+    )
+    assert work.jobs == [
+        SimJob(
+            id=1, name="4", submit_s=100.5, run_s=30, demand=asked(2.5, MIB, 5, 6), limit_s=3600,
+            user="ann", group="lab",
+        )
+    ]  # fmt: skip
+    assert work.bad == (BadLine(number=3, why="it never started"),)
+
+
+# -- any file --------------------------------------------------------------------------------------
+
+
+def test_what_history_prints_tells_what_jobs_used_and_could_use() -> None:
+    header, line = (
+        HISTORY.rstrip("\n") + ",cpu_seconds,declared_cores_max\n",
+        "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10,33.25,8\n",
+    )
+    job = only(header + line)
+    assert (job.cpu_s, job.most_cores_milli) == (33.25, 8000)
+
+
+def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost() -> None:
+    lines = (
+        "a,ann,,1,1,,1,1M,0,0\n", "too,short\n", "\n", 'q,"ann,,1,1,,1,1M,0,0\n',
+        "b,,,1,1,,1,1M,0,0\n", "c,ann,,-1,1,,1,1M,0,0\n", "d,ann,,1,inf,,1,1M,0,0\n",
+        "e,ann,,1,1,,many,1M,0,0\n", "f,ann,,1,1,,1,1 litre,0,0\n", "g,ann,,2,1,,1,1M,0,0\n",
+    )  # fmt: skip
+    work = read(OWN + "".join(lines))
+    assert [job.name for job in work.jobs] == ["a", "g"]
+    assert [(each.number, each.why) for each in work.bad] == [
+        (3, "it has 2 fields, not 10"),
+        (5, "its quotes do not match"),
+        (6, "user is missing"),
+        (7, "submit_s is negative"),
+        (8, "run_s is out of all bounds"),
+        (9, "cores is no number"),
+        (10, "memory: '1 litre' is not a size"),
+    ]
+
+
+def test_a_gzip_file_reads_like_a_plain_one(tmp_path: Path) -> None:
+    text = OWN + "a,ann,,1,1,,1,1M,0,0\n"
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    plain.write_text("\ufeff" + text, encoding="utf-8")
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert read_trace(plain).jobs == read_trace(packed).jobs == read(text).jobs
+    assert read_trace(plain).source == str(plain)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "line 1: this is the header of no trace that is known"),
+        (b"a,b,c\n1,2,3\n", "line 1: this is the header of no trace that is known"),
+        (b"user,user\n", "line 1: there are two columns 'user'"),
+        (OWN.encode(), "there is no job in it"),
+        (OWN.encode() + b"x\n", "there is no job in it: line 2: it has 1 fields, not 10"),
+        (b"\xff\xfe\xff", "is not UTF-8 text"),
+        (gzip.compress(OWN.encode() * 99)[:-20], "the gzip file is damaged or cut short"),
+        (gzip.compress(OWN.encode())[:4] + b"zzzzzzzzzzzz", "the gzip file is damaged"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_name(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    with pytest.raises(Refused) as refusal:
+        read_trace(path)
+    assert str(refusal.value).startswith(f"{path}: {said}")
+
+
+def test_a_file_that_is_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="none: cannot be read: No such file"):
+        read_trace(tmp_path / "none")
+    with pytest.raises(Refused, match="cannot be read: Is a directory"):
+        read_trace(tmp_path)
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def starts(run: Run) -> dict[int, float]:
+    return {each.job.id: each.start_s for each in run.ran}
+
+
+def crowd(seed: int, count: int) -> list[SimJob]:
+    """Some users' jobs, of all sizes, more than the machine can run at once."""
+    random, at_s, jobs = Random(seed), 0, []
+    for id in range(1, count + 1):
+        at_s += random.choice((0, 0, 1, 7))
+        run_s = random.choice((1, 5, 40, 200))
+        jobs.append(
+            job(
+                id,
+                at_s,
+                run_s,
+                random.choice((0.5, 1, 1, 2, 4)),
+                user=random.choice(("ann", "bob", "eve")),
+                limit_s=random.choice((None, 2 * run_s, 1000)),
+            )
+        )
+    return jobs
+
+
+def most_held(ran: Sequence[FinishedJob]) -> int:
+    """Cores at once, in thousandths: summed by hand."""
+    changes = [(each.start_s, 1, each.job.demand.cores_milli) for each in ran]
+    changes += [(each.end_s, -1, each.job.demand.cores_milli) for each in ran]
+    held = most = 0
+    for _, sign, cores in sorted(changes):
+        held += sign * cores
+        most = max(most, held)
+    return most
+
+
+def test_a_reservation_starts_the_big_job_that_is_passed_over_without_estimates() -> None:
+    little = [job(id, id, 10, 1, user="bob", limit_s=10) for id in range(1, 200)]
+    big = job(200, 20.5, 10, 4, limit_s=10)
+    jobs = sorted([*little, big], key=lambda each: each.submit_s)
+    jobs = [replace(each, id=id) for id, each in enumerate(jobs, 1)]
+    rules = small(patience=ReservationSettings(patience_s=0))
+
+    def wait_s(estimates: str) -> float:
+        run = simulate(jobs, rules, estimates=estimates)
+        return next(each.wait_s for each in run.ran if each.job.demand.cores_milli == 4000)
+
+    assert wait_s("none") > 150
+    assert wait_s("exact") < 11
+
+
+@pytest.mark.parametrize("estimates", seeds(ESTIMATES, quick=1))
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_runs_all_jobs_within_the_machine(policy: str, estimates: str) -> None:
+    jobs = crowd(7, 120)
+    run = simulate(jobs, small(), policy=policy, estimates=estimates)
+    assert sorted(starts(run)) == [each.id for each in jobs]
+    assert (run.refused, run.unstarted) == ((), ())
+    assert most_held(run.ran) <= 4000
+    assert all(each.wait_s >= 0 for each in run.ran)
+    assert run == simulate(jobs, small(), policy=policy, estimates=estimates)
+
+
+# -- what a run is judged by -----------------------------------------------------------------------
+
+
+def fifo(*jobs: SimJob) -> Run:
+    return simulate(jobs, small(4, 8), policy="fifo")
+
+
+# -- waits -----------------------------------------------------------------------------------------
+
+
+def test_waits_and_slowdowns_are_those_of_the_jobs() -> None:
+    """The second waits for 100 s and runs for 1 s, which counts as 10 s."""
+    found = measure(fifo(job(1, 0, 100, 4), job(2, 0, 1, 4), job(3, 101, 50, 4)))
+    assert found["wait_s"]["max"] == 100
+    assert found["wait_s"]["mean"] == pytest.approx(100 / 3)
+    assert found["slowdown"]["max"] == pytest.approx(101 / 10)
+    assert found["slowdown"]["median"] == 1
+    assert (found["span_s"], found["jobs_per_hour"]) == (151, 3 / 151 * 3600)
+
+
+def test_use_is_the_mean_over_the_whole_run() -> None:
+    found = measure(fifo(job(1, 10, 30, 2, memory=8), job(2, 50, 20, 4, memory=0)))
+    assert found["use"] == {
+        "cores": pytest.approx((30 * 2 + 20 * 4) / (60 * 4)), "memory": pytest.approx(30 / 60),
+    }  # fmt: skip
+
+
+def test_a_run_of_nothing_has_no_figures() -> None:
+    found = measure(fifo(job(1, 0, 5, 9)))
+    assert (found["jobs"], found["refused"], found["largest_job"]) == (0, 1, None)
+    assert found["wait_s"]["mean"] is found["jobs_per_hour"] is None
+    assert measure(fifo())["users"] == {}
+
+
+def test_users_are_told_apart() -> None:
+    found = measure(fifo(job(1, 0, 100, 4), job(2, 1, 50, 2, user="bob")))["users"]
+    assert [(leaf, user["jobs"], user["wait_s"]["mean"]) for leaf, user in found.items()] == [
+        ("root.ann", 1, 0), ("root.bob", 1, 99),
+    ]  # fmt: skip
+    assert found["root.bob"]["share"] == pytest.approx(50 * 2 / (150 * 4))
+
+
+# -- promises --------------------------------------------------------------------------------------
+
+
+def test_the_worst_window_is_one_in_which_somebody_waited_long() -> None:
+    """ann keeps the machine for three hours; for most of the first one, bob does not wait."""
+    jobs = (job(1, 0, 10800, 4), job(2, 3500, 100, 1, "bob"), job(3, 3501, 100, 1))
+    worst = over_time(fifo(*jobs)).worst
+    assert worst is not None
+    assert (worst.leaf, worst.start_s, worst.length_s, worst.kept) == ("root.bob", 3600, 3600, 0)
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+#: Ann has the machine for 200 s, then Bob half of it for 100.
+JOBS = [job(1, 0, 200, 4), job(2, 10, 100, 2, "bob")]
+
+
+def panels() -> dict[str, Panel]:
+    run = fifo(*JOBS)
+    return {panel.title: panel for panel in panels_of({"fifo": run})}
+
+
+def value_at(panel: Panel, curve: str, x: float) -> float:
+    return [y for place, y in panel.curves[curve] if place <= x][-1]
+
+
+def test_shares_are_dominant_ones_by_user() -> None:
+    shares = panels()["Dominant shares by user, fifo"]
+    assert list(shares.curves) == ["ann", "bob"], "who held most comes first"
+    assert (value_at(shares, "ann", 100), value_at(shares, "bob", 100)) == pytest.approx((1, 0))
+    assert (value_at(shares, "ann", 250), value_at(shares, "bob", 250)) == pytest.approx((0, 0.5))
+
+
+def test_only_those_who_held_most_are_drawn_and_the_others_counted() -> None:
+    jobs = [job(number, 0, 100 + number, 1, f"u{number}") for number in range(1, 13)]
+    run = simulate(jobs, small(4, 8), policy="drf")
+    (title,) = [each.title for each in panels_of({"drf": run}) if "shares" in each.title]
+    assert title == "Dominant shares by user, drf; 4 others held less"
+
+
+def test_a_run_without_jobs_gives_nothing_to_draw() -> None:
+    assert panels_of({"drf": simulate([], small(4, 8))}) == []
+
+
+# -- jobs of the past, simulated otherwise ---------------------------------------------------------
+
+
+#: Ten cores, ten bytes, and two GPUs.
+TEN = Resources(cores_milli=10_000, memory_bytes=10, gres=(("gpu", 2),))
+OF_TEN = rules_of(TEN)
+
+
+def told_jobs(*told: tuple[str, float, int, int, float], gpus: int = 0) -> list[SimJob]:
+    """Users, with the times of submission, cores, bytes and run times of their jobs."""
+    return [
+        SimJob(
+            id=number, name=str(number), submit_s=at_s, run_s=run_s, limit_s=None, user=user,
+            demand=Resources(
+                cores_milli=1000 * cores, memory_bytes=size,
+                gres=(("gpu", gpus),) if gpus else (),
+            ),
+        )
+        for number, (user, at_s, cores, size, run_s) in enumerate(told, start=1)
+    ]  # fmt: skip
+
+
+def test_who_waits_behind_others_may_be_served_better_alone() -> None:
+    """Alice's job holds all of the machine when bob comes."""
+    found = audit(told_jobs(("alice", 0, 10, 1, 100), ("bob", 1, 1, 1, 9)), OF_TEN)
+    assert found.alone[1] == Alone(leaf="root.bob", jobs=1, too_large=0, together_s=99, alone_s=0)
+
+
+def test_more_than_is_needed_brings_nothing_and_halves_may_fit_earlier() -> None:
+    """One half of bob's job of eight cores fits beside alice's, and the other half after it."""
+    found = audit(told_jobs(("alice", 0, 6, 1, 100), ("bob", 1, 8, 1, 50)), OF_TEN)
+    assert found.lies == (
+        Lie(leaf="root.bob", what="cores", true_s=149, false_s=149),
+        Lie(leaf="root.bob", what="memory", true_s=149, false_s=149),
+        Lie(leaf="root.bob", what=ALL, true_s=149, false_s=149),
+        Lie(leaf="root.bob", what=SPLIT, true_s=149, false_s=100),
+    )
+
+
+@pytest.mark.parametrize(("alices", "bobs", "false_s"), [(1, 2, 100), (2, 1, 149)])
+def test_an_even_number_of_instances_can_be_halved(alices: int, bobs: int, false_s: float) -> None:
+    first = told_jobs(("alice", 0, 1, 1, 100), gpus=alices)
+    second = told_jobs(("alice", 0, 1, 1, 100), ("bob", 1, 2, 2, 50), gpus=bobs)[1:]
+    found = audit([*first, *second], OF_TEN)
+    assert {each.what: each.false_s for each in found.lies} == {
+        "cores": 149, "memory": 149, ALL: 149, SPLIT: false_s,
+    }  # fmt: skip
+
+
+def test_few_are_tried_those_who_waited_most() -> None:
+    users = [(f"u{number}", 1.0, 10, 1, 10.0) for number in range(MOST_LIARS + 2)]
+    told = told_jobs(("first", 0, 10, 1, 50), *users)
+    calls: list[tuple[int, int, float]] = []
+    found = audit(told, OF_TEN, lambda *call: calls.append(call))
+    assert len({each.leaf for each in found.lies}) == MOST_LIARS
+    assert "root.first" not in {each.leaf for each in found.lies}
+    tried = 4 * MOST_LIARS
+    assert [call[:2] for call in calls] == [
+        (number, len(told) + tried) for number in range(1, len(told) + tried + 1)
+    ]
+    # That of each user's own jobs is a part of the first.
+    assert [calls[0][2], calls[-1][2]] == [pytest.approx(1 + tried), 1]
+
+
+# -- promises over a whole run ---------------------------------------------------------------------
+
+
+HOUR_MS = 3_600_000
+POOLS = {
+    "lab": Pool(users=frozenset({"u1", "u2", "u3"}), guarantee={"cores": 20_000}),
+    "den": Pool(users=frozenset({"u4", "u5"}), weight=Fraction(3), limit={"memory": 100 << 30}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("pools", [{}, POOLS], ids=["flat", "pools"])
+def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(
+    seed: int, pools: Any
+) -> None:
+    """A start in the order of fair shares, and beyond the own promise, never goes past a job that
+    fits and that would keep its user's promise; without that order, most starts do."""
+    recipe = Recipe(
+        jobs=600, users=13, capacity=NODE, seed=seed, load=1.3, burst=10,
+        mix={"cpu": 6, "memory": 6, "big": 1},
+    )  # fmt: skip
+    jobs, rules = generate(recipe).jobs, Rules(capacity=NODE, pools=pools)
+    found = measure(simulate(jobs, rules))
+    assert found["starts"]["turn"]["past_fitting"] == 0
+    assert sum(counts["all"] for counts in found["starts"].values()) == found["jobs"]
+    assert sum(found["promised"].values()) == pytest.approx(1)
+    fifo = measure(simulate(jobs, rules, policy="fifo"))
+    assert fifo["starts"]["turn"]["past_fitting"] > 100
+    assert fifo["promised"]["kept"] < found["promised"]["kept"]
+
+
+def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
+    """What a daemon's journal would have of the run, if it began at the Unix time 0."""
+    yield ev.DaemonStarted(at_s=0.0, version="1", rules="", away_since_s=None)
+    moments: list[tuple[float, int, int, ev.Event]] = []
+    for at, ran in enumerate(run.ran):
+        job_id = ran.job.id
+        pool = run.rules.pool_for(ran.job.user, None)
+        actor = Actor(ran.job.user, 1000, False)
+        asked = spec(pool, actor=actor, asks=ran.job.demand)
+        moments += [
+            (ran.job.submit_s, 1, job_id, happened(ev.Submitted, job_id, spec=asked)),
+            (ran.start_s, 2, at, happened(ev.Admitted, job_id, why=run.reasons[job_id])),
+            (ran.end_s, 0, at, happened(ev.Exited, job_id)),
+        ]
+    begin_s = min(ran.job.submit_s for ran in run.ran)
+    for since_s, *_, event in sorted(moments, key=lambda each: each[:3]):
+        at_s = since_s - begin_s
+        yield replace(event, at_s=at_s)
+        if isinstance(event, ev.Exited):
+            yield happened(ev.Cleaned, event.job_id, at_s=at_s - now().at_s)
+
+
+@pytest.mark.parametrize("policy", seeds(["drf", "fifo"], quick=1))
+def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
+    recipe = Recipe(jobs=150, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
+    jobs = generate(recipe).jobs
+    run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
+    told = over_time(run).account
+    fold = EventFold(HOUR_MS, lambda digest: run.rules)
+    for event in events_of(run):
+        fold.take(event)
+    assert fold.account.sums == told.sums
+    assert fold.account.pairs == told.pairs
+    assert fold.account.starts == told.starts
+    assert fold.account.longest == told.longest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "waited_h", "promised", "longest", "pairs", "worst_pair"),
+    [
+        (
+            "drf", 19579, {"kept": 82.1, "own_limit": 0, "others": 17.6, "size": 0.3},
+            ("root.u815", 212), 1319, ("root.u62", "root.u1037", 14.8),
+        ),
+        (
+            "fifo", 80369, {"kept": 28.8, "own_limit": 0, "others": 71.2, "size": 0},
+            ("root.u116", 1540), 1937, ("root.u24", "root.u62", 22.5),
+        ),
+    ],
+)  # fmt: skip
+def test_two_months_of_an_overloaded_cluster(
+    policy: str, waited_h: int, promised: Any, longest: Any, pairs: int, worst_pair: Any
+) -> None:
+    """CERIT-SC in January and February 2013, as one machine that is too small on purpose."""
+    if FOLDER is None:
+        pytest.skip("DRFD_TRACES does not name the folder of the traces")
+    jobs = read_trace(Path(FOLDER, "cerit-sc-2013-jan-feb.csv.gz")).jobs
+    run = simulate(jobs, rules_of(parse_capacity("cores=700,memory=4600G")), policy=policy)
+    found = measure(run)
+    assert {name: round(100 * part, 1) for name, part in found["promised"].items()} == promised
+    account = over_time(run).account
+    waited_ms = sum(sums.waited for sums in account.sums.values())
+    assert round(waited_ms / HOUR_MS) == waited_h
+    leaf = max(account.longest, key=lambda each: account.longest[each].length_ms)
+    assert (leaf, account.longest[leaf].length_ms // HOUR_MS) == longest
+    by: Counter[tuple[str, str]] = Counter()
+    for (_, *both), amount in account.pairs.items():
+        by[both[0], both[1]] += amount
+    assert len(by) == pairs
+    ((most, amount),) = by.most_common(1)
+    assert (*most, round(amount / 1e9 / HOUR_MS, 1)) == worst_pair
+    if policy == "drf":
+        beyond = {name: counts["beyond"] for name, counts in found["starts"].items()}
+        past = {name: counts["past_fitting"] for name, counts in found["starts"].items()}
+        assert beyond == {"turn": 56, "reservation": 600, "backfill": 4046}
+        assert past == {"turn": 0, "reservation": 170, "backfill": 439}
+
+
+@pytest.mark.slow
+def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path: Path) -> None:
+    """The same run, entered into a journal and kept by the hour beside it."""
+    if FOLDER is None:
+        pytest.skip("DRFD_TRACES does not name the folder of the traces")
+    jobs = read_trace(Path(FOLDER, "cerit-sc-2013-jan-feb.csv.gz")).jobs
+    rules = rules_of(parse_capacity("cores=700,memory=4600G"))
+    text = rules_text(rules)
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        journal.audit.put_rules(text)
+        books = Ledger(rules.axes)
+        for event in events_of(simulate(jobs, rules)):
+            if isinstance(event, ev.DaemonStarted):
+                journal.append_audit(replace(event, rules=digest(text)))
+            else:
+                apply_and_append(journal, event, books)  # type: ignore[arg-type]  # of jobs alone
+        journal.commit()
+        with AccountFile(journal.path) as file:
+            hours = file.catch_up().close_at(0)
+            hours = [*(stored.hour() for stored in file.hours()), *hours]
+            checked = check(file)
+    assert (checked.fault, checked.computed, checked.gone) == (None, checked.hours, 0)
+    rows = [parts for hour in hours for _, parts, _ in hour.rows]
+    total = Parts(*map(sum, zip(*rows, strict=True)))
+    parts = {name: round(100 * getattr(total, name) / total.promised, 1) for name in Parts._fields}
+    assert (len(rows), round(total.waited / HOUR_MS)) == (20046, 19579)
+    assert (parts["kept"], parts["others"], parts["size"]) == (82.1, 17.6, 0.3)
+    starts = [counts for hour in hours for _, counts in hour.starts]
+    assert Starts(*map(sum, zip(*starts, strict=True))) == Starts(8424, 4702, 4067, 609)
+
+
+# -- recorded results ------------------------------------------------------------------------------
+
+
+BLOCKS = blocks(RESULTS.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", seeds(BLOCKS), ids=lambda block: block.commands[-1][:60])
+def test_what_is_shown_comes_out_again(block: Block, tmp_path: Path) -> None:
+    folder = tmp_path
+    if block.trace is not None:
+        if FOLDER is None:
+            pytest.skip("DRFD_TRACES does not name the folder of the traces")
+        folder = Path(FOLDER)
+    assert block.printed == run(block, folder)
+
+
+@pytest.mark.slow
+def test_each_trace_is_shown() -> None:
+    assert {block.trace for block in BLOCKS} == {None, *MACHINES}
+
+
+def made_up(seed: int) -> Sequence[SimJob]:
+    """Like the made-up workload that is shown."""
+    recipe = Recipe(
+        jobs=600, users=13, capacity=NODE, seed=seed, load=1, burst=10,
+        mix={"cpu": 6, "memory": 6, "big": 1},
+    )  # fmt: skip
+    return generate(recipe).jobs
+
+
+def big_waits(run: Run) -> list[float]:
+    return [ran.wait_s for ran in run.ran if ran.job.group == "big"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_reservation_cures_starvation_at_hardly_any_loss_of_use(seed: int) -> None:
+    """At a fraction of the size: the longest waits of big jobs, and the use of what is scarce."""
+    jobs = made_up(seed)
+    runs = {each: simulate(jobs, rules_of(NODE), estimates=each) for each in ("none", "predicted")}
+    waits = {each: max(big_waits(run)) for each, run in runs.items()}
+    assert waits["none"] > 2 * waits["predicted"]
+    used = {each: max(measure(run)["use"].values()) for each, run in runs.items()}
+    assert used["predicted"] > 0.97 * used["none"]
+
+
+@pytest.mark.slow
+def test_first_come_first_served_makes_all_wait() -> None:
+    jobs = made_up(1)
+    found = {each: measure(simulate(jobs, rules_of(NODE), policy=each)) for each in ("drf", "fifo")}
+    assert found["fifo"]["wait_s"]["mean"] > 2 * found["drf"]["wait_s"]["mean"]
+    assert found["fifo"]["envy"] > found["drf"]["envy"]
+    assert found["fifo"]["promise_kept"]["mean"] < found["drf"]["promise_kept"]["mean"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(FOLDER is None, reason="DRFD_TRACES does not name the folder of the traces")
+@pytest.mark.parametrize("policy", ["drf", "fifo", "easy", "algorithm1", "yarn"])
+@pytest.mark.parametrize("trace", MACHINES)
+def test_a_real_trace_runs_at_reduced_size(trace: str, policy: str) -> None:
+    """Its first jobs, all of them to the end, and never more at once than there is."""
+    assert FOLDER is not None
+    machine = parse_capacity(MACHINES[trace])
+    work = read_trace(Path(FOLDER, trace), rates=(machine.read_bps, machine.write_bps))
+    jobs = work.jobs[:1500]
+    run = simulate(jobs, rules_of(machine), policy=policy)
+    assert len(run.ran) + len(run.refused) == len(jobs)
+    assert not run.unstarted
+    held = dict.fromkeys(run.leaves.values(), 0)
+    most = 0
+    for _, leaf, demand, sign in run.changes():
+        held[leaf] += sign * demand[0]
+        most = max(most, sum(held.values()))
+    assert most <= machine.cores_milli
+    assert set(held.values()) == {0}
+    assert mean(ran.wait_s for ran in run.ran) >= 0
+
+
+# -- lending ---------------------------------------------------------------------------------------
+
+
+def ranged(id: int, run_s: float, cores: float, most: float = 0, **others: Any) -> SimJob:
+    """A job, submitted at once, that may use up to `most` cores."""
+    return replace(job(id, 0, run_s, cores, most_cores_milli=round(most * 1000)), **others)
+
+
+def ends(run: Run) -> dict[int, float]:
+    return {each.job.id: each.end_s for each in run.ran}
+
+
+def lent(jobs: Sequence[SimJob], rules: Rules, **options: Any) -> dict[int, float]:
+    return ends(simulate(jobs, rules, lends=True, **options))
+
+
+def test_what_jobs_hold_and_do_not_use_is_lent() -> None:
+    idle, active = ranged(1, 100, 6, cpu_s=60), ranged(2, 70, 1, most=8)
+    # A core is free and another is held and used, so that seven are there for the second.
+    assert lent([idle, active], small(7, 100)) == {1: 100, 2: pytest.approx(70 / 6.4)}
+
+
+def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end() -> None:
+    """The scene of the demo: a holds six tenths of the memory, b and c a tenth each."""
+    sizes = {"a": 60, "b": 10, "c": 10}
+    jobs = [
+        ranged(id, 1000, 0.25, most=1, user=user,
+            demand=Resources(cores_milli=250, memory_bytes=size * GB))
+        for id, (user, size) in enumerate(sizes.items(), start=1)
+    ]  # fmt: skip
+    assert used_together(jobs, small(1, 100)) == pytest.approx({1: 0.25, 2: 0.375, 3: 0.375})
+    asleep = [*jobs[:2], replace(jobs[2], cpu_s=0.0)]
+    # b is raised to what a holds of the memory, and then a is lent the rest.
+    assert used_together(asleep, small(1, 100)) == pytest.approx({1: 0.4, 2: 0.6, 3: 0})
+    found = lent(jobs, small(1, 100))
+    # 250 core-seconds each. Of b and c each has 0.375 cores; then a has all.
+    assert found == pytest.approx({2: 250 / 0.375, 3: 250 / 0.375, 1: 750})
+
+
+def test_a_start_takes_back_what_was_lent() -> None:
+    jobs = [ranged(1, 100, 4, most=8), ranged(2, 1000, 4, submit_s=25)]
+    # 25 s with eight cores are 50 s of its time; the rest it has four.
+    assert lent(jobs, small(8, 100)) == {1: 75, 2: 1025}
+
+
+def test_who_used_more_than_declared_takes_longer_without_lending() -> None:
+    work = Workload(jobs=[ranged(1, 50, 2, cpu_s=400)], source="here", kind="test")
+    ready = for_lending(work, None)
+    assert [each.run_s for each in ready.jobs] == [200]
+    assert ready.notes[1:] == (
+        "no job has a range, so nothing is lent; --ranges 4 gives them all one",
+        "1 job used more cores than it declared; without lending it takes as long as its "
+        "processor time does on what it declared",
+    )
+
+
+def test_measures_tell_busy_cores_from_held_ones() -> None:
+    work = Workload(
+        jobs=[ranged(1, 100, 4, cpu_s=200), ranged(2, 100, 4)], source="here", kind="test"
+    )
+    ready = for_lending(work, 2)
+    assert ready.notes[1:] == (
+        "as if each job could use 2 times the cores that it declares",
+        "1 of 2 jobs say nothing of their processor time, and count as busy on all their cores all "
+        "the time",
+    )
+    plain, lending = (
+        measure(simulate(ready.jobs, small(8, 100), lends=lends)) for lends in (False, True)
+    )
+    assert (plain["lends"], lending["lends"]) == (False, True)
+    assert plain["cores_busy"] == 600 / 800
+    assert plain["run_s"]["mean"] == plain["users"]["root.ann"]["run_s"]["mean"] == 100
+    assert lending["cores_busy"] == pytest.approx(600 / (8 * lending["span_s"]))
+    assert lending["run_s"]["mean"] < 100
+    bare = measure(simulate([ranged(1, 100, 4)], small(8, 100)))
+    assert bare["cores_busy"] is None
+
+
+tenths = some.integers(1, 40).map(lambda number: number / 10)
+
+
+@some.composite
+def crowds(draw: some.DrawFn) -> list[SimJob]:
+    jobs = []
+    for id in range(1, draw(some.integers(2, 12)) + 1):
+        cores, run_s = draw(tenths), draw(some.integers(1, 100))
+        used = draw(some.floats(0, 1)) * cores * run_s
+        memory = draw(some.integers(1, 30)) * GB
+        jobs.append(
+            ranged(
+                id, run_s, cores, most=draw(some.sampled_from([0, 1, 2, 4])) * cores,
+                submit_s=draw(some.integers(0, 50)), user=draw(some.sampled_from("abc")),
+                cpu_s=draw(some.sampled_from([None, used])),
+                demand=Resources(cores_milli=round(cores * 1000), memory_bytes=memory),
+            )
+        )  # fmt: skip
+    jobs.sort(key=lambda each: each.submit_s)
+    return [replace(each, id=id) for id, each in enumerate(jobs, start=1)]
+
+
+@examples(100, quick=4)
+@given(crowds())
+def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs: list[SimJob]) -> None:
+    """Whoever has ranges, and whoever has none. In one line, a job starts as soon as those before
+    it have left enough, and these end no later."""
+    roomy = small(50, 400)
+    for rules, policy in ((roomy, "drf"), (small(4, 40), "fifo")):
+        plain, lending = (
+            ends(simulate(jobs, rules, policy=policy, estimates="none", lends=lends))
+            for lends in (False, True)
+        )
+        assert plain.keys() == lending.keys() == {each.id for each in jobs}
+        late = {id: end_s for id, end_s in lending.items() if end_s > plain[id] + 1e-6}
+        assert late == {}
+
+
+@pytest.mark.parametrize("seed", seeds(range(40), quick=1))
+def test_no_users_jobs_end_later_on_average_where_all_have_ranges(seed: int) -> None:
+    """Queues under DRF with reservations. Single jobs may: who ends sooner frees other places."""
+    work = for_lending(generate(Recipe(jobs=300, users=6, capacity=DISK_NODE, seed=seed)), 4)
+    plain, lending = (
+        _stays(simulate(work.jobs, rules_of(DISK_NODE), lends=each)) for each in (0, 1)
+    )
+    assert all(lending[user] <= plain[user] + 1e-6 for user in plain)
+    assert sum(lending.values()) < 0.8 * sum(plain.values())
+
+
+def _stays(run: Run) -> dict[str, float]:
+    """The mean time from submission to end, by user."""
+    found: dict[str, list[float]] = {}
+    for each in run.ran:
+        found.setdefault(each.job.user, []).append(each.end_s - each.job.submit_s)
+    return {user: sum(times) / len(times) for user, times in found.items()}
+
+
+def test_equal_arguments_give_equal_runs() -> None:
+    random = Random(5)
+    jobs = [
+        ranged(id, random.randint(1, 99), 1, most=random.choice([1, 4]), user=f"u{id % 9}",
+            cpu_s=random.random())
+        for id in range(1, 100)
+    ]  # fmt: skip
+    first, second = (simulate(jobs, small(8, 100), lends=True) for _ in range(2))
+    assert first.ran == second.ran
+    assert sum(each.run_s < each.job.run_s for each in first.ran) > 10
