@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import pytest
 
-from core.passes import plan
+from core.worlds import plan
 from drfd.core.amounts.vectors import Vector, minus, plus, total
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue

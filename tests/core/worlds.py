@@ -1,4 +1,4 @@
-"""Random machines, trees and queues as plain values, and the real pass over them.
+"""Random machines, trees and queues as plain values, and real passes over them.
 
 Tests ask the product through this module, so that little of its inside is known elsewhere.
 """
@@ -12,11 +12,12 @@ from typing import NamedTuple
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, within
-from core.passes import plan
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.scheduling.backfill import Reservation
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
+from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
 #: Leaves of three depths. Pools and groups have capitals, users have none.
 LEAVES = (
@@ -25,6 +26,36 @@ LEAVES = (
 )  # fmt: skip
 NODES = sorted({path for leaf in LEAVES for path in line(leaf)})
 WEIGHT = some.builds(Fraction, some.integers(1, 5), some.integers(1, 3))
+
+
+def plan(
+    policy: str = "drf",
+    *,
+    queues: Mapping[str, LeafQueue],
+    used: Mapping[str, Vector],
+    free: Vector,
+    shares: FairShare,
+    past_usage: Mapping[str, float] | None = None,
+    pass_context: PassContext | None = None,
+    recent: Mapping[str, Vector] | None = None,
+    terms: PolicyOptions | None = None,
+) -> Plan:
+    """A pass over an index of its own."""
+    tables = LeafTables(
+        queues=queues, used=used, shares=shares, past_usage=past_usage or {}, recent=recent or {}
+    )
+    given = PassInput(
+        wait_index=WaitIndex(tables),
+        free=free,
+        pass_context=pass_context,
+        options=terms or PolicyOptions(),
+    )
+    return POLICIES[policy](given)
+
+
+def run_pass(wait_index: WaitIndex, *, free: Vector, pass_context: PassContext | None) -> Plan:
+    """A pass of the daemon's own policy over an index that is kept."""
+    return POLICIES["drf"](PassInput(wait_index=wait_index, free=free, pass_context=pass_context))
 
 
 class World(NamedTuple):
@@ -61,14 +92,23 @@ def fair_share(tree: Tree) -> FairShare:
     )
 
 
-def run(world: World) -> Plan:
-    """The real pass, without a reservation."""
+def run(
+    world: World,
+    policy: str = "drf",
+    *,
+    pass_context: PassContext | None = None,
+    terms: PolicyOptions | None = None,
+) -> Plan:
+    """The real pass; without a context nothing is reserved."""
     return plan(
+        policy,
         queues=queues_of(world.waiting),
         used=world.held,
         free=start(world).free,
         shares=fair_share(world.tree),
         past_usage=world.past_usage,
+        pass_context=pass_context,
+        terms=terms,
     )
 
 
@@ -98,7 +138,7 @@ def carry_on(state: Pass, job_id: int) -> None:
     state.held[ask.leaf] = added(state.held[ask.leaf], ask.demand)
 
 
-# -- strategies --------------------------------------------------------------------------------
+# -- strategies ------------------------------------------------------------------------------------
 
 
 @some.composite

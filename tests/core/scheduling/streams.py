@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hypothesis import strategies as some
 
-from core.passes import plan
+from core.worlds import plan
 from drfd.core.amounts.vectors import Room, Vector, minus, plus
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare

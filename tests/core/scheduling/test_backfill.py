@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Kept, Pass, Times, Tree, Vector, added, begin, slow_pass, within
-from core.passes import plan
+from core.worlds import plan
 from core.scheduling.streams import Clock
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, queues_of, reserved, trees
 from drfd.core.fairness.rules import ReservationSettings

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.passes import plan
+from core.worlds import plan
 from drfd.core.amounts.vectors import Vector, fits, minus, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up

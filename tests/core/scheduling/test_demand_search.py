@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from core.passes import run_pass
+from core.worlds import run_pass
 from core.scheduling.test_wait_index import DEEP, FLAT, Stream, told
 from drfd.core.amounts.node_room import NodeDemand
 from drfd.core.amounts.vectors import Vector

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from core.passes import plan
+from core.worlds import plan
 from drfd.core.amounts.vectors import Vector, fits, minus, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare

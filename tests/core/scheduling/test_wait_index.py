@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from bench.load import Load, Shape
-from core.passes import plan, run_pass
+from core.worlds import plan, run_pass
 from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.priority_tree import ShortJobs
 from drfd.core.fairness.rules import ReservationSettings
