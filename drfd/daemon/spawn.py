@@ -100,6 +100,7 @@ def prepare(places: Places) -> int:
     except BlockingIOError:
         text = f"another drfd is running with the state directory {places.state}"
         address = _published(lock)
+        os.close(lock)
         if not address:
             raise StillStarting("running", text) from None
         raise HostError(
