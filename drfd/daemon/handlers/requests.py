@@ -7,6 +7,7 @@ engine, when all of it is durable.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -152,12 +153,14 @@ class Requests:
     links: Links | None = None
     #: Returns Unix time by which history is removed; None for the clock of the engine.
     trusted_s: Callable[[], float] | None = None
+    #: The clock of what each user may submit and change in a second.
+    mono: Callable[[], float] = time.monotonic
     _forecast_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _list_locks: PerUserLocks = field(default_factory=PerUserLocks)
     _show_locks: PerUserLocks = field(default_factory=PerUserLocks)
 
     def __post_init__(self) -> None:
-        self.quotas = Quotas(lambda: self.config.limits)
+        self.quotas = Quotas(lambda: self.config.limits, self.mono)
         self._lookup = Lookup(self.engine, self.meter)
         self._history = HistoryHandler(
             self.engine, self._lookup, self._largest_gpu, self.link.lends_cores

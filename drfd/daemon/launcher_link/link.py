@@ -104,14 +104,14 @@ _COMMANDS = {
     RemoveAttempt: protocol.REMOVE,
 }
 #: Seconds between two attempts to connect, and to a launcher of another version.
-_RETRY_S, _FAULT_RETRY_S = 0.05, 1.0
+RETRY_S, FAULT_RETRY_S = 0.05, 1.0
 #: Seconds without a connection after which that is logged.
 _STILL_AWAY_S = 5.0
 #: Seconds that the launcher may take to start together with this daemon.
 _COMING_UP_S = 2.0
 #: Seconds until the launcher is asked to list its attempts again, after the journal could not
 #: record a report.
-_RELIST_S = 1.0
+RELIST_S = 1.0
 #: Bytes of one report, at most.
 _MAX_REPORT_BYTES = 64 << 20
 #: Errors for want of descriptors or memory for a sealed file; sending is tried again after
@@ -293,7 +293,7 @@ class Link:
                 if was_ready:
                     # Who waits for these nodes is told so, and the journal records it.
                     engine.submit(Work(Tick(engine.clock())))
-            await asyncio.sleep(_RETRY_S if self.fault is None else _FAULT_RETRY_S)
+            await asyncio.sleep(RETRY_S if self.fault is None else FAULT_RETRY_S)
 
     def _log_away(self, error: str) -> None:
         """Log a lost connection, and once that no new one has been made for a while."""
@@ -794,7 +794,7 @@ class LauncherConnection:
                 # One list is enough for all failed stimuli: it repeats every report.
                 if self._relist is None:
                     loop = asyncio.get_running_loop()
-                    self._relist = loop.call_later(_RELIST_S, self.list_again)
+                    self._relist = loop.call_later(RELIST_S, self.list_again)
             elif then is not None:
                 then()
 

@@ -15,7 +15,7 @@ from drfd.linux.unix_sockets import connect_in_line, without_limits
 #: The name on the command line → the file in this package.
 METRICS_FILES = {"alerts": "alerts.yml", "dashboard": "dashboard.json"}
 #: Seconds for which to wait for a place in line, and for each piece of the answer.
-_ANSWER_S = 30
+ANSWER_S = 30
 #: Bytes of an answer, at most.
 _MOST_BYTES = 64 << 20
 #: Bytes of what an error says, at most.
@@ -57,7 +57,7 @@ def ask_once(path: Path) -> str:
                     raise http.client.IncompleteRead(b"")
                 return body.decode()
         except TimeoutError:
-            text = f"it did not answer within {_ANSWER_S} s"
+            text = f"it did not answer within {ANSWER_S} s"
             raise _no_metrics(path, text, _TRY_AGAIN) from None
         except OSError:
             text = "the connection was closed without an answer"
@@ -75,7 +75,7 @@ def _no_metrics(path: Path, text: str, hint: str) -> HostError:
 
 def _not_connected(path: Path, error: OSError) -> HostError:
     if error.errno == errno.EAGAIN:
-        text = f"it has too many readers, and did not answer within {_ANSWER_S} s"
+        text = f"it has too many readers, and did not answer within {ANSWER_S} s"
         return _no_metrics(path, text, _TRY_AGAIN)
     if error.errno is None:
         # Python's own error, before it asks the system.
@@ -94,6 +94,6 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect, once there is a place in line. Raises OSError."""
         self.sock = socket.socket(socket.AF_UNIX)
-        connect_in_line(self.sock, str(self._path), _ANSWER_S)
+        connect_in_line(self.sock, str(self._path), ANSWER_S)
         without_limits(self.sock)
-        self.sock.settimeout(_ANSWER_S)
+        self.sock.settimeout(ANSWER_S)

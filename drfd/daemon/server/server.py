@@ -21,7 +21,7 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +68,9 @@ from drfd.protocol.requests import (
 _BACKLOG = 64
 #: Connections accepted, and seconds spent on it, before other tasks run.
 MAX_ACCEPTS = 8
-_ACCEPT_S = 0.00025
+ACCEPT_S = 0.00025
 #: Seconds until accepting is tried again after a shortage of descriptors or memory.
-_RETRY_S = 1.0
+RETRY_S = 1.0
 #: Seconds in which a request must be complete after its first bytes have arrived.
 FRAME_S = 30.0
 #: Bytes of a request read at a time. A request with more is a long one.
@@ -85,11 +85,11 @@ _ROWS_AT_ONCE = 20
 #: Bytes of a reply written at a time.
 _SEND_BYTES = 1 << 15
 #: Seconds that the daemon waits at its end for a client to read its last reply.
-_LAST_FLUSH_S = 1.0
+LAST_FLUSH_S = 1.0
 #: Seconds between two checks whether the client of a long wait is still there.
-_HANGUP_CHECK_S = 5.0
+HANGUP_CHECK_S = 5.0
 #: Seconds between two such checks while the client's user is looked up.
-_HANGUP_CHECK_LOOKING_S = 0.25
+HANGUP_CHECK_LOOKING_S = 0.25
 #: Requests that only administrators may make. Each refusal is a line in the log, so refusals are
 #: delayed: a flood of them must not fill it.
 _FOR_ADMINS = DrainRequest | EndStrayRequest | LedgerCheckRequest | ReloadRequest | ShutdownRequest
@@ -189,7 +189,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        until_s = time.monotonic() + _ACCEPT_S
+        until_s = time.monotonic() + ACCEPT_S
         for at in range(MAX_ACCEPTS):
             if at and time.monotonic() > until_s:
                 return
@@ -204,7 +204,7 @@ class Acceptor:
                 trouble = {"message": "cannot accept a connection", "exception": error}
                 self._loop.call_exception_handler(trouble)
                 self._loop.remove_reader(self._listener)
-                self._retry = self._loop.call_later(_RETRY_S, self._start)
+                self._retry = self._loop.call_later(RETRY_S, self._start)
                 return
             state = peek(connection)
             if state is PeerState.LEFT:
@@ -400,9 +400,17 @@ class _Sender:
 
 class Server:
     def __init__(
-        self, requests: Requests, feed: EventFeed, snapshots: SnapshotFeed, accounts: Accounts
+        self,
+        requests: Requests,
+        feed: EventFeed,
+        snapshots: SnapshotFeed,
+        accounts: Accounts,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`pause` waits so many seconds before a request above its user's rate goes on."""
         self._requests = requests
+        self._pause = pause
         self._feed = feed
         self._snapshots = snapshots
         self._accounts = accounts
@@ -528,7 +536,7 @@ class Server:
         except OSError:
             pass
         except asyncio.CancelledError:
-            flush_s = _LAST_FLUSH_S
+            flush_s = LAST_FLUSH_S
         finally:
             if writer is not None:
                 await metered(quota_uid, close(writer, flush_s))
@@ -542,7 +550,7 @@ class Server:
         looking = asyncio.ensure_future(self._accounts.actor(uid))
         try:
             while not looking.done():
-                await asyncio.wait({looking}, timeout=_HANGUP_CHECK_LOOKING_S)
+                await asyncio.wait({looking}, timeout=HANGUP_CHECK_LOOKING_S)
                 if not looking.done() and has_hung_up(connection):
                     raise ConnectionAbortedError
             return looking.result()
@@ -629,7 +637,7 @@ class Server:
             async with self._quotas.processing_slot(sender.quota_uid) as slot:
                 if delay_s:
                     slot.release()
-                    await asyncio.sleep(delay_s)
+                    await self._pause(delay_s)
                 if request is None:
                     request = _decode(line)
                     assert isinstance(request, SubmitRequest)
@@ -655,11 +663,11 @@ class Server:
             )
         except Refused as error:
             # The delay bounds the number of lines in the audit log.
-            await asyncio.sleep(quotas.MAX_CANCEL_DELAY_S)
+            await self._pause(quotas.MAX_CANCEL_DELAY_S)
             audit.record(actor, request, error)
             return error
         if delay_s:
-            await asyncio.sleep(delay_s)
+            await self._pause(delay_s)
         return request
 
     async def _send_reply(self, writer: asyncio.StreamWriter, reply: bytes, uid: int) -> None:
@@ -699,7 +707,7 @@ class Server:
         answering = asyncio.ensure_future(self.loop_time.metered(sender.quota_uid, answer))
         try:
             while not answering.done():
-                done, _ = await asyncio.wait({answering}, timeout=_HANGUP_CHECK_S)
+                done, _ = await asyncio.wait({answering}, timeout=HANGUP_CHECK_S)
                 if not done and has_hung_up(peer):
                     if isinstance(request, WaitRequest) and request.attended:
                         cancel = CancelRequest(v=request.v, select=Selection(ids=request.ids))

@@ -169,9 +169,9 @@ def directory_slow(uid: int, what: str) -> Unavailable:
 
 #: Seconds that a request waits for the directory to confirm a cached name that is too old. Then the
 #: name is used, for as long again as a cached name may be old.
-_PATIENCE_S = 0.5
+PATIENCE_S = 0.5
 #: Seconds that a client waits for the name of an uncached uid, at most.
-_WAIT_S = 20.0
+WAIT_S = 20.0
 #: Cached names, and cached uids without a name; the least recently used ones are dropped.
 _MOST_NAMES = 4096
 _MOST_NAMELESS = 1024
@@ -236,7 +236,7 @@ class Accounts:
                 begun_s = self._again.age_s(uid)
                 if begun_s is None:
                     self._again.ask(uid)
-                is_patient = begun_s is None or begun_s < _PATIENCE_S
+                is_patient = begun_s is None or begun_s < PATIENCE_S
                 if now_s - known.tried_s >= aged_s and is_patient:
                     return None
             return self._actor(uid, known.answer.name)
@@ -258,13 +258,13 @@ class Accounts:
         Unavailable if the directory cannot say whether there is one. A caller that no longer waits
         cancels; a look-up that nobody waits for is not begun."""
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(WAIT_S):
                 found = self.at_hand(uid)
                 while found is None:
                     found = await self._found_out(uid)
                 return found
         except TimeoutError:
-            raise directory_slow(uid, f"has not answered for {_WAIT_S:g} s") from None
+            raise directory_slow(uid, f"has not answered for {WAIT_S:g} s") from None
 
     async def _found_out(self, uid: int) -> Actor | None:
         """Return the user by the directory's answer, or by the cache if the directory is slow.
@@ -275,7 +275,7 @@ class Accounts:
             answer = await (self._lowest if self.is_subordinate(uid) else self._firsts).answer(uid)
             return self._actor(uid, answer.name) if answer.holds(uid, self._local) else None
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 answer = await self._again.answer(uid)
         except (TimeoutError, DrfdError):
             if not known.answer.holds(uid, self._local):
