@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import DISK, Desk, MakeDesk, MakeShell, Shell
+from daemon.desk import DISK, Desk, MakeDesk, MakeShell, OwnForecasts, Shell
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job
 from drfd.core.model.stimuli import Now
@@ -26,17 +25,6 @@ from drfd.daemon.monitoring.reserves import Reserves
 from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
 from fakes import FakeHost, now, rules
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    """The launcher's tests fork in the same process, which is right in a single thread only."""
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + 30
-    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left
 
 
 @pytest.fixture
@@ -89,7 +77,12 @@ def short() -> Iterator[Path]:
 @pytest.fixture
 def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
     def make(
-        *, config: Config | None = None, takes_root: bool = True, **shell_options: Any
+        *,
+        config: Config | None = None,
+        takes_root: bool = True,
+        has_forecasters: bool = False,
+        mono: Callable[[], float] = time.monotonic,
+        **shell_options: Any,
     ) -> Desk:
         shell = make_shell(**shell_options)
         told: list[bool] = []
@@ -119,7 +112,10 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
             takes_root=takes_root,
             reload=lambda: requests.site,
             shut_down=lambda *, after_jobs: told.append(after_jobs),
+            mono=mono,
         )
+        if not has_forecasters:
+            requests.forecasts = OwnForecasts(shell.engine)
         return Desk(shell, requests, link, told)
 
     return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -11,12 +12,16 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from drfd.common.errors import DrfdError
+from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, Stimulus
 from drfd.daemon.config import Config
 from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.forecasting.forecaster import answer
+from drfd.daemon.forecasting.forecasts import Forecasts
+from drfd.daemon.forecasting.messages import ForecastReply, Question
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.host.disks import Disk
@@ -139,9 +144,33 @@ class Desk:
         )
 
 
+class OwnForecasts(Forecasts):
+    """Looks ahead in this process, which takes less time than to start one. That forecasters give
+    the same answers is tested where they are (test_forecasts)."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.engine = engine
+
+    async def ask(self, question: Callable[[], Question]) -> ForecastReply:
+        return answer(question(), lambda: look_ahead(self.engine))
+
+
+def look_ahead(engine: Engine) -> Forecast:
+    """What a look ahead would begin with now."""
+    ledger = engine.ledger
+    return engine.circumstances().future(ledger.jobs.values(), ledger.arrays.live(), engine.rules)
+
+
 class MakeDesk(Protocol):
     """Makes a desk over a new shell; `shell_options` are those of `MakeShell`."""
 
     def __call__(
-        self, *, config: Config | None = None, takes_root: bool = True, **shell_options: Any
+        self,
+        *,
+        config: Config | None = None,
+        takes_root: bool = True,
+        has_forecasters: bool = False,
+        mono: Callable[[], float] = time.monotonic,
+        **shell_options: Any,
     ) -> Desk: ...

@@ -125,6 +125,7 @@ def roomy(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(place)
 
 
+@pytest.mark.slow
 def test_stopped_half_way_it_leaves_nothing_behind(roomy: Path) -> None:
     program = [sys.executable, "-I", "-m", "drfd.daemon", "calibrate", "--path", str(roomy)]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

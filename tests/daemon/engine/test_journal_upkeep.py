@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,8 +65,10 @@ DAY_S = 86400.0
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.sqlite")
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
 
 
 def fill(journal: Journal, whose: Callable[[int], Actor], count: int) -> None:
@@ -121,7 +123,7 @@ def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
     fill(journal, lambda _: ALICE, 100)
     before = journal.used_bytes()
     ledger = journal.load(Axes())
-    for _ in range(1000):
+    for _ in range(200):
         array_id = ledger.next_id
         asked = replace(spec("root.bob", actor=BOB), cwd="/" + "x" * 4000)
         at_s = 200 * DAY_S
@@ -131,7 +133,7 @@ def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
         for event in (submitted, ev.Cancelled(job_id=array_id, at_s=at_s, by="bob")):
             apply_and_append(journal, event, ledger)
     journal.commit()
-    most = before + 2_000_000
+    most = before + 400_000
     assert journal.used_bytes() > 2 * most
     retention = Retention(
         journal, lambda: HistorySettings(keep_s=None, max_bytes=most), lambda: 1e10

@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk, Shell, View
+from daemon.desk import Desk, MakeDesk, Shell, View, look_ahead
 from drfd.common.errors import Refused
-from drfd.core.explain.forecast import Forecast
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import LONG_BYTES, NO_WORDS, Dependency, Job, RequiredOutcome, Words
 from drfd.core.model.stimuli import SubmitAsked
@@ -84,10 +83,18 @@ def cpu_s(pid: int) -> float:
 
 
 @pytest.fixture
+def desk(make_desk: MakeDesk) -> Iterator[Desk]:
+    """A desk with forecasters, whose effects nobody looks at."""
+    desk = make_desk(has_forecasters=True)
+    yield desk
+    desk.shell.host.take()
+
+
+@pytest.fixture
 def busy_desk(make_desk: MakeDesk) -> Iterator[Desk]:
     """With so many jobs of bob's that run one after the other, and by a policy that looks at each
     of them in each pass, that one more of his is looked ahead for during a second or so."""
-    desk = make_desk(by=replace(rules(), policy="slots"))
+    desk = make_desk(by=replace(rules(), policy="slots"), has_forecasters=True)
     turns = [
         SubmitAsked(now(), spec("root.bob", actor=BOB, asks=demand(5 + at / 1000), time_limit_s=60))
         for at in range(900)
@@ -273,7 +280,7 @@ async def test_answers_are_those_of_the_same_look_ahead_in_one_process(
         ]
         for question in questions:
             found = await desk.requests.forecasts.ask(lambda asked=question: asked)
-            assert found == forecaster.answer(question, lambda: future(desk))
+            assert found == forecaster.answer(question, lambda: look_ahead(desk.shell.engine))
             assert found.missing is None and not found.bug
             starts.add(found.start_s)
     assert len(starts) > 2
@@ -297,17 +304,8 @@ async def test_a_refusal_comes_back_as_it_was_made(desk: Desk) -> None:
     with pytest.raises(Refused) as found:
         await desk.requests.forecasts.ask(lambda: TrialQuestion(asked, {}))
     with pytest.raises(Refused) as expected:
-        future(desk).add(asked)
+        look_ahead(desk.shell.engine).add(asked)
     assert (found.value.code, str(found.value)) == (expected.value.code, str(expected.value))
-
-
-def future(desk: Desk) -> Forecast:
-    """What a look ahead would begin with now."""
-    engine = desk.shell.engine
-    ledger = engine.ledger
-    found = engine.circumstances().future(ledger.jobs.values(), ledger.arrays.live(), engine.rules)
-    assert isinstance(found, Forecast)
-    return found
 
 
 # -- when it is gone, slow or cannot be --------------------------------------------------------
@@ -458,7 +456,7 @@ def test_a_question_that_takes_too_long_is_answered_as_far_as_it_goes(
         (StartQuestion(job_id=900, smaller=True), False),
     ]
     for question, has_reason in questions:
-        found = forecaster.answer(question, lambda: future(busy_desk))
+        found = forecaster.answer(question, lambda: look_ahead(busy_desk.shell.engine))
         assert found.missing is not None and found.missing.code == "forecast-too-long"
         assert (found.start_s, found.reason is not None) == (None, has_reason)
     assert signal.getsignal(signal.SIGPROF) is signal.SIG_IGN

@@ -71,6 +71,7 @@ async def busy(start: Start, clock: Clock) -> Desk:
     return desk
 
 
+@pytest.mark.slow
 async def test_what_one_is_short_of_because_of_another_is_for_the_two_of_them(
     start: Start, clock: Clock
 ) -> None:
@@ -86,6 +87,7 @@ async def test_what_one_is_short_of_because_of_another_is_for_the_two_of_them(
     assert (await desk.ask(BOB, op="ledger", user="bob"))["pairs"] == [pair]
 
 
+@pytest.mark.slow
 async def test_only_hours_of_the_asked_time_count(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
 
@@ -102,6 +104,7 @@ async def test_only_hours_of_the_asked_time_count(start: Start, clock: Clock) ->
     assert await hours(since_s=last + 1800) == (last, last + 7200, 7_200_000)
 
 
+@pytest.mark.slow
 async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_that_differs(
     start: Start, clock: Clock
 ) -> None:
@@ -123,6 +126,7 @@ async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_th
         await desk.ask(ALICE, op="ledger_check")
 
 
+@pytest.mark.slow
 async def test_a_file_that_cannot_be_read_is_an_error_with_its_cure(
     start: Start, clock: Clock
 ) -> None:
@@ -144,6 +148,7 @@ async def test_a_file_that_cannot_be_read_is_an_error_with_its_cure(
     assert "moved away" in error.value.hint
 
 
+@pytest.mark.slow
 async def test_who_asks_while_the_account_has_much_to_do_is_told_so_and_it_goes_on(
     start: Start, clock: Clock
 ) -> None:
@@ -157,6 +162,7 @@ async def test_who_asks_while_the_account_has_much_to_do_is_told_so_and_it_goes_
     assert (await desk.ask(BOB, op="ledger"))["rows"]
 
 
+@pytest.mark.slow
 async def test_a_check_that_takes_long_goes_on_and_is_asked_for_again(
     start: Start, clock: Clock
 ) -> None:
@@ -168,6 +174,7 @@ async def test_a_check_that_takes_long_goes_on_and_is_asked_for_again(
     assert (await desk.ask(ADMIN, op="ledger_check"))["fault"] is None
 
 
+@pytest.mark.slow
 async def test_a_check_and_a_worker_that_writes_are_in_nobodys_way(
     start: Start, clock: Clock
 ) -> None:
@@ -182,6 +189,7 @@ async def test_a_check_and_a_worker_that_writes_are_in_nobodys_way(
     assert (found["hours"], found["fault"]) == (1, None)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_is_an_error_and_the_next_one_goes_on(
     start: Start, clock: Clock
 ) -> None:
@@ -197,6 +205,7 @@ async def test_a_worker_that_is_killed_is_an_error_and_the_next_one_goes_on(
     assert (await desk.ask(BOB, op="ledger"))["rows"]
 
 
+@pytest.mark.slow
 async def test_the_chain_is_logged_once_a_month(
     start: Start, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,6 +223,7 @@ async def test_the_chain_is_logged_once_a_month(
     assert events == [5, 7]
 
 
+@pytest.mark.slow
 async def test_hours_go_with_the_history(start: Start, clock: Clock) -> None:
     config = Config(history=HistorySettings(keep_s=3600 * 10))
     desk = start(config=config)

@@ -1039,6 +1039,7 @@ async def test_who_has_too_many_ended_tasks_of_arrays_that_go_on_submits_no_more
     await desk.submit(ALICE)
 
 
+@pytest.mark.slow
 async def test_a_job_that_waited_for_a_thousand_tasks_of_a_torn_array_is_shown_at_once(
     make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,8 +199,9 @@ def bench(
     short: Path, journals: Callable[[type[Journal]], Journal], monkeypatch: pytest.MonkeyPatch
 ) -> OpenBench:
     """A context: an engine whose host is a link to a fake launcher, started unless told not to."""
-    monkeypatch.setattr(link_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(link_module, "_RELIST_S", 0.02)
+    for name in ("RETRY_S", "FAULT_RETRY_S"):
+        monkeypatch.setattr(link_module, name, 0.005)
+    monkeypatch.setattr(link_module, "RELIST_S", 0.02)
     monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
     connect = asyncio.open_unix_connection
     lines: list[asyncio.StreamWriter] = []
@@ -588,6 +589,7 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
 # -- losing the line ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
     """Ten thousand attempts make a line of more than asyncio's usual 64 KiB."""
     many = [(100_000 + number, 1) for number in range(10_000)]
@@ -643,7 +645,7 @@ async def test_a_journal_that_stays_full_is_not_asked_about_ever_more_often(
         await b.report(ended(1))
         await asyncio.sleep(0.3)
         lasted_s = asyncio.get_running_loop().time() - before
-        assert 1 <= b.taken().count(LIST) <= 1 + lasted_s / link_module._RELIST_S
+        assert 1 <= b.taken().count(LIST) <= 1 + lasted_s / link_module.RELIST_S
         b.engine.journal.is_full = False
         await b.state(1, "CLEANING")
         await b.quiet()

@@ -111,7 +111,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def two(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    monkeypatch.setattr(link_module, "_RETRY_S", 0.005)
+    monkeypatch.setattr(link_module, "RETRY_S", 0.005)
     monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
 
     @asynccontextmanager

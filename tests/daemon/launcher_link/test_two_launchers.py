@@ -118,6 +118,7 @@ def two(tmp_path: Path, launchers: dict[str, LauncherProcess]) -> Callable[[], A
     return run
 
 
+@pytest.mark.slow
 async def test_each_launcher_runs_the_jobs_of_its_node(two: Callable[[], Any]) -> None:
     async with two() as b:
         jobs = {name: await b.submit(name, name) for name in ("atlas", "n1")}
@@ -132,6 +133,7 @@ async def test_each_launcher_runs_the_jobs_of_its_node(two: Callable[[], Any]) -
             assert (b.job(job_id).exit_code, b.job(job_id).node) == (7, name)
 
 
+@pytest.mark.slow
 async def test_a_launcher_that_dies_holds_up_its_own_node_alone(two: Callable[[], Any]) -> None:
     """Its jobs run on meanwhile, and what became of them is known when it is back."""
     async with two() as b:

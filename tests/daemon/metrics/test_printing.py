@@ -76,20 +76,22 @@ def test_with_a_dead_socket_a_start_is_the_cure(tmp_path: Path) -> None:
     assert "start drfd" in hint
 
 
+@pytest.mark.slow
 def test_with_a_busy_socket_waiting_is_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(printing, "_ANSWER_S", 1)
+    monkeypatch.setattr(printing, "ANSWER_S", 1)
     with full_listener(tmp_path / "s"):
         text, hint = refusal(tmp_path / "s")
     assert text == "it has too many readers, and did not answer within 1 s"
     assert "try again" in hint
 
 
+@pytest.mark.slow
 def test_a_socket_that_answers_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(printing, "_ANSWER_S", 1)
+    monkeypatch.setattr(printing, "ANSWER_S", 1)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "s"))
         silent.listen()

@@ -76,6 +76,7 @@ def young() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("young")
 @pytest.mark.parametrize("kind", seeds(MANY, quick=1))
 async def test_a_request_about_very_many_jobs_lets_others_have_their_turn(
@@ -175,6 +176,7 @@ async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -
     assert not desk.shell.engine.ledger.arrays[array].unmaterialized
 
 
+@pytest.mark.slow
 async def test_the_rows_of_a_long_list_are_not_kept_as_dictionaries(
     make_desk: MakeDesk,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,24 +130,20 @@ async def test_an_array_is_told_as_lists_show_it(desk: Desk, feed: EventFeed) ->
         await ear.leave()
 
 
-async def test_two_hundred_listeners_cost_little_and_those_of_others_nothing(
+async def test_a_change_is_noted_once_for_each_whom_it_concerns_and_for_nobody_else(
     desk: Desk, feed: EventFeed
 ) -> None:
-    """A change is noted only where it concerns somebody, whoever else listens."""
+    """However often it happens before they are told, and whoever else listens."""
     job_id = await desk.submit(ALICE, held=True)
     job = desk.shell.engine.ledger.jobs[job_id]
     ears = [Ear(feed, Actor(f"user{n}", 2000 + n, False)) for n in range(200)]
     ears += [Ear(feed, ALICE) for _ in range(200)]
     for ear in ears:
         await ear.hear()
-    begin = time.process_time()
-    for _ in range(1000):
+    for _ in range(10):
         feed.job_changed(job)
-    took_s = time.process_time() - begin
     listeners = [each for some in feed._listeners.values() for each in some]
     assert sum(len(each.changed) for each in listeners) == 200
-    # 200,000 notes; a look at a job for each of them would take ten times as long.
-    assert took_s < 5
     for ear in ears:
         await ear.leave()
 
