@@ -1,6 +1,7 @@
-"""Jobs' cgroups of either version, on a tree of plain files. A `Machine` is what fills it: files
-come and go with their directory, cannot be made by hand, and take what the kernel takes; the rest
-is the real thing's (tests/system)."""
+"""Jobs' cgroups of either version, on a tree of plain files. A Machine is what fills it: files come
+and go with their directory, cannot be made by hand, and take what the kernel takes; the rest is the
+real thing's (tests/system). And what the kernel's files say of a job, as fields: what they do not
+say is left out."""
 
 from __future__ import annotations
 
@@ -8,17 +9,22 @@ import errno
 import os
 import signal
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cgroupspy.controllers import Controller
 
+from drfd.core.model.job import Usage
 from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2, processes
 from drfd.launcher.confinement import cores as cores_module
+from drfd.launcher.confinement.cgroup_files import (
+    count_v1,
+    count_v2,
+)
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
@@ -1380,3 +1386,125 @@ def test_attempts_that_are_left_over_are_listed_in_order(kernel: Kernel) -> None
         (group / name).mkdir()
     (group / "cgroup.procs").write_text("")
     assert kernel.place.leftovers() == [(9, 2), (10, 1)]
+
+
+# -- what is counted ----------------------------------------------------------------------
+
+
+V1 = {
+    "cpu.stat": "nr_periods 40\nnr_throttled 10\nthrottled_time 1500999\nnr_bursts 0\n",
+    "cpuacct.usage": "2500000999\n",
+    "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+    "memory.failcnt": "17\n",
+    "memory.max_usage_in_bytes": "4096\n",
+}
+V2 = {
+    "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"
+    "nr_periods 40\nnr_throttled 10\nthrottled_usec 1500\n",
+    "memory.events": "low 0\nhigh 0\nmax 17\noom 2\noom_kill 2\noom_group_kill 1\n",
+    "memory.peak": "4096\n",
+    "pids.peak": "5\n",
+    "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=777\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=700\n",
+}
+COUNTED = {
+    "quota_periods": 40,
+    "throttled_periods": 10,
+    "throttled_us": 1500,
+    "limit_hits": 17,
+    "oom_kills": 2,
+    "memory_peak_bytes": 4096,
+    "cpu_us": 2500000,
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def fill(place: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (place / name).write_text(text)
+
+
+def v1(place: Path) -> dict[str, int]:
+    return count_v1(dict.fromkeys(("cpu", "cpuacct", "memory"), str(place)))
+
+
+def test_version_1_counts_no_waits_for_disks_and_version_2_all(place: Path) -> None:
+    """The names are those of the job's use: all but the CPU time, which is kept in seconds."""
+    fill(place, V1)
+    assert v1(place) == COUNTED
+    # The limit is hit with swap or without.
+    fill(place, {"memory.memsw.failcnt": "21\n"})
+    assert v1(place) == COUNTED | {"limit_hits": 21}
+    fill(place, V2)
+    assert count_v2(str(place)) == COUNTED | {"processes_peak": 5, "io_stalled_us": 777}
+    assert set(count_v2(str(place))) - {field.name for field in fields(Usage)} == {"cpu_us"}
+
+
+@pytest.mark.parametrize(("limit", "hits"), [("4096\n", None), ("8192\n", 0)])
+def test_a_limit_that_was_reached_and_never_hit_is_not_believed(
+    place: Path, limit: str, hits: int | None
+) -> None:
+    fill(place, {**V1, "memory.failcnt": "0\n", "memory.limit_in_bytes": limit})
+    assert v1(place).get("limit_hits") == hits
+
+
+LEFT = "cache 900\nshmem 300000000\ntotal_cache 900\ntotal_shmem 400000000\n"
+
+
+def test_what_memory_is_left_in_use_is_counted(place: Path) -> None:
+    """Files in a tmpfs and System V segments belong to nobody when their job has gone."""
+    fill(place, {**V1, "memory.max_usage_in_bytes": f"{500 << 20}\n", "memory.stat": LEFT})
+    assert v1(place)["left_bytes"] == 400_000_000
+    fill(place, {**V2, "memory.peak": f"{500 << 20}\n", "memory.stat": LEFT})
+    assert count_v2(str(place))["left_bytes"] == 300_000_000
+    # Kernels before 5.19 keep no peak.
+    (place / "memory.peak").unlink()
+    assert count_v2(str(place))["left_bytes"] == 300_000_000
+
+
+def test_of_a_job_that_never_had_much_or_left_nothing_nothing_is_said(place: Path) -> None:
+    fill(place, {**V1, **V2, "memory.stat": LEFT})
+    assert "left_bytes" not in v1(place) and "left_bytes" not in count_v2(str(place))
+    fill(place, {**V1, "memory.max_usage_in_bytes": f"{500 << 20}\n"})
+    fill(place, {"memory.stat": LEFT.replace("400000000", "0")})
+    assert "left_bytes" not in v1(place)
+
+
+def test_what_has_vanished_is_unknown_and_not_zero(place: Path) -> None:
+    assert v1(place / "gone") == {}
+    assert count_v1({}) == {}
+    assert count_v2(str(place / "gone")) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("cpu.stat", {"quota_periods", "throttled_periods", "throttled_us", "cpu_us"}),
+        ("memory.events", {"limit_hits", "oom_kills"}),
+        ("memory.peak", {"memory_peak_bytes"}),
+        ("pids.peak", {"processes_peak"}),
+        ("io.pressure", {"io_stalled_us"}),
+    ],
+)
+@pytest.mark.parametrize("text", [None, "what is this?\n", ""])
+def test_a_file_that_is_missing_or_strange_hides_only_its_own(
+    place: Path, name: str, lost: set[str], text: str | None
+) -> None:
+    fill(place, V2)
+    whole = count_v2(str(place))
+    (place / name).unlink()
+    if text is not None:
+        (place / name).write_text(text)
+    assert count_v2(str(place)) == {key: whole[key] for key in whole if key not in lost}
+
+
+def test_without_a_quota_nothing_is_said_of_throttling(place: Path) -> None:
+    """On version 2 a cgroup without the cpu controller has cpu.stat all the same."""
+    fill(place, {**V2, "cpu.stat": "usage_usec 5\nuser_usec 3\nsystem_usec 2\n"})
+    counted = count_v2(str(place))
+    assert counted["cpu_us"] == 5
+    assert "throttled_us" not in counted

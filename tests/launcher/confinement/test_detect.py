@@ -1,6 +1,6 @@
-"""Which confinement is chosen, and where the jobs' cgroup comes from: on trees of plain files, with
-a manager that does what systemd does, and with programs of its names. The real one is asked in
-tests/system."""
+"""Which confinement is chosen, where the controllers are, and where the jobs' cgroup comes from: on
+trees of plain files, with a manager that does what systemd does, and with programs of its names.
+The real one is asked in tests/system."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from typing import Any
 import pytest
 
 from drfd.launcher.confinement import detect
+from drfd.launcher.confinement.cgroup_files import (
+    find_mounts,
+    find_unified,
+    layout,
+)
 from drfd.launcher.confinement.cgroup_v1 import USED
 from drfd.launcher.confinement.detect import (
     SLEEP,
@@ -793,3 +798,62 @@ def open_files(pid: int) -> set[str]:
 def cmdline(pid: int) -> bytes:
     time.sleep(0.001)
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+# -- lines of /proc/self/mountinfo as kernels write them ----------------------------------
+
+
+SEPARATE = """\
+23 28 0:22 / /proc rw,relatime shared:13 - proc proc rw
+31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:10 - cgroup cgroup rw,cpu
+33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
+38 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
+39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+36 31 0:33 / /sys/fs/cgroup/devices rw,relatime - cgroup cgroup rw,devices
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+"""
+TOGETHER = """\
+40 31 0:37 / /sys/fs/cgroup/cpu,cpuacct rw shared:2 master:1 - cgroup cgroup rw,cpu,cpuacct
+41 31 0:38 / /sys/fs/cgroup/memory rw,nosuid - cgroup none rw,memory
+"""
+V2_ONLY = """\
+29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
+"""
+
+
+def test_controllers_are_found_where_they_are_mounted_also_if_they_share_a_hierarchy() -> None:
+    names = ("cpu", "cpuacct", "memory", "freezer", "blkio", "pids")
+    assert find_mounts(SEPARATE, USED) == {name: f"/sys/fs/cgroup/{name}" for name in names}
+    shared = dict.fromkeys(("cpu", "cpuacct"), "/sys/fs/cgroup/cpu,cpuacct")
+    assert find_mounts(TOGETHER, USED) == {**shared, "memory": "/sys/fs/cgroup/memory"}
+    # proc_pid_mountinfo(5): blank, tab, line feed and backslash are written in octal.
+    line = "32 31 0:29 / /mnt/my\\040cgroups/cpu rw - cgroup cgroup rw,cpu\n"
+    assert find_mounts(line, USED) == {"cpu": "/mnt/my cgroups/cpu"}
+    for none in ("", V2_ONLY, SEPARATE.splitlines()[0] + "\n"):
+        assert find_mounts(none, USED) == {}
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "found", "unified"),
+    [
+        (SEPARATE, "hybrid", "/sys/fs/cgroup/unified"),
+        (TOGETHER, "legacy", None),
+        (V2_ONLY, "unified", "/sys/fs/cgroup"),
+        (SEPARATE.splitlines()[0] + "\n", "none", None),
+        ("", "none", None),
+    ],
+)
+def test_the_kinds_of_the_file_systems_tell_the_layout(
+    mountinfo: str, found: str, unified: str | None
+) -> None:
+    assert (layout(mountinfo), find_unified(mountinfo)) == (found, unified)
+
+
+def test_a_hierarchy_that_is_mounted_again_is_found_where_it_was_first() -> None:
+    """Container runtimes do that."""
+    again = "99 23 0:26 /a /run/box/cgroup rw - cgroup2 cgroup2 rw\n"
+    assert find_unified(V2_ONLY + again) == "/sys/fs/cgroup"
