@@ -1,0 +1,351 @@
+"""The policies that exist to compare with: each does what its name says, and no more than it may.
+
+Those that compare siblings are checked against a slow pass that recomputes everything each time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import permutations
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from core.oracle import Ask, Rule, Tree, Vector, line, within
+from core.worlds import (
+    WEIGHT,
+    World,
+    carry_on,
+    entitled,
+    fair_share,
+    fits_now,
+    plan,
+    queues_of,
+    run,
+    start,
+    worlds,
+)
+from drfd.core.amounts.vectors import minus, plus, total
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import FairShare
+from drfd.core.ledger.queue import LeafQueue
+from drfd.core.scheduling.backfill import PassContext
+from drfd.core.scheduling.baseline_policies import YarnKey, yarn_key
+from drfd.core.scheduling.plan import Plan, PolicyOptions
+from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.sim import theory
+from drfd.sim.theory import FlowDemand
+from seeds import examples
+
+STEADY = examples(40, quick=3)
+#: Policies that pass over what does not fit.
+SKIPPING = ["drf", "cpu", "asset", "hdrf-naive", "yarn"]
+SLOTS = PolicyOptions(slots=1000)
+
+
+def done_by(policy: str, world: World, **more: Any) -> Plan:
+    return run(world, policy, **{"terms": SLOTS} | more)
+
+
+def launched(policy: str, world: World) -> str:
+    """The leaves of the launches, in order: "b a a"."""
+    leaves = (world.asks[at - 1].leaf for at in done_by(policy, world).admitted)
+    return " ".join(leaf.removeprefix("root.") for leaf in leaves)
+
+
+def tasks(policy: str, world: World) -> Counter[str]:
+    return Counter(launched(policy, world).split())
+
+
+# -- what all have in common -----------------------------------------------------------------------
+
+
+def outlook_of(world: World, lengths: Callable[[int], float] = float) -> PassContext:
+    return PassContext(
+        now_s=0.0,
+        patience=ReservationSettings(),
+        ends=[(10.0 * at, held) for at, held in enumerate(world.held.values(), start=1)],
+        since_s=lambda job_id: 0.0,
+        length_s=lengths,
+        entry=lambda job_id: (-world.asks[job_id - 1].priority, job_id),
+        before=(),
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@STEADY
+@given(world=worlds())
+def test_no_policy_gives_more_than_there_is_nor_a_job_twice(policy: str, world: World) -> None:
+    done, before = done_by(policy, world, pass_context=outlook_of(world)), start(world)
+    now = start(world)
+    for job_id in done.admitted:
+        carry_on(now, job_id)
+    assert len(set(done.admitted)) == len(done.admitted)
+    assert done.free == now.free
+    assert all(amount >= 0 for amount in done.free)
+    for path, rule in world.tree.rules.items():
+        for axis, most in enumerate(rule.limit or ()):
+            new, old = now.usage(path)[axis], before.usage(path)[axis]
+            assert most is None or new <= max(most, old)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@STEADY
+@given(world=worlds(), random=some.randoms(use_true_random=False))
+def test_a_pass_changes_nothing_and_the_order_of_tables_does_not_matter(
+    policy: str, world: World, random: Random
+) -> None:
+    jobs, held = list(world.waiting.items()), list(world.held.items())
+    random.shuffle(jobs)
+    random.shuffle(held)
+    queues, used = queues_of(dict(jobs)), dict(held)
+    again = plan(
+        policy, queues=queues, used=used, free=start(world).free, shares=fair_share(world.tree),
+        past_usage=world.past_usage, terms=SLOTS,
+    )  # fmt: skip
+    assert again == done_by(policy, world)
+    assert queues == queues_of(world.waiting)
+    assert used == world.held
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@STEADY
+@given(world=worlds())
+def test_every_leaf_that_still_waits_is_told_once(policy: str, world: World) -> None:
+    done = done_by(policy, world)
+    left = {ask.leaf for at, ask in world.waiting.items() if at not in done.admitted}
+    assert len(done.order) == len(set(done.order))
+    assert set(done.order) == left
+
+
+@pytest.mark.parametrize("policy", [*SKIPPING, "slots"])
+@STEADY
+@given(world=worlds())
+def test_who_passes_over_what_does_not_fit_leaves_nothing_that_does(
+    policy: str, world: World
+) -> None:
+    done, state = done_by(policy, world), start(world)
+    for job_id in done.admitted:
+        carry_on(state, job_id)
+    assert [job_id for job_id in state.waiting if fits_now(state, job_id)] == []
+
+
+# -- comparing siblings ----------------------------------------------------------------------------
+
+
+def slow_turns(world: World, measure: Callable[[list[Fraction]], Any], *, stops: bool) -> list[int]:
+    """Always the least (measure of shares over entitlements, head, name), level by level."""
+    leaves = {*world.held, *(ask.leaf for ask in world.asks)}
+    parts_of, capacity = entitled(world.tree, leaves), world.tree.capacity
+    state, order, closed = start(world), list[int](), set[str]()
+
+    def key(path: str) -> Any:
+        rows = zip(state.usage(path), capacity, parts_of[path], strict=True)
+        shares = [(Fraction(amount, top or 1), part) for amount, top, part in rows]
+        return measure([share / part if part else Fraction(0) for share, part in shares])
+
+    while True:
+        own = {leaf: state.jobs(leaf) for leaf in sorted(leaves - closed)}
+        own = {leaf: jobs for leaf, jobs in own.items() if jobs}
+        if not own:
+            return order
+        at = "root"
+        while at not in own:
+            at = min(
+                children_of(at, own), key=lambda node: (key(node), next_head(node, own, key), node)
+            )
+        able = [each for each in own[at] if fits_now(state, each)]
+        if stops:
+            first = state.waiting[own[at][0]]
+            if not within(first.demand, state.free):
+                return order
+            able = own[at][:1] if state.within_limits(at, first.demand) else []
+        if able:
+            order.append(able[0])
+            carry_on(state, able[0])
+        else:
+            closed.add(at)
+
+
+def children_of(path: str, own: Mapping[str, list[int]]) -> set[str]:
+    roads = ([*line(leaf), "root"] for leaf in own)
+    return {road[road.index(path) - 1] for road in roads if path in road}
+
+
+def next_head(path: str, own: Mapping[str, list[int]], key: Callable[[str], Any]) -> int:
+    """The job whose turn it is below a node."""
+    if path in own:
+        return own[path][0]
+    turns = [(key(node), next_head(node, own, key), node) for node in children_of(path, own)]
+    return min(turns)[1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "measure"),
+    [
+        ("algorithm1", max),
+        ("hdrf-naive", max),
+        ("asset", sum),
+        ("cpu", lambda parts: parts[0]),
+    ],
+)
+@STEADY
+@given(world=worlds())
+def test_a_pass_is_what_the_slow_pass_says(
+    policy: str, measure: Callable[[list[Fraction]], Any], world: World
+) -> None:
+    world = world._replace(past_usage={})
+    expected = slow_turns(world, measure, stops=policy == "algorithm1")
+    assert done_by(policy, world).admitted == expected
+
+
+def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody() -> None:
+    tree = Tree((10,), {"root.a": Rule(limit=(3,))})
+    world = World(tree, [Ask("root.a", (2,)), Ask("root.b", (1,))] * 10)
+    assert tasks("algorithm1", world) == {"a": 1, "b": 8}
+
+
+@STEADY
+@given(
+    some.lists(some.integers(5, 60), min_size=1, max_size=3),
+    some.integers(1, 5),
+    some.data(),
+)
+def test_algorithm_1_is_within_one_largest_task_of_the_continuous_answer(
+    capacity: list[int], count: int, data: some.DataObject
+) -> None:
+    """Theorem 7: and so are any two users of each other. Who goes on after that may go further."""
+    vector = some.tuples(*(some.integers(0, max(1, top // 3)) for top in capacity)).filter(any)
+    demands = {name: data.draw(vector) for name in "abcde"[:count]}
+    machine = tuple(capacity)
+    rounds = range(max(machine) + 1)
+    asks = [Ask(f"root.{leaf}", demand) for _ in rounds for leaf, demand in demands.items()]
+    ran = tasks("algorithm1", World(Tree(machine), asks))
+
+    def share(demand: Vector, number: int | Fraction) -> Fraction:
+        return max(number * Fraction(each, top) for each, top in zip(demand, machine, strict=True))
+
+    largest = max(share(demand, 1) for demand in demands.values())
+    wants = {leaf: FlowDemand(demand=tuple(map(Fraction, each))) for leaf, each in demands.items()}
+    ideal = theory.algorithm1(FairShare(machine), wants)
+    shares = {leaf: share(demand, ran[leaf]) for leaf, demand in demands.items()}
+    assert max(shares.values()) - min(shares.values()) <= largest
+    for leaf, demand in demands.items():
+        assert abs(shares[leaf] - share(demand, ideal[leaf])) <= largest
+
+
+# -- first come, first served ----------------------------------------------------------------------
+
+
+def test_nobody_waits_for_a_job_that_the_machine_cannot_run_any_more() -> None:
+    """Its configuration was changed while the job waited."""
+    for policy in ("fifo", "easy", "algorithm1"):
+        world = World(Tree((5,)), [Ask("root.a", (9,)), Ask("root.a", (2,))])
+        assert done_by(policy, world).admitted == [2]
+
+
+def test_easy_starts_nothing_where_nobody_knows_when_enough_will_be_free() -> None:
+    asks = [Ask("root.a", (8,)), Ask("root.b", (1,))]
+    world = World(Tree((10,)), asks, held={"root.x": (6,)})
+    blind = replace(outlook_of(world), ends=[])
+    assert done_by("easy", world, pass_context=blind).admitted == []
+
+
+def test_easy_counts_on_the_ends_of_what_it_has_just_started() -> None:
+    asks = [Ask(f"root.{leaf}", (size,)) for leaf, size in (("a", 5), ("a", 8), ("b", 5), ("b", 4))]
+    world = World(Tree((10,)), asks)
+    lengths = {1: 7.0, 3: 8.0, 4: 7.0}
+    outlook = outlook_of(world, lambda job_id: lengths.get(job_id, 99.0))
+    done = done_by("easy", world, pass_context=outlook)
+    assert done.admitted == [1, 4]
+    assert [kept.start_s for kept in done.reservations] == [7.0]
+
+
+@STEADY
+@given(worlds())
+def test_easy_starts_all_that_first_come_first_served_would(world: World) -> None:
+    first = done_by("fifo", world).admitted
+    easy = done_by("easy", world, pass_context=outlook_of(world))
+    assert easy.admitted[: len(first)] == first
+
+
+@STEADY
+@given(some.randoms(use_true_random=False))
+def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random: Random) -> None:
+    """A stream under a virtual clock: nobody starts later than at the time first kept for them."""
+    jobs = {
+        job_id: (Ask("ABC"[job_id % 3], (random.randint(1, 8), random.randint(1, 8))),
+                 float(random.randint(1, 20)))
+        for job_id in range(1, 40)
+    }  # fmt: skip
+    waiting, running, promised, now_s = dict(jobs), {}, {}, 0.0
+    while waiting:
+        queues: dict[str, LeafQueue] = {}
+        for job_id, (ask, _) in waiting.items():
+            queues.setdefault(ask.leaf, LeafQueue()).add(ask.demand, (0, job_id))
+        used: dict[str, Vector] = {}
+        for job_id in running:
+            ask = jobs[job_id][0]
+            used[ask.leaf] = plus(used.get(ask.leaf, (0, 0)), ask.demand)
+        done = plan(
+            "easy", queues=queues, used=used, free=minus((10, 10), total(used.values(), (0, 0))),
+            shares=FairShare((10, 10)),
+            pass_context=PassContext(
+                now_s=now_s, patience=ReservationSettings(),
+                ends=[(end_s, jobs[job_id][0].demand) for job_id, end_s in running.items()],
+                since_s=lambda job_id: 0.0, length_s=lambda job_id: jobs[job_id][1],
+                entry=lambda job_id: (0, job_id), before=(),
+            ),
+        )  # fmt: skip
+        for job_id in done.admitted:
+            assert now_s <= promised.get(job_id, now_s)
+            running[job_id] = now_s + waiting.pop(job_id)[1]
+        for kept in done.reservations:
+            promised.setdefault(kept.job_id, kept.start_s)
+        now_s = min(running.values())
+        running = {job_id: end_s for job_id, end_s in running.items() if end_s > now_s}
+
+
+# -- the comparator of YARN ------------------------------------------------------------------------
+
+CLUSTER = (8, 8000)
+
+
+def before(left: YarnKey, right: YarnKey) -> bool:
+    return left < right
+
+
+def test_a_needy_queue_comes_before_one_that_is_not() -> None:
+    needy = yarn_key((4, 0), CLUSTER, min_share=(5, 0))
+    assert before(needy, yarn_key((1, 0), CLUSTER))
+
+
+KEYS = some.builds(
+    yarn_key,
+    some.tuples(some.integers(0, 8), some.sampled_from([0, 1000, 2000, 4000, 8000])),
+    some.just(CLUSTER),
+    some.none() | some.tuples(WEIGHT, WEIGHT),
+    some.none() | some.tuples(some.integers(0, 8), some.sampled_from([0, 1000, 4000, 8000])),
+)
+
+
+@examples(300)
+@given(KEYS, KEYS, KEYS)
+def test_the_comparator_is_a_total_order(one: YarnKey, two: YarnKey, three: YarnKey) -> None:
+    for left, right in permutations((one, two, three), 2):
+        assert [before(left, right), left == right, before(right, left)].count(True) == 1
+    for a, b, c in permutations((one, two, three)):
+        assert not (before(a, b) and before(b, c)) or before(a, c)
+        assert not (a == b and before(b, c)) or before(a, c)
+
+
+def test_yarn_serves_minimum_shares_first_then_the_longest_wait_then_the_name() -> None:
+    asks = [Ask(f"root.{leaf}", (1, 1)) for leaf in "bac"] * 4
+    world = World(Tree((8, 8), {"root.c": Rule(guarantee=(3, 0))}), asks)
+    assert launched("yarn", world) == "c c c b a b a b"
