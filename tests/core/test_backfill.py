@@ -1,0 +1,763 @@
+"""Reservations for big jobs (docs/fairness.md 1.3, 1.8): random streams under a virtual clock.
+
+In trees each pass agrees with the slow pass of `oracle.py`. On plain machines, on several nodes and
+on shared GPUs nothing is given that is not there, reserved starts do not slip, nothing idles
+without reason, and no job starves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as some
+
+from core.oracle import Ask, Kept, Pass, Times, Tree, added, begin, slow_pass, within
+from core.worlds import LEAVES, all_reserved, fair_share, fits_now, plan, queues_of, reserved, trees
+from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
+from drfd.core.amounts.instances import SharedInstances
+from drfd.core.amounts.node_room import NodeRoom, OnNodes
+from drfd.core.amounts.vectors import Room, Vector, fits, minus, not_negative, plus, total
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import FairShare
+from drfd.core.scheduling.backfill import (
+    Availability,
+    Coming,
+    PassContext,
+    Reservation,
+    allows,
+    shadow,
+)
+from drfd.core.scheduling.plan import Plan
+from seeds import examples
+
+
+class Patience(NamedTuple):
+    """How long big jobs wait before something is reserved, and of how many at a time."""
+
+    patience_s: int
+    drain_after_s: int
+    depth: int = 1
+
+
+class Arrival(NamedTuple):
+    gap_s: int
+    leaf: str
+    demand: Vector
+    run_s: int
+    #: The estimate of `run_s`.
+    guess_s: int
+    priority: int = 0
+
+
+class Clock(ABC):
+    """Runs a stream with real passes, in whole seconds from 0. Whoever knows the machine says what
+    is free."""
+
+    def __init__(self, arrivals: Sequence[Arrival], patience: Patience) -> None:
+        self._arrivals, self._patience = arrivals, patience
+        self.now_s = 0
+        #: All that ever came, by id from 1, and when.
+        self.asks: dict[int, Arrival] = {}
+        self.came_s: dict[int, int] = {}
+        self.waiting: set[int] = set()
+        self.started_s: dict[int, int] = {}
+        self._ended: set[int] = set()
+        #: The last pass.
+        self.last: Plan | None = None
+
+    def passes(self) -> Iterator[Plan]:
+        """One pass at each arrival, each end, and when somebody's patience is over."""
+        due: list[tuple[int, Arrival]] = []
+        at_s = 0
+        for arrival in self._arrivals:
+            at_s += arrival.gap_s
+            due.append((at_s, arrival))
+        while True:
+            moments = [self.end_s(job_id) for job_id in self.running]
+            moments += [at_s for at_s, _ in due[:1]]
+            for job_id in self.waiting:
+                for wait_s in (self._patience.patience_s, self._patience.drain_after_s + 1):
+                    if self.came_s[job_id] + wait_s > self.now_s:
+                        moments.append(self.came_s[job_id] + wait_s)
+            if not moments:
+                return
+            self.now_s = min(moments)
+            self._ended |= {job_id for job_id in self.running if self.end_s(job_id) <= self.now_s}
+            while due and due[0][0] <= self.now_s:
+                job_id = len(self.asks) + 1
+                self.asks[job_id], self.came_s[job_id] = due.pop(0)[1], self.now_s
+                self.waiting.add(job_id)
+            self.last = self.make_pass()
+            for job_id in self.last.admitted:
+                self.waiting.remove(job_id)
+                self.started_s[job_id] = self.now_s
+            yield self.last
+
+    @property
+    def running(self) -> list[int]:
+        return [job_id for job_id in self.started_s if job_id not in self._ended]
+
+    def end_s(self, job_id: int) -> int:
+        return self.started_s[job_id] + self.asks[job_id].run_s
+
+    def guess_s(self, job_id: int) -> int:
+        """When a running job will have ended, as estimated: doubled when it outlives that."""
+        length_s = self.asks[job_id].guess_s
+        while self.started_s[job_id] + length_s <= self.now_s:
+            length_s *= 2
+        return self.started_s[job_id] + length_s
+
+    def queued(self) -> dict[int, Ask]:
+        return {
+            job_id: Ask(ask.leaf, ask.demand, ask.priority, self.came_s[job_id], ask.guess_s)
+            for job_id, ask in self.asks.items()
+            if job_id in self.waiting
+        }
+
+    def context(self, held: Mapping[int, Vector]) -> PassContext:
+        patience_s, drain_after_s, depth = self._patience
+        return PassContext(
+            now_s=self.now_s,
+            patience=ReservationSettings(
+                patience_s=patience_s, drain_after_s=drain_after_s, depth=depth
+            ),
+            ends=[(self.guess_s(job_id), amount) for job_id, amount in held.items()],
+            since_s=lambda job_id: self.came_s[job_id],
+            length_s=lambda job_id: self.asks[job_id].guess_s,
+            entry=lambda job_id: (
+                (-self.asks[job_id].priority, job_id) if job_id in self.waiting else None
+            ),
+            before=all_reserved(self.last),
+        )
+
+    @abstractmethod
+    def make_pass(self) -> Plan: ...
+
+
+# -- in trees --------------------------------------------------------------------------------------
+
+
+class TreeStream(NamedTuple):
+    tree: Tree
+    arrivals: Sequence[Arrival]
+    patience: Patience
+
+
+class View(NamedTuple):
+    """What there is before a pass."""
+
+    waiting: dict[int, Ask]
+    held: dict[str, Vector]
+    #: When the running jobs will have ended, as estimated, and what they hold.
+    ends: list[tuple[float, Vector]]
+
+
+class TreeMachine(Clock):
+    def __init__(self, stream: TreeStream) -> None:
+        super().__init__(stream.arrivals, stream.patience)
+        self.tree = stream.tree
+        #: What the last pass had to go by.
+        self.view: View | None = None
+
+    def look(self) -> View:
+        held: dict[str, Vector] = {}
+        for job_id in self.running:
+            ask = self.asks[job_id]
+            held[ask.leaf] = added(held.get(ask.leaf, (0,) * len(ask.demand)), ask.demand)
+        ends = [(self.guess_s(job_id), self.asks[job_id].demand) for job_id in self.running]
+        return View(self.queued(), held, ends)
+
+    def state(self) -> Pass:
+        """As it is now, for its questions."""
+        now = self.look()
+        return begin(self.tree, now.waiting, now.held)
+
+    def make_pass(self) -> Plan:
+        self.view = self.look()
+        return plan(
+            queues=queues_of(self.view.waiting),
+            used=self.view.held,
+            free=self.state().free,
+            shares=fair_share(self.tree),
+            pass_context=self.context({each: self.asks[each].demand for each in self.running}),
+        )
+
+
+@some.composite
+def tree_streams(draw: some.DrawFn, *, bounds: bool = False, exact: bool = False) -> TreeStream:
+    """`bounds`: with limits and guarantees. `exact`: estimates are right."""
+    tree = draw(trees(bounds=bounds, axes=3, open_axes=False))
+    small = some.tuples(*(some.integers(0, top // 3) for top in tree.capacity))
+    large = some.tuples(*(some.integers(top // 2, top) for top in tree.capacity))
+    demands = draw(some.lists(small | large, min_size=1, max_size=4, unique=True))
+    seconds = some.integers(1, 20)
+    kinds = []
+    for demand in demands:
+        run_s = draw(seconds)
+        kinds.append((demand, run_s, run_s if exact else draw(seconds)))
+    arrival = some.builds(
+        lambda gap_s, leaf, kind, priority: Arrival(gap_s, leaf, *kind, priority),
+        some.sampled_from([0, 0, 1, 3]),
+        some.sampled_from(draw(some.lists(some.sampled_from(LEAVES), min_size=1, max_size=5))),
+        some.sampled_from(kinds),
+        some.sampled_from([0, 0, 0, 1]),
+    )
+    count = draw(some.integers(2, 20))
+    arrivals = draw(some.lists(arrival, min_size=count, max_size=count))
+    patience = Patience(draw(some.integers(0, 6)), draw(some.integers(5, 40)))
+    return TreeStream(tree, arrivals, patience)
+
+
+@examples(100, quick=3)
+@given(tree_streams(bounds=True))
+def test_each_pass_is_what_the_slow_pass_says(stream: TreeStream) -> None:
+    machine = TreeMachine(stream)
+    kept: Kept | None = None
+    for done in machine.passes():
+        assert machine.view is not None
+        waiting, held, ends = machine.view
+        times = Times(machine.now_s, *stream.patience[:2], ends, kept)
+        slow = slow_pass(stream.tree, waiting, held, times, done.admitted)
+        assert done.admitted[: slow.sure] == slow.launches[: slow.sure]
+        assume(slow.sure is None)
+        kept, real = slow.kept, reserved(done)
+        assert (kept is None) is (real is None)
+        if kept is not None and real is not None:
+            told = real.job_id, real.start_s, real.extra, real.missed, real.is_drain
+            assert kept == (*told, real.due_s)
+        assert done.starvation_guard in (None, slow.starvation_guard)
+
+
+@examples(100, quick=5)
+@given(tree_streams(exact=True))
+def test_with_exact_estimates_a_big_job_starts_by_the_time_that_it_was_first_given(
+    stream: TreeStream,
+) -> None:
+    machine = TreeMachine(stream)
+    promised_s: dict[int, float] = {}
+    for done in machine.passes():
+        kept = reserved(done)
+        if kept is not None:
+            promised_s.setdefault(kept.job_id, kept.start_s)
+            # Nothing that starts beside it moves it further away.
+            assert kept.start_s <= promised_s[kept.job_id]
+    for job_id, at_s in promised_s.items():
+        assert machine.started_s[job_id] <= at_s
+
+
+@examples(100, quick=5)
+@given(tree_streams())
+def test_with_bad_estimates_a_big_job_starts_within_its_bound(stream: TreeStream) -> None:
+    """When it should have started by what it was told first, it is patient for a while; from the
+    moment at which it drains, every job that then runs has to end at most."""
+    longest_s = max(arrival.run_s for arrival in stream.arrivals)
+    machine = TreeMachine(stream)
+    due_s: dict[int, float] = {}
+    drains_s: dict[int, int] = {}
+    for done in machine.passes():
+        kept = reserved(done)
+        if kept is not None:
+            due_s.setdefault(kept.job_id, kept.start_s)
+            if kept.is_drain:
+                last_s = max(machine.end_s(job_id) for job_id in machine.running)
+                drains_s.setdefault(kept.job_id, last_s)
+    for job_id, first_s in due_s.items():
+        # It looks at the clock when somebody ends, if not before.
+        assert machine.started_s[job_id] <= first_s + stream.patience.drain_after_s + 2 * longest_s
+    for job_id, last_s in drains_s.items():
+        assert machine.started_s[job_id] <= last_s
+
+
+@examples(100, quick=2)
+@given(tree_streams())
+def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(
+    stream: TreeStream,
+) -> None:
+    """So there is always a next one, and in a stream that ends every job has started."""
+    machine = TreeMachine(stream)
+    for done in machine.passes():
+        state = machine.state()
+        for leaf in {ask.leaf for ask in state.waiting.values()}:
+            head = state.waiting[state.jobs(leaf)[0]]
+            if machine.now_s - head.since_s >= stream.patience.patience_s:
+                assert within(head.demand, state.free) or reserved(done) is not None
+    assert machine.waiting == set()
+
+
+@examples(100, quick=5)
+@given(tree_streams())
+def test_a_reservation_stays_with_its_job_until_that_starts(stream: TreeStream) -> None:
+    machine = TreeMachine(stream)
+    before: int | None = None
+    for done in machine.passes():
+        kept = reserved(done)
+        if before is not None and before in machine.waiting:
+            assert kept is not None and kept.job_id == before
+        before = kept.job_id if kept is not None else None
+
+
+@examples(100, quick=4)
+@given(tree_streams(bounds=True))
+def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream: TreeStream) -> None:
+    """What fits, within its limits, would hurt the reservation, or is behind the one job that does
+    not fit and has waited too long, and longer than all others."""
+    machine = TreeMachine(stream)
+    for done in machine.passes():
+        state, kept = machine.state(), reserved(done)
+        assert done.free == state.free
+        assert all(amount >= 0 for amount in state.free)
+        for job_id, ask in state.waiting.items():
+            if not fits_now(state, job_id):
+                continue
+            head = state.waiting[state.jobs(ask.leaf)[0]]
+            if state.jobs(ask.leaf)[0] == done.starvation_guard:
+                assert machine.now_s - head.since_s > stream.patience.drain_after_s
+                assert not within(head.demand, state.free)
+                continue
+            assert kept is not None and kept.job_id != job_id
+            if kept.is_drain:
+                left = [max(0, f - d) for f, d in zip(state.free, kept.demand, strict=True)]
+                assert not within(ask.demand, left)
+            else:
+                assert machine.now_s + ask.length_s > kept.start_s
+                assert not within(ask.demand, kept.extra)
+
+
+@examples(100, quick=4)
+@given(tree_streams(bounds=True))
+def test_the_same_stream_gives_the_same_schedule_and_all_comes_back(stream: TreeStream) -> None:
+    first, again = TreeMachine(stream), TreeMachine(stream)
+    assert [each.admitted for each in first.passes()] == [each.admitted for each in again.passes()]
+    assert first.started_s == again.started_s
+    assert first.state().free == stream.tree.capacity
+
+
+# -- on machines of other kinds --------------------------------------------------------------------
+
+NOTHING = (0, 0)
+
+
+class Stream(NamedTuple):
+    #: What is free without jobs: a vector, or a room of nodes or GPUs.
+    room: Vector
+    arrivals: Sequence[Arrival]
+    patience: Patience
+
+
+class Machine(Clock):
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.arrivals, stream.patience)
+        self.room = stream.room
+        #: What each job holds, or held, that has been started.
+        self._held: dict[int, Vector] = {}
+
+    @property
+    def held(self) -> dict[int, Vector]:
+        return {job_id: self._held.get(job_id, self.asks[job_id].demand) for job_id in self.running}
+
+    @property
+    def free(self) -> Vector:
+        free = self.room
+        for each in self.held.values():
+            free = minus(free, each)
+        return free
+
+    def make_pass(self) -> Plan:
+        used: dict[str, Vector] = {}
+        for job_id, held in self.held.items():
+            leaf = self.asks[job_id].leaf
+            used[leaf] = plus(used.get(leaf, (0,) * len(self.room)), held)
+        done = plan(
+            queues=queues_of(self.queued()),
+            used=used,
+            free=self.free,
+            shares=FairShare(tuple(self.room), {}),
+            pass_context=self.context(self.held),
+        )
+        self._held.update(done.held)
+        return done
+
+
+@some.composite
+def streams(
+    draw: some.DrawFn, room: Vector, demands: some.SearchStrategy[Vector], *, exact: bool = False
+) -> Stream:
+    """`exact`: estimates are right."""
+    seconds = some.integers(1, 20)
+    kinds = []
+    for _ in range(draw(some.integers(1, 5))):
+        run_s = draw(seconds)
+        kinds.append((draw(demands), run_s, run_s if exact else draw(seconds)))
+    arrival = some.builds(
+        lambda gap_s, leaf, kind: Arrival(gap_s, leaf, *kind),
+        some.sampled_from([0, 0, 1, 3]),
+        some.sampled_from(["root.a", "root.b", "root.c"]),
+        some.sampled_from(kinds),
+    )
+    depth = draw(some.sampled_from([1, 1, 2, 3]))
+    patience = Patience(draw(some.integers(0, 6)), draw(some.integers(5, 40)), depth)
+    return Stream(room, draw(some.lists(arrival, min_size=2, max_size=25)), patience)
+
+
+class Kind(NamedTuple):
+    """A kind of machine."""
+
+    #: Random streams for it; True: with exact estimates.
+    streams: Callable[[bool], some.SearchStrategy[Stream]]
+    #: Has the machine a place for the job, now and beside each reservation?
+    has_place: Callable[[Machine, int, Sequence[Reservation]], bool]
+    #: The parts of an amount: itself, that of each node, or of each GPU.
+    parts: Callable[[Vector], Sequence[Vector]]
+
+
+def plain_streams(exact: bool) -> some.SearchStrategy[Stream]:
+    amounts = some.tuples(some.integers(0, 8), some.integers(0, 8))
+    return streams((8, 8), amounts, exact=exact)
+
+
+def has_plain_place(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
+    ask, free = machine.asks[job_id], machine.free
+    end_s = machine.now_s + ask.guess_s
+    beside = all(allows(each, ask.demand, end_s, free) for each in reservations)
+    return fits(ask.demand, free) and beside
+
+
+def node_room(*capacity: Vector) -> NodeRoom:
+    """Nodes without jobs."""
+    nodes = {f"n{at}": each for at, each in enumerate(capacity)}
+    return NodeRoom.of(map(sum, zip(*capacity, strict=True)), nodes, nodes)
+
+
+@some.composite
+def node_streams(draw: some.DrawFn, exact: bool) -> Stream:
+    """Demands of two resources, each of which fits on an empty node."""
+    amounts = some.tuples(some.integers(1, 12), some.integers(0, 12))
+    capacity = draw(some.lists(amounts, min_size=1, max_size=4))
+    below = [some.tuples(*(some.integers(0, top) for top in each)) for each in capacity]
+    return draw(streams(node_room(*capacity), some.one_of(below), exact=exact))
+
+
+def on_nodes(vector: Vector, names: Sequence[str]) -> list[Vector]:
+    there = vector.nodes if isinstance(vector, OnNodes) else {}
+    return [there.get(name, NOTHING) for name in names]
+
+
+def has_node(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
+    """Whether one node has enough free for the job, now and beside each reservation."""
+    ask, free = machine.asks[job_id], machine.free
+    assert isinstance(free, NodeRoom)
+    names, end_s = list(free.nodes), machine.now_s + ask.guess_s
+    rows = [on_nodes(free, names)]
+    for each in reservations:
+        if each.is_drain:
+            pairs = zip(rows[0], on_nodes(each.held, names), strict=True)
+            rows.append([not_negative(minus(there, kept)) for there, kept in pairs])
+        if end_s > each.start_s:
+            rows.append(on_nodes(each.extra, names))
+    return any(
+        all(fits(ask.demand, there) for there in of_node) for of_node in zip(*rows, strict=True)
+    )
+
+
+CORES, SIZE = 12, 8
+
+
+def gpu_room(gpus: int) -> InstanceRoom:
+    """A machine without jobs."""
+    names = tuple(map(str, range(gpus)))
+    shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
+    return InstanceRoom.of((CORES, gpus * SIZE), (SIZE,) * gpus, shared)
+
+
+def gpu_streams(exact: bool) -> some.SearchStrategy[Stream]:
+    """Demands of cores, and of a part of one GPU or of whole ones."""
+
+    def of(gpus: int) -> some.SearchStrategy[Stream]:
+        whole = some.integers(1, gpus).map(lambda count: count * SIZE)
+        demands = some.tuples(some.integers(0, 6), some.integers(0, SIZE) | whole)
+        return streams(gpu_room(gpus), demands, exact=exact)
+
+    return some.integers(1, 4).flatmap(of)
+
+
+def parts_of(vector: Vector, count: int) -> Vector:
+    return vector.parts if isinstance(vector, OnInstances) else (0,) * count
+
+
+def has_gpus(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
+    """Whether GPUs suffice for the job that have enough free, now and beside each reservation."""
+    ask, free = machine.asks[job_id], machine.free
+    assert isinstance(free, InstanceRoom)
+    end_s, count = machine.now_s + ask.guess_s, len(free.parts)
+    cores, parts = [free[0]], [free.parts]
+    for each in reservations:
+        if each.is_drain:
+            cores.append(max(0, free[0] - each.held[0]))
+            kept = parts_of(each.held, count)
+            parts.append(tuple([a - b for a, b in zip(free.parts, kept, strict=True)]))
+        if end_s > each.start_s:
+            cores.append(each.extra[0])
+            parts.append(parts_of(each.extra, count))
+    of_each = [min(column) for column in zip(*parts, strict=True)]
+    asked, memory = ask.demand
+    if asked and asked > min(cores):
+        return False
+    if memory < SIZE:
+        return not memory or any(part >= memory for part in of_each)
+    return sum(part >= SIZE for part in of_each) * SIZE >= memory
+
+
+def parts_on_nodes(amount: Vector) -> Sequence[Vector]:
+    if isinstance(amount, NodeRoom | OnNodes):
+        return [amount, *amount.nodes.values()]
+    return [amount]
+
+
+def parts_on_gpus(amount: Vector) -> Sequence[Vector]:
+    return [amount, amount.parts] if isinstance(amount, InstanceRoom | OnInstances) else [amount]
+
+
+KINDS = {
+    "plain": Kind(plain_streams, has_plain_place, lambda amount: [amount]),
+    "nodes": Kind(node_streams, has_node, parts_on_nodes),
+    "gpus": Kind(gpu_streams, has_gpus, parts_on_gpus),
+}
+EACH_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+
+#: A drain needs the two GPUs that the first jobs have, and leaves the third one.
+DRAIN = Stream(
+    gpu_room(3),
+    arrivals=[
+        Arrival(0, "root.a", (0, memory), run_s, guess_s=1)
+        for memory, run_s in [(5, 7)] * 3 + [(16, 8)] * 2 + [(5, 7)] * 2
+    ],
+    patience=Patience(0, 5),
+)
+
+
+#: Two big jobs are waiting, and one small part could be of a GPU that either of them needs.
+BESIDE_TWO = Stream(
+    gpu_room(4),
+    arrivals=[
+        Arrival(0, "root.a", (0, 24), run_s=1, guess_s=1),
+        Arrival(0, "root.a", (0, 1), run_s=5, guess_s=9),
+        Arrival(0, "root.b", (0, 8), run_s=5, guess_s=1),
+        Arrival(1, "root.b", (0, 24), run_s=1, guess_s=1),
+        Arrival(3, "root.a", (0, 1), run_s=5, guess_s=9),
+    ],
+    patience=Patience(0, 5, depth=2),
+)
+
+
+def assert_nothing_idles(kind: Kind, stream: Stream) -> None:
+    """What waits has no place, would delay a reservation, or is behind the one job of its user
+    that does not fit and has waited too long."""
+    machine = Machine(stream)
+    for done in machine.passes():
+        assert machine.free == done.free
+        for job_id in machine.waiting:
+            others = [each for each in done.reservations if each.job_id != job_id]
+            guard = done.starvation_guard
+            if guard is not None and machine.asks[guard].leaf == machine.asks[job_id].leaf:
+                assert not kind.has_place(machine, guard, ())
+            else:
+                assert not kind.has_place(machine, job_id, others)
+    assert machine.waiting == set()
+
+
+def assert_nothing_is_given_twice(kind: Kind, stream: Stream) -> None:
+    """Neither of what is free now, nor of what reservations leave."""
+    machine = Machine(stream)
+    for done in machine.passes():
+        free = machine.free
+        assert not isinstance(free, Room) or free == free.summed()
+        for amount in (free, *(each.extra for each in done.reservations)):
+            assert all(min(part, default=0) >= 0 for part in kind.parts(amount))
+        for held in machine.held.values():
+            assert not isinstance(held, OnNodes) or list(held.nodes.values()) == [tuple(held)]
+
+
+@EACH_KIND
+@examples(150, quick=3)
+@given(data=some.data())
+def test_nothing_idles_that_reservations_leave(kind: Kind, data: some.DataObject) -> None:
+    assert_nothing_idles(kind, data.draw(kind.streams(False)))
+
+
+@EACH_KIND
+@examples(150, quick=4)
+@given(data=some.data())
+def test_nothing_is_given_twice(kind: Kind, data: some.DataObject) -> None:
+    assert_nothing_is_given_twice(kind, data.draw(kind.streams(False)))
+
+
+@pytest.mark.parametrize("stream", [DRAIN, BESIDE_TWO])
+def test_what_reserved_gpus_need_is_left_to_them(stream: Stream) -> None:
+    assert_nothing_idles(KINDS["gpus"], stream)
+    assert_nothing_is_given_twice(KINDS["gpus"], stream)
+
+
+@EACH_KIND
+@examples(150, quick=4)
+@given(data=some.data())
+def test_with_exact_estimates_no_reserved_start_slips(kind: Kind, data: some.DataObject) -> None:
+    """Of those that were the first when they were made."""
+    machine = Machine(data.draw(kind.streams(True)))
+    promised_s: dict[int, float] = {}
+    for done in machine.passes():
+        for at, kept in enumerate(done.reservations):
+            if at and kept.job_id not in promised_s:
+                continue
+            promised_s.setdefault(kept.job_id, kept.start_s)
+            assert kept.start_s <= promised_s[kept.job_id]
+    for job_id, at_s in promised_s.items():
+        assert machine.started_s[job_id] <= at_s
+
+
+@examples(150, quick=10)
+@given(some.data())
+def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
+    """Jobs start when and where they would without it."""
+    amounts = some.tuples(some.integers(1, 12), some.integers(0, 12))
+    first, *others = data.draw(some.lists(amounts, min_size=2, max_size=4))
+    below = [some.tuples(*(some.integers(0, top) for top in each)) for each in others]
+    whole = node_room(first, *others)
+    stream = data.draw(streams(whole.without(["n0"]), some.one_of(below)))
+    names = [f"n{at}" for at in range(1, len(others) + 1)]
+    nodes = dict(zip(names, others, strict=True))
+    alone = NodeRoom.of(map(sum, zip(*others, strict=True)), nodes, nodes)
+    closed, without = Machine(stream), Machine(stream._replace(room=alone))
+    for found, wanted in zip(closed.passes(), without.passes(), strict=True):
+        assert found.admitted == wanted.admitted
+        assert closed.held == without.held
+        assert found.reservations == wanted.reservations
+
+
+@given(
+    nodes=some.lists(some.tuples(some.integers(-4, 8), some.integers(-4, 8)), min_size=1),
+    ends=some.lists(
+        some.tuples(
+            some.integers(0, 9).map(float),
+            some.integers(0, 9),
+            some.tuples(some.integers(0, 4), some.integers(0, 4)),
+        )
+    ),
+    demand=some.tuples(some.integers(0, 8), some.integers(0, 8)),
+)
+def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(
+    nodes: list[Vector], ends: list[tuple[float, int, Vector]], demand: Vector
+) -> None:
+    free, now_s = node_room(*nodes).summed(), 3.0
+    coming = [(end_s, OnNodes(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
+    found = shadow(demand, 1.0, Availability(free=free, now_s=now_s, ends=coming))
+    for at_s in sorted({now_s, *(end_s for end_s, _ in coming if end_s > now_s)}):
+        there = total([held for end_s, held in coming if end_s <= at_s], free)
+        if fits(demand, there):
+            assert found is not None and found.start_s == at_s
+            assert found.extra == minus(there, found.held)
+            return
+    assert found is None
+
+
+def long_stream(seed: int, depth: int, *, large: float = 0.1) -> Stream:
+    """Three leaves that ask for small and now and then for large jobs, with exact estimates."""
+    random, arrivals = Random(seed), []
+    for _ in range(120):
+        gap_s = 1
+        for leaf in "abc":
+            if random.random() < 0.5:
+                demand = (random.randint(0, 4), random.randint(0, 4))
+                if random.random() < large:
+                    demand = (random.randint(6, 8), random.randint(0, 8))
+                run_s = random.randint(1, 9)
+                arrivals.append(Arrival(gap_s, f"root.{leaf}", demand, run_s, run_s))
+                gap_s = 0
+    return Stream((8, 8), arrivals, Patience(2, 10_000, depth))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.slow
+def test_with_exact_estimates_every_reserved_job_starts_when_it_was_promised(depth: int) -> None:
+    deepest = 0
+    for seed in range(20):
+        machine = Machine(long_stream(seed, depth))
+        promised_s: dict[int, float] = {}
+        for done in machine.passes():
+            deepest = max(deepest, len(done.reservations))
+            for kept in done.reservations:
+                promised_s.setdefault(kept.job_id, kept.start_s)
+        assert promised_s, "no job was ever reserved for"
+        late = {each for each, at_s in promised_s.items() if machine.started_s[each] > at_s}
+        assert late == set(), seed
+    assert deepest == min(depth, 3), "there are three leaves, and each has one head"
+
+
+def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others() -> None:
+    """The machine was larger when it was submitted. Those behind it start, and get a place."""
+    arrivals = [Arrival(0, "root.b", (6,), 10, 10)] * 50
+    for gap_s, size in ((0, 12), (0, 4), (25, 4), (0, 9)):
+        arrivals.append(Arrival(gap_s, "root.a", (size,), 5, 5))
+    machine = Machine(Stream((10,), arrivals, Patience(0, 20)))
+    for _ in machine.passes():
+        if machine.now_s > 60:
+            break
+    assert [machine.started_s.get(job_id) for job_id in (51, 52, 53, 54)] == [None, 0, 25, 40]
+
+
+# -- the parts -------------------------------------------------------------------------------------
+
+
+def kept(**changes: object) -> Reservation:
+    plain: dict[str, object] = {
+        "job_id": 1, "leaf": "a", "demand": (4, 0), "start_s": 100.0, "end_s": 200.0,
+        "extra": (1, 9), "due_s": 100.0,
+    }  # fmt: skip
+    demand = changes.get("demand", plain["demand"])
+    return Reservation(**({"held": demand} | plain | changes))  # type: ignore[arg-type]
+
+
+def shadow_of(
+    demand: Vector,
+    length_s: float,
+    free: Vector,
+    ends: Coming,
+    now_s: float,
+    reserved: Sequence[Reservation] = (),
+) -> tuple[float, Vector] | None:
+    availability = Availability(free=free, now_s=now_s, ends=ends, reservations=reserved)
+    found = shadow(demand, length_s, availability)
+    assert found is None or found.held == demand
+    return None if found is None else (found.start_s, found.extra)
+
+
+def test_the_shadow_time_is_the_first_moment_at_which_it_fits() -> None:
+    ends = [(30.0, (2,)), (10.0, (1,)), (20.0, (3,))]
+    assert shadow_of((5,), 9.0, (1,), ends, 0.0) == (20.0, (0,))
+    assert shadow_of((2,), 9.0, (2,), ends, 5.0) == (5.0, (0,))
+    assert shadow_of((9,), 9.0, (1,), ends, 0.0) is None
+
+
+def test_with_nothing_kept_it_is_found_as_beside_what_hurts_nobody() -> None:
+    """Without reservations a shorter way is taken."""
+    random = Random(5)
+    for _ in range(3000):
+        size = random.choice((1, 2, 3))
+        free = tuple(random.choice((-1, 0, 1, 3)) for _ in range(size))
+        ends = [
+            (random.choice((-5.0, 0.0, 1.0, 2.0, 7.0)), vector(random, size, 3))
+            for _ in range(random.randrange(7))
+        ]
+        asked = vector(random, size, 5)
+        harmless = kept(demand=(0,) * size, start_s=1e9, end_s=2e9, extra=(99,) * size)
+        found = shadow_of(asked, 1.0, free, ends, 0.0)
+        beside = shadow_of(asked, 1.0, free, ends, 0.0, [harmless])
+        assert found == (None if beside is None or beside[0] >= 1e9 else beside)
+
+
+def vector(random: Random, size: int, most: int) -> tuple[int, ...]:
+    return tuple(random.choice((0, 0, 1, 2, most)) for _ in range(size))
