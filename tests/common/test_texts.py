@@ -1,8 +1,9 @@
-"""The indices of an array as people write them."""
+"""Indices of arrays as ranges, and JSON written and read the short way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,17 @@ from drfd.common.indices import (
     read_array,
     show_spans,
 )
+from drfd.common.quick_json import decode, encode
 from seeds import examples
 
-STEADY = examples(200)
+# -- indices -----------------------------------------------------------------------------------
+
+
+STEADY = examples(100)
+
+
+def singles(spans: Iterable[Span]) -> list[int]:
+    return [at for first, last, step in spans for at in range(first, last + 1, step)]
 
 
 @pytest.mark.parametrize(
@@ -49,13 +58,10 @@ def test_indices_are_read_in_order(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "'' is neither an index nor a range"),
-        ("x", "'x' is neither an index nor a range"),
-        ("1,,2", "'' is neither an index nor a range"),
-        ("-1", "'-1' is neither an index nor a range"),
-        ("1-2-3", "'1-2-3' is neither an index nor a range"),
-        ("٣", "'٣' is neither an index nor a range"),
-        ("0x10", "'0x10' is neither an index nor a range"),
+        *((text, f"{part!r} is neither an index nor a range") for text, part in (
+            ("", ""), ("x", "x"), ("1,,2", ""), ("-1", "-1"), ("1-2-3", "1-2-3"), ("٣", "٣"),
+            ("0x10", "0x10"),
+        )),
         ("5-1", "the range 5-1 ends before it begins"),
         ("1-5:0", "the step of 1-5:0 is 0"),
         ("1,1", "the index 1 stands there twice"),
@@ -71,7 +77,7 @@ def test_indices_are_read_in_order(
         ("0-18000:4,1-18001:4", f"it comes to 4501 pieces; {MOST_SPANS} are the most"),
         ("0-9%5%5", "after % stands how many may run at once, not '5%5'"),
     ],
-)
+)  # fmt: skip
 def test_bad_indices_are_refused_with_their_place_and_a_cure(text: str, why: str) -> None:
     with pytest.raises(Refused) as refusal:
         read_array(text)
@@ -95,18 +101,16 @@ PIECES = some.lists(
 @given(PIECES)
 def test_what_is_read_is_what_was_written(pieces: list[tuple[int, int, int]]) -> None:
     """Or it is refused, because an index stands there twice."""
-    meant = [at for low, more, step in pieces for at in range(low, low + more + 1, step)]
+    meant = singles((low, low + more, step) for low, more, step in pieces)
     text = ",".join(f"{low}-{low + more}:{step}" for low, more, step in pieces)
     if len(meant) != len(set(meant)):
         with pytest.raises(Refused, match="stands there twice"):
             read_array(text)
         return
     spans, _ = read_array(text)
-    read = [at for first, last, step in spans for at in range(first, last + 1, step)]
-    assert read == sorted(meant)
+    assert singles(spans) == sorted(meant)
     assert count_of(spans) == len(meant)
-    again, _ = read_array(show_spans(spans))
-    assert [at for first, last, step in again for at in range(first, last + 1, step)] == read
+    assert singles(read_array(show_spans(spans))[0]) == sorted(meant)
 
 
 @STEADY
@@ -121,11 +125,9 @@ def test_a_part_of_spans_is_what_stands_there(
         found.append((start + skipped, last, step if length >= step else 1))
         start = last + 1
     spans = Spans(found)
-    indices = [at for first, last, step in spans for at in range(first, last + 1, step)]
+    indices = singles(spans)
     assert spans.size == count_of(found) == len(indices)
-    part = spans.part(low, low + more)
-    read = [at for first, last, step in part for at in range(first, last + 1, step)]
-    assert read == indices[low : low + more + 1]
+    assert singles(spans.part(low, low + more)) == indices[low : low + more + 1]
     assert [spans.before(at) for at in range(len(found))] == [
         count_of(found[:at]) for at in range(len(found))
     ]
@@ -161,12 +163,8 @@ def test_ranges_and_the_gaps_between_them_are_all_there_is(ids: set[int]) -> Non
 
 
 def test_single_indices_that_lie_evenly_apart_are_shown_as_a_range() -> None:
-    singles = [3, *range(10, 21, 2), 30, 31, *range(50, 54)]
-    shown = show_spans((at, at, 1) for at in singles)
-    assert shown == "3,10-20:2,30,31,50-53"
-    assert [
-        at for first, last, step in read_array(shown)[0] for at in range(first, last + 1, step)
-    ] == singles
+    apart = [3, *range(10, 21, 2), 30, 31, *range(50, 54)]
+    assert show_spans((at, at, 1) for at in apart) == "3,10-20:2,30,31,50-53"
     assert show_spans([(1, 1, 1), (3, 3, 1), (5, 5, 1), (7, 20, 1)]) == "1,3,5,7-20"
 
 
@@ -174,6 +172,48 @@ def test_single_indices_that_lie_evenly_apart_are_shown_as_a_range() -> None:
 @given(some.sets(some.integers(0, 40), min_size=1))
 def test_what_is_shown_of_single_indices_reads_as_the_same(indices: set[int]) -> None:
     shown = show_spans((at, at, 1) for at in sorted(indices))
-    assert {
-        at for first, last, step in read_array(shown)[0] for at in range(first, last + 1, step)
-    } == indices
+    assert set(singles(read_array(shown)[0])) == indices
+
+
+# -- JSON --------------------------------------------------------------------------------------
+
+
+VALUES = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.text() | some.floats(allow_nan=False),
+    lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
+)
+
+
+@examples(20)
+@given(VALUES)
+def test_it_writes_what_json_writes(value: object) -> None:
+    assert encode(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@examples(20)
+@given(VALUES)
+def test_it_reads_what_json_reads(value: object) -> None:
+    assert decode(json.dumps(value).encode() + b"\n") == value
+    assert decode(f" {json.dumps(value, ensure_ascii=False, indent=1)}\r\n".encode()) == value
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"\n", b"{", b"{} {}", b"[1,]", b"nul", b'{"a" 1}', b"\xff", b'"\n"'], ids=repr
+)
+def test_what_json_refuses_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError):
+        json.loads(line)
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+@pytest.mark.parametrize("value", [b"x", {1}, {"a": [object()]}, {b"x": 1}], ids=repr)
+def test_what_is_not_json_is_not_written(value: object) -> None:
+    with pytest.raises(TypeError):
+        json.dumps(value)
+    with pytest.raises(TypeError):
+        encode(value)
+
+
+def test_a_tuple_is_a_list() -> None:
+    assert encode({"a": (1, ("b",))}) == '{"a":[1,["b"]]}'
