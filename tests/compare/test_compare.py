@@ -1,0 +1,42 @@
+"""The comparison of trees finds nothing where there is nothing, and one line where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare.__main__ import (
+    HERE,
+    TESTS,
+    Findings,
+    Tree,
+    compare_histories,
+    compare_traces,
+    differences,
+)
+
+
+@pytest.mark.slow
+def test_a_tree_does_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (Tree(TESTS.parent, tmp_path / name, HERE / "driver.py") for name in ("old", "new"))
+    findings = Findings()
+    compare_histories(old, new, findings, 0, 10)
+    assert findings.print() == 0, capsys.readouterr().out
+
+
+def test_another_order_of_starts_is_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = Findings()
+    was = [["start", "1.1"], ["start", "2.1"], ["job 3", "PENDING LIMIT 0"]]
+    compare_traces(7, was, [was[1], was[0], was[2]], findings)
+    assert findings.print() == 1
+    assert "a start: N.N → start: N.N\n    1 times, first in history 7" in capsys.readouterr().out
+
+
+def test_a_field_that_has_gone_is_named() -> None:
+    was = {"jobs": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]}
+    now = {"jobs": [{"id": 1}, {"id": 3, "name": "b"}]}
+    assert list(differences(was, now)) == [
+        (".jobs[].name has gone", "'a'"),
+        (".jobs[].id", "2 → 3"),
+    ]
