@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import pytest
 
-from vm.rig import PYTHON, ROOT, SCRIPTS, SUITE, Guest
+from vm.rig import PYTHON_VERSION, ROOT, SCRIPTS, SUITE, Guest
 
 #: Some of the programs are not in an ordinary user's path.
 _PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
@@ -76,7 +76,7 @@ def wheels(place: Path) -> Path:
     # One of them comes as source without pyproject.toml, which pip itself can build only where the
     # package `wheel` is installed.
     _pip("wheel", "--use-pep517", "-w", ours, f"{ROOT}[test]")
-    if platform.python_version_tuple()[:2] == tuple(PYTHON.split(".")):
+    if platform.python_version_tuple()[:2] == tuple(PYTHON_VERSION.split(".")):
         return ours
     # What is made for no Python in particular is as good there; the rest is to be had ready-made.
     for wheel in ours.iterdir():
@@ -85,7 +85,7 @@ def wheels(place: Path) -> Path:
             wheel.unlink()
     made = place / "wheels"
     (drfd,) = ours.glob("drfd-*.whl")
-    _pip("download", "-d", made, "--find-links", ours, "--python-version", PYTHON,
+    _pip("download", "-d", made, "--find-links", ours, "--python-version", PYTHON_VERSION,
          "--only-binary=:all:", f"{drfd}[test]")  # fmt: skip
     return made
 
@@ -156,7 +156,7 @@ def _pip(command: str, *words: object) -> None:
     argv = [sys.executable, "-m", "pip", command, "-q", *map(str, words)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        _give_up(f"pip makes no wheels for Python {PYTHON}: {_last_line(done.stderr)}")
+        _give_up(f"pip makes no wheels for Python {PYTHON_VERSION}: {_last_line(done.stderr)}")
 
 
 def _give_up(reason: str) -> NoReturn:

@@ -4,10 +4,9 @@ One is run in the guest, as root, with the system's Python: `packaged.py STORY F
 the present boot has to do, and the last boot prints what all have seen, as JSON: step → fact →
 value. `tests/vm/test_package.py` says what the facts must be.
 
-- `life OLDER NEWER`: the package is installed, upgraded while a job runs, rebooted, removed and
-  purged.
-- `edges OLDER NEWER BROKEN`: it is installed in an image without systemd, upgraded with a wrong
-  configuration and to a package that refuses, and installed again after a removal.
+- `life OLDER NEWER BROKEN`: the package is installed, purged, and installed in an image without
+  systemd; upgraded while a job runs, also with a wrong configuration and to a package that refuses;
+  after a reboot removed, installed again and purged.
 - `python DEB REPOSITORY`: Debian's Python becomes that of the repository.
 """
 
@@ -61,22 +60,24 @@ Facts = dict[str, dict[str, Any]]
 
 def main() -> None:
     story, *files = sys.argv[1:]
-    begin, end = {
-        "life": (life_to_reboot, life_to_purge),
-        "edges": (edges_of_image, edges_to_purge),
-        "python": (next_python, rebooted),
-    }[story]
-    if os.environ["DRFD_VM_BOOT"] == "1":
-        FACTS.write_text(json.dumps(begin(*files)))
+    steps: dict[str, list[Callable[..., Facts]]] = {
+        "life": [life_in_image, life_to_upgrade, life_to_purge],
+        "python": [next_python, rebooted],
+    }
+    boot = int(os.environ["DRFD_VM_BOOT"])
+    known = [json.loads(FACTS.read_text())] if boot > 1 else []
+    facts = steps[story][boot - 1](*known, *files)
+    if boot < len(steps[story]):
+        FACTS.write_text(json.dumps(facts))
         os.sync()
         run("systemctl", "reboot")
         # The system's end ends it: until then this is not over.
         time.sleep(600)
     else:
-        print(json.dumps(end(json.loads(FACTS.read_text()))))
+        print(json.dumps(facts))
 
 
-def life_to_reboot(older: str, newer: str) -> Facts:
+def life_in_image(older: str, newer: str, broken: str) -> Facts:
     facts = begun()
     OTHERS_UNIT.write_text("[Service]\nExecStart=/opt/drfd/bin/python -I -m drfd.daemon serve\n")
     facts["in the way"] = install(older)
@@ -85,66 +86,34 @@ def life_to_reboot(older: str, newer: str) -> Facts:
     facts["installed"] = {**install(older), **services()}
     await_answer()
     facts["installed"] |= {"doctor": doctor(), "programs": programs()}
+    facts["purged at once"] = purged()
 
-    job, held = submit_two()
-    facts["with a job"] = {"job": confined(job), "held": held, **services()}
-    facts["not removed"] = {**apt("remove", "drfd"), **services()}
-
-    configure_grace("47s")
-    facts["upgraded"] = install(newer)
-    await_answer()
-    facts["upgraded"] |= {
-        "job": confined(job), "doctor": doctor(), "stop": unit("drfd-jobs", "TimeoutStopUSec"),
-        **services(),
-    }  # fmt: skip
-    facts["ended"] = ended(job)
-    return facts
-
-
-def life_to_purge(facts: Facts) -> Facts:
-    await_answer()
-    held = facts["with a job"]["held"]
-    facts["booted"] = {"doctor": doctor(), "held": shown(held)["state"], **services()}
-    run("drf", "release", held)
-    facts["booted"] |= {"wait": run("drf", "wait", held).returncode}
-    await_no_attempt()
-    facts["removed"] = {**apt("remove", "drfd"), "files": listed(), **services()}
-    facts["purged"] = purged()
-    return facts
-
-
-def edges_of_image(older: str, newer: str, broken: str) -> Facts:
-    facts = begun()
     # As in an image that is being made: nothing is started, and the next boot does it.
     hidden = f"mount -t tmpfs none /run && exec dpkg -i {older}"
     facts["without systemd"] = result(run("unshare", "--mount", "sh", "-c", hidden))
     run("systemctl", "daemon-reload")
     facts["without systemd"] |= services()
-    facts["packages"] = {"older": older, "newer": newer, "broken": broken}
     return facts
 
 
-def edges_to_purge(facts: Facts) -> Facts:
+def life_to_upgrade(facts: Facts, older: str, newer: str, broken: str) -> Facts:
     await_answer()
     facts["booted"] = {"doctor": doctor(), **services()}
     job, held = submit_two()
     facts["with a job"] = {"job": confined(job), "held": held, **services()}
+    facts["not removed"] = {**apt("remove", "drfd"), **services()}
 
     # A wrong configuration is found before anything is restarted.
     configure_grace("often")
-    facts["not configured"] = {
-        **install(facts["packages"]["newer"]), "job": confined(job), **services(),
-    }  # fmt: skip
+    facts["not configured"] = {**install(newer), "job": confined(job), **services()}
     CONFIG.write_text(CONFIG.read_text().replace("often", "47s"))
-    facts["configured"] = result(run("dpkg", "--configure", "-a"))
+    facts["upgraded"] = result(run("dpkg", "--configure", "-a"))
     await_answer()
-    facts["configured"] |= {
+    facts["upgraded"] |= {
         "job": confined(job), "doctor": doctor(), "stop": unit("drfd-jobs", "TimeoutStopUSec"),
         **services(),
     }  # fmt: skip
-    facts["given up"] = {
-        **install(facts["packages"]["broken"]), "job": confined(job), **services(),
-    }  # fmt: skip
+    facts["given up"] = {**install(broken), "job": confined(job), **services()}
 
     # Without a change of the configuration, and with one.
     facts["reconfigured"] = {**result(run("dpkg-reconfigure", "drfd")), **services()}
@@ -153,18 +122,20 @@ def edges_to_purge(facts: Facts) -> Facts:
         **result(run("dpkg-reconfigure", "drfd")), "stop": unit("drfd-jobs", "TimeoutStopUSec"),
         "job": confined(job), **services(),
     }  # fmt: skip
-
     facts["ended"] = ended(job)
+    return facts
+
+
+def life_to_purge(facts: Facts, older: str, newer: str, broken: str) -> Facts:
+    await_answer()
+    held = facts["with a job"]["held"]
+    facts["rebooted"] = {"doctor": doctor(), "held": shown(held)["state"], **services()}
     await_no_attempt()
     run("systemctl", "disable", "drfd-launcher")
     # As the set-up does where the configuration has nodes of Slurm's.
     run("systemctl", "enable", "drfd-slurm-launcher")
-    facts["removed"] = {
-        **apt("remove", "drfd"), "of Slurm's": [path for path in listed() if "drfd-slurm" in path],
-    }  # fmt: skip
-    facts["again"] = {
-        **install(facts["packages"]["newer"]), "config": CONFIG.read_text(), **services(),
-    }  # fmt: skip
+    facts["removed"] = {**apt("remove", "drfd"), "files": listed(), **services()}
+    facts["again"] = {**install(newer), "config": CONFIG.read_text(), **services()}
     run("systemctl", "enable", "--now", "drfd-launcher")
     await_answer()
     run("drf", "release", held)
@@ -199,7 +170,7 @@ def next_python(deb: str, repository: str) -> Facts:
     return facts
 
 
-def rebooted(facts: Facts) -> Facts:
+def rebooted(facts: Facts, deb: str, repository: str) -> Facts:
     await_answer()
     run("drf", "release", facts["with a job"]["held"])
     facts["booted"] = {

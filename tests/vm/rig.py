@@ -1,12 +1,16 @@
-"""A guest with systemd and cgroup v2, as tests see it; guest/README.md says what it is."""
+"""A guest with systemd and cgroup v2, as tests see it, and the project's own tests inside it;
+guest/README.md says what it is."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import time
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +20,27 @@ SCRIPTS = Path(__file__).parent / "guest"
 
 #: Debian's name of the guest's release.
 SUITE = os.environ.get("DRFD_VM_SUITE", "bookworm")
-#: Its Python.
-PYTHON = {"bookworm": "3.11", "trixie": "3.13"}[SUITE]
+#: Which Python it has.
+PYTHON_VERSION = {"bookworm": "3.11", "trixie": "3.13"}[SUITE]
 #: Everything, however long it takes: an hour and more.
 IS_FULL = bool(os.environ.get("DRFD_VM_FULL"))
+
+#: The Python there that has the project, as a wheel, and what its tests need.
+PYTHON = "/opt/drfd/bin/python"
+#: The tests alone: what they test is the package that was installed.
+COPY = {
+    ROOT / "tests": "/srv/drfd/tests",
+    ROOT / "pyproject.toml": "/srv/drfd/pyproject.toml",
+}
+#: How much longer than elsewhere tests wait for something.
+PATIENCE = 10
+#: Where each lot of tests leaves what pytest has said of it; kept over reboots.
+RESULTS = "/var/tmp/results"
+PRINT_RESULTS = shlex.join([PYTHON, "-c", f"""
+import json, pathlib
+results = pathlib.Path({RESULTS!r}).iterdir()
+print(json.dumps({{file.name: file.read_text() for file in results}}))
+"""])  # fmt: skip
 
 #: When all that runs in a guest must be over, so that a guest that hangs can still be told of.
 _DEADLINE_S = time.monotonic() + 60 * float(os.environ.get("DRFD_VM_MINUTES", "inf"))
@@ -115,3 +136,61 @@ def _lay_over(base: Path, disk: Path) -> None:
     """A disk that reads as `base` and keeps what is written to it for itself."""
     words = ["-q", "-f", "qcow2", "-F", "qcow2", "-b", str(base.resolve()), str(disk)]
     subprocess.run(["qemu-img", "create", *words], check=True)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What pytest has said of one lot; tests by module and name."""
+
+    status: int
+    text: str
+    passed: frozenset[str]
+    skipped: frozenset[str]
+    #: What went wrong, by test.
+    failed: Mapping[str, str]
+
+    @property
+    def in_short(self) -> str:
+        """How it ended, and what took longest."""
+        slow = re.findall(r"(?m)^ *(\S+s) (?:call|setup) +\S+?::(?:test_)?(.*)$", self.text)
+        last = self.text.splitlines()[-1].strip(" =")
+        return "; ".join((last, *(f"{took} {name}" for took, name in slow)))
+
+    @property
+    def trouble(self) -> str:
+        """A line for each test that failed, then all that pytest has said."""
+        lines = [f"{name}: {text.splitlines()[0]}" for name, text in self.failed.items()]
+        return "\n".join((*lines, f"status {self.status}", self.text))
+
+
+def pytest_command(lot: str, tests: Sequence[str]) -> str:
+    """A command that leaves what pytest says in files of the lot's; standard error shows it, too,
+    for the case of a time-out."""
+    words = [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=30"]
+    words += [f"--junitxml={RESULTS}/{lot}.xml", *tests]
+    run = f"{{ {shlex.join(words)}; echo $? >{RESULTS}/{lot}.status; }}"
+    return f"{run} 2>&1 | tee {RESULTS}/{lot}.text | sed -u 's/^/{lot}: /' >&2"
+
+
+def read_outcome(files: dict[str, str], lot: str) -> Outcome:
+    """`files`: what PRINT_RESULTS prints."""
+    cases = {
+        f"{case.get('classname')}.{case.get('name')}": case
+        for case in ET.fromstring(files[f"{lot}.xml"]).iter("testcase")
+    }
+    return Outcome(
+        status=int(files[f"{lot}.status"]),
+        text=files[f"{lot}.text"],
+        passed=frozenset({name for name, case in cases.items() if len(case) == 0}),
+        skipped=frozenset({n for n, case in cases.items() if case.find("skipped") is not None}),
+        failed={
+            name: f"{trouble.get('message')}\n{trouble.text}"
+            for name, case in cases.items()
+            for trouble in (*case.findall("failure"), *case.findall("error"))
+        },
+    )
+
+
+def module_of(test: str) -> str:
+    """How a test's names begin in an outcome: "tests/a.py::test_b" → "tests.a."."""
+    return test.partition("::")[0].removesuffix(".py").replace("/", ".") + "."

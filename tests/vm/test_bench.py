@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.place import PROGRAMS, compile_to
-from vm.inside import COPY, PATIENCE, PYTHON
-from vm.rig import Guest
+from vm.rig import COPY, PATIENCE, PYTHON, Guest
 
 pytestmark = pytest.mark.vm
 

@@ -14,8 +14,16 @@ from pathlib import Path
 import pytest
 
 from torture.test_crash_matrix import REACHED, cell_id, cells
-from vm.inside import COPY, PATIENCE, PRINT_RESULTS, PYTHON, RESULTS, pytest_command, read_outcome
-from vm.rig import IS_FULL, Guest
+from vm.rig import (
+    COPY,
+    IS_FULL,
+    PATIENCE,
+    PRINT_RESULTS,
+    RESULTS,
+    Guest,
+    pytest_command,
+    read_outcome,
+)
 
 pytestmark = [
     pytest.mark.vm,
@@ -52,7 +60,7 @@ def script(user: str) -> str:
         # A user's jobs are in cgroups only if his own manager stays.
         {"" if user == "root" else f"loginctl enable-linger {user}"}
         su -l {user} -c {shlex.quote(lots)}
-        {PYTHON} -c {shlex.quote(PRINT_RESULTS)}
+        {PRINT_RESULTS}
     """
 
 

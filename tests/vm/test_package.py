@@ -1,8 +1,7 @@
 """Debian's package on a system: installed, upgraded with a job running, rebooted and purged.
 
-`packaged.py` does that in the guest, in one boot and a reboot, and these tests look at what it has
-seen. With DRFD_VM_FULL there are two more guests: one in which more goes wrong, and one with Debian
-12 that gets the Python of Debian 13.
+`packaged.py` does that in the guest, over three boots, and these tests look at what it has seen. In
+another guest Debian 12 gets the Python of Debian 13.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pytest
 import debian_build
 from drfd import __version__
 from vm.packaged import NOT_NEEDED
-from vm.rig import IS_FULL, PYTHON, SUITE, Guest
+from vm.rig import PYTHON_VERSION, SUITE, Guest
 
 pytestmark = pytest.mark.vm
 
@@ -66,27 +65,17 @@ def build(*words: object) -> Path:
 
 @pytest.fixture(scope="module")
 def life(guest: Guest, debs: Path, notes: list[str]) -> Facts:
-    return told(guest, debs, notes, "life", "", NEWER_SUFFIX)
-
-
-@pytest.fixture(scope="module")
-def edges(guest: Guest, debs: Path, notes: list[str]) -> Facts:
-    if not IS_FULL:
-        pytest.skip("takes a quarter of an hour: DRFD_VM_FULL=1")
-    return told(guest, debs, notes, "edges", "", NEWER_SUFFIX, BROKEN_SUFFIX)
-
-
-def told(guest: Guest, debs: Path, notes: list[str], story: str, *suffixes: str) -> Facts:
-    """What a story has seen in the guest, with the packages of these versions."""
-    names = [package_of(debs, f"{__version__}{suffix}").name for suffix in suffixes]
+    """What it has seen in the guest."""
+    versions = [f"{__version__}{suffix}" for suffix in ("", NEWER_SUFFIX, BROKEN_SUFFIX)]
+    names = [package_of(debs, version).name for version in versions]
     done = guest.run(
-        ["python3", "/srv/packaged.py", story, *(f"{DEBS}/{name}" for name in names)],
-        timeout_s=2700,
+        ["python3", "/srv/packaged.py", "life", *(f"{DEBS}/{name}" for name in names)],
+        timeout_s=5400,
         copy={debs: DEBS, HERE / "packaged.py": "/srv/packaged.py"},
     ).check()
     facts: Facts = json.loads(done.stdout)
     took_s = facts["purged"]["at"] - facts["before"]["at"]
-    notes.append(f"{story} of Debian's package, to its purge: {took_s:.0f} s")
+    notes.append(f"the life of Debian's package, to its purge: {took_s:.0f} s")
     return facts
 
 
@@ -126,9 +115,16 @@ def test_installed_it_runs_and_starts_at_boot(life: Facts) -> None:
     assert step["doctor"] == {
         "version": __version__, "enforcement": "cgroup-v2", "launcher": "connected",
     }  # fmt: skip
-    assert step["programs"] == {
-        "drfd": f"/usr/bin/python{PYTHON}", "drfd-launcher": f"/usr/bin/python{PYTHON}",
-    }  # fmt: skip
+    system = f"/usr/bin/python{PYTHON_VERSION}"
+    assert step["programs"] == {"drfd": system, "drfd-launcher": system}
+
+
+def test_installed_without_systemd_it_runs_from_the_next_boot_on(life: Facts) -> None:
+    step = life["without systemd"]
+    assert (step["status"], step["is"]) == (0, f"ii {__version__}"), step["said"]
+    assert states(step) == [{**RUNS, "ActiveState": "inactive"}] * 3
+    assert states(life["booted"]) == [RUNS] * 3
+    assert life["booted"]["doctor"] == life["installed"]["doctor"]
 
 
 def test_it_is_not_removed_while_a_job_runs(life: Facts) -> None:
@@ -137,6 +133,15 @@ def test_it_is_not_removed_while_a_job_runs(life: Facts) -> None:
     assert "drfd: jobs are not over yet (1): wait for them" in step["said"]
     assert step["is"] == f"ii {__version__}"
     assert step["services"] == life["with a job"]["services"]
+
+
+def test_with_a_wrong_configuration_an_upgrade_waits_for_another(life: Facts) -> None:
+    """It names the key, and what ran before runs on."""
+    step = life["not configured"]
+    assert step["status"] != 0
+    assert "grace" in step["said"]
+    assert step["is"] == f"iF {NEWER}"
+    assert running(step) == running(life["with a job"])
 
 
 def test_a_job_runs_on_through_an_upgrade(life: Facts) -> None:
@@ -156,11 +161,27 @@ def test_an_upgrade_takes_up_what_the_configuration_says_of_the_units(life: Fact
     assert life["upgraded"]["stop"] == "52s"
 
 
+def test_an_upgrade_that_dpkg_gives_up_changes_nothing(life: Facts) -> None:
+    step = life["given up"]
+    assert step["status"] != 0
+    assert "no such luck" in step["said"]
+    assert step["is"] == f"ii {NEWER}"
+    assert running(step) == running(life["upgraded"])
+
+
+def test_dpkg_reconfigure_does_what_the_configuration_asks_for(life: Facts) -> None:
+    same, other = life["reconfigured"], life["changed"]
+    assert (same["status"], other["status"]) == (0, 0), same["said"] + other["said"]
+    assert same["services"] == life["upgraded"]["services"]
+    assert other["stop"] == "53s"
+    assert running(other) == running(life["upgraded"])
+
+
 def test_after_a_reboot_it_goes_on_with_its_queue(life: Facts) -> None:
-    booted = life["booted"]
-    assert states(booted) == [RUNS] * 3
-    assert booted["doctor"] == life["upgraded"]["doctor"]
-    assert (booted["held"], booted["wait"]) == ("HELD", 0)
+    rebooted = life["rebooted"]
+    assert states(rebooted) == [RUNS] * 3
+    assert rebooted["doctor"] == life["upgraded"]["doctor"]
+    assert rebooted["held"] == "HELD"
 
 
 def test_removed_it_keeps_configuration_and_state_alone(life: Facts) -> None:
@@ -174,69 +195,29 @@ def test_removed_it_keeps_configuration_and_state_alone(life: Facts) -> None:
     others = {path for path in left if not path.startswith((*kept, helper))}
     assert others <= {f"{wanted}{name}.service" for name in pids(life["installed"])}
     assert {"/etc/drfd/drfd.toml", "/var/lib/drfd/controller/journal.sqlite"} <= left
+    assert not [path for path in left if "drfd-slurm" in path]
 
 
-@pytest.mark.parametrize("story", ["life", "edges"])
-def test_purged_it_leaves_nothing(story: str, request: pytest.FixtureRequest) -> None:
-    facts: Facts = request.getfixturevalue(story)
-    step = facts["purged"]
-    assert step["status"] == 0, step["said"]
-    assert set(step["files"]) - set(facts["before"]["files"]) == set()
-    assert set(facts["before"]["files"]) - set(step["files"]) == set()
-    assert list(step["services"].values()) == [GONE] * 3
-    assert (step["accounts"], step["left"]) == (["", ""], [])
-
-
-# -- what is rarer ------------------------------------------------------------------------------
-
-
-def test_installed_without_systemd_it_runs_from_the_next_boot_on(edges: Facts) -> None:
-    step = edges["without systemd"]
-    assert (step["status"], step["is"]) == (0, f"ii {__version__}"), step["said"]
-    assert states(step) == [{**RUNS, "ActiveState": "inactive"}] * 3
-    assert states(edges["booted"]) == [RUNS] * 3
-    assert edges["booted"]["doctor"]["launcher"] == "connected"
-
-
-def test_with_a_wrong_configuration_an_upgrade_waits_for_another(edges: Facts) -> None:
-    """It names the key, and what ran before runs on."""
-    step = edges["not configured"]
-    assert step["status"] != 0
-    assert "grace" in step["said"]
-    assert step["is"] == f"iF {NEWER}"
-    assert running(step) == running(edges["with a job"])
-    after = edges["configured"]
-    assert (after["status"], after["is"]) == (0, f"ii {NEWER}"), after["said"]
-    assert (after["job"], after["stop"]) == (step["job"], "52s")
-    assert (states(after), after["doctor"]["version"]) == ([RUNS] * 3, NEWER)
-
-
-def test_an_upgrade_that_dpkg_gives_up_changes_nothing(edges: Facts) -> None:
-    step = edges["given up"]
-    assert step["status"] != 0
-    assert "no such luck" in step["said"]
-    assert step["is"] == f"ii {NEWER}"
-    assert running(step) == running(edges["configured"])
-
-
-def test_dpkg_reconfigure_does_what_the_configuration_asks_for(edges: Facts) -> None:
-    same, other = edges["reconfigured"], edges["changed"]
-    assert (same["status"], other["status"]) == (0, 0), same["said"] + other["said"]
-    assert same["services"] == edges["configured"]["services"]
-    assert other["stop"] == "53s"
-    assert running(other) == running(edges["configured"])
-
-
-def test_installed_again_it_goes_on_with_configuration_and_queue(edges: Facts) -> None:
-    """And the service that was disabled is so still."""
-    assert edges["ended"] == {"wait": 7, "output": f"{edges['with a job']['job']['pid']}\n"}
-    assert edges["removed"]["status"] == 0, edges["removed"]["said"]
-    assert edges["removed"]["of Slurm's"] == []
-    again, held = edges["again"], edges["with a job"]["held"]
+def test_installed_again_it_goes_on_with_configuration_and_queue(life: Facts) -> None:
+    """It runs at once, and the service that was disabled is so still."""
+    again, held = life["again"], life["with a job"]["held"]
     assert again["status"] == 0, again["said"]
     assert 'grace = "48s"' in again["config"]
-    assert again["services"]["drfd-launcher"]["UnitFileState"] == "disabled"
+    jobs, launcher, daemon = (
+        again["services"][name] for name in ("drfd-jobs", "drfd-launcher", "drfd")
+    )
+    assert launcher["UnitFileState"] == "disabled"
+    assert {**jobs, **RUNS} == jobs and {**daemon, **RUNS} == daemon
     assert (again["wait"], again["next"]) == (0, held + 1)
+
+
+@pytest.mark.parametrize("when", ["purged", "purged at once"])
+def test_purged_it_leaves_nothing(life: Facts, when: str) -> None:
+    step = life[when]
+    assert step["status"] == 0, step["said"]
+    assert set(step["files"]) ^ set(life["before"]["files"]) == set()
+    assert list(step["services"].values()) == [GONE] * 3
+    assert (step["accounts"], step["left"]) == (["", ""], [])
 
 
 # -- the Python of the next release ------------------------------------------------------------
@@ -293,7 +274,6 @@ def tell(*words: object, **options: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(not IS_FULL, reason="takes a quarter of an hour: DRFD_VM_FULL=1")
 @pytest.mark.skipif(SUITE != "bookworm", reason="what Debian 13 becomes is not released")
 def test_a_job_runs_on_while_debian_12_gets_the_python_of_13(
     guest: Guest, debs: Path, repository: Path

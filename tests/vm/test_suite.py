@@ -8,37 +8,38 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from torture.test_crash_matrix import REACHED, Cell, cell_id
 from torture.victims import VICTIMS
-from vm.inside import (
+from vm.rig import (
     COPY,
+    IS_FULL,
     PATIENCE,
     PRINT_RESULTS,
     PYTHON,
     RESULTS,
-    TESTS,
+    ROOT,
+    Guest,
     Outcome,
     pytest_command,
     read_outcome,
 )
-from vm.rig import IS_FULL, ROOT, Guest
 
+SYSTEM_TESTS = frozenset((ROOT / "tests/system").glob("test_*.py"))
 pytestmark = pytest.mark.vm
 
 #: User → end-to-end tests. All of them would take an hour on emulated processors, so the users
 #: get those that depend on what they are: a log-in session, cgroups, runners that outlive drfd.
 _RESTARTS = [
-    "tests/e2e/test_restart.py::test_jobs_of_every_kind_come_through[kill_both]",
-    "tests/e2e/test_crash.py::test_a_runner_dies_at[runner.after-exec]",
+    "tests/e2e/test_restart.py::test_jobs_of_every_kind_come_through[both]",
+    "tests/e2e/test_restart.py::test_a_runner_dies_at[runner.after-exec]",
 ]
 E2E = {
     "root": _RESTARTS,
     "alice": [
-        "tests/e2e/test_own_daemon.py::test_the_first_command_starts_it_and_says_so",
+        "tests/e2e/test_service.py::test_the_first_command_starts_it_and_says_so",
         "tests/e2e/test_fairness.py::test_table_1_of_the_paper",
         *_RESTARTS,
     ],
@@ -91,23 +92,22 @@ WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 #: lent_cores measures who has a processor at once. It passes there while nothing else runs on the
 #: host; beside other tests, the emulated processors themselves are taken away for too long.
 _ELSEWHERE = ["budget", "directory", "lent_cores"]
-if not IS_FULL:
-    # Accounts, signatures and files are the same by both versions of cgroups.
-    _ELSEWHERE += ["full_disk", "ipc", "keyrings", "notices", "owners", "signatures"]
 ELSEWHERE = [f"tests/system/test_{name}.py" for name in _ELSEWHERE]
 
-#: Modules with a real Slurm whose cgroups matter, and others that have one.
-SLURM = ["tests/e2e/test_slurm_disks.py"]
-SLURM_ELSEWHERE = [
-    f"tests/{name}.py"
-    for name in (
-        *("e2e/test_slurm_nodes", "e2e/test_slurm_tour", "e2e/test_demo_cluster"),
-        *("launcher/slurm/test_server", "slurm/test_private"),
-    )
+#: With a real Slurm: what keeps its jobs to their limits.
+SLURM = [
+    "tests/e2e/test_slurm_nodes.py::test_a_job_is_kept_to_its_rate_and_one_without_is_not",
+    "tests/e2e/test_slurm_nodes.py::test_doctor_tells_that_rates_are_kept_there",
 ]
-#: Kills and orders come out the same by both versions of cgroups.
-_SLURM_LONG = ["tests/slurm/test_real_slurm.py", "tests/torture/test_nodes.py"]
-(SLURM if IS_FULL else SLURM_ELSEWHERE).extend(_SLURM_LONG)
+SYSTEM = [
+    *(
+        name
+        for name in (str(file.relative_to(ROOT)) for file in sorted(SYSTEM_TESTS))
+        if name not in (*WITH_ROOT, *ELSEWHERE)
+    ),
+    "tests/launcher/runner/test_starts.py",
+    *SLURM,
+]
 
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
@@ -146,7 +146,7 @@ def suite(drfd_guest: Guest, notes: list[str]) -> Suite:
     doctor = json.loads(files["doctor"])
     notes.append(f"enforcement by {doctor['enforcement']}; {doctor['entry']['text']}")
     for lot, outcome in outcomes.items():
-        notes.append(f"tests of {lot}: {outcome.text.splitlines()[-1].strip(' =')}")
+        notes.append(f"tests of {lot}: {outcome.in_short}")
     return Suite(doctor["enforcement"], doctor["entry"]["text"], **outcomes)
 
 
@@ -165,18 +165,10 @@ def script() -> str:
             {pytest_command("root", [*E2E["root"], *WITH_ROOT])}
             {pytest_command("matrix", LOTS["matrix"])}
         }} &
-        {pytest_command("system", system_tests())}
+        {pytest_command("system", SYSTEM)}
         wait
-        {PYTHON} -c {shlex.quote(PRINT_RESULTS)}
+        {PRINT_RESULTS}
     """
-
-
-def system_tests() -> list[str]:
-    """Modules with tests of marker `system`, found without importing them in the guest."""
-    files = sorted(TESTS.rglob("test_*.py"))
-    marked = [file for file in files if "pytest.mark.system" in file.read_text()]
-    found = [str(file.relative_to(ROOT)) for file in marked if file != Path(__file__)]
-    return [name for name in found if name not in (*WITH_ROOT, *ELSEWHERE, *SLURM_ELSEWHERE)]
 
 
 @pytest.mark.parametrize("user", ["root", "alice"])
@@ -207,11 +199,9 @@ def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
     assert not {name for name in skipped if name.startswith("tests.system.")}
     passed = suite.system.passed | suite.root.passed
     rooms = {name.split(".")[2] for name in passed if name.startswith("tests.system.")}
-    assert len(rooms) == len(list((TESTS / "system").glob("test_*.py"))) - len(ELSEWHERE)
+    assert len(rooms) == len(SYSTEM_TESTS) - len(ELSEWHERE)
 
 
-@pytest.mark.parametrize("module", SLURM)
-def test_slurm_keeps_jobs_to_their_limits_by_cgroup_v2(suite: Suite, module: str) -> None:
-    room = f"{module.removesuffix('.py').replace('/', '.')}."
-    assert any(name.startswith(room) for name in suite.system.passed)
-    assert not {name for name in suite.system.skipped if name.startswith(room)}
+def test_slurm_keeps_jobs_to_their_limits_by_cgroup_v2(suite: Suite) -> None:
+    names = {test.rpartition("::")[2] for test in SLURM}
+    assert names <= {name.rpartition(".")[2] for name in suite.system.passed}

@@ -1,4 +1,11 @@
-"""The drfd that is installed on this system, driven as its users drive it."""
+"""The drfd that is installed on this system, driven as its users drive it, and what is left behind
+for the next boot to look at.
+
+- `python installed.py files` writes down what files there are before the installation.
+- `python installed.py leave` leaves jobs behind that run and that wait.
+- `python installed.py cut` does so, too, lets nothing of drfd's be written to the disk by anything
+  but drfd itself, and cuts the power when the last job has been acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +23,7 @@ from drfd.common.errors import DrfdError, Unavailable
 from instance import PATIENCE, wait_for
 
 USERS = ("alice", "bob", "carol")
+UNITS = ("drfd-jobs", "drfd-launcher", "drfd")
 BIN = Path(sys.executable).parent
 #: All that jobs live in.
 JOBS = Path("/sys/fs/cgroup/drfd.slice/drfd-jobs.service/jobs")
@@ -127,6 +135,22 @@ class Installed:
     def await_answer(self) -> None:
         wait_for("drfd and its launcher", self.answers, show=lambda: journal("drfd*"))
 
+    def await_units(self) -> None:
+        """They answer a moment before systemd knows that they are ready."""
+        for name in UNITS:
+            wait_for(
+                f"{name} to be active",
+                lambda name=name: unit(name, "ActiveState") == {"ActiveState": "active"},
+                show=lambda: journal("drfd*"),
+            )
+
+    def running(self, *users: str) -> list[int]:
+        """A job of each, which sleeps."""
+        ids = [self.submit(user, "sleep", "1000") for user in users]
+        for job_id in ids:
+            self.wait_state(job_id, "RUNNING")
+        return ids
+
 
 def demand(
     *, cores_milli: int = 50, memory_bytes: int = 32 << 20, io_bps: int = 0
@@ -192,5 +216,84 @@ def pids_in(job: dict[str, Any]) -> list[int]:
 
 
 def gated(gate: Path, then: str) -> tuple[str, str, str]:
-    """A job that says who it is, and goes on when there is a file `gate`."""
-    return "sh", "-c", f"echo $$; while ! [ -e {gate} ]; do sleep 0.2; done; {then}"
+    """A job that says who it is, and goes on when there is a file `gate`. On emulated processors
+    every `sleep` costs much."""
+    return "sh", "-c", f"echo $$; while ! [ -e {gate} ]; do sleep 2; done; {then}"
+
+
+# -- files ------------------------------------------------------------------------------------
+
+BEFORE = Path("/var/lib/files-before")
+#: Where an installation may put something.
+_PLACES = ("/etc", "/usr", "/var", "/opt", "/home")
+#: What changes there without it: logs, what systemd and log-ins keep, the tests' own.
+_OTHERS = (
+    *("/var/log/", "/var/lib/systemd/", "/var/lib/private", "/var/lib/sudo", "/var/cache/man"),
+    *("/var/lib/drfd-vm/", "/var/lib/left.json", "/var/tmp/", "/home/", "/opt/drfd/", "/root/"),
+    str(BEFORE),
+)
+
+
+def listed() -> set[str]:
+    """Every path, but of what others change."""
+    found = set()
+    for place in _PLACES:
+        for directory, inner, names in os.walk(place):
+            inner[:] = [name for name in inner if not f"{directory}/{name}/".startswith(_OTHERS)]
+            found |= {f"{directory}/{name}" for name in (*inner, *names)}
+    return {path for path in found if not path.startswith(_OTHERS)}
+
+
+# -- what a boot leaves to the next one ---------------------------------------------------------
+
+LEFT = Path("/var/lib/left.json")
+#: Both of the guest's cores: nothing else runs beside one of these.
+ALL = demand(cores_milli=2000)
+#: Told to end, it takes its time.
+PATIENT = (
+    "trap 'echo term; sleep 1; echo end; exit 0' TERM; echo ready; while :; do sleep 0.2; done"
+)
+#: Its first run is cut short by the end of this boot.
+AGAIN = f"[ $DRF_ATTEMPT = 2 ] && exit 0; {PATIENT}"
+QUEUED = 4
+
+
+def left() -> dict[str, Any]:
+    return dict(json.loads(LEFT.read_text()))
+
+
+def leave() -> None:
+    """Three jobs that run, the last of them to be tried again, and (after the file has been
+    written) as many that wait as it says."""
+    installed = Installed()
+    running = [
+        installed.submit(user, "sh", "-c", PATIENT, demand=demand(cores_milli=600))
+        for user in ("alice", "carol")
+    ]
+    retry = {"times": 1, "on": ["LOST"]}
+    retried = installed.submit(
+        "carol", "sh", "-c", AGAIN, demand=demand(cores_milli=600), retry=retry
+    )
+    for job_id in (*running, retried):
+        installed.wait_state(job_id, "RUNNING")
+        # Before its trap is set, it would end without a word.
+        wait_for(f"a word of job {job_id}", lambda job_id=job_id: installed.output(job_id))
+    (installed.work("bob") / "order").unlink(missing_ok=True)
+    waiting = [retried + 1 + number for number in range(QUEUED)]
+    LEFT.write_text(json.dumps({"running": running, "retried": retried, "waiting": waiting}))
+    os.sync()
+    for expected in waiting:
+        script = "echo $DRF_JOB_ID >>order"
+        job_id = installed.submit("bob", "sh", "-c", script, demand=ALL)
+        assert job_id == expected
+
+
+if __name__ == "__main__":
+    match sys.argv[1]:
+        case "files":
+            BEFORE.write_text("\n".join(sorted(listed())))
+        case "leave":
+            leave()
+        case "cut":
+            leave()
+            Path("/proc/sysrq-trigger").write_text("b")

@@ -11,16 +11,13 @@ import pytest
 
 from drfd.launcher.system.process import start_ticks
 from instance import is_alive, wait_for
-from vm.service.files import BEFORE, listed
-from vm.service.installed import BIN, Installed, pids_in, run, unit
+from vm.service.installed import BEFORE, BIN, UNITS, Installed, listed, pids_in, run, unit
 
-UNITS = ("drfd-jobs.service", "drfd-launcher.service", "drfd.service")
 GROUP = Path("/sys/fs/cgroup/drfd.slice")
 
 
 def test_it_refuses_while_jobs_run(installed: Installed) -> None:
-    job_id = installed.submit("alice", "sleep", "1000")
-    installed.wait_state(job_id, "RUNNING")
+    (job_id,) = installed.running("alice")
     done = run(BIN / "drfd", "uninstall", check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("drfd: 1 job is not over yet") and "--kill-jobs" in done.stderr
