@@ -1,20 +1,30 @@
-"""What the live view asks the daemon, and what it makes of the answers."""
+"""What drf top asks the daemon and reads of outputs, and what it sends to the terminal."""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
 
-from canned import CannedDaemon, Refuse
-from canned_snapshots import replies, row, snapshot, waits
+from canned import CannedDaemon, Message, Refuse
+from canned_snapshots import AT_S, many, replies, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
+from drfd.protocol.codec import decode
+from drfd_cli.top import log as log_module
 from drfd_cli.top.actions import Act, Verb
 from drfd_cli.top.feed import (
     Asker,
@@ -26,7 +36,14 @@ from drfd_cli.top.feed import (
     first_snapshot,
     request_action,
 )
+from drfd_cli.top.log import LogPart, LogQuery, fetch_log, read_part
+from drfd_cli.top.paint import Theme
+from drfd_cli.top.screen import AlternateScreen, encode, has_plain_signs, plain_signs
+from drfd_cli.top.state import Page, State, press, shown
+from drfd_cli.top.view import Scene, Size, log_query, read_again, screen, settled
 from drfd_cli.waiting.output_files import last_lines
+
+PLAIN = Theme(has_colour=False)
 
 
 def until(is_so: Callable[[], object]) -> None:
@@ -43,23 +60,35 @@ def connection(daemon: CannedDaemon) -> Iterator[Connection]:
     made.close()
 
 
+def shown_job(path: Path, **changes: Any) -> dict[str, Any]:
+    show, _, _ = replies()
+    return {**show, "job": {**show["job"], "stdout": str(path), **changes}}
+
+
+# -- actions -----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("verb", "label", "ids"),
+    ("act", "ids", "fields"),
     [
-        (Verb.CANCEL, "42", [42]),
-        (Verb.CANCEL, "42_7", ["42_7"]),
-        (Verb.CANCEL, "42_[8-10]", ["42_8", "42_9", "42_10"]),
-        (Verb.HOLD, "42_[8-99]", [42]),
-        (Verb.RELEASE, "42_[1,3,5,…]", [42]),
+        (Act(Verb.CANCEL, ("42",)), [42], {}),
+        (Act(Verb.CANCEL, ("42_7",)), ["42_7"], {}),
+        (Act(Verb.CANCEL, ("42_[8-10]",)), ["42_8", "42_9", "42_10"], {}),
+        (Act(Verb.HOLD, ("42_[8-99]",)), [42], {}),
+        (Act(Verb.RELEASE, ("42_[1,3,5,…]",)), [42], {}),
+        (Act(Verb.SET, ("4", "6_[0-9]"), {"time_limit_s": 60}, "time limit 1m"), [4, 6],
+         {"time_limit_s": 60}),
     ],
-)
-def test_what_is_done_is_done_to_the_row_and_no_more(
-    connection: Connection, daemon: CannedDaemon, verb: Verb, label: str, ids: list[Any]
+)  # fmt: skip
+def test_what_is_done_is_done_in_one_request_to_the_rows_and_no_more(
+    connection: Connection, daemon: CannedDaemon, act: Act, ids: list[Any], fields: Message
 ) -> None:
-    daemon.replies = {verb.value: {"done": [42], "failed": []}}
-    told = request_action(connection, Act(verb, (label,)))
-    assert daemon.requests == [{"op": verb.value, "select": {"ids": ids}}]
-    assert (told.text.endswith(f" job {label}"), told.is_bad) == (True, False)
+    daemon.replies = {act.verb.value: {"done": [42], "failed": []}}
+    told = request_action(connection, act)
+    assert daemon.requests == [{"op": act.verb.value, "select": {"ids": ids}, **fields}]
+    rows = f"job {act.labels[0]}" if len(act.labels) == 1 else "2 jobs"
+    assert (told.text.endswith(f" {rows}"), told.is_bad) == (True, False)
+    assert not fields or told.text == "set time limit 1m of 2 jobs"
 
 
 def test_of_tasks_that_have_no_name_on_the_screen_none_is_cancelled(
@@ -70,37 +99,61 @@ def test_of_tasks_that_have_no_name_on_the_screen_none_is_cancelled(
     assert daemon.requests == []
 
 
-def test_a_refusal_is_told_with_its_hint(connection: Connection, daemon: CannedDaemon) -> None:
-    error = {"kind": "NotPermitted", "code": "x", "text": "job 7 is\x1b bob's", "hint": "ask bob"}
-    daemon.replies = {"cancel": {"done": [], "failed": [{"id": 7, "error": error}]}}
-    told = request_action(connection, Act(Verb.CANCEL, ("7",)))
-    assert (told.text, told.is_bad) == ("job 7 is? bob's (ask bob)", True)
+def test_what_was_done_and_what_was_not_is_told(
+    connection: Connection, daemon: CannedDaemon
+) -> None:
+    error = {"kind": "NotPermitted", "code": "x", "text": "job 4 is\x1b bob's", "hint": "ask bob"}
+    failed = [{"id": 4, "error": error}]
+    signal = Act(Verb.SIGNAL, ("1", "2"), {"signal": 10}, "SIGUSR1")
+    why = "job 4 is? bob's (ask bob)"
+    for act, done, not_done, text, is_bad in (
+        (Act(Verb.CANCEL, ("4",)), [], failed, why, True),
+        (Act(Verb.HOLD, ("4", "5")), [5], failed, f"held 1 job, but not 1: {why}", True),
+        (Act(Verb.SUSPEND, ("1",)), [1], [], "suspended job 1", False),
+        (signal, [], [], "2 jobs are not there any more", True),
+    ):
+        daemon.replies = {act.verb.value: {"done": done, "failed": not_done}}
+        told = request_action(connection, act)
+        assert (told.text, told.is_bad) == (text, is_bad)
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        (("7",), "submitted job 12, which is 7 again"),
+        (("7", "8"), "submitted 2 jobs again, as job 12 and the following"),
+    ],
+)
+def test_ended_jobs_are_submitted_again(
+    connection: Connection, daemon: CannedDaemon, labels: tuple[str, ...], text: str
+) -> None:
+    before = {"argv": ["true"], "cwd": "/", "stdout": "a", "stderr": "a", "demand": {}}
+    daemon.replies = {
+        "submission": {"submission": before, "label": "7", "state": "FAILED", "live": False},
+        "hello": {"version": "1", "user": "alice", "admin": False, "key_socket": None},
+        "submit": {"id": 12},
+    }
+    assert request_action(connection, Act(Verb.RETRY, labels)).text == text
+    for sent in daemon.asked("submit", times=len(labels)):
+        assert {key: sent[key] for key in before} == before
+
+
+# -- details and promises ----------------------------------------------------------------------
 
 
 def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(
-    connection: Connection, daemon: CannedDaemon
+    connection: Connection, daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     rows = [
         {"user": "ann.b", "pool": "lab/sub", "promised": 5000, "kept": 2000},
         {"user": "bob", "pool": None, "promised": 7, "kept": 6},
         {"user": "carol", "pool": None, "promised": 7, "kept": 7},
     ]
-    daemon.replies = {"ledger": {"rows": rows}}
+    daemon.replies = {"ledger": [{"rows": rows}, refuse(text="it is being computed")]}
     assert fetch_shortfalls(connection).of == {"root.lab.sub.ann%2Eb": 3000, "root.bob": 1}
     (request,) = daemon.requests
     assert 0 <= time.time() - 7 * 86400 - request["since_s"] < 60
-
-
-def test_an_account_that_cannot_be_read_is_no_error(
-    connection: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
-    daemon.replies = {"ledger": refuse(text="no such verb")}
-    assert fetch_shortfalls(connection) == Shortfalls()
-
-
-def shown(path: Path, **changes: Any) -> dict[str, Any]:
-    show, _, _ = replies()
-    return {**show, "job": {**show["job"], "stdout": str(path), **changes}}
+    assert fetch_shortfalls(connection) == Shortfalls(), "no error"
 
 
 def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
@@ -109,78 +162,61 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
     path = tmp_path / "out"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(20_000)))
     _, why, _ = replies()
-    daemon.replies = {"show": shown(path), "why": why, "usage": refuse(text="no such verb")}
+    waiting, runs = (shown_job(path, state=state) for state in ("PENDING", "RUNNING"))
+    daemon.replies = {"show": [waiting, waiting, runs], "why": why, "usage": refuse()}
     label, errors, detail = fetch_detail(connection, row(40), errors=False, last=None)
     assert (label, errors, detail.why is not None, detail.usage) == ("40", False, True, None)
     assert [request["id"] for request in daemon.requests] == [40, 40, 40]
-    assert detail.output[-1] == "line 19999"
-    assert len(detail.output) == 200
-    assert detail.problem == ""
-
-
-def test_why_is_asked_again_only_when_the_state_has_changed(
-    connection: Connection, daemon: CannedDaemon, tmp_path: Path, refuse: Refuse
-) -> None:
-    _, why, _ = replies()
-    waiting, runs = (shown(tmp_path, state=state) for state in ("PENDING", "RUNNING"))
-    daemon.replies = {"show": [waiting, waiting, runs], "why": why, "usage": refuse()}
-    last = None
-    for count in (1, 1, 2):
-        _, _, last = fetch_detail(connection, row(40), errors=False, last=last)
+    assert (detail.output[-1], len(detail.output), detail.problem) == ("line 19999", 200, "")
+    # The reason is asked for again only when the state has changed.
+    for count in (1, 2):
+        _, _, detail = fetch_detail(connection, row(40), errors=False, last=detail)
         assert len([each for each in daemon.requests if each["op"] == "why"]) == count
-        assert last.why is not None
-
-
-def test_of_tasks_in_one_row_the_page_is_that_of_their_array(
-    connection: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
+        assert detail.why is not None
+    # Of tasks in one row it is that of their array.
     daemon.replies = {"show": refuse(text="gone"), "why": refuse(), "usage": refuse()}
+    daemon.requests.clear()
     tasks = waits(44, label="44_[8-99]", tasks=92, array_id=44)
     _, _, detail = fetch_detail(connection, tasks, errors=False, last=None)
     assert daemon.requests[0] == {"op": "show", "id": 44}
     assert (detail.show, detail.problem) == (None, "gone")
 
 
-def test_why_there_is_no_output_is_said(
-    connection: Connection, daemon: CannedDaemon, tmp_path: Path, refuse: Refuse
-) -> None:
-    for name, changes, problem in (
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
         ("none", {}, "the file is not there"),
         ("none", {"stdout": None}, "only its owner is told where it is"),
         ("none", {"started_at": None}, "not started yet"),
         ("none", {"started_at": None, "attempts": "attempt 2 of 3"}, "the file is not there"),
-        ("", {}, f"cannot read {tmp_path}: Is a directory"),
-    ):
-        job = shown(tmp_path / name, **changes)
-        daemon.replies = {"show": job, "why": refuse(), "usage": refuse()}
-        _, _, detail = fetch_detail(connection, row(40), errors=False, last=None)
-        assert (detail.output, detail.problem) == ((), problem)
-
-
-def test_an_output_without_an_end_does_not_keep_the_view(
-    connection: Connection, daemon: CannedDaemon, refuse: Refuse
-) -> None:
-    daemon.replies = {"show": shown(Path("/dev/zero")), "why": refuse(), "usage": refuse()}
+        ("", {}, "cannot read {}: Is a directory"),
+        # An output without an end does not keep the view.
+        ("/dev/zero", {}, "the output went to /dev/zero, which is no file that keeps it"),
+    ],
+)
+def test_why_there_is_no_output_is_said(
+    connection: Connection, daemon: CannedDaemon, tmp_path: Path, refuse: Refuse, name: str,
+    changes: Message, problem: str,
+) -> None:  # fmt: skip
+    job = shown_job(tmp_path / name, **changes)
+    daemon.replies = {"show": job, "why": refuse(), "usage": refuse()}
     _, _, detail = fetch_detail(connection, row(40), errors=False, last=None)
-    assert detail.problem == "the output went to /dev/zero, which is no file that keeps it"
+    assert (detail.output, detail.problem) == ((), problem.format(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("data", "lines"),
     [
-        (b"a\nb\n", ["a", "b"]),
-        (b"a\nb", ["a", "b"]),
-        (b"10%\r50%\r100%\ndone\r\n", ["100%", "done"]),
+        (b"a\nb\n", ["a", "b"]), (b"a\nb", ["a", "b"]), (b"\xff\xfe\n", ["\ufffd\ufffd"]),
+        (b"10%\r50%\r100%\ndone\r\n", ["100%", "done"]), (b"a\tb", ["a       b"]),
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07x\n", ["red x"]),
-        (b"\xff\xfe\n", ["\ufffd\ufffd"]),
-        (b"a\tb", ["a       b"]),
     ],
-)
+)  # fmt: skip
 def test_output_is_shown_as_it_would_stand_on_a_terminal(data: bytes, lines: list[str]) -> None:
     assert list(last_lines(data)) == lines
 
 
-# -- snapshots -------------------------------------------------------------------------------------
+# -- snapshots ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -269,3 +305,291 @@ def test_who_waits_for_an_answer_ends_when_it_is_told_to(
     asker.stop()
     assert not thread.is_alive()
     answer.set()
+
+
+# -- an output on the whole screen -------------------------------------------------------------
+
+THREE = three_jobs()
+SIZE = Size(80, 24)
+#: Lines of an output on such a screen.
+ROOM = 20
+
+
+class Reader:
+    """Somebody who reads an output as the live view does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.state = path, State()
+        self.log: LogPart | None = None
+        self.press("l")
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.state, action = press(self.state, key, shown(THREE, self.state), 5)
+            assert action is None
+            self.state = settled(self._scene(), SIZE, PLAIN)
+            self.look()
+
+    def look(self) -> None:
+        query = log_query(self.state)
+        if query is not None:
+            self.log = read_part(query, str(self.path), self.log)
+            self.state = read_again(self._scene(), SIZE, PLAIN)
+
+    def lines(self) -> list[str]:
+        shown_lines = screen(self._scene(), SIZE, PLAIN)
+        return ["".join(piece.text for piece in line).rstrip() for line in shown_lines]
+
+    def _scene(self) -> Scene:
+        return Scene(THREE, self.state, AT_S, log=self.log)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "out"
+    made.write_text("".join(f"line {number}\n" for number in range(100)))
+    return made
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_it_follows_the_end_until_its_reader_scrolls_up(path: Path) -> None:
+    reader = Reader(path)
+    lines = reader.lines()
+    assert lines[1].startswith(" output of job 40 ") and lines[1].endswith(", following")
+    assert (lines[2], lines[ROOM + 1]) == (" line 80", " line 99")
+    append(path, "more\n")
+    reader.look()
+    assert reader.lines()[ROOM + 1] == " more"
+    reader.press("k", "k")
+    append(path, "more\n" * 30)
+    reader.look()
+    assert reader.lines()[2] == " line 79"
+    assert "following" not in reader.lines()[1]
+    reader.press("G")
+    assert reader.lines()[ROOM + 1] == " more"
+    assert reader.lines()[1].endswith("following")
+    reader.press("g")
+    assert reader.lines()[2] == " line 0"
+    reader.press(*["pgdn"] * 40)
+    assert reader.lines()[1].endswith("following")
+
+
+def test_a_search_goes_on_and_back_and_round(path: Path) -> None:
+    reader = Reader(path)
+    reader.press("g", "/", *"LINE 5", "enter")
+    found = [reader.state.found_at]
+    for key in ("n", "n", "N", "N", "N"):
+        reader.press(key)
+        found.append(reader.state.found_at)
+    assert found == [5, 50, 51, 50, 5, 59]
+    assert " line 59" in reader.lines()
+    reader.press("/", *"nothing", "enter")
+    assert "“nothing” is not there" in reader.lines()[-2]
+    reader.press("esc")
+    assert (reader.state.page, reader.state.search) == (Page.LOG, "")
+    reader.press("esc")
+    assert reader.state.page is Page.MAIN
+
+
+def test_a_large_file_is_read_in_parts_and_every_line_is_reached(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "PART_BYTES", 500)
+    monkeypatch.setattr("drfd_cli.top.view.PART_BYTES", 500)
+    path.write_text("".join(f"line {number:04}\n" for number in range(200)))
+    reader = Reader(path)
+    assert " of 2K" in reader.lines()[1]
+    for key, is_over in (
+        ("pgup", lambda lines: lines[2] == " line 0000"),
+        ("pgdn", lambda lines: lines[1].endswith("following")),
+    ):
+        seen: set[str] = set()
+        while True:
+            lines = reader.lines()
+            seen.update(lines[2 : ROOM + 2])
+            if is_over(lines):
+                break
+            reader.press(key)
+        assert len(seen - {""}) == 200
+
+
+def test_long_lines_can_be_moved_and_what_acts_on_a_terminal_is_removed(path: Path) -> None:
+    path.write_text("x" * 100 + "the end\n\x1b[31mred\x1b[0m\x1b]0;title\x07\n10%\r100%\n")
+    reader = Reader(path)
+    assert reader.lines()[3:5] == [" red", " 100%"]
+    assert "the end" not in reader.lines()[2]
+    reader.press("right", "right")
+    assert reader.lines()[2].endswith("the end")
+    reader.press("left", "left", "left")
+    assert reader.lines()[2].startswith(" xxx")
+
+
+def test_it_is_opened_from_the_page_of_a_job_and_leads_back_there(path: Path) -> None:
+    reader = Reader(path)
+    reader.press("esc")
+    assert reader.state == replace(State(), places=reader.state.places)
+    reader.press("enter", "e", "l")
+    assert reader.state.page is Page.LOG
+    assert "errors of job 40" in reader.lines()[1]
+    reader.press("?", "esc")
+    assert reader.state.page is Page.LOG
+    reader.press("q")
+    assert (reader.state.page, reader.state.shows_errors) == (Page.JOB, True)
+
+
+def test_the_file_is_read_by_the_caller_and_the_daemon_is_asked_once_for_its_path(
+    path: Path, connection: Connection, daemon: CannedDaemon
+) -> None:
+    daemon.replies = {"show": shown_job(path)}
+    query = LogQuery("40", errors=False)
+    first = fetch_log(connection, query, 40, None)
+    assert fetch_log(connection, query, 40, first) is first, "an unchanged file is not read again"
+    append(path, "more\n")
+    later = fetch_log(connection, query, 40, first)
+    assert (len(first.lines), later.lines[-1]) == (100, "more")
+    assert daemon.requests == [{"op": "show", "id": 40}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"stdout": None}, "only its owner is told where the output is"),
+        ({"started_at": None}, "not started yet"),
+        (
+            {"started_at": None, "outcome": {"code": "CANCELLED", "text": "by alice"}},
+            "it ended before it started: CANCELLED: by alice",
+        ),
+        ({"stdout": "/nowhere/at/all"}, "the file is not there"),
+        ({"stdout": "/"}, "cannot read /: Is a directory"),
+        (None, "each task of an array has an output of its own"),
+    ],
+)
+def test_why_there_is_nothing_to_read_is_said(
+    path: Path, connection: Connection, daemon: CannedDaemon, changes: Message | None, problem: str
+) -> None:
+    array = {"array": {}, "events": []}
+    daemon.replies = {"show": array if changes is None else shown_job(path, **changes)}
+    part = fetch_log(connection, LogQuery("40", errors=False), 40, None)
+    assert part.problem == problem
+    state = State(page=Page.LOG, job=THREE["running"][0], under=(Page.MAIN,))
+    lines = screen(Scene(THREE, state, AT_S, log=part), SIZE, PLAIN)
+    assert problem in "".join(piece.text for line in lines for piece in line)
+
+
+# -- the terminal ------------------------------------------------------------------------------
+
+
+class Sent:
+    """A screen on a terminal that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.fd, self.side = os.openpty()
+        self.screen = AlternateScreen(self.side, self.side)
+
+    def take(self) -> str:
+        found = b""
+        os.write(self.side, b"\0")
+        while not found.endswith(b"\0"):
+            found += os.read(self.fd, 1 << 16)
+        return found[:-1].decode()
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.side)
+
+
+@pytest.fixture
+def sent() -> Iterator[Sent]:
+    with closing(Sent()) as made:
+        yield made
+
+
+def test_only_lines_that_differ_are_sent(sent: Sent) -> None:
+    lines = [[Segment("one")], [Segment("two")], [Segment("three")]]
+    sent.screen.show(lines)
+    assert "one" in sent.take()
+    sent.screen.show(lines)
+    assert sent.take() == ""
+    sent.screen.show([lines[0], [Segment("2", Style(bold=True))], lines[2]])
+    assert sent.take() == "\x1b[2H\x1b[0m\x1b[2K\x1b[1m2\x1b[0m"
+    sent.screen.forget()
+    sent.screen.show(lines)
+    again = sent.take()
+    assert again.startswith("\x1b[0m\x1b[2J")
+    assert again.index("one") < again.index("two") < again.index("three")
+    # One of another size is drawn as a whole.
+    sent.screen.show(lines[:1])
+    assert sent.take() == "\x1b[0m\x1b[2J\x1b[1H\x1b[0m\x1b[2Kone"
+
+
+def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> None:
+    on, off = "\x1b[?1000h\x1b[?1006h", "\x1b[?1006l\x1b[?1000l"
+    sent.screen.use_mouse(True)
+    sent.screen.enter()
+    entered = sent.take()
+    assert [entered.count(f"\x1b[?{mode}") for mode in ("1049h", "25l", "7l")] == [1, 1, 1]
+    assert on in entered
+    sent.screen.use_mouse(False)
+    assert sent.take() == off, "the mouse is given back to the terminal"
+    sent.screen.use_mouse(True)
+    sent.screen.leave()
+    sent.screen.leave()
+    left = sent.take()
+    assert [left.count(f"\x1b[?{mode}") for mode in ("1049l", "25h", "7h")] == [1, 1, 1]
+    assert off in left
+
+
+def test_neighbours_of_one_style_share_their_escape_sequences() -> None:
+    bold = Style(bold=True)
+    line = [Segment("a", bold), Segment("b", bold), Segment("c"), Segment("d", Style.null())]
+    assert encode(line, ColorSystem.STANDARD) == "\x1b[1mab\x1b[0mcd"
+    assert encode(line, None) == "abcd"
+
+
+@pytest.mark.slow
+def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
+    """5 % of a core is the promise: read, listed, drawn, encoded; in processor time."""
+    line = json.dumps({"ok": True, "snapshot": many(60, 10_000)}).encode()
+    theme, rounds = Theme(has_colour=True), 20
+    took_s = []
+    for number in range(rounds):
+        begin_s = time.process_time()
+        found = decode(line)["snapshot"]
+        lines = screen(Scene(found, State(), found["at"] + number), Size(200, 60), theme)
+        assert sum(len(encode(each, ColorSystem.EIGHT_BIT)) for each in lines) > 200 * 60
+        took_s.append(time.process_time() - begin_s)
+    # The middle one: on a busy machine some rounds take longer, also in processor time.
+    assert median(took_s) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "is_plain"),
+    [
+        ("xterm-256color", b"LANG=C.UTF-8\0HOME=/", False),
+        ("xterm-256color", b"LANG=en_US.UTF-8\0LC_ALL=C", True),
+        ("xterm-256color", b"LC_CTYPE=C.UTF-8\0LANG=C", False),
+        ("xterm-256color", b"LC_ALL=\0LANG=POSIX", True), ("xterm-256color", b"", False),
+        ("vt100", b"LANG=C.UTF-8", True), ("vt220", b"", True),
+        ("linux", b"LANG=de_DE.UTF-8", False),
+    ],
+)  # fmt: skip
+def test_a_terminal_without_other_signs_gets_ascii(
+    terminal: str, environment: bytes, is_plain: bool
+) -> None:
+    assert has_plain_signs(terminal, environment) is is_plain
+
+
+def test_in_ascii_each_screen_is_as_wide_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "vt100")
+    with closing(Sent()) as sent:
+        sent.screen.show(screen(Scene(many(7, 50), State(), 0.0), Size(80, 24), PLAIN))
+        words = sent.take()
+    assert words.isascii()
+    assert "#=" in words and "/" in words
+    for name in ("漢字", "e\u0301té", "█▒╱·┃■…"):
+        assert cell_len(plain_signs(name)) == cell_len(name)
+        assert plain_signs(name).isascii()

@@ -1,4 +1,4 @@
-"""Whole screens, as they were looked at and found good.
+"""Whole screens, as they were looked at and found good, and what is drawn on them.
 
 After a change that is meant: `DRFD_RENEW_SCREENS=1 python -m pytest tests/cli/top/test_screens.py`
 writes them anew below `screens/`; look at each (those that end in .ansi with `cat`), and at the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import ColorSystem
+from rich.style import Style
 
 from canned_snapshots import (
     AT_S,
     CAPACITY,
+    GIB,
     HOSTILE,
     hostile,
     many,
     node,
     replies,
+    resources,
     row,
     snapshot,
     three_jobs,
@@ -37,43 +41,45 @@ from canned_snapshots import (
 )
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
-from drfd_cli.top.paint import Line, Theme
+from drfd_cli.top.history import _MOST, History, height_of, history_lines
+from drfd_cli.top.paint import Line, Theme, bar, fit, fit_right, marked_bar, spark, wrap
 from drfd_cli.top.panels import in_words, leaf_marks
-from drfd_cli.top.screen import encode
-from drfd_cli.top.state import CursorPlace, Page, RowFilter, State, TopPanel
+from drfd_cli.top.screen import encode, plain_signs
+from drfd_cli.top.state import CursorPlace, Hit, Page, RowFilter, State, TopPanel, WhenShown
 from drfd_cli.top.view import (
     LEAST_COLUMNS,
     LEAST_ROWS,
     Detail,
     Scene,
     Size,
+    hit_at,
     screen,
     settled,
     whole,
 )
+from seeds import examples
 
 SCREENS = Path(__file__).parent / "screens"
 PLAIN, COLOURED = Theme(has_colour=False), Theme(has_colour=True)
-
+SMALL, LARGE, WIDE = Size(80, 24), Size(120, 40), Size(200, 60)
 SNAPSHOTS: dict[str, Callable[[], dict[str, Any]]] = {
     "nothing": snapshot,
     "three": three_jobs,
     "gpus": with_gpus,
     "nodes": with_nodes,
     "5000-of-60": lambda: many(60, 5000),
-    "5000-of-1": lambda: many(1, 5000),
     "hostile": hostile,
 }
 NOTICES = [{"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}]
 WINDOW = [{"code": "MAINTENANCE", "text": "maintenance from 22:00 to 02:00 (upgrade); no job"}]
 DRAIN = {"by": "root", "since": 1.7e9, "reason": "disk swap at 18:00, until about 19:00"}
-SIZES = [Size(80, 24), Size(120, 40), Size(200, 60)]
+WAITING = State(panel=TopPanel.WAITING)
 
 
 def at(
-    snapshot: dict[str, Any], state: State, detail: Detail | None = None, **changes: Any
+    snapshot: dict[str, Any], state: State | None = None, detail: Detail | None = None, **more: Any
 ) -> Scene:
-    return Scene(snapshot, state, AT_S, detail, **changes)
+    return Scene(snapshot, state or State(), AT_S, detail, **more)
 
 
 def detail(**changes: Any) -> Detail:
@@ -92,43 +98,33 @@ def scenes() -> dict[str, Scene]:
     question = Question(
         Act(Verb.CANCEL, ("44_[8-99%4]",)), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
     )
+    nothing = detail(
+        usage=None, output=(), path="", problem="only its owner is told where it is",
+        is_errors=True,
+    )  # fmt: skip
     return {
         "help": at(three, State(page=Page.HELP)),
         "job": at(three, of_a_job(), detail()),
-        "job-of-another": at(
-            three, of_a_job(shows_errors=True),
-            detail(
-                usage=None, output=(), path="", problem="only its owner is told where it is",
-                is_errors=True,
-            ),
-        ),
+        "job-of-another": at(three, of_a_job(shows_errors=True), nothing),
         "job-errors-not-read-yet": at(three, of_a_job(shows_errors=True), detail()),
         "job-not-heard-of-yet": at(three, of_a_job()),
-        "waiting-in-focus": at(three, State(panel=TopPanel.WAITING)),
-        "tree-in-focus": at(many(60, 5000), State(panel=TopPanel.TREE)),
         "question": at(three, State(panel=TopPanel.WAITING, question=question)),
         "typing": at(three, State(row_filter=RowFilter("sweep"), is_typing=True)),
         "of-one-node": at(three, State(row_filter=RowFilter(below="root.lab", only_mine=True))),
-        "message": at(three, State(message="cancelled job 45")),
         "refused": at(three, State(message="job 40 is bob's", is_bad=True)),
-        "sorted": at(many(60, 5000), State(sorted_by={TopPanel.RUNNING: 2, TopPanel.TREE: 2})),
-        "draining": at({**three, "draining": True}, State()),
-        "draining-why": at({**three, "draining": True, "drain": DRAIN}, State()),
-        "noticed": at({**three, "draining": True, "notices": NOTICES}, State()),
-        "maintenance": at({**three, "notices": WINDOW}, State()),
-        "away": at(three, State(), trouble="the daemon is away, for 1m15s now; trying again"),
-    }  # fmt: skip
+        "draining-why": at({**three, "draining": True, "drain": DRAIN}),
+        "noticed": at({**three, "draining": True, "notices": NOTICES}),
+        "maintenance": at({**three, "notices": WINDOW}),
+        "away": at(three, trouble="the daemon is away, for 1m15s now; trying again"),
+    }
 
 
-def text(lines: list[Line]) -> str:
-    return "".join("".join(piece.text for piece in line) + "\n" for line in lines)
+def text(lines: list[Line]) -> list[str]:
+    return ["".join(piece.text for piece in line) for line in lines]
 
 
-def seen(lines: list[Line], theme: Theme) -> str:
-    """With the colours of a terminal that has 256 of them, if it is for one with colours."""
-    if not theme.has_colour:
-        return text(lines)
-    return "".join(encode(line, ColorSystem.EIGHT_BIT) + "\n" for line in lines)
+def seen(scene: Scene, size: Size = SMALL, theme: Theme = PLAIN) -> str:
+    return "".join(f"{line}\n" for line in text(screen(scene, size, theme)))
 
 
 def is_as_before(name: str, shown: str) -> None:
@@ -140,61 +136,54 @@ def is_as_before(name: str, shown: str) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.columns}x{size.rows}")
-@pytest.mark.parametrize("name", SNAPSHOTS)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("nothing", SMALL), ("three", SMALL), ("three", LARGE), ("gpus", SMALL), ("nodes", SMALL),
+        ("5000-of-60", SMALL), ("5000-of-60", WIDE), ("hostile", LARGE),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_the_screen_of_a_snapshot(name: str, size: Size) -> None:
-    shown = screen(at(SNAPSHOTS[name](), State()), size, PLAIN)
-    is_as_before(f"{name}-{size.columns}x{size.rows}.txt", text(shown))
-
-
-@pytest.mark.usefixtures("plain")
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.columns}x{size.rows}")
-def test_the_screen_with_colours(size: Size) -> None:
-    shown = screen(at(three_jobs(), State()), size, COLOURED)
-    is_as_before(f"three-{size.columns}x{size.rows}.ansi", seen(shown, COLOURED))
+    shown = seen(at(SNAPSHOTS[name]()), size)
+    is_as_before(f"{name}-{size.columns}x{size.rows}.txt", shown)
 
 
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("name", scenes())
 def test_the_screen_of_a_state(name: str) -> None:
-    is_as_before(f"{name}.txt", text(screen(scenes()[name], Size(80, 24), PLAIN)))
+    is_as_before(f"{name}.txt", seen(scenes()[name]))
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_large_screen_shows_more_of_a_job() -> None:
-    shown = screen(scenes()["job"], Size(120, 50), COLOURED)
-    is_as_before("job-120x50.ansi", seen(shown, COLOURED))
+@pytest.mark.parametrize(
+    ("name", "scene", "size"),
+    [("three", at(three_jobs()), SMALL), ("job", scenes()["job"], Size(120, 50))],
+    ids=["three", "job"],
+)
+def test_the_screen_with_the_colours_of_a_terminal_that_has_256(
+    name: str, scene: Scene, size: Size
+) -> None:
+    lines = screen(scene, size, COLOURED)
+    shown = "".join(encode(line, ColorSystem.EIGHT_BIT) + "\n" for line in lines)
+    is_as_before(f"{name}-{size.columns}x{size.rows}.ansi", shown)
 
 
 @pytest.mark.usefixtures("plain")
-@pytest.mark.parametrize("name", SNAPSHOTS)
+@pytest.mark.parametrize("name", ["three", "5000-of-60"])
 def test_what_is_printed_once(name: str) -> None:
-    shown = whole(at(SNAPSHOTS[name](), State()), 160, PLAIN)
-    is_as_before(f"{name}-once.txt", text(shown))
+    lines = text(whole(at(SNAPSHOTS[name]()), 160, PLAIN))
+    is_as_before(f"{name}-once.txt", "".join(f"{line}\n" for line in lines))
 
 
-def test_a_page_moves_no_further_than_there_is_something_to_see() -> None:
-    """Or a key would seem dead for as often as another was pressed in vain."""
-    size = Size(80, 24)
-    short = at(three_jobs(), State(page=Page.HELP, scroll=7))
-    assert settled(short, Size(80, 50), PLAIN).scroll == 0
-    long = at(three_jobs(), of_a_job(scroll=10_000), detail())
-    end = settled(long, size, PLAIN)
-    assert 20 < end.scroll < 50
-    shown = screen(replace(long, state=end), size, PLAIN)
-    assert "aligned 39,000 reads" in text(shown[-3:])
-    assert "aligned 39,000 reads" not in text(
-        screen(replace(long, state=replace(end, scroll=end.scroll - 1)), size, PLAIN)
-    )
+# -- whatever is in it -------------------------------------------------------------------------
+
+ALL = [*(at(make()) for make in SNAPSHOTS.values()), *scenes().values()]
 
 
-# -- whatever is in it ---------------------------------------------------------------------------
-
-ALL = {**{name: at(make(), State()) for name, make in SNAPSHOTS.items()}, **scenes()}
-
-
+@examples(50)
 @given(
-    scene=st.sampled_from(list(ALL.values())),
+    scene=st.sampled_from(ALL),
     columns=st.integers(LEAST_COLUMNS, 260),
     rows=st.integers(LEAST_ROWS, 90),
     theme=st.sampled_from([PLAIN, COLOURED]),
@@ -204,83 +193,115 @@ def test_every_screen_is_exactly_as_large_as_asked(
     scene: Scene, columns: int, rows: int, theme: Theme, panel: TopPanel
 ) -> None:
     scene = replace(scene, state=replace(scene.state, panel=panel))
-    lines = screen(scene, Size(columns, rows), theme)
-    assert len(lines) == rows
-    for line in lines:
-        words = "".join(piece.text for piece in line)
-        assert cell_len(words) == columns, words
+    lines = text(screen(scene, Size(columns, rows), theme))
+    assert [cell_len(words) for words in lines] == [columns] * rows
+    for words in lines:
         assert words == clean(words, 1000), "a sign that a terminal obeys"
 
 
 @given(columns=st.integers(1, LEAST_COLUMNS), rows=st.integers(1, LEAST_ROWS - 1))
 def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns: int, rows: int) -> None:
-    lines = screen(at(three_jobs(), State()), Size(columns, rows), PLAIN)
-    assert len(lines) == rows
-    assert all(cell_len("".join(piece.text for piece in line)) == columns for line in lines)
+    lines = text(screen(at(three_jobs()), Size(columns, rows), PLAIN))
+    assert [cell_len(line) for line in lines] == [columns] * rows
     told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
-    assert told.startswith(text(lines).split("\n")[0].rstrip(" …"))
+    assert told.startswith(lines[0].rstrip(" …"))
 
 
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_question_about_a_job_of_any_name_shows_how_to_answer(word: str) -> None:
     question = Question(Act(Verb.CANCEL, ("1",)), f"cancel job 1 ({word}) of {word}?")
-    lines = screen(at(three_jobs(), State(question=question)), Size(80, 24), PLAIN)
-    assert "y: yes, any other key: no" in text(lines)
+    assert "y: yes, any other key: no" in seen(at(three_jobs(), State(question=question)))
 
 
-def test_a_waiting_job_under_the_cursor_tells_its_whole_reason() -> None:
-    reason = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
-    shown = snapshot(pending=[waits(7, reason=reason)], counts={"PENDING": 1})
-    lines = text(screen(at(shown, State(panel=TopPanel.WAITING)), Size(80, 24), PLAIN))
-    assert "\n 7: LIMIT: root.physics may hold 2 cores and holds 2 " in lines
+def test_a_page_moves_no_further_than_there_is_something_to_see() -> None:
+    """Or a key would seem dead for as often as another was pressed in vain."""
+    short = at(three_jobs(), State(page=Page.HELP, scroll=7))
+    assert settled(short, Size(80, 50), PLAIN).scroll == 0
+    long = at(three_jobs(), of_a_job(scroll=10_000), detail())
+    end = settled(long, SMALL, PLAIN)
+    assert 20 < end.scroll < 50
+    last = "aligned 39,000 reads"
+    assert last in "".join(seen(replace(long, state=end)).splitlines()[-3:])
+    assert last not in seen(replace(long, state=replace(end, scroll=end.scroll - 1)))
 
 
-def test_a_long_reason_under_the_cursor_is_wrapped_and_the_panels_stay() -> None:
-    text_of = {"long": "it fits, but " + "room is kept free for job 2 (alice), " * 5, "short": "x"}
+# -- reasons -----------------------------------------------------------------------------------
+
+PHYSICS = "root.physics may hold 2 cores and holds 2"
+KEPT_FREE = "room is kept free for job 2 (alice), "
+
+
+def waiting(*reasons: tuple[str, str]) -> dict[str, Any]:
     rows = [
-        waits(at, reason={"code": "RESERVATION", "text": text_of[name]})
-        for at, name in enumerate(text_of)
+        waits(number, reason={"code": code, "text": told})
+        for number, (code, told) in enumerate(reasons)
     ]
-    shown = snapshot(pending=rows, counts={"PENDING": 2})
+    return snapshot(pending=rows, counts={"PENDING": len(rows)})
+
+
+def test_a_waiting_job_under_the_cursor_tells_its_whole_reason_and_the_panels_stay() -> None:
+    assert f"\n 0: LIMIT: {PHYSICS} " in seen(at(waiting(("LIMIT", PHYSICS)), WAITING))
+    long = "it fits, but " + KEPT_FREE * 5
+    shown = waiting(("RESERVATION", long), ("RESERVATION", "x"))
     first, second = (
-        text(screen(
-            at(shown, State(panel=TopPanel.WAITING, places={TopPanel.WAITING: place})),
-            Size(80, 24), PLAIN,
-        )).splitlines()
+        seen(
+            at(shown, State(panel=TopPanel.WAITING, places={TopPanel.WAITING: place}))
+        ).splitlines()
         for place in (CursorPlace("0", 0), CursorPlace("1", 1))
-    )  # fmt: skip
+    )
     assert first[:20] == second[:20]
     told = " ".join(line.strip() for line in first[20:23])
-    assert told == f"0: RESERVATION: {text_of['long']}".rstrip()
+    assert told == f"0: RESERVATION: {long}".rstrip()
     assert [line.strip() for line in second[20:23]] == ["1: RESERVATION: x", "", ""]
+    # It gets as many lines as it needs.
+    many_rows = waiting(*[("RESERVATION", KEPT_FREE * 14 + "at last")] * 90)
+    assert "at last" in seen(at(many_rows, WAITING), Size(80, 60))
 
 
 def test_the_page_of_a_job_has_its_sentences_whole() -> None:
     show, why, _ = replies()
-    told = "it fits, but " + "room is kept free for job 2 (alice), " * 6 + "as expected"
+    told = "it fits, but " + KEPT_FREE * 6 + "as expected"
     job = {**show["job"], "state": "PENDING", "reason": {"code": "RESERVATION", "text": told}}
     note = "it starts in an hour, " + "if running jobs end as estimated, " * 3 + "or later"
     page = detail(show={**show, "job": job}, why={**why, "notes": [note]}, usage=None)
-    shown = text(screen(at(three_jobs(), of_a_job(), page), Size(80, 40), PLAIN))
-    words = " ".join(shown.split())
-    assert f"why RESERVATION: {told} " in words
-    assert f"{note} " in words
+    words = " ".join(seen(at(three_jobs(), of_a_job(), page), Size(80, 40)).split())
+    assert f"why RESERVATION: {told} " in words and f"{note} " in words
 
 
 @pytest.mark.parametrize(
     ("columns", "heads"),
     [
-        (72, "WAITS FOR FREE"),
-        (80, "WAITS FOR NEEDS FREE"),
+        (72, "WAITS FOR FREE"), (80, "WAITS FOR NEEDS FREE"),
         (100, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL"),
         (140, "WAITS FOR NEEDS FREE BLOCKED BY UNTIL REASON"),
     ],
-)
+)  # fmt: skip
 def test_a_narrow_screen_has_fewer_columns_of_evidence(columns: int, heads: str) -> None:
     shown = snapshot(pending=[waits(7)], counts={"PENDING": 1})
-    lines = text(screen(at(shown, State()), Size(columns, 24), PLAIN)).splitlines()
+    lines = seen(at(shown), Size(columns, 24)).splitlines()
     head = next(line for line in lines if line.startswith(" WAITING"))
     assert " ".join(head.partition("START ")[2].split()) == heads
+    # A reason without evidence is shown by its code.
+    shown = waiting(("RESOURCES", "needs 8 cores, 3 free"))
+    assert re.search(r"\n 0 .* RESOURCES +\n", seen(at(shown)))
+
+
+def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once() -> None:
+    held = "held by alice; drf release 9 lets it go"
+    shown = waiting(*[("LIMIT", PHYSICS)] * 3, ("HELD", held))
+    lines = seen(at(shown), Size(100, 30)).splitlines()
+    sentences = [line.strip() for line in lines if "LIMIT: " in line or "HELD: " in line]
+    assert sentences == [f"LIMIT: {PHYSICS}", f"HELD: {held}"]
+    below = lines[1 + next(at for at, line in enumerate(lines) if line.startswith(" 2 "))]
+    assert below == f"{'':13}{sentences[0]:<{100 - 13}}"
+    assert "LIMIT: " not in seen(at(shown), Size(100, 17))
+    # A wide list without room has them in a column.
+    shown = snapshot(pending=[waits(number) for number in range(100)], counts={"PENDING": 100})
+    told = "RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest"
+    assert seen(at(shown), Size(160, 30)).count(told) > 5
+
+
+# -- figures -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,214 +310,290 @@ def test_a_narrow_screen_has_fewer_columns_of_evidence(columns: int, heads: str)
 def test_a_bar_without_colours_says_that_it_is_near_its_limit(
     memory_gib: float | None, near: bool
 ) -> None:
-    used = None if memory_gib is None else int(memory_gib * (1 << 30))
+    used = None if memory_gib is None else int(memory_gib * GIB)
     now = {"cores": 1.0, "memory": used, "memory_peak": used, "read": 0, "write": 0}
     shown = snapshot(running=[row(1, now=now)], counts={"RUNNING": 1})
-    lines = text(screen(at(shown, State()), Size(80, 24), PLAIN))
-    assert ("!" in lines) is near
+    assert ("!" in seen(at(shown))) is near
 
 
 def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
-    late = row(1, started_at=AT_S - 3500)
-    shown = snapshot(running=[late, row(2)], counts={"RUNNING": 2})
-    lines = screen(at(shown, State(panel=TopPanel.TREE)), Size(80, 24), COLOURED)
+    shown = snapshot(running=[row(1, started_at=AT_S - 3500), row(2)], counts={"RUNNING": 2})
+    lines = screen(at(shown, State(panel=TopPanel.TREE)), SMALL, COLOURED)
     hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
     assert hot == ["58m20s/1h"]
 
 
-def test_figures_are_never_cut() -> None:
+@pytest.mark.parametrize("size", [SMALL, LARGE, WIDE], ids=str)
+def test_figures_are_never_cut(size: Size) -> None:
     """All of what is held, all digits of what was declared, and the greatest use."""
     demand = {**row(1)["demand"], "cores": 0.125, "memory": 21_500_000_000}
     now = {"cores": 0.07, "memory": 0, "memory_peak": 0, "read": 0, "write": 0}
-    nodes = [
-        node("root.alice", usage=demand, running=1, dominant_resource="memory"),
-    ]
-    capacity = {**CAPACITY, "memory": 22_100_000_000}
     shown = snapshot(
-        capacity=capacity, nodes=nodes, running=[row(1, demand=demand, now=now)],
-        pending=[waits(2, demand=demand)], counts={"RUNNING": 1, "PENDING": 1},
+        capacity={**CAPACITY, "memory": 22_100_000_000},
+        nodes=[node("root.alice", usage=demand, running=1, dominant_resource="memory")],
+        running=[row(1, demand=demand, now=now)], pending=[waits(2, demand=demand)],
+        counts={"RUNNING": 1, "PENDING": 1},
     )  # fmt: skip
-    for size in SIZES:
-        lines = text(screen(at(shown, State()), size, PLAIN))
-        assert " 0.125/16 " in lines
-        assert " 20G/20.6G " in lines
-        assert " 0.07/0.125 " in lines
-        assert re.search(r"\n? 2 .* 0.125 +20G ", lines)
-
-
-@pytest.mark.parametrize("columns", [80, 120, 200])
-def test_the_figures_beside_a_graph_are_whole(columns: int) -> None:
+    lines = seen(at(shown), size)
+    assert [
+        each for each in (" 0.125/16 ", " 20G/20.6G ", " 0.07/0.125 ") if each not in lines
+    ] == []
+    assert re.search(r"\n? 2 .* 0.125 +20G ", lines)
     _, _, usage = replies()
-    usage = {
-        "usage": {**usage["usage"], "cores": [0.058] * len(usage["usage"]["at"])},
-        "demand": {**usage["demand"], "cores": 0.125},
-    }
-    lines = text(
-        screen(at(three_jobs(), of_a_job(), detail(usage=usage)), Size(columns, 50), PLAIN)
-    )
-    assert " 0.06 of 5, most 0.06" in lines
+    small = {**usage["usage"], "cores": [0.058] * len(usage["usage"]["at"])}
+    page = detail(usage={"usage": small, "demand": {**usage["demand"], "cores": 0.125}})
+    shown_page = seen(at(three_jobs(), of_a_job(), page), Size(size.columns, 50))
+    assert " 0.06 of 5, most 0.06" in shown_page
 
 
-def test_cores_that_are_lent_are_added_to_those_that_are_declared() -> None:
+@pytest.mark.parametrize(
+    ("declared", "used", "ceiling", "columns", "told"),
+    [
+        (2.0, 4.9, 5.5, 120, " 4.9/2+3.5 "), (0.3, 0.85, 0.85, 150, " 0.85/0.3+0.55 "),
+        (0.3, 0.85, 0.85, 120, " 0.85/0.3 "), (2.0, 4.9, 2.0, 120, " 4.9/2 "),
+    ],
+)  # fmt: skip
+def test_what_is_lent_is_added_to_what_is_declared_where_there_is_room(
+    declared: float, used: float, ceiling: float, columns: int, told: str
+) -> None:
     shown = three_jobs()
     job = shown["running"][0]
-    job["demand"]["cores"] = 2.0
-    assert job["now"] is not None
-    job["now"]["cores"], job["now"]["cores_ceiling"] = 4.9, 5.5
-    lines = text(screen(at(shown, State()), Size(120, 40), PLAIN))
-    assert " 4.9/2+3.5 " in lines
-    job["demand"]["cores"], job["now"]["cores"], job["now"]["cores_ceiling"] = 0.3, 0.85, 0.85
-    assert " 0.85/0.3+0.55 " in text(screen(at(shown, State()), Size(150, 40), PLAIN))
-    assert " 0.85/0.3 " in text(screen(at(shown, State()), Size(120, 40), PLAIN))
-    job["demand"]["cores"], job["now"]["cores"], job["now"]["cores_ceiling"] = 2.0, 4.9, 2.0
-    assert " 4.9/2 " in text(screen(at(shown, State()), Size(120, 40), PLAIN))
-
-
-def test_rates_that_are_lent_are_added_too_where_there_is_room() -> None:
-    shown = three_jobs()
-    job = shown["running"][0]
+    job["demand"]["cores"] = declared
+    job["now"] |= {"cores": used, "cores_ceiling": ceiling}
+    assert told in seen(at(shown), Size(columns, 40))
     job["demand"]["read"] = job["demand"]["write"] = 10 << 20
-    assert job["now"] is not None
-    job["now"]["read"], job["now"]["read_ceiling"] = 150 << 20, 200 << 20
-    job["now"]["write"], job["now"]["write_ceiling"] = 5 << 20, 10 << 20
-    wide = text(screen(at(shown, State()), Size(150, 40), PLAIN))
-    assert " 150M/10M+190M " in wide
-    assert " 5M/10M " in wide
-    narrow = text(screen(at(shown, State()), Size(120, 40), PLAIN))
-    assert " 150M/10M " in narrow
-    assert "190M" not in narrow
+    job["now"] |= {"read": 150 << 20, "read_ceiling": 200 << 20,
+                   "write": 5 << 20, "write_ceiling": 10 << 20}  # fmt: skip
+    wide, narrow = (seen(at(shown), Size(each, 40)) for each in (150, 120))
+    assert " 150M/10M+190M " in wide and " 5M/10M " in wide
+    assert " 150M/10M " in narrow and "190M" not in narrow
 
 
-def test_a_declared_memory_of_each_gpu_is_shown_beside_the_most_on_one() -> None:
+def test_gpus_have_their_declared_memory_and_graphs() -> None:
     shown = with_gpus()
     shown["running"][1]["demand"]["gres_memory"] = {"gpu": 20 << 30}
     shown["running"][1]["now"]["gpu_memory_single"] = 19 << 30
-    lines = text(screen(at(shown, State()), Size(200, 60), PLAIN)).splitlines()
+    lines = seen(at(shown), WIDE).splitlines()
     assert [line.split()[-2:] for line in lines if "19G/20G" in line] == [["19G/20G", "10m00s/1h"]]
     assert any(" 3G " in line and " b 40 " in line for line in lines)
-
-
-def test_the_page_of_a_job_with_gpus_has_graphs_of_them() -> None:
     show, _, usage = replies()
     points = len(usage["usage"]["at"])
     gpus = {"gpu_memory": [3 << 30] * points, "gpu_utilisation": [None, *[150] * (points - 1)]}
     asks = {**usage["demand"], "gres": {"gpu": 2}}
     show["job"]["demand"] = asks
-    usage = {"usage": usage["usage"] | gpus, "demand": asks}
-    page = at(three_jobs(), of_a_job(), detail(show=show, usage=usage))
+    page = detail(show=show, usage={"usage": usage["usage"] | gpus, "demand": asks})
     for size in (Size(80, 50), Size(120, 50)):
-        lines = text(screen(page, size, PLAIN))
-        assert " 150% of 200%, most 150%" in lines
-        assert " 3G of -, most 3G" in lines
-    assert "GPU" not in text(screen(at(three_jobs(), of_a_job(), detail()), Size(120, 50), PLAIN))
+        told = seen(at(three_jobs(), of_a_job(), page), size)
+        assert " 150% of 200%, most 150%" in told and " 3G of -, most 3G" in told
+        assert "GPU" not in seen(at(three_jobs(), of_a_job(), detail()), size)
 
 
-def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_once() -> None:
-    told = {"code": "LIMIT", "text": "root.physics may hold 2 cores and holds 2"}
-    other = {"code": "HELD", "text": "held by alice; drf release 9 lets it go"}
-    pending = [waits(number, reason=told) for number in (5, 6, 7)]
-    shown = snapshot(pending=[*pending, waits(9, reason=other)], counts={"PENDING": 4})
-    lines = text(screen(at(shown, State()), Size(100, 30), PLAIN)).splitlines()
-    sentences = [line.strip() for line in lines if "LIMIT: " in line or "HELD: " in line]
-    assert sentences == [f"LIMIT: {told['text']}", f"HELD: {other['text']}"]
-    assert lines.index(f"{'':13}{sentences[0]}{'':<{100 - 13 - len(sentences[0])}}") == next(
-        at + 1 for at, line in enumerate(lines) if line.startswith(" 7 ")
-    )
-    small = text(screen(at(shown, State()), Size(100, 17), PLAIN))
-    assert "LIMIT: " not in small
-
-
-def test_a_wide_list_without_room_has_the_reasons_in_a_column() -> None:
-    shown = snapshot(
-        pending=[waits(number) for number in range(100)], counts={"PENDING": 100}
-    )  # fmt: skip
-    lines = text(screen(at(shown, State()), Size(160, 30), PLAIN))
-    told = "RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest"
-    assert len(re.findall(re.escape(told), lines)) > 5
-
-
-def test_the_sentence_of_the_selected_row_gets_as_many_lines_as_it_needs() -> None:
-    told = "room is kept free for job 2 (alice), " * 14 + "at last"
-    rows = [waits(number, reason={"code": "RESERVATION", "text": told}) for number in range(90)]
-    shown = snapshot(pending=rows, counts={"PENDING": 90})
-    lines = text(screen(at(shown, State(panel=TopPanel.WAITING)), Size(80, 60), PLAIN))
-    assert "at last" in lines
+# -- names, shares and counts ------------------------------------------------------------------
 
 
 def letters_of(*names: str, running: int = 1) -> dict[str, str]:
     nodes = [node(f"root.{name}", running=running) for name in names]
-    return {
-        path.removeprefix("root."): mark.letter for path, mark in leaf_marks(nodes, PLAIN).items()
-    }
+    marks = leaf_marks(nodes, PLAIN)
+    return {path.removeprefix("root."): mark.letter for path, mark in marks.items()}
 
 
 def test_a_user_has_a_letter_of_the_own_name_that_stays_when_others_come() -> None:
-    alone = letters_of("ux_bo")
-    assert alone == {"ux_bo": "u"}
-    both = letters_of("newbie", "ux_bo")
-    assert both == {"newbie": "n", "ux_bo": "u"}
-    alike = letters_of("ann", "alice", "aa", "a1")
-    assert len(set(alike.values())) == 4
+    assert letters_of("ux_bo") == {"ux_bo": "u"}
+    assert letters_of("newbie", "ux_bo") == {"newbie": "n", "ux_bo": "u"}
+    assert len(set(letters_of("ann", "alice", "aa", "a1").values())) == 4
     many_users = letters_of(*(f"user{number}" for number in range(52)))
     assert len(set(many_users.values())) == 52
     assert letters_of("ann", running=0) == {"ann": " "}
 
 
-def test_without_anybody_the_scale_of_shares_is_whole() -> None:
-    head = text(screen(at(snapshot(), State()), Size(80, 24), PLAIN))
-    assert re.search(r" SHARES .* 0 +100% ", head)
-    filtered = text(screen(at(snapshot(), State(row_filter=RowFilter("x"))), Size(80, 24), PLAIN))
-    assert "nobody has jobs" in filtered
-
-
 @pytest.mark.parametrize("columns", [80, 120])
-def test_quotas_of_the_week_have_a_column_where_somebody_has_one(columns: int) -> None:
-    three = three_jobs()
-    assert "QUOTA" not in text(screen(at(three, State()), Size(columns, 40), PLAIN))
+def test_quotas_and_what_users_lacked_have_columns_where_somebody_has_some(columns: int) -> None:
+    three, size = three_jobs(), Size(columns, 40)
+    bare = seen(at(three), size)
+    assert "QUOTA" not in bare and "SHORT" not in bare
     quota = {"used_hours": 12.5, "share_hours": 40.0, "then": "last", "restored_at": AT_S + 60}
     nodes = [{**three["nodes"][0], "quota": quota}, *three["nodes"][1:]]
-    shown = text(screen(at({**three, "nodes": nodes}, State()), Size(columns, 40), PLAIN))
+    shown = seen(at({**three, "nodes": nodes}), size)
     assert re.search(r"SATISFIED +RUN +WAIT +QUOTA", shown)
     assert re.search(r"carol .* 12\.5/40 h", shown)
-
-
-def test_what_users_lacked_has_a_column_where_somebody_lacked_some() -> None:
-    three = three_jobs()
-    assert "SHORT" not in text(screen(at(three, State()), Size(120, 40), PLAIN))
-    lacked = {"root.carol": 90 * 60 * 1000 * 10**9}
-    shown = text(screen(at(three, State(), shortfalls=lacked), Size(120, 40), PLAIN))
+    shown = seen(at(three, shortfalls={"root.carol": 90 * 60 * 1000 * 10**9}), LARGE)
     assert re.search(r"SATISFIED +RUN +WAIT +SHORT 7D", shown)
-    assert re.search(r"carol .* 1h30m", shown)
-    assert re.search(r"alice .* - \n", shown)
+    assert re.search(r"carol .* 1h30m", shown) and re.search(r"alice .* - \n", shown)
 
 
-def test_use_that_is_ignored_is_not_left_blank() -> None:
-    shown = text(screen(at(snapshot(external_off=True), State()), Size(80, 24), PLAIN))
-    assert re.search(r" cores .* ignored +0% ", shown)
-    assert "ignored" not in text(screen(at(snapshot(), State()), Size(80, 24), PLAIN))
-
-
-def test_suspended_jobs_do_not_count_as_running() -> None:
+def test_nothing_is_left_blank_or_counted_twice() -> None:
+    head = seen(at(snapshot()))
+    assert re.search(r" SHARES .* 0 +100% ", head) and "ignored" not in head
+    assert "nobody has jobs" in seen(at(snapshot(), State(row_filter=RowFilter("x"))))
+    assert re.search(r" cores .* ignored +0% ", seen(at(snapshot(external_off=True))))
     shown = {**three_jobs(), "counts": {"RUNNING": 2, "SUSPENDED": 1, "PENDING": 1}}
-    lines = text(screen(at(shown, State()), Size(80, 24), PLAIN))
-    assert " RUNNING 2, 1 suspended " in lines
+    assert " RUNNING 2, 1 suspended " in seen(at(shown))
     assert "; 2 running, 1 suspended, 1 waiting" in in_words(shown)
     shown["counts"] = {"RUNNING": 3}
     assert "; 3 running, 0 waiting" in in_words(shown)
 
 
-def test_a_long_name_of_the_job_under_the_cursor_is_told_in_full_with_its_group() -> None:
+def test_names_are_told_in_full_for_the_job_under_the_cursor_and_have_a_heading() -> None:
     name = "video-encode-of-the-second-part"
     running = [row(7, name=name, group="media"), row(8, name="short")]
     shown = snapshot(running=running, counts={"RUNNING": 2})
-    foot = text(screen(at(shown, State()), Size(80, 24), PLAIN)).splitlines()[-2]
-    assert foot.rstrip() == f" 7: {name}, group media"
+    assert seen(at(shown)).splitlines()[-2].rstrip() == f" 7: {name}, group media"
     running[0].update(name="short", group=None)
-    assert not text(screen(at(shown, State()), Size(80, 24), PLAIN)).splitlines()[-2].strip()
-
-
-def test_the_title_of_a_panel_does_not_hide_the_heading_of_the_names() -> None:
+    assert not seen(at(shown)).splitlines()[-2].strip()
+    # The title of a panel does not hide the heading.
     shown = snapshot(pending=[waits(45)], counts={"PENDING": 5000})
-    lines = text(whole(at(shown, State()), 120, PLAIN)).splitlines()
+    lines = text(whole(at(shown), 120, PLAIN))
     heading = next(line for line in lines if line.startswith(" WAITING"))
     assert heading.split()[:5] == ["WAITING", "5,000", "NAME", "USER", "CORES"]
+
+
+# -- the history -------------------------------------------------------------------------------
+
+
+def busy(at_s: float, cores: float, used: float = 0.0) -> dict[str, Any]:
+    """A machine of 16 cores on which alice holds some."""
+    mine = node(
+        "root.alice", usage=resources(cores, 12 * GIB, gpu=0), running=1, dominant_share=0.5,
+        used={"cores": used, "memory": 6 * GIB, "read": 0, "write": 0},
+    )  # fmt: skip
+    return snapshot(at=at_s, nodes=[mine])
+
+
+def grown(*cores: float) -> History:
+    """A snapshot each second, of which each second core is used."""
+    history = History()
+    for second, each in enumerate(cores):
+        history.add(busy(AT_S + second, each, each / 2))
+    return history
+
+
+def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now() -> None:
+    history = grown(*[0.0] * 10, *[8.0] * 10, *[16.0] * 10)
+    drawn = text(history_lines(history, busy(AT_S + 29, 16.0, 8.0), PLAIN, 63, 9))
+    assert drawn[0].startswith(" ALLOCATED, the last 29s")
+    assert drawn[1] == (" cores          ▄▄▄▄▄█████ 100%                ▂▂▂▂▂▄▄▄▄▄  50% ").ljust(63)
+    heads = ["memory", "read", "write", "gpu", "SHARES, the", "alice", ""]
+    assert [line[:12].strip() for line in drawn[2:]] == heads
+    # With few lines shares go before resources that nobody has.
+    drawn = text(history_lines(grown(1.0, 2.0), busy(AT_S + 1, 2.0), PLAIN, 80, 5))
+    heads = ["ALLOCATED,", "cores", "memory", "SHARES, the", "alice"]
+    assert [line[:12].strip() for line in drawn] == heads
+    # On a plain terminal it is ASCII.
+    lines = text(history_lines(grown(1.0, 4.0, 9.0, 16.0), busy(AT_S + 3, 16.0), PLAIN, 80, 9))
+    plain = [plain_signs(line) for line in lines]
+    assert all(line.isascii() and "?" not in line for line in plain)
+    assert [len(line) for line in plain] == [80] * 9
+    assert height_of(grown(1.0), busy(AT_S, 1.0)) == 0, "before the second snapshot"
+
+
+def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap() -> None:
+    history = History()
+    for second in range(3 * _MOST):
+        history.add(busy(AT_S + second, 16.0 if second == 100 else 1.0))
+    assert len(history.moments) < _MOST
+    assert max(each.held["cores"] for each in history.moments) == 1.0
+    assert history.moments[-1].at_s == AT_S + 3 * _MOST - 1
+    assert history.moments[0].at_s <= AT_S + 4
+    history = grown(1.0, 1.0)
+    history.add(busy(AT_S + 1, 9.0))
+    assert len(history.moments) == 2, "a snapshot counts once"
+    history.add(busy(AT_S + 61, 16.0))
+    drawn = text(history_lines(history, busy(AT_S + 61, 16.0), PLAIN, 80, 8))
+    assert drawn[1].split("cores")[1].strip().startswith("▁")
+    assert "    " in drawn[1].split("▁")[1]
+
+
+def test_it_is_drawn_only_in_lines_that_the_panels_leave_free_and_is_not_to_be_clicked() -> None:
+    history, three = grown(2.0, 4.0), three_jobs()
+
+    def shown(size: Size, **changes: Any) -> str:
+        return seen(at(three, State(**changes), history=history), size)
+
+    assert "ALLOCATED" not in shown(LARGE, history=WhenShown.NEVER)
+    assert "ALLOCATED" not in shown(SMALL)
+    assert "ALLOCATED" in shown(SMALL, history=WhenShown.ALWAYS)
+    # Without it, the other lines stand where they stood.
+    lines, without = shown(LARGE).splitlines(), seen(at(three), LARGE).splitlines()
+    begin = next(number for number, line in enumerate(lines) if "ALLOCATED" in line)
+    assert lines[:begin] == without[:begin]
+    scene = at(three, history=history)
+    assert hit_at(scene, LARGE, PLAIN, 5, begin + 1) is None
+    assert hit_at(scene, LARGE, PLAIN, 5, begin - 3) == Hit(TopPanel.ENDED, 2)
+
+
+@pytest.mark.parametrize("users", [0, 1, 60])
+@examples(25)
+@given(columns=st.integers(72, 220), room=st.integers(0, 60))
+def test_the_history_has_exactly_its_size(users: int, columns: int, room: int) -> None:
+    now = many(users, 50) if users else snapshot()
+    history = History()
+    for second in range(3):
+        history.add({**now, "at": AT_S + second})
+    lines = text(history_lines(history, now, PLAIN, columns, room))
+    assert [cell_len(line) for line in lines] == [columns] * room
+
+
+# -- text and bars of exact width --------------------------------------------------------------
+
+NONE = Style.null()
+#: Releases of rich do not agree on how wide these are; whatever they say, it holds.
+HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940"
+WORDS = st.text(max_size=60) | st.sampled_from([*HOSTILE, HINDI])
+
+
+@examples(50)
+@given(WORDS, st.integers(0, 40), st.integers(1, 4))
+def test_text_takes_exactly_its_columns_and_is_harmless(
+    words: str, columns: int, most: int
+) -> None:
+    for shown in (fit(words, columns), fit_right(words, columns)):
+        assert sum(map(cell_len, shown)) == columns
+        assert not {unicodedata.category(sign) for sign in shown} & {
+            "Cc", "Cf", "Cs", "Co", "Zl", "Zp",
+        }  # fmt: skip
+    lines = wrap(words, columns + 4, most)
+    assert len(lines) <= most
+    assert all(cell_len(line) <= columns + 4 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "columns", "shown"),
+    [
+        ("train", 8, "train   "), ("resnet50", 8, "resnet50"), ("resnet50x", 8, "resnet5…"),
+        ("漢字漢字", 8, "漢字漢字"), ("漢字漢字漢", 8, "漢字漢… "), ("a漢字", 4, "a漢…"),
+        ("x", 0, ""), ("é", 2, "é "), ("e\u0301\u0301\u0301\u0301", 2, "é\u0301\u0301 "),
+        ("✈\ufe0f", 3, "✈  "), ("[red]", 6, "[red] "), ("a\tb\nc", 6, "a?b?c "),
+    ],
+)  # fmt: skip
+def test_text_in_columns(words: str, columns: int, shown: str) -> None:
+    assert fit(words, columns) == shown
+    assert (fit_right("12G", 5), fit_right("a long one", 5)) == ("  12G", "a lo…")
+    sentence = "needs 8 cores, 3 free; job 40 holds 5"
+    assert wrap(sentence, 15, 3) == ["needs 8 cores,", "3 free; job 40", "holds 5"]
+    assert wrap(sentence, 15, 2) == ["needs 8 cores,", "3 free; job 40…"]
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(2, 60))
+def test_a_bar_is_as_long_as_asked_and_what_is_not_nothing_shows(
+    part: float, mark: float, columns: int
+) -> None:
+    full, empty = bar(part, columns, NONE, NONE)
+    assert len(full.text + empty.text) == columns
+    assert bool(full.text) == (part > 0)
+    eighths = sum("▏▎▍▌▋▊▉█".index(sign) + 1 for sign in full.text)
+    assert abs(eighths - 8 * part * columns) <= 1
+    signs = "".join(piece.text for piece in marked_bar(part, mark, columns, (NONE, NONE, NONE)))
+    assert len(signs) == columns
+    [place] = [place for place, sign in enumerate(signs) if sign in "┃│"]
+    assert place == min(columns - 1, int(mark * columns))
+
+
+@pytest.mark.parametrize(
+    ("values", "top", "rows", "lines"),
+    [
+        ([0, 1, 4, 8], 8, 1, [" ▁▄█"]), ([0, 4, 8, 16], 16, 2, ["   █", " ▄██"]),
+        ([None, 0.001, 9], 8, 1, [" ▁█"]), ([1, 2], 0, 1, ["▁▁"]),
+    ],
+)  # fmt: skip
+def test_a_graph(values: list[float | None], top: float, rows: int, lines: list[str]) -> None:
+    assert spark(values, top, rows) == lines

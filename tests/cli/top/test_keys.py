@@ -1,0 +1,662 @@
+"""Keys and the mouse in drf top: what each does, to which jobs, and which bytes are which key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canned import CannedDaemon, Refuse
+from canned_snapshots import AT_S, ended, many, row, snapshot, three_jobs, waits
+from drfd.client.connection import Connection
+from drfd_cli.top.actions import Act, Prompt, Question, Verb, Viewer, begin, refusal
+from drfd_cli.top.feed import fetch_waiting
+from drfd_cli.top.keys import KeyDecoder
+from drfd_cli.top.paint import Theme
+from drfd_cli.top.state import (
+    ORDERS,
+    CursorPlace,
+    FoundRows,
+    Hit,
+    Page,
+    RowFilter,
+    State,
+    TopPanel,
+    UserAction,
+    WaitingQuery,
+    WhenShown,
+    cursor,
+    missing_query,
+    press,
+    shown,
+    targets,
+    viewer_of,
+    window_of,
+)
+from drfd_cli.top.view import Scene, Size, hit_at, screen
+
+ALICE, ROOT = Viewer("alice", is_admin=False), Viewer("root", is_admin=True)
+WAITING, RUNNING, ENDED = (
+    State(panel=panel) for panel in (TopPanel.WAITING, TopPanel.RUNNING, TopPanel.ENDED)
+)
+PLAIN = Theme(has_colour=False)
+SMALL, LARGE = Size(80, 24), Size(120, 40)
+KEYS = [
+    *("up", "down", "left", "right", "tab", "backtab", "enter", "esc", "home", "end", "pgup"),
+    *("pgdn", "backspace", "ctrl-l", "ctrl-u", "f1", *"jkgGuschqeyn/?1234 ab漢"),
+]
+Wish = UserAction | Act | None
+
+
+def wish_after(
+    state: State, *keys: str, of: dict[str, Any] | None = None, found: FoundRows | None = None,
+    hit: Hit | None = None,
+) -> tuple[State, Wish]:  # fmt: skip
+    """The state after these keys, and what the last of them asks for: of root, who sees the three
+    jobs, or of alice, who sees others."""
+    wish: Wish = None
+    viewer, of = (ROOT, three_jobs()) if of is None else (ALICE, of)
+    for key in keys:
+        assert wish is None, key
+        lists, window = shown(of, state, found), window_of(of, state, found)
+        state, wish = press(state, key, lists, 5, window, viewer, hit)
+    return state, wish
+
+
+def after(state: State, *keys: str, **more: Any) -> State:
+    """The state after these keys, none of which is a wish."""
+    state, wish = wish_after(state, *keys, **more)
+    assert wish is None, keys
+    return state
+
+
+def labels(state: State, of: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    """The rows of the panel in focus."""
+    rows = shown(of or three_jobs(), state, **more)[state.panel]
+    return [each["path"] if state.panel is TopPanel.TREE else each["label"] for each in rows]
+
+
+def under_cursor(state: State, of: dict[str, Any] | None = None, **more: Any) -> str:
+    rows = shown(of or three_jobs(), state, **more)[state.panel]
+    return labels(state, of, **more)[cursor(state, state.panel, rows)]
+
+
+def lines_of(scene: Scene, size: Size, theme: Theme = PLAIN) -> list[str]:
+    return ["".join(piece.text for piece in line) for line in screen(scene, size, theme)]
+
+
+# -- moving and choosing -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "label"),
+    [
+        ([], "40"), (["j", "down"], "44_7"), (["j", "j", "j"], "44_7"), (["j", "j", "k"], "41"),
+        (["G"], "44_7"), (["G", "home", "up"], "40"),
+    ],
+)  # fmt: skip
+def test_arrows_and_letters_move_and_stop_at_the_ends(keys: list[str], label: str) -> None:
+    assert under_cursor(after(State(), *keys)) == label
+
+
+def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone() -> None:
+    three, state = three_jobs(), after(State(), "j")
+    first, second, third = three["running"]
+    for running, label in (
+        ([first, row(39), second], "41"), ([first, third], "44_7"), ([first], "40"),
+    ):  # fmt: skip
+        assert under_cursor(state, {**three, "running": running}) == label
+    busy = many(60, 500)
+    state = after(WAITING, "pgdn", "pgdn", "j", of=busy)
+    assert under_cursor(state, busy) == "20011", "pages go as far as the screen says"
+    assert under_cursor(after(state, "pgup", of=busy), busy) == "20006"
+
+
+def test_tab_goes_round_the_panels_and_back() -> None:
+    state = State(panel=TopPanel.TREE)
+    seen = [state := after(state, "tab") for _ in TopPanel]
+    assert [each.panel for each in seen] == [*list(TopPanel)[1:], TopPanel.TREE]
+    assert after(State(panel=TopPanel.TREE), "backtab").panel is TopPanel.ENDED
+    assert [after(State(), key).panel for key in "14"] == [TopPanel.TREE, TopPanel.ENDED]
+
+
+def test_a_filter_holds_while_it_is_typed_and_after() -> None:
+    state = after(RUNNING, "/", *"carx", "backspace")
+    assert (state.is_typing, state.row_filter) == (True, RowFilter("car"))
+    kept = after(state, "enter", "j")
+    assert (kept.is_typing, labels(kept)) == (False, ["44_7"])
+    assert after(kept, "esc").row_filter.is_empty()
+    assert after(state, "esc").row_filter.is_empty()
+    typed = after(State(), "/", *"quchs")
+    assert (typed.row_filter, typed.question) == (RowFilter("quchs"), None), "letters are letters"
+    three = three_jobs()
+    three["running"][1]["group"] = "media"
+    assert labels(replace(RUNNING, row_filter=RowFilter("media")), three) == ["41"]
+
+
+def test_mine_are_also_those_that_stand_beyond_the_list() -> None:
+    state = after(RUNNING, "u")
+    assert labels(state) == ["41"]
+    assert after(state, "u").row_filter.is_empty()
+    far = snapshot(pending=[waits(1, "bob")], mine=[waits(900, "alice")], pending_more=1)
+    assert labels(WAITING, far) == ["1"]
+    assert labels(after(WAITING, "u", of=far), far) == ["900"]
+
+
+def test_enter_on_the_tree_shows_only_the_jobs_below_and_a_pool_is_folded() -> None:
+    tree = State(panel=TopPanel.TREE)
+    state = after(tree, "enter")
+    assert state.row_filter == RowFilter(below="root.lab")
+    assert labels(replace(state, panel=TopPanel.RUNNING)) == ["40", "41"]
+    assert after(state, "enter").row_filter.is_empty()
+    whole = ["root.lab", "root.lab.alice", "root.lab.bob", "root.carol"]
+    assert labels(tree) == whole
+    folded = after(tree, " ")
+    assert labels(folded) == ["root.lab", "root.carol"]
+    assert "lab ▸" in "\n".join(lines_of(Scene(three_jobs(), folded, AT_S), SMALL))
+    assert labels(after(folded, " ")) == whole
+    leaf = after(tree, "G", " ")
+    assert (leaf.folded, leaf.message) == (frozenset(), "only a pool can be folded")
+
+
+@pytest.mark.parametrize("panel", TopPanel)
+def test_s_goes_through_all_orders_of_a_panel_and_any_can_be_reversed(panel: TopPanel) -> None:
+    state, orders = State(panel=panel), []
+    back = labels(after(state, "S"))
+    if panel is TopPanel.TREE:
+        assert back == ["root.carol", "root.lab", "root.lab.bob", "root.lab.alice"]
+    else:
+        assert back == labels(state)[::-1]
+    for _ in ORDERS[panel]:
+        orders.append(state.orders()[panel])
+        state = after(state, "s")
+    assert tuple(orders) == ORDERS[panel]
+    assert state.orders()[panel] == ORDERS[panel][0]
+
+
+def test_pages_have_a_way_back() -> None:
+    state = after(State(), "j", "enter")
+    assert state.page is Page.JOB
+    assert state.job is not None and state.job["label"] == "41"
+    assert after(state, "e").shows_errors
+    assert (after(state, "j", "j", "k").scroll, after(state, "j", "g").scroll) == (1, 0)
+    for key in ("q", "esc", "left", "backspace"):
+        assert after(state, key) == after(State(), "j")
+    assert after(State(), "?", "q") == State()
+    assert after(state, "?", "esc") == state
+
+
+@pytest.mark.parametrize("panel", TopPanel)
+@pytest.mark.parametrize("key", ["c", "h", "enter", "j", "G", "pgdn"])
+def test_where_there_is_nothing_keys_do_nothing(panel: TopPanel, key: str) -> None:
+    state = State(panel=panel)
+    assert after(state, key, of=snapshot()) == state
+
+
+@pytest.mark.parametrize("keys", ["", "c", "/", ["enter"]])
+def test_interrupt_leaves_and_the_screen_can_be_drawn_anew_from_anywhere(keys: str) -> None:
+    state = after(State(), *keys)
+    for key, wish in (
+        ("ctrl-c", UserAction.QUIT), ("ctrl-l", UserAction.REDRAW), ("ctrl-z", UserAction.SUSPEND),
+    ):  # fmt: skip
+        assert wish_after(state, key)[1] is wish
+    assert wish_after(State(), "q")[1] is UserAction.QUIT
+
+
+def test_the_history_is_shown_or_not() -> None:
+    state, seen = State(), []
+    for _ in range(3):
+        state = after(state, "i")
+        seen.append((state.history, state.message))
+    assert seen == [
+        (WhenShown.ALWAYS, "the history is always shown"),
+        (WhenShown.NEVER, "the history is not shown"),
+        (WhenShown.WITH_ROOM, "the history is shown where there is room"),
+    ]
+
+
+@given(st.lists(st.sampled_from(KEYS), max_size=30), st.sampled_from(["three", "none", "many"]))
+def test_no_keys_lead_to_a_state_that_cannot_go_on(keys: list[str], which: str) -> None:
+    of = {"three": three_jobs(), "none": snapshot(), "many": many(3, 20)}[which]
+    state = State()
+    for key in keys:
+        state, wish = press(state, key, shown(of, state), 5)
+        assert not (isinstance(wish, Act) and wish.verb is Verb.CANCEL and key not in "yY")
+        assert (state.page is Page.JOB) <= (state.job is not None)
+
+
+# -- actions -----------------------------------------------------------------------------------
+
+
+def mixed() -> dict[str, Any]:
+    return snapshot(
+        running=[row(1), row(2, state="SUSPENDED"), row(3, "bob")],
+        pending=[waits(4), waits(5, state="HELD"), waits(6, label="6_[0-9]", tasks=10)],
+        ended=[ended(7), ended(8, code="FAILED")],
+        counts={"RUNNING": 2, "SUSPENDED": 1, "PENDING": 11, "HELD": 1},
+    )
+
+
+def last_lines(state: State, columns: int = 140) -> str:
+    scene = Scene(mixed() | {"admin": False}, state, AT_S)
+    return "\n".join(lines_of(scene, Size(columns, 24))[-4:])
+
+
+@pytest.mark.parametrize("key", ["c", "h", "p", "t", "P", "x"])
+def test_what_is_anothers_is_refused_before_a_question(key: str) -> None:
+    state = after(State(), "j", "j", key, of=mixed())
+    assert (state.question, state.prompt) == (None, None)
+    assert (state.message, state.is_bad) == ("job 3 belongs to bob", True)
+    assert viewer_of(snapshot(admin=False)) == ALICE
+    assert viewer_of(snapshot(admin=True)) == Viewer("alice", is_admin=True)
+    assert refusal("c", row(3, "bob"), ROOT) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "works"),
+    [
+        ("PENDING", "chtP"), ("HELD", "chtP"), ("STARTING", "ct"), ("RUNNING", "cptx"),
+        ("SUSPENDED", "cpt"), ("STOPPING", "c"), ("CLEANING", "c"),
+    ],
+)  # fmt: skip
+def test_each_state_has_its_actions(state: str, works: str) -> None:
+    job = row(1, state=state)
+    assert "".join(key for key in "chptPxr" if not refusal(key, job, ALICE)) == works
+
+
+def test_keys_that_cannot_work_are_not_offered_and_others_named_by_what_they_do() -> None:
+    second_waiting, second = (after(state, "j", of=mixed()) for state in (WAITING, State()))
+    for state, columns, offered, others in (
+        (State(), 140, [" p suspend"], [" h hold"]), (WAITING, 140, [" h hold"], []),
+        (second, 140, [" p resume"], []), (second_waiting, 140, [" h release"], []),
+        (after(second, "j", of=mixed()), 140, [], ["cancel", "suspend", "signal"]),
+        # On a narrow screen they have the room.
+        (ENDED, 80, [" r retry"], []), (State(), 80, [" p suspend"], [" r retry"]),
+    ):  # fmt: skip
+        told = last_lines(state, columns)
+        assert [word for word in offered if word not in told] == []
+        assert [word for word in others if word in told] == []
+    # With colours they are there, but dim.
+    theirs, colours = after(State(), "j", "j", of=mixed()), Theme(has_colour=True)
+    lines = screen(Scene(mixed() | {"admin": False}, theirs, AT_S), Size(140, 24), colours)
+    dim = [piece.text for piece in lines[-1] if piece.style == colours["off"]]
+    assert dim[:4] == [" c cancel", " h hold", " p suspend", " t time"]
+
+
+@pytest.mark.parametrize(
+    ("state", "keys", "act"),
+    [
+        (State(), ["p"], Act(Verb.SUSPEND, ("1",))),
+        (State(), ["j", "p"], Act(Verb.RESUME, ("2",))),
+        (WAITING, ["h"], Act(Verb.HOLD, ("4",))),
+        (WAITING, ["j", "h"], Act(Verb.RELEASE, ("5",))),
+        (ENDED, ["r"], Act(Verb.RETRY, ("7",))),
+        (State(), ["t", *"2h", "enter"],
+         Act(Verb.SET, ("1",), {"time_limit_s": 7200}, "time limit 2h")),
+        (State(), ["t", *"unlimited", "enter"],
+         Act(Verb.SET, ("1",), {"time_limit_s": 0}, "time limit unlimited")),
+        (WAITING, ["P", *"-5", "enter"], Act(Verb.SET, ("4",), {"priority": -5}, "priority -5")),
+        (State(), ["x", *"usr1", "enter"], Act(Verb.SIGNAL, ("1",), {"signal": 10}, "SIGUSR1")),
+        # On the page of a job marks of others do not count.
+        (WAITING, [" ", " ", "2", "enter", "p"], Act(Verb.SUSPEND, ("1",))),
+    ],
+)  # fmt: skip
+def test_an_action_on_one_job_is_done_at_once_or_after_its_value(
+    state: State, keys: list[str], act: Act
+) -> None:
+    assert wish_after(state, *keys, of=mixed())[1] == act
+
+
+def test_enter_alone_sends_no_signal() -> None:
+    told = after(State(), "x", "enter", of=mixed())
+    assert told.is_bad
+    assert told.message == "write which signal (TERM, INT, USR1, ... or a number)"
+    sent = Act(Verb.SIGNAL, ("1",), {"signal": 15}, "SIGTERM")
+    assert wish_after(told, *"term", "enter", of=mixed())[1] == sent
+
+
+@pytest.mark.parametrize(("key", "text"), [("t", "soon"), ("P", "high"), ("P", "9999999")])
+def test_a_bad_value_is_refused_and_can_be_corrected(key: str, text: str) -> None:
+    asked = after(WAITING, key, *text, of=mixed())
+    told = after(asked, "enter", of=mixed())
+    assert told.is_bad and repr(text) in told.message
+    assert told.prompt == asked.prompt
+    assert after(told, "esc", of=mixed()).prompt is None
+    typed = after(State(), "t", *"90m", of=mixed())
+    assert "time limit of job 1 (fit) of alice: 90m▏ Enter: set, Esc: not" in last_lines(typed)
+
+
+def test_a_job_is_cancelled_only_after_a_yes() -> None:
+    asked = after(WAITING, "j", "c")
+    assert asked.question is not None
+    assert asked.question.text == "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
+    for key in ("n", "enter", "esc", " ", "c", "q"):
+        state = after(asked, key)
+        assert (state.question, state.message) == (None, "nothing done")
+    # It is about the job that was meant, whatever moves below it.
+    state, wish = wish_after(asked, "y", of=snapshot(running=[row(1)]))
+    assert (state.question, wish) == (None, Act(Verb.CANCEL, ("44_[8-99%4]",)))
+
+
+def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now() -> None:
+    state, three = after(WAITING, "enter"), three_jobs()
+    held = {**three, "pending": [three["pending"][0] | {"state": "HELD"}]}
+    assert wish_after(state, "h")[1] == Act(Verb.HOLD, ("45",))
+    assert wish_after(state, "h", of=held)[1] == Act(Verb.RELEASE, ("45",))
+    over = {**three, "pending": [], "ended": [ended(45)]}
+    assert after(state, "c", of=over).message == "job 45 has ended"
+
+
+@pytest.mark.parametrize(
+    ("state", "key", "told"),
+    [
+        (State(), "h", "job 1 is RUNNING: only waiting jobs can be held"),
+        (State(), "r", "job 1 is RUNNING: only what has ended can be retried"),
+        (ENDED, "c", "job 7 has ended"),
+    ],
+)
+def test_what_cannot_be_done_is_said(state: State, key: str, told: str) -> None:
+    found = after(state, key, of=mixed())
+    assert (found.message, found.is_bad) == (told, True)
+    assert after(found, "j", of=mixed()).message == "", "it is gone with the next key"
+
+
+def test_an_action_on_marked_jobs_is_one_question_with_their_number() -> None:
+    marked = after(WAITING, " ", " ", " ", of=mixed())
+    assert list(marked.marked) == ["4", "5", "6_"]
+    assert "3 marked; a key is for all of them, Esc unmarks" in last_lines(marked)
+    assert list(after(marked, "g", " ", of=mixed()).marked) == ["5", "6_"]
+    lines = lines_of(Scene(mixed(), marked, AT_S), Size(100, 24))
+    assert [line[:3] for line in lines if line.startswith("*")] == ["*4 ", "*5 ", "*6_"]
+    asked = after(marked, "c", of=mixed())
+    act = Act(Verb.CANCEL, ("4", "5", "6_[0-9]"))
+    assert asked.question == Question(act, "cancel 3 jobs (12 with all tasks)?")
+    done, wish = wish_after(asked, "y", of=mixed())
+    assert (wish, done.marked) == (act, {})
+    assert after(asked, "n", of=mixed()).marked == marked.marked
+    assert after(marked, "esc", of=mixed()).marked == {}
+    state = after(ENDED, " ", " ", "r", of=mixed())
+    assert state.question == Question(Act(Verb.RETRY, ("7", "8")), "retry 2 jobs?")
+
+
+def test_of_marked_jobs_those_are_meant_for_which_the_action_works() -> None:
+    rows = [row(1), row(3, "bob"), row(2, state="SUSPENDED")]
+    suspend = Act(Verb.SUSPEND, ("1",))
+    told = "suspend job 1 (fit) of alice; 2 of the marked ones cannot?"
+    assert begin("p", rows, ALICE) == Question(suspend, told)
+    assert begin("h", rows, ALICE) == "job 1 is RUNNING: only waiting jobs can be held"
+    text = "time limit of 2 jobs; 1 of the marked ones cannot"
+    assert begin("t", rows, ALICE) == Prompt("t", ("1", "2"), text)
+
+
+def test_marked_jobs_that_a_filter_hides_are_left_alone_and_stay_marked() -> None:
+    marked = after(WAITING, " ", " ", of=mixed())
+    fewer = after(marked, "/", *"held", "enter", of=mixed())
+    assert "2 marked, 1 hidden by the filter; a key is for the 1 shown" in last_lines(fewer)
+    done, wish = wish_after(fewer, "c", "y", of=mixed())
+    assert (wish, list(done.marked)) == (Act(Verb.CANCEL, ("5",)), ["4"])
+    other = after(marked, "/", *"6_", "enter", of=mixed())
+    assert "2 marked, all hidden by the filter; a key is for the job selected" in last_lines(other)
+    done, wish = wish_after(other, "h", of=mixed())
+    assert (wish, list(done.marked)) == (Act(Verb.HOLD, ("6_[0-9]",)), ["4", "5"])
+    # A waiting task that the daemon found is not hidden.
+    task = waits(6, label="6_[0-9]", tasks=10)
+    found = State(panel=TopPanel.WAITING, row_filter=RowFilter("6_7"), marked={"6_": task})
+    lists = {**shown(mixed(), found), TopPanel.WAITING: [task]}
+    assert [each["label"] for each in targets(found, lists, ALICE)] == ["6_[0-9]"]
+
+
+def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end() -> None:
+    state = after(WAITING, "G", " ", of=mixed())
+    assert list(state.marked) == ["6_"]
+    later = {**mixed(), "pending": [waits(6, label="6_[3-9]", tasks=7)]}
+    assert wish_after(state, "h", of=later)[1] == Act(Verb.HOLD, ("6_[3-9]",))
+    # Ended tasks that share a row are marked apart from the waiting ones.
+    rows = [ended(7, label="6_7", name="a", array_id=6, array_index=7),
+            ended(8, label="6_8", name="a", array_id=6, array_index=8)]  # fmt: skip
+    assert list(after(ENDED, " ", of={**mixed(), "ended": rows}).marked) == ["6_[7-8]"]
+
+
+def test_tasks_that_ended_alike_are_one_row() -> None:
+    tasks = [
+        ended(60 - number, label=f"50_{9 - number}", array_id=50, array_index=9 - number,
+              name="sweep", **({"exit_code": 1} if number == 3 else {}))
+        for number in range(10)
+    ]  # fmt: skip
+    rows = shown(snapshot(ended=[ended(70), *tasks, ended(40)]), State())[TopPanel.ENDED]
+    assert [(each["label"], each["tasks"]) for each in rows] == [
+        ("70", 1), ("50_[7-9]", 3), ("50_6", 1), ("50_[0-5]", 6), ("40", 1),
+    ]  # fmt: skip
+
+
+# -- waiting jobs that the snapshot does not have ----------------------------------------------
+
+#: The snapshot has 300 of 500 jobs.
+FAR = snapshot(
+    pending=[waits(number, name=f"job{number}") for number in range(300)],
+    pending_more=200, counts={"PENDING": 500},
+)  # fmt: skip
+LAST = replace(WAITING, places={TopPanel.WAITING: CursorPlace("299", 299)})
+
+
+def answer(state: State, ids: range, first: int = 0, total: int | None = None) -> FoundRows:
+    query = missing_query(FAR, state)
+    assert query is not None
+    rows = [waits(number, name=f"job{number}") for number in ids]
+    return FoundRows(query, rows, first, len(ids) if total is None else total)
+
+
+def far_screen(state: State, found: FoundRows | None) -> str:
+    return "\n".join(lines_of(Scene(FAR, state, AT_S, found=found), Size(100, 24)))
+
+
+def test_a_search_is_for_all_jobs_and_until_the_answer_no_job_is_denied() -> None:
+    state = after(WAITING, "/", *"job499", "enter", of=FAR)
+    assert labels(state, FAR) == []
+    assert "(0 shown, searching all …)" in far_screen(state, None)
+    found = answer(state, range(499, 500))
+    assert found.query == WaitingQuery(RowFilter("job499"), "turn", False, 0)
+    assert labels(state, FAR, found=found) == ["499"]
+    assert "WAITING 500 (1 shown)" in far_screen(state, found)
+    # An answer to an earlier text is none to this one.
+    earlier = after(state, "/", "backspace", of=FAR, found=found)
+    assert labels(earlier, FAR, found=found) == [
+        str(number) for number in range(300) if "job49" in f"job{number}"
+    ]
+
+
+def test_it_is_asked_only_for_what_the_snapshot_lacks() -> None:
+    assert missing_query(FAR, WAITING) is None
+    near = {**FAR, "pending_more": 0}
+    assert missing_query(near, after(WAITING, "/", "x", "enter", "s", "S", of=near)) is None
+    for key in ("u", "s", "S", "G"):
+        assert missing_query(FAR, after(WAITING, key, of=FAR)) is not None
+    # A new filter or order begins at the first row.
+    for keys in ("u", "s", "S", ["u", "esc"]):
+        assert after(WAITING, "G", *keys, of=FAR).first == 0
+
+
+def test_the_last_job_is_reached_and_the_cursor_goes_over_the_end_of_what_is_listed() -> None:
+    told = "… and 200 more rows; G goes to the last"
+    assert told in far_screen(LAST, None)
+    state = after(WAITING, "G", of=FAR)
+    assert state.first is None
+    found = answer(state, range(200, 500), 200, 500)
+    assert under_cursor(state, FAR, found=found) == "499"
+    assert "(rows 201-500 of 500)" in far_screen(state, found)
+    back = after(state, "g", of=FAR, found=found)
+    assert (back.first, back.places[TopPanel.WAITING]) == (0, CursorPlace())
+    assert missing_query(FAR, back) is None
+    state = after(LAST, "j", of=FAR)
+    assert state.first == 200
+    found = answer(state, range(200, 500), 200, 500)
+    assert under_cursor(state, FAR, found=found) == "299"
+    on = after(state, "j", of=FAR, found=found)
+    assert on.places[TopPanel.WAITING] == CursorPlace("300", 100)
+    first = replace(on, places={TopPanel.WAITING: CursorPlace("200", 0)})
+    assert after(first, "k", of=FAR, found=found).first == 0
+
+
+def test_the_daemon_is_asked_for_what_the_screen_is_to_show(
+    daemon: CannedDaemon, refuse: Refuse
+) -> None:
+    reply = {"rows": [waits(7)], "first": 4, "total": 5}
+    daemon.replies = {"waiting": [reply, refuse(text="the request cannot be understood")]}
+    query = WaitingQuery(RowFilter("fit", "root.lab", only_mine=True), "name", True, None)
+    connection = Connection(daemon.path)
+    assert fetch_waiting(connection, query, "alice") == FoundRows(query, reply["rows"], 4, 5)
+    assert daemon.requests == [{
+        "op": "waiting", "text": "fit", "below": "root.lab", "user": "alice", "order": "name",
+        "reverse": True, "skip": None,
+    }]  # fmt: skip
+    # One that refuses is no reason to say that there are none.
+    state = after(WAITING, "/", *"job2", "enter", of=FAR)
+    asked = missing_query(FAR, state)
+    assert asked is not None
+    found = fetch_waiting(connection, asked, "alice")
+    connection.close()
+    assert len(labels(state, FAR, found=found)) == 111
+    last = after(after(state, "esc", of=FAR, found=found), "G", of=FAR, found=found)
+    assert (last.first, last.is_bad) == (0, True)
+    assert "drf status has all jobs" in last.message
+
+
+# -- the mouse ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "of"),
+    [(SMALL, three_jobs()), (LARGE, many(7, 300)), (Size(200, 60), three_jobs())],
+    ids=["small", "large", "wide"],
+)
+def test_each_row_is_found_where_it_is_drawn(size: Size, of: dict[str, Any]) -> None:
+    scene = Scene(of, WAITING, AT_S)
+    lists, hits = scene.lists(), 0
+    for y, line in enumerate(lines_of(scene, size)):
+        for x in (1, size.columns - 2):
+            hit = hit_at(scene, size, PLAIN, x, y)
+            if hit is None or hit.row is None or hit.panel is TopPanel.TREE:
+                continue
+            beside = line[85:] if size.columns >= 170 else line
+            # A sentence below a row belongs to it.
+            label = lists[hit.panel][hit.row]["label"]
+            assert label in beside.split()[:2] or beside.startswith(" " * 13)
+            hits += 1
+    assert hits > 5
+
+
+def test_headings_are_found_where_they_are_drawn() -> None:
+    scene = Scene(three_jobs(), State(), AT_S)
+    lines = lines_of(scene, LARGE)
+    for panel, name, heading in (
+        (TopPanel.TREE, "SATISFIED", "SATISFIED"), (TopPanel.RUNNING, "MEMORY", "MEMORY"),
+        (TopPanel.WAITING, "BLOCKED", "BLOCKED BY"), (TopPanel.ENDED, "OUTCOME", "OUTCOME"),
+        (TopPanel.TREE, "SHARES", "SHARES"),
+    ):  # fmt: skip
+        y, x = next((y, line.index(name)) for y, line in enumerate(lines) if name in line)
+        assert hit_at(scene, LARGE, PLAIN, x + 2, y) == Hit(panel, heading=heading)
+
+
+def test_a_click_selects_a_second_one_opens_and_one_on_a_heading_sorts() -> None:
+    on_row, on_head = Hit(TopPanel.WAITING, 1), Hit(TopPanel.WAITING, heading="MEM")
+    state = after(State(), "click 3 3", hit=on_row)
+    assert (state.panel, under_cursor(state)) == (TopPanel.WAITING, "44_[8-99%4]")
+    opened = after(state, "click 3 3", hit=on_row)
+    assert opened.page is Page.JOB
+    assert opened.job is not None and opened.job["label"] == "44_[8-99%4]"
+    state = after(State(), "click 3 3", hit=on_head)
+    assert state.orders()[TopPanel.WAITING] == "memory"
+    rows = labels(state)
+    assert rows == ["45", "44_[8-99%4]", "46"]
+    state = after(state, "click 3 3", hit=on_head)
+    assert labels(state) == rows[::-1]
+    assert after(state, "click 3 3", hit=Hit(TopPanel.WAITING, heading="FREE")) == state
+    for key in ("c", "t", "/"):
+        asked = after(State(), key)
+        assert after(asked, "click 3 3", hit=Hit(TopPanel.ENDED, 0)) == asked, "no answer"
+
+
+def test_the_wheel_moves_in_the_panel_below_the_mouse_which_can_be_turned_off() -> None:
+    busy, hit = many(7, 300), Hit(TopPanel.WAITING, 1)
+    state = after(State(), "wheel-down 3 3", hit=hit, of=busy)
+    assert (state.panel, state.places[TopPanel.WAITING].index) == (TopPanel.WAITING, 3)
+    state = after(state, "wheel-up 3 3", hit=hit, of=busy)
+    assert state.places[TopPanel.WAITING].index == 0
+    assert after(State(page=Page.HELP), "wheel-down 3 3").scroll == 3
+    state = after(State(), "m")
+    told = "the mouse is off: the terminal selects text"
+    assert (state.has_mouse, state.message) == (False, told)
+    assert after(state, "m").has_mouse
+
+
+# -- the bytes of a terminal -------------------------------------------------------------------
+
+SENT = {
+    b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left",
+    b"\x1bOA": "up", b"\x1bOB": "down", b"\x1bOH": "home", b"\x1bOF": "end",
+    b"\x1b[H": "home", b"\x1b[F": "end", b"\x1b[1~": "home", b"\x1b[4~": "end",
+    b"\x1b[5~": "pgup", b"\x1b[6~": "pgdn", b"\x1b[3~": "delete", b"\x1b[Z": "backtab",
+    b"\x1b[1;5A": "up", b"\x1b[5;3~": "pgup", b"\x1bOP": "f1", b"\x1b[11~": "f1",
+    b"\x1b[[A": "f1", b"\r": "enter", b"\n": "enter", b"\t": "tab", b"\x7f": "backspace",
+    b"\x08": "backspace", b"\x03": "ctrl-c", b"\x0c": "ctrl-l", b"\x1a": "ctrl-z",
+    b"\x15": "ctrl-u", b"j": "j", b" ": " ", "ß".encode(): "ß", "漢".encode(): "漢",
+    b"\x1b[<0;12;5M": "click 12 5", b"\x1b[<64;1;1M": "wheel-up 1 1",
+    b"\x1b[<65;300;80M": "wheel-down 300 80",
+}  # fmt: skip
+#: Sequences that mean nothing here.
+NOTHING = [
+    b"\x1b[2~", b"\x1b[24~", b"\x1b[[B", b"\x1b[?1;2c", b"\x1bOQ", b"\x01", b"\x1b[200~",
+    b"\x1b[<0;12;5m", b"\x1b[<2;12;5M", b"\x1b[<32;12;5M", b"\x1b[<;;M",
+]  # fmt: skip
+
+
+def keys_of(*pieces: bytes) -> list[str]:
+    keys = KeyDecoder()
+    return [key for piece in pieces for key in keys.feed(piece)]
+
+
+def test_a_key_is_known_whole_and_byte_by_byte_and_others_take_nothing_with_them() -> None:
+    for sent, key in SENT.items():
+        assert keys_of(sent) == [key]
+        assert keys_of(*(bytes([each]) for each in sent)) == [key]
+    for sent in NOTHING:
+        assert keys_of(sent, b"j") == keys_of(*(bytes([each]) for each in sent), b"j") == ["j"]
+
+
+@given(
+    st.lists(st.sampled_from([*SENT, *NOTHING]), max_size=20),
+    st.lists(st.integers(0, 100), max_size=8),
+)
+def test_keys_are_the_same_however_their_bytes_are_split(
+    sent: list[bytes], cuts: list[int]
+) -> None:
+    data = b"".join(sent)
+    ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    pieces = [data[begin:end] for begin, end in pairwise(ends)]
+    assert keys_of(*pieces) == [SENT[each] for each in sent if each in SENT]
+
+
+def test_escape_alone_is_a_key_when_nothing_follows() -> None:
+    keys = KeyDecoder()
+    assert list(keys.feed(b"\x1b")) == []
+    assert keys.is_waiting
+    assert list(keys.flush()) == ["esc"]
+    assert not keys.is_waiting
+    assert list(keys.feed(b"[A")) == ["[", "A"]
+    assert keys_of(b"\x1bj") == ["esc", "j"]
+    assert keys_of(b"\x1b\x1b[A") == ["esc", "up"]
+    # What is cut off for ever is no key.
+    assert [*keys.feed(b"\x1b[1;"), *keys.flush(), *keys.feed(b"q")] == ["q"]
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_taken_in_and_never_kept_for_long(data: bytes) -> None:
+    keys = KeyDecoder()
+    for key in keys.feed(data):
+        assert key.isprintable()
+    list(keys.flush())
+    assert list(keys.feed(b"\x1b[A"))[-1] == "up"
