@@ -1,23 +1,41 @@
-"""Random machines, trees and queues as plain values, and real passes over them.
+"""What tests of the core ask the product: passes over random machines, trees and queues as plain
+values, and over the books of a bench; reasons, forecasts and preemptions.
 
-Tests ask the product through this module, so that little of its inside is known elsewhere.
+They ask through this module, so that little of the product's inside is known elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from fractions import Fraction
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, within
+from drfd.common.errors import Refused
+from drfd.core.explain.forecast import Forecast
+from drfd.core.explain.reasons import WaitReason, explain_wait
+from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import JobSpec
 from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
+from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
+from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import POLICIES
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+from fakes import ALICE, Bench, demand, now, schedule, spec
 
 #: Leaves of three depths. Pools and groups have capitals, users have none.
 LEAVES = (
@@ -200,3 +218,128 @@ def reserved(last: Plan | None) -> Reservation | None:
 def all_reserved(last: Plan | None) -> tuple[Reservation, ...]:
     """What a pass keeps for big jobs; goes into the next one."""
     return last.reservations if last is not None else ()
+
+
+# -- with the books of a bench ---------------------------------------------------------------------
+
+CAROL, DAVE, ERIN = (
+    st.Actor(user=user, uid=1003 + at, is_admin=False)
+    for at, user in enumerate(("carol", "dave", "erin"))
+)
+
+
+def of(
+    actor: st.Actor,
+    cores: float = 1,
+    memory_gib: float = 1,
+    *,
+    limit_s: int | None = 3600,
+    read: int = 0,
+    write: int = 0,
+    **more: Any,
+) -> JobSpec:
+    """A job of this user, in a pool of the user's own unless `more` names another one."""
+    asks = demand(cores, memory_gib, read=read, write=write)
+    pool = more.pop("pool", f"root.{actor.user}")
+    return spec(pool, actor=actor, asks=asks, time_limit_s=limit_s, **more)
+
+
+def refused(bench: Bench, stimulus: st.Stimulus) -> Refused:
+    """The refusal; that the books stay as they were is checked by `feed`."""
+    with pytest.raises(Refused) as caught:
+        bench.feed(stimulus)
+    return caught.value
+
+
+def change(bench: Bench, job_id: int, actor: st.Actor = ALICE, **wish: Any) -> list[ev.Event]:
+    found = bench.feed(st.ChangeAsked(now(), job_id, actor, st.Change(**wish)))
+    bench.ledger.check()
+    return found
+
+
+def why(bench: Bench, job_id: int, last: Plan | None = None, **known: Any) -> WaitReason | None:
+    """The reason after a pass that had nothing left to do (unless another is given)."""
+    if last is None:
+        last = schedule(bench.ledger, bench.rules)
+        assert last.admitted == []
+    return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, **known)
+
+
+def forecast(
+    bench: Bench,
+    at_s: float = 0.0,
+    run_times: RunTimes | None = None,
+    *,
+    before: tuple[Reservation, ...] = (),
+    external: ExternalLoad | None = None,
+) -> Forecast:
+    """From this time on; of a copy of the books, as a forecast uses them up."""
+    ledger, past = deepcopy(bench.ledger), run_times or RunTimes()
+    return Forecast(ledger, bench.rules, past, {}, before, now(at_s), external)
+
+
+def start_s(
+    bench: Bench, job_id: int, at_s: float = 0.0, external: ExternalLoad | None = None
+) -> float | None:
+    """When the job starts, as it looks at `at_s`; seconds since the world began."""
+    found = forecast(bench, at_s, external=external).start_s(job_id)
+    return None if found is None else found - now().at_s
+
+
+def preemptions(
+    bench: Bench,
+    path: str,
+    job_id: int,
+    how: Preempting | None = None,
+    *,
+    at_s: float = 5000.0,
+    external: Vector | None = None,
+    shut: Sequence[str] = (),
+) -> Sequence[ev.PreemptRequested | ev.SuspendRequested]:
+    """Who has to give way when the node starves for the job."""
+    ledger, shares = bench.ledger, bench.rules.shares
+    supply = Supply(
+        capacity=shares.capacity,
+        leaving=Departures().update(ledger, now(at_s).mono_s, 0.0),
+        external=external,
+        shut=shut,
+    )
+    share_tree = shares.share_tree(ledger.used, ledger.queues)
+    starving = Starving(path, job_id)
+    return preempt(ledger, share_tree, supply, starving, how or Preempting(), now(at_s))
+
+
+def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:
+    job_id = bench.submit(asked, at_s=at_s)
+    scheduler.note(bench.job(job_id))
+    return job_id
+
+
+def pass_of(bench: Bench, scheduler: Scheduler, at_s: float) -> list[int]:
+    """Make a pass of a kept scheduler; the jobs that start or have to give way."""
+    found = []
+    for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
+        bench.befall(event)
+        found.append(event.job_id)
+        scheduler.note(bench.job(event.job_id))
+    return found
+
+
+@contextmanager
+def lines_counted() -> Iterator[list[int]]:
+    """The lines of the core that are executed: the same on every machine, however busy."""
+    lines = [0]
+
+    def in_product(frame: FrameType, event: str, _: object) -> Any:
+        lines[0] += event == "line"
+        return in_product
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        return in_product if "/drfd/core/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 
-import pytest
-
-from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import ReservationSettings
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobState
-from drfd.core.scheduling import release_times as ends_module
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
-from fakes import ADMIN, ALICE, BOB, GIB, Bench, attempt_started, demand, now, rules, schedule, spec
-from seeds import runs
+from fakes import ALICE, BOB, GIB, Bench, demand, now, schedule, spec
 
 
 def running(limit_s: int | None, started_s: float = 1000.0) -> Job:
@@ -35,81 +27,6 @@ def times(*runs: float) -> RunTimes:
     for run_s in runs:
         found.add("alice", run_s)
     return found
-
-
-#: Whose jobs they are.
-ACTORS = (ALICE, BOB, ADMIN)
-
-
-def read(ledger: Ledger, run_times: RunTimes, now_s: float) -> list[tuple[float, Vector]]:
-    """Of every job that holds something, from nothing but the books."""
-    return sorted(
-        (run_times.end_s(job, now_s), ledger.allocation(job))
-        for job in ledger.allocated_jobs()
-        if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
-    )
-
-
-def lives(seed: int, steps: int) -> Iterator[tuple[Bench, RunTimes, Ends, float]]:
-    """Jobs come, start, freeze, go on and end in a random order; the clock is set back at times."""
-    random, bench, run_times = Random(seed), Bench(rules()), RunTimes()
-    ends, at_s = Ends(bench.ledger, run_times), 0.0
-
-    def tell(before: int) -> None:
-        for event in bench.events[before:]:
-            ends.note(getattr(event, "job_id", 0))
-
-    for _ in range(steps):
-        at_s = max(0.0, at_s + random.choice((0, 1, 30, 400, 4000, -200)))
-        before = len(bench.events)
-        jobs = list(bench.ledger.jobs.values())
-        running = [job.id for job in jobs if job.state is JobState.RUNNING]
-        match random.choice(("start", "start", "wait", "end", "freeze", "thaw", "begin")):
-            case "start" | "begin" as how:
-                asked = spec(
-                    actor=random.choice(ACTORS),
-                    asks=demand(random.choice((0.1, 0.2)), 0.1),
-                    time_limit_s=random.choice((None, 60, 3600)),
-                )
-                bench.submit(asked, at_s=at_s)
-                for job_id in bench.schedule(at_s):
-                    if how == "start":
-                        bench.feed(attempt_started(job_id, at_s=at_s))
-            case "end" if running:
-                job = bench.job(random.choice(running))
-                bench.finish(job.id, at_s=at_s)
-                run_times.add(job.spec.user, random.choice((5, 500, 5000)))
-                ends.note_user(job.spec.user)
-            case "freeze" if running:
-                bench.suspend(random.choice(running), by=random.choice((None, ADMIN)), at_s=at_s)
-            case "thaw":
-                bench.schedule(at_s)
-            case _:
-                pass
-        tell(before)
-        yield bench, run_times, ends, now(at_s).at_s
-
-
-@pytest.mark.parametrize(("few", "steps"), runs([1, 10, 1000], steps=60, quick=30))
-def test_what_is_kept_is_what_would_be_read(
-    few: int, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether times are moved one by one or all together."""
-    monkeypatch.setattr(ends_module, "_FEW", few)
-    most = 0
-    for bench, run_times, ends, now_s in lives(few, steps):
-        ends.read_noted()
-        found = [(end_s, held) for end_s, _, held in ends.at(now_s)]
-        assert found == sorted(found, key=lambda end: end[0])
-        assert sorted(found) == read(bench.ledger, run_times, now_s)
-        suspended = {
-            job.id: (job.spec.leaf, wanted)
-            for job in bench.ledger.allocated_jobs()
-            if (wanted := bench.ledger.wanted(job)) is not None
-        }
-        assert ends.suspended == suspended
-        most = max(most, len(found))
-    assert most > steps / 12
 
 
 def seen(bench: Bench, at_s: float) -> PassContext:

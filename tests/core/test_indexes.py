@@ -1,0 +1,689 @@
+"""Tables that are kept between passes: each gives what one made anew would, and a pass over them
+does not grow with users or queues.
+
+They are there for speed alone; what passes decide is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from bench.load import Load, Shape
+from core.oracle import line
+from core.worlds import lines_counted, of, plan, run_pass
+from drfd.core.amounts.node_room import NodeDemand
+from drfd.core.amounts.vectors import Vector, minus, plus
+from drfd.core.fairness.priority_tree import IndexedHeap, ShortJobs
+from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import Entry, LeafQueue, Line
+from drfd.core.model.job import JobState
+from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes
+from drfd.core.scheduling.wait_index import FEW_VECTORS, LeafTables, WaitIndex
+from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, now, rules
+from seeds import examples, runs, seeds
+
+# -- who waits -------------------------------------------------------------------------------------
+
+
+FLAT = ("root.a", "root.b", "root.c", "root.d")
+DEEP = ("root.a", "root.p.b", "root.p.c", "root.q.d", "root.q.e", "root.q.x.f", "root.q.x.g")
+
+
+# -- random machines -------------------------------------------------------------------------------
+
+
+@dataclass
+class Waiting:
+    leaf: str
+    demand: Vector
+    priority: int
+    length_s: float
+    since_s: float
+
+    def entry(self, job_id: int) -> Entry:
+        return -self.priority, job_id
+
+
+@dataclass
+class Stream:
+    """Jobs of random users come, run and go; the tables are those that a line-up is made over."""
+
+    random: Random
+    leaves: tuple[str, ...]
+    with_rules: bool
+    now_s: float = 0.0
+    queues: dict[str, LeafQueue] = field(default_factory=dict)
+    used: dict[str, Vector] = field(default_factory=dict)
+    past_usage: dict[str, float] = field(default_factory=dict)
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    #: Running jobs with their real ends.
+    running: dict[int, tuple[Waiting, float, float]] = field(default_factory=dict)
+    before: tuple[Reservation, ...] = ()
+    short: ShortJobs = field(default_factory=ShortJobs)
+    touch: Callable[[str, Iterable[Vector] | None], None] = lambda leaf, demands: None
+    next_id: int = 1
+
+    def __post_init__(self) -> None:
+        random = self.random
+        axes = random.randint(1, 3)
+        self.capacity = tuple(random.choice([0, *range(4, 13)]) for _ in range(axes))
+        self.menu = [self._demand() for _ in range(random.randint(1, 6))]
+        self.shares = FairShare(self.capacity, self._rules() if self.with_rules else {})
+        self.patience = ReservationSettings(
+            patience_s=random.choice([0, 2, 5]),
+            drain_after_s=random.choice([10, 30, 1000]),
+            reserves=random.random() < 0.9,
+            depth=random.choice([1, 1, 2, 4]),
+        )
+
+    def _demand(self) -> Vector:
+        parts = self.random.choice([1, 3, 3])
+        return tuple(self.random.randint(0, top // parts) for top in self.capacity)
+
+    def _rules(self) -> dict[str, NodeRule]:
+        random = self.random
+        nodes = {path for leaf in self.leaves for path in line(leaf)}
+        weight = lambda: Fraction(random.randint(1, 4), random.randint(1, 3))  # noqa: E731
+        found = {}
+        for path in sorted(nodes):
+            match random.choice(["plain", "plain", "weight", "weights", "limit", "guarantee"]):
+                case "weight":
+                    found[path] = NodeRule(weights=(weight(),) * len(self.capacity))
+                case "weights":
+                    found[path] = NodeRule(weights=tuple(weight() for _ in self.capacity))
+                case "limit":
+                    limit = [random.choice([None, random.randint(0, top)]) for top in self.capacity]
+                    found[path] = NodeRule(limit=tuple(limit))
+                case "guarantee":
+                    found[path] = NodeRule(
+                        guarantee=tuple(random.randint(0, top) for top in self.capacity)
+                    )
+        return found
+
+    def move(self) -> None:
+        """Time passes, or the clock is set back; jobs end, are submitted, cancelled, held and
+        released."""
+        random = self.random
+        self.now_s += random.choice([0, 1, 1, 2, 7]) if random.random() < 0.97 else -20
+        for leaf in self.short.forget(self.now_s):
+            self.touch(leaf, ())
+        for job_id in [n for n, (_, end_s, _) in self.running.items() if end_s <= self.now_s]:
+            job, _, _ = self.running.pop(job_id)
+            if random.random() < 0.3:
+                self.short.add(job.leaf, job.demand, self.now_s + random.choice([1, 5]))
+            self._hold(job.leaf, minus(tuple(0 for _ in job.demand), job.demand))
+            for path in line(job.leaf):
+                self.past_usage[path] = self.past_usage.get(path, 0.0) + random.choice(
+                    [0.0, 0.5, 1.0]
+                )
+        for job_id in sorted(self.waiting):
+            if random.random() < 0.04:
+                job = self.waiting[job_id]
+                self._dequeue(job_id)
+                if random.random() < 0.5:
+                    job.since_s = self.now_s
+                    self._enqueue(job_id, job)
+        if random.random() < 0.1:
+            leaf = random.choice(self.leaves)
+            demands = set[Vector]()
+            for job in self.waiting.values():
+                if job.leaf == leaf:
+                    job.length_s = random.choice([1.0, 3.0, 8.0, 20.0])
+                    demands.add(job.demand)
+            self.touch(leaf, demands)
+        for _ in range(random.choice([0, 1, 1, 2, 4])):
+            job = Waiting(
+                random.choice(self.leaves),
+                random.choice(self.menu),
+                random.choice([0, 0, 0, 1, -1]),
+                random.choice([1.0, 3.0, 8.0, 20.0]),
+                self.now_s,
+            )
+            self._enqueue(self.next_id, job)
+            self.next_id += 1
+
+    def start(self, done: Plan) -> None:
+        """What the pass has decided comes into the tables."""
+        for job_id in done.admitted:
+            job = self.waiting[job_id]
+            self._dequeue(job_id)
+            real_s = self.random.choice([1.0, 3.0, 8.0, 20.0])
+            self.running[job_id] = job, self.now_s + real_s, self.now_s + job.length_s
+            self._hold(job.leaf, job.demand)
+        self.before = done.reservations
+
+    def free(self) -> Vector:
+        free = self.capacity
+        for held in self.used.values():
+            free = minus(free, held)
+        return free
+
+    def pass_context(self) -> PassContext:
+        return PassContext(
+            now_s=self.now_s,
+            patience=self.patience,
+            ends=[
+                (max(self.now_s, guess_s), job.demand)
+                for job, _, guess_s in self.running.values()
+            ],
+            since_s=lambda number: self.waiting[number].since_s,
+            length_s=lambda number: self.waiting[number].length_s,
+            entry=lambda number: (
+                self.waiting[number].entry(number) if number in self.waiting else None
+            ),
+            before=self.before,
+        )  # fmt: skip
+
+    def fresh(self, pass_context: PassContext | None) -> Plan:
+        return plan(
+            queues=self.queues, used=self.used, free=self.free(), shares=self.shares,
+            past_usage=self.past_usage, pass_context=pass_context, recent=self.short.counted,
+        )  # fmt: skip
+
+    def wait_index(self, few: int = FEW_VECTORS) -> WaitIndex:
+        tables = LeafTables(
+            queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
+            recent=self.short.counted,
+        )  # fmt: skip
+        wait_index = WaitIndex(tables, few=few)
+        self.touch = wait_index.touch
+        return wait_index
+
+    def _enqueue(self, job_id: int, job: Waiting) -> None:
+        self.waiting[job_id] = job
+        self.queues.setdefault(job.leaf, LeafQueue()).add(job.demand, job.entry(job_id))
+        self._touch_queue(job)
+
+    def _dequeue(self, job_id: int) -> None:
+        job = self.waiting.pop(job_id)
+        self.queues[job.leaf].remove(job.demand, job.entry(job_id))
+        if not self.queues[job.leaf]:
+            del self.queues[job.leaf]
+        self._touch_queue(job)
+
+    def _touch_queue(self, job: Waiting) -> None:
+        """Say which demand has changed, or now and then that any may have."""
+        self.touch(job.leaf, (job.demand,) if self.random.random() < 0.9 else None)
+
+    def _hold(self, leaf: str, change: Vector) -> None:
+        held = plus(self.used.get(leaf, tuple(0 for _ in change)), change)
+        self.used[leaf] = held
+        if not any(job.leaf == leaf for job, _, _ in self.running.values()):
+            del self.used[leaf]
+        self.touch(leaf, ())
+
+
+def told(done: Plan) -> tuple[Any, ...]:
+    return done.admitted, done.free, list(done.order), done.reservations
+
+
+@pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
+@pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
+@pytest.mark.parametrize("lives", seeds([2, 16], quick=1))
+def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
+    leaves: tuple[str, ...], with_rules: bool, lives: int
+) -> None:
+    reserved = deepest = 0
+    for seed in range(lives):
+        stream = Stream(Random(seed), leaves, with_rules)
+        wait_index = stream.wait_index()
+        for step in range(40):
+            stream.move()
+            # A pass whose decisions are lost leaves nothing behind.
+            for _ in range(stream.random.choice([1, 1, 2])):
+                done = run_pass(wait_index, free=stream.free(), pass_context=stream.pass_context())
+                assert told(done) == told(stream.fresh(stream.pass_context())), (seed, step)
+            reserved += bool(done.reservations)
+            deepest = max(deepest, len(done.reservations))
+            stream.start(done)
+    if lives == 16:
+        assert reserved > 100, "reservations were hardly met"
+        assert deepest == 4
+
+
+@pytest.mark.parametrize(("few", "lives"), runs([1, 3], steps=12, quick=2))
+def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(
+    few: int, lives: int
+) -> None:
+    """A leaf has more than `few` vectors at some times and not at others."""
+    apart = shut_out = 0
+    for seed in range(lives):
+        stream = Stream(Random(seed), DEEP, with_rules=bool(seed % 2))
+        wait_index = stream.wait_index(few)
+        shut = frozenset[str]()
+        for step in range(40):
+            stream.move()
+            if stream.random.random() < 0.3:
+                shut = frozenset(leaf for leaf in DEEP if stream.random.random() < 0.3)
+            stream.before = tuple(each for each in stream.before if each.leaf not in shut)
+            fresh = WaitIndex(wait_index.tables, few=few)
+            plans = []
+            for each in (wait_index, fresh):
+                each.shut(shut)
+                each_plan = run_pass(each, free=stream.free(), pass_context=stream.pass_context())
+                plans.append(each_plan)
+            assert told(plans[0]) == told(plans[1]), (seed, step)
+            assert wait_index.first == fresh.first, (seed, step)
+            apart += len(wait_index.apart)
+            shut_out += len(shut.intersection(stream.queues))
+            stream.start(plans[0])
+    assert apart > 8 * lives
+    assert shut_out > 8 * lives
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+def lines_per_step(shape: Shape, steps: int = 30) -> float:
+    """Of an end, a submission, and a pass that launches about one job."""
+    load = Load(shape)
+    for _ in range(20):
+        load.step()
+    with lines_counted() as lines:
+        for _ in range(steps):
+            load.step()
+    return lines[0] / steps
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.slow
+def test_the_work_of_a_launch_and_an_end_hardly_grows_with_users_and_queues(
+    deep: bool, reserved: bool
+) -> None:
+    few = lines_per_step(Shape(users=100, queued=1_000, deep=deep, reserved=reserved))
+    longer = lines_per_step(Shape(users=100, queued=10_000, deep=deep, reserved=reserved))
+    wider = lines_per_step(Shape(users=3_000, queued=10_000, deep=deep, reserved=reserved))
+    assert longer < 1.5 * few
+    assert wider < 2 * few
+
+
+def test_nobody_is_looked_at_when_nothing_fits() -> None:
+    def lines(users: int) -> int:
+        queues = {}
+        for user in range(users):
+            queues[f"root.u{user}"] = LeafQueue()
+            queues[f"root.u{user}"].add((2,), (0, user))
+        wait_index = WaitIndex(LeafTables(queues=queues, used={}, shares=FairShare((9,))))
+        assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
+        with lines_counted() as found:
+            assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
+        return found[0]
+
+    assert lines(2_000) == lines(10)
+
+
+def test_nobody_is_looked_at_for_a_promise_that_nobody_would_keep() -> None:
+    """Each user holds one, is promised one and a half, and waits for one more: in the first phase
+    all of them are below their promise, and none may start."""
+
+    def lines(users: int) -> int:
+        queues, used = {}, {}
+        for user in range(users):
+            queues[f"root.u{user}"], used[f"root.u{user}"] = LeafQueue(), (1,)
+            queues[f"root.u{user}"].add((1,), (0, user))
+        used["root.idle"] = (users // 2,)
+        shares = FairShare((3 * (users + 1) // 2,))
+        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
+        run_pass(wait_index, free=(0,), pass_context=None)
+        with lines_counted() as found:
+            assert len(run_pass(wait_index, free=(1,), pass_context=None).admitted) == 1
+        return found[0]
+
+    assert lines(500) < 1.2 * lines(10)
+
+
+def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for() -> None:
+    """Somebody may submit thousands of jobs of which no two ask for the same."""
+
+    def lines(vectors: int) -> int:
+        queues = {"root.many": LeafQueue()}
+        for amount in range(vectors):
+            queues["root.many"].add((9, amount), (0, amount))
+        used = {"root.p.other": (1, 1)}
+        shares = FairShare((9, vectors))
+        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
+        run_pass(wait_index, free=(8, 0), pass_context=None)
+        used["root.p.other"] = (2, 1)
+        wait_index.touch("root.p.other")
+        with lines_counted() as found:
+            assert run_pass(wait_index, free=(7, 0), pass_context=None).admitted == []
+        return found[0]
+
+    assert lines(600) - lines(100) < 500 * 40
+
+
+# -- unlike demands of one leaf --------------------------------------------------------------------
+
+
+ALL = 1 << 30
+#: Between pools that are as satisfied and have used as much, nothing is said of who comes first.
+POOLS = {"root.p": 0.11, "root.q": 0.12, "root.q.x": 0.13}
+
+
+@dataclass
+class Unlike(Stream):
+    """Machines on which many ask for unlike vectors, with limits of time."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.random.random() < 0.5:
+            self.capacity = tuple(10 * amount for amount in self.capacity)
+        self.menu = [self._demand() for _ in range(self.random.choice([1, 3, 8, 20, 60]))]
+        self.shares = FairShare(self.capacity, self._rules() if self.with_rules else {})
+        self.past_usage.update(POOLS)
+
+    def move(self) -> None:
+        super().move()
+        self.past_usage.update(POOLS)
+
+    def limit_s(self, job_id: int) -> int:
+        return int(self.waiting[job_id].length_s)
+
+    def pass_context(self) -> PassContext:
+        # Nothing runs for longer than 20, and for less than its limit.
+        return replace(super().pass_context(), guess_s=lambda job_id: 20.0)
+
+    def lined_up(self, few: int) -> WaitIndex:
+        tables = LeafTables(
+            queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
+            recent=self.short.counted, limit_s=self.limit_s,
+        )  # fmt: skip
+        return WaitIndex(tables, few=few)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
+@pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
+@pytest.mark.parametrize("begin", seeds(range(0, 200, 50), quick=1))
+def test_what_is_searched_admits_what_a_look_at_every_vector_admits(
+    leaves: tuple[str, ...], with_rules: bool, begin: int
+) -> None:
+    launches = reserved = 0
+    for seed in range(begin, begin + 50):
+        stream = Unlike(Random(seed), leaves, with_rules)
+        kept = [stream.lined_up(few) for few in (0, 2, 6)]
+
+        def touch(
+            leaf: str, demands: Iterable[Vector] | None, kept: list[WaitIndex] = kept
+        ) -> None:
+            for wait_index in kept:
+                wait_index.touch(leaf, demands)
+
+        stream.touch = touch
+        for step in range(25):
+            stream.move()
+            pass_context = stream.pass_context() if seed % 4 else None
+            plain = run_pass(stream.lined_up(ALL), free=stream.free(), pass_context=pass_context)
+            for wait_index in kept:
+                done = run_pass(wait_index, free=stream.free(), pass_context=pass_context)
+                assert told(done) == told(plain), (seed, step, kept.index(wait_index))
+                assert done.reasons == plain.reasons
+            launches += len(plain.admitted)
+            reserved += bool(plain.reservations)
+            stream.start(plain)
+    assert launches > 300
+    assert reserved > 50
+
+
+@pytest.mark.parametrize("lives", seeds([15, 100], quick=1))
+def test_what_is_found_is_the_first_within_bounds(lives: int) -> None:
+    for seed in range(lives):
+        random = Random(seed)
+        capacity = tuple(
+            random.choice([0, 5, 20, 1000, 1 << 40]) for _ in range(random.randint(1, 4))
+        )
+        demands, model = Demands(capacity), dict[Vector, tuple[tuple[int, int], int]]()
+        for step in range(200):
+            demand = tuple(random.randint(0, 1 + int(1.3 * top)) for top in capacity)
+            if random.random() < 0.2:
+                # Of one node, while the same amounts may be asked for of any other, or of all.
+                demand = NodeDemand(demand, frozenset(random.choice("abc")))
+            if random.random() < 0.6:
+                model[demand] = (random.randint(-2, 2), step), random.choice([0, 5, 50])
+                demands.put(demand, *model[demand])
+            elif model:
+                gone = random.choice(list(model))
+                del model[gone]
+                demands.drop(gone)
+            bounds = (*(random.randint(0, top + 1) for top in capacity), random.choice([0, 5, 99]))
+            within = [
+                (entry, demand)
+                for demand, (entry, least_s) in model.items()
+                if all(map(int.__le__, (*demand, least_s), bounds))
+            ]
+            found = demands.first(bounds)
+            assert (found and (found.entry, found.demand)) == min(within, default=None)
+            even = [each for each in within if each[0][1] % 2 == 0]
+            found = demands.first(bounds, lambda item: item.entry[1] % 2 == 0)
+            assert (found and (found.entry, found.demand)) == min(even, default=None)
+
+
+def antichain(count: int) -> list[Vector]:
+    """None of them asks for more than another on both axes: no one stands for others."""
+    return [(1 + at, count - at) for at in range(count)]
+
+
+def test_few_of_many_unlike_demands_are_read_in_a_search() -> None:
+    def looks(count: int) -> int:
+        demands = Demands((count, count))
+        for at, demand in enumerate(Random(1).sample(antichain(count), count)):
+            demands.put(demand, (0, at), 60)
+        bounds = [(count // 2, count // 2, ANY_LENGTH), (count, count, 59), (count // 3, count, 99)]
+        assert [bool(demands.first(each)) for each in bounds] == [False, False, True]
+        return demands.examined
+
+    assert looks(1_000) < 200
+    assert looks(4_000) < 400
+
+
+# -- the least of many keys ------------------------------------------------------------------------
+
+
+def test_changes_of_one_name_take_no_more_room_than_one() -> None:
+    """Keys of the past are dropped, also while they do not come up."""
+    rank: IndexedHeap[tuple[int, str]] = IndexedHeap()
+    rank.put((0, "first"))
+    for number in range(10_000):
+        rank.put((number + 1, "other"))
+    assert len(pickle.dumps(rank)) < 2000
+
+
+# -- the queue of a leaf ---------------------------------------------------------------------------
+
+
+STEADY = examples(100)
+SMALL, LARGE = (1, 1), (2, 2)
+ENTRIES = some.lists(
+    some.tuples(some.sampled_from([SMALL, LARGE]), some.integers(-2, 2)), max_size=12
+).map(lambda rows: [(demand, (prio, at)) for at, (demand, prio) in enumerate(rows)])
+
+
+def queue_of(rows: list[tuple[tuple[int, ...], Entry]]) -> LeafQueue:
+    queue = LeafQueue()
+    for demand, entry in rows:
+        queue.add(demand, entry)
+    return queue
+
+
+@pytest.mark.parametrize("entry", [(0, 1), (0, 3), (0, 9), (-1, 2)])
+def test_removing_what_is_not_there_raises_and_changes_nothing(entry: Entry) -> None:
+    queue = queue_of([(SMALL, (0, 2)), (SMALL, (0, 4))])
+    with pytest.raises(KeyError):
+        queue.remove(SMALL, entry)
+    with pytest.raises(KeyError):
+        queue.remove(LARGE, (0, 2))
+    assert queue.groups == {SMALL: [(0, 2), (0, 4)]}
+
+
+@STEADY
+@given(ENTRIES, some.randoms(use_true_random=False), some.integers(0, 12))
+def test_the_order_of_arrival_and_what_has_left_do_not_matter(
+    rows: list[tuple[tuple[int, ...], Entry]], random: Random, stay: int
+) -> None:
+    """The queue is what its entries are: a rebuilt ledger has the same queues."""
+    arrivals = list(rows)
+    random.shuffle(arrivals)
+    queue = queue_of(arrivals)
+    for demand, entry in rows[stay:]:
+        queue.remove(demand, entry)
+    left = rows[:stay]
+    assert queue == queue_of(left)
+    assert queue.groups == {
+        demand: sorted(entry for each, entry in left if each == demand) for demand, _ in left
+    }
+
+
+def test_a_long_line_is_sorted_whatever_comes_and_goes() -> None:
+    """So long that it consists of several blocks."""
+    random = Random(1)
+    queue, model = LeafQueue(), set[Entry]()
+    for number in range(3000):
+        entry = random.choice([0, 0, -1, 1]), number
+        queue.add(SMALL, entry)
+        model.add(entry)
+    for _ in range(3):
+        for entry in random.sample(sorted(model), 700):
+            queue.remove(SMALL, entry)
+            model.remove(entry)
+        for _ in range(500):
+            entry = random.choice([0, -1, 1]), random.randrange(3000)
+            if entry not in model:
+                queue.add(SMALL, entry)
+                model.add(entry)
+        line = queue.groups[SMALL]
+        assert list(line) == sorted(model)
+        assert (line.first, len(line), len(queue)) == (min(model), len(model), len(model))
+    with pytest.raises(KeyError):
+        queue.remove(SMALL, (7, 0))
+
+
+def test_a_run_stands_where_its_jobs_would_stand_one_by_one() -> None:
+    queue = queue_of([(SMALL, (0, 1)), (SMALL, (0, 9)), (SMALL, (-1, 7))])
+    queue.add_runs(SMALL, [(0, 3, 6)])
+    line = queue.groups[SMALL]
+    assert line == [(-1, 7), (0, 1), (0, 3), (0, 4), (0, 5), (0, 6), (0, 9)]
+    assert [line[at] for at in range(7)] == list(line)
+    assert (line.first, line.last, len(line)) == ((-1, 7), (0, 9), 7)
+    with pytest.raises(IndexError):
+        line[7]
+
+
+@pytest.mark.parametrize("moves", seeds([30, 60], quick=1))
+def test_many_runs_enter_and_leave_a_line_as_each_of_them_would(moves: int) -> None:
+    """Through all that a torn array does: its runs come and leave together, also where the line has
+    cut them otherwise, and others stand before, behind and among them."""
+    random = Random(3)
+    line, model = Line(), Line()
+    for number in range(moves):
+        at = random.randrange(20) * 100_000
+        priority = random.choice([0, -1])
+        runs = []
+        for step in range(random.choice([1, 5, 300, 3000])):
+            first = at + number * 1_000_000_000 + step * 9
+            runs.append((priority, first, first + random.randrange(7)))
+        line.add_runs(runs)
+        for run in runs:
+            model.add_run(run)
+        if random.random() < 0.5:
+            # A task leaves from within a run and comes back: the run stays cut.
+            priority, first, last = random.choice(runs)
+            for each in (line, model):
+                each.remove((priority, last))
+                each.add((priority, last))
+        left = random.sample(runs, random.randrange(len(runs) + 1))
+        line.remove_runs(sorted(left))
+        for run in left:
+            model.remove_run(run)
+        assert len(line) == len(model)
+    assert [*line] == [*model]
+
+
+@pytest.mark.parametrize("many", [3, 300])
+def test_runs_of_which_one_is_not_there_are_an_error(many: int) -> None:
+    line = Line()
+    line.add_runs([(0, at, at + 2) for at in range(0, many * 10, 10)])
+    with pytest.raises(KeyError):
+        line.remove_runs([(0, at, at + 3) for at in range(0, many * 10, 10)])
+
+
+# -- when running jobs end -------------------------------------------------------------------------
+
+
+def read(ledger: Ledger, run_times: RunTimes, now_s: float) -> list[tuple[float, Vector]]:
+    """Of every job that holds something, from nothing but the books."""
+    return sorted(
+        (run_times.end_s(job, now_s), ledger.allocation(job))
+        for job in ledger.allocated_jobs()
+        if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
+    )
+
+
+def lives_of_jobs(seed: int, steps: int) -> Iterator[tuple[Bench, RunTimes, Ends, float]]:
+    """Jobs come, start, freeze, go on and end in a random order; the clock is set back at times."""
+    random, bench, run_times = Random(seed), Bench(rules()), RunTimes()
+    ends, at_s = Ends(bench.ledger, run_times), 0.0
+
+    def tell(before: int) -> None:
+        for event in bench.events[before:]:
+            ends.note(getattr(event, "job_id", 0))
+
+    for _ in range(steps):
+        at_s = max(0.0, at_s + random.choice((0, 1, 30, 400, 4000, -200)))
+        before = len(bench.events)
+        jobs = list(bench.ledger.jobs.values())
+        running = [job.id for job in jobs if job.state is JobState.RUNNING]
+        match random.choice(("start", "start", "wait", "end", "freeze", "thaw", "begin")):
+            case "start" | "begin" as how:
+                actor, cores = random.choice((ALICE, BOB, ADMIN)), random.choice((0.1, 0.2))
+                asked = of(actor, cores, 0.1, limit_s=random.choice((None, 60, 3600)))
+                bench.submit(asked, at_s=at_s)
+                for job_id in bench.schedule(at_s):
+                    if how == "start":
+                        bench.feed(attempt_started(job_id, at_s=at_s))
+            case "end" if running:
+                job = bench.job(random.choice(running))
+                bench.finish(job.id, at_s=at_s)
+                run_times.add(job.spec.user, random.choice((5, 500, 5000)))
+                ends.note_user(job.spec.user)
+            case "freeze" if running:
+                bench.suspend(random.choice(running), by=random.choice((None, ADMIN)), at_s=at_s)
+            case "thaw":
+                bench.schedule(at_s)
+            case _:
+                pass
+        tell(before)
+        yield bench, run_times, ends, now(at_s).at_s
+
+
+@pytest.mark.parametrize(("seed", "steps"), runs(range(3), steps=300, quick=30))
+def test_ends_that_are_kept_are_those_that_would_be_read(seed: int, steps: int) -> None:
+    """Whether times are moved one by one, among many, or all together."""
+    most = 0
+    for bench, run_times, ends, now_s in lives_of_jobs(seed, steps):
+        ends.read_noted()
+        found = [(end_s, held) for end_s, _, held in ends.at(now_s)]
+        assert found == sorted(found, key=lambda end: end[0])
+        assert sorted(found) == read(bench.ledger, run_times, now_s)
+        suspended = {
+            job.id: (job.spec.leaf, wanted)
+            for job in bench.ledger.allocated_jobs()
+            if (wanted := bench.ledger.wanted(job)) is not None
+        }
+        assert ends.suspended == suspended
+        most = max(most, len(found))
+    assert most > steps / 10
