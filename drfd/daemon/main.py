@@ -131,7 +131,7 @@ def serve(options: argparse.Namespace) -> None:
     def reread() -> tuple[Config, Site]:
         fresh = _read_config(config_file, must_exist=options.config is not None)
         late = (
-            *_late_changes(config, fresh),
+            *late_changes(config, fresh),
             *user_warnings(fresh.pools, fresh.members, _DIRECTORY_S),
         )
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
@@ -145,7 +145,7 @@ def serve(options: argparse.Namespace) -> None:
         places,
         launchers,
         manager,
-        _install_context(owner, is_system=is_system, is_service=options.launcher is not None),
+        install_context(owner, is_system=is_system, is_service=options.launcher is not None),
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
         lock=lock,
@@ -461,7 +461,7 @@ def compact_journal(options: argparse.Namespace) -> str:
     return f"{places.journal}: {show_size(before)} before, {show_size(after)} now"
 
 
-def _late_changes(before: Config, now: Config) -> Iterator[str]:
+def late_changes(before: Config, now: Config) -> Iterator[str]:
     """Yield a warning for each changed key that a reload does not bring into effect."""
     for key, is_same in (
         ("daemon.system_users", before.system_users == now.system_users),
@@ -493,7 +493,7 @@ def _late_changes(before: Config, now: Config) -> Iterator[str]:
         )
 
 
-def _install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
+def install_context(uid: int, *, is_system: bool, is_service: bool) -> InstallContext:
     try:
         lingers = _LINGER.joinpath(pwd.getpwuid(uid).pw_name).exists()
     except KeyError:
