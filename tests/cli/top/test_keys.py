@@ -505,7 +505,7 @@ def test_the_daemon_is_asked_for_what_the_screen_is_to_show(
     daemon: CannedDaemon, refuse: Refuse
 ) -> None:
     reply = {"rows": [waits(7)], "first": 4, "total": 5}
-    daemon.replies = {"waiting": [reply, refuse(text="the request cannot be understood")]}
+    daemon.replies = {"waiting": [reply, refuse(text="too many requests")]}
     query = WaitingQuery(RowFilter("fit", "root.lab", only_mine=True), "name", True, None)
     connection = Connection(daemon.path)
     assert fetch_waiting(connection, query, "alice") == FoundRows(query, reply["rows"], 4, 5)
@@ -522,7 +522,7 @@ def test_the_daemon_is_asked_for_what_the_screen_is_to_show(
     assert len(labels(state, FAR, found=found)) == 111
     last = after(after(state, "esc", of=FAR, found=found), "G", of=FAR, found=found)
     assert (last.first, last.is_bad) == (0, True)
-    assert "drf status has all jobs" in last.message
+    assert "too many requests" in last.message
 
 
 # -- the mouse ---------------------------------------------------------------------------------
