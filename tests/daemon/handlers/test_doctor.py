@@ -13,6 +13,7 @@ from drfd.daemon.config import Config, survey
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.handlers.doctor import (
     InstallContext,
+    away_text,
     countable_controls,
     cures,
     disk_control,
@@ -83,6 +84,15 @@ def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says() -> None:
 
 SERVICE = InstallContext(uid=997, is_systems=True, is_service=True, has_systemd=True, lingers=False)
 OWN = InstallContext(uid=1000, is_systems=False, is_service=False, has_systemd=True, lingers=True)
+
+
+def test_of_a_launcher_of_another_version_it_is_said_what_to_restart() -> None:
+    fault = "drfd-launcher speaks another version: restart it"
+    found = cures(
+        SERVICE, has_launcher=False, fault=fault, enforcement=None, guessed=[], lacks_pins=False
+    )
+    assert found == [f"no job starts: {fault}"]
+    assert away_text(5.0, is_service=True, fault=fault) == f"no job starts or is stopped: {fault}"
 
 
 def look(
