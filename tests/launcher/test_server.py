@@ -644,25 +644,6 @@ def test_jobs_outlive_the_launcher_and_their_end_is_reported_by_the_next(
     remove(again)
 
 
-def test_an_order_that_is_repeated_to_the_next_launcher_starts_nothing(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    asked = shell("echo ran >> runs; " + UNTIL_GO, cwd=work)
-    controller.launch(asked)
-    controller.take("up")
-    pid_in(work / "pid")
-    again = launcher.restart()
-    again.launch(asked)
-    again.take("up")
-    go(work)
-    assert ended(again) == (7, None)
-    again = launcher.restart()
-    again.launch(asked)
-    again.take("up")
-    assert ended(again) == (7, None)
-    assert (work / "runs").read_text() == "ran\n"
-
-
 def test_a_launcher_that_ends_in_order_leaves_its_jobs_alone(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -861,18 +842,6 @@ def test_a_second_launcher_gives_up_when_the_first_stays(
     said = launcher.log().splitlines()[-1]
     assert said == f"drfd-launcher: another launcher holds {launcher.state}", "and nothing after it"
     assert first.list() == [{"report": "listed", "known": []}]
-
-
-def test_a_job_does_not_hold_the_launchers_lock(launcher: LauncherProcess, work: Path) -> None:
-    """Nor does its runner: else no launcher could follow while a job runs."""
-    controller = launcher.connect()
-    controller.launch(shell("echo $$ > pid; sleep 600", cwd=work))
-    controller.take("up")
-    job = pid_in(work / "pid")
-    # It would give up after ten seconds, and the job holds on for longer.
-    again = launcher.restart()
-    assert [report["report"] for report in again.list()] == ["up", "listed"]
-    assert lives(job)
 
 
 # -- signals --------------------------------------------------------------------------------

@@ -360,11 +360,6 @@ def test_no_answer_of_the_directory_is_not_taken_for_no_account(
             assert caller.recv(64) == b"-"
 
 
-def test_the_door_is_open_to_this_very_user(doors: list[Door], tmp_path: Path) -> None:
-    doors.append(Door(tmp_path / "keys.sock", [os.getuid()]))
-    assert fetched(doors[0]) == f"u{os.getuid()}".encode().ljust(32, b".")
-
-
 def test_a_uid_that_is_given_to_somebody_else_gets_their_key_at_once(
     doors: list[Door], tmp_path: Path
 ) -> None:

@@ -542,13 +542,6 @@ def test_what_systemd_says_against_a_scope_is_told(systemd: Systemd) -> None:
     assert len(systemd.started) == 3
 
 
-def test_a_scope_that_is_refused_while_its_predecessor_goes_is_started_again(
-    systemd: Systemd,
-) -> None:
-    systemd.births = [systemd.fail, systemd.live]
-    assert in_scope(str(systemd.kernel.root), SCOPE, systemd).controllers == ALL
-
-
 def test_a_scope_that_never_comes_up_is_given_up(
     systemd: Systemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

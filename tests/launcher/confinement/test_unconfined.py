@@ -4,7 +4,6 @@ processes everywhere: how long is waited for them, who traces them, how many the
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import resource
 import shlex
@@ -108,69 +107,6 @@ def test_nothing_is_made_lent_or_hidden(place: Unconfined) -> None:
         place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
 
 
-# -- entering -------------------------------------------------------------------------------
-
-ENTER = """
-import json, os, resource
-from drfd.launcher.system.process import Relative
-from drfd.launcher.protocol import AttemptLimits
-from drfd.launcher.confinement.interface import Devices
-from drfd.launcher.confinement.unconfined import Unconfined
-place, found = Unconfined("x"), []
-everything = os.sched_getaffinity(0)
-for cores_milli in json.loads(sys.argv[1]):
-    limits = AttemptLimits(cores_milli=cores_milli, memory_bytes=1, pids=100)
-    place.create((1, 1), limits, Devices())
-    os.sched_setaffinity(0, everything)
-    place.enter((1, 1), limits, os.getuid())
-    found.append(sorted(os.sched_getaffinity(0)))
-print(json.dumps(found))
-"""
-
-
-def cpus_of_jobs(*cores_milli: int) -> list[list[int]]:
-    command = python(ENTER, json.dumps(cores_milli))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    return [list(cpus) for cpus in json.loads(done.stdout)]
-
-
-@pytest.mark.slow
-def test_a_job_gets_as_many_cpus_as_it_declares_rounded_up_and_neighbours_others() -> None:
-    here = sorted(os.sched_getaffinity(0))
-    found = cpus_of_jobs(0, 1, 500, 1000, 1001, 2000, 2500, 1_000_000)
-    assert [len(cpus) for cpus in found[:-1]] == [min(n, len(here)) for n in (1, 1, 1, 1, 2, 2, 3)]
-    assert found[-1] == here
-    first, second = cpus_of_jobs(1000, 1000)
-    assert first != second or len(here) < 2
-
-
-@pytest.mark.slow
-def test_processes_are_limited_above_what_the_user_runs_already(start: Start) -> None:
-    """Others of the user's processes may come and go meanwhile; a hundred do not."""
-    code = """
-import json, resource
-from drfd.launcher.system.process import count_of_user
-from drfd.launcher.system.process import Relative
-from drfd.launcher.protocol import AttemptLimits
-from drfd.launcher.confinement.unconfined import Unconfined
-import os
-soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-limits = AttemptLimits(cores_milli=1000, memory_bytes=1, pids=5000)
-Unconfined("x").enter((1, 1), limits, os.getuid())
-now = resource.getrlimit(resource.RLIMIT_NPROC)
-print(json.dumps([now, hard, count_of_user(os.getuid())]))
-"""
-    done = subprocess.run(python(code), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    (soft, hard), hard_before, count = json.loads(done.stdout)
-    assert soft == hard
-    if hard_before != -1 and hard_before < count + 5000:
-        assert soft == hard_before
-    else:
-        assert abs(soft - (count + 5000)) < 1000
-
-
 # -- freezing -------------------------------------------------------------------------------
 
 
@@ -188,25 +124,6 @@ def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(
     assert place.freeze(KEY, attempt), "frozen already"
     place.thaw(KEY, attempt)
     until("a life of both", lambda: [state_of(pid) for pid in jobs] == ["S", "S"])
-
-
-@pytest.mark.slow
-def test_a_job_that_forks_all_the_time_is_frozen_whole(
-    start: Start, tmp_path: Path, place: Unconfined
-) -> None:
-    """A child that is born during the walk is found by the next one."""
-    forker = "while :; do (echo x >> beats); done &"
-    runner = start("sh", "-c", f"{forker * 8} wait", cwd=tmp_path)
-    until("a beat", lambda: (tmp_path / "beats").exists())
-    attempt = attempt_of(runner.pid)
-    until("a stop of all", lambda: place.freeze(KEY, attempt))
-    below = process.descendants(runner.pid)
-    assert {state_of(pid) for pid in below} == {"T"}
-    size = (tmp_path / "beats").stat().st_size
-    time.sleep(0.2)
-    assert (tmp_path / "beats").stat().st_size == size
-    assert process.descendants(runner.pid) == below
-    until("an end of all", lambda: place.kill_pass(KEY, attempt))
 
 
 #: As a runner does, it reaps whatever it is left with; below it is a chain of processes of which
@@ -320,17 +237,6 @@ def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_
 
 
 # -- ending ---------------------------------------------------------------------------------
-
-
-def test_a_signal_reaches_every_session_below_the_runner_and_not_the_runner(
-    start: Start, tmp_path: Path, place: Unconfined
-) -> None:
-    script = "sleep 60 & echo $! > a; setsid sleep 60 & echo $! > b; trap 'echo >> c' TERM; wait"
-    runner = start("sh", "-c", script, cwd=tmp_path)
-    a, b = pid_in(tmp_path / "a"), pid_in(tmp_path / "b")
-    place.signal(KEY, attempt_of(runner.pid), signal.SIGTERM)
-    until("an end of both", lambda: not lives(a) and not lives(b))
-    assert not (tmp_path / "c").exists(), "the runner was signalled as well"
 
 
 def test_killing_goes_on_until_none_is_left(

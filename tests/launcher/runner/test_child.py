@@ -439,12 +439,6 @@ def test_a_shortage_at_the_entry_of_the_cgroup_is_the_machines(run: Run, work: P
     assert list(work.iterdir()) == []
 
 
-def test_a_user_without_account_is_refused(run: Run, work: Path) -> None:
-    attempt = run(order(cwd=work, uid=3_999_999_999))
-    broke(attempt, "there is no user with uid 3999999999 any more", let_go=False)
-    assert list(work.iterdir()) == []
-
-
 # -- scripts --------------------------------------------------------------------------------
 
 
@@ -810,15 +804,6 @@ def test_a_cgroup_that_is_gone_keeps_the_job_from_starting(
     assert (attempt.failed, attempt.running) == ({"text": text}, None)
     assert driver.reap(runner) == 0
     assert not (work / "ran").exists()
-
-
-@pytest.mark.system
-def test_a_program_that_is_missing_is_reported_from_the_cgroup(
-    driver: Driver, files: AttemptFiles, work: Path, cgroup: Path
-) -> None:
-    driver.reap(driver.start(order("no-such-thing", cwd=work), files, place="unified"))
-    text = "there is no command no-such-thing in the job's PATH"
-    assert files.over().failed == {"text": text}
 
 
 @pytest.mark.system

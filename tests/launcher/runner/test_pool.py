@@ -19,16 +19,13 @@ from drfd.launcher.runner import runner as runners_module
 from drfd.launcher.runner.runner import Runners
 from drfd.launcher.system import process
 from launcher.rig import (
-    UNTIL_GO,
     WAIT_S,
     AttemptFiles,
     Driver,
     Start,
     Terminal,
-    go,
     lives,
     order,
-    pid_in,
     shell,
 )
 
@@ -117,20 +114,6 @@ def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(start: Start, watc
     assert watch.hear() == [KEY, KEY]
     with pytest.raises(ChildProcessError):
         os.waitpid(runner.pid, 0)
-
-
-@pytest.mark.slow
-def test_a_runner_of_an_earlier_launcher_is_found_and_its_end_is_seen(
-    driver: Driver, files: AttemptFiles, watch: Watch, work: Path
-) -> None:
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
-    pid_in(work / "pid")
-    watch.runners.adopt(KEY)
-    assert KEY in watch.runners
-    assert watch.runners.unreported == set(), "its job runs: there is no news that could be missed"
-    go(work)
-    assert watch.hear() == [KEY]
-    assert driver.reap(runner) == 0
 
 
 def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(

@@ -22,7 +22,6 @@ from launcher.rig import (
     go,
     lives,
     order,
-    parent_of,
     pid_in,
     shell,
     state_of,
@@ -339,34 +338,6 @@ def test_nothing_of_a_job_outlives_it(
     assert how(files.over()) == (8, None)
 
 
-def test_a_job_that_forks_without_end_is_ended(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """Not a bomb: each process has one successor, in a session of its own, up to 20,000. A look
-    through /proc can miss it, between the end of one and the listing of the next."""
-    flee = "echo $$ >> pids; [ $1 = 20000 ] || setsid sh ./flee $(($1 + 1)) &\n"
-    (work / "flee").write_text(flee)
-    script = "sh ./flee 1; until [ $(wc -l <pids) -gt 1 ]; do :; done; sleep 0.05"
-    driver.start(shell(script, cwd=work), files)
-    assert how(files.over()) == (0, None)
-    pids = [int(line) for line in (work / "pids").read_text().split()]
-    assert 1 < len(pids) < 20_000
-    # Nothing to wait for: what has escaped needs a moment to show it.
-    time.sleep(0.1)
-    assert len((work / "pids").read_text().split()) == len(pids), "it runs on"
-    assert [pid for pid in pids if lives(pid)] == []
-
-
-def test_a_child_that_is_signalled_by_the_user_is_swept_all_the_same(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    script = "sleep 60 & echo $! > pid; until [ -s pid ]; do :; done; kill -9 $$"
-    driver.start(shell(script, cwd=work), files)
-    left = pid_in(work / "pid")
-    assert how(files.over()) == (None, signal.SIGKILL)
-    assert state_of(left) is None
-
-
 # -- killed from outside --------------------------------------------------------------------
 
 
@@ -450,19 +421,3 @@ def test_a_shortage_without_a_kill_ends_nothing(
 
 
 # -- several of them -----------------------------------------------------------------------
-
-
-def test_runners_of_one_launcher_do_not_know_each_other(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """The end of one is not that of another, and its descriptors are not inherited."""
-    first = driver.start(shell(UNTIL_GO, cwd=work), files)
-    pid_in(work / "pid")
-    second = driver.start(shell("exit 2", cwd=work, id=2, stdout="out2", stderr="err2"), files)
-    assert parent_of(second) in (None, driver.pid)
-    assert how(files.over((2, 1))) == (2, None)
-    assert attempt_files.is_locked(files.fd, KEY)
-    assert not files.read().is_over
-    go(work)
-    assert how(files.over()) == (7, None)
-    assert [driver.reap(pid) for pid in (first, second)] == [0, 0]

@@ -249,18 +249,6 @@ def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_
     assert controller.take("ended", id=asked.id)["signal"] == 9
 
 
-def test_a_frozen_job_stands_still_until_it_is_thawed(
-    slurm: SlurmLauncherProcess, jobs_dir: Path
-) -> None:
-    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; echo went", jobs_dir)
-    key = (asked.id, 1)
-    controller.ask("freeze", key)
-    controller.take("frozen", id=asked.id)
-    (jobs_dir / "go").touch()
-    controller.ask("thaw", key)
-    assert controller.take("ended", id=asked.id)["exit_code"] == 0
-
-
 def test_what_slurm_refuses_is_reported_with_its_words(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
@@ -329,23 +317,6 @@ def test_an_end_while_no_launcher_runs_is_reported_later(
     controller = slurm.connect()
     controller.take("up", id=asked.id)
     assert controller.take("ended", id=asked.id)["exit_code"] == 4
-
-
-def test_while_slurm_hangs_nothing_is_submitted(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    controller = slurm.connect()
-    asked = job("sleep 1000", jobs_dir)
-    cluster.stop_controller()
-    try:
-        controller.launch(asked)
-        until("a word of it", lambda: "slurm-away" in slurm.log())
-    finally:
-        cluster.continue_controller()
-    controller.take("up", id=asked.id)
-    assert comments(cluster, (asked.id, 1)) == ["RUNNING"]
-    controller.ask("kill", (asked.id, 1))
-    controller.take("ended", id=asked.id)
 
 
 def restart_with(cluster: Cluster, line: str) -> None:

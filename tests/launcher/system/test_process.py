@@ -136,14 +136,6 @@ def test_processes_that_are_hidden_are_passed_over(start: Start, hidepid: int) -
     assert (out, err) == (b"[] [] None\n1\n", b"")
 
 
-def test_a_signal_reaches_all_and_passes_over_the_gone(start: Start) -> None:
-    gone = start("true")
-    gone.wait(WAIT_S)
-    here = [start("sleep", "60") for _ in range(2)]
-    process.signal_all([here[0].pid, gone.pid, here[1].pid], signal.SIGTERM)
-    assert [one.wait(WAIT_S) for one in here] == [-signal.SIGTERM] * 2
-
-
 def test_one_that_may_not_be_signalled_does_not_save_the_others(
     start: Start, tmp_path: Path
 ) -> None:
