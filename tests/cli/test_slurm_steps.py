@@ -242,6 +242,7 @@ def test_a_step_sees_the_gpus_that_it_asks_for(spawn: Spawn, finish: Finish) -> 
     )
 
 
+@pytest.mark.slow
 def test_the_warning_of_a_job_ends_no_step(spawn: Spawn, finish: Finish, tmp_path: Path) -> None:
     """The signal goes to all processes of the job, and its tasks know what to do."""
     script = "trap 'echo saved; exit 3' USR1; : > up$SLURM_PROCID; while :; do sleep 0.02; done"

@@ -293,6 +293,7 @@ def give_key(door: Path, after_s: float) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_submission_waits_for_a_launcher_that_is_being_restarted(
     client: Connection, daemon: CannedDaemon, signing: Callable[..., Path]
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_submission_waits_for_a_launcher_that_is_being_restarted(
     service.join()
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_away_for_long_is_hardly_waited_for(
     client: Connection, daemon: CannedDaemon, signing: Callable[..., Path]
 ) -> None:
@@ -352,6 +354,7 @@ def test_a_wait_gives_up_when_the_daemon_stays_away(
         Connection(tmp_path / "none").wait([1], any_one=False, timeout_s=None)
 
 
+@pytest.mark.slow
 def test_a_wait_of_days_outlives_restarts_that_lie_days_apart(
     client: Connection, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +384,7 @@ def test_what_is_left_of_the_timeout_is_asked_for_after_a_restart(
     assert 900 < second <= first - 0.1 < 1000
 
 
+@pytest.mark.slow
 def test_a_timeout_holds_while_the_daemon_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

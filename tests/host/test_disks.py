@@ -251,6 +251,7 @@ def roomy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_it_is_told_in_bytes_per_second_and_nothing_is_left(roomy: Path) -> None:
     begin_s = time.monotonic()

@@ -188,6 +188,7 @@ def test_all_else_is_read_as_ever(pair: tuple[socket.socket, socket.socket]) -> 
     assert connection.recv_into(buffer) == 0
 
 
+@pytest.mark.slow
 def test_a_connection_with_a_descriptor_is_good_for_nothing_more(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_connection_with_a_descriptor_is_good_for_nothing_more(
             connection.recv(100)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_open_of_connections_with_descriptors(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -211,6 +213,7 @@ def test_nothing_is_left_open_of_connections_with_descriptors(
     wait_for("the end of the connection", lambda: inode not in open_inodes())
 
 
+@pytest.mark.slow
 def test_however_many_connections_with_descriptors_are_closed_two_threads_do(
     stack: ExitStack, tmp_path: Path
 ) -> None:

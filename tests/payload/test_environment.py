@@ -236,6 +236,7 @@ def test_only_a_shell_with_c_has_a_line(argv: list[str], line: str | None) -> No
     assert line_in(argv) == line
 
 
+@pytest.mark.slow
 def test_a_line_of_a_million_words_takes_no_time() -> None:
     """Whoever lists a stranger's job reads it; each word was once removed from all the others."""
     begin_s = time.process_time()

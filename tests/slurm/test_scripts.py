@@ -87,6 +87,7 @@ def noted(place: Path) -> dict[str, str]:
     return {link.name: str(link.readlink()) for link in (place.parent / "its starts").iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_fails_at_the_second_start_of_an_attempt_alone(tmp_path: Path) -> None:
     place = tmp_path / "nobody"

@@ -192,6 +192,7 @@ def test_a_runner_has_few_rights_from_the_start(
     assert status_of(runner)["CapEff"] == f"{kept & mine:016x}"
     go(work)
     files.over()
+    assert driver.reap(runner) == 0
 
 
 @pytest.mark.slow
