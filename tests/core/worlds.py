@@ -259,9 +259,8 @@ def change(bench: Bench, job_id: int, actor: st.Actor = ALICE, **wish: Any) -> l
 
 def why(bench: Bench, job_id: int, last: Plan | None = None, **known: Any) -> WaitReason | None:
     """The reason after a pass that had nothing left to do (unless another is given)."""
-    if last is None:
-        last = schedule(bench.ledger, bench.rules)
-        assert last.admitted == []
+    last = last or schedule(bench.ledger, bench.rules)
+    assert last.admitted == []
     return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, **known)
 
 

@@ -1,0 +1,944 @@
+"""What a machine has beside cores: nodes, GPUs, memory of its own processes and load from outside.
+
+Where jobs start, what is kept for them there, and why they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+import pytest
+
+from core.worlds import forecast, of, pass_of, preemptions, start_s, submit, why
+from drfd.common.errors import Refused
+from drfd.core.amounts.instance_room import OnInstances
+from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances
+from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
+from drfd.core.explain.forecast import smaller_demand
+from drfd.core.explain.holders import ResourceShortage, Shortfall
+from drfd.core.explain.reasons import (
+    BehindInFifo,
+    ClosedNode,
+    Draining,
+    ExternalUse,
+    NodesClosed,
+    ReasonCode,
+    TooLittleFree,
+    WaitReason,
+    explain_wait,
+)
+from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
+from drfd.core.model import stimuli as st
+from drfd.core.model.events import Drained
+from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.certainty import Certainty
+from drfd.core.scheduling.kept_free import (
+    RUNNER_BYTES,
+    SAMPLES,
+    ExternalLoad,
+    ExternalLoadEstimator,
+    beside_jobs,
+    runner_count,
+)
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import CONFIGURABLE, free_of
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    GIB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    now,
+    of_gpu_memory,
+    of_gpus,
+    rules,
+    schedule,
+    spec,
+    with_gpus,
+    with_shared_gpus,
+)
+from seeds import seeds
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+def with_nodes(
+    *sizes: tuple[float, float], features: dict[str, str] | None = None, **changes: Any
+) -> Rules:
+    """Machines n0, n1 and so on with so many cores and GiB; `features` of some, by name."""
+    nodes = tuple(
+        Node(
+            name=f"n{at}",
+            capacity=demand(cores, memory),
+            features=frozenset((features or {}).get(f"n{at}", "").split()),
+        )
+        for at, (cores, memory) in enumerate(sizes)
+    )
+    capacity = demand(sum(cores for cores, _ in sizes), sum(memory for _, memory in sizes))
+    return Rules(axes=Axes(nodes=nodes), capacity=capacity, **changes)
+
+
+def node_job(cores: float, memory: float = 1, **changes: Any) -> JobSpec:
+    """A job that asks for so much; `node`, `features` and `gres` as in `Resources`."""
+    where = {key: changes.pop(key) for key in ("node", "features", "gres") if key in changes}
+    return spec(asks=replace(demand(cores, memory), **where), **changes)
+
+
+def shortfall(bench: Bench, job_id: int) -> Shortfall:
+    """The only thing that the job waits for."""
+    found = why(bench, job_id)
+    assert found is not None and isinstance(found.evidence, TooLittleFree)
+    (short,) = found.evidence.shortfalls
+    return short
+
+
+def nodes_of(bench: Bench, *jobs: int) -> list[str]:
+    return [bench.job(each).node for each in jobs]
+
+
+def test_who_waits_for_a_node_is_passed_by_those_who_do_not() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bench.start(node_job(4, node="n1"))
+    bound, free = bench.submit(node_job(2, node="n1")), bench.submit(node_job(2))
+    assert bench.schedule() == [free]
+    short = shortfall(bench, bound)
+    assert (short.shortage.axis, short.shortage.needed, short.shortage.free) == ("cores", 2000, 0)
+
+
+def test_the_jobs_of_one_node_make_room_for_who_starves() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for at_s in (0, 10, 20, 30):
+        bench.start(node_job(2, preemptible=True), at_s=at_s)
+    starving = bench.submit(node_job(4, pool="root.bob", actor=BOB))
+    found = preemptions(bench, "root.bob", starving)
+    assert {bench.job(event.job_id).node for event in found} == {"n1"}
+    assert len(found) == 2
+
+
+def test_more_than_the_largest_node_has_is_refused() -> None:
+    bench = Bench(with_nodes((4, 8), (8, 4)))
+    for asked, text in (
+        (node_job(9), "9 cores, and no node for it has more than 8"),
+        # More than all of them together, too.
+        (node_job(99), "99 cores, and no node for it has more than 8"),
+        (node_job(1, gres=(("gpu", 1),)), "no node here has a resource 'gpu'"),
+        (node_job(8, 8), "no node has as much of all"),
+        (node_job(1, node="n7"), "no node 'n7'"),
+        (node_job(1, features=("gold",)), "no node here has the features gold"),
+    ):
+        with pytest.raises(Refused, match=text):
+            bench.submit(asked)
+
+
+@pytest.mark.parametrize(
+    ("node", "at_s", "certainty"),
+    [("n1", 500, Certainty.LIMITS), ("n0", None, Certainty.UNKNOWN)],
+)
+def test_a_start_beside_the_load_from_outside_is_known(
+    node: str, at_s: float | None, certainty: Certainty
+) -> None:
+    """The load of the first node, of which nobody knows how long it lasts, says nothing of n1."""
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bench.start(node_job(4, node="n1", time_limit_s=500), at_s=0)
+    job = bench.submit(node_job(4, node=node))
+    until_s = now(60).at_s
+    load = ExternalLoad(used=demand(3, 0), kept=demand(3, 0), until_s=until_s)
+    future = forecast(bench, 10, external=load)
+    start = future.expected_start(job)
+    assert start.certainty is certainty
+    assert start.start_s == (None if at_s is None else now(at_s).at_s)
+    assert future.is_unknown_for_external is (at_s is None)
+
+
+def drained(bench: Bench, node: str, *, on: bool = True) -> None:
+    bench.feed(st.DrainAsked(now(50), on, ADMIN, "new fans" if on else None, node))
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy: str) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
+    bench.ledger.nodes_away = {"n0": 50.0}
+    jobs = [bench.submit(node_job(2)) for _ in range(3)]
+    assert bench.schedule() == jobs[:2]
+    assert nodes_of(bench, *jobs) == ["n1", "n1", ""]
+    bench.ledger.nodes_away = {}
+    assert bench.schedule() == jobs[2:]
+    assert nodes_of(bench, *jobs) == ["n1", "n1", "n0"]
+    bench.check()
+
+
+def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd() -> None:
+    bench, scheduler = Bench(with_nodes((2, 4), (8, 16))), Scheduler(3600)
+    load = scheduler.external_load
+    others = {"n1": demand(5, 1), "gone": demand(1, 1)}
+    assert load.see_elsewhere(others)
+    assert not load.see_elsewhere(others)
+    large, small = (submit(bench, scheduler, node_job(each, node="n1"), 0) for each in (4, 3))
+    assert pass_of(bench, scheduler, 0) == [small]
+    bench.feed(attempt_started(small))
+    scheduler.note(bench.job(small))
+    bench.finish(small)
+    assert pass_of(bench, scheduler, 1) == []
+    assert why(bench, large, scheduler.last_plan) == WaitReason(
+        ReasonCode.EXTERNAL_LOAD,
+        ExternalUse(ResourceShortage("cores", 4000, 3000), used=5000, kept=5000, node="n1"),
+    )
+    bench.ledger.nodes_away = {"n1": 1.0}
+    assert pass_of(bench, scheduler, 2) == []
+    assert why(bench, large, scheduler.last_plan) == WaitReason(
+        ReasonCode.NODE_AWAY, NodesClosed((ClosedNode("n1", away_since_s=1.0),))
+    )
+    bench.ledger.nodes_away = {}
+    assert load.see_elsewhere({})
+    assert pass_of(bench, scheduler, 3) == [large]
+    bench.check()
+
+
+def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it() -> None:
+    """Neither a reservation nor a long wait keeps others from the other node."""
+    bench, scheduler = Bench(with_nodes((8, 16), (4, 8))), Scheduler(3600)
+    bench.ledger.nodes_away = {"n0": 50.0}
+    bound = submit(bench, scheduler, node_job(1, node="n0"), 0)
+    large = submit(bench, scheduler, node_job(6), 0)
+    for at_s in (0, 1000, 10**6):
+        small = submit(bench, scheduler, node_job(4, time_limit_s=9000), at_s)
+        assert pass_of(bench, scheduler, at_s) == [small]
+        assert scheduler.reservations == ()
+        for each in (bound, large):
+            told = NodesClosed((ClosedNode("n0", away_since_s=50.0),))
+            assert why(bench, each) == WaitReason(ReasonCode.NODE_AWAY, told)
+        bench.feed(attempt_started(small, at_s=at_s))
+        scheduler.note(bench.job(small))
+        bench.finish(small)
+        scheduler.forget_derived_state()
+    bench.ledger.nodes_away = {}
+    bench.check()
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_nobody_waits_behind_a_job_of_a_closed_node(policy: str) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
+    drained(bench, "n1")
+    bound = bench.submit(node_job(1, node="n1"))
+    others = [bench.submit(node_job(3)) for _ in range(2)]
+    assert bench.schedule() == others[:1]
+    last = bench.submit(node_job(3, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    found = why(bench, bound)
+    assert found is not None and found.code is ReasonCode.DRAINING
+    for each in (others[1], last):
+        found = why(bench, each)
+        assert found is not None and not isinstance(found.evidence, NodesClosed)
+        if isinstance(found.evidence, BehindInFifo):
+            assert found.evidence.job == str(others[1])
+    bench.check()
+
+
+@pytest.mark.parametrize("rest", [((4, 8),), ()])
+def test_who_waits_for_a_node_that_is_not_configured_any_more_is_told_so(
+    rest: tuple[tuple[float, float], ...],
+) -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bound = bench.submit(node_job(1, node="n1"))
+    rules = with_nodes(*rest) if rest else Rules(axes=Axes(), capacity=demand(4, 8))
+    ledger = bench.ledger.with_axes(rules.axes)
+    reason = WaitReason(ReasonCode.NODE_AWAY, NodesClosed((ClosedNode("n1"),)))
+    assert explain_wait(ledger.jobs[bound], ledger, None, rules) == reason
+
+
+def test_a_drained_node_is_told_apart_from_one_that_is_away() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8), (2, 4)))
+    large, bound = bench.submit(node_job(3)), bench.submit(node_job(1, node="n0"))
+    drained(bench, "n0")
+    stop = Draining("root", now(50).at_s, "new fans")
+    bench.ledger.nodes_away = {"n1": 60.0}
+    assert bench.schedule() == []
+    away = NodesClosed((ClosedNode("n0", drained=stop), ClosedNode("n1", away_since_s=60.0)))
+    assert why(bench, large) == WaitReason(ReasonCode.NODE_AWAY, away)
+    only = NodesClosed((ClosedNode("n0", drained=stop),))
+    assert why(bench, bound) == WaitReason(ReasonCode.DRAINING, only)
+    copy = bench.ledger.with_axes(bench.rules.axes)
+    assert copy.closed_nodes == bench.ledger.closed_nodes == {"n0", "n1"}
+    drained(bench, "n0", on=False)
+    assert bench.schedule() == [large, bound]
+    bench.ledger.nodes_away = {}
+    bench.check()
+
+
+def test_a_node_is_drained_by_administrators_and_by_its_name() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    with pytest.raises(Refused, match="only an administrator"):
+        bench.feed(st.DrainAsked(now(), True, ALICE, node="n0"))
+    with pytest.raises(Refused, match="no node 'n7'"):
+        bench.feed(st.DrainAsked(now(), True, ADMIN, node="n7"))
+    assert bench.feed(st.DrainAsked(now(), False, ADMIN, node="n0")) == []
+    drained(bench, "n1")
+    assert bench.feed(st.DrainAsked(now(60), True, ADMIN, "new fans", "n1")) == []
+    (event,) = bench.feed(st.DrainAsked(now(60), True, ADMIN, "new disks", "n1"))
+    assert isinstance(event, Drained) and event.stopped_s == now(50).at_s
+    assert not bench.ledger.draining
+    assert bench.ledger.closed_nodes == {"n1"}
+
+
+def test_a_frozen_job_waits_for_its_own_node() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    frozen = bench.start(node_job(3))
+    bench.suspend(frozen)
+    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
+    bench.ledger.nodes_away = {"n0": 50.0}
+    assert bench.schedule() == []
+    found = why(bench, frozen)
+    assert found is not None and found.code is ReasonCode.NODE_AWAY
+    bench.ledger.nodes_away = {}
+    assert bench.schedule() == [frozen]
+
+
+def test_nobody_is_stopped_for_room_on_a_closed_node() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for at_s in (0, 10):
+        bench.start(node_job(4, preemptible=True), at_s=at_s)
+    drained(bench, "n1")
+    starving = bench.submit(node_job(4, pool="root.bob", actor=BOB))
+    found = preemptions(bench, "root.bob", starving)
+    assert {bench.job(event.job_id).node for event in found} == {"n0"}
+
+
+def test_runners_take_memory_of_the_first_node_alone() -> None:
+    """There is memory for one runner beside the capacity, and the nodes are full of jobs."""
+    rules = with_nodes((4, 8), (4, 8), root_room_bytes=RUNNER_BYTES)
+    bench = Bench(rules)
+    jobs = [bench.submit(node_job(1, 2, node=node)) for node in ("n0", "n1") for _ in range(4)]
+    assert bench.schedule() == [*jobs[:3], *jobs[4:]]
+    assert runner_count(bench.ledger) == 3
+    bench.check()
+
+
+def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have_it_sooner() -> (
+    None
+):
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for cores, limit_s, node in ((3, 600, "n0"), (2, 60, "n1"), (2, 1200, "n1")):
+        bench.start(node_job(cores, node=node, time_limit_s=limit_s))
+    waiting = bench.submit(node_job(3, pool="root.bob", actor=BOB))
+    bound = bench.submit(node_job(4, pool="root.bob", actor=BOB, node="n1"))
+    # At 60 s three cores are free, one of them on n0.
+    found = forecast(bench)
+    assert found.start_s(waiting) == now(600.0).at_s
+    assert found.ledger.job(waiting).node == "n0"
+    assert forecast(bench).start_s(bound) == now(1200.0).at_s
+
+
+def test_a_smaller_demand_is_proposed_that_one_node_has_free() -> None:
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    bench.start(node_job(2, node="n0"))
+    bench.start(node_job(1, node="n1"))
+    waiting = bench.submit(node_job(4, pool="root.bob", actor=BOB))
+    less = smaller_demand(lambda: forecast(bench), bench.job(waiting))
+    assert less is not None
+    assert less.demand.cores_milli == 3000
+    fits_now = bench.submit(replace(less, pool="root.bob"))
+    assert bench.schedule() == [fits_now]
+
+
+# -- countable things, one by one ------------------------------------------------------------------
+
+
+THERE = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
+
+
+def gpus_of(job: Job) -> tuple[str, ...]:
+    return dict(job.instances).get("gpu", ())
+
+
+def places(*nodes: int | None, links: Iterable[str] = ()) -> list[tuple[Instance, InstancePlace]]:
+    """GPUs from 0 on these NUMA nodes; `links`: pairs such as "02"."""
+    linked: dict[str, set[str]] = {str(number): set() for number in range(len(nodes))}
+    for one, other in links:
+        linked[one].add(other)
+        linked[other].add(one)
+    return [
+        (("gpu", str(number)), InstancePlace(node, frozenset(linked[str(number)])))
+        for number, node in enumerate(nodes)
+    ]
+
+
+def chosen_gpus(
+    count: int, known: list[tuple[Instance, InstancePlace]], taken: Iterable[str] = ()
+) -> str:
+    there = (("gpu", tuple(name for (_, name), _ in known)),)
+    held = {("gpu", name) for name in taken}
+    ((_, found),) = choose_instances([("gpu", count)], there, held, known)
+    return "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "taken", "chosen"),
+    [
+        (1, "", "0"),
+        (2, "", "01"),
+        (2, "0", "12"),
+        (4, "0", "4567"),
+        (1, "0", "1"),
+        (3, "014", "567"),
+        (1, "014", "2"),
+        # On no single node: all of the emptier one, and the rest of the other.
+        (5, "0", "14567"),
+        (3, "0146", "235"),
+    ],
+)
+def test_instances_of_one_node_are_chosen_and_large_nodes_kept_whole(
+    count: int, taken: str, chosen: str
+) -> None:
+    assert chosen_gpus(count, places(0, 0, 0, 0, 1, 1, 1, 1), taken) == chosen
+
+
+def test_linked_instances_are_chosen_together() -> None:
+    pairs = places(0, 0, 0, 0, links=["02", "13"])
+    assert chosen_gpus(2, pairs) == "02"
+    assert chosen_gpus(2, pairs, "0") == "13"
+    assert chosen_gpus(2, pairs, "01") == "23"
+    ring = places(None, None, None, None, None, links=["12", "23", "34"])
+    assert chosen_gpus(3, ring) == "123"
+    # Nodes count for more than links, which may lead over the border.
+    assert chosen_gpus(2, places(0, 1, 0, links=["01"])) == "02"
+
+
+def test_more_than_is_free_is_a_bug_of_whoever_admitted_it() -> None:
+    with pytest.raises(AssertionError, match="2 of gpu were admitted"):
+        choose_instances([("gpu", 2)], THERE, {("gpu", "0"), ("gpu", "2")})
+
+
+def test_a_requeued_job_gets_new_ones() -> None:
+    bench = Bench(with_gpus(2))
+    first = bench.start(of_gpus(1, preemptible=True))
+    bench.preempt(first)
+    bench.feed(ended(first))
+    bench.feed(st.AttemptRemoved(now(), first, 1))
+    assert bench.job(first).instances == ()
+    other = bench.submit(of_gpus(1, priority=9))
+    assert bench.schedule() == [other, first]
+    assert gpus_of(bench.job(first)) == ("1",)
+    bench.check()
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
+    policy: str,
+) -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 0})}
+    bench = Bench(with_gpus(2, pools=pools, policy=policy))
+    bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    with pytest.raises(Refused, match=r"root\.lab may hold 0 at most"):
+        bench.submit(of_gpus(1, pool="root.lab"))
+    plain = bench.submit(spec(pool="root.lab"))
+    assert plain in bench.schedule()
+    share_tree = bench.rules.shares.share_tree(bench.ledger.used, ())
+    assert share_tree.entitlement("root.lab") == Fraction(1, 2)
+
+
+def test_who_starves_for_a_gpu_is_served_by_a_requeue_and_not_by_a_freeze() -> None:
+    bench = Bench(with_gpus(2))
+    for at_s in (0, 10):
+        last = bench.start(of_gpus(1, preemptible=True), at_s=at_s)
+    starving = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    for how, victims in ((Preempting(), [last]), (Preempting(suspends=True), [])):
+        found = preemptions(bench, "root.bob", starving, how)
+        assert [event.job_id for event in found] == victims
+
+
+def test_a_smaller_demand_that_would_start_keeps_its_gpus() -> None:
+    bench = Bench(with_gpus(2))
+    bench.start(spec(asks=demand(6, 1)))
+    asks = replace(demand(8, 1), gres=(("gpu", 2),))
+    waiting = bench.job(bench.submit(spec(asks=asks)))
+
+    smaller = replace(waiting.spec, demand=replace(asks, cores_milli=3000))
+    assert smaller_demand(lambda: forecast(bench), waiting) == smaller
+
+
+# -- another configuration -------------------------------------------------------------------------
+
+
+def reload(bench: Bench, rules: Rules) -> None:
+    """As the engine does it."""
+    bench.rules = rules.also_for(bench.ledger.demands())
+    bench.ledger = bench.ledger.with_axes(bench.rules.axes)
+
+
+def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_back() -> None:
+    bench = Bench(with_gpus(1))
+    waiting = bench.submit(of_gpus(1))
+    plain = with_gpus(1)
+    none = replace(plain, axes=replace(plain.axes, gres=(), instances=()), capacity=demand(9, 18))
+    reload(bench, none)
+    assert bench.schedule() == []
+    with pytest.raises(Refused, match="no resource 'gpu'"):
+        bench.submit(of_gpus(1))
+    reload(bench, plain)
+    assert bench.schedule() == [waiting]
+
+
+# -- several jobs on one GPU -----------------------------------------------------------------------
+
+
+def taken(bench: Bench) -> list[int]:
+    """How much of each GPU jobs hold, in GiB."""
+    held = bench.ledger.allocated
+    return [part // GIB for part in held.parts] if isinstance(held, OnInstances) else []
+
+
+def test_a_limit_counts_the_memory() -> None:
+    pools = {"lab": Pool(users=frozenset({"alice"}), limit={"memory:gpu": 20 * GIB})}
+    bench = Bench(with_shared_gpus(2, pools=pools))
+    jobs = [bench.submit(of_gpu_memory(8, pool="root.lab")) for _ in range(3)]
+    assert bench.schedule() == jobs[:2]
+    with pytest.raises(Refused, match=r"24G of gpu memory, and root\.lab may hold 20G at most"):
+        bench.submit(of_gpus(1, pool="root.lab"))
+
+
+def test_more_than_a_gpu_has_is_refused() -> None:
+    bench = Bench(with_shared_gpus(2))
+    with pytest.raises(Refused, match="30G of a gpu's memory, and each gpu here has 24G"):
+        bench.submit(of_gpu_memory(30))
+    with pytest.raises(Refused, match="72G of gpu memory, and this machine has 48G for jobs"):
+        bench.submit(of_gpus(3))
+
+
+def test_the_jobs_on_the_gpu_that_is_free_first_are_named() -> None:
+    """Those on the other one give back as much, and nothing that helps."""
+    bench = Bench(with_shared_gpus(2))
+    late, first = (
+        bench.start(of_gpu_memory(memory, time_limit_s=limit_s))
+        for memory, limit_s in ((14, 1200), (8, 600))
+    )
+    for memory, limit_s in ((16, 9000), (6, 900)):
+        bench.start(of_gpu_memory(memory, time_limit_s=limit_s))
+    waiting = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    short = shortfall(bench, waiting)
+    assert [each.job for each in short.holders] == [str(first), str(late)]
+    assert (short.more, short.shortage.free) == (0, 2 * GIB)
+
+
+def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones() -> None:
+    bench = Bench(with_shared_gpus(4))
+    running = [bench.start(of_gpu_memory(memory)) for memory in (14, 12)]
+    waiting = bench.submit(of_gpus(3, pool="root.bob", actor=BOB))
+    assert bench.schedule() == []
+    short = shortfall(bench, waiting)
+    assert (short.shortage.needed, short.shortage.free) == (72 * GIB, 48 * GIB)
+    # One of the two is enough.
+    assert [each.job for each in short.holders] in [[str(each)] for each in running]
+
+
+def test_a_frozen_job_keeps_its_part_and_goes_on_with_it() -> None:
+    bench = Bench(with_shared_gpus(1))
+    frozen = bench.start(of_gpu_memory(14))
+    bench.suspend(frozen)
+    other, third = bench.submit(of_gpu_memory(10)), bench.submit(of_gpu_memory(10))
+    assert bench.schedule() == [other]
+    bench.feed(st.ResumeAsked(now(), frozen, ALICE))
+    assert bench.schedule() == [frozen]
+    assert (taken(bench), bench.job(third).state) == ([24], JobState.PENDING)
+    bench.check()
+
+
+def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it() -> None:
+    bench, scheduler = Bench(with_shared_gpus(2)), Scheduler(3600)
+    first = submit(bench, scheduler, of_gpu_memory(4), 0)
+    assert pass_of(bench, scheduler, 0) == [first]
+    bench.rules = replace(bench.rules, beside=NOTHING)
+    for at_s in (1, 2, 3):
+        scheduler.external_load.see_instances(
+            {("gpu", "0"): ("carol",)}, bench.rules, now(at_s).at_s
+        )
+    second = submit(bench, scheduler, of_gpu_memory(4), 4)
+    assert pass_of(bench, scheduler, 4) == [second]
+    assert gpus_of(bench.job(second)) == ("1",)
+    third = submit(bench, scheduler, of_gpus(1), 5)
+    assert pass_of(bench, scheduler, 5) == []
+    job = bench.job(second)
+    bench.finish(second)
+    scheduler.note(job)
+    assert pass_of(bench, scheduler, 6) == [third]
+    assert gpus_of(bench.job(third)) == ("1",)
+
+
+def test_the_newest_jobs_on_one_gpu_make_room_for_who_starves() -> None:
+    bench = Bench(with_shared_gpus(2))
+    for at_s in (0, 10, 20, 30):
+        bench.start(of_gpu_memory(12, preemptible=True), at_s=at_s)
+    starving = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    found = preemptions(bench, "root.bob", starving)
+    gone = [bench.job(event.job_id) for event in found]
+    assert {gpus_of(job) for job in gone} == {("1",)}
+    assert len(gone) == 2
+
+
+def test_nobody_is_stopped_on_a_gpu_that_is_in_use_outside() -> None:
+    bench = Bench(with_shared_gpus(2))
+    for at_s in (0, 10, 20, 30):
+        bench.start(of_gpu_memory(12, preemptible=True), at_s=at_s)
+    starving = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+
+    def stopped(*shut: str) -> int:
+        nothing = bench.ledger.nothing
+        return len(preemptions(bench, "root.bob", starving, external=nothing, shut=shut))
+
+    # The newest jobs are on GPU 1.
+    assert (stopped(), stopped("0"), stopped("1")) == (2, 2, 0)
+
+
+def test_a_smaller_demand_keeps_its_part() -> None:
+    bench = Bench(with_shared_gpus(1))
+    bench.start(spec(asks=demand(6, 1)))
+    asked = of_gpu_memory(8)
+    waiting = bench.job(bench.submit(_with_cores(asked, 8)))
+
+    smaller = smaller_demand(lambda: forecast(bench), waiting)
+    assert smaller is not None
+    assert smaller.demand == _with_cores(asked, 3).demand
+
+
+def _with_cores(asked: JobSpec, cores: int) -> JobSpec:
+    return replace(asked, demand=replace(asked.demand, cores_milli=cores * 1000))
+
+
+def test_a_gpu_that_is_held_beyond_its_new_size_takes_nothing_from_the_others() -> None:
+    bench = Bench(with_shared_gpus(2))
+    small = [bench.start(of_gpu_memory(12)) for _ in range(2)]
+    reload(bench, with_shared_gpus(2, size=16 * GIB))
+    big = bench.submit(of_gpus(1))
+    assert bench.schedule() == [big]
+    assert gpus_of(bench.job(big)) == ("1",)
+    part = bench.submit(of_gpu_memory(6))
+    assert bench.schedule() == []
+    for each in small:
+        bench.finish(each)
+    assert bench.schedule() == [part]
+    bench.check()
+
+
+# -- load from outside -----------------------------------------------------------------------------
+
+
+#: 16 cores and 32 GiB for jobs: a load of 1 core, or of 1 GiB, is noticed.
+CAPACITY = demand(16, 32)
+
+
+def use(cores: float = 0, memory_gib: float = 0) -> Resources:
+    return demand(cores, memory_gib)
+
+
+def show(
+    gauge: ExternalLoadEstimator,
+    *samples: Resources,
+    beside: Resources = NOTHING,
+    at_s: float = 0.0,
+) -> int:
+    """How many of the samples, two seconds apart, have changed what is kept."""
+    machine = Rules(capacity=CAPACITY, beside=beside)
+    return sum(
+        gauge.see(each, machine, now(at_s + 2 * number).at_s) for number, each in enumerate(samples)
+    )
+
+
+# -- the gauge -------------------------------------------------------------------------------------
+
+
+def leave(gauge: ExternalLoadEstimator, memory_gib: float, *, beside: Resources = NOTHING) -> bool:
+    """A job has ended and left so much memory in use."""
+    machine = Rules(capacity=CAPACITY, beside=beside)
+    return gauge.leave(use(0, memory_gib).memory_bytes, machine, now(0).at_s)
+
+
+def test_what_a_job_leaves_in_memory_is_seen_at_once() -> None:
+    """Before, it took ten seconds, in which the next job was given the same memory."""
+    gauge = ExternalLoadEstimator()
+    show(gauge, *[use(0, 1)] * SAMPLES)
+    assert leave(gauge, 3)
+    assert gauge.kept == use(0, 4)
+    # Samples that show it change nothing, and those that do not show it any more end it.
+    assert show(gauge, *[use(0, 4)] * 2 * SAMPLES) == 0
+    assert show(gauge, *[use(0, 1)] * (SAMPLES - 1)) == 0
+    assert show(gauge, use(0, 1)) == 1
+    assert gauge.kept == use(0, 1)
+
+
+def test_what_is_left_before_the_first_samples_is_seen_too() -> None:
+    gauge = ExternalLoadEstimator()
+    show(gauge, use(0, 1))
+    assert leave(gauge, 3)
+    assert gauge.kept == use(0, 3)
+    show(gauge, *[use(0, 4)] * SAMPLES)
+    assert gauge.kept == use(0, 4)
+
+
+# -- the pass --------------------------------------------------------------------------------------
+
+
+def loaded(cores: float = 0, memory_gib: float = 0, *, until_s: float = inf) -> ExternalLoad:
+    return ExternalLoad(
+        used=use(cores, memory_gib), kept=use(cores, memory_gib), until_s=now(until_s).at_s
+    )
+
+
+def a_pass(
+    bench: Bench, load: ExternalLoad | None, at_s: float = 0, last: Plan | None = None
+) -> Plan:
+    """One pass at this time, after another."""
+    pass_context = make_pass_context(
+        Ends(bench.ledger, RunTimes()),
+        patience=ReservationSettings(patience_s=30),
+        now_s=now(at_s).at_s,
+        before=last.reservations if last is not None else (),
+        external=load,
+    )
+    return schedule(bench.ledger, bench.rules, pass_context=pass_context)
+
+
+def test_under_fifo_too_the_first_job_says_that_it_waits_for_it() -> None:
+    bench = Bench(replace(rules(9, 18), policy="fifo"))
+    bench.submit(spec(asks=demand(9)))
+    bench.submit(of(BOB))
+    last = a_pass(bench, loaded(2))
+    found = [why(bench, job_id, last) for job_id in (1, 2)]
+    assert [each.code for each in found if each is not None] == [
+        ReasonCode.EXTERNAL_LOAD,
+        ReasonCode.RESERVATION,
+    ]
+
+
+# -- reservations and forecasts --------------------------------------------------------------------
+
+
+def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench: Bench) -> None:
+    bench.submit(spec(asks=demand(9)))
+    bench.submit(of(BOB, limit_s=86400))
+    last = a_pass(bench, loaded(2), at_s=200_000)
+    assert last.reservations == ()
+    assert last.admitted == [2]
+
+
+def test_a_forecast_goes_on_when_the_load_is_over_and_jobs_are_not() -> None:
+    bench = Bench()
+    bench.start(of(BOB, 5, limit_s=600))
+    job_id = bench.submit(spec(asks=demand(9), time_limit_s=60))
+    assert start_s(bench, job_id, 100, loaded(2, until_s=300)) == 600
+
+
+# -- instances -------------------------------------------------------------------------------------
+
+BY = ("carol",)
+
+
+def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them() -> None:
+    bench, scheduler = Bench(with_gpus(2, beside=NOTHING)), Scheduler(half_life_s=3600.0)
+    for _ in range(3):
+        scheduler.external_load.see_instances({("gpu", "0"): BY}, bench.rules, now().at_s)
+    first, second = bench.submit(of_gpus(1)), bench.submit(of_gpus(1))
+    pass_of(bench, scheduler, 0)
+    assert bench.job(first).instances == (("gpu", ("1",)),)
+    assert bench.job(second).instances == ()
+    assert scheduler.last_plan is not None
+    reason = explain_wait(bench.job(second), bench.ledger, scheduler.last_plan, bench.rules)
+    shortage = ResourceShortage("gpu", 1, 0)
+    assert reason == WaitReason(ReasonCode.EXTERNAL_LOAD, ExternalUse(shortage, 1, 1, (("0", BY),)))
+    for _ in range(3):
+        scheduler.external_load.see_instances({}, bench.rules, now().at_s)
+    pass_of(bench, scheduler, 0)
+    assert bench.job(second).instances == (("gpu", ("0",)),)
+    # What a job has is not taken from it, nor counted twice.
+    for _ in range(3):
+        scheduler.external_load.see_instances({("gpu", "0"): BY}, bench.rules, now().at_s)
+    assert beside_jobs(scheduler.external_load.load(now().at_s), bench.ledger) is None
+
+
+# -- drfd's own process beside each running job ----------------------------------------------------
+
+
+MIB = 1 << 20
+TINY = Resources(cores_milli=10, memory_bytes=2 * MIB)
+COUNT = 60
+#: Room beside the capacity in MiB → how many of so many jobs start.
+STARTED = {0: 24, 60: 36, None: COUNT, 1000: COUNT}
+
+
+def small(room_mib: int | None, policy: str = "drf", memory_mib: int = 120) -> Rules:
+    """A machine with many cores and little memory; with so much of it beside the capacity."""
+    capacity = Resources(cores_milli=100_000, memory_bytes=memory_mib * MIB)
+    room = None if room_mib is None else room_mib * MIB
+    return replace(rules(), capacity=capacity, root_room_bytes=room, policy=policy)
+
+
+def start_all(bench: Bench) -> int:
+    """With as many passes as change anything."""
+    count = 0
+    while found := bench.schedule():
+        count += len(found)
+    return count
+
+
+@pytest.mark.parametrize("policy", seeds(["drf", "fifo", "slots"], quick=1))
+@pytest.mark.parametrize("room_mib", seeds(STARTED, quick=1))
+def test_as_many_tiny_jobs_start_as_their_processes_find_room(
+    policy: str, room_mib: int | None
+) -> None:
+    """300 jobs of 2 MiB started 300 processes of root's with 781 MiB, which nobody counted."""
+    bench = Bench(replace(small(room_mib, policy), slots=1000))
+    for _ in range(COUNT):
+        bench.submit(spec(asks=TINY))
+    assert start_all(bench) == STARTED[room_mib]
+    bench.check()
+
+
+def test_a_job_that_asks_for_everything_starts_alone() -> None:
+    bench = Bench(small(0))
+    everything = Resources(cores_milli=10, memory_bytes=120 * MIB)
+    bench.submit(spec(asks=everything))
+    bench.submit(spec(asks=TINY))
+    assert start_all(bench) == 1
+    bench.feed(attempt_started(1))
+    bench.finish(1)
+    assert start_all(bench) == 1
+
+
+def test_a_job_that_fills_the_capacity_to_the_byte_does_so_where_there_is_room_beside() -> None:
+    bench = Bench(small(30))
+    for _ in range(10):
+        bench.submit(spec(asks=Resources(cores_milli=10, memory_bytes=12 * MIB)))
+    assert start_all(bench) == 10
+
+
+def test_a_suspended_job_goes_on_with_the_process_that_it_has() -> None:
+    bench = Bench(small(0))
+    for _ in range(25):
+        bench.submit(spec(asks=TINY))
+    assert start_all(bench) == 24
+    bench.feed(attempt_started(1))
+    bench.suspend(1)
+    bench.feed(st.ResumeAsked(now(), 1, ALICE))
+    assert bench.schedule() == [1]
+
+
+def test_load_from_outside_has_them_in_it() -> None:
+    """Else they would be taken twice."""
+    bench = Bench(small(0))
+    for _ in range(10):
+        bench.submit(spec(asks=TINY))
+    assert start_all(bench) == 10
+    axis = bench.rules.axes.names.index("memory")
+    for seen_mib, taken in ((10, 10 * RUNNER_BYTES), (50, 50 * MIB)):
+        seen = Resources(memory_bytes=seen_mib * MIB)
+        load = ExternalLoad(used=seen, kept=seen, until_s=1e9)
+        free = free_of(bench.ledger, bench.rules, load)[axis]
+        assert free == 120 * MIB - 10 * TINY.memory_bytes - taken
+
+
+# -- what comes back when --------------------------------------------------------------------------
+
+
+def context_of(bench: Bench, at_s: float) -> PassContext:
+    return make_pass_context(
+        Ends(bench.ledger, RunTimes()),
+        patience=ReservationSettings(),
+        now_s=now(at_s).at_s,
+        before=(),
+    )
+
+
+def test_what_comes_back_is_what_is_held(bench: Bench) -> None:
+    """A frozen job gives back its memory alone, and its end moves along while it is frozen."""
+    bench.start(spec(asks=demand(2, 3), time_limit_s=600))
+    bench.start(spec(asks=demand(4, 5), time_limit_s=600))
+    bench.suspend(2, by=None, at_s=100)
+    assert sorted(context_of(bench, 400).ends) == [
+        (now(600).at_s, (2000, 3 * GIB, 0, 0)),
+        (now(900).at_s, (0, 5 * GIB, 0, 0)),
+    ]
+
+
+def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench: Bench) -> None:
+    """Until it is stopped, which may be while it is frozen."""
+    bench.start()
+    bench.suspend(1)
+    assert list(context_of(bench, 0).ends) == []
+    bench.feed(st.CancelAsked(now(), 1, ALICE))
+    assert [held for _, held in context_of(bench, 0).ends] == [(0, GIB, 0, 0)]
+
+
+def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
+    bench.start(spec(priority=3))
+    bench.start(spec(priority=3))
+    bench.start()
+    bench.submit(spec(priority=5))
+    bench.submit(held=True)
+    bench.suspend(1, by=None)
+    bench.suspend(2)
+    pass_context = context_of(bench, 0)
+    places = {job_id: pass_context.entry(job_id) for job_id in range(1, 7)}
+    assert places == {1: (-3, 1), 2: None, 3: None, 4: (-5, 4), 5: None, 6: None}
+
+
+def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_memory(
+    bench: Bench,
+) -> None:
+    """Bob's job needs the memory that alice's holds. She has run for a seventh of an odd limit:
+    if her end were rounded by a hair to after the shadow time, both would wait for ever."""
+    bench.start(spec(asks=demand(9), time_limit_s=703))
+    bench.suspend(1, by=None, at_s=100.3)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=150)
+    plan = schedule(bench.ledger, bench.rules, pass_context=context_of(bench, 250.7))
+    assert plan.admitted == [1]
+    assert [kept.job_id for kept in plan.reservations] == [2]
+
+
+def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench) -> None:
+    """Else both would wait for ever, on an idle machine."""
+    bench.start(spec(asks=demand(9), time_limit_s=600))
+    bench.suspend(1, by=None, at_s=10)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=20)
+    drained = Reservation(
+        job_id=2,
+        leaf="root.bob",
+        demand=bench.ledger.demand(bench.job(2)),
+        held=bench.ledger.demand(bench.job(2)),
+        start_s=now(20).at_s,
+        end_s=now(20).at_s,
+        extra=(0, 0, 0, 0),
+        due_s=now(20).at_s,
+    )
+    pass_context = replace(context_of(bench, 1_000_000), before=(drained,))
+    plan = schedule(bench.ledger, bench.rules, pass_context=pass_context)
+    assert [each.is_drain for each in plan.reservations] == [True]
+    assert plan.admitted == [1]
+    for_2_alone = replace(pass_context, before=(replace(drained, is_forced=True),))
+    assert schedule(bench.ledger, bench.rules, pass_context=for_2_alone).admitted == []
+
+
+def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(
+    bench: Bench,
+) -> None:
+    """Bob's job came first and was held meanwhile. Those of alice's that ask for the same cores as
+    hers does to go on still start one by one, when they can."""
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(1, 18)), held=True)
+    bench.start(spec(asks=demand(4)))
+    bench.suspend(2, by=None)
+    bench.feed(st.ReleaseAsked(now(), 1, BOB))
+    waiting = [bench.submit(spec(asks=demand(4, 0))) for _ in range(2)]
+    by_turn = replace(bench.rules, policy="fifo")
+    context = context_of(bench, 1)
+    assert schedule(bench.ledger, by_turn, pass_context=context).admitted == [2]
+    bench.feed(st.CancelAsked(now(), 1, BOB))
+    context = context_of(bench, 1)
+    assert schedule(bench.ledger, by_turn, pass_context=context).admitted == [2, waiting[0]]
