@@ -355,9 +355,9 @@ def test_who_holds_much_of_something_else_is_told_who_holds_less() -> None:
 
 # -- a kernel that is followed second by second ----------------------------------------------------
 
-# A machine whose kernel divides cores as real ones do, in steps of a quarter of a second: by weights,
-# within ceilings, without knowing anything else. `drfd.sim.lending` only knows where the loop comes
-# to rest, which suffices for months of jobs; `tests/sim/test_sim.py` compares the two.
+# A machine whose kernel divides cores as real ones do, in steps of a quarter of a second: by
+# weights, within ceilings, without knowing anything else. `drfd.sim.lending` only knows where the
+# loop comes to rest, which suffices for months of jobs; `tests/sim/test_sim.py` compares the two.
 STEP_S = 0.25
 
 
@@ -371,8 +371,8 @@ class Phase:
 
 @dataclass
 class FluidJob:
-    """Goes through phases: parallel ones, in which it can use all the cores that it has threads for,
-    and serial ones of a fixed time."""
+    """Goes through phases: parallel ones, in which it can use all the cores that it has threads
+    for, and serial ones of a fixed time."""
 
     id: int
     user: str

@@ -1,0 +1,879 @@
+"""Decisions: what users may ask for, which events follow from reports, and how an attempt ends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from core.worlds import change, of, refused
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.units import parse_memory, parse_size
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.decisions.decide import Leftovers, leftovers
+from drfd.core.decisions.job_requests import ALWAYS_BYTES
+from drfd.core.decisions.outcome import (
+    IO_FACTOR,
+    IO_WINDOW_S,
+    RETRIED_BY_DEFAULT,
+    GpuMemory,
+    Sample,
+    deadline_mono_s,
+    judge_end,
+    judge_gpu_memory,
+    judge_samples,
+    suggest_memory,
+    timeout_text,
+)
+from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
+from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import MOST_PAUSE_S
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import (
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    Owner,
+    Postponed,
+    Retry,
+    Stop,
+    Usage,
+    Warn,
+    Whose,
+)
+from drfd.core.model.lifecycle import SendSignals, signals_owed
+from drfd.core.scheduling.scheduling_pass import start_events
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    GIB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    happened,
+    ledger_at,
+    now,
+    rules,
+    schedule,
+    spec,
+    with_gpus,
+)
+from seeds import examples
+
+S = JobState
+MIB = 1 << 20
+
+
+# -- submit ----------------------------------------------------------------------------------------
+
+
+def test_a_misspelt_resource_is_refused_with_what_there_is() -> None:
+    asked = spec(asks=replace(demand(), gres=(("gpus", 1),)))
+    refusal = refused(Bench(with_gpus(2)), st.SubmitAsked(now(), asked))
+    assert str(refusal) == "this machine has no resource 'gpus' (it has 2 gpu)"
+
+
+def test_memory_of_what_nobody_measures_is_refused() -> None:
+    axes = Axes(gres=("license",), instances=(("license", ("a", "b")),))
+    plain = with_gpus(0)
+    there = replace(plain, axes=axes, capacity=replace(plain.capacity, gres=(("license", 2),)))
+    asks = replace(demand(), gres=(("license", 1),), gres_memory=(("license", 1 << 30),))
+    refusal = refused(Bench(there), st.SubmitAsked(now(), spec(asks=asks)))
+    assert (refusal.code, refusal.hint) == ("bad-value", "leave out memory= after license")
+
+
+# -- hold and release ------------------------------------------------------------------------------
+
+
+def test_what_an_administrator_holds_only_an_administrator_releases(bench: Bench) -> None:
+    bench.submit()
+    bench.feed(st.HoldAsked(now(), 1, ADMIN))
+    refusal = refused(bench, st.ReleaseAsked(now(), 1, ALICE))
+    assert isinstance(refusal, NotPermitted)
+    assert (refusal.code, str(refusal)) == ("held-by-admin", "job 1 is held by root")
+    assert bench.feed(st.ReleaseAsked(now(), 1, replace(ADMIN, user="carol"))) != []
+
+
+def test_an_administrators_hold_binds_an_owner_who_had_held_the_job_himself(bench: Bench) -> None:
+    """Else the owner's own earlier hold would be a way around the administrator's."""
+    bench.submit(held=True)
+    bench.feed(st.HoldAsked(now(1), 1, ADMIN))
+    assert refused(bench, st.ReleaseAsked(now(2), 1, ALICE)).code == "held-by-admin"
+
+
+# -- suspend and resume ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_resuming_twice_changes_nothing(bench: Bench, is_frozen: bool) -> None:
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.ResumeAsked(now(1), 1, ALICE)) == [happened(ev.ResumeRequested, at_s=1)]
+    assert bench.feed(st.ResumeAsked(now(2), 1, ALICE)) == []
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_an_administrators_suspension_outweighs_the_owners_own(
+    bench: Bench, is_frozen: bool
+) -> None:
+    """Else the owner's earlier one would be a way around the administrator's."""
+    bench.bring(S.RUNNING)
+    bench.feed(st.SuspendAsked(now(), 1, ALICE))
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.SuspendAsked(now(1), 1, ADMIN)) == [
+        happened(ev.SuspendRequested, at_s=1, by="root", text="suspended by root")
+    ]
+    refusal = refused(bench, st.ResumeAsked(now(2), 1, ALICE))
+    assert isinstance(refusal, NotPermitted)
+    assert (refusal.code, str(refusal)) == ("held-by-admin", "job 1 is held by root")
+    assert bench.feed(st.SuspendAsked(now(3), 1, ALICE)) == []
+    assert bench.job(1).held_by == "root"
+    assert bench.feed(st.ResumeAsked(now(4), 1, replace(ADMIN, user="carol"))) != []
+
+
+def test_an_administrator_who_suspends_his_own_job_is_its_owner(bench: Bench) -> None:
+    bench.start(spec("root.root", actor=ADMIN))
+    bench.suspend(1, by=ADMIN)
+    assert bench.feed(st.SuspendAsked(now(1), 1, ADMIN)) == []
+    assert bench.feed(st.SuspendAsked(now(1), 1, replace(ADMIN, user="carol"))) != []
+
+
+@pytest.mark.parametrize("actor", [ALICE, ADMIN])
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_drfd_has_suspended_can_be_kept_so_and_waits_again_when_it_is_resumed(
+    bench: Bench, is_frozen: bool, actor: st.Actor
+) -> None:
+    bench.bring(S.RUNNING)
+    request = happened(ev.SuspendRequested, by=None, text="suspended for job 2")
+    bench.befall(request)
+    if is_frozen:
+        bench.feed(st.Frozen(now(), 1, 1))
+    assert bench.feed(st.ResumeAsked(now(1), 1, actor)) == [], "it goes on as soon as it can anyway"
+    assert bench.feed(st.SuspendAsked(now(2), 1, actor)) != []
+    bench.feed(st.Frozen(now(2), 1, 1))
+    assert bench.schedule(3) == []
+    assert bench.feed(st.ResumeAsked(now(4), 1, actor)) != []
+    assert bench.schedule(5) == [1]
+
+
+# -- disks -----------------------------------------------------------------------------------------
+
+
+def test_a_demand_of_a_disk_that_is_not_there_is_refused() -> None:
+    """The configuration may change between a request and the decision."""
+    bench = Bench(replace(rules(), axes=Axes(disks=("data",))))
+    asks = replace(demand(1), disks=(("data", 1, 1), ("gone", 0, 1)))
+    with pytest.raises(Refused) as refusal:
+        bench.submit(spec(asks=asks))
+    assert refusal.value.text == "this machine has no disk 'gone'"
+    idle = replace(demand(1), disks=(("data", 1, 1), ("gone", 0, 0)))
+    assert bench.submit(spec(asks=idle)) == 1, "what it does not use may be missing"
+
+
+TWO = Resources(cores_milli=1000, disks=(("data", 10, 20), ("scratch", 0, 0)))
+
+
+def two_disks() -> Rules:
+    few = rules()
+    capacity = replace(
+        few.capacity, read_bps=0, write_bps=0, disks=(("data", 100, 100), ("scratch", 50, 50))
+    )
+    return replace(few, capacity=capacity, axes=Axes(disks=("data", "scratch")))
+
+
+def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs() -> None:
+    bench = Bench(two_disks())
+    job_id = bench.start(spec(asks=TWO))
+    change(bench, job_id, disks=(("data", 10, 20),), disks_max=(("data", 50, "all"),))
+    assert bench.job(job_id).spec.most == Resources(disks=(("data", 50, 100),))
+    change(bench, job_id, disks=(("data", 10, 20),), disks_max=(("data", 0, 0),))
+    assert bench.job(job_id).spec.most is None
+    with pytest.raises(Refused, match="the upper end of a range"):
+        change(bench, job_id, disks=(("data", 11, 20),), disks_max=(("data", 0, 0),))
+
+
+def test_of_several_disks_one_must_be_named_and_must_be_there() -> None:
+    bench = Bench(two_disks())
+    job_id = bench.submit(spec(asks=TWO))
+    for wish, complaint in (
+        ({"read_bps": 1}, "say which one"),
+        ({"disks": (("tape", 1, 1),)}, "no disk 'tape'"),
+        ({"disks": (("data", 101, 1),)}, "could never start"),
+    ):
+        with pytest.raises(Refused, match=complaint):
+            change(bench, job_id, **wish)
+    assert bench.job(job_id).spec.demand == TWO
+
+
+# -- limits on stored bytes ------------------------------------------------------------------------
+
+
+def long(size: int = 10_000, **more: object) -> JobSpec:
+    """A specification of many bytes."""
+    return replace(spec(**more), stderr="x" * size)  # type: ignore[arg-type]
+
+
+# -- what counts -----------------------------------------------------------------------------------
+
+
+def test_the_socket_of_a_job_with_a_terminal_counts() -> None:
+    """It was left out: 200,000 waiting jobs could have 16 KiB each, far above any budget."""
+    plain = spec()
+    attached = replace(plain, attach="/" + "ü" * 4000)
+    assert attached.stored_bytes - plain.stored_bytes >= 4 * 4000
+
+
+# -- a user's budget -------------------------------------------------------------------------------
+
+
+def full_bench(**more: int) -> Bench:
+    """Alice's two jobs leave no room for a third."""
+    most = 2 * long().stored_bytes + 100
+    bench = Bench(replace(rules(), max_kept_bytes_per_user=most, **more))  # type: ignore[arg-type]
+    for _ in range(2):
+        bench.feed(st.SubmitAsked(now(), long(), held=True))
+    return bench
+
+
+def test_a_users_jobs_have_a_bound_together() -> None:
+    bench = full_bench()
+    refusal = refused(bench, st.SubmitAsked(now(), long()))
+    assert (refusal.code, refusal.exit_code) == ("too-long", 1)
+    assert str(refusal) == (
+        "the jobs of alice would take 33.3K of drfd's memory and journal, and may take 22.3K "
+        "(wait for some to end; have long lists of arguments read from a file, and submit jobs "
+        "with the same environment and script)"
+    )
+    bench.submit(spec("root.bob", actor=BOB))
+    bench.feed(st.CancelAsked(now(), 1, ALICE))
+    bench.feed(st.SubmitAsked(now(), long()))
+    bench.check()
+
+
+def test_what_the_journal_keeps_is_in_the_same_budget() -> None:
+    bench = Bench(replace(rules(), max_kept_bytes_per_user=3 * MIB))
+    kept = st.Kept(own_bytes=3 * MIB - spec().stored_bytes)
+    bench.feed(st.SubmitAsked(now(), spec(), kept=kept))
+    assert refused(bench, st.SubmitAsked(now(), spec(), kept=kept)).code == "too-long"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        st.HoldAsked(now(), 1, ALICE),
+        st.ReleaseAsked(now(), 1, ALICE),
+        st.ChangeAsked(now(), 1, ALICE, st.Change(priority=7)),
+        st.SuspendAsked(now(), 1, ALICE),
+        st.ResumeAsked(now(), 1, ALICE),
+        st.SignalAsked(now(), 1, ALICE, 10),
+    ],
+    ids=lambda ask: type(ask).__name__,
+)
+def test_changes_are_refused_when_the_budget_is_used_up(ask: st.HoldAsked) -> None:
+    """None of them was counted: one user filled the disk by setting a priority again and again."""
+    bench = full_bench()
+    kept = st.Kept(own_bytes=bench.rules.max_kept_bytes_per_user // 8)
+    refusal = refused(bench, replace(ask, kept=kept))
+    assert refusal.code == "too-long"
+    assert str(refusal).endswith("(cancel some, or wait for some to end)")
+    assert refused(bench, replace(ask, job_id=99, kept=kept)).code == "no-such-job"
+    assert refused(bench, replace(ask, actor=BOB, kept=kept)).code == "not-yours"
+
+
+def test_jobs_that_fill_the_budget_can_be_put_in_order() -> None:
+    bench = full_bench()
+    assert bench.feed(st.ReleaseAsked(now(), 1, ALICE)) == [happened(ev.Released, 1, by="alice")]
+    bench.feed(st.ChangeAsked(now(), 1, ALICE, st.Change(priority=7)))
+    after = tuple(Dependency(2) for _ in range(100))
+    refusal = refused(bench, st.ChangeAsked(now(), 1, ALICE, st.Change(after=after)))
+    assert refusal.code == "too-long"
+
+
+# -- the budget of all -----------------------------------------------------------------------------
+
+
+def test_all_users_together_have_a_bound_and_each_has_a_little_in_any_case() -> None:
+    """Many users together could exhaust the daemon's memory, each within a bound of his own."""
+    bench = Bench(replace(rules(), max_kept_bytes=4 * MIB))
+    big = long(2 * MIB)
+    bench.feed(st.SubmitAsked(now(), big))
+    refusal = refused(bench, st.SubmitAsked(now(), replace(big, user="bob", uid=BOB.uid)))
+    assert (refusal.code, refusal.exit_code) == ("too-much-kept", 1)
+    assert str(refusal) == (
+        "the jobs of all users would take 4M of drfd's memory and journal, and may take 4M "
+        "(wait for some to end; the administrator can raise stored_bytes_total under [limits])"
+    )
+    bench.feed(st.SubmitAsked(now(), replace(big, user="root", uid=0), is_admin=True))
+    small = replace(spec("root.bob", actor=BOB), stderr="x" * (ALWAYS_BYTES // 2))
+    bench.feed(st.SubmitAsked(now(), small))
+    assert refused(bench, st.SubmitAsked(now(), small)).code == "too-much-kept"
+    kept = st.Kept(own_bytes=ALWAYS_BYTES, all_bytes=ALWAYS_BYTES)
+    assert bench.job(3).state is JobState.PENDING
+    assert refused(bench, st.HoldAsked(now(), 3, BOB, kept=kept)).code == "too-much-kept"
+    bench.feed(st.HoldAsked(now(), 3, BOB))
+    bench.check()
+
+
+# -- freezing --------------------------------------------------------------------------------------
+
+
+def test_late_news_of_a_freezing_does_not_freeze_a_job_that_has_gone_on(bench: Bench) -> None:
+    bench.bring(S.SUSPENDED)
+    bench.feed(st.ResumeAsked(now(1), 1, ALICE))
+    assert bench.schedule(2) == [1]
+    assert bench.feed(st.Frozen(now(3), 1, 1)) == []
+    submitted_job = bench.job(1)
+    assert (submitted_job.state, submitted_job.suspensions) == (S.RUNNING, 1)
+
+
+# -- limits and time -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [S.STOPPING, S.CLEANING])
+def test_a_breach_of_what_is_being_stopped_changes_nothing(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    assert bench.feed(st.Breached(now(), 1, 1, Outcome.LIMIT_EXCEEDED, "much")) == []
+
+
+# -- reconciliation --------------------------------------------------------------------------------
+
+
+JOURNAL = "0" * 32
+
+
+def sort_out(ledger: Ledger, known: dict[tuple[int, int], Owner], *ended: int) -> Leftovers:
+    over = {job_id: submitted_job(job_id) for job_id in ended}
+    return leftovers(ledger, known, JOURNAL, over.get)
+
+
+def submitted_job(job_id: int) -> Job:
+    submitted = Ledger(Axes()).apply(happened(ev.Submitted, job_id))
+    assert submitted is not None
+    return submitted
+
+
+# -- ends and retries ------------------------------------------------------------------------------
+
+
+#: Of a report of an end, to replace the usual ones.
+Fields = dict[str, Any]
+RUNNING = Job(
+    id=1,
+    spec=spec(),
+    state=JobState.RUNNING,
+    attempt=1,
+    submitted_at=now().at_s,
+    started_at=now().at_s,
+    started_mono_s=now().mono_s,
+)
+LOST = (
+    Outcome.LOST,
+    "its exit status cannot be known: the machine was restarted or its runner was killed",
+)
+OWN_LIMIT = (
+    Outcome.OUT_OF_MEMORY,
+    "needed more than its memory limit of 1G (peak 1G) and was killed with all its processes; "
+    "ask for more next time: -m 1536M",
+)
+HOST_LIMIT = (
+    Outcome.OUT_OF_MEMORY,
+    "the machine itself ran short of memory and this job was killed for it, "
+    "which was within its limit of 1G",
+)
+
+
+def stopped(at_s: float, outcome: Outcome | None = Outcome.CANCELLED, text: str = "why") -> Job:
+    stop = Stop(outcome=outcome, text=text, at_s=now(at_s).at_s, mono_s=now(at_s).mono_s)
+    return replace(RUNNING, state=JobState.STOPPING, stop=stop)
+
+
+KILLED: Fields = {"exit_code": None, "signal": 9}
+UNKNOWN: Fields = {"exit_code": None, "signal": None}
+OOM: Fields = {"oom_killed": True}
+OVER: Fields = {"oom_killed": True, "over_limit": True}
+
+
+def test_a_job_that_wrote_too_much_is_told_how_much_that_was() -> None:
+    limited = replace(RUNNING, spec=replace(RUNNING.spec, output_max_bytes=1 << 30))
+    assert judge_end(limited, ended(**KILLED, output_bytes=3 << 29)) == (
+        Outcome.LIMIT_EXCEEDED,
+        "wrote 1.5G to its output files, of which 1G are allowed, and was killed with all its "
+        "processes; --output-max allows more next time",
+    )
+
+
+def test_a_peak_reading_below_the_limit_is_not_believed() -> None:
+    """The reading is a sample, and the limit was reached: the kernel has said so."""
+    end = ended(**KILLED, **OVER, usage=Usage(memory_peak_bytes=100 * MIB))
+    assert judge_end(RUNNING, end) == OWN_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause"),
+    [
+        ({}, (Outcome.COMPLETED, "exit code 0")),
+        ({"exit_code": 3}, (Outcome.FAILED, "exit code 3")),
+        (KILLED, (Outcome.FAILED, "killed by signal 9 (SIGKILL)")),
+        ({**KILLED, **OVER}, OWN_LIMIT),
+        ({**KILLED, **OOM}, HOST_LIMIT),
+        (UNKNOWN, LOST),
+    ],
+)
+def test_an_end_before_the_stop_is_the_jobs_own(seen: Fields, cause: tuple[Outcome, str]) -> None:
+    """The stop was asked for while the news of the end was on its way."""
+    for outcome in (Outcome.CANCELLED, None):
+        assert judge_end(stopped(5, outcome), ended(at_s=4.9, **seen)) == cause
+
+
+THRICE = Retry(3, RETRIED_BY_DEFAULT)
+
+
+def trying(retry: Retry = THRICE) -> JobSpec:
+    return spec(retry=retry)
+
+
+def fail(bench: Bench, job_id: int, at_s: float = 0.0, **how: object) -> ev.Event:
+    """The running attempt ends badly; what its removal brings about."""
+    attempt = bench.job(job_id).attempt
+    bench.feed(ended(job_id, attempt, at_s, **({"exit_code": 3} | how)))
+    (event,) = bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
+    return event
+
+
+def start_again(bench: Bench, job_id: int, at_s: float) -> None:
+    bench.feed(st.Tick(now(at_s)))
+    assert bench.schedule(at_s) == [job_id]
+    bench.feed(attempt_started(job_id, bench.job(job_id).attempt, at_s))
+
+
+def test_a_clock_that_is_set_back_does_not_hold_a_retry_for_years(bench: Bench) -> None:
+    """The pause was over only when the clock had come there again. The time that a user has set is
+    left as it is."""
+    years_s = 1e8
+    bench.submit(spec(begin_s=int(now(years_s).at_s)))
+    job_id = bench.start(trying())
+    assert isinstance(fail(bench, job_id, years_s), ev.Retried)
+    bench.ledger.check()
+    # A second or two set the clock back, too, and the pause remains one.
+    assert bench.feed(st.Tick(now(years_s - 2))) == []
+    bench.feed(st.Tick(now(10)))
+    assert bench.schedule(10) == [job_id]
+    bench.ledger.check()
+
+
+def test_the_pause_before_a_retry_can_be_cut_short(bench: Bench) -> None:
+    job_id = bench.start(trying())
+    fail(bench, job_id)
+    (event,) = bench.feed(st.ChangeAsked(now(1), job_id, ALICE, st.Change(begin_s=0)))
+    assert isinstance(event, ev.Altered)
+    assert event.text == "may start at once"
+    assert bench.schedule(1) == [job_id]
+
+
+# -- warnings --------------------------------------------------------------------------------------
+
+
+def test_each_attempt_has_its_warning(bench: Bench) -> None:
+    job_id = bench.start(spec(time_limit_s=100, warn=Warn(10, 30), retry=THRICE))
+    bench.feed(st.Tick(now(70)))
+    fail(bench, job_id, 80)
+    start_again(bench, job_id, 85)
+    assert signals_owed(bench.job(job_id)) is None
+    assert deadline_mono_s(bench.job(job_id), 10) == now(85 + 70).mono_s
+
+
+def test_a_warning_that_could_not_come_in_time_is_refused(bench: Bench) -> None:
+    with pytest.raises(Refused, match="no time limit"):
+        bench.submit(spec(time_limit_s=None, warn=Warn(10, 30)))
+    with pytest.raises(Refused, match="30s before the end of 30s"):
+        bench.submit(spec(time_limit_s=30, warn=Warn(10, 30)))
+    job_id = bench.submit(spec(time_limit_s=31, warn=Warn(10, 30)))
+    with pytest.raises(Refused, match="no time is left"):
+        bench.feed(st.ChangeAsked(now(), job_id, ALICE, st.Change(time_limit_s=20)))
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [each for each in JobState if each is not JobState.RUNNING])
+def test_only_a_running_job_is_sent_a_signal(bench: Bench, state: JobState) -> None:
+    bench.bring(state)
+    with pytest.raises(Refused):
+        bench.feed(st.SignalAsked(now(), 1, ALICE, 10))
+
+
+def test_what_is_frozen_gets_its_signals_when_it_goes_on(bench: Bench) -> None:
+    job_id = bench.start()
+    bench.feed(st.SignalAsked(now(), job_id, ALICE, 10))
+    bench.suspend(job_id)
+    assert signals_owed(bench.job(job_id)) is None
+    bench.feed(st.ResumeAsked(now(), job_id, ALICE))
+    bench.schedule()
+    assert signals_owed(bench.job(job_id)) == SendSignals(job_id, 1, 1, (10,))
+
+
+STEADY = examples(300)
+
+
+# -- limits that drfd watches ----------------------------------------------------------------------
+
+
+def job_at(state: JobState, time_limit_s: int | None = 60) -> Job:
+    return ledger_at(state, spec=spec(time_limit_s=time_limit_s)).jobs[1]
+
+
+def job_that_declares(memory_gib: float = 1, read: int = 0, write: int = 0) -> Job:
+    return Job(id=1, spec=spec(asks=demand(1, memory_gib, read, write)), submitted_at=0.0)
+
+
+def sample(
+    mono_s: float, memory: int | None = 0, read: int | None = 0, wrote: int | None = 0
+) -> Sample:
+    return Sample(
+        mono_s=mono_s, memory_bytes=memory, read_bytes=read, written_bytes=wrote, cpu_s=None
+    )
+
+
+# -- deadlines -------------------------------------------------------------------------------------
+
+
+def test_the_text_of_a_timeout_says_what_to_ask_for() -> None:
+    assert timeout_text(job_at(S.RUNNING, 5400)) == (
+        "ran for its whole time limit of 1h30m; ask for more next time: -t 3h00m"
+    )
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_two_samples_in_a_row_over_the_memory_limit_are_a_breach() -> None:
+    found = judge_samples(
+        job_that_declares(1), [sample(0, 0), sample(2, 2 * GIB), sample(4, GIB + 1)]
+    )
+    assert found == (
+        Outcome.OUT_OF_MEMORY,
+        "needed more than its memory limit of 1G (measured 2G) and was stopped; "
+        "ask for more next time: -m 3G",
+    )
+
+
+# -- memory of GPUs --------------------------------------------------------------------------------
+
+
+def job_on_gpus(declared: int | None = 20 * GIB, count: int = 2) -> Job:
+    memory = () if declared is None else (("gpu", declared),)
+    asks = replace(demand(), gres=(("gpu", count),), gres_memory=memory)
+    return Job(id=1, spec=spec(asks=asks), submitted_at=0.0)
+
+
+def test_two_readings_in_a_row_above_the_memory_of_a_gpu_are_a_breach() -> None:
+    """The limit is of each GPU: what it has on the others does not count."""
+    gpus = [GpuMemory("0", (GIB, GIB)), GpuMemory("GPU-b", (21 * GIB, 22 * GIB), 80 * GIB)]
+    assert judge_gpu_memory(job_on_gpus(), gpus) == (
+        Outcome.LIMIT_EXCEEDED,
+        "used 22G of the memory of GPU GPU-b, and 20G were declared; it was stopped after 2 "
+        "readings above that; ask for more next time: --gres gpu=2,memory=34G (what CUDA needs "
+        "for itself on a GPU, 0.3G to 0.5G, counts too)",
+    )
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        (),
+        (30 * GIB,),
+        (30 * GIB, 20 * GIB),
+        (20 * GIB, 30 * GIB),
+        (20 * GIB, 20 * GIB),
+        (30 * GIB, 30 * GIB, 1),
+    ],
+)
+def test_a_spike_or_an_old_reading_is_no_breach_on_a_gpu(readings: tuple[int, ...]) -> None:
+    job = job_on_gpus()
+    assert judge_gpu_memory(job, [GpuMemory("0", readings)]) is None
+    # Nor is each of two GPUs once.
+    assert judge_gpu_memory(job, [GpuMemory(name, (30 * GIB,)) for name in "01"]) is None
+
+
+def test_a_job_that_declares_no_memory_of_gpus_may_use_all_of_it() -> None:
+    assert judge_gpu_memory(job_on_gpus(None), [GpuMemory("0", (1 << 50, 1 << 50))]) is None
+
+
+@given(
+    some.integers(1, 1 << 40), some.integers(1, 1 << 40), some.none() | some.integers(1, 1 << 41)
+)
+def test_what_is_advised_after_a_breach_is_more_than_was_declared_and_used(
+    declared: int, more: int, total: int | None
+) -> None:
+    """And no more than the GPU has, unless it was used already."""
+    used = declared + more
+    found = judge_gpu_memory(job_on_gpus(declared), [GpuMemory("0", (used, used), total)])
+    assert found is not None
+    (advised,) = re.findall(r"--gres gpu=2,memory=([0-9A-Z]+) ", found[1])
+    assert parse_size(advised) >= used > declared
+    assert total is None or parse_size(advised) <= max(total, used)
+    shown = re.findall(r"used (\S+) of .* and (\S+) were declared", found[1])[0]
+    assert shown[0] != shown[1]
+
+
+# -- disk I/O --------------------------------------------------------------------------------------
+
+
+def steady(rate: float, *, seconds: float = IO_WINDOW_S, every_s: float = 2.0) -> list[Sample]:
+    """Samples of a job that reads this many bytes a second, and writes half as much."""
+    times = [every_s * at for at in range(int(seconds / every_s) + 1)]
+    return [sample(1000 + t, 0, int(rate * t), int(rate * t / 2)) for t in times]
+
+
+def test_writing_far_over_the_declared_rate_for_long_is_a_breach() -> None:
+    assert judge_samples(job_that_declares(write=MIB), steady(6 * MIB)) == (
+        Outcome.LIMIT_EXCEEDED,
+        "wrote 3M/s over 30s, declared 1M/s; ask for more next time with --io",
+    )
+
+
+def test_memory_is_judged_before_io() -> None:
+    samples = [replace(each, memory_bytes=9 * GIB) for each in steady(9 * MIB)]
+    found = judge_samples(job_that_declares(read=MIB), samples)
+    assert found is not None
+    assert found[0] is Outcome.OUT_OF_MEMORY
+
+
+def on_disks(*rates: tuple[str, int, int]) -> Job:
+    return replace(job_that_declares(), spec=spec(asks=Resources(disks=rates)))
+
+
+def test_what_is_measured_is_the_sum_over_all_disks() -> None:
+    both = on_disks(("a", MIB, 0), ("b", 2 * MIB, 0))
+    assert judge_samples(both, steady(6 * MIB)) is None
+    assert judge_samples(both, steady(7 * MIB)) == (
+        Outcome.LIMIT_EXCEEDED,
+        "read 7M/s over 30s, declared 3M/s; ask for more next time with --io",
+    )
+
+
+def test_without_a_rate_for_one_disk_the_sum_has_no_bound() -> None:
+    assert judge_samples(on_disks(("a", MIB, 0), ("b", 0, 0)), steady(90 * MIB)) is None
+
+
+@pytest.mark.parametrize(
+    ("why", "job", "samples"),
+    [
+        ("no rate declared", job_that_declares(), steady(900 * MIB)),
+        ("just at the factor", job_that_declares(read=MIB), steady(IO_FACTOR * MIB)),
+        ("too short", job_that_declares(read=MIB), steady(9 * MIB, seconds=26)),
+        ("one sample", job_that_declares(read=MIB), steady(9 * MIB)[-1:]),
+        ("no sample", job_that_declares(read=MIB), []),
+        (
+            "a burst, then quiet",
+            job_that_declares(read=MIB),
+            [sample(0, 0, 0), sample(2, 0, 50 * MIB), sample(30, 0, 50 * MIB)],
+        ),
+        (
+            "a burst longer ago than the window",
+            job_that_declares(read=MIB),
+            [sample(-2, 0, 0), *(sample(2.0 * at, 0, 900 * MIB) for at in range(16))],
+        ),
+        (
+            "cannot be read",
+            job_that_declares(read=MIB, write=MIB),
+            [sample(0, 0, None, 0), sample(30, 0, 900 * MIB, None)],
+        ),
+    ],
+    ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else "",
+)
+def test_what_is_no_breach_of_io(why: str, job: Job, samples: list[Sample]) -> None:
+    assert judge_samples(job, samples) is None
+
+
+# -- what to ask for next time ---------------------------------------------------------------------
+
+
+@STEADY
+@given(some.integers(1, 1 << 50))
+def test_the_suggestion_is_enough_and_not_far_too_much_and_can_be_typed(peak: int) -> None:
+    asked = parse_size(suggest_memory(peak))
+    assert asked == parse_memory(suggest_memory(peak))
+    assert peak * 3 <= asked * 2
+    assert asked <= peak * 1.5 + max(16 * MIB, peak / 8)
+
+
+# -- launches that could not be for want of something ----------------------------------------------
+
+
+#: The Unix time of `now(0)`.
+ZERO_S = 1_700_000_000
+
+
+def short(
+    bench: Bench, job_id: int, at_s: float = 0.0, whose: Whose = Whose.MACHINE
+) -> list[ev.Event]:
+    """The launch of the job was not to be, and nothing is left of it."""
+    attempt = bench.job(job_id).attempt
+    found = bench.feed(st.LaunchShort(now(at_s), job_id, attempt, "no process", whose, "processes"))
+    return found + bench.feed(st.AttemptRemoved(now(at_s), job_id, attempt))
+
+
+def reason(bench: Bench, job_id: int, at_s: float) -> WaitReason:
+    plan = schedule(bench.ledger, bench.rules, at_s=at_s)
+    found = explain_wait(bench.job(job_id), bench.ledger, plan, bench.rules)
+    assert found is not None
+    return found
+
+
+def test_a_try_that_hangs_does_not_keep_everybody_for_ever(bench: Bench) -> None:
+    for _ in range(3):
+        bench.submit()
+    bench.schedule()
+    for job_id in (1, 2, 3):
+        short(bench, job_id)
+    assert bench.schedule(1) == [1]
+    assert bench.schedule(10) == []
+    assert bench.schedule(12) == [2]
+
+
+def test_a_shortage_of_one_user_keeps_back_that_user_alone(bench: Bench) -> None:
+    for actor in (ALICE, ALICE, BOB, BOB):
+        bench.submit(of(actor))
+    bench.schedule()
+    for job_id in (1, 2):
+        short(bench, job_id, 0, Whose.USER)
+    for job_id in (3, 4):
+        short(bench, job_id, 0, Whose.JOB)
+    bench.submit(of(BOB))
+    assert bench.schedule(0.5) == [5]
+    assert reason(bench, 2, 0.6).code is ReasonCode.MACHINE_SHORT
+    bench.feed(st.Tick(now(2)))
+    assert bench.schedule(2) in ([3, 1, 4], [1, 3, 4], [3, 4, 1])
+    bench.feed(attempt_started(1, 2, 2))
+    assert bench.schedule(3) == [2]
+
+
+def test_one_job_that_fails_again_and_again_gives_others_their_try(bench: Bench) -> None:
+    """What looks like a shortage may be that job, and the others must not wait for it."""
+    bench.submit(of(ALICE))
+    bench.submit(of(ALICE))
+    bench.schedule()
+    at_s = 0.0
+    tried = []
+    for job_id in (1, 2):
+        short(bench, job_id, at_s)
+    for _ in range(6):
+        at_s += MOST_PAUSE_S + 1
+        bench.feed(st.Tick(now(at_s)))
+        (job_id,) = bench.schedule(at_s)
+        tried.append(job_id)
+        short(bench, job_id, at_s)
+    assert set(tried) == {1, 2}
+
+
+def test_a_cancellation_before_the_bad_news_wins(bench: Bench) -> None:
+    bench.submit()
+    bench.schedule()
+    bench.feed(st.CancelAsked(now(1), 1, ALICE))
+    (failed, cleaned) = short(bench, 1, 2)
+    assert isinstance(failed, ev.LaunchFailed)
+    assert failed.outcome is Outcome.CANCELLED
+    assert isinstance(cleaned, ev.Cleaned)
+
+
+def test_a_cancellation_after_the_bad_news_wins_too(bench: Bench) -> None:
+    bench.submit()
+    bench.schedule()
+    bench.feed(st.LaunchShort(now(1), 1, 1, "no process", Whose.MACHINE, "processes"))
+    bench.feed(st.CancelAsked(now(2), 1, ALICE))
+    (cleaned,) = bench.feed(st.AttemptRemoved(now(3), 1, 1))
+    assert isinstance(cleaned, ev.Cleaned)
+    assert 1 not in bench.ledger.jobs
+
+
+@pytest.mark.parametrize("whose", [Whose.MACHINE, Whose.USER])
+def test_the_pause_outlives_a_restart(bench: Bench, whose: Whose) -> None:
+    """The books are made anew from the records of the jobs."""
+    for _ in range(2):
+        bench.submit()
+    bench.schedule()
+    for job_id in (1, 2):
+        short(bench, job_id, 0, whose)
+    bench.ledger = Ledger.of_jobs(bench.rules.axes, bench.ledger.jobs.values())
+    assert bench.schedule(0.5) == []
+    assert bench.schedule(1.5) == [1]
+    assert bench.schedule(2) == []
+
+
+def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(bench: Bench) -> None:
+    bench.submit()
+    bench.schedule()
+    short(bench, 1)
+    assert bench.schedule(-10_000) == [1]
+
+
+def test_the_reason_says_what_was_short_and_when_it_is_tried_again(
+    bench: Bench,
+) -> None:
+    for _ in range(2):
+        bench.submit()
+    bench.schedule()
+    for job_id in (1, 2):
+        short(bench, job_id)
+    shortage = Postponed(
+        whose=Whose.MACHINE,
+        text="no process",
+        resource="processes",
+        at_s=ZERO_S,
+        until_s=ZERO_S + 1,
+        tries=1,
+    )
+    assert reason(bench, 2, 0.5) == WaitReason(ReasonCode.MACHINE_SHORT, shortage)
+    bench.schedule(1)
+    assert reason(bench, 2, 1.1).code is ReasonCode.MACHINE_SHORT
+    short(bench, 1, 1.5)
+    found = reason(bench, 1, 1.6).evidence
+    assert isinstance(found, Postponed) and found.tries == 2
+
+
+def test_suspended_jobs_go_on_beside_the_one_that_is_tried(bench: Bench) -> None:
+    bench.start()
+    bench.suspend(1, by=ADMIN)
+    bench.submit()
+    bench.submit()
+    assert bench.schedule() == [2, 3]
+    short(bench, 2)
+    short(bench, 3)
+    bench.feed(st.ResumeAsked(now(1), 1, ADMIN))
+    found = bench.schedule(2)
+    assert 1 in found
+    assert len(found) == 2
+
+
+def test_a_job_that_is_left_out_while_one_launch_is_tried_holds_nothing() -> None:
+    """Its pool was said to hold what it is to get, and others to wait for the pool's limit."""
+    bench = Bench(replace(rules(2), pools={"lab": Pool(limit={"cores": 2000})}))
+    tried = bench.submit(of(BOB))
+    assert bench.schedule() == [tried]
+    short(bench, tried)
+    left_out = bench.submit(spec("root.lab", actor=ALICE))
+    two = bench.submit(spec("root.lab", actor=ALICE, asks=demand(2)))
+    plan = schedule(bench.ledger, bench.rules, at_s=30)
+    assert plan.admitted == [tried]
+    for event in start_events(bench.ledger, plan, now(30)):
+        bench.ledger.apply(event)
+    reasons = [
+        explain_wait(bench.job(job_id), bench.ledger, plan, bench.rules)
+        for job_id in (left_out, two)
+    ]
+    codes = [None if each is None else each.code for each in reasons]
+    assert codes == [ReasonCode.MACHINE_SHORT, ReasonCode.RESOURCES]
