@@ -1,30 +1,30 @@
-"""Jobs that wait for other jobs, and for a time: when they may start, and what they are told."""
+"""Jobs that belong together: those that wait for others, arrays, and groups that users make."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from typing import Any
 
 import pytest
 
+from core.worlds import change, lines_counted
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.amounts.resources import Resources
-from drfd.core.decisions import dependencies
+from drfd.common.groups import read_group
+from drfd.common.indices import Span
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions.decide import decide, leftovers
-from drfd.core.decisions.dependencies import (
-    Settlement,
-    awaited,
-    first_stuck,
-    is_met,
-    settle_all,
-)
+from drfd.core.decisions.dependencies import Settlement, awaited, first_stuck, is_met, settle_all
+from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import (
     AwaitedJob,
     DependenciesEnded,
+    GroupLimit,
     HeldAndNever,
     HeldBy,
     NeverStarts,
@@ -39,20 +39,40 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     UNSTARTED,
+    Array,
     Broken,
     Dependency,
+    Group,
     Job,
     JobSpec,
     JobState,
     Notify,
     Outcome,
     RequiredOutcome,
+    Retry,
+    UserGroup,
     Words,
     owner_of,
 )
-from drfd.core.model.lifecycle import NotifyNever, RemoveAttempt, owed
-from fakes import ALICE, BOB, Bench, attempt_started, ended, now, rules, spec
+from drfd.core.model.lifecycle import InvalidTransition, NotifyNever, RemoveAttempt, owed
+from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.scheduling_pass import POLICIES
+from fakes import (
+    ALICE,
+    BOB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    now,
+    rules,
+    schedule,
+    spec,
+    tables,
+)
 from seeds import runs, seeds
+
+# -- dependencies ----------------------------------------------------------------------------------
 
 
 def after(*ids: int, want: RequiredOutcome = RequiredOutcome.OK, **more: object) -> JobSpec:
@@ -207,32 +227,25 @@ def test_what_the_tasks_of_an_array_wait_for_is_looked_at_once(
     assert first_stuck([*tasks, broken], bench.ledger) is broken
 
 
-def test_an_arrays_tasks_are_looked_through_once_for_all_that_wait_for_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arrays_tasks_are_looked_through_once_for_all_that_wait_for_it(bench: Bench) -> None:
     """In a list they were looked through for each job that waits: nobody's list was told in less
     than a minute while a thousand jobs waited for an array with thousands of records."""
-    (submitted,) = bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 9, 1),)))
+    (submitted,) = bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 59, 1),)))
     assert isinstance(submitted, ev.ArraySubmitted)
     array_id = submitted.array_id
     waiting = [bench.submit(after(array_id)) for _ in range(5)]
-    for task in range(array_id + 1, array_id + 11):
+    for task in range(array_id + 1, array_id + 61):
         bench.feed(st.ReleaseAsked(now(), task, ALICE))
-    looked: list[int] = []
-    parts = dependencies._parts
-
-    def counted(ledger: Ledger, job_id: int) -> list[Job]:
-        looked.append(job_id)
-        return parts(ledger, job_id)
-
-    monkeypatch.setattr(dependencies, "_parts", counted)
-    pending = waits_for(array_id, (JobState.PENDING, 10), is_array=True)
-    assert {reason(bench, each) for each in waiting} == {pending}
-    assert looked == [array_id]
+    pending = waits_for(array_id, (JobState.PENDING, 60), is_array=True)
+    with lines_counted() as once:
+        assert reason(bench, waiting[0]) == pending
+    with lines_counted() as again:
+        assert {reason(bench, each) for each in waiting[1:]} == {pending}
+    assert again[0] < once[0]
     # What happens to any of them is seen.
     bench.feed(st.HoldAsked(now(), array_id + 7, ALICE))
     assert reason(bench, waiting[0]) == waits_for(
-        array_id, (JobState.HELD, 1), (JobState.PENDING, 9), is_array=True
+        array_id, (JobState.HELD, 1), (JobState.PENDING, 59), is_array=True
     )
     bench.feed(st.ReleaseAsked(now(), array_id + 7, ALICE))
     assert reason(bench, waiting[0]) == pending
@@ -258,20 +271,14 @@ def test_a_job_starts_at_its_begin_time_and_not_before(bench: Bench) -> None:
 # -- changes ---------------------------------------------------------------------------------------
 
 
-def change(bench: Bench, job_id: int, *, by: st.Actor = ALICE, at_s: float = 0.0,
-           ended: dict[int, Outcome] | None = None, **wish: object) -> list[ev.Event]:  # fmt: skip
-    wishes = st.Change(**wish)  # type: ignore[arg-type]
-    return bench.feed(st.ChangeAsked(now(at_s), job_id, by, wishes, ended or {}))
-
-
 def test_a_circle_is_refused_however_long(bench: Bench) -> None:
     first = bench.submit(held=True)
     second = bench.submit(after(first))
     third = bench.submit(after(second))
     for job_id in (first, second, third):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refused) as caught:
             change(bench, first, after=(Dependency(job_id),))
-        assert refused.value.code == "cycle"
+        assert caught.value.code == "cycle"
     change(bench, third, after=(Dependency(first),))
     change(bench, second, after=(Dependency(third),))
 
@@ -290,7 +297,7 @@ def test_what_would_be_refused_at_submission_is_refused_and_changes_nothing(benc
         if code == "too-big":
             assert refused.value.hint == "the job stays as it is"
     with pytest.raises(NotPermitted):
-        change(bench, job_id, by=BOB, priority=1)
+        change(bench, job_id, BOB, priority=1)
     assert bench.job(job_id) == before
 
 
@@ -310,7 +317,7 @@ def test_a_running_jobs_time_is_shortened_by_its_owner_and_lengthened_by_adminis
     with pytest.raises(Refused, match=r"only the time limit \(-t\) can be changed"):
         change(bench, job_id, time_limit_s=30, priority=4)
     change(bench, job_id, time_limit_s=30)
-    change(bench, job_id, time_limit_s=45, by=admin)
+    change(bench, job_id, time_limit_s=45, actor=admin)
     assert bench.feed(st.Tick(now(44))) == []
     (stop,) = bench.feed(st.Tick(now(45)))
     assert isinstance(stop, ev.StopRequested)
@@ -380,18 +387,18 @@ class Parts:
     def feed(self, stimulus: st.Stimulus) -> list[ev.Event]:
         found = decide(self.ledger, stimulus, RULES)
         for event in found:
-            self._apply(event)
+            self.book(event)
         return found
 
     def tell(self) -> list[ev.Event]:
         """One part."""
         found = []
         for event in self.settlement.take(self.ledger, self.most):
-            self._apply(event)
+            self.book(event)
             found.append(event)
         return found
 
-    def _apply(self, event: ev.Event) -> None:
+    def book(self, event: ev.Event) -> None:
         arrays = dict(self.ledger.arrays.items())
         job = self.ledger.apply(event)
         if job is not None and job.state is JobState.ENDED:
@@ -559,7 +566,7 @@ def test_a_copy_of_the_books_knows_whom_to_tell(bench: Bench) -> None:
     assert [event.job_id for event in settle_all(copy)] == [3, 4]
 
 
-# -- jobs that are cancelled when they can never start -----------------------------------------
+# -- jobs that are cancelled when they can never start ---------------------------------------------
 
 
 def if_never(*ids: int, want: RequiredOutcome = RequiredOutcome.OK) -> JobSpec:
@@ -576,7 +583,7 @@ def fate(bench: Bench, job_id: int) -> tuple[Outcome, str] | None:
     return None
 
 
-def why(label: object, outcome: str) -> tuple[Outcome, str]:
+def cancelled_for(label: object, outcome: str) -> tuple[Outcome, str]:
     return Outcome.CANCELLED, (
         f"cancelled, because job {label} ended {outcome} and it could never start "
         "(--if-never cancel)"
@@ -590,8 +597,8 @@ def test_a_chain_is_cancelled_to_its_end_and_each_names_its_cause(bench: Bench) 
     kept = bench.submit(after(second))
     rescue = bench.submit(if_never(second, want=RequiredOutcome.ANY))
     end(bench, first, exit_code=3)
-    assert fate(bench, second) == why(first, "FAILED")
-    assert fate(bench, third) == why(second, "CANCELLED")
+    assert fate(bench, second) == cancelled_for(first, "FAILED")
+    assert fate(bench, third) == cancelled_for(second, "CANCELLED")
     assert fate(bench, kept) is None, "its owner may still want it"
     assert bench.job(kept).broken == Broken(second, Outcome.CANCELLED)
     assert bench.schedule(2) == [rescue]
@@ -613,7 +620,7 @@ def test_a_task_that_failed_is_named_by_its_index(bench: Bench) -> None:
     waiting = bench.submit(if_never(task))
     bench.feed(attempt_started(task))
     end(bench, task, exit_code=1)
-    assert fate(bench, waiting) == why(f"{array.array_id}_7", "FAILED")
+    assert fate(bench, waiting) == cancelled_for(f"{array.array_id}_7", "FAILED")
 
 
 @pytest.mark.parametrize("most", [1, 3, inf])
@@ -663,7 +670,7 @@ def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed: int, most: 
     books.ledger.check()
 
 
-# -- owners who are notified that a job can never start ----------------------------------------
+# -- owners who are notified that a job can never start --------------------------------------------
 
 TELL = Notify(("fail",), Words.of(["tell"]))
 
@@ -703,3 +710,563 @@ def test_the_launchers_file_of_it_stays_until_the_notification_is_recorded(bench
     bench.feed(st.NeverNotified(now(), 2, "told"))
     found = leftovers(bench.ledger, known, "j", lambda _: None)
     assert (found.removals, found.strays) == ([RemoveAttempt(2, UNSTARTED)], {})
+
+
+# -- random webs of jobs ---------------------------------------------------------------------------
+
+
+SEEDS = range(2, 62)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a job: the exit codes of its attempts, or a cancellation while it waits."""
+
+    after: tuple[Dependency, ...]
+    begin_s: int | None
+    exit_codes: tuple[int, ...]
+    retries: int
+    is_cancelled: bool
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.is_cancelled:
+            return Outcome.CANCELLED
+        tries = self.exit_codes[: self.retries + 1]
+        return Outcome.COMPLETED if 0 in tries else Outcome.FAILED
+
+    @property
+    def attempts(self) -> int:
+        tries = self.exit_codes[: self.retries + 1]
+        return tries.index(0) + 1 if 0 in tries else len(tries)
+
+
+def draw(random: Random) -> dict[int, Fate]:
+    """Jobs by id; each waits for earlier ones."""
+    fates: dict[int, Fate] = {}
+    for job_id in range(1, random.randint(2, 25)):
+        earlier = random.sample(sorted(fates), min(len(fates), random.randint(0, 3)))
+        fates[job_id] = Fate(
+            after=tuple(
+                Dependency(on, random.choice([RequiredOutcome.OK, *RequiredOutcome]))
+                for on in earlier
+            ),
+            begin_s=random.choice([None, None, random.randint(0, 300)]),
+            exit_codes=tuple(random.choice([0, 0, 1]) for _ in range(3)),
+            retries=random.randint(0, 2),
+            is_cancelled=random.random() < 0.1,
+        )
+    return fates
+
+
+def is_allowed(want: RequiredOutcome, outcome: Outcome) -> bool:
+    return {
+        RequiredOutcome.OK: outcome == "COMPLETED",
+        RequiredOutcome.ANY: True,
+        RequiredOutcome.FAIL: outcome != "COMPLETED",
+    }[want]
+
+
+def expected_runs(fates: dict[int, Fate]) -> dict[int, bool]:
+    """Which jobs run at all: the model. A job that never starts has no end to wait for."""
+    answer: dict[int, bool] = {}
+    for job_id, fate in fates.items():
+        answer[job_id] = not fate.is_cancelled and all(
+            (answer[each.job_id] or fates[each.job_id].is_cancelled)
+            and is_allowed(each.want, fates[each.job_id].outcome)
+            for each in fate.after
+        )
+    return answer
+
+
+def submit_all(bench: Bench, fates: dict[int, Fate], random: Random) -> None:
+    for fate in fates.values():
+        begin_s = None if fate.begin_s is None else int(now(fate.begin_s).at_s)
+        bench.submit(
+            spec(
+                asks=demand(random.choice([1, 2]), 1),
+                time_limit_s=None,
+                after=fate.after,
+                begin_s=begin_s,
+                retry=Retry(fate.retries, (Outcome.FAILED,)) if fate.retries else None,
+            )
+        )
+
+
+@pytest.mark.parametrize("seed", seeds(SEEDS, quick=1))
+def test_all_that_can_run_runs_when_it_may_and_nothing_else_does(seed: int) -> None:
+    random = Random(seed)
+    fates = draw(random)
+    bench = Bench(rules(4, 20))
+    submit_all(bench, fates, random)
+    over: set[int] = set()
+    starts: dict[int, int] = {}
+    for job_id, fate in fates.items():
+        if fate.is_cancelled:
+            bench.feed(st.CancelAsked(now(), job_id, ALICE))
+            over.add(job_id)
+    for at_s in range(0, 1200, 5):
+        bench.feed(st.Tick(now(at_s)))
+        for job_id in bench.schedule(at_s):
+            fate = fates[job_id]
+            assert all(each.job_id in over for each in fate.after), "it started too early"
+            assert fate.begin_s is None or fate.begin_s <= at_s
+            starts[job_id] = starts.get(job_id, 0) + 1
+            bench.feed(attempt_started(job_id, starts[job_id], at_s))
+        waits = [job for job in bench.ledger.jobs.values() if bench.ledger.wanted(job)]
+        free = bench.rules.shares.capacity[0] - bench.ledger.allocated[0]
+        assert all(bench.ledger.demand(job)[0] > free for job in waits), "it could have started"
+        for job in sorted(bench.ledger.allocated_jobs(), key=lambda job: job.id):
+            if random.random() < 0.4:
+                code = fates[job.id].exit_codes[job.attempt - 1]
+                bench.feed(ended(job.id, job.attempt, at_s, exit_code=code))
+                bench.feed(st.AttemptRemoved(now(at_s), job.id, job.attempt))
+                if job.id not in bench.ledger.jobs:
+                    over.add(job.id)
+    bench.check()
+    expected = expected_runs(fates)
+    assert starts == {job_id: fate.attempts for job_id, fate in fates.items() if expected[job_id]}
+    left = {job_id for job_id in fates if not expected[job_id] and job_id not in over}
+    assert set(bench.ledger.jobs) == left
+    assert all(bench.job(job_id).state is JobState.PENDING for job_id in left)
+    # Each has a dependency that can never be met, or waits for one that has.
+    for job_id in left:
+        job = bench.job(job_id)
+        assert job.broken is not None or any(each.job_id in left for each in job.awaits)
+
+
+def test_the_webs_have_all_that_they_are_to_prove_something_about() -> None:
+    fates = [fate for seed in SEEDS for fate in draw(Random(seed)).values()]
+    never = [seed for seed in SEEDS if not all(expected_runs(draw(Random(seed))).values())]
+    assert len(never) > 20
+    assert sum(fate.attempts > 1 for fate in fates) > 50
+    assert {each.want for fate in fates for each in fate.after} == set(RequiredOutcome)
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def submit_array(
+    bench: Bench, *spans: Span, at_once: int | None = None, held: bool = False,
+    asked: JobSpec | None = None,
+) -> int:  # fmt: skip
+    """The id of an array that was taken."""
+    (event,) = bench.feed(
+        st.SubmitAsked(now(), asked or spec(), held, spans=spans, at_once=at_once)
+    )
+    assert isinstance(event, ev.ArraySubmitted)
+    return event.array_id
+
+
+def states(bench: Bench, *ids: int) -> list[str | None]:
+    found = [bench.ledger.find(job_id) for job_id in ids]
+    return [None if job is None else job.shown_state for job in found]
+
+
+# -- ids and indices -------------------------------------------------------------------------------
+
+
+def test_an_index_leads_to_its_task_and_back() -> None:
+    array = array_of((1, 1, 1), (7, 11, 2), (20, 21, 1))
+    there = {index: array.id_of(index) for index in range(25)}
+    known = {index: job_id for index, job_id in there.items() if job_id is not None}
+    assert list(known) == [1, 7, 9, 11, 20, 21]
+    assert [array.index_of(job_id) for job_id in known.values()] == list(known)
+
+
+def array_of(*spans: Span) -> Array:
+    common = Job(id=4, array_id=4, spec=spec(), submitted_at=1.0, eligible_at=1.0)
+    return Array(common=common, spans=spans, at_once=None)
+
+
+@pytest.mark.slow
+def test_a_torn_array_of_many_pieces_is_told_in_few_steps() -> None:
+    """For each range of tasks all pieces were counted, and for each task: the line of such an array
+    in everybody's `drf status` took ten seconds, in which nobody else was heard."""
+    spans = (*((at, at, 1) for at in range(0, 2000, 2)), (10_000, 109_999, 1))
+    array = array_of(*spans)
+    ranges = tuple((at, at) for at in range(array.id + 1, array.last_id, 3))
+    with lines_counted() as lines:
+        assert Group(array, ranges).indices.startswith("0-1998:6,10002-23997:3,")
+        for at in range(array.id + 1, array.last_id, 50):
+            index = array.index_of(at)
+            assert array.id_of(index) == at
+            assert array.has_task(at)
+    # Not a step for each piece, for each of the ranges and tasks.
+    assert lines[0] < 4 * (len(ranges) + 3 * 2040)
+
+
+# -- the books -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.Held(job_id=9, at_s=0.0, by="alice"),
+        ev.Released(job_id=1, at_s=0.0, by="alice"),
+        ev.Admitted(job_id=1, at_s=0.0, attempt=1),
+        ev.Launched(job_id=2, at_s=0.0, attempt=1, mono_s=0.0, cgroup=None),
+        ev.ArraySubmitted(
+            array_id=3, at_s=0.0, spec=spec(), spans=((0, 1, 1),), at_once=None, held=False
+        ),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_that_cannot_be_changes_nothing(event: ev.Event) -> None:
+    bench = Bench()
+    submit_array(bench, (0, 4, 1))
+    before = tables(bench.ledger)
+    with pytest.raises(InvalidTransition):
+        bench.ledger.apply(event)
+    assert tables(bench.ledger) == before
+
+
+def test_nothing_can_happen_to_the_rest_of_an_array_of_which_all_tasks_have_records() -> None:
+    bench = Bench()
+    array_id = submit_array(bench, (0, 0, 1))
+    bench.schedule()
+    with pytest.raises(InvalidTransition):
+        bench.ledger.apply(ev.Held(job_id=array_id, at_s=0.0, by="alice"))
+    bench.check()
+
+
+# -- what is asked for of a whole array ------------------------------------------------------------
+
+
+def test_what_one_task_refuses_the_others_take() -> None:
+    """A task that runs cannot be held; those that wait can. What is asked is refused only if every
+    task refuses it."""
+    bench = Bench(rules(cores=1))
+    array_id = submit_array(bench, (0, 1, 1))
+    (running,) = bench.schedule()
+    bench.feed(attempt_started(running))
+    bench.feed(st.HoldAsked(now(), array_id, ALICE))
+    assert states(bench, running, array_id + 2) == ["RUNNING", "HELD"]
+    bench.feed(st.SuspendAsked(now(), array_id, ALICE))
+    assert bench.job(running).freezing
+    bench.feed(st.CancelAsked(now(), array_id + 2, ALICE))
+    with pytest.raises(Refused, match="job 1_0 is RUNNING; only a waiting job can be held"):
+        bench.feed(st.HoldAsked(now(), array_id, ALICE))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "words"),
+    [
+        (0, "the array has 4 tasks, and alice may have 3 jobs waiting"),
+        (1, "the array has 4 tasks, and alice may have 3 jobs waiting and has 1"),
+        (3, "alice already has 3 jobs waiting, the most that is allowed"),
+    ],
+)
+def test_more_tasks_than_a_user_may_have_waiting_are_refused(waiting: int, words: str) -> None:
+    bench = Bench(rules(max_waiting_per_user=3))
+    for _ in range(waiting):
+        bench.submit()
+    with pytest.raises(Refused) as refusal:
+        submit_array(bench, (0, 3, 1))
+    assert refusal.value.text == words
+    if not waiting:
+        submit_array(bench, (0, 2, 1))
+
+
+# -- conditions: an array waits as one job, and who waits for it waits for all its tasks -----------
+
+
+@pytest.mark.parametrize(("asked", "on"), [(0, 3), (3, 0), (0, 0), (3, 3), (0, 9), (3, 9)])
+def test_no_task_can_wait_for_its_own_array_nor_the_array_for_who_waits_for_it(
+    asked: int, on: int
+) -> None:
+    """0 is the array, 3 one of its tasks, 9 a job that waits for another of its tasks: two of them
+    cannot wait for each other."""
+    bench = Bench()
+    array_id = submit_array(bench, (0, 6, 1), held=True)
+    other = bench.submit(after(array_id + 3))
+    where = {0: array_id, 3: array_id + 3, 9: other}
+    wish = st.Change(after=(Dependency(where[on]),))
+    with pytest.raises(Refused) as refusal:
+        bench.feed(st.ChangeAsked(now(), where[asked], ALICE, wish))
+    assert refusal.value.code == "cycle"
+
+
+@pytest.mark.parametrize(
+    ("begun", "state"),
+    [
+        (False, JobState.PENDING),
+        (True, JobState.STARTING),
+    ],
+)
+def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(
+    begun: bool, state: JobState
+) -> None:
+    bench = Bench()
+    array_id = submit_array(bench, (0, 1, 1))
+    other = bench.submit(after(array_id))
+    if begun:
+        bench.schedule()
+    reason = explain_wait(bench.job(other), bench.ledger, None, bench.rules)
+    assert reason == WaitReason(
+        ReasonCode.DEPENDENCY,
+        WaitsFor(AwaitedJob("1", "alice", is_array=True, states=((state, 2),))),
+    )
+
+
+def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays() -> None:
+    disks = (("data", 1, 0), ("gone", 0, 2))
+    few = replace(rules(), axes=Axes(disks=("data", "gone")))
+    room = replace(few.capacity, read_bps=0, write_bps=0, disks=(("data", 9, 9), ("gone", 9, 9)))
+    bench = Bench(replace(few, capacity=room))
+    asks = replace(demand(1), disks=disks)
+    array_id = submit_array(bench, (0, 4, 1), at_once=2, asked=spec(asks=asks))
+    assert len(bench.schedule()) == 2
+    again = bench.ledger.with_axes(Axes(disks=("data", "gone")))
+    again.check()
+    assert {each.used_disks for each in again.demands()} == {frozenset({"data", "gone"})}
+    assert len(list(again.demands())) == 3
+    assert again.arrays[array_id].ids() == bench.ledger.arrays[array_id].ids()
+    assert again.next_id == bench.ledger.next_id
+    assert set(again.jobs) == set(bench.ledger.jobs)
+
+
+def test_what_is_asked_for_of_a_torn_array_leaves_the_line_of_its_tasks_as_it_is(
+    bench: Bench,
+) -> None:
+    """Each request about the tasks of an array in thirty thousand pieces built their line anew,
+    which kept everybody else waiting for a tenth of a second."""
+    array_id = submit_array(bench, (0, 99, 1), held=True)
+    for task in range(array_id + 2, array_id + 100, 2):
+        bench.feed(st.ReleaseAsked(now(), task, ALICE))
+    array_state = bench.ledger.arrays[array_id]
+    before = array_state.unmaterialized
+    bench.feed(st.ReleaseAsked(now(), array_id, ALICE, unmaterialized_only=True))
+    bench.feed(
+        st.ChangeAsked(now(), array_id, ALICE, st.Change(name="x"), unmaterialized_only=True)
+    )
+    assert array_state.unmaterialized is before
+    change = st.Change(priority=7)
+    bench.feed(st.ChangeAsked(now(), array_id, ALICE, change, unmaterialized_only=True))
+    assert array_state.unmaterialized == [(-7, job_id) for _, job_id in before]
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+PATIENT = replace(rules(), patience=replace(rules().patience, reserves=False))
+
+
+def grouped(
+    cores: int = 1,
+    at_once: int | None = 2,
+    name: str = "sweep",
+    pool: str = "root.alice",
+    **more: Any,
+) -> JobSpec:
+    return replace(spec(pool, **more), demand=demand(cores), group=UserGroup(name, at_once))
+
+
+def job_id_of(events: list[ev.Event]) -> int:
+    event = events[0]
+    return event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
+
+
+def why_now(bench: Bench, job_id: int) -> WaitReason | None:
+    return explain_wait(bench.ledger.job(job_id), bench.ledger, None, bench.rules)
+
+
+def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told() -> None:
+    """The array might run two at once; its group runs one already."""
+    bench = Bench(rules(9, 9))
+    first = bench.submit(grouped(at_once=1))
+    assert bench.schedule() == [first]
+    asked = st.SubmitAsked(now(), grouped(at_once=1), False, spans=((0, 5, 1),), at_once=2)
+    (event,) = bench.feed(asked)
+    assert isinstance(event, ev.ArraySubmitted)
+    assert why_now(bench, event.array_id + 6) == WaitReason(
+        ReasonCode.LIMIT, GroupLimit("alice", "sweep", at_once=1, running=1)
+    )
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+
+def test_a_group_has_a_name_and_perhaps_a_number() -> None:
+    assert read_group("sweep") == ("sweep", None)
+    assert read_group("läufe_2.b%12") == ("läufe_2.b", 12)
+    assert [str(UserGroup(*read_group(each))) for each in ("a", "a%3")] == ["a", "a%3"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%2", "a b", "a%", "a%0", "a%x", "a%-1", "a%2%3", "x" * 65, "a\n", "--", ".a"]
+)
+def test_a_group_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        read_group(text)
+    assert refused.value.text.startswith("--group: ")
+    assert refused.value.hint == "write --group sweep, or --group sweep%2 for two at once"
+
+
+# -- what starts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_unlike_jobs_count_together(policy: str) -> None:
+    """The queues offer two of each kind, and the pass drops those that are too many."""
+    bench = Bench(replace(PATIENT, policy=policy))
+    ids = [bench.submit(grouped(cores)) for cores in (1, 2, 1, 2)]
+    assert len(bench.schedule()) == 2
+    assert bench.schedule() == []
+    bench.ledger.check()
+    assert bench.ledger.groups.running(("alice", "sweep")) == 2
+    assert sorted(why_now(bench, each) is None for each in ids) == [False, False, True, True]
+
+
+def test_a_job_that_does_not_fit_keeps_no_other_of_its_group_waiting() -> None:
+    bench = Bench(PATIENT)
+    bench.start(replace(spec("root.bob", actor=BOB), demand=demand(5)))
+    big = [bench.submit(grouped(9)) for _ in range(3)]
+    small = bench.submit(grouped(1))
+    assert bench.schedule() == [small]
+    assert all(why_now(bench, each) is not None for each in big)
+
+
+def test_the_room_of_a_job_that_is_left_out_goes_to_others_at_once() -> None:
+    bench = Bench(PATIENT)
+    first = bench.submit(grouped(2, at_once=1))
+    bench.submit(grouped(5, at_once=1))
+    other = bench.submit(replace(spec(), demand=demand(6)))
+    plan = schedule(bench.ledger, bench.rules)
+    assert plan.admitted == [first]
+    assert plan.is_cut
+    assert [*bench.schedule(), *bench.schedule()] == [first, other]
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def test_the_number_can_be_changed() -> None:
+    bench = Bench(PATIENT)
+    ids = [bench.submit(grouped(at_once=1)) for _ in range(4)]
+    assert bench.schedule() == ids[:1]
+    change = st.Change(group=UserGroup("sweep", 2))
+    (event,) = bench.feed(st.ChangeAsked(now(), ids[1], ALICE, change))
+    assert isinstance(event, ev.Altered)
+    assert event.text == "group sweep%1 → sweep%2"
+    assert bench.feed(st.ChangeAsked(now(), ids[1], ALICE, change)) == []
+    assert bench.schedule() == [ids[1]]
+    out = st.Change(group=UserGroup(""))
+    bench.feed(st.ChangeAsked(now(), ids[2], ALICE, out))
+    assert bench.ledger.job(ids[2]).spec.group is None
+    assert bench.schedule() == [ids[2]]
+    assert isinstance(why_now(bench, ids[3]), WaitReason)
+    with pytest.raises(Refused, match="only the time limit"):
+        bench.feed(st.ChangeAsked(now(), ids[0], ALICE, change))
+    with pytest.raises(NotPermitted):
+        bench.feed(st.ChangeAsked(now(), ids[3], BOB, change))
+    bench.ledger.check()
+
+
+def test_too_many_kinds_of_jobs_in_a_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
+    bench = Bench(PATIENT)
+    bench.submit(grouped(1))
+    bench.submit(grouped(2))
+    with pytest.raises(Refused) as refused:
+        bench.submit(grouped(3))
+    assert refused.value.code == "too-many-kinds"
+    bench.submit(grouped(2))
+    bench.submit(grouped(2, at_once=None))
+    bench.submit(grouped(3, name="other"))
+
+
+@pytest.mark.parametrize(
+    ("wish", "how"),
+    [({}, {"held": True}), ({"begin_s": now().at_s + 100}, {}), ({}, {"spans": ((0, 5, 1),)})],
+    ids=["held", "begins later", "array"],
+)
+def test_jobs_that_cannot_start_yet_count_among_the_kinds(
+    wish: dict[str, Any], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them may become free at once, when nothing can be refused any more."""
+    monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
+    bench = Bench(PATIENT)
+    asked = [st.SubmitAsked(now(), replace(grouped(cores), **wish), **how) for cores in (1, 2)]
+    first, _ = [job_id_of(bench.feed(each)) for each in asked]
+    with pytest.raises(Refused, match="different demands"):
+        bench.submit(grouped(3))
+    other = bench.submit(grouped(3, name="other"))
+    change = st.ChangeAsked(now(), other, ALICE, st.Change(group=UserGroup("sweep", 2)))
+    with pytest.raises(Refused, match="different demands"):
+        bench.feed(change)
+    bench.ledger.check()
+    bench.feed(st.CancelAsked(now(), first, ALICE))
+    bench.feed(change)
+    bench.ledger.check()
+
+
+def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_requests, "MOST_KINDS", 2)
+    bench = Bench(PATIENT)
+    alone = replace(grouped(), group=None)
+    (event,) = bench.feed(st.SubmitAsked(now(), alone, spans=((0, 3, 1),), held=True))
+    assert isinstance(event, ev.ArraySubmitted)
+    for task in (1, 2, 3):
+        change = st.Change(cores_milli=1000 * (task + 1))
+        bench.feed(st.ChangeAsked(now(), event.array_id + task, ALICE, change))
+    change = st.Change(group=UserGroup("sweep", 2))
+    assert len(bench.feed(st.ChangeAsked(now(), event.array_id, ALICE, change))) == 2
+    bench.ledger.check()
+
+
+# -- forecasts -------------------------------------------------------------------------------------
+
+
+def test_a_forecast_waits_for_the_group() -> None:
+    bench = Bench(PATIENT)
+    ids = [bench.submit(grouped(at_once=1, time_limit_s=100)) for _ in range(3)]
+    assert bench.schedule() == ids[:1]
+    bench.feed(attempt_started(ids[0]))
+
+    def start_s(job_id: int) -> float | None:
+        left = Forecast(
+            type(bench.ledger).of_jobs(bench.rules.axes, bench.ledger.jobs.values()),
+            bench.rules, RunTimes(), {}, (), now(),
+        )  # fmt: skip
+        return left.start_s(job_id)
+
+    first, second = start_s(ids[1]), start_s(ids[2])
+    assert first is not None
+    assert second is not None
+    assert now().at_s < first < second
+
+
+# -- whatever happens ------------------------------------------------------------------------------
+
+
+def running(bench: Bench) -> Counter[tuple[str, str]]:
+    jobs = bench.ledger.allocated_jobs()
+    return Counter((job.spec.user, job.spec.group.name) for job in jobs if job.spec.group)
+
+
+def test_a_job_that_names_no_limit_has_that_of_its_group() -> None:
+    """Of the waiting jobs, then of the running ones; another group and another user have their
+    own."""
+    bench = Bench()
+
+    def limit(job_id: int) -> int | None:
+        group = bench.ledger.jobs[job_id].spec.group
+        assert group is not None
+        return group.at_once
+
+    def fresh(**more: Any) -> int | None:
+        job_id = job_id_of(bench.feed(st.SubmitAsked(now(), grouped(at_once=None, **more))))
+        found = limit(job_id)
+        bench.feed(st.CancelAsked(now(), job_id, ALICE))
+        return found
+
+    assert fresh() is None
+    running = bench.start(grouped(at_once=1))
+    assert (fresh(), fresh(name="other")) == (1, None)
+    waiting = job_id_of(bench.feed(st.SubmitAsked(now(), grouped(at_once=None))))
+    assert limit(waiting) == 1
+    bench.feed(st.ChangeAsked(now(), waiting, ALICE, st.Change(group=UserGroup("sweep", 3))))
+    assert (fresh(), limit(running)) == (3, 1)
+    assert limit(job_id_of(bench.feed(st.SubmitAsked(now(), grouped(at_once=7))))) == 7
+    assert fresh() == 3
