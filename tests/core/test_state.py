@@ -1,0 +1,667 @@
+"""Jobs, their events and the books: a closed table of states, tables that agree, exact amounts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from itertools import combinations
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from drfd.common.errors import Refused
+from drfd.common.units import ALL, Most
+from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
+from drfd.core.amounts.instances import SharedInstances
+from drfd.core.amounts.node_room import NodeDemand, NodeRoom, OnNodes, node_of
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.amounts.vectors import (
+    Vector,
+    fits,
+    lacking_of,
+    minus,
+    place,
+    placed,
+    plus,
+    short_axes,
+    total,
+)
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.copying import copier
+from drfd.core.model.job import (
+    ALLOCATED_STATES,
+    NO_WORDS,
+    Job,
+    JobSpec,
+    JobState,
+    Owner,
+    most_cores_milli,
+)
+from drfd.core.model.lifecycle import TRANSITIONS, InvalidTransition, Kill, next_state, owed
+from drfd.core.model.ranges import most_here, most_of
+from fakes import BOB, demand, happened, ledger_at, spec, table_rows, tables
+from seeds import examples
+
+S = JobState
+KINDS = list(get_args(ev.JobEvent))
+LIVE = [state for state in JobState if state is not S.ENDED]
+
+# -- the table of states ---------------------------------------------------------------------------
+
+
+#: The whole table once more, by hand: a change of it is a change of what users see.
+MOVES = {
+    (S.PENDING, ev.Admitted): S.STARTING,
+    (S.PENDING, ev.Held): S.HELD,
+    (S.PENDING, ev.Cancelled): S.ENDED,
+    (S.PENDING, ev.DependencySettled): S.PENDING,
+    (S.PENDING, ev.OwnerNotified): S.PENDING,
+    (S.PENDING, ev.BeginReached): S.PENDING,
+    (S.PENDING, ev.Altered): S.PENDING,
+    (S.HELD, ev.Held): S.HELD,
+    (S.HELD, ev.Released): S.PENDING,
+    (S.HELD, ev.Cancelled): S.ENDED,
+    (S.HELD, ev.DependencySettled): S.HELD,
+    (S.HELD, ev.OwnerNotified): S.HELD,
+    (S.HELD, ev.BeginReached): S.HELD,
+    (S.HELD, ev.Altered): S.HELD,
+    (S.STARTING, ev.Launched): S.RUNNING,
+    (S.STARTING, ev.LaunchFailed): S.CLEANING,
+    (S.STARTING, ev.LaunchPostponed): S.CLEANING,
+    (S.STARTING, ev.StopRequested): S.STOPPING,
+    (S.STARTING, ev.Exited): S.CLEANING,
+    (S.STARTING, ev.Altered): S.STARTING,
+    (S.RUNNING, ev.LaunchFailed): S.CLEANING,
+    (S.RUNNING, ev.LaunchPostponed): S.CLEANING,
+    (S.RUNNING, ev.StopRequested): S.STOPPING,
+    (S.RUNNING, ev.PreemptRequested): S.STOPPING,
+    (S.RUNNING, ev.SuspendRequested): S.RUNNING,
+    (S.RUNNING, ev.ResumeRequested): S.RUNNING,
+    (S.RUNNING, ev.Suspended): S.SUSPENDED,
+    (S.RUNNING, ev.Exited): S.CLEANING,
+    (S.RUNNING, ev.Warned): S.RUNNING,
+    (S.RUNNING, ev.SignalRequested): S.RUNNING,
+    (S.RUNNING, ev.Altered): S.RUNNING,
+    (S.SUSPENDED, ev.SuspendRequested): S.SUSPENDED,
+    (S.SUSPENDED, ev.ResumeRequested): S.SUSPENDED,
+    (S.SUSPENDED, ev.Resumed): S.RUNNING,
+    (S.SUSPENDED, ev.StopRequested): S.STOPPING,
+    (S.SUSPENDED, ev.Exited): S.CLEANING,
+    (S.SUSPENDED, ev.Altered): S.SUSPENDED,
+    (S.STOPPING, ev.Launched): S.STOPPING,
+    (S.STOPPING, ev.LaunchFailed): S.CLEANING,
+    (S.STOPPING, ev.LaunchPostponed): S.CLEANING,
+    (S.STOPPING, ev.StopRequested): S.STOPPING,
+    (S.STOPPING, ev.Escalated): S.STOPPING,
+    (S.STOPPING, ev.Exited): S.CLEANING,
+    (S.CLEANING, ev.StopRequested): S.CLEANING,
+    (S.CLEANING, ev.Cleaned): S.ENDED,
+    (S.CLEANING, ev.Requeued): S.PENDING,
+    (S.CLEANING, ev.Retried): S.PENDING,
+}
+
+
+def reached_from(state: JobState) -> set[JobState]:
+    seen: set[JobState] = set()
+    ahead = [state]
+    while ahead:
+        here = ahead.pop()
+        if here not in seen:
+            seen.add(here)
+            ahead += TRANSITIONS[here].values()
+    return seen
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(JobState)
+
+
+def test_every_state_can_be_reached_from_a_new_job() -> None:
+    """A job is born PENDING or HELD."""
+    assert reached_from(S.PENDING) == set(JobState)
+    assert reached_from(S.HELD) == set(JobState)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_can_reach_the_end(state: JobState) -> None:
+    assert S.ENDED in reached_from(state)
+
+
+def test_nothing_follows_the_end() -> None:
+    assert [state for state, moves in TRANSITIONS.items() if not moves] == [S.ENDED]
+
+
+def test_no_way_leads_out_of_the_states_that_hold_resources_but_by_cleaning() -> None:
+    """Resources come back when the cgroup is gone, and not before: to the end, or to the queue."""
+    ways = {
+        (state, kind, after)
+        for state, moves in TRANSITIONS.items()
+        for kind, after in moves.items()
+        if state in ALLOCATED_STATES and after not in ALLOCATED_STATES
+    }
+    assert ways == {
+        (S.CLEANING, ev.Cleaned, S.ENDED),
+        (S.CLEANING, ev.Requeued, S.PENDING),
+        (S.CLEANING, ev.Retried, S.PENDING),
+    }
+
+
+def test_a_job_that_holds_resources_cannot_reach_the_end_past_cleaning() -> None:
+    ways = {state for state, moves in TRANSITIONS.items() if S.ENDED in moves.values()}
+    assert ways & ALLOCATED_STATES == {S.CLEANING}
+
+
+def test_only_admission_leads_into_the_states_that_hold_resources() -> None:
+    ways = {
+        kind
+        for state, moves in TRANSITIONS.items()
+        for kind, after in moves.items()
+        if state not in ALLOCATED_STATES and after in ALLOCATED_STATES
+    }
+    assert ways == {ev.Admitted}
+
+
+def test_every_kind_of_event_but_birth_is_in_the_table() -> None:
+    used = {kind for moves in TRANSITIONS.values() for kind in moves}
+    assert used == {*KINDS} - {ev.Submitted}
+
+
+def test_the_refusal_names_the_state_and_the_event() -> None:
+    with pytest.raises(InvalidTransition) as caught:
+        next_state(S.ENDED, happened(ev.Cleaned, 41))
+    assert str(caught.value) == f"ENDED does not allow {happened(ev.Cleaned, 41)!r}"
+
+
+def test_the_printed_table_has_one_row_for_each_move() -> None:
+    rows = table_rows()
+    assert rows[:2] == ["| state | event | next state |", "|---|---|---|"]
+    assert sorted(rows[2:]) == sorted(
+        [
+            *(f"| {state} | {kind.__name__} | {after} |" for (state, kind), after in MOVES.items()),
+            "| ENDED | – | – |",
+        ]
+    )
+
+
+def test_a_job_stopped_while_it_is_frozen_is_owed_its_end_and_no_sigterm() -> None:
+    job = ledger_at(S.SUSPENDED, 7).apply(happened(ev.StopRequested, 7))
+    assert job is not None
+    assert owed(job) == Kill(7, 1)
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def test_every_kind_is_in_the_journals_list_under_its_own_name() -> None:
+    assert {*ev.KINDS.values()} == {
+        *get_args(ev.JobEvent),
+        ev.ArraySubmitted,
+        ev.Drained,
+        ev.IdsRaised,
+    }
+    assert {name: kind.__name__ for name, kind in ev.KINDS.items()} == {
+        name: name for name in ev.KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", ev.KINDS.values(), ids=lambda kind: kind.__name__)
+def test_a_kind_has_no_subclass_and_says_when_it_happened(kind: type) -> None:
+    assert is_dataclass(kind)
+    assert kind.__subclasses__() == []
+    assert "at_s" in {field.name for field in fields(kind)}
+
+
+# -- the books -------------------------------------------------------------------------------------
+
+
+NOTHING = (0, 0, 0, 0)
+#: What `spec()` asks for.
+ONE = (1000, 1 << 30, 0, 0)
+
+
+# -- state × event ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*KINDS[1:]], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("state", LIVE)
+def test_an_event_moves_the_job_as_the_table_says_or_changes_nothing(
+    state: JobState, kind: type
+) -> None:
+    ledger = ledger_at(state)
+    before = tables(ledger)
+    after = TRANSITIONS[state].get(kind)
+    if after is None:
+        with pytest.raises(InvalidTransition):
+            ledger.apply(happened(kind))
+        assert tables(ledger) == before
+    else:
+        job = ledger.apply(happened(kind))
+        assert job is not None
+        assert job.state is after
+        assert ledger.jobs == ({} if after is S.ENDED else {1: job})
+    ledger.check()
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_a_job_cannot_be_born_twice(state: JobState) -> None:
+    """The same id again would be counted twice in every table."""
+    ledger = ledger_at(state)
+    before = tables(ledger)
+    with pytest.raises(InvalidTransition):
+        ledger.apply(happened(ev.Submitted, spec=spec("root.bob", actor=BOB)))
+    assert tables(ledger) == before
+
+
+def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition() -> None:
+    ledger = ledger_at(S.ENDED)
+    before = tables(ledger)
+    with pytest.raises(InvalidTransition):
+        ledger.apply(happened(ev.Cleaned))
+    assert tables(ledger) == before
+
+
+# -- suspension ------------------------------------------------------------------------------------
+
+
+def test_a_job_that_does_not_hold_anything_holds_nothing() -> None:
+    for state in (S.PENDING, S.HELD):
+        ledger = ledger_at(state)
+        assert ledger.allocation(ledger.jobs[1]) == NOTHING
+    assert ledger_at(S.PENDING).wanted(ledger_at(S.PENDING).jobs[1]) == ONE
+    assert ledger_at(S.HELD).wanted(ledger_at(S.HELD).jobs[1]) is None
+
+
+# -- check -----------------------------------------------------------------------------------------
+
+
+def _miscount(ledger: Ledger) -> None:
+    ledger.allocated = (1000, 0, 0, 0)
+
+
+def _forget_use(ledger: Ledger) -> None:
+    ledger.used.clear()
+
+
+def _forget_holder(ledger: Ledger) -> None:
+    ledger.allocations["root.alice"].clear()
+
+
+def _queue_twice(ledger: Ledger) -> None:
+    ledger.queues["root.bob"].add(ONE, (0, 9))
+
+
+def _lose_waiter(ledger: Ledger) -> None:
+    ledger.job_counts.waiting.clear()
+
+
+def _reuse_ids(ledger: Ledger) -> None:
+    ledger.next_id = 2
+
+
+@pytest.mark.parametrize(
+    "spoil", [_miscount, _forget_use, _forget_holder, _queue_twice, _lose_waiter, _reuse_ids]
+)
+def test_check_finds_every_table_that_disagrees_with_the_jobs(
+    spoil: Callable[[Ledger], None],
+) -> None:
+    ledger = ledger_at(S.RUNNING)
+    ledger.apply(happened(ev.Submitted, 2, spec=spec("root.bob", actor=BOB)))
+    ledger.check()
+    spoilt = copy.deepcopy(ledger)
+    spoil(spoilt)
+    with pytest.raises(AssertionError):
+        spoilt.check()
+    ledger.check()
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_known_of_an_owner_does_not_differ() -> None:
+    owner = Owner(uid=1000, user="ada", journal="j", submitted_us=5)
+    assert owner.may_be(owner)
+    assert owner.may_be(Owner())
+    assert Owner(user="ada").may_be(owner)
+    assert not owner.may_be(Owner(uid=1001))
+    assert not owner.may_be(replace(owner, user="bob"))
+    assert not owner.may_be(Owner(journal="k"))
+    assert not Owner(uid=1000, submitted_us=6).may_be(owner)
+
+
+# -- copies of a job -------------------------------------------------------------------------------
+
+
+PLAIN_JOB = Job(
+    id=7,
+    spec=JobSpec(
+        name="job", user="alice", uid=1000, gid=1000, pool="root.alice", demand=Resources(),
+        time_limit_s=None, argv=NO_WORDS, cwd="/", stdout="o", stderr="e",
+    ),
+    submitted_at=1.5,
+    signals=(1, 2),
+)  # fmt: skip
+
+
+def test_a_copy_is_what_replace_would_make_whatever_is_changed() -> None:
+    copy = copier(Job)
+    assert copy(PLAIN_JOB) == PLAIN_JOB
+    for field in fields(Job):
+        changed = copy(PLAIN_JOB, **{field.name: "other"})
+        assert changed == replace(PLAIN_JOB, **{field.name: "other"})
+        assert changed != PLAIN_JOB
+    ended = copy(PLAIN_JOB, state=JobState.ENDED, ended_at=3.0)
+    assert ended == replace(PLAIN_JOB, state=JobState.ENDED, ended_at=3.0)
+    assert PLAIN_JOB.ended_at is None
+
+
+def test_a_field_that_there_is_not_is_refused() -> None:
+    with pytest.raises(KeyError):
+        copier(Job)(PLAIN_JOB, colour="red")
+
+
+# -- upper ends of ranges --------------------------------------------------------------------------
+
+
+CAPACITY = demand(16, 64, read=1000, write=500)
+
+
+def test_an_open_range_of_all_there_is_is_no_range() -> None:
+    assert most_of(demand(16), ALL, {}, CAPACITY) is None
+
+
+@pytest.mark.parametrize(
+    ("cores", "rates", "error"),
+    [
+        (1000, (0, 0), "-c: the range ends at 1, below the 2 that the job holds"),
+        (0, (50, 0), "--io: the range ends at 50/s, below the 100/s that the job holds"),
+        (0, (0, 50), "--io: a range of writes has no lower end, which is what the job holds"),
+    ],
+)
+def test_an_upper_end_below_the_lower_one_is_refused(
+    cores: Most, rates: tuple[Most, Most], error: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        most_of(demand(2, read=100), cores, {"": rates}, CAPACITY)
+    assert refused.value.text == error
+    assert refused.value.hint.endswith("LEAST..MOST")
+
+
+def test_the_machine_of_the_moment_cuts_the_wish() -> None:
+    wish = spec(asks=demand(2, read=100), most=Resources(cores_milli=99_000, read_bps=400))
+    assert most_cores_milli(wish) == 99_000
+    assert most_here(wish, CAPACITY) == Resources(cores_milli=16_000, read_bps=400)
+    assert most_here(wish, demand(2, read=200)) == Resources(read_bps=200)
+    assert most_here(wish, demand(2, read=100)) is None
+    assert most_here(spec(asks=demand(2)), CAPACITY) is None
+    assert most_cores_milli(spec(asks=demand(2))) == 2000
+
+
+# -- amounts and vectors ---------------------------------------------------------------------------
+
+
+STEADY = examples(100)
+GPUS = Axes(gres=("gpu", "license"))
+AMOUNTS = some.integers(0, 1 << 60)
+VECTORS = some.lists(AMOUNTS, min_size=6, max_size=6).map(tuple)
+
+
+@STEADY
+@given(VECTORS)
+def test_a_vector_becomes_resources_and_the_same_vector_again(vector: tuple[int, ...]) -> None:
+    assert GPUS.vector(GPUS.resources(vector)) == vector
+
+
+# -- disks -----------------------------------------------------------------------------------------
+
+TWO = Axes(gres=("gpu",), disks=("data", "scratch"))
+NAMED = Resources(
+    cores_milli=1000, memory_bytes=5, gres=(("gpu", 2),), disks=(("data", 1, 2), ("scratch", 3, 4))
+)
+
+
+def test_several_disks_have_axes_of_their_own() -> None:
+    assert TWO.names == (
+        *("cores", "memory", "read:data", "write:data", "read:scratch", "write:scratch", "gpu"),
+    )
+    assert TWO.vector(NAMED) == (1000, 5, 1, 2, 3, 4, 2)
+    assert TWO.resources(TWO.vector(NAMED)) == NAMED
+
+
+def test_a_disk_that_is_gone_has_axes_as_long_as_somebody_names_it() -> None:
+    axes = Axes(gres=("gpu",), disks=("data",), lost=("scratch",))
+    assert axes.names == (
+        "cores",
+        "memory",
+        "read",
+        "write",
+        "gpu",
+        "read:scratch",
+        "write:scratch",
+    )
+    assert axes.vector(NAMED) == (1000, 5, 1, 2, 2, 3, 4)
+    assert axes.vector(Resources(read_bps=7)) == (0, 0, 7, 0, 0, 0, 0)
+    assert axes.resources((1, 2, 3, 4, 5, 6, 7)) == Resources(
+        cores_milli=1, memory_bytes=2, read_bps=3, write_bps=4, gres=(("gpu", 5),)
+    )
+
+
+# -- parts of shared instances ---------------------------------------------------------------------
+
+
+SIZE = 24
+
+
+def gpu_room(*parts: int, cores: int = 8) -> InstanceRoom:
+    """Free cores, and shared instances with so much free each."""
+    names = tuple(map(str, range(len(parts))))
+    shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
+    return InstanceRoom.of((cores, sum(parts)), parts, shared)
+
+
+@pytest.mark.parametrize("compute", [plus, minus, fits, short_axes])
+def test_vectors_of_different_machines_do_not_mix(compute: object) -> None:
+    assert callable(compute)
+    with pytest.raises(ValueError, match=r"zip|machines"):
+        compute((1, 1), (1, 1, 1))
+
+
+def test_parts_of_two_instances_are_not_one_part() -> None:
+    free = gpu_room(10, 10)
+    assert free[1] >= 15
+    assert not fits((1, 15), free)
+    assert place((1, 15), free) is None
+    assert short_axes((1, 15), free) == [1]
+    assert short_axes((9, 15), free) == [0, 1]
+    assert lacking_of((1, 15), free, 1) == (15, 10)
+    assert lacking_of((1, 21), free, 1) == (21, 10)
+    assert lacking_of((1, 2 * SIZE), gpu_room(24, 23, 9), 1) == (2 * SIZE, SIZE)
+    assert lacking_of((9, 2 * SIZE), gpu_room(24, 24, 9), 0) == (9, 8)
+
+
+def test_what_is_placed_on_an_instance_is_taken_and_comes_back() -> None:
+    free = gpu_room(24, 12)
+    held = placed((2, 12), free)
+    left = minus(free, held)
+    assert isinstance(left, InstanceRoom)
+    assert (tuple(left), left.parts) == ((6, 24), (24, 0))
+    assert plus(left, held) == free
+    back = total([held, held], (0, 0))
+    assert isinstance(back, OnInstances)
+    assert back.parts == (0, 24)
+    gone = minus((0, 0), held)
+    assert isinstance(gone, OnInstances)
+    assert (tuple(gone), gone.parts) == ((-2, -12), (0, -12))
+    assert plus(gone, held) == OnInstances((0, 0), (0, 0))
+    with pytest.raises(AssertionError, match="no room"):
+        placed((1, 13), left.shut(["0"]))
+
+
+def test_instances_are_shut_and_opened_again() -> None:
+    shut = gpu_room(24, 12).shut(["0"])
+    assert (tuple(shut), shut.parts) == ((8, 12), (0, 12))
+    opened = shut.reopened(OnInstances((0, 12), (0, 12)))
+    assert (tuple(opened), opened.parts) == ((8, 36), (24, 12))
+
+
+def test_vectors_are_equal_if_their_parts_are() -> None:
+    assert OnInstances((1, 2), (2, 0)) == OnInstances((1, 2), (2, 0))
+    assert OnInstances((1, 2), (2, 0)) != OnInstances((1, 2), (0, 2))
+    assert OnInstances((1, 2), (2, 0)) == (1, 2)
+    assert len({OnInstances((1, 2), (2, 0)), OnInstances((1, 2), (2, 0))}) == 1
+
+
+parts_of_one = some.integers(0, SIZE)
+
+
+@given(parts=some.lists(parts_of_one, max_size=4), asked=some.integers(0, 4 * SIZE))
+def test_a_demand_is_placed_exactly_if_some_instances_have_enough(
+    parts: list[int], asked: int
+) -> None:
+    if asked > SIZE:
+        asked -= asked % SIZE
+    free = gpu_room(*parts)
+    if asked < SIZE:
+        possible = not asked or any(part >= asked for part in parts)
+    else:
+        some_whole = combinations(parts, asked // SIZE)
+        possible = any(min(each) >= SIZE for each in some_whole)
+    assert fits((1, asked), free) is possible
+    if possible and asked:
+        held = placed((1, asked), free)
+        assert isinstance(held, OnInstances)
+        assert sum(held.parts) == asked == held[1]
+        assert set(held.parts) <= {0, min(asked, SIZE)}
+        left = minus(free, held)
+        assert isinstance(left, InstanceRoom)
+        assert min(left.parts) >= 0
+        assert left[1] == sum(left.parts)
+
+
+# -- rooms of nodes --------------------------------------------------------------------------------
+
+
+def room(**nodes: Vector) -> NodeRoom:
+    """So much free on each node, of 8 cores and 64 of memory."""
+    sums = map(sum, zip(*nodes.values(), strict=True))
+    return NodeRoom.of(sums, nodes, dict.fromkeys(nodes, (8, 64)))
+
+
+def on(demand: Vector, node: str) -> OnNodes:
+    return OnNodes(demand, {node: demand})
+
+
+def test_demands_for_other_nodes_are_others() -> None:
+    bound = NodeDemand((4, 8), frozenset({"a"}))
+    assert bound == NodeDemand((4, 8), frozenset({"a"}))
+    assert bound != (4, 8)
+    assert bound != (4, 8)
+    assert bound != NodeDemand((4, 8), frozenset({"b"}))
+    assert len({bound, (4, 8), NodeDemand((4, 8), frozenset({"b"}))}) == 3
+    assert plus(bound, bound) == (8, 16)
+    assert minus((4, 8), bound) == (0, 0)
+
+
+def test_what_is_placed_on_a_node_is_taken_and_comes_back() -> None:
+    free = room(a=(8, 64), b=(4, 32))
+    held = placed((4, 8), free)
+    left = minus(free, held)
+    assert isinstance(left, NodeRoom)
+    assert (tuple(left), left.nodes) == ((8, 88), {"a": (8, 64), "b": (0, 24)})
+    assert plus(left, held) == free == plus(held, left)
+    assert total([held, on((1, 1), "a")], (0, 0)) == OnNodes((5, 9), {"a": (1, 1), "b": (4, 8)})
+    assert plus(minus((0, 0), held), held) == OnNodes((0, 0), {})
+    assert minus(total([held, held], (0, 0)), held) == held
+
+
+def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
+    free = minus(room(a=(8, 64), b=(4, 32)), on((8, 8), "a")).without(["a"])
+    assert (free, free.nodes) == ((4, 32), {"b": (4, 32)})
+    back = plus(free, on((8, 8), "a"))
+    assert isinstance(back, NodeRoom)
+    assert (back, back.nodes, back.closed) == ((4, 32), {"b": (4, 32)}, {"a"})
+    assert place((5, 1), back) is None
+    assert short_axes((5, 1), back) == [0]
+    assert not fits(NodeDemand((1, 1), frozenset({"a"})), back)
+    nothing = back.without(["b"])
+    assert (nothing, place((1, 1), nothing)) == ((0, 0), None)
+
+
+def test_nodes_may_have_gpus_that_are_shared() -> None:
+    capacity = {"a": gpu_room(SIZE, SIZE), "b": (8, 0)}
+    nodes = {"a": gpu_room(10, 10), "b": (8, 0)}
+    free = NodeRoom.of((16, 20), nodes, capacity)
+    assert not fits((1, 15), free)
+    assert lacking_of((1, 15), free, 1) == (15, 10)
+    held = placed((1, 9), free)
+    assert held == OnNodes((1, 9), {"a": OnInstances((1, 9), (9, 0))})
+    assert minus(free, held).shut(["1"]) == (15, 1)
+    assert minus(free, held).shut(["1"]).reopened(held) == (15, 39)
+
+
+amounts = some.tuples(some.integers(-3, 8), some.integers(-3, 8))
+
+
+@examples(100, quick=11)
+@given(nodes=some.lists(amounts, min_size=1, max_size=4), demand=amounts)
+def test_a_demand_is_placed_exactly_if_a_node_has_enough(
+    nodes: list[Vector], demand: Vector
+) -> None:
+    demand = tuple([max(0, each) for each in demand])
+    free = room(**{f"n{at}": each for at, each in enumerate(nodes)}).summed()
+    assert fits(demand, free) is any(fits(demand, each) for each in nodes)
+    assert fits(demand, free) is (short_axes(demand, free) == [])
+    if fits(demand, free):
+        left = minus(free, placed(demand, free))
+        held = [name for name in free.nodes if left.nodes[name] != free.nodes[name]]
+        assert len(held) == any(demand)
+        assert all(minus(free.nodes[name], demand) == left.nodes[name] for name in held)
+
+
+@given(
+    nodes=some.lists(amounts, min_size=2, max_size=4),
+    moves=some.lists(some.tuples(some.integers(0, 3), amounts, some.booleans()), max_size=6),
+)
+def test_a_room_without_nodes_is_the_room_of_the_others(
+    nodes: list[Vector], moves: list[tuple[int, Vector, bool]]
+) -> None:
+    whole = {f"n{at}": each for at, each in enumerate(nodes)}
+    closed = room(**whole).without(["n0"])
+    others = room(**{name: free for name, free in whole.items() if name != "n0"}).summed()
+    for at, held, is_start in moves:
+        change = on(held, f"n{at % len(nodes)}")
+        closed = minus(closed, change) if is_start else plus(closed, change)
+        if at % len(nodes):
+            others = minus(others, change) if is_start else plus(others, change)
+    assert (closed, closed.nodes, closed.summed()) == (others, others.nodes, others.summed())
+
+
+@given(nodes=some.lists(some.sampled_from([(8, 64), (4, 64), (8, 9), (1, 1)]), min_size=1))
+def test_of_many_alike_nodes_the_one_is_taken_that_each_by_itself_would_give(
+    nodes: list[Vector],
+) -> None:
+    demand, free = (3, 8), room(**{f"n{at}": each for at, each in enumerate(nodes)})
+    rests = [
+        (max((cores - 3) / 8, (memory - 8) / 64), name)
+        for name, (cores, memory) in free.nodes.items()
+        if cores >= 3 and memory >= 8
+    ]
+    assert place(demand, free) == (on(demand, min(rests)[1]) if rests else None)
+
+
+def test_a_part_of_a_core_is_for_nodes_that_give_out_parts() -> None:
+    own = Node(name="head", capacity=Resources(cores_milli=2500))
+    whole = Node(name="n1", capacity=Resources(cores_milli=4000), whole_cores=True)
+    axes = Axes(nodes=(own, whole))
+    free = axes.room(axes.amounts(Resources(cores_milli=6500)))
+    assert isinstance(free, NodeRoom)
+    assert free.nodes["head"] == axes.amounts(own.capacity)
+    for milli, among in ((500, {"head"}), (1000, {"head", "n1"}), (3000, {"head", "n1"})):
+        assert axes.nodes_for(Resources(cores_milli=milli)) == among
+    part = axes.vector(Resources(cores_milli=2500))
+    assert node_of(free.place(part)) == "head"
+    assert not free.has_place(axes.vector(Resources(cores_milli=3500)))
+    assert node_of(free.place(axes.vector(Resources(cores_milli=3000)))) == "n1"
