@@ -117,7 +117,7 @@ class Lender:
         while True:
             await asyncio.sleep(STEP_S)
             try:
-                await self._step()
+                await self.step()
                 has_failed = False
             except (OSError, MemoryError) as error:
                 # Perhaps a shortage of descriptors or memory. All that is lent stays.
@@ -125,7 +125,7 @@ class Lender:
                     log.error("event=not-lent error=%s", str(error) or "out of memory")
                 has_failed = True
 
-    async def _step(self) -> None:
+    async def step(self) -> None:
         send = self.send()
         if send is None:
             # What the launcher has set stays.
