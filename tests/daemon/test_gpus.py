@@ -1,20 +1,41 @@
-"""`drfd gpus`: the GPUs of the machine, and lines that can be put into the configuration."""
+"""GPUs and other countable resources: found, given out, measured, limited, and shown."""
 
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pwd import getpwuid
+from typing import Any
 
 import pytest
 
+from drfd.core.amounts.instances import Instances
+from drfd.core.model.job import Job, JobState, Usage
 from drfd.daemon import main as main_module
 from drfd.daemon.config import load
-from drfd.daemon.countable import instances_of
+from drfd.daemon.countable import CountableResource, instances_of, late_gpus, with_devices_of
+from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, payload_for
+from drfd.daemon.lookup.views import gpu_view
 from drfd.daemon.main import main
+from drfd.daemon.monitoring.gpu_limits import Keeping, keepings, keepings_text, unkept_text
+from drfd.daemon.monitoring.gpu_use import GpuProcess, GpuReading, GpuUse, MeasuredGpu
+from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.displays import Display, other_displays
 from drfd.devices.gpus import find_gpus
+from drfd.journal.records import Payload
+from drfd.launcher.protocol import Grant, LaunchOrder, checked_order, launch_message, read_order
+from drfd.launcher.protocol import decode as decode_line
+from drfd.launcher.protocol import encode as encode_line
+from drfd.launcher.runner.identity import environment
+from drfd.payload.unpack import decode
+from fakes import demand, of_gpus, spec
 from tests.gpu_machines import unfold
+
+# -- `drfd gpus`: those of the machine, and lines that can be put into the configuration -------
+
 
 Captured = pytest.CaptureFixture[str]
 
@@ -52,12 +73,22 @@ def test_the_table_has_what_the_machine_has(root: Path, capsys: Captured) -> Non
     assert said.err == ""
 
 
-def test_links_and_memory_nodes_are_shown(root: Path, capsys: Captured) -> None:
-    unfold("two-amd-linked", root)
+@pytest.mark.parametrize(
+    ("machine", "line", "begin", "end"),
+    [
+        ("two-amd-linked", 0, "GPU", "PCI ADDRESS   NUMA  NODES          LINKS"),
+        ("two-amd-linked", 1, "0", "0000:43:00.0  0     226:2 226:129  1"),
+        ("fallen-off-the-bus", 2, "1    NVIDIA",
+         "0000:1b:00.0/information is empty: the driver does not reach the GPU"),
+    ],
+)  # fmt: skip
+def test_links_memory_nodes_and_faults_are_shown(
+    root: Path, capsys: Captured, machine: str, line: int, begin: str, end: str
+) -> None:
+    unfold(machine, root)
     assert run() == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("PCI ADDRESS   NUMA  NODES          LINKS")
-    assert lines[1].endswith("0000:43:00.0  0     226:2 226:129  1")
+    found = capsys.readouterr().out.splitlines()[line]
+    assert found.startswith(begin) and found.endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +125,6 @@ def test_there_are_no_lines_where_auto_would_find_nothing(root: Path, capsys: Ca
     )
 
 
-def test_a_gpu_that_cannot_be_used_says_why(root: Path, capsys: Captured) -> None:
-    unfold("fallen-off-the-bus", root)
-    assert run() == 0
-    line = capsys.readouterr().out.splitlines()[2]
-    assert line.startswith("1    NVIDIA")
-    assert line.endswith("0000:1b:00.0/information is empty: the driver does not reach the GPU")
-
-
 def test_a_machine_without_gpus_is_told_what_was_looked_at(root: Path, capsys: Captured) -> None:
     unfold("no-gpu", root)
     assert run() == 1
@@ -111,6 +134,8 @@ def test_a_machine_without_gpus_is_told_what_was_looked_at(root: Path, capsys: C
         "drfd: no GPU found (looked at /proc/driver/nvidia/gpus, "
         "/sys/class/kfd/kfd/topology/nodes, /sys/class/drm)\n",
     )
+    assert run("--json") == 0, "an empty list is an answer to a program"
+    assert json.loads(capsys.readouterr().out) == {"gpus": []}
 
 
 def test_a_graphics_device_with_another_driver_is_named(root: Path, capsys: Captured) -> None:
@@ -145,23 +170,10 @@ def test_programs_get_all_that_is_known(root: Path, capsys: Captured) -> None:
     said = capsys.readouterr()
     assert said.err == ""
     assert json.loads(said.out)["gpus"][1] == {
-        "name": "1",
-        "vendor": "amd",
-        "model": "AMD INSTINCT MI210",
-        "uuid": "GPU-1901ead3a2ecd4a6",
-        "pci": "0000:63:00.0",
-        "numa_node": 0,
-        "nodes": ["c 226:1", "c 226:128"],
-        "links": ["0"],
-        "integrated": False,
-        "fault": None,
-    }
-
-
-def test_an_empty_list_is_an_answer_to_a_program(root: Path, capsys: Captured) -> None:
-    unfold("no-gpu", root)
-    assert run("--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"gpus": []}
+        "name": "1", "vendor": "amd", "model": "AMD INSTINCT MI210",
+        "uuid": "GPU-1901ead3a2ecd4a6", "pci": "0000:63:00.0", "numa_node": 0,
+        "nodes": ["c 226:1", "c 226:128"], "links": ["0"], "integrated": False, "fault": None,
+    }  # fmt: skip
 
 
 def test_a_list_that_cannot_be_read_is_one_line(root: Path, capsys: Captured) -> None:
@@ -171,3 +183,383 @@ def test_a_list_that_cannot_be_read_is_one_line(root: Path, capsys: Captured) ->
     error = capsys.readouterr().err
     assert error.startswith(f"drfd: cannot read {root}/proc/driver/nvidia/gpus: Too many")
     assert error.count("\n") == 1
+
+
+# -- when the configuration changes ------------------------------------------------------------
+
+
+BEFORE, NOW = (("/dev/a",), ("/dev/b",)), (("/dev/b",), ("/dev/a",), ("/dev/c",))
+
+
+def resource(
+    name: str, *instances: str, devices: tuple[tuple[str, ...], ...] = ()
+) -> CountableResource:
+    return CountableResource(name=name, instances=instances, devices=devices)
+
+
+def test_named_nodes_stay_as_the_launcher_was_told_them() -> None:
+    """By number 0 it means the first node of the list that it has."""
+    card = resource("card", "0", "1", devices=BEFORE)
+    other = resource("card", "0", "1", "2", devices=NOW)
+    tape, tapes = resource("tape", "0"), resource("tape", "0", "1")
+    assert with_devices_of((card, tape), (other, tapes)) == (card, tapes)
+    assert with_devices_of((card,), ()) == (card,)
+    assert with_devices_of((card,), (resource("card", "0"),)) == (card,)
+
+
+def test_nothing_is_given_out_of_nodes_that_the_launcher_does_not_know() -> None:
+    other = resource("card", "0", "1", "2", devices=NOW)
+    assert with_devices_of((), (other,)) == (resource("card"),)
+    plain = resource("card", "left")
+    assert with_devices_of((plain,), (other,)) == (plain,)
+
+
+def test_gpus_are_late_that_were_open_to_jobs_before_they_were_given_out() -> None:
+    one, two = (("gpu", ("0",)),), (("gpu", ("0", "1")), ("tape", ("0",)))
+    gpu = resource("gpu", "0")
+    assert late_gpus((gpu,), one, two) == ("1",)
+    assert late_gpus((), (), two) == ("0", "1")
+    assert late_gpus((gpu,), two, one) == ()
+    for hidden in (replace(gpu, hides_all=True), replace(gpu, is_auto=True)):
+        assert late_gpus((hidden,), one, two) == ()
+
+
+# -- what a job is told of those that are its own ----------------------------------------------
+
+
+JOURNAL = "0" * 32
+
+STARTED = Job(id=7, spec=of_gpus(2), state=JobState.STARTING, attempt=1, submitted_at=0.0)
+#: What a submitter may have had, who was on other GPUs or in another job.
+FOREIGN = {
+    "CUDA_VISIBLE_DEVICES": "5", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "HIP_VISIBLE_DEVICES": "5",
+    "ROCR_VISIBLE_DEVICES": "5", "GPU_DEVICE_ORDINAL": "5", "DRF_GRES_GPU": "5",
+    "DRF_GRES_TAPE": "5", "A": "b",
+}  # fmt: skip
+
+
+def ordered(instances: Instances, *gres: str) -> LaunchOrder:
+    job = replace(STARTED, instances=instances)
+    there = tuple((name, ()) for name in gres)
+    return order_for(job, JOURNAL, LaunchSettings((), 64, "quota"), countables=there)
+
+
+def seen(ordered: LaunchOrder) -> dict[str, str]:
+    """Of what a submitter may have had, what the job has."""
+    content = decode(payload_for(STARTED.spec, Payload(env=FOREIGN)))
+    env = environment(getpwuid(0), ordered, content)
+    return {name: env[name] for name in FOREIGN if name in env}
+
+
+def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
+    assert seen(ordered((("gpu", ("1", "3")),), "gpu")) == {
+        "CUDA_VISIBLE_DEVICES": "1,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "HIP_VISIBLE_DEVICES": "1,3", "DRF_GRES_GPU": "1,3", "A": "b",
+    }  # fmt: skip
+    assert seen(ordered((("gpu", ("1",)),)))["CUDA_VISIBLE_DEVICES"] == "1", "configured no more"
+
+
+def test_the_launcher_is_told_what_others_may_have_too() -> None:
+    """Also what was taken out of the configuration while a job has it."""
+    taken = [("gpu", "7"), ("gpu", "0"), ("tape", "left"), ("gpu", "1"), ("tape", "right")]
+    job = replace(STARTED, instances=(("gpu", ("1",)), ("tape", ("right",))))
+    there: Instances = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
+    settings = LaunchSettings((), 64, "quota", frozenset({"gpu", "fpga"}))
+    made = order_for(job, JOURNAL, settings, countables=there, taken=taken)
+    assert made.grants == (Grant(name="gpu", given=("1",), others=("0", "2", "7")),)
+    demand = replace(job.spec.demand, gres_memory=(("gpu", 20 << 30),))
+    limited = replace(job, spec=replace(job.spec, demand=demand))
+    made = order_for(limited, JOURNAL, settings, countables=there, taken=taken)
+    grant = Grant(name="gpu", given=("1",), others=("0", "2", "7"), memory_bytes=20 << 30)
+    assert made.grants == (grant,)
+    without = replace(STARTED, instances=())
+    made = order_for(without, JOURNAL, settings, countables=there)
+    assert made.grants == (Grant(name="gpu", given=(), others=("0", "1", "2")),)
+    assert checked_order(launch_message(made)) == made
+    assert read_order(decode_line(encode_line(launch_message(made)))) == made
+
+
+# -- which job uses how much, from the lines of processes that measure -------------------------
+
+
+JOB = Job(id=1, spec=spec(asks=demand(1, 1)), state=JobState.RUNNING, attempt=2, submitted_at=0.0)
+OTHER = replace(JOB, id=2)
+JOBS = {job.id: job for job in (JOB, OTHER)}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def meter(clock: Clock, tmp_path: Path) -> Meter:
+    """Both jobs are watched; the cgroup of one is the beginning of the other's name."""
+    meter = Meter(clock, mounts={"memory": str(tmp_path)})
+    meter.watch((1, 2), 0, "drfd/system/1.2")
+    meter.watch((2, 2), 0, "drfd/system/1.23")
+    return meter
+
+
+@pytest.fixture
+def use(meter: Meter) -> GpuUse:
+    return GpuUse(meter)
+
+
+def process(
+    pid: int, *cgroups: str, memory: int | None = 100, utilisation: int | None = 10, uid: int = 7
+) -> dict[str, Any]:
+    return {
+        "pid": pid, "uid": uid, "cgroups": list(cgroups), "memory": memory,
+        "utilisation": utilisation,
+    }  # fmt: skip
+
+
+def gpu(*processes: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    usual = {
+        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 900,
+        "memory_total": 1000, "utilisation": 50, "is_lost": False, "processes": list(processes),
+    }  # fmt: skip
+    assert changes.keys() <= usual.keys()
+    return usual | changes
+
+
+def take(use: GpuUse, *gpus: dict[str, Any], why: str | None = None, driver: str = "any") -> None:
+    use.take(driver, json.dumps({"gpus": gpus, "why": why}), JOBS)
+
+
+OURS, THEIRS = "/drfd/system/1.2", "/drfd/system/1.23"
+
+
+def test_a_process_belongs_to_the_job_of_its_cgroup_or_of_one_above(
+    use: GpuUse, meter: Meter
+) -> None:
+    """Not of a cgroup that is only called so, which a user may make elsewhere."""
+    take(
+        use,
+        gpu(
+            process(11, "/", OURS, memory=100),
+            process(12, f"{OURS}/container/x", memory=30, utilisation=5),
+            process(13, THEIRS, memory=7, utilisation=1),
+            process(14, f"/user.slice{OURS}", memory=1, uid=1000),
+            process(15, f"{OURS}x", memory=1, uid=1001),
+        ),
+    )
+    assert meter.gpus(JOB) == GpuShare(130, 15)
+    assert meter.gpus(OTHER) == GpuShare(7, 1)
+    (found,) = use.gpus()
+    assert gpu_view(found) == {
+        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "memory_used": 900,
+        "memory_total": 1000, "memory_jobs": 137, "memory_outside": 763, "utilisation": 50,
+        "is_lost": False, "jobs": [1, 2], "outside_uids": [1000, 1001],
+    }  # fmt: skip
+
+
+def test_of_a_gpu_that_tells_no_processes_the_job_that_has_it_is_not_measured(
+    use: GpuUse, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that were given another GPU, or none, cannot be there."""
+    has_it = replace(JOB, instances=(("gpu", ("GPU-a",)),))
+    has_another = replace(OTHER, instances=(("gpu", ("1",)),))
+    monkeypatch.setitem(JOBS, 1, has_it)
+    monkeypatch.setitem(JOBS, 2, has_another)
+    take(use, gpu(processes=None), gpu(process(11, THEIRS), name="1", pci="0000:02:00.0", uuid="B"))
+    assert meter.gpus(has_it) == GpuShare(None, None)
+    assert meter.gpus(has_another) == GpuShare(100, 10)
+    view = gpu_view(use.gpus()[0])
+    assert (view["memory_jobs"], view["memory_outside"], view["jobs"]) == (None, None, None)
+    assert view["outside_uids"] is None
+
+
+def test_where_only_the_whole_is_known_a_job_that_is_alone_has_it_all(
+    use: GpuUse, meter: Meter
+) -> None:
+    """So it is with the slices of a divided GPU."""
+    unknown = process(11, OURS, memory=None, utilisation=None)
+    take(use, gpu(unknown, memory_used=400, utilisation=None))
+    assert meter.gpus(JOB) == GpuShare(400, None)
+    take(use, gpu(unknown, process(12, "/"), memory_used=400))
+    assert meter.gpus(JOB) == GpuShare(None, None)
+    assert use.gpus()[0].outside_memory is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "x", "[]", '{"gpus":[]}', '{"gpus":[{}],"why":null}', '{"gpus":1,"why":null}', "[" * 9999],
+    ids=str,
+)
+def test_nonsense_changes_nothing_and_is_logged_once(
+    use: GpuUse, meter: Meter, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    take(use, gpu(process(11, OURS)))
+    use.take("any", line, JOBS)
+    use.take("any", line, JOBS)
+    assert meter.gpus(JOB) == GpuShare(100, 10)
+    assert len(caplog.records) == 1
+    assert "event=gpus-not-understood driver=any" in caplog.text
+
+
+def test_the_usage_of_a_job_has_the_peak_of_its_memory_and_its_mean_utilisation(
+    use: GpuUse, meter: Meter, clock: Clock, tmp_path: Path, has_two: Job
+) -> None:
+    """They stay known when the readings end."""
+    cgroup = tmp_path / "drfd/system/1.2"
+    cgroup.mkdir(parents=True)
+    (cgroup / "memory.stat").write_text("total_rss 5\n")
+    meter.sample(JOB)
+    before = meter.usage(JOB)
+    assert before is not None
+    assert (before.gpu_memory_bytes, before.gpu_memory_peak_bytes) == (None, None)
+    for memory, utilisation in ((100, 10), (400, 90), (300, 20)):
+        own = process(11, OURS, memory=memory, utilisation=utilisation)
+        second = gpu(process(11, OURS, memory=90, utilisation=0), uuid="GPU-b", name=None)
+        take(use, gpu(own), second)
+    usage = meter.usage(JOB)
+    assert usage is not None
+    assert _gpu_fields(usage) == (390, 490, 20, 40)
+    assert usage.gpu_memory_single_peak_bytes == 400
+    clock.now_s += 60.0
+    usage = meter.finish(JOB, 0.0)
+    assert usage is not None
+    assert _gpu_fields(usage) == (None, 490, None, 40)
+    assert usage.gpu_memory_single_peak_bytes == 400
+
+
+def of_each(meter: Meter, job: Job) -> dict[str, tuple[int, ...]]:
+    return {each.name: each.readings for each in meter.each_gpu(job)}
+
+
+@pytest.fixture
+def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
+    """The first job has the GPUs that the configuration calls "0" and "GPU-b"."""
+    job = replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
+    monkeypatch.setitem(JOBS, 1, job)
+    return job
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        [gpu(processes=None)],
+        [gpu(process(1, OURS, memory=None))],
+        [gpu(is_lost=True, processes=None, memory_total=None)],
+        None,
+    ],
+)
+def test_readings_around_a_gap_do_not_follow_each_other(
+    use: GpuUse, meter: Meter, clock: Clock, has_two: Job, gap: list[dict[str, Any]] | None
+) -> None:
+    """What the whole GPU has says nothing sure of the job, also if nobody else is there."""
+    take(use, gpu(process(1, OURS, memory=500)))
+    if gap is None:
+        clock.now_s += 10.1
+    else:
+        take(use, *gap)
+    assert of_each(meter, has_two) == {}
+    take(use, gpu(process(1, OURS, memory=600)))
+    assert of_each(meter, has_two) == {"0": (600,)}
+
+
+def test_readings_are_of_the_attempt_that_has_the_gpus(use: GpuUse, meter: Meter) -> None:
+    later = replace(JOB, attempt=3, instances=(("gpu", ("0",)),))
+    line = json.dumps({"gpus": [gpu(process(1, OURS))], "why": None})
+    use.take("any", line, {1: later})
+    assert of_each(meter, later) == {}
+    assert of_each(meter, replace(later, attempt=2)) == {}
+
+
+def _gpu_fields(usage: Usage) -> tuple[int | None, ...]:
+    return (
+        usage.gpu_memory_bytes, usage.gpu_memory_peak_bytes, usage.gpu_percent,
+        usage.gpu_mean_percent,
+    )  # fmt: skip
+
+
+def test_without_cgroups_a_process_belongs_to_the_runner_that_it_descends_from(
+    clock: Clock,
+) -> None:
+    """This process stands for the runner, and has a child."""
+    meter = Meter(clock)
+    meter.watch((1, 2), os.getpid(), None)
+    use = GpuUse(meter)
+    child = os.fork()
+    if child == 0:
+        os.read(os.pipe()[0], 1)
+        os._exit(0)
+    try:
+        take(use, gpu(process(child, "/"), process(1, "/", memory=9)))
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert meter.gpus(JOB) == GpuShare(100, 10)
+    assert use.gpus()[0].jobs_memory == 100
+
+
+GIB = 1 << 30
+
+
+def test_a_lost_gpu_is_kept_from_jobs_and_has_no_users(use: GpuUse) -> None:
+    take(use, gpu(is_lost=True, processes=None, memory_used=None))
+    assert use.used_outside(["0", "1"]) == {"0": ()}
+
+
+def test_who_uses_a_gpu_outside_is_named(use: GpuUse, clock: Clock) -> None:
+    alike = {"memory": 3 * GIB}
+    others = [process(5, uid=0, **alike), process(6, uid=123_456_789, **alike)]
+    take(use, gpu(*others, memory_total=24 * GIB, memory_used=6 * GIB))
+    assert use.used_outside(["0", "1"]) == {"0": ("root", "uid 123456789")}
+    assert use.used_outside(["GPU-a"]) == {"GPU-a": ("root", "uid 123456789")}
+    assert use.used_outside(["1"]) == {}
+    clock.now_s += 11
+    assert use.used_outside(["0"]) == {}
+
+
+# -- on which declared memory is kept ----------------------------------------------------------
+
+
+READING = GpuReading(
+    name="0", pci="0000:01:00.0", uuid="GPU-a", slice=None, memory_used=1, memory_total=9,
+    utilisation=1, is_lost=False, processes=[],
+)  # fmt: skip
+KNOWN = GpuProcess(pid=1, uid=1, cgroups=[], memory=5, utilisation=None)
+UNKNOWN = GpuProcess(pid=2, uid=1, cgroups=[], memory=None, utilisation=None)
+LOST = MeasuredGpu(
+    GpuReading(
+        name="1", pci="0000:02:00.0", uuid=None, slice=None, memory_used=None, memory_total=None,
+        utilisation=None, is_lost=True, processes=None,
+    ),
+    None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why_not"),
+    [
+        (MeasuredGpu(READING, {}), ""),
+        (MeasuredGpu(READING, {(1, 1): [KNOWN], None: [KNOWN]}), ""),
+        (
+            MeasuredGpu(READING, {(1, 1): [KNOWN], None: [UNKNOWN]}),
+            "its driver does not say how much memory each process has",
+        ),
+        (MeasuredGpu(READING, None), "its driver does not say which processes use it"),
+    ],
+)
+def test_memory_is_kept_where_the_driver_tells_it_of_each_process(
+    gpu: MeasuredGpu, why_not: str
+) -> None:
+    """By whichever of its names the configuration calls the GPU."""
+    assert keepings(["0", "GPU-a"], [gpu], {}) == dict.fromkeys(["0", "GPU-a"], Keeping(why_not))
+
+
+def test_what_the_kernel_limits_needs_no_reading() -> None:
+    found = keepings(["0", "1"], [LOST], {}, by_kernel=["0", "GPU-a"])
+    assert keepings_text(found) == "0 kernel (dmem); 1 not kept: its driver says that it is lost"
+    assert unkept_text({"0": found["0"]}) is None
