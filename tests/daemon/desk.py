@@ -11,9 +11,10 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from drfd.common.errors import DrfdError
+from drfd.common.errors import DrfdError, HostError
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, Stimulus
@@ -36,28 +37,16 @@ from shapes import misfits
 Result = list[ev.Event] | DrfdError
 #: What is declared of the replies to each verb; the others are about several jobs.
 REPLIES: dict[str, Any] = {
-    "hello": replies.HelloReply,
-    "submit": SubmitReply | replies.DryRunReply,
-    "status": replies.StatusReply,
-    "show": replies.ShowReply,
-    "why": replies.WhyReply,
-    "history": replies.HistoryReply,
-    "report": replies.ReportReply,
-    "wait": replies.WaitReply,
-    "drain": replies.DrainReply,
-    "reload": replies.ReloadReply,
-    "shutdown": replies.ShutdownReply,
-    "shares": replies.SharesReply,
-    "doctor": replies.DoctorReply,
-    "end_stray": replies.EndStrayReply,
-    "exec": replies.ExecReply,
-    "usage": replies.UsageReply,
-    "submission": replies.SubmissionReply,
-    "recent": replies.RecentReply,
-    "waiting": replies.WaitingReply,
-    "ledger": replies.LedgerReply,
+    "hello": replies.HelloReply, "submit": SubmitReply | replies.DryRunReply,
+    "status": replies.StatusReply, "show": replies.ShowReply, "why": replies.WhyReply,
+    "history": replies.HistoryReply, "report": replies.ReportReply, "wait": replies.WaitReply,
+    "drain": replies.DrainReply, "reload": replies.ReloadReply, "shutdown": replies.ShutdownReply,
+    "shares": replies.SharesReply, "doctor": replies.DoctorReply,
+    "end_stray": replies.EndStrayReply, "exec": replies.ExecReply, "usage": replies.UsageReply,
+    "submission": replies.SubmissionReply, "recent": replies.RecentReply,
+    "waiting": replies.WaitingReply, "ledger": replies.LedgerReply,
     "ledger_check": replies.LedgerCheckReply,
-}
+}  # fmt: skip
 #: A reply as JSON.
 View = dict[str, Any]
 DISK = Disk(name="data", path="/data", read_bps=2000, write_bps=1000, devices=("8:0",))
@@ -86,6 +75,30 @@ class Shell:
     def submit(self, work: Work) -> None:
         """Queue work for the next turn of the asyncio loop."""
         self.engine.submit(work)
+
+
+class FullDisk(Journal):
+    """Refuses to commit, or to append the event of a given kind, while `is_full`."""
+
+    is_full = False
+    refused_kind: type | None = None
+    has_events = False
+
+    def commit(self) -> None:
+        if self.is_full and self.has_events:
+            raise HostError("journal", "cannot write the journal: disk is full")
+        super().commit()
+        self.has_events = False
+
+    def rollback(self) -> None:
+        super().rollback()
+        self.has_events = False
+
+    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
+        if self.is_full and type(event) is self.refused_kind:
+            raise HostError("journal", "cannot write the journal: disk is full")
+        super().append(event, job, array_state)
+        self.has_events = True
 
 
 class MakeShell(Protocol):

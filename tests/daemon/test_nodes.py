@@ -1,0 +1,619 @@
+"""Several machines: their configuration, and launchers that each have nodes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.fake_launcher import LIST, Behind, FakeLauncher, Message, ended, live_through, until, up
+from drfd.common.errors import ConfigError
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.explain.reasons import ClosedNode, NodesClosed, ReasonCode, explain_wait
+from drfd.core.fairness.rules import Rules
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import JobState, Outcome, Words
+from drfd.daemon.cluster import NodeConfig, SlurmSettings, late_node_changes, slurm_warnings
+from drfd.daemon.config import Config, parse, survey
+from drfd.daemon.controller import clock
+from drfd.daemon.engine import engine as engine_module
+from drfd.daemon.engine.engine import Engine
+from drfd.daemon.engine.nodes import home_and_others
+from drfd.daemon.handlers.doctor import node_warnings
+from drfd.daemon.launcher_link import link as link_module
+from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.links import Links
+from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.monitoring.meter import Meter
+from drfd.host.measurements import Machine
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from drfd.launcher.protocol import SOCKET_NAME
+from fakes import ALICE, GIB, demand, now, spec
+from launcher.rig import LauncherProcess
+
+# -- the configuration -------------------------------------------------------------------------
+
+
+TOML = """
+[nodes.n2]
+engine = "slurm"
+cores = 32
+memory = "120G"
+[nodes.head]
+engine = "local"
+features = ["ssd"]
+[nodes.n1]
+engine = "slurm"
+cores = 4
+memory = "8G"
+read = "500M"
+write = "100M"
+gres = {tape = 1, gpu = 2}
+features = ["ssd", "avx512"]
+[slurm]
+partition = "drfd"
+config = "/etc/slurm.conf"
+commands = "/opt/slurm/bin"
+nudge = false
+user = "root"
+"""
+HEAD = NodeConfig(name="head", engine="local", features=frozenset({"ssd"}))
+N1 = NodeConfig(
+    name="n1", engine="slurm", cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20,
+    write_bps=100 << 20, gres=(("gpu", 2), ("tape", 1)), features=frozenset({"ssd", "avx512"}),
+)  # fmt: skip
+N2 = NodeConfig(name="n2", engine="slurm", cores_milli=32000, memory_bytes=120 * GIB)
+SLURM = SlurmSettings(
+    partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root", nudges=False
+)
+LOCAL = '[nodes.head]\nengine = "local"\n'
+N7 = '[nodes.n7]\nengine = "slurm"\ncores = 1\nmemory = "1G"\n'
+
+
+def read(text: str) -> Config:
+    return parse(tomllib.loads(text), "FILE")
+
+
+def test_pools_may_be_limited_in_what_other_machines_have() -> None:
+    config = read(f"{TOML}[pools.lab]\nlimit = {{gpu = 1, tape = 1}}\n")
+    assert config.pools["lab"].limit == {"gpu": 1, "tape": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (N7, "nodes.n7: no node is this machine (add [nodes.NAME] with engine = \"local\")"),
+        (
+            f'{LOCAL}[nodes.other]\nengine = "local"\n',
+            'nodes.other: head and other have engine = "local" (one node alone is this machine)',
+        ),
+        (
+            "[nodes.n7]\ncores = 1\n",
+            'nodes.n7.engine: is missing (write engine = "slurm", or engine = "local" for this '
+            "machine)",
+        ),
+        (
+            f"{LOCAL}cores = 4\n",
+            "nodes.head.cores: is not set for the local node ([capacity], [[disk]] and [gres] say "
+            "what this machine has)",
+        ),
+        (
+            f'{LOCAL}[nodes.n7]\nengine = "slurm"\nmemory = "1G"\n',
+            "nodes.n7.cores: is missing (write cores = 32: what jobs may have of the node)",
+        ),
+        (
+            f'{LOCAL}[nodes."a b"]\nengine = "slurm"\n',
+            "nodes.'a b': is not a name for a node (use letters, digits, '.', - and _, beginning "
+            "with a letter or digit)",
+        ),
+        (
+            f'{LOCAL}{N7}features = ["a,b"]\n',
+            "nodes.n7.features: 'a,b' is not a feature of letters, digits and . _ : + - (write "
+            '["ssd", "avx512"])',
+        ),
+        (
+            f"{LOCAL}{N7}gres = {{gpu = 4096}}\n",
+            "nodes.n7.gres: 4096 gpu are more than the 1024 that can be",
+        ),
+        (
+            f"{LOCAL}{N7}gres = {{cores = 2}}\n",
+            "nodes.n7.gres: 'cores' is not a name for a countable resource (use small letters, "
+            "digits and _, beginning with a letter)",
+        ),
+        (
+            f'[gres.gpu]\ninstances = [0]\nshare = true\nmemory = "8G"\n{LOCAL}{N7}'
+            "gres = {gpu = 1}\n",
+            "nodes.n7.gres.gpu: jobs share each gpu, which Slurm's nodes cannot do (leave out "
+            "gres.gpu.share, or the gpu of this node)",
+        ),
+        (
+            f'{LOCAL}[slurm]\npartition = "x"\n',
+            "slurm.partition: no node is Slurm's (add [nodes.NAME] with engine = \"slurm\", or "
+            "leave this table out)",
+        ),
+        (f"{LOCAL}{N7}core = 3\n", "nodes.n7.core: unknown key (did you mean cores?)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_its_place_and_the_cure(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(text)
+    assert str(error.value) == f"FILE: {said}"
+
+
+def test_the_capacity_is_that_of_all_machines_together(tmp_path: Path) -> None:
+    text = '[capacity]\nreserve_memory = 0\n[gres]\ngpu = [0]\n[[disk]]\nname = "d"\n'
+    text += f'path = "/"\nread = "1G"\nwrite = "1G"\n{TOML}'
+    machine = Machine(cores_milli=8000, memory_bytes=64 * GIB)
+    site = survey(read(text), machine, tmp_path)
+    own = Resources(
+        cores_milli=8000, memory_bytes=64 * GIB, read_bps=GIB, write_bps=GIB, gres=(("gpu", 1),)
+    )
+    rules = site.rules
+    assert rules.axes.nodes == (
+        Node(name="head", capacity=own, features=frozenset({"ssd"})),
+        Node(
+            name="n1",
+            capacity=Resources(
+                cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20, write_bps=100 << 20,
+                gres=(("gpu", 2), ("tape", 1)),
+            ), features=frozenset({"ssd", "avx512"}), whole_cores=True,
+        ),
+        Node(
+            name="n2", capacity=Resources(cores_milli=32000, memory_bytes=120 * GIB),
+            whole_cores=True,
+        ),
+    )  # fmt: skip
+    assert rules.capacity == Resources(
+        cores_milli=44000, memory_bytes=192 * GIB, read_bps=GIB + (500 << 20),
+        write_bps=GIB + (100 << 20), gres=(("gpu", 3), ("tape", 1)),
+    )  # fmt: skip
+    disks = "".join(
+        f'[[disk]]\nname = "{name}"\npath = "/"\nread = "1G"\nwrite = "1G"\n' for name in "ab"
+    )
+    several = survey(read(disks + TOML), machine, tmp_path).rules.capacity
+    total = (GIB + (500 << 20), GIB + (100 << 20))
+    assert several.disks == (("a", *total), ("b", *total)), "rates are for each of them"
+    assert (several.read_bps, several.write_bps) == (0, 0)
+    # No instance of a tape is known here, and yet it is not taken for one that is gone.
+    assert rules.axes.instances == (("gpu", ("0",)), ("tape", ()))
+    assert (rules.lost_gres, rules.own_capacity) == ((), own)
+
+
+def test_what_slurms_launcher_would_not_find_is_warned_of(tmp_path: Path) -> None:
+    missing = SlurmSettings(
+        conf=f"{tmp_path}/slurm.conf", programs=str(tmp_path), user="drfd-ghost"
+    )
+    assert slurm_warnings((HEAD, N1), missing) == [
+        f"slurm.commands: there is no sbatch in {tmp_path}: install Slurm's client",
+        f"slurm.config: there is no file {tmp_path}/slurm.conf",
+        "slurm.user: there is no user drfd-ghost: name Slurm's own (SlurmUser)",
+    ]
+    assert slurm_warnings((HEAD,), missing) == []
+
+
+def test_changes_that_take_a_restart_are_said_at_a_reload() -> None:
+    plain = SlurmSettings()
+    (first,) = late_node_changes(((HEAD,), plain), ((HEAD, N1), plain))
+    assert first.startswith("nodes: these are the first ones of Slurm's")
+    (other,) = late_node_changes(((HEAD, N1), plain), ((HEAD, N1), SLURM))
+    assert other.startswith("slurm has changed")
+    assert late_node_changes(((HEAD, N1), SLURM), ((HEAD, N1, N2), SLURM)) == []
+    assert late_node_changes(((HEAD, N1), SLURM), ((HEAD,), plain)) != []
+
+
+# -- two launchers of the test's own behind one engine -----------------------------------------
+
+
+NODES = (Node(name="atlas", capacity=demand(4, 8)), Node(name="n1", capacity=demand(4, 8)))
+RULES = Rules(axes=Axes(nodes=NODES), capacity=demand(8, 16))
+
+
+@dataclass
+class Pair(Behind):
+    links: Links
+    own: Link
+    other: Link
+    meter: Meter
+    #: The controller's own launcher, and that of n1.
+    atlas: FakeLauncher
+    n1: FakeLauncher
+
+    async def ask(self, stimulus: st.Stimulus) -> None:
+        await self.engine.submit_and_wait(stimulus)
+
+    async def submit(self, node: str, cores: float = 1) -> None:
+        await self.ask(asked(node, cores))
+
+    async def configure(self, *nodes: Node) -> None:
+        """Read a configuration with these nodes; the own launcher lists its attempts."""
+        lists = self.atlas.orders.count(LIST)
+        capacity = demand(4 * max(1, len(nodes)), 8 * max(1, len(nodes)))
+        self.engine.adopt(Rules(axes=Axes(nodes=nodes), capacity=capacity))
+        self.links.adopt(home_and_others(self.engine.rules.axes))
+        await until(lambda: self.atlas.orders.count(LIST) > lists, lambda: self.atlas.orders)
+
+    async def both(self) -> None:
+        for link in (self.own, self.other):
+            await until(link.is_ready, lambda: "a link is not ready")
+
+    async def orders(self, launcher: FakeLauncher, *cmds: str) -> list[tuple[str, int]]:
+        """What it was told since the last look but for `list`: `cmds`, and no more."""
+
+        def told() -> list[Message]:
+            return [each for each in launcher.orders if each != LIST]
+
+        await until(lambda: len(told()) >= len(cmds), told)
+        found = [(each["cmd"], each["id"]) for each in told()]
+        launcher.orders.clear()
+        assert [cmd for cmd, _ in found] == list(cmds)
+        return found
+
+    async def back(self, launcher: FakeLauncher, *known: tuple[int, int]) -> FakeLauncher:
+        """Another process in place of the launcher, which knows these attempts."""
+        another = FakeLauncher(launcher.path, known=list(known))
+        await another.start()
+        if launcher is self.n1:
+            self.n1 = another
+        else:
+            self.atlas = another
+        return another
+
+
+def asked(node: str = "", cores: float = 1) -> st.SubmitAsked:
+    return st.SubmitAsked(now(), spec(asks=replace(demand(cores), node=node)))
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def links(short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    monkeypatch.setattr(link_module, "RETRY_S", 0.005)
+    monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
+
+    @asynccontextmanager
+    async def run(
+        *,
+        history: Sequence[st.Stimulus] = (),
+        known: Sequence[tuple[int, int]] = (),
+        known_n1: Sequence[tuple[int, int]] = (),
+    ) -> AsyncIterator[Pair]:
+        atlas = FakeLauncher(short / "atlas.sock", known=list(known))
+        n1 = FakeLauncher(short / "n1.sock", known=list(known_n1))
+        await atlas.start()
+        await n1.start()
+        meter = Meter(lambda: 0.0)
+        settings = LaunchSettings([], max_pids=64, cores_by="quota")
+        own, other = (
+            Link(socket_path=each.path, settings=settings, meter=meter) for each in (atlas, n1)
+        )
+        links = Links(own, other)
+        links.adopt(home_and_others(RULES.axes))
+        journal = Journal(tmp_path / "journal.sqlite")
+        engine = Engine(journal=journal, rules=RULES, host=links, clock=now)
+        if history:
+            live_through(engine, history)
+        running = asyncio.create_task(links.run(engine))
+        made = Pair(engine, links, own, other, meter, atlas, n1)
+        try:
+            await made.both()
+            yield made
+            assert not running.done(), "the links have stopped listening"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await made.atlas.leave()
+            await made.n1.leave()
+            journal.close()
+
+    return run
+
+
+async def test_a_launcher_may_be_away_while_the_other_goes_on(links: Open) -> None:
+    async with links() as b:
+        await b.submit("n1")
+        b.n1.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        await b.orders(b.n1, "launch")
+        await b.n1.leave()
+        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
+        await b.submit("n1")
+        await b.submit("", 3)
+        await b.submit("", 1)
+        assert await b.orders(b.atlas, "launch", "launch") == [("launch", 3), ("launch", 4)]
+        waiting = b.job(2)
+        found = explain_wait(waiting, b.engine.ledger, b.engine.scheduler.last_plan, RULES)
+        assert found is not None
+        assert found.code is ReasonCode.NODE_AWAY
+        assert found.evidence == NodesClosed((ClosedNode("n1", away_since_s=now().at_s),))
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        another = await b.back(b.n1, (1, 1))
+        assert sorted(await b.orders(another, "terminate", "launch")) == [
+            ("launch", 2),
+            ("terminate", 1),
+        ]
+        assert b.job(1).state is JobState.STOPPING
+        assert b.engine.ledger.nodes_away == {}
+        assert await b.orders(b.atlas) == []
+
+
+async def test_an_attempt_of_a_job_that_runs_elsewhere_is_left_alone(links: Open) -> None:
+    """As after a journal was restored from an old copy: it is not known whose work it is."""
+    history = [asked("n1"), st.AttemptStarted(1, 1, now().at_s, now().mono_s, None)]
+    async with links(history=history, known=[(1, 1)], known_n1=[(1, 1)]) as b:
+        assert b.own.strays.keys() == {(1, 1)}
+        assert b.other.strays == {}
+        assert b.links.strays == b.own.strays
+        b.atlas.send(ended(1))
+        await b.submit("atlas")
+        assert await b.orders(b.atlas, "launch") == [("launch", 2)]
+        assert b.job(1).state is JobState.RUNNING
+        assert b.links.end_stray((1, 1))
+        assert await b.orders(b.atlas, "remove") == [("remove", 1)]
+        assert await b.orders(b.n1) == []
+
+
+async def test_a_grace_time_begins_when_the_job_s_own_launcher_is_there(links: Open) -> None:
+    async with links() as b:
+        assert b.engine.heard.since_mono_s("n1") == now().mono_s
+        await b.n1.leave()
+        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
+        heard = b.engine.heard
+        assert heard.since_mono_s("n1") is None
+        assert heard.since_mono_s("atlas") == heard.since_mono_s("") == now().mono_s
+
+
+async def test_a_suspended_job_of_a_node_that_is_configured_no_more_is_not_lost(
+    links: Open,
+) -> None:
+    """The launcher that is there is told again that the job is suspended, and does not know it."""
+    async with links() as b:
+        await b.submit("n1")
+        b.n1.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        await b.ask(st.SuspendAsked(now(), 1, ALICE))
+        b.n1.send({"report": "frozen", "id": 1, "attempt": 1})
+        await b.state(1, JobState.SUSPENDED)
+        await b.configure()
+        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
+        await b.submit("", 3)
+        b.atlas.send(up(2))
+        await b.state(2, JobState.RUNNING)
+        assert b.job(1).state is JobState.SUSPENDED
+        # Nor is it of no job for the launcher that knows it.
+        await b.n1.leave()
+        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
+        await b.back(b.n1, (1, 1))
+        await b.configure(NODES[0], replace(NODES[1], name="n2"))
+        await b.both()
+        assert (b.links.strays, b.job(1).state) == ({}, JobState.SUSPENDED)
+
+
+async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(links: Open) -> None:
+    async with links() as b:
+        await b.submit("atlas")
+        b.atlas.send(up(1))
+        await b.state(1, JobState.RUNNING)
+        await b.configure(replace(NODES[0], name="hera"), NODES[1])
+        await b.atlas.leave()
+        await until(lambda: not b.own.is_ready(), lambda: "atlas is there")
+        await b.back(b.atlas, (1, 1))
+        await b.both()
+        assert b.links.strays == {}
+        await b.ask(st.CancelAsked(now(), 1, ALICE))
+        assert await b.orders(b.atlas, "terminate") == [("terminate", 1)]
+        b.atlas.send(ended(1))
+        await until(lambda: b.job(1).outcome is not None, lambda: b.job(1))
+
+
+async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(links: Open) -> None:
+    """Its order has gone to the launcher of the node that was."""
+    async with links() as b:
+        await b.submit("n1")
+        assert await b.orders(b.n1, "launch") == [("launch", 1)]
+        for nodes in (NODES[:1], ()):
+            await b.configure(*nodes)
+            await b.submit("", 1)
+        assert await b.orders(b.atlas, "launch", "launch") == [("launch", 2), ("launch", 3)]
+        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
+        b.atlas.send(up(2))
+        await b.state(2, JobState.RUNNING)
+        assert b.job(1).state is JobState.STARTING
+
+
+def nodes(fault: str = "", away: str | None = None) -> Message:
+    facts = {"cores": 4, "memory_bytes": 8 << 30, "fault": fault}
+    return {"report": "nodes", "away": away, "nodes": {"n1": facts}}
+
+
+async def test_what_is_the_matter_with_all_nodes_is_so_with_each(links: Open) -> None:
+    async with links() as b:
+        await b.both()
+        b.n1.send(nodes(away="slurmctld does not answer"))
+        await until(b.links.node_faults, lambda: "nothing is heard")
+        assert b.links.node_faults() == {"n1": "slurmctld does not answer"}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {}})
+        unknown = {"n1": "Slurm has no node of this name"}
+        await until(lambda: b.links.node_faults() == unknown, b.links.node_faults)
+
+
+async def test_what_others_jobs_have_stays_while_nobody_can_tell(links: Open) -> None:
+    async with links() as b:
+        await b.both()
+        has = {"cores": 4, "memory_bytes": 8 << 30, "fault": "", "outside_cores": 3}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": has}})
+        await until(lambda: b.engine.external, lambda: "nothing is heard")
+        assert b.engine.external is not None
+        others = (("n1", demand(3, 0)),)
+        assert b.engine.external.elsewhere == others
+        # As a launcher does that has just started.
+        b.n1.send({"report": "nodes", "away": "Slurm has not been asked yet", "nodes": {}})
+        await until(b.links.node_faults, lambda: "it is not away")
+        assert b.engine.external.elsewhere == others
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": {**has, "outside_cores": 0}}})
+        await until(lambda: b.engine.external is None, lambda: b.engine.external)
+        records = b.engine.journal.audit.events
+        loads = [each for _, each in records() if isinstance(each, ev.ExternalLoadChanged)]
+        # The end is recorded half a minute later.
+        assert [each.elsewhere for each in loads] == [others]
+
+
+async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(
+    links: Open,
+) -> None:
+    async with links() as b:
+        await b.both()
+        b.n1.send(nodes("Slurm says that it is down"))
+        await until(b.links.node_faults, lambda: "nothing is heard")
+        assert "no job starts on node n1: Slurm says that it is down" in node_warnings(
+            RULES.axes, b.links
+        )
+        small = {"cores": 1, "memory_bytes": 1 << 30, "fault": ""}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": small}})
+        await until(lambda: not b.links.node_faults(), b.links.node_faults)
+        cores, memory = node_warnings(RULES.axes, b.links)
+        assert cores.startswith("CPUs of node n1 is 1, needed: at least ")
+        assert memory.startswith("RealMemory of node n1 is 1024M, needed: at least ")
+        threaded = {"cores": 4, "memory_bytes": 1 << 40, "fault": "", "threads": 2}
+        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": threaded}})
+        await until(lambda: b.links.node_facts()["n1"].threads == 2, b.links.node_facts)
+        (together,) = node_warnings(RULES.axes, b.links)
+        assert together.startswith("ThreadsPerCore of node n1 is 2, needed: CPUs=4 without ")
+        # Longer ones are cut on the screen.
+        assert len(together) < 200
+        await b.n1.leave()
+        await until(b.links.node_faults, lambda: "it is not away")
+        away = "no job starts on node n1: the launcher of Slurm's nodes is away"
+        assert away in node_warnings(RULES.axes, b.links)
+
+
+# -- two real launchers: the second one stands in for that of another node ---------------------
+
+
+#: Notes that it has begun, once more each time, and ends with 7 when it may.
+SCRIPT = 'echo x >> "$1.begun"; until [ -e "$1.go" ]; do sleep 0.02; done; exit 7'
+
+
+@dataclass
+class Two(Behind):
+    links: Links
+    launchers: dict[str, LauncherProcess]
+    work: Path
+
+    async def submit(self, name: str, node: str) -> int:
+        """A job that runs until `go`."""
+        asks = replace(demand(1), node=node)
+        user = pwd.getpwuid(os.getuid())
+        asked = replace(
+            spec(f"root.{user.pw_name}", asks=asks),
+            user=user.pw_name, uid=user.pw_uid, gid=user.pw_gid, cwd=str(self.work),
+            argv=Words.of(["sh", "-c", SCRIPT, "sh", name]), stdout="/dev/null",
+            stderr="/dev/null",
+        )  # fmt: skip
+        payload = Payload(env={"PATH": os.environ["PATH"]})
+        (event, *_) = await self.engine.submit_and_wait(st.SubmitAsked(clock(), asked), payload)
+        job_id: int = event.job_id  # type: ignore[union-attr]
+        return job_id
+
+    async def begun(self, name: str, times: int = 1) -> None:
+        path = self.work / f"{name}.begun"
+        await until(
+            lambda: path.exists() and len(path.read_text().split()) == times,
+            lambda: [each.log() for each in self.launchers.values()],
+        )
+
+    def go(self, name: str) -> None:
+        (self.work / f"{name}.go").touch()
+
+
+@pytest.fixture
+def launchers(short: Path) -> Iterator[dict[str, LauncherProcess]]:
+    made = {name: LauncherProcess(short / name) for name in ("atlas", "n1")}
+    yield made
+    for each in made.values():
+        each.clean_up()
+
+
+@pytest.fixture
+def two(tmp_path: Path, launchers: dict[str, LauncherProcess]) -> Callable[[], Any]:
+    @asynccontextmanager
+    async def run() -> AsyncIterator[Two]:
+        work = tmp_path / "work"
+        work.mkdir()
+        meter = Meter(lambda: clock().mono_s)
+        settings = LaunchSettings([], max_pids=64, cores_by="quota")
+        own, other = (
+            Link(socket_path=each.state / SOCKET_NAME, settings=settings, meter=meter)
+            for each in launchers.values()
+        )
+        links = Links(own, other)
+        links.adopt(home_and_others(RULES.axes))
+        journal = Journal(tmp_path / "journal.sqlite")
+        engine = Engine(journal=journal, rules=RULES, host=links, clock=clock)
+        for each in launchers.values():
+            each.start()
+        running = asyncio.create_task(links.run(engine))
+        try:
+            for link in (own, other):
+                await until(link.is_ready, lambda: "a launcher is not there")
+            yield Two(engine, links, launchers, work)
+            assert not running.done(), "the links have stopped listening"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            journal.close()
+
+    return run
+
+
+@pytest.mark.slow
+async def test_each_launcher_runs_the_jobs_of_its_node(two: Callable[[], Any]) -> None:
+    async with two() as b:
+        jobs = {name: await b.submit(name, name) for name in ("atlas", "n1")}
+        for name, job_id in jobs.items():
+            await b.begun(name)
+            attempts = {each.name for each in (b.launchers[name].state / "attempts").iterdir()}
+            assert [each for each in attempts if each.startswith(f"{job_id}.")], attempts
+            assert len(attempts) == 1
+        for name, job_id in jobs.items():
+            b.go(name)
+            await b.state(job_id, JobState.ENDED)
+            assert (b.job(job_id).exit_code, b.job(job_id).node) == (7, name)
+
+
+@pytest.mark.slow
+async def test_a_launcher_that_dies_holds_up_its_own_node_alone(two: Callable[[], Any]) -> None:
+    """Its jobs run on meanwhile, and what became of them is known when it is back."""
+    async with two() as b:
+        running = await b.submit("running", "n1")
+        await b.begun("running")
+        await b.state(running, JobState.RUNNING)
+        b.launchers["n1"].kill()
+        await until(lambda: b.engine.ledger.nodes_away, lambda: "n1 is not missed")
+        waiting = await b.submit("waiting", "n1")
+        free = await b.submit("free", "")
+        await b.begun("free")
+        assert b.job(free).node == "atlas"
+        b.go("running")
+        b.go("free")
+        await b.state(free, JobState.ENDED)
+        assert b.job(waiting).state is JobState.PENDING
+        assert b.job(running).state is JobState.RUNNING
+        b.launchers["n1"].start()
+        await b.state(running, JobState.ENDED)
+        assert (b.job(running).outcome, b.job(running).exit_code) == (Outcome.FAILED, 7)
+        await b.begun("waiting")
+        b.go("waiting")
+        await b.state(waiting, JobState.ENDED)
+        for name in ("running", "waiting", "free"):
+            await b.begun(name)
