@@ -1,13 +1,8 @@
 """Debian's package on a system: stories of it, from its installation to its purge.
 
-One is run in the guest, as root, with the system's Python: `packaged.py STORY FILE...` does what
-the present boot has to do, and the last boot prints what all have seen, as JSON: step → fact →
-value. `tests/vm/test_package.py` says what the facts must be.
-
-- `life OLDER NEWER BROKEN`: the package is installed, purged, and installed in an image without
-  systemd; upgraded while a job runs, also with a wrong configuration and to a package that refuses;
-  after a reboot removed, installed again and purged.
-- `python DEB REPOSITORY`: Debian's Python becomes that of the repository.
+One is run in the guest, as root, with the system's Python: `packaged.py STORY VERSION FILE...`.
+Each function of a story is a claim, which the present boot makes true or fails; those that hold are
+printed as JSON, which `tests/vm/test_package.py` compares.
 """
 
 from __future__ import annotations
@@ -17,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +23,7 @@ CONFIG = Path("/etc/drfd/drfd.toml")
 OTHERS_UNIT = Path("/etc/systemd/system/drfd.service")
 GATE = Path("/run/gate-of-the-job")
 #: What is kept for the next boot.
-FACTS = Path("/var/lib/packaged.json")
+KNOWN = Path("/var/lib/packaged.json")
 #: Nothing that will come takes longer, on emulated processors and a busy machine either.
 LONGEST_S = 900.0
 #: And so does no program.
@@ -37,6 +33,12 @@ NOT_NEEDED = (
     *("python3-pip", "python3-venv", "python3-setuptools", "python3-pkg-resources"),
     "python3-wheel",
 )
+#: What is added to the version by the package to upgrade to, and by one that refuses to install.
+NEWER_SUFFIX = ".post1"
+BROKEN_SUFFIX = f"{NEWER_SUFFIX}+broken"
+
+RUNS = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled"}
+GONE = {"LoadState": "not-found", "ActiveState": "inactive", "MainPID": "0", "UnitFileState": ""}
 
 #: Where an installation may put something.
 _PLACES = ("/etc", "/usr", "/var", "/opt", "/run/drfd", "/sys/fs/cgroup/drfd.slice")
@@ -44,180 +46,270 @@ _PLACES = ("/etc", "/usr", "/var", "/opt", "/run/drfd", "/sys/fs/cgroup/drfd.sli
 _OTHERS = (
     *("/var/log/", "/var/lib/private", "/var/lib/systemd/timers", "/var/lib/systemd/timesync"),
     *("/var/lib/systemd/random-seed", "/var/lib/systemd/linger", "/var/lib/systemd/catalog"),
-    *(
-        "/var/cache/man",
-        "/var/cache/apt",
-        "/var/cache/debconf",
-        "/var/lib/apt",
-        "/var/lib/drfd-vm/",
-        "/var/tmp/",
-    ),
-    str(FACTS),
+    *("/var/cache/man", "/var/cache/apt", "/var/cache/debconf", "/var/lib/apt"),
+    *("/var/lib/drfd-vm/", "/var/tmp/", str(KNOWN)),
 )
 
-Facts = dict[str, dict[str, Any]]
+#: What this boot and those before have seen.
+known: dict[str, Any] = {}
 
 
 def main() -> None:
-    story, *files = sys.argv[1:]
-    steps: dict[str, list[Callable[..., Facts]]] = {
-        "life": [life_in_image, life_to_upgrade, life_to_purge],
-        "python": [next_python, rebooted],
-    }
+    story, version, *files = sys.argv[1:]
     boot = int(os.environ["DRFD_VM_BOOT"])
-    known = [json.loads(FACTS.read_text())] if boot > 1 else []
-    facts = steps[story][boot - 1](*known, *files)
-    if boot < len(steps[story]):
-        FACTS.write_text(json.dumps(facts))
+    known.update(json.loads(KNOWN.read_text()) if boot > 1 else begun(version, files))
+    for claim in STORIES[story][boot - 1]:
+        try:
+            claim()
+        except Exception:
+            traceback.print_exc()
+            print(json.dumps(known["held"]))
+            sys.exit(1)
+        known["held"].append(claim.__name__)
+    if boot < len(STORIES[story]):
+        KNOWN.write_text(json.dumps(known))
         os.sync()
         run("systemctl", "reboot")
         # The system's end ends it: until then this is not over.
         time.sleep(600)
-    else:
-        print(json.dumps(facts))
+    print(json.dumps(known["held"]))
 
 
-def life_in_image(older: str, newer: str, broken: str) -> Facts:
-    facts = begun()
+def begun(version: str, files: list[str]) -> dict[str, Any]:
+    # Debian's man-db makes its index anew after each change, which takes long and says nothing.
+    Path("/var/lib/man-db/auto-update").unlink(missing_ok=True)
+    return {"held": [], "version": version, "files": files, "before": listed()}
+
+
+# -- its life -----------------------------------------------------------------------------------
+
+
+def an_installation_by_drfd_install_is_in_the_way() -> None:
     OTHERS_UNIT.write_text("[Service]\nExecStart=/opt/drfd/bin/python -I -m drfd.daemon serve\n")
-    facts["in the way"] = install(older)
+    said = fails("apt-get", "-q", "-y", "install", known["files"][0])
     OTHERS_UNIT.unlink()
+    assert "/etc/systemd/system/drfd.service is there, from drfd install" in said
+    assert status() == "in ", "wanted, and nothing of it is there"
 
-    facts["installed"] = {**install(older), **services()}
+
+def installed_it_runs_and_starts_at_boot() -> None:
+    install(0)
+    assert states() == [RUNS] * 3
     await_answer()
-    facts["installed"] |= {"doctor": doctor(), "programs": programs()}
-    facts["purged at once"] = purged()
+    assert doctor() == known["version"]
+    assert programs() == {os.path.realpath("/usr/bin/python3")}
 
-    # As in an image that is being made: nothing is started, and the next boot does it.
-    hidden = f"mount -t tmpfs none /run && exec dpkg -i {older}"
-    facts["without systemd"] = result(run("unshare", "--mount", "sh", "-c", hidden))
+
+def purged_it_leaves_nothing() -> None:
+    await_no_attempt()
+    purge()
+    assert set(listed()) ^ set(known["before"]) == set()
+
+
+def installed_without_systemd_nothing_starts() -> None:
+    """As in an image that is being made."""
+    hidden = f"mount -t tmpfs none /run && exec dpkg -i {known['files'][0]}"
+    succeeds("unshare", "--mount", "sh", "-c", hidden)
     run("systemctl", "daemon-reload")
-    facts["without systemd"] |= services()
-    return facts
+    assert status() == f"ii {known['version']}"
+    assert states() == [{**RUNS, "ActiveState": "inactive"}] * 3
 
 
-def life_to_upgrade(facts: Facts, older: str, newer: str, broken: str) -> Facts:
+def it_runs_from_the_next_boot_on() -> None:
     await_answer()
-    facts["booted"] = {"doctor": doctor(), **services()}
-    job, held = submit_two()
-    facts["with a job"] = {"job": confined(job), "held": held, **services()}
-    facts["not removed"] = {**apt("remove", "drfd"), **services()}
+    assert states() == [RUNS] * 3
+    assert doctor() == known["version"]
 
-    # A wrong configuration is found before anything is restarted.
-    configure_grace("often")
-    facts["not configured"] = {**install(newer), "job": confined(job), **services()}
+
+def it_is_not_removed_while_a_job_runs() -> None:
+    submit_two()
+    said = fails("apt-get", "-q", "-y", "remove", "drfd")
+    assert "drfd: jobs are not over yet (1): wait for them" in said
+    assert status() == f"ii {known['version']}"
+    assert_all_run_on()
+
+
+def with_a_wrong_configuration_an_upgrade_waits_for_another() -> None:
+    """It names the key, and what ran before runs on: that is found before anything is restarted."""
+    text = CONFIG.read_text()
+    CONFIG.write_text(text.replace("[enforcement]\n", '[enforcement]\ngrace = "often"\n'))
+    said = fails("apt-get", "-q", "-y", "install", known["files"][1])
+    assert "grace" in said
+    assert status() == f"iF {known['version']}{NEWER_SUFFIX}"
+    assert_all_run_on()
+
+
+def a_job_runs_on_through_an_upgrade() -> None:
+    """Which takes up what the configuration says of the units: the grace time, and some."""
     CONFIG.write_text(CONFIG.read_text().replace("often", "47s"))
-    facts["upgraded"] = result(run("dpkg", "--configure", "-a"))
+    succeeds("dpkg", "--configure", "-a")
     await_answer()
-    facts["upgraded"] |= {
-        "job": confined(job), "doctor": doctor(), "stop": unit("drfd-jobs", "TimeoutStopUSec"),
-        **services(),
-    }  # fmt: skip
-    facts["given up"] = {**install(broken), "job": confined(job), **services()}
+    assert status() == f"ii {known['version']}{NEWER_SUFFIX}"
+    assert confined() == known["job"]
+    assert states() == [RUNS] * 3
+    assert doctor() == f"{known['version']}{NEWER_SUFFIX}"
+    assert unit("drfd-jobs", "TimeoutStopUSec") == "52s"
+    before, after = known["services"], services()
+    assert [name for name in SERVICES if before[name] == after[name]] == ["drfd-jobs"]
+    known["services"] = after
 
-    # Without a change of the configuration, and with one.
-    facts["reconfigured"] = {**result(run("dpkg-reconfigure", "drfd")), **services()}
+
+def an_upgrade_that_dpkg_gives_up_changes_nothing() -> None:
+    said = fails("apt-get", "-q", "-y", "install", known["files"][2])
+    assert "no such luck" in said
+    assert status() == f"ii {known['version']}{NEWER_SUFFIX}"
+    assert_all_run_on()
+
+
+def dpkg_reconfigure_does_what_the_configuration_asks_for() -> None:
+    """Without a change of it, and with one."""
+    succeeds("dpkg-reconfigure", "drfd")
+    assert_all_run_on()
     CONFIG.write_text(CONFIG.read_text().replace("47s", "48s"))
-    facts["changed"] = {
-        **result(run("dpkg-reconfigure", "drfd")), "stop": unit("drfd-jobs", "TimeoutStopUSec"),
-        "job": confined(job), **services(),
-    }  # fmt: skip
-    facts["ended"] = ended(job)
-    return facts
+    succeeds("dpkg-reconfigure", "drfd")
+    assert unit("drfd-jobs", "TimeoutStopUSec") == "53s"
+    assert_all_run_on()
 
 
-def life_to_purge(facts: Facts, older: str, newer: str, broken: str) -> Facts:
+def after_all_that_the_job_ends_as_it_would_have() -> None:
+    GATE.touch()
+    assert run("drf", "wait", known["id"]).returncode == 7
+    assert output(known["id"]) == f"{known['job']['pid']}\n"
+
+
+def after_a_reboot_it_goes_on_with_its_queue() -> None:
     await_answer()
-    held = facts["with a job"]["held"]
-    facts["rebooted"] = {"doctor": doctor(), "held": shown(held)["state"], **services()}
+    assert states() == [RUNS] * 3
+    assert doctor() == f"{known['version']}{NEWER_SUFFIX}"
+    assert shown(known["held_id"])["state"] == "HELD"
+
+
+def removed_it_keeps_configuration_and_state_alone() -> None:
     await_no_attempt()
     run("systemctl", "disable", "drfd-launcher")
     # As the set-up does where the configuration has nodes of Slurm's.
     run("systemctl", "enable", "drfd-slurm-launcher")
-    facts["removed"] = {**apt("remove", "drfd"), "files": listed(), **services()}
-    facts["again"] = {**install(newer), "config": CONFIG.read_text(), **services()}
+    succeeds("apt-get", "-q", "-y", "remove", "drfd")
+    assert status() == f"rc {known['version']}{NEWER_SUFFIX}"
+    assert [each["LoadState"] for each in services().values()] == ["not-found"] * 3
+    left = set(listed()) - set(known["before"])
+    kept = ("/etc/drfd", "/var/lib/drfd", "/var/lib/dpkg/info/drfd.")
+    helper = "/var/lib/systemd/deb-systemd-helper-"
+    wanted = "/etc/systemd/system/multi-user.target.wants/"
+    others = {path for path in left if not path.startswith((*kept, helper))}
+    assert others <= {f"{wanted}{name}.service" for name in SERVICES}
+    assert {str(CONFIG), "/var/lib/drfd/controller/journal.sqlite"} <= left
+    assert not [path for path in left if "drfd-slurm" in path]
+
+
+def installed_again_it_goes_on_with_configuration_and_queue() -> None:
+    """And the service that was disabled is so still."""
+    install(1)
+    assert 'grace = "48s"' in CONFIG.read_text()
+    assert services()["drfd-launcher"]["UnitFileState"] == "disabled"
     run("systemctl", "enable", "--now", "drfd-launcher")
     await_answer()
-    run("drf", "release", held)
-    facts["again"] |= {
-        "wait": run("drf", "wait", held).returncode, "next": submit("bob", "--hold", "--", "true"),
-    }  # fmt: skip
-    await_no_attempt()
-    facts["purged"] = purged()
-    return facts
+    run("drf", "release", known["held_id"])
+    assert run("drf", "wait", known["held_id"]).returncode == 0
+    assert submit("bob", "--hold", "--", "true") == known["held_id"] + 1
 
 
-def next_python(deb: str, repository: str) -> Facts:
-    facts = begun()
-    install(deb)
+# -- the Python of the next release -------------------------------------------------------------
+
+
+def a_job_runs_on_while_debian_12_gets_the_python_of_13() -> None:
+    install(0)
     await_answer()
-    job, held = submit_two()
-    facts["with a job"] = {
-        "job": confined(job), "held": held, "programs": programs(), **services(),
-    }  # fmt: skip
+    submit_two()
+    assert programs() == {"/usr/bin/python3.11"}
+    _, repository = known["files"]
     Path("/etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{repository} ./\n")
-    apt("update")
-    facts["upgraded"] = apt(
-        *("-o", "Dpkg::Options::=--force-confold", "install"),
-        *("python3", *(f"{name}-" for name in NOT_NEEDED)),
-    )
+    succeeds("apt-get", "-q", "-y", "update")
+    succeeds("apt-get", "-q", "-y", "-o", "Dpkg::Options::=--force-confold", "install", "python3",
+             *(f"{name}-" for name in NOT_NEEDED))  # fmt: skip
     await_answer()
-    facts["upgraded"] |= {
-        "job": confined(job), "release": Path("/etc/debian_version").read_text(),
-        "programs": programs(), **services(),
-    }  # fmt: skip
-    facts["ended"] = ended(job)
-    return facts
+    assert status() == f"ii {known['version']}"
+    assert Path("/etc/debian_version").read_text().startswith("13")
+    assert confined() == known["job"]
+    assert states() == [RUNS] * 3
+    assert services()["drfd-jobs"] == known["services"]["drfd-jobs"]
+    assert programs() == {"/usr/bin/python3.13"}
 
 
-def rebooted(facts: Facts, deb: str, repository: str) -> Facts:
+def that_python_runs_it_after_a_reboot_too() -> None:
     await_answer()
-    run("drf", "release", facts["with a job"]["held"])
-    facts["booted"] = {
-        "wait": run("drf", "wait", facts["with a job"]["held"]).returncode,
-        "programs": programs(), "doctor": doctor(), **services(),
-    }  # fmt: skip
+    assert states() == [RUNS] * 3
+    assert programs() == {"/usr/bin/python3.13"}
+    run("drf", "release", known["held_id"])
+    assert run("drf", "wait", known["held_id"]).returncode == 0
+
+
+def purged_it_leaves_nothing_of_its_own() -> None:
     await_no_attempt()
-    facts["purged"] = purged()
-    new = set(facts["purged"]["files"]) - set(facts["before"]["files"])
-    facts["purged"]["files"] = sorted(path for path in new if "drfd" in path)
-    return facts
+    purge()
+    assert [path for path in set(listed()) - set(known["before"]) if "drfd" in path] == []
 
+
+STORIES: dict[str, list[list[Callable[[], None]]]] = {
+    "life": [
+        [
+            an_installation_by_drfd_install_is_in_the_way,
+            installed_it_runs_and_starts_at_boot,
+            purged_it_leaves_nothing,
+            installed_without_systemd_nothing_starts,
+        ],
+        [
+            it_runs_from_the_next_boot_on,
+            it_is_not_removed_while_a_job_runs,
+            with_a_wrong_configuration_an_upgrade_waits_for_another,
+            a_job_runs_on_through_an_upgrade,
+            an_upgrade_that_dpkg_gives_up_changes_nothing,
+            dpkg_reconfigure_does_what_the_configuration_asks_for,
+            after_all_that_the_job_ends_as_it_would_have,
+        ],
+        [
+            after_a_reboot_it_goes_on_with_its_queue,
+            removed_it_keeps_configuration_and_state_alone,
+            installed_again_it_goes_on_with_configuration_and_queue,
+            purged_it_leaves_nothing,
+        ],
+    ],
+    "python": [
+        [
+            a_job_runs_on_while_debian_12_gets_the_python_of_13,
+            after_all_that_the_job_ends_as_it_would_have,
+        ],
+        [that_python_runs_it_after_a_reboot_too, purged_it_leaves_nothing_of_its_own],
+    ],
+}
 
 # -- steps --------------------------------------------------------------------------------------
 
 
-def begun() -> Facts:
-    # Debian's man-db makes its index anew after each change, which takes long and says nothing.
-    Path("/var/lib/man-db/auto-update").unlink(missing_ok=True)
-    return {"before": {"files": listed(), "at": time.time()}}
-
-
-def submit_two() -> tuple[int, int]:
+def submit_two() -> None:
     """One job that runs until its gate opens, and one that is held."""
-    job = submit("alice", "-c", "0.1", "-m", "64M", "--", "sh", "-c", gated(7))
-    held = submit("bob", "-c", "0.1", "-m", "64M", "--hold", "--", "true")
-    wait_for("the job's first word", lambda: shown(job)["state"] == "RUNNING" and output(job))
-    return job, held
+    known["id"] = submit("alice", "-c", "0.1", "-m", "64M", "--", "sh", "-c", GATED)
+    known["held_id"] = submit("bob", "-c", "0.1", "-m", "64M", "--hold", "--", "true")
+    wait_for("the job's first word", lambda: output(known["id"]))
+    known["job"], known["services"] = confined(), services()
+    assert known["job"]["is in it"]
 
 
-def ended(job: int) -> dict[str, Any]:
-    GATE.touch()
-    return {"wait": run("drf", "wait", job).returncode, "output": output(job)}
+def assert_all_run_on() -> None:
+    """The job, and the services with the same processes."""
+    assert confined() == known["job"]
+    assert services() == known["services"]
 
 
-def configure_grace(grace: str) -> None:
-    """It changes a unit."""
-    text = CONFIG.read_text()
-    CONFIG.write_text(text.replace("[enforcement]\n", f'[enforcement]\ngrace = "{grace}"\n'))
+def install(number: int) -> None:
+    succeeds("apt-get", "-q", "-y", "install", known["files"][number])
 
 
-def purged() -> dict[str, Any]:
-    return {
-        **apt("purge", "drfd"), "files": listed(),
-        "accounts": [run("getent", base, "drfd").stdout for base in ("passwd", "group")],
-        "left": processes(), "at": time.time(), **services(),
-    }  # fmt: skip
+def purge() -> None:
+    succeeds("apt-get", "-q", "-y", "purge", "drfd")
+    assert list(services().values()) == [GONE] * 3
+    assert [run("getent", base, "drfd").stdout for base in ("passwd", "group")] == ["", ""]
+    assert processes() == []
 
 
 # -- programs -----------------------------------------------------------------------------------
@@ -237,40 +329,48 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """How a program that changes the package ended, and what dpkg says of the package then."""
-    form = "${db:Status-Abbrev}${Version}"
-    status = run("dpkg-query", "-W", "-f", form, "drfd").stdout
-    # What dpkg says, apt passes on to standard output.
-    return {"status": done.returncode, "said": done.stdout + done.stderr, "is": status}
+def succeeds(*words: object) -> None:
+    assert run(*words).returncode == 0
 
 
-def apt(*words: str) -> dict[str, Any]:
-    return result(run("apt-get", "-q", "-y", *words))
+def fails(*words: object) -> str:
+    """What it says; of what dpkg says, apt passes some on to standard output."""
+    done = run(*words)
+    assert done.returncode != 0
+    return done.stdout + done.stderr
 
 
-def install(package: str) -> dict[str, Any]:
-    return apt("install", package)
+def status() -> str:
+    """What dpkg says of the package."""
+    return run("dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Version}", "drfd").stdout
 
 
 def unit(name: str, fact: str) -> str:
     return run("systemctl", "show", "--value", "-p", fact, name).stdout.strip()
 
 
-def services() -> dict[str, Any]:
-    """Of each service: whether it runs and starts at boot, its process, and what that runs."""
+def services() -> dict[str, dict[str, str]]:
+    """Of each service: whether it runs and starts at boot, and its process."""
     facts = ("LoadState", "ActiveState", "UnitFileState", "MainPID")
     found = {}
     for name in SERVICES:
         text = run("systemctl", "show", "-p", ",".join(facts), name).stdout
         found[name] = dict(line.split("=", 1) for line in text.splitlines())
-    return {"services": found}
+    return found
 
 
-def programs() -> dict[str, str]:
+def states() -> list[dict[str, str]]:
+    """Of each service, all but its process."""
+    return [
+        {name: value for name, value in service.items() if name != "MainPID"}
+        for service in services().values()
+    ]
+
+
+def programs() -> set[str]:
     """What runs the two daemons."""
-    pids = {name: unit(name, "MainPID") for name in ("drfd", "drfd-launcher")}
-    return {name: os.readlink(f"/proc/{pid}/exe") for name, pid in pids.items()}
+    pids = [unit(name, "MainPID") for name in ("drfd", "drfd-launcher")]
+    return {os.readlink(f"/proc/{pid}/exe") for pid in pids}
 
 
 def processes() -> list[str]:
@@ -296,8 +396,7 @@ def submit(user: str, *words: str) -> int:
     return int(done.stdout)
 
 
-def gated(status: int) -> str:
-    return f"echo $$; while ! [ -e {GATE} ]; do sleep 0.5; done; exit {status}"
+GATED = f"echo $$; while ! [ -e {GATE} ]; do sleep 2; done; exit 7"
 
 
 def shown(job: int) -> dict[str, Any]:
@@ -305,14 +404,15 @@ def shown(job: int) -> dict[str, Any]:
 
 
 def output(job: int) -> str:
-    return Path(shown(job)["stdout"]).read_text()
+    path = Path(shown(job)["stdout"])
+    return path.read_text() if path.exists() else ""
 
 
-def confined(job: int) -> dict[str, Any]:
-    """Of a running job: its attempt, its process, and the cgroup that this is in."""
-    facts = shown(job)
+def confined() -> dict[str, Any]:
+    """Of the running job: its attempt, its process, and the cgroup that this is in."""
+    facts = shown(known["id"])
     place = Path("/sys/fs/cgroup", facts["cgroup"])
-    pid = int(output(job).split()[0])
+    pid = int(output(known["id"]).split()[0])
     return {
         **{name: facts[name] for name in ("state", "attempt", "cgroup")},
         "pid": pid,
@@ -322,9 +422,11 @@ def confined(job: int) -> dict[str, Any]:
     }
 
 
-def doctor() -> dict[str, Any]:
+def doctor() -> str:
+    """The version that a user's `drf doctor` tells of a daemon that enforces limits."""
     found = json.loads(run("su", "-l", "alice", "-c", "drf doctor --json").stdout)
-    return {name: found[name] for name in ("version", "enforcement", "launcher")}
+    assert (found["enforcement"], found["launcher"]) == ("cgroup-v2", "connected")
+    return str(found["version"])
 
 
 def await_answer() -> None:

@@ -1,7 +1,6 @@
 """Debian's package on a system: installed, upgraded with a job running, rebooted and purged.
 
-`packaged.py` does that in the guest, over three boots, and these tests look at what it has seen. In
-another guest Debian 12 gets the Python of Debian 13.
+`packaged.py` tells the stories in guests, over several boots; each of their claims is a test here.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ import pytest
 
 import debian_build
 from drfd import __version__
-from vm.packaged import NOT_NEEDED
-from vm.rig import PYTHON_VERSION, SUITE, Guest
+from vm import packaged
+from vm.packaged import BROKEN_SUFFIX, NEWER_SUFFIX, NOT_NEEDED
+from vm.rig import SUITE, Finished, Guest
 
 pytestmark = pytest.mark.vm
 
-HERE = Path(__file__).parent
-NEWER_SUFFIX = ".post1"
-BROKEN_SUFFIX = f"{NEWER_SUFFIX}+broken"
-NEWER = f"{__version__}{NEWER_SUFFIX}"
 DEBS = "/srv/debs"
-Facts = dict[str, dict[str, Any]]
-
-RUNS = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled"}
-GONE = {"LoadState": "not-found", "ActiveState": "inactive", "MainPID": "0", "UnitFileState": ""}
+#: What a story makes true, boot after boot.
+CLAIMS = {
+    story: [claim.__name__ for boot in boots for claim in boot]
+    for story, boots in packaged.STORIES.items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,10 @@ def debs(newer: Path, place: Path) -> Path:
     subprocess.run(["dpkg-deb", "--raw-extract", newer_deb, tree], check=True)
     (tree / "DEBIAN/preinst").write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
     control = tree / "DEBIAN/control"
-    control.write_text(control.read_text().replace(f"Version: {NEWER}", f"Version: {NEWER}+broken"))
+    version = f"Version: {__version__}"
+    control.write_text(
+        control.read_text().replace(f"{version}{NEWER_SUFFIX}", f"{version}{BROKEN_SUFFIX}")
+    )
     command = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, broken]
     subprocess.run(command, check=True, capture_output=True)
     return made
@@ -63,164 +63,10 @@ def build(*words: object) -> Path:
     return Path(done.stdout.strip())
 
 
-@pytest.fixture(scope="module")
-def life(guest: Guest, debs: Path, notes: list[str]) -> Facts:
-    """What it has seen in the guest."""
-    versions = [f"{__version__}{suffix}" for suffix in ("", NEWER_SUFFIX, BROKEN_SUFFIX)]
-    names = [package_of(debs, version).name for version in versions]
-    done = guest.run(
-        ["python3", "/srv/packaged.py", "life", *(f"{DEBS}/{name}" for name in names)],
-        timeout_s=5400,
-        copy={debs: DEBS, HERE / "packaged.py": "/srv/packaged.py"},
-    ).check()
-    facts: Facts = json.loads(done.stdout)
-    took_s = facts["purged"]["at"] - facts["before"]["at"]
-    notes.append(f"the life of Debian's package, to its purge: {took_s:.0f} s")
-    return facts
-
-
 def package_of(debs: Path, version: str) -> Path:
     (deb,) = debs.glob(f"drfd_{version}_*.deb")
     return deb
 
-
-def states(facts: dict[str, Any]) -> list[dict[str, str]]:
-    """Of each service, all but its process."""
-    return [
-        {name: value for name, value in service.items() if name != "MainPID"}
-        for service in facts["services"].values()
-    ]
-
-
-def pids(facts: dict[str, Any]) -> dict[str, str]:
-    return {name: service["MainPID"] for name, service in facts["services"].items()}
-
-
-def running(facts: dict[str, Any]) -> list[object]:
-    """The attempt and the services with their processes: the same while nothing starts anew."""
-    return [facts["job"], facts["services"]]
-
-
-def test_an_installation_by_drfd_install_is_in_the_way(life: Facts) -> None:
-    step = life["in the way"]
-    assert step["status"] != 0
-    assert "/etc/systemd/system/drfd.service is there, from drfd install" in step["said"]
-    assert step["is"] == "in ", "wanted, and nothing of it is there"
-
-
-def test_installed_it_runs_and_starts_at_boot(life: Facts) -> None:
-    step = life["installed"]
-    assert step["status"] == 0, step["said"]
-    assert states(step) == [RUNS] * 3
-    assert step["doctor"] == {
-        "version": __version__, "enforcement": "cgroup-v2", "launcher": "connected",
-    }  # fmt: skip
-    system = f"/usr/bin/python{PYTHON_VERSION}"
-    assert step["programs"] == {"drfd": system, "drfd-launcher": system}
-
-
-def test_installed_without_systemd_it_runs_from_the_next_boot_on(life: Facts) -> None:
-    step = life["without systemd"]
-    assert (step["status"], step["is"]) == (0, f"ii {__version__}"), step["said"]
-    assert states(step) == [{**RUNS, "ActiveState": "inactive"}] * 3
-    assert states(life["booted"]) == [RUNS] * 3
-    assert life["booted"]["doctor"] == life["installed"]["doctor"]
-
-
-def test_it_is_not_removed_while_a_job_runs(life: Facts) -> None:
-    step = life["not removed"]
-    assert step["status"] != 0
-    assert "drfd: jobs are not over yet (1): wait for them" in step["said"]
-    assert step["is"] == f"ii {__version__}"
-    assert step["services"] == life["with a job"]["services"]
-
-
-def test_with_a_wrong_configuration_an_upgrade_waits_for_another(life: Facts) -> None:
-    """It names the key, and what ran before runs on."""
-    step = life["not configured"]
-    assert step["status"] != 0
-    assert "grace" in step["said"]
-    assert step["is"] == f"iF {NEWER}"
-    assert running(step) == running(life["with a job"])
-
-
-def test_a_job_runs_on_through_an_upgrade(life: Facts) -> None:
-    before, after = life["with a job"], life["upgraded"]
-    assert (after["status"], after["is"]) == (0, f"ii {NEWER}"), after["said"]
-    assert before["job"]["is in it"]
-    assert after["job"] == before["job"]
-    assert states(after) == [RUNS] * 3
-    assert after["doctor"] == {**life["installed"]["doctor"], "version": NEWER}
-    kept = {name for name, pid in pids(before).items() if pids(after)[name] == pid}
-    assert kept == {"drfd-jobs"}
-    assert life["ended"] == {"wait": 7, "output": f"{before['job']['pid']}\n"}
-
-
-def test_an_upgrade_takes_up_what_the_configuration_says_of_the_units(life: Facts) -> None:
-    """The grace time of 47 s, and some."""
-    assert life["upgraded"]["stop"] == "52s"
-
-
-def test_an_upgrade_that_dpkg_gives_up_changes_nothing(life: Facts) -> None:
-    step = life["given up"]
-    assert step["status"] != 0
-    assert "no such luck" in step["said"]
-    assert step["is"] == f"ii {NEWER}"
-    assert running(step) == running(life["upgraded"])
-
-
-def test_dpkg_reconfigure_does_what_the_configuration_asks_for(life: Facts) -> None:
-    same, other = life["reconfigured"], life["changed"]
-    assert (same["status"], other["status"]) == (0, 0), same["said"] + other["said"]
-    assert same["services"] == life["upgraded"]["services"]
-    assert other["stop"] == "53s"
-    assert running(other) == running(life["upgraded"])
-
-
-def test_after_a_reboot_it_goes_on_with_its_queue(life: Facts) -> None:
-    rebooted = life["rebooted"]
-    assert states(rebooted) == [RUNS] * 3
-    assert rebooted["doctor"] == life["upgraded"]["doctor"]
-    assert rebooted["held"] == "HELD"
-
-
-def test_removed_it_keeps_configuration_and_state_alone(life: Facts) -> None:
-    step = life["removed"]
-    assert (step["status"], step["is"]) == (0, f"rc {NEWER}"), step["said"]
-    assert [service["LoadState"] for service in step["services"].values()] == ["not-found"] * 3
-    left = set(step["files"]) - set(life["before"]["files"])
-    kept = ("/etc/drfd", "/var/lib/drfd", "/var/lib/dpkg/info/drfd.")
-    wanted = "/etc/systemd/system/multi-user.target.wants/"
-    helper = "/var/lib/systemd/deb-systemd-helper-"
-    others = {path for path in left if not path.startswith((*kept, helper))}
-    assert others <= {f"{wanted}{name}.service" for name in pids(life["installed"])}
-    assert {"/etc/drfd/drfd.toml", "/var/lib/drfd/controller/journal.sqlite"} <= left
-    assert not [path for path in left if "drfd-slurm" in path]
-
-
-def test_installed_again_it_goes_on_with_configuration_and_queue(life: Facts) -> None:
-    """It runs at once, and the service that was disabled is so still."""
-    again, held = life["again"], life["with a job"]["held"]
-    assert again["status"] == 0, again["said"]
-    assert 'grace = "48s"' in again["config"]
-    jobs, launcher, daemon = (
-        again["services"][name] for name in ("drfd-jobs", "drfd-launcher", "drfd")
-    )
-    assert launcher["UnitFileState"] == "disabled"
-    assert {**jobs, **RUNS} == jobs and {**daemon, **RUNS} == daemon
-    assert (again["wait"], again["next"]) == (0, held + 1)
-
-
-@pytest.mark.parametrize("when", ["purged", "purged at once"])
-def test_purged_it_leaves_nothing(life: Facts, when: str) -> None:
-    step = life[when]
-    assert step["status"] == 0, step["said"]
-    assert set(step["files"]) ^ set(life["before"]["files"]) == set()
-    assert list(step["services"].values()) == [GONE] * 3
-    assert (step["accounts"], step["left"]) == (["", ""], [])
-
-
-# -- the Python of the next release ------------------------------------------------------------
 
 #: apt's, for a system that is not this one: where it has what, with @PLACE@.
 APT = """
@@ -274,31 +120,42 @@ def tell(*words: object, **options: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(SUITE != "bookworm", reason="what Debian 13 becomes is not released")
-def test_a_job_runs_on_while_debian_12_gets_the_python_of_13(
-    guest: Guest, debs: Path, repository: Path
+@pytest.fixture(scope="module")
+def life(guest: Guest, debs: Path) -> Finished:
+    suffixes = ("", NEWER_SUFFIX, BROKEN_SUFFIX)
+    names = [f"{DEBS}/{package_of(debs, __version__ + suffix).name}" for suffix in suffixes]
+    return told(guest, {debs: DEBS}, "life", *names)
+
+
+@pytest.fixture(scope="module")
+def python(guest: Guest, debs: Path, repository: Path) -> Finished:
+    if SUITE != "bookworm":
+        pytest.skip("what Debian 13 becomes is not released")
+    copy = {debs: DEBS, repository: "/srv/repository"}
+    deb = f"{DEBS}/{package_of(debs, __version__).name}"
+    return told(guest, copy, "python", deb, "/srv/repository")
+
+
+def told(guest: Guest, copy: dict[Path, str], story: str, *files: str) -> Finished:
+    """How a story has ended in the guest."""
+    return guest.run(
+        ["python3", "/srv/packaged.py", story, __version__, *files],
+        timeout_s=5400,
+        copy={**copy, Path(packaged.__file__): "/srv/packaged.py"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("story", "number"),
+    [
+        pytest.param(story, number, id=f"{story}-{claim}")
+        for story, claims in CLAIMS.items()
+        for number, claim in enumerate(claims)
+    ],
+)
+def test_of_debians_package_it_is_true_that(
+    story: str, number: int, request: pytest.FixtureRequest
 ) -> None:
-    """The other Python runs the daemons then, and after a reboot."""
-    deb = package_of(debs, __version__).name
-    done = guest.run(
-        ["python3", "/srv/packaged.py", "python", f"{DEBS}/{deb}", "/srv/repository"],
-        timeout_s=3600,
-        copy={
-            debs: DEBS, repository: "/srv/repository", HERE / "packaged.py": "/srv/packaged.py",
-        },
-    ).check()  # fmt: skip
-    facts: Facts = json.loads(done.stdout)
-    before, after = facts["with a job"], facts["upgraded"]
-    assert (after["status"], after["is"]) == (0, f"ii {__version__}"), after["said"]
-    assert after["release"].startswith("13")
-    assert after["job"] == before["job"]
-    assert states(after) == [RUNS] * 3
-    assert pids(after)["drfd-jobs"] == pids(before)["drfd-jobs"]
-    assert set(before["programs"].values()) == {"/usr/bin/python3.11"}
-    assert set(after["programs"].values()) == {"/usr/bin/python3.13"}
-    assert (facts["ended"]["wait"], facts["ended"]["output"]) == (7, f"{before['job']['pid']}\n")
-    booted = facts["booted"]
-    assert (states(booted), booted["wait"]) == ([RUNS] * 3, 0)
-    assert set(booted["programs"].values()) == {"/usr/bin/python3.13"}
-    purged = facts["purged"]
-    assert (purged["status"], purged["files"], purged["left"]) == (0, [], []), purged["said"]
+    done: Finished = request.getfixturevalue(story)
+    held = json.loads(done.stdout or "[]")
+    assert held[: number + 1] == CLAIMS[story][: number + 1], done.stderr
