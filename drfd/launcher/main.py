@@ -220,7 +220,13 @@ def _bound_processes(confinement: Confinement, options: argparse.Namespace) -> b
 
 def lock_state(state: Path) -> None:
     """Wait until an earlier launcher of this directory is gone, then hold its lock for life."""
-    fd = os.open(state / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(state / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        sys.exit(
+            f"drfd-launcher: cannot use the directory {state}: {error.strerror} "
+            "(run this as the user whom it belongs to, or as root)"
+        )
     deadline = time.monotonic() + _PREDECESSOR_WAIT_S
     while True:
         try:
