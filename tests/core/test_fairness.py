@@ -1,0 +1,1013 @@
+"""Fair shares as rules: exact shares, who pays for a job, decayed use, quotas, limits by hour."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from core.worlds import CAROL, forecast, pass_of
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.week import parse_week_hours
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.explain.forecast import Forecast
+from drfd.core.explain.reasons import (
+    BeyondLimit,
+    LimitAtThisHour,
+    OutOfQuota,
+    ReasonCode,
+    WaitReason,
+    explain_wait,
+)
+from drfd.core.fairness.entitlement import AxisClaim, divide, divide_all
+from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.fairness.rules import (
+    HourlyLimit,
+    NodeSettings,
+    Pool,
+    Preempting,
+    ReservationSettings,
+    Rules,
+)
+from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
+from drfd.core.fairness.stored_rules import read_rules, rules_text
+from drfd.core.fairness.week_quotas import (
+    QuotaUse,
+    Stretch,
+    WeekUse,
+    is_plain,
+    plain_stretch,
+    stretches,
+)
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import Job, JobSpec, JobState
+from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
+from drfd.core.model.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
+from drfd.core.scheduling import scheduling_pass
+from drfd.core.scheduling.certainty import Certainty, ExpectedStart
+from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    GIB,
+    Bench,
+    attempt_started,
+    demand,
+    ended,
+    flat,
+    happened,
+    now,
+    rules,
+    schedule,
+    spec,
+)
+from seeds import examples, runs
+
+HOUR, DAY = 3600, 86400
+
+
+# -- division by weight, guarantee and limit -------------------------------------------------------
+
+
+FRACTIONS = some.builds(Fraction, some.integers(0, 12), some.just(12))
+FINE_WEIGHTS = some.builds(Fraction, some.integers(1, 9), some.integers(1, 9))
+CLAIMS = some.lists(
+    some.builds(
+        AxisClaim, weight=FINE_WEIGHTS, guarantee=FRACTIONS, limit=some.none() | FRACTIONS
+    ).filter(lambda claim: claim.limit is None or claim.limit >= claim.guarantee),
+    min_size=1,
+    max_size=6,
+)
+
+
+def slow_divide(whole: Fraction, claims: list[AxisClaim]) -> list[Fraction]:
+    """By bisection over x, to 200 halvings: no shared code."""
+
+    def at(level: Fraction) -> list[Fraction]:
+        found = [max(level * claim.weight, claim.guarantee) for claim in claims]
+        pairs = zip(found, claims, strict=True)
+        return [part if c.limit is None else min(part, c.limit) for part, c in pairs]
+
+    low, high = Fraction(0), Fraction(1000)
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(at(middle)) < whole else (low, middle)
+    return at(high)
+
+
+@examples(300, quick=32)
+@given(FRACTIONS.filter(bool), CLAIMS)
+def test_the_parts_are_those_of_a_slow_search(whole: Fraction, claims: list[AxisClaim]) -> None:
+    found = divide(whole, claims)
+    if sum(claim.guarantee for claim in claims) >= whole:
+        assert sum(found) == whole
+        return
+    slow = slow_divide(whole, claims)
+    assert max(abs(a - b) for a, b in zip(found, slow, strict=True)) < Fraction(1, 1 << 100)
+
+
+# -- shares and satisfaction -----------------------------------------------------------------------
+
+
+STEADY = examples(100)
+WEIGHTS = some.builds(Fraction, some.integers(1, 12), some.integers(1, 12))
+CAPACITIES = some.lists(some.integers(0, 1000), min_size=1, max_size=4).map(tuple)
+
+Holders = tuple[tuple[int, ...], dict[str, Fraction], dict[str, tuple[int, ...]]]
+
+
+def slow_share(capacity: tuple[int, ...], used: tuple[int, ...]) -> Fraction:
+    shares = [Fraction(amount, top) for amount, top in zip(used, capacity, strict=True) if top]
+    return max(shares, default=Fraction(0))
+
+
+@some.composite
+def holders(draw: some.DrawFn) -> Holders:
+    """A capacity, some weights, and what each of some leaves holds."""
+    capacity = draw(CAPACITIES)
+    weights = draw(some.dictionaries(some.sampled_from("abc"), WEIGHTS))
+    holding = some.tuples(*(some.integers(0, top) for top in capacity))
+    used = draw(some.dictionaries(some.sampled_from("abcd"), holding, min_size=2))
+    return capacity, weights, used
+
+
+@STEADY
+@given(holders())
+def test_keys_order_leaves_as_their_satisfaction_does(machine: Holders) -> None:
+    capacity, weights, used = machine
+    share_tree = flat(capacity, weights).share_tree(used, ())
+    for left in used:
+        for right in used:
+            keys = [share_tree.satisfaction_key(leaf) for leaf in (left, right)]
+            levels = [share_tree.satisfaction(leaf) for leaf in (left, right)]
+            assert (keys[0] < keys[1]) is (levels[0] < levels[1])
+
+
+@STEADY
+@given(holders())
+def test_shares_agree_with_plain_fractions(machine: Holders) -> None:
+    capacity, weights, used = machine
+    shares = flat(capacity, weights)
+    share_tree = shares.share_tree(used, ())
+    nothing = (0,) * len(capacity)
+    everyone = sum((weights.get(leaf, Fraction(1)) for leaf in used), Fraction(0))
+    for leaf, held in used.items():
+        promised = weights.get(leaf, Fraction(1)) / everyone
+        share = slow_share(capacity, held)
+        assert shares.dominant_share(held) == share
+        assert share_tree.entitlement(leaf) == promised or not any(capacity)
+        assert share_tree.satisfaction(leaf) == share / promised
+        assert share_tree.keeps_promise(leaf, nothing) is (share <= promised)
+        axis = shares.dominant_axis(held)
+        assert (axis is None) is (share == 0)
+        assert axis is None or Fraction(held[axis], capacity[axis]) == share
+
+
+@examples(100, quick=3)
+@given(CAPACITIES, some.randoms(use_true_random=False))
+def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(
+    capacity: tuple[int, ...], random: Random
+) -> None:
+    """Whoever came and went: also where guarantees and limits bind, or bind no more."""
+    amounts = some_amounts(random, capacity)
+    nodes = ["root.p", "root.p.a", "root.p.b", "root.p.q", "root.p.q.c", "root.d", "root.e"]
+    rules = {path: rule for path in nodes if (rule := some_rule(random, capacity)) is not None}
+    shares = FairShare(capacity, rules)
+    kept = shares.share_tree({}, ())
+    active: dict[str, tuple[int, ...]] = {}
+    for _ in range(12):
+        leaf = random.choice(["root.p.a", "root.p.b", "root.p.q.c", "root.d", "root.e"])
+        if leaf in active:
+            kept.hold(leaf, tuple(-amount for amount in active.pop(leaf)))
+            kept.leave(leaf)
+        else:
+            active[leaf] = amounts()
+            kept.enter(leaf)
+            kept.hold(leaf, active[leaf])
+        kept.redivide()
+        fresh = shares.share_tree(active, ())
+        assert kept.used == fresh.used
+        for path in fresh.used:
+            assert (
+                kept.entitled(path) == fresh.entitled(path) == slow_entitled(shares, path, active)
+            )
+            assert kept.satisfaction(path) == fresh.satisfaction(path)
+            assert kept.satisfaction_key(path) == fresh.satisfaction_key(path)
+
+
+def some_amounts(random: Random, capacity: tuple[int, ...]) -> Callable[[], tuple[int, ...]]:
+    return lambda: tuple(random.randint(0, top) for top in capacity)
+
+
+def some_rule(random: Random, capacity: tuple[int, ...]) -> NodeRule | None:
+    weights = tuple(Fraction(random.randint(1, 5), random.randint(1, 3)) for _ in capacity)
+    amounts = some_amounts(random, capacity)()
+    return random.choice(
+        [
+            None,
+            NodeRule(weights=weights),
+            NodeRule(weights=weights[:1] * len(capacity)),
+            NodeRule(limit=amounts),
+            NodeRule(guarantee=amounts),
+        ]
+    )
+
+
+def slow_entitled(shares: FairShare, path: str, active: Iterable[str]) -> tuple[Fraction, ...]:
+    """From the top down, list by list."""
+    if path == "root":
+        return (Fraction(1),) * len(shares.capacity)
+    above = path.rpartition(".")[0]
+    siblings = {
+        node for leaf in active for node in path_up(leaf) if node.rpartition(".")[0] == above
+    }
+    claims = {node: shares.claims(node) for node in sorted(siblings)}
+    return divide_all(slow_entitled(shares, above, active), claims)[path]
+
+
+@STEADY
+@given(some.lists(some.integers(0, 1 << 41), min_size=1, max_size=4), some.integers(0, 999))
+def test_the_rounded_dominant_share_is_the_float_nearest_to_it(
+    capacity: list[int], seed: int
+) -> None:
+    used = tuple(Random(seed).randint(0, top) for top in capacity)
+    shares = FairShare(tuple(capacity))
+    assert shares.rounded_dominant_share(used) == float(shares.dominant_share(used))
+
+
+# -- who pays for a job ----------------------------------------------------------------------------
+
+
+RULES = Rules(
+    capacity=demand(9, 18),
+    pools={
+        "lab": Pool(weight=Fraction(3), users=frozenset({"alice", "bob"})),
+        "open": Pool(),
+        "second": Pool(users=frozenset({"alice"})),
+        "nobody": Pool(users=frozenset()),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("user", "pool", "leaf"),
+    [
+        ("carol", None, "root.carol"),
+        ("alice", None, "root.lab"),
+        ("carol", "open", "root.open"),
+        ("carol", "root.open", "root.open"),
+        ("alice", "second", "root.second"),
+        ("carol", "carol", "root.carol"),
+        ("carol", "root.carol", "root.carol"),
+    ],
+)
+def test_a_job_is_paid_for_by_the_pool_it_names_else_by_its_users(
+    user: str, pool: str | None, leaf: str
+) -> None:
+    assert RULES.pool_for(user, pool) == leaf
+
+
+@pytest.mark.parametrize(("user", "pool"), [("carol", "lab"), ("carol", "nobody")])
+def test_a_pool_takes_no_jobs_of_those_who_are_not_in_it(user: str, pool: str) -> None:
+    with pytest.raises(NotPermitted) as caught:
+        RULES.pool_for(user, pool)
+    assert caught.value.code == "not-in-pool"
+    assert str(caught.value) == f"pool {pool} does not take jobs of {user}"
+
+
+@pytest.mark.parametrize(
+    ("user", "pool"),
+    [("open", None), ("open", "open"), ("pi", None), ("night", None), ("nobody", None)],
+)
+def test_a_user_and_a_pool_of_several_cannot_share_a_name(user: str, pool: str | None) -> None:
+    """The user's own node in the tree would be that of all of them."""
+    clashing = Rules(
+        capacity=demand(),
+        pools={
+            "open": Pool(),
+            "pi": Pool(users=frozenset({"pi", "student"})),
+            "lab": Pool(users=frozenset({"night"})),
+            "lab.night": Pool(),
+            "nobody": Pool(users=frozenset()),
+            "alone": Pool(users=frozenset({"alone"})),
+        },
+    )
+    with pytest.raises(Refused) as caught:
+        clashing.pool_for(user, pool)
+    assert caught.value.code == "name-clash"
+    assert clashing.pool_for("student", None) == "root.pi"
+    assert clashing.pool_for("alone", None) == "root.alone"
+
+
+def test_rules_get_axes_for_disks_that_are_gone_and_no_capacity_on_them() -> None:
+    plain = Rules(axes=Axes(disks=("a",)), capacity=demand(9, 18, read=10, write=20))
+    assert plain.also_for([on("a")]) is plain
+    lost = plain.also_for([on("a"), on("z"), on("b")])
+    assert lost.axes == Axes(disks=("a",), lost=("b", "z"))
+    assert lost.shares.capacity == (*plain.shares.capacity, 0, 0, 0, 0)
+
+
+def test_rules_get_axes_for_countables_that_are_gone_and_no_capacity_on_them() -> None:
+    axes = Axes(gres=("gpu",), instances=(("gpu", ("0",)),))
+    plain = Rules(axes=axes, capacity=replace(demand(9, 18), gres=(("gpu", 1),)))
+    asked = [replace(demand(), gres=((name, 1),)) for name in ("gpu", "tape", "fpga")]
+    assert plain.also_for(asked[:1]) is plain
+    lost = plain.also_for(asked)
+    assert lost.axes.gres == ("gpu", "fpga", "tape")
+    assert lost.shares.capacity == (*plain.shares.capacity, 0, 0)
+    assert (lost.lost_gres, plain.lost_gres) == (("fpga", "tape"), ())
+
+
+def on(disk: str) -> Resources:
+    return Resources(disks=((disk, 1, 0),))
+
+
+# -- the text of the rules -------------------------------------------------------------------------
+
+
+NIGHTS = parse_week_hours("22:00-06:00")
+LAB_POOL = Pool(weight=Fraction(3, 2), users=frozenset({"bob", "alice"}), limit={"cores": 4000})
+
+
+CHANGES: list[dict[str, object]] = [
+    {"pools": {"lab": LAB_POOL}},
+    {"members": {("lab", "alice"): NodeSettings(guarantee={"cores": 2000})}},
+    {"limits_now": {"root.lab": {"cores": 2000}}},
+    {"pools": {"lab": Pool(hours=(HourlyLimit(when=NIGHTS, limit={"cores": 1000}),))}},
+    {"capacity": Resources(cores_milli=1, memory_bytes=1)},
+    {"policy": "fifo"},
+    {"patience": ReservationSettings(patience_s=31)},
+    {"preempting": Preempting()},
+    {"half_life_s": 1},
+    {"beside": Resources(cores_milli=500)},
+]
+each_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+
+
+@each_change
+def test_the_text_can_be_read_again(change: dict[str, object]) -> None:
+    changed: Rules = replace(rules(), **change)  # type: ignore[arg-type]
+    found = read_rules(rules_text(changed))
+    assert found == changed
+    assert (found.shares, found.room) == (changed.shares, changed.room)
+
+
+def test_the_text_of_a_machine_with_everything_can_be_read_again() -> None:
+    many = Axes(
+        gres=("gpu",), disks=("data", "scratch"), lost=("old",), instances=(("gpu", ("0", "1")),),
+        shared=("gpu", 16 << 30),
+        nodes=(
+            Node(name="n1", capacity=Resources(cores_milli=4000), features=frozenset({"b", "a"})),
+            Node(name="n2", capacity=Resources(disks=(("data", 1, 2),))),
+        ),
+    )  # fmt: skip
+    whole = Rules(
+        axes=many,
+        capacity=Resources(cores_milli=8000, memory_bytes=1 << 40, gres=(("gpu", 2),)),
+        pools={"lab": replace(LAB_POOL, quota=WeekQuota(share_hours=Fraction(7, 3), waits=True))},
+        members={("lab", "bob"): NodeSettings(weights={"cores": Fraction(1, 3)})},
+        slots=3,
+    )
+    text = rules_text(whole)
+    assert read_rules(text) == whole
+    assert rules_text(read_rules(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"capacity": 7}', "null"])
+def test_anything_else_is_no_text_of_rules(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_rules(text)
+
+
+# -- use that decays -------------------------------------------------------------------------------
+
+
+YEAR = 365 * DAY
+
+
+def past_usage(*jobs: tuple[str, float, float, float]) -> dict[str, float]:
+    history = DecayedUsage(half_life_s=7 * DAY)
+    for job in jobs:
+        history.add(*job)
+    return history.past_usage
+
+
+def test_use_from_the_future_counts_as_of_now() -> None:
+    """The clock was ahead for an hour, and who used the machine in that hour lost every tie for ten
+    years after it had been set right."""
+    history = DecayedUsage(half_life_s=7 * DAY)
+    now_s, ahead_s = 20_000 * DAY, 3650 * DAY
+    history.add("root.before", 0.5, now_s - DAY, now_s)
+    history.add("root.ahead", 0.5, now_s + ahead_s - 100, now_s + ahead_s)
+    history.add("root.across", 0.5, now_s, now_s + ahead_s)
+    assert history.clamp(now_s + 10)
+    assert history.past_usage["root.ahead"] < history.past_usage["root.before"]
+    assert history.past_usage["root.ahead"] == pytest.approx(
+        past_usage(("root.ahead", 0.5, now_s - 90, now_s + 10))["root.ahead"]
+    )
+    # Nobody knows how long that job ran. Two weeks of the whole machine are more, all the same.
+    history.add("root.more", 1.0, now_s, now_s + 14 * DAY)
+    assert history.past_usage["root.across"] < history.past_usage["root.more"]
+    assert not history.clamp(now_s + 14 * DAY)
+
+
+def test_a_clock_that_is_set_back_a_little_changes_no_order() -> None:
+    history = DecayedUsage(half_life_s=7 * DAY)
+    history.add("root.a", 0.5, 0, 100)
+    history.add("root.b", 0.5, 100, 200)
+    before = dict(history.past_usage)
+    assert not history.clamp(150)
+    assert history.past_usage == before
+
+
+def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_each_pass() -> None:
+    bench = Bench()
+    job = bench.job(bench.submit())
+    rules, scheduler = bench.rules, Scheduler(half_life_s=7 * DAY)
+    ahead = replace(job, started_at=now(10 * YEAR - 50).at_s, ended_at=now(10 * YEAR).at_s)
+    usual = replace(job, started_at=now(-50).at_s, ended_at=now(0).at_s)
+    # As a restarted daemon reads it in the journal.
+    scheduler.remember([ahead], rules, now(0))
+    read = dict(scheduler.past_usage)
+    scheduler = Scheduler(half_life_s=7 * DAY)
+    scheduler.remember([usual], rules, now(0))
+    assert read == pytest.approx(scheduler.past_usage)
+    # As it happens while the clock is ahead.
+    scheduler = Scheduler(half_life_s=7 * DAY)
+    scheduler.remember([ahead], rules, now(10 * YEAR))
+    list(scheduler.run(bench.ledger, rules, now(0)))
+    assert scheduler.past_usage == pytest.approx(read)
+
+
+# -- quotas of the week ----------------------------------------------------------------------------
+
+
+#: Begins of weeks on the clock of `now`.
+WEEKS = tuple(now(day * DAY).at_s for day in (-3, 4, 11, 18, 25))
+
+
+def quota_of(share_hours: float, *, waits: bool = False) -> WeekQuota:
+    return WeekQuota(share_hours=Fraction(str(share_hours)), waits=waits)
+
+
+def with_quotas(
+    pools: Mapping[str, WeekQuota | None], users: Mapping[str, WeekQuota] | None = None
+) -> Rules:
+    """The usual machine. `users` are named "lab/alice", or "/alice" for users in no pool."""
+    return replace(
+        rules(),
+        pools={name: Pool(quota=quota) for name, quota in pools.items()},
+        members={
+            (name.partition("/")[0], name.partition("/")[2]): NodeSettings(quota=quota)
+            for name, quota in (users or {}).items()
+        },
+        patience=ReservationSettings(reserves=False),
+    )
+
+
+def use_of(how: Rules, at_s: float = 0.0) -> WeekUse:
+    return WeekUse(how.shares, how.axes, WEEKS, now(at_s).at_s)
+
+
+def used(week_use: WeekUse, at_s: float) -> dict[str, float]:
+    found = week_use.all_use(now(at_s).at_s)
+    return {path: round(each.used_hours, 6) for path, each in found.items()}
+
+
+def in_pool(actor: Actor, pool: str = "", cores: float = 1, **more: object) -> JobSpec:
+    path = f"root.{pool}" if pool else f"root.{actor.user}"
+    return spec(path, actor=actor, asks=demand(cores), **more)  # type: ignore[arg-type]
+
+
+def full(path: str, *, waits: bool = False) -> dict[str, QuotaUse]:
+    return {path: QuotaUse(path, 41, 40, waits, WEEKS[1])}
+
+
+def plan_of(bench: Bench, used_up: Mapping[str, QuotaUse], at_s: float = 0.0) -> Plan:
+    """A pass over the books that changes nothing."""
+    ledger = bench.ledger
+    context = make_pass_context(
+        Ends(ledger, RunTimes()),
+        patience=bench.rules.patience,
+        now_s=now(at_s).at_s,
+        before=(),
+    )
+    wait_index = scheduling_pass.build_wait_index(ledger, bench.rules, {}, {})
+    return scheduling_pass.schedule(ledger, bench.rules, wait_index, context, used_up=used_up)
+
+
+# -- what is used ----------------------------------------------------------------------------------
+
+
+def test_nothing_of_last_week_counts_in_this_one() -> None:
+    how = with_quotas({"lab": quota_of(40)})
+    week_use, bench = use_of(how), Bench(how)
+    job_id = bench.start(in_pool(ALICE, "lab", 9))
+    week_use.note(bench.job(job_id), now().at_s)
+    turn = 4 * DAY
+    assert used(week_use, turn - 1) == {"root.lab": pytest.approx(96, abs=1e-3)}
+    assert used(week_use, turn) == {"root.lab": 0}
+    assert used(week_use, turn + HOUR) == {"root.lab": 1}, "and it runs on"
+    # It is counted from the beginning by a daemon that starts now.
+    afresh = use_of(how, turn + HOUR)
+    afresh.count(bench.job(job_id), plain_stretch(bench.job(job_id)))
+    assert used(afresh, turn + HOUR) == {"root.lab": 1}
+
+
+def test_a_quota_is_used_up_from_the_millisecond_on_at_which_it_is_reached() -> None:
+    how = with_quotas({"lab": quota_of(2)})
+    week_use, bench = use_of(how), Bench(how)
+    week_use.note(bench.job(bench.start(in_pool(ALICE, "lab", 9))), now().at_s)
+    assert week_use.used_up(now(2 * HOUR - 0.01).at_s) == {}
+    found = week_use.used_up(now(2 * HOUR).at_s)
+    assert found == {"root.lab": QuotaUse("root.lab", 2.0, 2.0, False, WEEKS[1])}
+    assert week_use.used_up(WEEKS[1]) == {}
+
+
+def test_after_the_clock_was_set_back_all_is_to_be_counted_again() -> None:
+    week_use = use_of(with_quotas({"lab": quota_of(2)}), 10 * DAY)
+    assert not week_use.is_outdated(now(10 * DAY - 30).at_s), "a small step"
+    assert week_use.is_outdated(now(10 * DAY - HOUR).at_s)
+    assert not week_use.is_outdated(now(17 * DAY).at_s)
+    assert week_use.is_outdated(WEEKS[-2]), "no week after it is known"
+
+
+def test_a_launch_that_was_put_off_uses_nothing() -> None:
+    launched, exited = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
+    assert list(stretches([launched, exited])) == [Stretch(now(5).at_s, now(9).at_s)]
+    assert list(stretches([launched])) == [Stretch(now(5).at_s, None)]
+    put_off = happened(ev.LaunchPostponed, at_s=6, not_before_s=int(now(7).at_s))
+    assert list(stretches([launched, put_off])) == []
+    how = with_quotas({}, {"/alice": quota_of(4)})
+    bench, week_use = Bench(how), use_of(how)
+    _watch(bench, week_use)
+    bench.start(in_pool(ALICE, cores=9))
+    bench.befall(put_off)
+    assert used(week_use, HOUR) == {"root.alice": 0}
+
+
+@pytest.mark.parametrize(("seed", "steps"), runs(range(12), steps=120, quick=25))
+def test_the_sums_are_those_of_a_count_step_by_step(seed: int, steps: int) -> None:
+    """Over random weeks, with jobs that are frozen, preempted and started again; and a daemon that
+    starts then finds the same sums in the journal."""
+    random = Random(seed)
+    how = with_quotas(
+        {"lab": quota_of(1), "free": None}, {"lab/alice": quota_of(2), "/bob": quota_of(3)}
+    )
+    paths = ("root.lab", "root.lab.alice", "root.bob")
+    bench, week_use = Bench(how), use_of(how, 3 * DAY)
+    events, ended_jobs = _watch(bench, week_use)
+    counted: Counter[str] = Counter()
+    clock_s, most_attempts = 3 * DAY, 0
+    for _ in range(steps):
+        length_s = random.choice((60.0, 1800.0, 7200.0))
+        left_s = min(each for each in WEEKS if each > now(clock_s).at_s) - now(clock_s).at_s
+        if length_s >= left_s:
+            # The week turns: what was used before does not count any more.
+            counted.clear()
+        for job in bench.ledger.jobs.values():
+            most_attempts = max(most_attempts, job.attempt)
+            if job.state is JobState.RUNNING:
+                share = max(
+                    Fraction(job.spec.demand.cores_milli, 9000),
+                    Fraction(job.spec.demand.memory_bytes, 18 * GIB),
+                )
+                for path in path_up(job.spec.leaf):
+                    counted[path] += share * Fraction(  # type: ignore[assignment]
+                        length_s if length_s < left_s else length_s - left_s
+                    )
+        clock_s += length_s
+        _happen(bench, random, clock_s)
+        expected = {path: float(counted[path]) / 3600 for path in paths}
+        assert used(week_use, clock_s) == pytest.approx(expected, abs=2e-6)
+    afresh = use_of(how, clock_s)
+    for job in [*bench.ledger.jobs.values(), *ended_jobs.values()]:
+        own = stretches(each for each in events if each.job_id == job.id)
+        afresh.count(job, plain_stretch(job) if is_plain(job) else own)
+    assert used(afresh, clock_s) == used(week_use, clock_s)
+    if steps < 100:
+        return
+    assert most_attempts > 1
+    assert any(each.suspensions for each in [*bench.ledger.jobs.values(), *ended_jobs.values()])
+
+
+def _watch(bench: Bench, week_use: WeekUse) -> tuple[list[ev.JobEvent], dict[int, Job]]:
+    """Tell the week's use of every event, as the engine does; the events, and the ended jobs."""
+    events: list[ev.JobEvent] = []
+    ended_jobs: dict[int, Job] = {}
+    apply = bench.ledger.apply
+
+    def applied(event: ev.JobEvent) -> Job | None:
+        job = apply(event)
+        events.append(event)
+        if job is not None:
+            week_use.note(job, event.at_s)
+            if job.state is JobState.ENDED:
+                ended_jobs[job.id] = job
+        return job
+
+    bench.ledger.apply = applied  # type: ignore[method-assign, assignment]
+    return events, ended_jobs
+
+
+def _happen(bench: Bench, random: Random, at_s: float) -> None:
+    """Something happens to a random job."""
+    jobs = [*bench.ledger.jobs.values()]
+    running = [each for each in jobs if each.state is JobState.RUNNING]
+    frozen = [each for each in jobs if each.state is JobState.SUSPENDED]
+    kind = random.choice(("submit", "submit", "finish", "suspend", "resume", "preempt"))
+    if kind == "submit":
+        actor, pool = random.choice([(ALICE, "lab"), (CAROL, "lab"), (BOB, ""), (ALICE, "free")])
+        cores = random.choice((0.5, 1, 2))
+        bench.submit(in_pool(actor, pool, cores, preemptible=True, time_limit_s=None), at_s=at_s)
+    elif kind == "suspend" and running:
+        bench.suspend(random.choice(running).id, by=ADMIN, at_s=at_s)
+    elif kind == "resume" and frozen:
+        bench.feed(ResumeAsked(now(at_s), random.choice(frozen).id, ADMIN))
+    elif kind in ("finish", "preempt") and running:
+        job = random.choice(running)
+        if kind == "preempt":
+            bench.preempt(job.id, at_s=at_s)
+        bench.feed(ended(job.id, job.attempt, at_s))
+        bench.feed(AttemptRemoved(now(at_s), job.id, job.attempt))
+    for each in bench.schedule(at_s):
+        if bench.job(each).state is JobState.STARTING:
+            bench.feed(attempt_started(each, bench.job(each).attempt, at_s))
+
+
+# -- who waits -------------------------------------------------------------------------------------
+
+
+def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> WaitReason:
+    last = plan_of(bench, used_up)
+    found = explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, used_up=used_up)
+    assert found is not None
+    return found
+
+
+def test_a_user_without_quota_left_does_not_keep_others_of_the_pool_waiting() -> None:
+    bench = Bench(with_quotas({"lab": None}, {"lab/alice": quota_of(40, waits=True)}))
+    theirs, ours = bench.submit(in_pool(ALICE, "lab")), bench.submit(in_pool(BOB, "lab"))
+    used_up = full("root.lab.alice", waits=True)
+    assert plan_of(bench, used_up).admitted == [ours]
+    assert quota_reason(bench, theirs, used_up).code is ReasonCode.QUOTA
+
+
+@pytest.mark.parametrize("policy", CONFIGURABLE)
+def test_every_policy_knows_quotas(policy: str) -> None:
+    """The first job is of a pool that has used up its quota: it comes last, or waits."""
+    usual = with_quotas({"lab": quota_of(40), "free": None})
+    bench = Bench(replace(usual, policy=policy))
+    theirs = [bench.submit(in_pool(ALICE, "lab", 4)) for _ in range(3)]
+    ours = [bench.submit(in_pool(BOB, "free", 4)) for _ in range(2)]
+    assert plan_of(bench, {}).admitted[0] == theirs[0]
+    assert plan_of(bench, full("root.lab")).admitted == ours
+    assert plan_of(bench, full("root.lab", waits=True)).admitted == ours
+    for job_id in ours:
+        bench.feed(CancelAsked(now(), job_id, ADMIN))
+    assert plan_of(bench, full("root.lab")).admitted == theirs[:2], "nothing idles"
+    assert plan_of(bench, full("root.lab", waits=True)).admitted == []
+
+
+# -- who comes last --------------------------------------------------------------------------------
+
+
+def test_a_job_that_comes_last_says_so_and_names_who_holds_what_it_needs() -> None:
+    bench = Bench(with_quotas({"lab": quota_of(40), "free": None}))
+    bench.start(in_pool(CAROL, "free", 6))
+    theirs = bench.submit(in_pool(ALICE, "lab", 4))
+    bench.submit(in_pool(BOB, "free", 4))
+    used_up = full("root.lab")
+    reason = quota_reason(bench, theirs, used_up)
+    assert reason.code is ReasonCode.QUOTA
+    assert isinstance(reason.evidence, OutOfQuota)
+    assert reason.evidence.use == used_up["root.lab"]
+    (shortfall,) = reason.evidence.shortfalls
+    assert [each.user for each in shortfall.holders] == ["carol"]
+
+
+def test_who_has_used_up_a_quota_is_not_named_as_served_first() -> None:
+    """Carol would be the least satisfied, and so be said to go first."""
+    bench = Bench(with_quotas({}, {"/carol": quota_of(40)}))
+    bench.start(spec(asks=demand(0, 9)))
+    bench.start(in_pool(BOB, cores=9))
+    ours = bench.submit(in_pool(ALICE, cores=5))
+    theirs = bench.submit(in_pool(CAROL, cores=5))
+    assert quota_reason(bench, ours, {}).code is ReasonCode.FAIR_SHARE
+    assert quota_reason(bench, ours, full("root.carol")).code is ReasonCode.RESOURCES
+    assert quota_reason(bench, theirs, full("root.carol")).code is ReasonCode.QUOTA
+
+
+def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
+    how = replace(
+        with_quotas({"lab": quota_of(1, waits=True), "free": None}),
+        preempting=Preempting(after_s=0),
+    )
+    for is_over in (False, True):
+        bench, scheduler = Bench(how), Scheduler(how.half_life_s)
+        scheduler.week_use = use_of(how)
+        for _ in range(9):
+            bench.start(in_pool(BOB, "free", preemptible=True))
+        if is_over:
+            hog = bench.job(1)
+            hog = replace(hog, id=99, spec=replace(hog.spec, pool="root.lab"))
+            scheduler.week_use.count(hog, [Stretch(now(-10 * HOUR).at_s, now().at_s)])
+        bench.submit(in_pool(ALICE, "lab", 4))
+        found = [type(each) for each in scheduler.run(bench.ledger, how, now(HOUR))]
+        assert found == ([] if is_over else [ev.PreemptRequested] * 4)
+
+
+def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
+    """Quotas are used up, and restored, between passes that share an index."""
+    random = Random(5)
+    bench = Bench(with_quotas({"lab": quota_of(40), "free": quota_of(40)}))
+    kept = scheduling_pass.build_wait_index(bench.ledger, bench.rules, {}, {})
+    for _ in range(60):
+        actor, pool = random.choice([(ALICE, "lab"), (BOB, "lab"), (BOB, "free"), (CAROL, "")])
+        bench.submit(in_pool(actor, pool, random.choice((1, 2, 4))))
+        paths = random.sample(("root.lab", "root.free", "root.carol", "root.lab.bob"), k=2)
+        used_up = {path: full(path, waits=random.random() < 0.3)[path] for path in paths}
+        expected = plan_of(bench, used_up)
+        context = make_pass_context(
+            Ends(bench.ledger, RunTimes()),
+            patience=bench.rules.patience,
+            now_s=now().at_s,
+            before=(),
+        )
+        kept.catch_up(bench.ledger.queues)
+        found = scheduling_pass.schedule(bench.ledger, bench.rules, kept, context, used_up=used_up)
+        assert found.admitted == expected.admitted
+        assert list(found.order) == list(expected.order)
+        for event in scheduling_pass.start_events(bench.ledger, found, now()):
+            bench.ledger.apply(event)
+            kept.touch(bench.job(event.job_id).spec.leaf, ())
+        for job in [*bench.ledger.allocated_jobs()]:
+            if random.random() < 0.4:
+                bench.feed(attempt_started(job.id))
+                bench.finish(job.id)
+                kept.touch(job.spec.leaf, ())
+
+
+# -- forecasts -------------------------------------------------------------------------------------
+
+
+def test_a_job_that_waits_for_its_quota_is_expected_at_the_turn_of_the_week() -> None:
+    how = with_quotas({"lab": quota_of(1, waits=True), "free": None})
+    bench, week_use = Bench(how), use_of(how)
+    first = bench.start(in_pool(ALICE, "lab", 9, time_limit_s=7200))
+    week_use.note(bench.job(first), now().at_s)
+    second = bench.submit(in_pool(ALICE, "lab", 1))
+    third = bench.submit(in_pool(BOB, "free", 1))
+
+    def start_s(job_id: int) -> float | None:
+        ledger = deepcopy(bench.ledger)
+        use = week_use.copy()
+        future = Forecast(ledger, how, RunTimes(), {}, (), now(), week_use=use)
+        return future.expected_start(job_id).start_s
+
+    assert start_s(second) == WEEKS[1], "the first has used up the quota when it ends"
+    assert start_s(third) == now(7200).at_s
+    assert used(week_use, 0) == {"root.lab": 0}, "a forecast changes nothing"
+
+
+# -- limits by hour --------------------------------------------------------------------------------
+
+
+LAB = "root.lab"
+AXES = ("cores", "memory")
+SOME = examples(200)
+
+
+def unix(at_s: float) -> float:
+    return now(at_s).at_s
+
+
+def hourly_cores(*steps: tuple[float, float | None], path: str = LAB) -> LimitHours:
+    """So many cores from these times on; None for no limit."""
+    return hourly(**{path: steps})
+
+
+def hourly(**steps: tuple[tuple[float, float | None], ...]) -> LimitHours:
+    return LimitHours(
+        {
+            path.replace("__", "."): LimitSteps(
+                tuple(unix(at_s) for at_s, _ in each),
+                tuple({} if most is None else {"cores": int(most * 1000)} for _, most in each),
+            )
+            for path, each in steps.items()
+        }
+    )
+
+
+# -- the times -------------------------------------------------------------------------------------
+
+
+def test_it_is_known_how_long_a_limit_holds_and_when_it_rises() -> None:
+    found = hourly_cores((0, 2), (10, 1), (20, 4), (30, None))
+    steps = found.steps[LAB]
+    assert [steps.rises_s("cores", unix(at_s)) for at_s in (0, 10, 20, 30)] == [
+        *(unix(20), unix(20), unix(30), None)
+    ]
+    assert found.hold_s(unix(15)) == (unix(10), unix(20))
+    assert found.hold_s(unix(-5)) == (-inf, unix(10))
+    assert found.hold_s(unix(30)) == (unix(30), inf)
+    assert steps.at(unix(-5)) == {"cores": 2000}, "the first one holds before, too"
+    assert steps.most(unix(0)) == {}
+    assert hourly_cores((0, 2), (10, 1)).steps[LAB].most(unix(5)) == {"cores": 2000}
+    assert hourly_cores((0, 2), (10, 1)).steps[LAB].most(unix(10)) == {"cores": 1000}
+
+
+LIMITS = some.dictionaries(some.sampled_from(AXES), some.integers(0, 3))
+SPANS = some.builds(
+    lambda start, length, limit: LimitSpan(start_s=start, end_s=start + length, limit=limit),
+    some.integers(-5, 30), some.integers(1, 15), LIMITS,
+)  # fmt: skip
+
+
+@given(own=LIMITS, spans=some.lists(SPANS, max_size=5), asked=LIMITS)
+@SOME
+def test_the_steps_are_what_each_moment_says_by_itself(
+    own: dict[str, int], spans: list[LimitSpan], asked: dict[str, int]
+) -> None:
+    """Against a slow oracle that knows neither steps nor bisection."""
+
+    def limit(at_s: float) -> dict[str, int]:
+        found = {}
+        for axis in AXES:
+            open_now = [
+                each.limit[axis]
+                for each in spans
+                if each.start_s <= at_s < each.end_s and axis in each.limit
+            ]
+            if open_now or axis in own:
+                found[axis] = min(open_now) if open_now else own[axis]
+        return found
+
+    def may(at_s: float) -> bool:
+        return all(not asked[axis] or asked[axis] <= limit(at_s).get(axis, 99) for axis in asked)
+
+    steps = limit_steps(own, spans, AXES, from_s=0, until_s=30)
+    known = range(30)
+    assert [steps.at(at_s) for at_s in known] == [limit(at_s) for at_s in known]
+    changes = [at_s for at_s in known[1:] if limit(at_s) != limit(at_s - 1)]
+    found = LimitHours({LAB: steps})
+    assert [*found.times] == changes
+    for at_s in known:
+        first = next((each for each in known[at_s:] if may(each)), None)
+        assert found.first_fit_s([LAB], asked, at_s) == first
+        rises = [each for each in known[at_s:] if limit(each).get("cores", 99) >
+                 limit(at_s).get("cores", 99)]  # fmt: skip
+        assert steps.rises_s("cores", at_s) == (rises[0] if rises else None)
+
+
+# -- what may start --------------------------------------------------------------------------------
+
+
+class HourBench(Bench):
+    """A bench whose limits follow the hour."""
+
+    def at(self, at_s: float) -> None:
+        self.rules = replace(self.rules, limits_now=self.ledger.limit_hours.at(unix(at_s)))
+        self.ledger.hold_back(unix(at_s))
+
+    def schedule(self, at_s: float = 0.0) -> list[int]:
+        self.at(at_s)
+        return super().schedule(at_s)
+
+    def why(self, job_id: int, at_s: float = 0.0) -> WaitReason | None:
+        self.at(at_s)
+        last = schedule(self.ledger, self.rules, at_s=at_s)
+        return explain_wait(self.job(job_id), self.ledger, last, self.rules)
+
+    def ahead(self, at_s: float = 0.0) -> Forecast:
+        self.at(at_s)
+        return forecast(self, at_s)
+
+
+def with_pools(**pools: Pool) -> Rules:
+    return replace(rules(), pools=pools)
+
+
+@pytest.fixture
+def bench() -> Iterator[HourBench]:
+    """Nothing of the pool lab starts in the first hour; then it may hold 4 cores, after two hours
+    anything."""
+    bench = HourBench(with_pools(lab=Pool(), free=Pool()))
+    bench.ledger.limit_hours = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, None))
+    yield bench
+    bench.check()
+
+
+def asks(number: float, path: str = LAB, *, actor: st.Actor = ALICE, limit_s: int = 60) -> JobSpec:
+    return spec(path, actor=actor, asks=demand(number), time_limit_s=limit_s)
+
+
+def test_a_guarantee_counts_up_to_the_limit_of_the_hour() -> None:
+    """Else a pool that may start nothing would keep others from what it is promised."""
+    plain = with_pools(lab=Pool(guarantee={"cores": 6000}, weight=Fraction(1)), free=Pool())
+    shut = replace(plain, limits_now={LAB: {"cores": 2000}})
+    assert shut.shares.rule(LAB).guarantee == (2000, 0, 0, 0)
+    tree = shut.shares.share_tree({}, ["root.lab.alice", "root.free.bob"])
+    assert tree.entitled("root.free")[0] == Fraction(7, 9)
+    assert plain.shares.rule(LAB).guarantee == (6000, 0, 0, 0)
+
+
+def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start() -> None:
+    """What is kept free for it would be idle until its limits let it start."""
+    patience = replace(rules().patience, patience_s=0.0, drain_after_s=0.0)
+    bench = HourBench(replace(with_pools(lab=Pool()), patience=patience))
+    bench.ledger.limit_hours = hourly_cores((0, None), (HOUR, 0), (9 * HOUR, None))
+    scheduler = Scheduler(7 * 86400)
+
+    def started(at_s: float) -> list[int]:
+        bench.at(at_s)
+        return pass_of(bench, scheduler, at_s)
+
+    first = bench.submit(asks(8, "root.bob", actor=BOB, limit_s=2 * HOUR))
+    assert started(0) == [first]
+    big = bench.submit(asks(9), at_s=1)
+    assert started(2) == []
+    assert [each.job_id for each in scheduler.reservations] == [big]
+    assert scheduler.reservations[0].start_s == unix(9 * HOUR), "when its limit lets it, not before"
+    small = bench.submit(asks(1, "root.bob", actor=BOB, limit_s=12 * HOUR), at_s=HOUR)
+    assert started(HOUR) == [small]
+    assert scheduler.reservations == ()
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def test_what_the_limits_of_two_nodes_never_allow_together_is_refused() -> None:
+    """The pool by night and the user in it by day."""
+    members = {("lab", "alice"): NodeSettings()}
+    bench = HourBench(replace(with_pools(lab=Pool()), members=members))
+    night, day = ((0, 0), (HOUR, None)), ((0, None), (HOUR, 0))
+    bench.ledger.limit_hours = hourly(root__lab=night, root__lab__alice=day)
+    bench.at(0)
+    with pytest.raises(Refused, match="at no hour do the limits of lab/alice and lab together"):
+        bench.submit(asks(1))
+    # It was taken before the configuration was changed.
+    bench.ledger.limit_hours = NO_HOURS
+    bench.at(0)
+    job_id = bench.submit(asks(1))
+    bench.ledger.limit_hours = hourly(root__lab=night, root__lab__alice=day)
+    assert bench.why(job_id) == WaitReason(
+        ReasonCode.LIMIT, LimitAtThisHour(LAB, "cores", 1000, 0, unix(HOUR), None)
+    )
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+def test_the_reason_says_until_when_the_limit_holds_and_when_the_job_may_start(
+    bench: HourBench,
+) -> None:
+    small, big = bench.submit(asks(4)), bench.submit(asks(5))
+    assert bench.why(small) == WaitReason(
+        ReasonCode.LIMIT, LimitAtThisHour(LAB, "cores", 4000, 0, unix(HOUR), unix(HOUR))
+    )
+    assert bench.why(big) == WaitReason(
+        ReasonCode.LIMIT, LimitAtThisHour(LAB, "cores", 5000, 0, unix(HOUR), unix(2 * HOUR))
+    )
+
+
+def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench: HourBench) -> None:
+    job_id = bench.submit(asks(5))
+    bench.ledger.limit_hours = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, 0))
+    assert bench.why(job_id) == WaitReason(
+        ReasonCode.LIMIT, BeyondLimit("1", LAB, "cores", 5000, 4000, is_changeable=True)
+    )
+
+
+def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench: HourBench) -> None:
+    small, next_one = bench.submit(asks(4)), bench.submit(asks(4, limit_s=30 * 60))
+    big = bench.submit(asks(5))
+    assert bench.ahead().expected_start(small) == ExpectedStart(unix(HOUR), Certainty.LIMITS)
+    assert bench.ahead().start_s(next_one) == unix(HOUR + 60)
+    assert bench.ahead().start_s(big) == unix(2 * HOUR)
+
+
+def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known() -> None:
+    bench = HourBench(with_pools(lab=Pool()))
+    bench.ledger.limit_hours = replace(
+        hourly_cores((0, 1), (HOUR, 0), (9 * HOUR, 1)), until_s=unix(8 * HOUR)
+    )
+    first = bench.start(asks(1, limit_s=2 * HOUR))
+    late = bench.submit(asks(1))
+    assert bench.ahead().expected_start(late) == ExpectedStart(None, Certainty.UNKNOWN)
+    other = bench.submit(asks(9, "root.bob", actor=BOB))
+    assert bench.ahead().start_s(other) == unix(2 * HOUR), "no limit of its own depends on the hour"
+    bench.finish(first)
