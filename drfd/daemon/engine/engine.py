@@ -226,7 +226,7 @@ class Engine:
     _settlement: Settlement = field(default_factory=Settlement)
     #: The earliest time, on the monotonic clock, at which a turn continues leftover work. Each part
     #: of that work is followed by a rest as long, in which requests find the loop free.
-    _leftovers_due_mono_s: float = 0.0
+    leftovers_due_mono_s: float = 0.0
     #: When the host last became ready, on the monotonic clock.
     _ready_since_mono_s: float = 0.0
     #: The same for the nodes of single launchers, where there are several.
@@ -361,7 +361,7 @@ class Engine:
                 if self.journal.release_reserve(error):
                     continue
                 log.error("event=%s-failed error=%s", error.code, error.text)
-                self._leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S
+                self.leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S
                 answers = [(work, error) for work in batch]
             break
         if self.ledger.dependents.ended:
@@ -386,7 +386,7 @@ class Engine:
         if not self._is_week_counted:
             self._count_week()
         begin_mono_s = self.clock().mono_s
-        goes_on = begin_mono_s >= self._leftovers_due_mono_s
+        goes_on = begin_mono_s >= self.leftovers_due_mono_s
         try:
             answers = [(work, self._take(work, touched)) for work in batch]
             if goes_on and self.ledger.dependents.ended:
@@ -400,7 +400,7 @@ class Engine:
             raise short_of_memory() from None
         if goes_on and self._has_left_over():
             end_mono_s = self.clock().mono_s
-            self._leftovers_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
+            self.leftovers_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
         return answers
 
     def _has_left_over(self) -> bool:
@@ -670,7 +670,7 @@ class Engine:
         not take work that is due for none."""
         dues = []
         if self._has_left_over():
-            dues.append(self._leftovers_due_mono_s)
+            dues.append(self.leftovers_due_mono_s)
         if self._is_pass_postponed:
             dues.append(self._pass_due_mono_s)
         elif self._wants_pass and self.scheduler.is_cut and self.host.is_ready():
