@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import pickle
 import sqlite3
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from daemon.desk import MakeShell, Shell
+from daemon.desk import FullDisk, MakeDesk, MakeShell, Shell, look_ahead
 from drfd.common.errors import HostError, Refused
 from drfd.core.amounts.resources import NOTHING, Axes, Node
-from drfd.core.explain.forecast import Forecast
-from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.explain.reasons import OutOfQuota, explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
+from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome
+from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
 from drfd.core.model.lifecycle import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
+from drfd.core.model.stimuli import Actor, Now, Tick
 from drfd.core.scheduling.plan import PassLimits
-from drfd.core.scheduling.release_times import UNKNOWN_S
-from drfd.daemon.engine.engine import Work
+from drfd.daemon.engine.engine import Inbox, Work
 from drfd.daemon.forecasting.messages import LedgerChanges, LedgerCopy
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
@@ -43,8 +45,56 @@ from fakes import (
     spec,
     tables,
 )
+from local_clock import at
+
+# -- what shares a turn, and what waits for it -------------------------------------------------
+
+
+TICK, UP = Work(Tick(now())), Work(attempt_started(1))
+#: Of which a turn leaves something undone.
+CUT = Work(Tick(now(1)))
+
+
+@pytest.fixture
+def turns() -> list[list[Work]]:
+    """The turns that the inbox has begun."""
+    return []
+
+
+@pytest.fixture
+def inbox(turns: list[list[Work]]) -> Inbox:
+    def turn(works: list[Work]) -> Work | None:
+        turns.append(works)
+        return TICK if CUT in works else None
+
+    return Inbox(turn)
+
+
+async def test_what_a_turn_leaves_undone_is_gone_on_with_without_any_news(
+    inbox: Inbox, turns: list[list[Work]]
+) -> None:
+    """A pass over thousands of demand vectors is cut: nobody else would ask for the rest of it."""
+    inbox.add(CUT)
+    await asyncio.sleep(0)
+    assert turns == [[CUT]], "others have their turn first"
+    await asyncio.sleep(0)
+    assert turns == [[CUT], [TICK]]
+    await asyncio.sleep(0.05)
+    assert len(turns) == 2
+
+
+async def test_the_rest_of_a_turn_does_not_wait_alone(
+    inbox: Inbox, turns: list[list[Work]]
+) -> None:
+    inbox.add(CUT)
+    asyncio.get_running_loop().call_soon(inbox.add, UP)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert turns == [[CUT], [TICK, UP]]
+
 
 PAYLOAD = Payload(env={"A": "1"})
+Spans = tuple[tuple[int, int, int], ...]
 
 
 def asks(cores: float = 1, *, actor: st.Actor = ALICE, held: bool = False) -> st.SubmitAsked:
@@ -59,24 +109,19 @@ def states(shell: Shell) -> dict[int, str]:
     return {job.id: job.state.value for job in shell.engine.ledger.jobs.values()}
 
 
-def test_a_submission_that_comes_twice_in_one_turn_is_one_job(shell: Shell) -> None:
+@pytest.mark.parametrize("spans", [(), ((0, 9, 1),)], ids=["job", "array"])
+def test_a_submission_that_comes_twice_in_one_turn_is_one(shell: Shell, spans: Spans) -> None:
     """Its client has lost the connection, and asks again before the first is answered."""
     answers: list[Any] = []
-    shell.engine.turn([Work(asks(), PAYLOAD, answers.append, "k") for _ in range(2)])
-    assert answers == [[ev.Submitted(job_id=1, at_s=now().at_s, spec=spec())]] * 2
-    assert shell.host.take() == [Launch(1, 1)]
-    shell.engine.turn([Work(asks(actor=BOB), PAYLOAD, answers.append, "k")])
-    assert answers[-1][0].job_id == 2, "another user's key is another key"
-    assert shell.host.take() == [Launch(2, 1)]
-
-
-def test_an_array_that_comes_twice_in_one_turn_is_one_array(shell: Shell) -> None:
-    answers: list[Any] = []
-    array = replace(asks(held=True), spans=((0, 9, 1),))
-    shell.engine.turn([Work(array, PAYLOAD, answers.append, "k") for _ in range(2)])
+    asked = replace(asks(held=True), spans=spans)
+    shell.engine.turn([Work(asked, PAYLOAD, answers.append, "k") for _ in range(2)])
     assert answers[0] == answers[1]
-    assert [type(event) for event in answers[0]] == [ev.ArraySubmitted]
-    assert shell.engine.ledger.next_id == 12
+    kind = ev.ArraySubmitted if spans else ev.Submitted
+    assert [type(event) for event in answers[0]] == [kind]
+    next_id = shell.engine.ledger.next_id
+    shell.engine.turn([Work(asks(actor=BOB), PAYLOAD, answers.append, "k")])
+    assert answers[-1][0].job_id == next_id, "another user's key is another key"
+    assert shell.host.take() == [Launch(next_id, 1)]
 
 
 # -- effects -----------------------------------------------------------------------------------
@@ -181,18 +226,6 @@ def test_nodes_that_jobs_name_and_that_are_gone_are_known(make_shell: MakeShell)
     shell.host.take()
 
 
-def test_another_ledger_and_a_forecast_have_the_limits_by_hour(make_shell: MakeShell) -> None:
-    by = replace(rules(), pools={"lab": Pool()})
-    shell = make_shell(by=by, clock=lambda: now(5000))
-    shell.engine.adopt_limit_hours(by_hour())
-    shell.engine._reload_ledger()
-    assert shell.engine.ledger.limit_hours == by_hour()
-    shell.engine.adopt(replace(by, axes=replace(by.axes, gres=("gpu",))), by_hour())
-    assert shell.engine.ledger.limit_hours == by_hour()
-    future = shell.engine.circumstances().future([], [], shell.engine.rules)
-    assert future.ledger.limit_hours == by_hour()
-
-
 def test_a_window_that_is_taken_back_holds_nothing_back_in_the_next_turn(shell: Shell) -> None:
     at_s = now().at_s
     shell.engine.adopt_windows((Window(name="a", start_s=at_s + 3599, end_s=at_s + 3630),))
@@ -285,9 +318,6 @@ def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell:
         assert shell.engine.again_mono_s is None
 
 
-# -- suspension --------------------------------------------------------------------------------
-
-
 # -- preemption --------------------------------------------------------------------------------
 
 
@@ -318,19 +348,6 @@ def test_a_starving_job_gets_the_cores_of_the_one_that_is_frozen_for_it(small: S
     small.turn(gone(3))
     assert small.host.take() == [Thaw(2, 1)]
     assert states(small) == {1: "RUNNING", 2: "RUNNING"}
-
-
-def test_the_place_of_a_preempted_job_is_kept_for_whom_it_was_stopped(small: Shell) -> None:
-    """Carol holds as little as bob, and her job is older: it would have its turn before his."""
-    carol = st.Actor(user="carol", uid=1003, is_admin=False)
-    small.turn(asks(actor=carol, held=True))
-    small.turn(asks(actor=BOB))
-    assert small.host.take() == [Terminate(2, 1)]
-    small.turn(st.ReleaseAsked(now(), 3, carol))
-    small.turn(ended(2, exit_code=None, signal=15, at_s=3))
-    small.turn(gone(2))
-    assert states(small) == {1: "RUNNING", 2: "PENDING", 3: "PENDING", 4: "STARTING"}
-    assert small.host.take() == [RemoveAttempt(2, 1), Launch(4, 1)]
 
 
 def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
@@ -373,47 +390,6 @@ def test_nobody_starves_sooner_because_the_clock_was_set(make_shell: MakeShell) 
         assert len(shell.host.take()) == orders
 
 
-def test_with_many_who_wait_it_is_asked_once_a_second_who_starves(make_shell: MakeShell) -> None:
-    at_s = [0.0]
-    how = Preempting(after_s=0)
-    by = replace(rules(2, 18), preempting=how)
-    shell = make_shell(by=by, clock=lambda: now(at_s[0]))
-    shell.turn(preemptible(2), asks(actor=BOB))
-    shell.turn(attempt_started(1))
-    crowd = [
-        st.Actor(user=f"u{number}", uid=2000 + number, is_admin=False) for number in range(101)
-    ]
-    shell.turn(*[asks(2, actor=each, held=True) for each in crowd])
-    shell.host.take()
-    looks: list[int] = []
-    look = shell.engine.scheduler._starvation.update
-    shell.engine.scheduler._starvation.update = lambda *about: looks.append(1) or look(*about)
-    shell.turn(*[st.ReleaseAsked(now(), job_id, ADMIN) for job_id in range(3, 104)])
-    for at_s[0] in (0.5, 0.9, 1.0, 1.4, 2.5):
-        shell.engine.want_pass()
-        shell.turn(st.Tick(now(at_s[0])))
-    assert len(looks) == 2
-
-
-def test_an_attempt_that_was_preempted_is_usage_but_no_guess_how_long_jobs_run(
-    small: Shell,
-) -> None:
-    """It was used; how long the job would have run, nobody knows."""
-    small.turn(asks(actor=BOB))
-    small.turn(ended(2, exit_code=None, signal=15, at_s=102))
-    small.engine.clock = lambda: now(102)
-    small.turn(gone(2))
-    future = ahead(small)
-    half_of_the_machine = DecayedUsage(rules().half_life_s)
-    half_of_the_machine.add("root.alice", 0.5, now(2).at_s, now(102).at_s)
-    assert future.past_usage == half_of_the_machine.past_usage
-    assert future.run_times.length_s(spec(time_limit_s=None)) == UNKNOWN_S
-    small.turn(ended(1, at_s=801))
-    small.turn(gone(1))
-    assert ahead(small).run_times.length_s(spec(time_limit_s=None)) == 2 * 800
-    small.host.take()
-
-
 # -- looking ahead -----------------------------------------------------------------------------
 
 
@@ -431,13 +407,6 @@ def test_what_happens_meanwhile_does_not_reach_who_looks_ahead(shell: Shell) -> 
     future = circumstances.future(books.jobs, books.arrays, shell.engine.rules)
     assert future.start_s(2) == now(3600).at_s
     shell.host.take()
-
-
-def ahead(shell: Shell) -> Forecast:
-    """What a look ahead would begin with now."""
-    engine = shell.engine
-    ledger = engine.ledger
-    return engine.circumstances().future(ledger.jobs.values(), ledger.arrays.live(), engine.rules)
 
 
 # -- a host that is away -----------------------------------------------------------------------
@@ -462,18 +431,6 @@ def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
 PROMISED = {1: "RUNNING", 2: "PENDING", 3: "PENDING"}
 
 
-def test_a_big_job_starts_first_that_fits_since_the_daemon_has_died(
-    make_shell: MakeShell,
-) -> None:
-    """The end of what it waited for is reported to the next daemon, with its first turn."""
-    before = promised(make_shell, now)
-    before.host.take()
-    after = promised(make_shell, now)
-    after.turn(ended(1, at_s=30.0), gone(1))
-    assert states(after) == {2: "STARTING", 3: "PENDING"}
-    after.host.take()
-
-
 def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell: MakeShell) -> None:
     shell = promised(make_shell, now, journal=FullDisk)
     shell.journal.is_full = True
@@ -482,38 +439,14 @@ def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell: MakeS
     shell.engine.want_pass()
     shell.turn()
     assert states(shell) == PROMISED
-    shell.host.take()
-
-
-def test_other_kinds_of_resources_forget_no_reservation(make_shell: MakeShell) -> None:
-    shell = promised(make_shell, now)
+    # Nor do other kinds of resources.
     shell.engine.adopt(replace(shell.engine.rules, axes=Axes(gres=("gpu",))))
     shell.turn()
     assert states(shell) == PROMISED
     shell.host.take()
 
 
-# -- answers -----------------------------------------------------------------------------------
-
-
 # -- a journal that says no --------------------------------------------------------------------
-
-
-class FullDisk(Journal):
-    """Refuses to commit, or to append the event of a given kind, while `is_full`."""
-
-    is_full = False
-    refused_kind: type | None = None
-
-    def commit(self) -> None:
-        if self.is_full and self._db.in_transaction:
-            raise HostError("journal", "cannot write the journal: disk is full")
-        super().commit()
-
-    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
-        if self.is_full and type(event) is self.refused_kind:
-            raise HostError("journal", "cannot write the journal: disk is full")
-        super().append(event, job, array_state)
 
 
 @pytest.fixture(params=[None, ev.Admitted, ev.Submitted], ids=["commit", "admit", "submit"])
@@ -589,30 +522,6 @@ def test_what_waited_before_a_failed_turn_is_scheduled_after_it(make_shell: Make
     assert (shell.host.take(), states(shell)) == ([Launch(2, 1)], {2: "STARTING"})
 
 
-def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell) -> None:
-    shell.turn(asks())
-    shell.host.take()
-    shell.journal._db.execute("pragma busy_timeout = 0")
-    path = str(shell.journal._db.path)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("begin immediate")
-    (answer,) = shell.turn(asks())
-    other.close()
-    assert (type(answer), states(shell)) == (HostError, {1: "STARTING"})
-    (events,) = shell.turn(asks())
-    assert [event.job_id for event in events] == [2]
-    assert shell.host.take() == [Launch(2, 1)]
-
-
-# -- reservations ------------------------------------------------------------------------------
-
-
-# -- the line-up that is kept ------------------------------------------------------------------
-
-
-# -- very short jobs ---------------------------------------------------------------------------
-
-
 # -- load from outside -------------------------------------------------------------------------
 
 
@@ -627,16 +536,14 @@ def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_do
     assert shell.host.take() == []
     assert shell.engine.scheduler.last_plan is not None
     assert shell.engine.scheduler.last_plan.free[0] == 6000
-    assert ahead(shell).external == shell.engine.external
+    assert look_ahead(shell.engine).external == shell.engine.external
     shell.engine.rules = replace(by, beside=None)
     assert shell.engine.see_external(demand(4, 0))
     shell.turn(st.Tick(now()))
     assert [effect.job_id for effect in shell.host.take()] == [1]
 
 
-def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(
-    make_shell: MakeShell,
-) -> None:
+def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell: MakeShell) -> None:
     """Its own samples take ten seconds, in which it gave out all of the capacity."""
     by = replace(rules(9, 18), beside=demand(0, 1))
     shell = make_shell(by=by)
@@ -781,7 +688,7 @@ def test_work_that_comes_due_before_the_timer_is_set_still_has_a_turn(
     shell.engine.turn([Work(gone(job_id))])
     shell.host.take()
     shell.engine.clock = lambda: now(5000)
-    shell.engine._leftovers_due_mono_s = now(5001).mono_s
+    shell.engine.leftovers_due_mono_s = now(5001).mono_s
     assert not shell.engine.wants_turn
     assert shell.engine.due_s() == 1
     shell.engine.clock = lambda: now(5002)
@@ -848,7 +755,7 @@ def test_what_could_not_be_written_is_told_after_a_pause(make_shell: MakeShell) 
     assert not full.engine.wants_turn
     full.journal.is_full = False
     full.engine.notified_at_once = 0
-    full.engine._leftovers_due_mono_s = 0.0
+    full.engine.leftovers_due_mono_s = 0.0
     full.engine.turn([Work(gone(job_id))])
     full.journal.is_full = True
     full.engine.notified_at_once = 64
@@ -857,3 +764,199 @@ def test_what_could_not_be_written_is_told_after_a_pause(make_shell: MakeShell) 
     assert not full.engine.wants_turn
     assert full.engine.again_mono_s == now(0.5).mono_s
     full.host.take()
+
+
+# -- quotas of the week: counted from the journal, restored on Monday at 00:00 -----------------
+
+
+HOUR = 3600.0
+#: A Friday, and the Monday after it.
+FRIDAY, MONDAY = "2026-10-23 12:00", "2026-10-26 00:00"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_s = at(FRIDAY)
+
+    def __call__(self) -> Now:
+        return Now(self.at_s, self.at_s - at(FRIDAY) + 1000)
+
+
+@pytest.fixture
+def clock(in_berlin: None) -> Clock:
+    return Clock()
+
+
+def with_quota(share_hours: float = 2, *, waits: bool = True) -> Rules:
+    quota = WeekQuota(share_hours=Fraction(share_hours), waits=waits)
+    return replace(rules(), pools={"lab": Pool(quota=quota), "free": Pool()})
+
+
+def of_pool(
+    clock: Clock, cores: float = 9, actor: Actor = ALICE, pool: str = "lab"
+) -> st.SubmitAsked:
+    asked = spec(f"root.{pool}", actor=actor, asks=demand(cores), time_limit_s=None)
+    return st.SubmitAsked(clock(), asked)
+
+
+def runs(shell: Shell, clock: Clock, job_id: int, length_s: float) -> None:
+    """The job, which has been sent to the launcher, runs and ends."""
+    shell.turn(begins(clock, job_id))
+    clock.at_s += length_s
+    shell.turn(ends(clock, job_id), st.AttemptRemoved(clock(), job_id, 1))
+
+
+def begins(clock: Clock, job_id: int, attempt: int = 1) -> st.AttemptStarted:
+    usual = attempt_started(job_id, attempt)
+    return replace(usual, at_s=clock().at_s, mono_s=clock().mono_s)
+
+
+def ends(clock: Clock, job_id: int, attempt: int = 1) -> st.AttemptEnded:
+    return replace(ended(job_id, attempt), at_s=clock().at_s, mono_s=clock().mono_s)
+
+
+def used_hours(shell: Shell) -> float:
+    return round(shell.engine.quota_use()["root.lab"].used_hours, 6)
+
+
+def why(shell: Shell, job_id: int) -> object:
+    engine = shell.engine
+    found = explain_wait(
+        engine.ledger.job(job_id), engine.ledger, engine.scheduler.last_plan, engine.rules,
+        used_up=engine.used_up(),
+    )  # fmt: skip
+    return None if found is None else found.evidence
+
+
+def test_jobs_wait_for_the_next_week_over_the_end_of_the_daemon(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    shell = make_shell(by=with_quota(), clock=clock)
+    shell.turn(of_pool(clock))
+    assert shell.host.take() == [Launch(1, 1)]
+    runs(shell, clock, 1, 2 * HOUR)
+    shell.turn(of_pool(clock), of_pool(clock, 1, BOB, "free"))
+    assert shell.host.take() == [Launch(3, 1)], "the pool has used its 2 hours"
+    evidence = why(shell, 2)
+    assert isinstance(evidence, OutOfQuota)
+    assert evidence.use.used_hours == 2
+    assert evidence.use.restored_s == at(MONDAY)
+    runs(shell, clock, 3, 60)
+    shell.host.take()
+
+    # It was killed: the next daemon counts from the journal.
+    later = make_shell(by=with_quota(), clock=clock)
+    later.turn()
+    assert used_hours(later) == 2
+    assert isinstance(why(later, 2), OutOfQuota)
+    assert 0 < (later.engine.due_s() or 0) <= 60, "it looks at the clock, which may be set"
+    clock.at_s = at(MONDAY) - 1
+    later.turn(st.Tick(clock()))
+    assert later.host.take() == []
+    assert later.engine.due_s() == pytest.approx(1)
+    clock.at_s = at(MONDAY)
+    later.turn(st.Tick(clock()))
+    assert later.host.take() == [Launch(2, 1)]
+    later.turn(begins(clock, 2))
+    clock.at_s += HOUR
+    assert used_hours(later) == 1
+
+
+def test_attempts_and_breaks_are_counted_by_the_next_daemon(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    """They are in the job's events, not in its record."""
+    shell = make_shell(by=with_quota(30), clock=clock)
+    asked = of_pool(clock)
+    retried = replace(asked, spec=replace(asked.spec, retry=Retry(1, (Outcome.FAILED,))))
+    shell.turn(retried)
+    shell.turn(begins(clock, 1))
+    clock.at_s += HOUR
+    shell.turn(st.SuspendAsked(clock(), 1, ALICE), st.Frozen(clock(), 1, 1))
+    clock.at_s += HOUR
+    shell.turn(st.ResumeAsked(clock(), 1, ALICE))
+    clock.at_s += HOUR
+    assert used_hours(shell) == 2
+    shell.host.take()
+    shell.turn(replace(ends(clock, 1), exit_code=1), st.AttemptRemoved(clock(), 1, 1))
+    clock.at_s += HOUR
+    shell.turn(st.Tick(clock()))
+    shell.host.take()
+    assert used_hours(shell) == 2
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2
+    shell.turn(begins(clock, 1, 2))
+    clock.at_s += HOUR
+    assert used_hours(shell) == 3
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
+    shell.turn(ends(clock, 1, 2), st.AttemptRemoved(clock(), 1, 2))
+    shell.host.take()
+    clock.at_s += HOUR
+    assert used_hours(shell) == 3
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
+
+
+def test_a_job_that_is_moved_before_it_runs_again_has_used_the_quota_of_its_pool_of_then(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    shell = make_shell(by=with_quota(30), clock=clock)
+    asked = of_pool(clock)
+    shell.turn(replace(asked, spec=replace(asked.spec, retry=Retry(1, (Outcome.FAILED,)))))
+    shell.turn(begins(clock, 1))
+    clock.at_s += 2 * HOUR
+    shell.host.take()
+    shell.host.ready = False
+    shell.turn(replace(ends(clock, 1), exit_code=1), st.AttemptRemoved(clock(), 1, 1))
+    moves = st.Change(pool="root.free", cores_milli=1000)
+    shell.turn(st.ChangeAsked(clock(), 1, ALICE, change=moves))
+    assert shell.engine.ledger.job(1).spec.pool == "root.free"
+    assert used_hours(shell) == 2
+    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2
+    shell.host.take()
+
+
+def test_a_quota_that_comes_with_a_reload_counts_from_the_begin_of_the_week(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    shell = make_shell(by=replace(with_quota(), pools={"lab": Pool()}), clock=clock)
+    shell.turn(of_pool(clock))
+    runs(shell, clock, 1, 3 * HOUR)
+    shell.host.take()
+    assert shell.engine.quota_use() == {}
+    shell.engine.adopt(with_quota())
+    shell.turn(of_pool(clock))
+    assert used_hours(shell) == 3
+    assert shell.host.take() == []
+    shell.engine.adopt(with_quota(4))
+    shell.turn(st.Tick(clock()))
+    assert shell.host.take() == [Launch(2, 1)], "a larger one lets it start"
+
+
+def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(
+    make_shell: MakeShell, clock: Clock
+) -> None:
+    shell = make_shell(by=with_quota(), clock=clock)
+    shell.turn(of_pool(clock))
+    runs(shell, clock, 1, 2 * HOUR)
+    friday_s = clock.at_s
+    clock.at_s += 7 * 24 * HOUR
+    shell.turn(st.Tick(clock()))
+    assert used_hours(shell) == 0
+    clock.at_s = friday_s
+    shell.turn(of_pool(clock))
+    assert used_hours(shell) == 2
+    assert shell.host.take() == [Launch(1, 1)]
+
+
+async def test_the_shares_show_how_much_of_a_quota_is_used(
+    make_desk: MakeDesk, clock: Clock
+) -> None:
+    desk = make_desk(by=with_quota(waits=False), clock=clock)
+    shell = desk.shell
+    shell.turn((of_pool(clock, 4.5), Payload()))
+    runs(shell, clock, 1, HOUR)
+    nodes = {each["path"]: each for each in (await desk.ask(ALICE, op="shares"))["nodes"]}
+    assert nodes["root.lab"]["quota"] == {
+        "used_hours": 0.5, "share_hours": 2, "then": "last", "restored_at": at(MONDAY),
+    }  # fmt: skip
+    assert "quota" not in nodes["root.free"]
+    shell.host.take()

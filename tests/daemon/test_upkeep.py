@@ -1,0 +1,351 @@
+"""The journal in the daemon: what is removed, what is recorded for an audit, and `drfd compact`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drfd import __version__
+from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.fairness.stored_rules import rules_text
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.stimuli import Now
+from drfd.daemon import spawn
+from drfd.daemon.config import HistorySettings
+from drfd.daemon.engine.journal_upkeep import AuditRecords, Retention, TrustedClock
+from drfd.daemon.main import main
+from drfd.journal.journal import Journal
+from fakes import BOB, apply_and_append, demand, happened, now, rules, spec
+
+# -- history goes as configured ----------------------------------------------------------------
+
+
+DAY_S = 86400.0
+
+
+def test_a_night_without_power_is_believed_after_a_tenth_of_it() -> None:
+    at_s, mono_s = now().at_s, 1000.0
+    clock = TrustedClock(lambda: Now(at_s, mono_s), at_s - 12 * 3600, lambda believed_s: None)
+    assert clock() == at_s - 12 * 3600
+    for _ in range(78):
+        at_s, mono_s = at_s + 60, mono_s + 60
+        clock()
+    assert clock() == at_s
+
+
+def test_a_journal_that_cannot_be_written_hinders_nothing() -> None:
+    def keep(at_s: float) -> None:
+        raise HostError("journal", "the disk is full")
+
+    assert TrustedClock(now, None, keep)() == now().at_s
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
+
+
+def fill(journal: Journal, count: int) -> Ledger:
+    """One job of alice's a day, each over at once."""
+    ledger = Ledger(Axes())
+    for job_id in range(1, count + 1):
+        for event in (happened(ev.Submitted, job_id), happened(ev.Cancelled, job_id)):
+            apply_and_append(journal, replace(event, at_s=job_id * DAY_S), ledger)
+    journal.commit()
+    return ledger
+
+
+def bulky(array_id: int, last: int) -> ev.ArraySubmitted:
+    """An array of bob's that takes much room."""
+    asked = replace(spec("root.bob", actor=BOB), cwd="/" + "x" * 4000)
+    return ev.ArraySubmitted(
+        array_id=array_id, at_s=200 * DAY_S, spec=asked, spans=((0, last, 1),), at_once=None
+    )
+
+
+def bobs_end(job_id: int) -> ev.Cancelled:
+    return ev.Cancelled(job_id=job_id, at_s=200 * DAY_S, by="bob")
+
+
+def keeping(
+    journal: Journal, most_bytes: int, keep_s: float | None = None, now_s: float = 1e10
+) -> Retention:
+    history = HistorySettings(keep_s=keep_s and round(keep_s), max_bytes=most_bytes)
+    return Retention(journal, lambda: history, lambda: now_s)
+
+
+def there(journal: Journal, count: int) -> list[int]:
+    return [each for each in range(1, count + 1) if journal.job(each)]
+
+
+async def to_the_end(retention: Retention) -> int:
+    steps = 0
+    while await retention.step():
+        steps += 1
+        assert steps < 10_000
+    return steps
+
+
+def test_what_is_older_than_configured_goes_and_nothing_else(journal: Journal) -> None:
+    fill(journal, 300)
+    assert asyncio.run(to_the_end(keeping(journal, 0))) == 0
+    assert there(journal, 300) == list(range(1, 301))
+    old = keeping(journal, 0, 100 * DAY_S, 300.5 * DAY_S)
+    assert asyncio.run(to_the_end(old)) > 2, "a little at a time"
+    assert there(journal, 300) == list(range(201, 301))
+
+
+def test_a_journal_of_live_jobs_alone_is_left_as_it_is(journal: Journal) -> None:
+    ledger = Ledger(Axes())
+    for job_id in range(1, 50):
+        apply_and_append(journal, happened(ev.Submitted, job_id), ledger)
+    journal.commit()
+    assert asyncio.run(to_the_end(keeping(journal, 1, 1, 1e12))) == 0
+    assert there(journal, 49) == list(range(1, 50))
+
+
+def test_a_flood_of_arrays_removes_nothing_of_others(journal: Journal) -> None:
+    """Arrays did not count as anybody's: all that others had done went before them."""
+    ledger = fill(journal, 100)
+    before = journal.used_bytes()
+    for _ in range(200):
+        array_id = ledger.next_id
+        for event in (bulky(array_id, 0), bobs_end(array_id)):
+            apply_and_append(journal, event, ledger)
+    journal.commit()
+    most = before + 400_000
+    assert journal.used_bytes() > 2 * most
+    asyncio.run(to_the_end(keeping(journal, most)))
+    assert journal.used_bytes() <= most
+    assert there(journal, 100) == list(range(1, 101))
+
+
+def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal: Journal) -> None:
+    """They cannot be removed before their array is over, and were taken for what can be: whoever
+    had much of it, and held the last task, had the history of all others removed, to the last
+    job."""
+    ledger = fill(journal, 100)
+    most = journal.used_bytes() + 100_000
+    array_id = ledger.next_id
+    apply_and_append(journal, bulky(array_id, 400), ledger)
+    for job_id in range(array_id + 1, array_id + 400):
+        apply_and_append(journal, bobs_end(job_id), ledger)
+    journal.commit()
+    assert journal.used_bytes() > 5 * most
+    assert asyncio.run(to_the_end(keeping(journal, most))) == 0
+    # What has the last id, or the last event, stays also when it is over.
+    for event in (bobs_end(array_id), happened(ev.Submitted, array_id + 402)):
+        assert there(journal, 100) == list(range(1, 101))
+        apply_and_append(journal, event, ledger)
+        journal.commit()
+        asyncio.run(to_the_end(keeping(journal, most)))
+    assert journal.used_bytes() <= most
+    assert there(journal, 100) == list(range(1, 101))
+
+
+def test_too_much_goes_also_where_all_ended_by_a_clock_that_was_ahead(journal: Journal) -> None:
+    fill(journal, 300)
+    most = journal.used_bytes() // 2
+    asyncio.run(to_the_end(keeping(journal, most, now_s=0.0)))
+    assert journal.used_bytes() <= most
+
+
+def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal: Journal) -> None:
+    """All that had ended before went within seconds, for ever."""
+    fill(journal, 50)
+    at_s, mono_s = 51 * DAY_S, 0.0
+    clock = TrustedClock(
+        lambda: Now(at_s, mono_s), journal.trusted_time_s(), journal.store_trusted_time
+    )
+    retention = Retention(journal, lambda: HistorySettings(keep_s=round(400 * DAY_S)), clock)
+    for jump_s in (0.0, 3650 * DAY_S, 0.0):
+        at_s = 51 * DAY_S + jump_s
+        for _ in range(10):
+            mono_s += 360.0
+            at_s += 360.0
+            asyncio.run(to_the_end(retention))
+    assert there(journal, 50) == list(range(1, 51))
+    # A daemon that starts meanwhile takes the last one's word, and not the clock's.
+    assert journal.trusted_time_s() == pytest.approx(51 * DAY_S, abs=0.2 * DAY_S)
+
+
+# -- records for an audit: durable with a turn, none twice, none lost --------------------------
+
+
+CAPACITY = demand(10, 100)
+
+
+class AuditBench:
+    """Records of a journal of their own, and a clock that a test sets."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.time_s = 100.0
+        self.journal = journal
+        self.records = AuditRecords(self.journal, lambda: Now(self.time_s, self.time_s))
+
+    def written(self) -> list[ev.AuditEvent]:
+        """Everything in the journal after what is pending has been written."""
+        self.records.write()
+        self.journal.commit()
+        self.records.written()
+        return [event for _, event in self.journal.audit.events()]
+
+    def see(self, cores: float, at_s: float) -> bool:
+        self.time_s = at_s
+        kept = Resources(cores_milli=int(cores * 1000))
+        return self.records.see_load(kept, CAPACITY)
+
+
+@pytest.fixture
+def bench(journal: Journal) -> AuditBench:
+    return AuditBench(journal)
+
+
+def test_a_start_names_the_rules_in_force_and_only_other_rules_are_news(bench: AuditBench) -> None:
+    bench.records.started(rules(), seen_alive_s=50.0)
+    bench.records.adopted(rules())
+    (start,) = bench.written()
+    assert isinstance(start, ev.DaemonStarted)
+    assert (start.at_s, start.version, start.away_since_s) == (100.0, __version__, None)
+    assert bench.journal.audit.rules(start.rules) == rules_text(rules())
+    other = replace(rules(), policy="fifo")
+    for _ in range(2):
+        bench.records.adopted(other)
+    _, news = bench.written()
+    assert isinstance(news, ev.Configured)
+    assert bench.journal.audit.rules(news.rules) == rules_text(other)
+    assert list(bench.journal.events()) == [], "the history of jobs does not know them"
+    assert bench.journal.load(rules().axes).next_id == 1
+
+
+@pytest.mark.parametrize(("seen_alive_s", "away_since_s"), [(90.0, 90.0), (10.0, 60.0)])
+def test_the_time_without_a_daemon_begins_with_its_last_sign_of_life(
+    bench: AuditBench, seen_alive_s: float, away_since_s: float
+) -> None:
+    """Its last event, or the mark that it leaves from time to time: whichever is later."""
+    bench.time_s = 60.0
+    bench.records.stopped()
+    bench.written()
+    bench.time_s = 100.0
+    bench.records.started(rules(), seen_alive_s)
+    start = bench.written()[-1]
+    assert isinstance(start, ev.DaemonStarted)
+    assert start.away_since_s == away_since_s
+
+
+def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench: AuditBench) -> None:
+    assert not bench.see(0, 0), "no load, as before"
+    assert bench.see(1, 100)
+    assert not bench.see(1.4, 200), "less than a twentieth of the capacity more"
+    assert bench.see(1.6, 300)
+    assert not bench.see(9, 310), "half a minute lies between two records"
+    assert bench.see(9, 330), "and then what holds is recorded"
+    assert bench.see(0, 400)
+    loads = [event for event in bench.written() if isinstance(event, ev.ExternalLoadChanged)]
+    assert [(event.at_s, event.kept.cores_milli) for event in loads] == [
+        (100.0, 1000), (300.0, 1600), (330.0, 9000), (400.0, 0),
+    ]  # fmt: skip
+
+
+def others(**cores: float) -> list[tuple[str, Resources]]:
+    """What others' jobs have on nodes."""
+    return [(name, Resources(cores_milli=int(count * 1000))) for name, count in cores.items()]
+
+
+def test_what_others_jobs_have_on_other_nodes_is_recorded_too(bench: AuditBench) -> None:
+    nodes = [Node(name=name, capacity=demand(40, 100)) for name in ("n1", "n2")]
+
+    def see(at_s: float, kept: float = 0, **cores: float) -> bool:
+        bench.time_s = at_s
+        own = Resources(cores_milli=int(kept * 1000))
+        return bench.records.see_load(own, CAPACITY, others(**cores), nodes)
+
+    assert not see(0, gone=3), "that node is not configured"
+    assert see(100, n2=1)
+    assert not see(200, n2=2), "less than a twentieth of the node more"
+    assert see(300, n2=3)
+    assert see(400, n2=3, n1=0.5), "it begins on another node"
+    assert not see(410, kept=2, n1=0.5)
+    assert see(440, kept=2, n1=0.5)
+    assert see(500)
+    loads = [event for event in bench.written() if isinstance(event, ev.ExternalLoadChanged)]
+    assert [(each.at_s, each.kept.cores_milli, list(each.elsewhere)) for each in loads] == [
+        (100.0, 0, others(n2=1)), (300.0, 0, others(n2=3)), (400.0, 0, others(n1=0.5, n2=3)),
+        (440.0, 2000, others(n1=0.5)), (500.0, 0, []),
+    ]  # fmt: skip
+    # The next daemon goes on from there.
+    bench.time_s = 600.0
+    bench.records = AuditRecords(bench.journal, lambda: Now(bench.time_s, bench.time_s))
+    bench.records.started(rules(), seen_alive_s=0.0)
+    assert not see(700)
+    assert see(700, n1=0.5)
+
+
+# -- `drfd compact`: the journal of a daemon that does not run, written anew -------------------
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def compact(state: Path) -> int:
+    try:
+        main(["compact", "--state", str(state)])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """One whose journal is mostly room that was used once."""
+    (tmp_path / "controller").mkdir()
+    journal = Journal(tmp_path / "controller" / "journal.sqlite")
+    apply_and_append(journal, happened(ev.Submitted, 1, spec=spec()), Ledger(Axes()))
+    journal.commit()
+    journal.close()
+    with closing(sqlite3.connect(journal.path)) as db:
+        db.execute("create table ballast (data blob)")
+        db.execute("insert into ballast values (zeroblob(20000000))")
+        db.execute("drop table ballast")
+        db.commit()
+    return tmp_path
+
+
+def test_it_is_as_short_as_it_can_be_and_holds_what_it_did(state: Path, capsys: Captured) -> None:
+    path = state / "controller" / "journal.sqlite"
+    before = path.stat().st_size / (1 << 20)
+    assert before > 19
+    assert compact(state) == 0
+    now = path.stat().st_size >> 10
+    assert capsys.readouterr().out == f"{path}: {before:.1f}M before, {now}K now\n"
+    assert path.stat().st_size < 300_000
+    assert not (state / "launcher").exists()
+    journal = Journal(path)
+    assert list(journal.load(Axes()).jobs) == [1]
+    journal.close()
+
+
+def test_not_while_a_daemon_runs(state: Path, capsys: Captured) -> None:
+    lock = spawn.prepare(spawn.Places(state))
+    before = (state / "controller" / "journal.sqlite").stat().st_size
+    assert compact(state) != 0
+    assert "another drfd is running" in capsys.readouterr().err
+    assert (state / "controller" / "journal.sqlite").stat().st_size == before
+    os.close(lock)
+
+
+def test_not_where_there_is_none(tmp_path: Path, capsys: Captured) -> None:
+    assert compact(tmp_path / "none") != 0
+    assert capsys.readouterr().err.startswith("drfd: there is no journal ")
+    assert not (tmp_path / "none").exists()
