@@ -107,6 +107,7 @@ def attach(
     os.close(cgroup_fd)
 
 
+@pytest.mark.slow
 @has_bpf
 def test_a_hidden_device_is_refused_in_the_jobs_cgroup_alone(
     group: Path, by_bpf: HiddenByBpf
@@ -247,6 +248,7 @@ def test_a_program_that_comes_later_and_admits_no_other_is_named(
     assert (how, "without BPF_F_ALLOW_MULTI" in said) == ("none", True)
 
 
+@pytest.mark.slow
 @has_bpf
 def test_what_others_refuse_and_what_they_refuse_later_holds_too(
     group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
@@ -338,6 +340,7 @@ def by_controller() -> Iterator[HiddenByController]:
         directory.rmdir()
 
 
+@pytest.mark.slow
 @has_devices
 def test_on_version_1_a_hidden_device_is_refused_in_the_cgroup_that_only_such_jobs_have(
     by_controller: HiddenByController,
@@ -362,6 +365,7 @@ def test_on_version_1_hiding_is_proved_and_leaves_nothing(
     assert not Path(by_controller.parent or "").exists()
 
 
+@pytest.mark.slow
 @has_devices
 def test_a_launcher_in_another_cgroup_finds_where_the_last_one_has_hidden_devices(
     by_controller: HiddenByController,

@@ -428,6 +428,7 @@ def test_old_notes_of_unknown_attempts_are_removed(notes: StartNotes) -> None:
     assert left == {"9", str(RETRY), f"{RETRY}.10", f"{'b' * 32}.1.1"}
 
 
+@pytest.mark.slow
 def test_many_old_notes_are_removed_in_parts(notes: StartNotes) -> None:
     """The loop of the launcher goes on meanwhile."""
     for number in range(1, 2501):
