@@ -54,16 +54,9 @@ def word(request: pytest.FixtureRequest) -> str:
 def everywhere(job: MakeJob, word: str) -> Message:
     """A job that has the word in every place that somebody else fills."""
     return job(
-        name=word,
-        user=word,
-        pool=f"root.{word}",
-        reason={"code": "RESOURCES", "text": word},
-        cwd=word,
-        argv=[word, word],
-        stdout=word,
-        stderr=f"{word}2",
-        cgroup=word,
-    )
+        name=word, user=word, pool=f"root.{word}", reason={"code": "RESOURCES", "text": word},
+        cwd=word, argv=[word, word], stdout=word, stderr=f"{word}2", cgroup=word,
+    )  # fmt: skip
 
 
 def test_status_has_one_row_for_one_job(
@@ -117,20 +110,18 @@ def test_the_end_of_a_job_is_harmless(
     assert harmless(submitted.err).count("\n") == 1
 
 
-def test_shares_are_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
+def shares_with(word: str) -> Message:
     amount = {"cores": 1.0, "memory": 1, "read": 0, "write": 0, "gres": {}}
     node = {
-        "path": f"root.{word}",
-        "weight": 1.0,
-        "entitlement": 1.0,
-        "usage": amount,
-        "dominant_resource": word,
-        "dominant_share": 1.0,
-        "satisfaction": 1.0,
-        "running": 1,
-        "pending": 0,
-    }
-    daemon.replies = {"shares": {"capacity": amount, "free": amount, "nodes": [node]}}
+        "path": f"root.{word}", "weight": 1.0, "entitlement": 1.0, "usage": amount,
+        "dominant_resource": word, "dominant_share": 1.0, "satisfaction": 1.0,
+        "running": 1, "pending": 0,
+    }  # fmt: skip
+    return {"capacity": amount, "free": amount, "nodes": [node]}
+
+
+def test_shares_are_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> None:
+    daemon.replies = {"shares": shares_with(word)}
     result = drf("shares")
     assert (result.code, result.err) == (0, "")
     assert max(map(cell_len, harmless(result.out).splitlines())) <= 160
@@ -224,7 +215,7 @@ def test_a_forecast_is_harmless(drf: Drf, daemon: CannedDaemon, word: str) -> No
 
 
 # Each takes a second, after which the client tells why the job waits.
-@pytest.mark.parametrize("word", seeds(HOSTILE.values()), ids=HOSTILE.keys())
+@pytest.mark.slow
 def test_the_wait_and_the_end_of_a_run_are_harmless(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, job: MakeJob, ended: MakeJob, word: str
 ) -> None:
@@ -252,15 +243,9 @@ def test_the_wait_and_the_end_of_a_run_are_harmless(
 def test_lines_for_programs_have_as_many_columns_as_their_header(
     drf: Drf, daemon: CannedDaemon, job: MakeJob, word: str, words: list[str]
 ) -> None:
-    amount = {"cores": 1.0, "memory": 1, "read": 0, "write": 0, "gres": {}}
-    node = {
-        "path": f"root.{word}", "weight": 1.0, "entitlement": 1.0, "usage": amount,
-        "dominant_resource": word, "dominant_share": 1.0, "satisfaction": 1.0,
-        "running": 1, "pending": 0,
-    }  # fmt: skip
     daemon.replies = {
         "status": {"jobs": [everywhere(job, word)], "counts": {}, "draining": False},
-        "shares": {"capacity": amount, "free": amount, "nodes": [node]},
+        "shares": shares_with(word),
     }
     result = drf(*words, "--parsable")
     assert (result.code, result.err) == (0, "")
