@@ -1,0 +1,740 @@
+"""What is said of jobs that have ended: notes on their ends, and what to ask for next time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import drfd.launcher
+from drfd.client.words import Gres, parse_gres
+from drfd.common.units import (
+    Range,
+    parse_cores_range,
+    parse_disk_rates,
+    parse_duration,
+    parse_memory,
+)
+from drfd.core.amounts.resources import Resources
+from drfd.core.explain.ended_jobs import (
+    FAULT_SIGNALS,
+    LAST,
+    Advice,
+    AllRuns,
+    CoresReason,
+    DemandNotAtFault,
+    EndNote,
+    FaultSignal,
+    FirstProcessExited,
+    HasErrorOutput,
+    InKernelLog,
+    KilledForMemory,
+    LargestProcess,
+    LaunchFault,
+    MachineShort,
+    NearMemoryLimit,
+    Ran,
+    ResourcesUsed,
+    ShellRefused,
+    ShellSawSignal,
+    SignalFromElsewhere,
+    UsedBeforeLoss,
+    UsedNearEnd,
+    WorkUnknown,
+    advise,
+    end_notes,
+    is_as_asked,
+    is_evidence,
+    kind_of_job,
+    ran_out,
+)
+from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
+from drfd.wording.ends import end_text
+from drfd.wording.options import advice_options, changed_options, cores_note
+from fakes import GIB, demand, spec
+from seeds import examples
+
+# -- notes as values -------------------------------------------------------------------------------
+
+
+MIB = 1 << 20
+
+
+def ended_job(outcome: Outcome, text: str = "", run_s: float = 30.5, **changes: Any) -> Job:
+    """It was within its two cores and its gigabyte; `changes` are of its use, or of itself."""
+    own = {name: changes.pop(name) for name in ("exit_code", "signal") if name in changes}
+    used = {"cpu_s": 12.25, "memory_peak_bytes": 100 * MIB, "limit_hits": 0, "oom_kills": 0}
+    return Job(
+        id=7,
+        spec=spec(asks=demand(2, 1)),
+        state=JobState.ENDED,
+        attempt=1,
+        submitted_at=0.0,
+        started_at=100.0,
+        ended_at=100.0 + run_s,
+        outcome=outcome,
+        outcome_text=text,
+        usage=Usage(**(used | changes)),
+        **own,
+    )
+
+
+USED = ResourcesUsed(12.25, 400, 2000, 100 * MIB, GIB)
+
+
+@pytest.mark.parametrize("outcome", [*Outcome, None])
+def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome: Outcome | None) -> None:
+    unseen = replace(ended_job(Outcome.LOST), outcome=outcome, usage=None)
+    used = (Ran, UsedBeforeLoss, KilledForMemory, UsedNearEnd)
+    assert not any(isinstance(note, used) for note in end_notes(unseen))
+
+
+def test_out_of_its_own_memory() -> None:
+    ended = ended_job(
+        Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, oom_kills=2, signal=9,
+        largest_process_bytes=900 * MIB,
+    )  # fmt: skip
+    assert end_notes(ended) == [
+        KilledForMemory(30_500, GIB, GIB),
+        LargestProcess(900 * MIB, is_one_of_many=False),
+        InKernelLog(),
+    ]
+
+
+def test_out_of_memory_by_many_small_processes_and_a_child_s_fault() -> None:
+    ended = ended_job(
+        Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, oom_kills=1, exit_code=3,
+        largest_process_bytes=200 * MIB,
+    )  # fmt: skip
+    assert end_notes(ended)[1:] == [
+        FirstProcessExited(3),
+        LargestProcess(200 * MIB, is_one_of_many=True),
+        InKernelLog(),
+    ]
+
+
+def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be_timed() -> None:
+    ended = ended_job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, signal=9)
+    assert end_notes(replace(ended, started_at=None)) == [
+        KilledForMemory(0, GIB, GIB),
+        InKernelLog(),
+    ]
+
+
+def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log() -> None:
+    stop = Stop(outcome=Outcome.OUT_OF_MEMORY, text="needed more", at_s=130.0, mono_s=30.0)
+    ended = ended_job(
+        Outcome.OUT_OF_MEMORY, memory_peak_bytes=3 * GIB, limit_hits=None, oom_kills=None, signal=15
+    )
+    assert end_notes(replace(ended, stop=stop)) == [
+        KilledForMemory(30_500, 3 * GIB, GIB, is_measured=True)
+    ]
+
+
+@pytest.mark.parametrize(("kills", "by_kernel"), [(1, True), (0, False)])
+def test_the_machines_own_shortage_is_not_the_jobs_fault(kills: int, by_kernel: bool) -> None:
+    assert end_notes(ended_job(Outcome.OUT_OF_MEMORY, oom_kills=kills, signal=9)) == [
+        KilledForMemory(30_500, 100 * MIB, GIB),
+        MachineShort(by_kernel),
+        DemandNotAtFault(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("late", "found"),
+    [
+        (None, []),
+        (1990, [UsedNearEnd(1990, is_idle=False)]),
+        (100, [UsedNearEnd(100, is_idle=False)]),
+        (96, [UsedNearEnd(96, is_idle=True)]),
+    ],
+)
+def test_whether_it_was_at_work_when_its_time_was_up(
+    late: int | None, found: list[EndNote]
+) -> None:
+    notes = end_notes(ended_job(Outcome.TIMEOUT, late_cores_milli=late))
+    assert notes == [Ran(30_500, USED), *found]
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ({"exit_code": 1}, []),
+        ({"exit_code": 255}, []),
+        ({"exit_code": 126}, [ShellRefused(126)]),
+        ({"exit_code": 127}, [ShellRefused(127)]),
+        ({"exit_code": 139}, [ShellSawSignal(139, "SIGSEGV"), FaultSignal("SIGSEGV")]),
+        (
+            {"exit_code": 137},
+            [ShellSawSignal(137, "SIGKILL"), SignalFromElsewhere(is_not_for_memory=True)],
+        ),
+        ({"exit_code": 128}, []),
+        ({"exit_code": 161}, []),
+        (
+            {"signal": 15, "oom_kills": None},
+            [SignalFromElsewhere(is_not_for_memory=False)],
+        ),
+        ({"signal": 6}, [FaultSignal("SIGABRT")]),
+        ({"signal": 40}, []),
+        (
+            {"exit_code": 1, "memory_peak_bytes": 1000 * MIB},
+            [NearMemoryLimit(1000 * MIB, GIB)],
+        ),
+    ],
+)
+def test_codes_and_signals_are_named(end: dict[str, int], found: list[EndNote]) -> None:
+    assert end_notes(ended_job(Outcome.FAILED, **end)) == [*found, HasErrorOutput("7")]
+
+
+def test_what_a_job_wrote_to_a_terminal_is_in_no_log() -> None:
+    failed = ended_job(Outcome.FAILED, exit_code=1)
+    assert end_notes(replace(failed, spec=replace(failed.spec, attach="/run/attach"))) == []
+
+
+def test_a_lost_job_tells_what_was_seen_of_it() -> None:
+    assert end_notes(ended_job(Outcome.LOST)) == [
+        UsedBeforeLoss(USED),
+        WorkUnknown(),
+    ]
+
+
+def test_work_that_never_began_is_not_unknown() -> None:
+    lost = replace(ended_job(Outcome.LOST), usage=None, loss="SLURM_NOT_STARTED")
+    assert end_notes(lost) == []
+
+
+def test_what_helps_when_a_launch_has_failed() -> None:
+    failed = ended_job(Outcome.LAUNCH_FAILED, "there is no command x in the job's PATH")
+    assert end_notes(failed) == [LaunchFault.NOT_IN_PATH]
+    assert end_notes(ended_job(Outcome.LAUNCH_FAILED, "something new")) == []
+
+
+@pytest.mark.parametrize("fault", LaunchFault)
+def test_each_launch_fault_is_known_by_words_that_the_launcher_says(fault: LaunchFault) -> None:
+    place = Path(drfd.launcher.__path__[0], "runner")
+    sources = [(place / name).read_text() for name in ("failures.py", "identity.py")]
+    assert any(fault.value in source for source in sources)
+
+
+# -- notes in words --------------------------------------------------------------------------------
+
+
+USED_TEXT = "12.2s of CPU time (0.4 of 2 cores on average) and 100M of 1G of memory"
+
+SENTENCES: list[tuple[EndNote, str]] = [
+    (Ran(30_500, USED), f"it ran for 30.5s and used {USED_TEXT}"),
+    (
+        Ran(20, ResourcesUsed(0.0, None, 2000, 100 * MIB, GIB)),
+        "it ran for 0.0s and used 0.0s of CPU time and 100M of 1G of memory",
+    ),
+    (
+        Ran(90_000, ResourcesUsed(80.0, 880, 2000, 100 * MIB, GIB)),
+        "it ran for 1m30s and used 1m20s of CPU time (0.88 of 2 cores on average) "
+        "and 100M of 1G of memory",
+    ),
+    (
+        Ran(30_500, USED, is_last_of_many=True),
+        f"its last run took 30.5s and used {USED_TEXT}",
+    ),
+    (
+        AllRuns(3, 90_000, 71.25),
+        "its 3 runs together took 1m30s and used 1m11s of CPU time",
+    ),
+    (AllRuns(1, 25_000, None), "its only run took 25.0s"),
+    (UsedBeforeLoss(USED), f"until then it had used {USED_TEXT}"),
+    (WorkUnknown(), "whether its work was done only its output can tell; submit it again if not"),
+    (
+        KilledForMemory(30_500, 100 * MIB, GIB),
+        "it was killed 30.5s after its start, with a peak of 100M and a limit of 1G",
+    ),
+    (
+        KilledForMemory(30_500, 203 * MIB, GIB, is_measured=True),
+        "it was stopped 30.5s after its start, with a peak of 203M and a limit of 1G",
+    ),
+    (
+        MachineShort(by_kernel=True),
+        "the kernel chose it when the whole machine was short; journalctl -k tells more",
+    ),
+    (
+        MachineShort(by_kernel=False),
+        "the kernel has counted no kill in it: systemd-oomd or somebody else did it; "
+        "journalctl -u systemd-oomd tells more",
+    ),
+    (
+        DemandNotAtFault(),
+        "its demand was not the fault: submit it again; an administrator can keep more memory "
+        "for the system with capacity.reserve_memory",
+    ),
+    (FirstProcessExited(3), "its first process was not the one: it ended with exit code 3"),
+    (
+        LargestProcess(900 * MIB, is_one_of_many=False),
+        "the largest of its processes had 900M, shared pages included",
+    ),
+    (
+        LargestProcess(200 * MIB, is_one_of_many=True),
+        "the largest of its processes had 200M, shared pages included; "
+        "all of them together reached the limit",
+    ),
+    (
+        InKernelLog(),
+        "the kernel's log names the process that it killed first: journalctl -k --grep oom-kill",
+    ),
+    (
+        UsedNearEnd(1990, is_idle=False),
+        "near its end it still used 1.99 cores: it was at work",
+    ),
+    (
+        UsedNearEnd(96, is_idle=True),
+        "near its end it used 0.1 cores: it may have waited for something, not computed",
+    ),
+    (
+        ShellRefused(126),
+        "126 is a shell's word for: the command was found and could not be executed",
+    ),
+    (ShellRefused(127), "127 is a shell's word for: there is no such command"),
+    (
+        ShellSawSignal(139, "SIGSEGV"),
+        "139 is a shell's word for: what it ran was killed by SIGSEGV",
+    ),
+    (FaultSignal("SIGSEGV"), "it used memory that was not its own: a fault of the program"),
+    (FaultSignal("SIGABRT"), "it gave up by itself, after a failed check of its own"),
+    (
+        SignalFromElsewhere(is_not_for_memory=True),
+        "somebody else sent it, or a program of the job's own: drfd did not, "
+        "and the kernel has counted no kill for memory in it",
+    ),
+    (
+        SignalFromElsewhere(is_not_for_memory=False),
+        "somebody else sent it, or a program of the job's own: drfd did not",
+    ),
+    (NearMemoryLimit(1000 * MIB, GIB), "its memory came up to 1000M of 1G"),
+    (HasErrorOutput("4_7"), "what it said: drf log --err 4_7"),
+    (HasErrorOutput("4_7", is_apart=False), "what it said: drf log 4_7"),
+    (
+        LaunchFault.NOT_IN_PATH,
+        "write its full path, or set PATH before you submit: the job has yours",
+    ),
+]
+
+
+@pytest.mark.parametrize(("note", "sentence"), SENTENCES)
+def test_the_note_is_told_in_these_words(note: EndNote, sentence: str) -> None:
+    assert end_text(note) == sentence
+
+
+def test_every_kind_of_note_has_a_sentence_here() -> None:
+    assert {type(note) for note, _ in SENTENCES} == set(get_args(EndNote))
+
+
+@pytest.mark.parametrize("note", [*map(FaultSignal, sorted(FAULT_SIGNALS)), *LaunchFault])
+def test_each_signal_and_each_launch_fault_has_its_own_words(note: EndNote) -> None:
+    assert end_text(note)
+
+
+# -- what to ask for next time ---------------------------------------------------------------------
+
+
+def ran(
+    outcome: Outcome = Outcome.COMPLETED, *, run_s: float = 100.0, cores: float = 4,
+    memory_gib: float = 4, read: int = 0, write: int = 0, limit_s: int | None = 3600,
+    frozen_s: float = 0.0, most: Resources | None = None, **used: Any,
+) -> Job:  # fmt: skip
+    usual = {"cpu_s": run_s, "memory_peak_bytes": 300 * MIB, "limit_hits": 0}
+    return Job(
+        id=1,
+        spec=spec(asks=demand(cores, memory_gib, read, write), time_limit_s=limit_s, most=most),
+        state=JobState.ENDED,
+        attempt=1,
+        submitted_at=0.0,
+        started_at=1000.0,
+        ended_at=1000.0 + run_s + frozen_s,
+        suspended_s=frozen_s,
+        outcome=outcome,
+        usage=Usage(**(usual | used)),
+    )
+
+
+def one(*jobs: Job) -> Advice:
+    advice = advise(jobs, least=1)
+    assert advice is not None
+    return advice
+
+
+def asked(advice: Advice) -> tuple[int, int, int]:
+    return advice.cores_milli, advice.memory_bytes, advice.time_limit_s
+
+
+def on_gpus(
+    outcome: Outcome = Outcome.COMPLETED, *, declared_gib: int | None = 20, **used: Any
+) -> Job:
+    plain = ran(outcome, **used)
+    memory = () if declared_gib is None else (("gpu", declared_gib * GIB),)
+    asks = replace(plain.spec.demand, gres=(("gpu", 2),), gres_memory=memory)
+    return replace(plain, spec=replace(plain.spec, demand=asks))
+
+
+def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None:
+    """Neither more memory of the machine nor other rates."""
+    stopped = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=22 * GIB, cpu_s=1.0)
+    advice = advise([stopped])
+    assert advice is not None
+    assert (advice.gres, advice.gres_memory) == ((("gpu", 2),), (("gpu", 34 * GIB),))
+    assert asked(advice) == (4000, 4 * GIB, 3600)
+    assert (advice.read_bps, advice.write_bps, advice.short_jobs) == (0, 0, 1)
+    assert not is_as_asked(advice, stopped)
+    of_24 = advise([stopped], gpu_bytes=24 * GIB)
+    assert of_24 is not None
+    assert of_24.gres_memory == (("gpu", 24 * GIB),)
+    # Of another limit, the end says nothing of what the job needs.
+    written = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=20 * GIB)
+    assert advise([written]) is None
+
+
+@pytest.mark.parametrize(
+    ("peaks", "needed_gib"),
+    [((5, 10, 4), 12), ((5, 19, 4), 24), ((5, None, 4), 20), ((None, None, None), 20), ((5,), 20)],
+)
+def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measured(
+    peaks: tuple[int | None, ...], needed_gib: int
+) -> None:
+    seen = [None if peak is None else peak * GIB for peak in peaks]
+    jobs = [on_gpus(gpu_memory_single_peak_bytes=peak) for peak in seen]
+    if len(jobs) == 1:
+        jobs.append(ran(Outcome.TIMEOUT))
+    advice = advise(jobs)
+    assert advice is not None
+    assert advice.gres_memory == (("gpu", needed_gib * GIB),)
+
+
+# -- jobs that had too little ----------------------------------------------------------------------
+
+
+def test_one_that_ran_out_raises_what_the_others_have_shown() -> None:
+    killed = ran(Outcome.OUT_OF_MEMORY, memory_gib=2, memory_peak_bytes=2 * GIB)
+    assert one(ran(), killed, ran(), ran()).memory_bytes == 3 * GIB
+
+
+def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
+    late = ran(Outcome.TIMEOUT, run_s=600.0, limit_s=600)
+    advice = advise([late])
+    assert advice is not None
+    assert asked(advice) == (4000, 4 * GIB, 1200)
+    assert one(ran(), ran(), ran(), late).time_limit_s == 1200
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever() -> None:
+    full = {"memory_gib": 1, "memory_peak_bytes": GIB, "limit_hits": 500}
+    assert one(ran(**full, memory_working_bytes=200 * MIB)).memory_bytes == 240 * MIB
+    assert one(ran(**full, memory_working_bytes=1000 * MIB)).memory_bytes == GIB
+    # A process that was larger than any sample says more than the samples.
+    lone = ran(**full, memory_working_bytes=200 * MIB, largest_process_bytes=500 * MIB)
+    assert one(lone).memory_bytes == 640 * MIB
+
+
+# -- ranges ----------------------------------------------------------------------------------------
+
+#: Up to eight cores.
+MOST = Resources(cores_milli=8000)
+
+
+def cores_of(*jobs: Job, lends: bool = True) -> tuple[int, int, CoresReason | None]:
+    advice = advise(jobs, least=1, lends_cores=lends)
+    assert advice is not None
+    return advice.cores_milli, advice.most_cores_milli, advice.cores_reason
+
+
+@pytest.mark.parametrize(
+    ("mean", "lent_us", "floor", "is_raised"),
+    [
+        # All the time above its lower end, clearly or hardly; and a whole range of use.
+        (5.2, 320_000_000, 5500, True), (2.5, 50_000_000, 2000, False),
+        (8.4, 640_000_000, 8000, True),
+        # Bursts alone.
+        (0.9, 20_000_000, 1000, False),
+        # Nothing was lent to it: its lower end is all that it could use.
+        (2.0, 0, 2000, False), (2.0, None, 2000, False), (0.9, None, 1000, False),
+    ],
+)  # fmt: skip
+def test_a_range_keeps_its_upper_end_and_its_lower_end_follows_the_mean(
+    mean: float, lent_us: int | None, floor: int, *, is_raised: bool
+) -> None:
+    seen = ran(cores=2, most=MOST, cpu_s=mean * 100, lent_us=lent_us, cores_peak_milli=8000)
+    reason = CoresReason(is_above_floor=True, mean_milli=round(mean * 1000), declared_milli=2000)
+    most = 8000 if floor < 8000 else 0
+    assert cores_of(seen) == (floor, most, reason if is_raised else None)
+
+
+def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for() -> None:
+    wide, plain = ran(cores=2, most=MOST, cpu_s=180.0, lent_us=5), ran(cores=3, cpu_s=250.0)
+    assert cores_of(wide, plain)[:2] == cores_of(plain, wide)[:2] == (2500, 8000)
+    asked = replace(wide, spec=replace(wide.spec, demand=demand(2, 0.375), time_limit_s=180))
+    advice = one(wide)
+    assert is_as_asked(advice, asked)
+    assert not is_as_asked(advice, replace(asked, spec=replace(asked.spec, most=None)))
+
+
+def test_a_range_of_rates_keeps_its_upper_end() -> None:
+    ends = Resources(read_bps=400 * MIB)
+    rates = {"read": 100 * MIB, "write": 50 * MIB, "written_bytes": 0}
+    advice = one(ran(**rates, most=ends, read_peak_bps=300 * MIB))
+    assert (advice.read_bps, advice.most_read_bps) == (100 * MIB, 400 * MIB)
+    assert (advice.write_bps, advice.most_write_bps) == (MIB, 0)
+
+
+# -- disks -----------------------------------------------------------------------------------------
+
+
+def rates(advice: Advice) -> tuple[str, int, int]:
+    return advice.disk, advice.read_bps, advice.write_bps
+
+
+def test_a_rate_that_was_reached_is_not_lowered() -> None:
+    assert one(ran(read=10 * MIB, read_peak_bps=10 * MIB)).read_bps == 10 * MIB
+
+
+# -- always ----------------------------------------------------------------------------------------
+
+AMOUNTS = some.integers(1, 1 << 40)
+PAST = some.builds(
+    ran,
+    some.sampled_from([Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT]),
+    run_s=some.floats(0.001, 1e6),
+    cores=some.sampled_from([0.1, 0.5, 1, 7.25, 64]),
+    memory_gib=some.sampled_from([0.0625, 1, 100]),
+    read=some.sampled_from([0, 1000, 100 * MIB]),
+    cpu_s=some.floats(0, 1e6),
+    memory_peak_bytes=AMOUNTS,
+    limit_hits=some.sampled_from([None, 0, 7]),
+    memory_working_bytes=some.none() | AMOUNTS,
+    largest_process_bytes=some.none() | AMOUNTS,
+    read_bytes=AMOUNTS,
+    read_peak_bps=some.none() | AMOUNTS,
+    quota_periods=some.none() | some.just(100),
+    throttled_periods=some.none() | some.integers(0, 100),
+    most=some.none() | some.just(Resources(cores_milli=100_000, read_bps=1 << 40)),
+    cores_peak_milli=some.none() | some.integers(0, 100_000),
+    lent_us=some.none() | AMOUNTS,
+)
+
+
+@given(some.lists(PAST, max_size=12), some.booleans())
+def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
+    jobs: list[Job], lends: bool
+) -> None:
+    advice = advise(jobs, lends_cores=lends)
+    if advice is None:
+        return
+    assert advice.most_cores_milli == 0 or advice.most_cores_milli > advice.cores_milli
+    assert advice.most_read_bps == 0 or advice.most_read_bps > advice.read_bps > 0
+    assert advice.cores_milli >= 10 and advice.memory_bytes >= MIB and advice.time_limit_s >= 1
+    counted = [each for each in jobs if is_evidence(each)][:LAST]
+    assert advice.jobs == len(counted)
+    for each in counted:
+        assert each.usage is not None
+        if ran_out(each):
+            assert advice.memory_bytes > each.spec.demand.memory_bytes
+        elif each.outcome is Outcome.COMPLETED and each.usage.limit_hits == 0:
+            assert advice.memory_bytes > each.usage.memory_peak_bytes
+        if each.outcome is Outcome.TIMEOUT:
+            assert advice.time_limit_s >= 2 * (each.spec.time_limit_s or 0)
+        elif each.outcome is Outcome.COMPLETED:
+            assert each.ended_at is not None and each.started_at is not None
+            assert advice.time_limit_s >= (each.ended_at - each.started_at)
+
+
+@given(some.lists(PAST, min_size=1, max_size=LAST))
+def test_the_order_of_the_jobs_does_not_matter_when_there_are_enough(jobs: list[Job]) -> None:
+    done = [each for each in jobs if each.outcome is Outcome.COMPLETED]
+    if len(done) >= 3:
+        assert advise(jobs, lends_cores=True) == advise(jobs[::-1], lends_cores=True)
+
+
+@examples(100, quick=14)
+@given(some.lists(PAST, min_size=3, max_size=LAST - 1), PAST)
+def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job) -> None:
+    before = advise(jobs)
+    if before is None or sum(each.outcome is Outcome.COMPLETED for each in jobs) < 3:
+        return
+    after = advise([*jobs, more])
+    assert after is not None
+    assert after.memory_bytes >= before.memory_bytes
+    assert after.cores_milli >= before.cores_milli
+    assert after.time_limit_s >= before.time_limit_s
+
+
+def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() -> None:
+    def on(*disks: tuple[str, int, int]) -> Job:
+        was = ran(read_bytes=500 * MIB, written_bytes=0)
+        asks = replace(was.spec.demand, read_bps=0, write_bps=0, disks=disks)
+        return replace(was, spec=replace(was.spec, demand=asks))
+
+    data, both = ("data", 100 * MIB, 0), ("scratch", MIB, 0)
+    assert rates(one(on(data, ("scratch", 0, 0)))) == ("data", 6 * MIB, 0)
+    assert rates(one(on(data, both)))[1:] == (0, 0)
+    assert rates(one(on(data), on(both)))[1:] == (0, 0)
+
+
+# -- which jobs are alike --------------------------------------------------------------------------
+
+
+def kind(name: str, *argv: str) -> tuple[str, ...]:
+    return kind_of_job(replace(ran(), spec=replace(spec(name=name), argv=Words.of(argv))))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_alike"),
+    [
+        # The name is the first word alone.
+        (("sleep", "sleep", "60"), ("sleep", "sleep", "1"), False),
+        (("sim", "./sim", "a"), ("sim", "./sim", "a"), True),
+        # Interpreters and shells run something else each time, under whatever name.
+        (("python3", "python3", "train.py"), ("python3", "python3", "plot.py"), False),
+        (("python3", "python3", "train.py"), ("python3", "python3", "train.py"), True),
+        (("day", "bash", "-c", "fit a"), ("day", "bash", "-c", "fit b"), False),
+        (("day", "/usr/bin/python3.11", "a.py"), ("day", "/usr/bin/python3.11", "b.py"), False),
+        # A name that somebody has chosen, for one program.
+        (("train", "./fit", "a"), ("train", "./fit", "b"), True),
+        (("train", "./fit", "a"), ("train", "./plot", "a"), False),
+        (("train", "./fit", "a"), ("test", "./fit", "a"), False),
+    ],
+)
+def test_jobs_are_alike_by_name_and_command(
+    one: tuple[str, ...], other: tuple[str, ...], are_alike: bool
+) -> None:
+    assert (kind(*one) == kind(*other)) is are_alike
+
+
+# -- advice as options -----------------------------------------------------------------------------
+
+
+#: Advice is in whole mebibytes, but for a rate that was declared.
+RATES = some.just(0) | some.integers(4096, 1 << 40)
+
+ADVICE = some.builds(
+    Advice,
+    cores_milli=some.integers(1, 2000).map(lambda halves: 500 * halves),
+    memory_bytes=some.integers(MIB, 1 << 50),
+    time_limit_s=some.integers(1, 1 << 30),
+    read_bps=RATES,
+    write_bps=RATES,
+    most_cores_milli=some.just(0) | some.integers(2001, 9000).map(lambda halves: 500 * halves),
+    most_read_bps=some.just(0) | some.just(1 << 41),
+    most_write_bps=some.just(0) | some.just(1 << 41),
+    disk=some.sampled_from(["", "data"]),
+    gres=some.sampled_from([(), (("gpu", 2),)]),
+    gres_memory=some.sampled_from([(), (("gpu", 20 * GIB),)]),
+    jobs=some.just(3),
+    short_jobs=some.just(0),
+).map(
+    # What is not declared has no range.
+    lambda advice: replace(
+        advice,
+        most_read_bps=advice.most_read_bps if advice.read_bps else 0,
+        most_write_bps=advice.most_write_bps if advice.write_bps else 0,
+    )
+)
+
+
+def either(least: int, most: int) -> int | Range:
+    return Range(least, most) if most else least
+
+
+@given(ADVICE)
+def test_advice_can_be_typed(advice: Advice) -> None:
+    words = advice_options(advice)
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert parse_cores_range(given["-c"]) == either(advice.cores_milli, advice.most_cores_milli)
+    assert parse_memory(given["-m"]) == advice.memory_bytes
+    assert parse_duration(given["-t"]) == advice.time_limit_s
+    rates = (advice.read_bps, advice.write_bps)
+    assert ("--io" in given) is any(rates)
+    if "--io" in given:
+        read = either(advice.read_bps, advice.most_read_bps)
+        write = either(advice.write_bps, advice.most_write_bps)
+        assert parse_disk_rates(given["--io"]) == (advice.disk or None, read, write)
+    memory = dict(advice.gres_memory).get("gpu")
+    gres = parse_gres(given["--gres"]) if "--gres" in given else ()
+    assert gres == ((Gres("gpu", 2, memory),) if advice.gres else ())
+
+
+def test_amounts_are_in_the_largest_unit_that_is_exact() -> None:
+    advice = Advice(
+        cores_milli=3500,
+        memory_bytes=1280 * MIB,
+        time_limit_s=1500,
+        read_bps=6 * MIB,
+        write_bps=0,
+        disk="data",
+        gres=(("gpu", 1),),
+        jobs=3,
+        short_jobs=0,
+    )
+    either = ["-c", "3.5", "-m", "1280M", "-t", "25m"]
+    assert advice_options(advice) == [*either, "--io", "data=6M/0", "--gres", "gpu=1"]
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def test_why_a_range_is_advised_is_told_with_its_figures() -> None:
+    def note(most_milli: int, **reason: Any) -> str | None:
+        return cores_note(
+            Advice(
+                cores_milli=2000, memory_bytes=GIB, time_limit_s=60, read_bps=0, write_bps=0,
+                most_cores_milli=most_milli, cores_reason=CoresReason(**reason), jobs=3,
+                short_jobs=0,
+            )
+        )  # fmt: skip
+
+    bursts = {"is_above_floor": False, "mean_milli": 1604, "declared_milli": 8000}
+    assert note(8000, **bursts) == (
+        "used 1.6 of 8 cores on average, at times all of them: a range books 2 and is lent up to 8"
+    )
+    # Too few jobs to lower the figure.
+    assert note(0, **bursts) is None
+    above = {"is_above_floor": True, "mean_milli": 1604, "declared_milli": 500}
+    assert note(0, **above) == "used 1.6 of 0.5 declared on average: asking for 2 guarantees it"
+
+
+def test_what_stays_as_it_was_is_not_said_again() -> None:
+    either = spec(asks=demand(8, 16), time_limit_s=7200)
+    assert changed_options(either, either) == []
+    fewer_cores = replace(either, demand=replace(either.demand, cores_milli=5000))
+    assert changed_options(either, fewer_cores) == ["-c", "5"]
+    less = replace(either, demand=replace(either.demand, cores_milli=500, memory_bytes=7680 * MIB))
+    assert changed_options(either, less) == ["-c", "0.5", "-m", "7680M"]
+    assert changed_options(either, replace(less, time_limit_s=29 * 60)) == [
+        *("-c", "0.5", "-m", "7680M", "-t", "29m"),
+    ]
+
+
+def test_a_changed_rate_is_said_with_the_other_one_and_with_the_disk_of_several() -> None:
+    either = spec(asks=demand(1, 1, read=80 * MIB, write=10 * MIB))
+    slower = replace(either, demand=replace(either.demand, read_bps=60 * MIB))
+    assert changed_options(either, slower) == ["--io", "60M/10M"]
+
+    def on(read_bps: int) -> tuple[tuple[str, int, int], ...]:
+        return ("data", read_bps, 0), ("scratch", 0, 0)
+
+    either, slower = (
+        spec(asks=replace(demand(1), disks=on(rate))) for rate in (60 * MIB, 40 * MIB)
+    )
+    assert changed_options(either, slower) == ["--io", "data=40M/0"]
+
+
+def test_a_smaller_range_keeps_its_upper_end() -> None:
+    most = Resources(cores_milli=16_000, read_bps=90 * MIB)
+    either = spec(asks=demand(8, read=80 * MIB, write=10 * MIB), most=most)
+    less = replace(either, demand=demand(2, read=40 * MIB, write=10 * MIB))
+    assert changed_options(either, less) == ["-c", "2..16", "--io", "40M..90M/10M"]
+    disks = replace(demand(1), disks=(("data", 60 * MIB, 0),))
+    either = spec(asks=disks, most=Resources(disks=(("data", 1 << 30, 0),)))
+    less = replace(either, demand=replace(disks, disks=(("data", 40 * MIB, 0),)))
+    assert changed_options(either, less) == ["--io", "data=40M..1G/0"]
