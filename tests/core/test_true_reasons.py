@@ -169,9 +169,6 @@ class Made:
     at_s: float
     used_up: Used
 
-    def pass_again(self, bench: Bench) -> Plan:
-        return a_pass(bench, self.at_s, self.external, (), self.used_up)
-
 
 def a_pass(
     bench: Bench,
