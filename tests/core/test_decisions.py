@@ -821,9 +821,7 @@ def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(bench: Bench) -
     assert bench.schedule(-10_000) == [1]
 
 
-def test_the_reason_says_what_was_short_and_when_it_is_tried_again(
-    bench: Bench,
-) -> None:
+def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench: Bench) -> None:
     for _ in range(2):
         bench.submit()
     bench.schedule()

@@ -106,10 +106,7 @@ def waits_for(
 
 def test_of_a_job_that_never_starts_the_conditions_that_are_left_are_told(bench: Bench) -> None:
     first, other = bench.start(), bench.start()
-    awaited = (
-        Dependency(first),
-        Dependency(other, RequiredOutcome.ANY),
-    )
+    awaited = (Dependency(first), Dependency(other, RequiredOutcome.ANY))
     waiting = bench.submit(replace(bench.job(first).spec, after=awaited))
     end(bench, first, exit_code=3)
     assert reason(bench, waiting) == WaitReason(
@@ -987,13 +984,7 @@ def test_no_task_can_wait_for_its_own_array_nor_the_array_for_who_waits_for_it(
     assert refusal.value.code == "cycle"
 
 
-@pytest.mark.parametrize(
-    ("begun", "state"),
-    [
-        (False, JobState.PENDING),
-        (True, JobState.STARTING),
-    ],
-)
+@pytest.mark.parametrize(("begun", "state"), [(False, JobState.PENDING), (True, JobState.STARTING)])
 def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(
     begun: bool, state: JobState
 ) -> None:

@@ -174,16 +174,10 @@ def test_whether_it_was_at_work_when_its_time_was_up(
         ),
         ({"exit_code": 128}, []),
         ({"exit_code": 161}, []),
-        (
-            {"signal": 15, "oom_kills": None},
-            [SignalFromElsewhere(is_not_for_memory=False)],
-        ),
+        ({"signal": 15, "oom_kills": None}, [SignalFromElsewhere(is_not_for_memory=False)]),
         ({"signal": 6}, [FaultSignal("SIGABRT")]),
         ({"signal": 40}, []),
-        (
-            {"exit_code": 1, "memory_peak_bytes": 1000 * MIB},
-            [NearMemoryLimit(1000 * MIB, GIB)],
-        ),
+        ({"exit_code": 1, "memory_peak_bytes": 1000 * MIB}, [NearMemoryLimit(1000 * MIB, GIB)]),
     ],
 )
 def test_codes_and_signals_are_named(end: dict[str, int], found: list[EndNote]) -> None:
@@ -196,10 +190,7 @@ def test_what_a_job_wrote_to_a_terminal_is_in_no_log() -> None:
 
 
 def test_a_lost_job_tells_what_was_seen_of_it() -> None:
-    assert end_notes(ended_job(Outcome.LOST)) == [
-        UsedBeforeLoss(USED),
-        WorkUnknown(),
-    ]
+    assert end_notes(ended_job(Outcome.LOST)) == [UsedBeforeLoss(USED), WorkUnknown()]
 
 
 def test_work_that_never_began_is_not_unknown() -> None:
@@ -670,7 +661,7 @@ def test_what_stays_as_it_was_is_not_said_again() -> None:
     less = replace(either, demand=replace(either.demand, cores_milli=500, memory_bytes=7680 * MIB))
     assert changed_options(either, less) == ["-c", "0.5", "-m", "7680M"]
     assert changed_options(either, replace(less, time_limit_s=29 * 60)) == [
-        *("-c", "0.5", "-m", "7680M", "-t", "29m"),
+        *("-c", "0.5", "-m", "7680M", "-t", "29m")
     ]
 
 

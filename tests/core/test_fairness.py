@@ -500,10 +500,7 @@ def plan_of(bench: Bench, used_up: Mapping[str, QuotaUse], at_s: float = 0.0) ->
     """A pass over the books that changes nothing."""
     ledger = bench.ledger
     context = make_pass_context(
-        Ends(ledger, RunTimes()),
-        patience=bench.rules.patience,
-        now_s=now(at_s).at_s,
-        before=(),
+        Ends(ledger, RunTimes()), patience=bench.rules.patience, now_s=now(at_s).at_s, before=()
     )
     wait_index = scheduling_pass.build_wait_index(ledger, bench.rules, {}, {})
     return scheduling_pass.schedule(ledger, bench.rules, wait_index, context, used_up=used_up)

@@ -531,9 +531,7 @@ def test_of_a_suspended_job_the_time_that_is_left_counts(bench: Bench) -> None:
     assert started(bench, 4 * HOUR) == [job_id]
 
 
-def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(
-    bench: Bench,
-) -> None:
+def test_the_tasks_of_an_array_wait_together_and_start_as_many_at_once_as_may(bench: Bench) -> None:
     asked = lasting(3 * HOUR)
     bench.feed(st.SubmitAsked(now(), asked, spans=((0, 9, 1),), at_once=2))
     bench.feed(st.SubmitAsked(now(), asked, spans=((0, 1, 1),)))

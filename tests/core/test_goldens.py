@@ -81,11 +81,7 @@ def ran(
             queues.setdefault(leaf, LeafQueue()).add(vector, (0, len(owner) - 1))
     held = total((used or {}).values(), (0,) * len(shares.capacity))
     done = plan(
-        policy,
-        queues=queues,
-        used=used or {},
-        free=minus(shares.capacity, held),
-        shares=shares,
+        policy, queues=queues, used=used or {}, free=minus(shares.capacity, held), shares=shares
     )
     return Counter(owner[job_id] for job_id in done.admitted)
 

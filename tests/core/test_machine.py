@@ -141,8 +141,7 @@ def test_more_than_the_largest_node_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "at_s", "certainty"),
-    [("n1", 500, Certainty.LIMITS), ("n0", None, Certainty.UNKNOWN)],
+    ("node", "at_s", "certainty"), [("n1", 500, Certainty.LIMITS), ("n0", None, Certainty.UNKNOWN)]
 )
 def test_a_start_beside_the_load_from_outside_is_known(
     node: str, at_s: float | None, certainty: Certainty
@@ -432,9 +431,7 @@ def test_a_requeued_job_gets_new_ones() -> None:
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(
-    policy: str,
-) -> None:
+def test_a_limit_of_none_of_a_countable_refuses_it_and_stands_in_no_other_way(policy: str) -> None:
     pools = {"lab": Pool(users=frozenset({"alice"}), limit={"gpu": 0})}
     bench = Bench(with_gpus(2, pools=pools, policy=policy))
     bench.submit(of_gpus(1, pool="root.bob", actor=BOB))

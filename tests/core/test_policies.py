@@ -188,12 +188,7 @@ def next_head(path: str, own: Mapping[str, list[int]], key: Callable[[str], Any]
 
 @pytest.mark.parametrize(
     ("policy", "measure"),
-    [
-        ("algorithm1", max),
-        ("hdrf-naive", max),
-        ("asset", sum),
-        ("cpu", lambda parts: parts[0]),
-    ],
+    [("algorithm1", max), ("hdrf-naive", max), ("asset", sum), ("cpu", lambda parts: parts[0])],
 )
 @STEADY
 @given(world=worlds())
@@ -212,11 +207,7 @@ def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody() -> None:
 
 
 @STEADY
-@given(
-    some.lists(some.integers(5, 60), min_size=1, max_size=3),
-    some.integers(1, 5),
-    some.data(),
-)
+@given(some.lists(some.integers(5, 60), min_size=1, max_size=3), some.integers(1, 5), some.data())
 def test_algorithm_1_is_within_one_largest_task_of_the_continuous_answer(
     capacity: list[int], count: int, data: some.DataObject
 ) -> None:

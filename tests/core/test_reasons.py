@@ -118,9 +118,7 @@ def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_w
     assert why(bench, 4) == too_little("cores", 8000, 3000, small, large)
 
 
-def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(
-    bench: Bench,
-) -> None:
+def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(bench: Bench) -> None:
     bench.start(of(BOB, 6))
     bench.start(of(CAROL, 2, limit_s=60))
     bench.start(of(CAROL, 0.5, limit_s=30))
@@ -144,16 +142,8 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench: 
 @pytest.mark.parametrize(
     ("cores", "memory_gib", "evidence"),
     [
-        (
-            4,
-            18,
-            BeyondMachine("1", "cores", 5000, 4000, is_dispensable=False),
-        ),
-        (
-            9,
-            4,
-            BeyondMachine("1", "memory", 8 << 30, 4 << 30, is_dispensable=False),
-        ),
+        (4, 18, BeyondMachine("1", "cores", 5000, 4000, is_dispensable=False)),
+        (9, 4, BeyondMachine("1", "memory", 8 << 30, 4 << 30, is_dispensable=False)),
     ],
 )
 def test_a_job_that_a_smaller_machine_can_never_run_says_so(
@@ -296,11 +286,7 @@ def look_and_schedule(bench: Bench, at_s: float, before: Plan | None = None) -> 
 
 
 FOR_ALICE = KeptFor(
-    "2",
-    "alice",
-    (("cores", 7000), ("memory", 1 << 30)),
-    start_s=now(3600).at_s,
-    is_drain=False,
+    "2", "alice", (("cores", 7000), ("memory", 1 << 30)), start_s=now(3600).at_s, is_drain=False
 )
 
 
@@ -323,27 +309,20 @@ def test_a_job_with_a_place_is_told_when_it_starts(bench: Bench) -> None:
 def test_who_stands_behind_a_job_that_is_kept_back_is_told_so(bench: Bench) -> None:
     """The second would have ended in time."""
     last = crowded(bench, of(DAVE, 3), of(DAVE, 3, limit_s=60))
-    assert why(bench, 5, last) == WaitReason(
-        ReasonCode.RESERVATION,
-        replace(FOR_ALICE, behind="4"),
-    )
+    assert why(bench, 5, last) == WaitReason(ReasonCode.RESERVATION, replace(FOR_ALICE, behind="4"))
 
 
 def test_in_a_drain_it_does_not_matter_how_soon_a_job_ends(bench: Bench) -> None:
     last = crowded(bench, of(DAVE, 3, limit_s=60), at_s=13_700)
     assert why(bench, 4, last) == WaitReason(
-        ReasonCode.RESERVATION,
-        replace(FOR_ALICE, start_s=now(13_700).at_s, is_drain=True),
+        ReasonCode.RESERVATION, replace(FOR_ALICE, start_s=now(13_700).at_s, is_drain=True)
     )
 
 
 def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench: Bench) -> None:
     """Erin's second job asks for no cores, so that it is in nobody's way but her first one's."""
     last = crowded(bench, of(ERIN, 6), of(ERIN, 0, 6), at_s=10_100)
-    assert why(bench, 5, last) == WaitReason(
-        ReasonCode.RESERVATION,
-        MayNotPass("4"),
-    )
+    assert why(bench, 5, last) == WaitReason(ReasonCode.RESERVATION, MayNotPass("4"))
 
 
 def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench: Bench) -> None:
@@ -352,8 +331,7 @@ def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench: Bench) -
     last = look_and_schedule(bench, 100, before)
     assert [each.job_id for each in last.reservations] == [2, 4]
     assert why(bench, 4, last) == WaitReason(
-        ReasonCode.RESERVATION,
-        replace(FOR_ALICE, own_start_s=now(7200).at_s),
+        ReasonCode.RESERVATION, replace(FOR_ALICE, own_start_s=now(7200).at_s)
     )
 
 
@@ -380,9 +358,7 @@ def test_the_codes_are_the_documented_closed_list() -> None:
     ]
 
 
-def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(
-    bench: Bench,
-) -> None:
+def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(bench: Bench) -> None:
     """A pass places all that fits, so what still waits waits for something."""
     for at in range(12):
         actor = (ALICE, BOB, CAROL)[at % 3]
@@ -426,10 +402,7 @@ def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs() 
     bench.submit(of(ALICE, 1))
     found = why(bench, 2)
     assert found is not None and found.code is ReasonCode.LIMIT
-    assert why(bench, 3) == WaitReason(
-        ReasonCode.RESERVATION,
-        BehindInFifo("2", "alice"),
-    )
+    assert why(bench, 3) == WaitReason(ReasonCode.RESERVATION, BehindInFifo("2", "alice"))
 
 
 def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more() -> None:

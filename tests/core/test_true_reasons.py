@@ -171,11 +171,7 @@ class Made:
 
 
 def a_pass(
-    bench: Bench,
-    at_s: float,
-    external: ExternalLoad | None,
-    before: tuple[Any, ...],
-    used_up: Used,
+    bench: Bench, at_s: float, external: ExternalLoad | None, before: tuple[Any, ...], used_up: Used
 ) -> Plan:
     context = make_pass_context(
         Ends(bench.ledger, RunTimes()),

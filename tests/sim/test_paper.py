@@ -506,10 +506,7 @@ NODE_8 = (8000, 6144)
 AMOUNTS = some.tuples(some.integers(0, 30_000), some.integers(0, 30_000))
 
 
-@given(
-    some.tuples(some.integers(0, NODE_8[0]), some.integers(0, NODE_8[1])),
-    some.integers(0, 100),
-)
+@given(some.tuples(some.integers(0, NODE_8[0]), some.integers(0, NODE_8[1])), some.integers(0, 100))
 def test_who_stays_within_the_node_is_not_slowed(held: tuple[int, int], cost: int) -> None:
     assert slowdown(held, NODE_8, cost) == 1
 
