@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import CAROL, forecast, pass_of
+from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
 from drfd.core.amounts.resources import Axes, Node, Resources
@@ -54,8 +54,7 @@ from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSt
 from drfd.core.model.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart
-from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from fakes import (
@@ -496,16 +495,6 @@ def full(path: str, *, waits: bool = False) -> dict[str, QuotaUse]:
     return {path: QuotaUse(path, 41, 40, waits, WEEKS[1])}
 
 
-def plan_of(bench: Bench, used_up: Mapping[str, QuotaUse], at_s: float = 0.0) -> Plan:
-    """A pass over the books that changes nothing."""
-    ledger = bench.ledger
-    context = make_pass_context(
-        Ends(ledger, RunTimes()), patience=bench.rules.patience, now_s=now(at_s).at_s, before=()
-    )
-    wait_index = scheduling_pass.build_wait_index(ledger, bench.rules, {}, {})
-    return scheduling_pass.schedule(ledger, bench.rules, wait_index, context, used_up=used_up)
-
-
 # -- what is used ----------------------------------------------------------------------------------
 
 
@@ -649,7 +638,7 @@ def _happen(bench: Bench, random: Random, at_s: float) -> None:
 
 
 def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> WaitReason:
-    last = plan_of(bench, used_up)
+    last = pass_over(bench, used_up=used_up)
     found = explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, used_up=used_up)
     assert found is not None
     return found
@@ -659,7 +648,7 @@ def test_a_user_without_quota_left_does_not_keep_others_of_the_pool_waiting() ->
     bench = Bench(with_quotas({"lab": None}, {"lab/alice": quota_of(40, waits=True)}))
     theirs, ours = bench.submit(in_pool(ALICE, "lab")), bench.submit(in_pool(BOB, "lab"))
     used_up = full("root.lab.alice", waits=True)
-    assert plan_of(bench, used_up).admitted == [ours]
+    assert pass_over(bench, used_up=used_up).admitted == [ours]
     assert quota_reason(bench, theirs, used_up).code is ReasonCode.QUOTA
 
 
@@ -670,13 +659,13 @@ def test_every_policy_knows_quotas(policy: str) -> None:
     bench = Bench(replace(usual, policy=policy))
     theirs = [bench.submit(in_pool(ALICE, "lab", 4)) for _ in range(3)]
     ours = [bench.submit(in_pool(BOB, "free", 4)) for _ in range(2)]
-    assert plan_of(bench, {}).admitted[0] == theirs[0]
-    assert plan_of(bench, full("root.lab")).admitted == ours
-    assert plan_of(bench, full("root.lab", waits=True)).admitted == ours
+    assert pass_over(bench, used_up={}).admitted[0] == theirs[0]
+    assert pass_over(bench, used_up=full("root.lab")).admitted == ours
+    assert pass_over(bench, used_up=full("root.lab", waits=True)).admitted == ours
     for job_id in ours:
         bench.feed(CancelAsked(now(), job_id, ADMIN))
-    assert plan_of(bench, full("root.lab")).admitted == theirs[:2], "nothing idles"
-    assert plan_of(bench, full("root.lab", waits=True)).admitted == []
+    assert pass_over(bench, used_up=full("root.lab")).admitted == theirs[:2], "nothing idles"
+    assert pass_over(bench, used_up=full("root.lab", waits=True)).admitted == []
 
 
 # -- who comes last --------------------------------------------------------------------------------
@@ -737,15 +726,10 @@ def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
         bench.submit(in_pool(actor, pool, random.choice((1, 2, 4))))
         paths = random.sample(("root.lab", "root.free", "root.carol", "root.lab.bob"), k=2)
         used_up = {path: full(path, waits=random.random() < 0.3)[path] for path in paths}
-        expected = plan_of(bench, used_up)
-        context = make_pass_context(
-            Ends(bench.ledger, RunTimes()),
-            patience=bench.rules.patience,
-            now_s=now().at_s,
-            before=(),
-        )
+        expected = pass_over(bench, used_up=used_up)
+        seen = context(bench)
         kept.catch_up(bench.ledger.queues)
-        found = scheduling_pass.schedule(bench.ledger, bench.rules, kept, context, used_up=used_up)
+        found = scheduling_pass.schedule(bench.ledger, bench.rules, kept, seen, used_up=used_up)
         assert found.admitted == expected.admitted
         assert list(found.order) == list(expected.order)
         for event in scheduling_pass.start_events(bench.ledger, found, now()):

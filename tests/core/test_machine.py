@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from core.worlds import forecast, of, pass_of, preemptions, start_s, submit, why
+from core.worlds import context, forecast, of, pass_of, pass_over, preemptions, start_s, submit, why
 from drfd.common.errors import Refused
 from drfd.core.amounts.instance_room import OnInstances
 from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances
@@ -35,7 +35,7 @@ from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rule
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import (
     RUNNER_BYTES,
@@ -45,8 +45,6 @@ from drfd.core.scheduling.kept_free import (
     beside_jobs,
     runner_count,
 )
-from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import CONFIGURABLE, free_of
 from fakes import (
@@ -684,31 +682,20 @@ def test_what_is_left_before_the_first_samples_is_seen_too() -> None:
 # -- the pass --------------------------------------------------------------------------------------
 
 
+PATIENT = ReservationSettings(patience_s=30)
+
+
 def loaded(cores: float = 0, memory_gib: float = 0, *, until_s: float = inf) -> ExternalLoad:
     return ExternalLoad(
         used=use(cores, memory_gib), kept=use(cores, memory_gib), until_s=now(until_s).at_s
     )
 
 
-def a_pass(
-    bench: Bench, load: ExternalLoad | None, at_s: float = 0, last: Plan | None = None
-) -> Plan:
-    """One pass at this time, after another."""
-    pass_context = make_pass_context(
-        Ends(bench.ledger, RunTimes()),
-        patience=ReservationSettings(patience_s=30),
-        now_s=now(at_s).at_s,
-        before=last.reservations if last is not None else (),
-        external=load,
-    )
-    return schedule(bench.ledger, bench.rules, pass_context=pass_context)
-
-
 def test_under_fifo_too_the_first_job_says_that_it_waits_for_it() -> None:
     bench = Bench(replace(rules(9, 18), policy="fifo"))
     bench.submit(spec(asks=demand(9)))
     bench.submit(of(BOB))
-    last = a_pass(bench, loaded(2))
+    last = pass_over(bench, external=loaded(2), patience=PATIENT)
     found = [why(bench, job_id, last) for job_id in (1, 2)]
     assert [each.code for each in found if each is not None] == [
         ReasonCode.EXTERNAL_LOAD,
@@ -722,7 +709,7 @@ def test_under_fifo_too_the_first_job_says_that_it_waits_for_it() -> None:
 def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench: Bench) -> None:
     bench.submit(spec(asks=demand(9)))
     bench.submit(of(BOB, limit_s=86400))
-    last = a_pass(bench, loaded(2), at_s=200_000)
+    last = pass_over(bench, 200_000, external=loaded(2), patience=PATIENT)
     assert last.reservations == ()
     assert last.admitted == [2]
 
@@ -845,21 +832,12 @@ def test_load_from_outside_has_them_in_it() -> None:
 # -- what comes back when --------------------------------------------------------------------------
 
 
-def context_of(bench: Bench, at_s: float) -> PassContext:
-    return make_pass_context(
-        Ends(bench.ledger, RunTimes()),
-        patience=ReservationSettings(),
-        now_s=now(at_s).at_s,
-        before=(),
-    )
-
-
 def test_what_comes_back_is_what_is_held(bench: Bench) -> None:
     """A frozen job gives back its memory alone, and its end moves along while it is frozen."""
     bench.start(spec(asks=demand(2, 3), time_limit_s=600))
     bench.start(spec(asks=demand(4, 5), time_limit_s=600))
     bench.suspend(2, by=None, at_s=100)
-    assert sorted(context_of(bench, 400).ends) == [
+    assert sorted(context(bench, 400).ends) == [
         (now(600).at_s, (2000, 3 * GIB, 0, 0)),
         (now(900).at_s, (0, 5 * GIB, 0, 0)),
     ]
@@ -869,9 +847,9 @@ def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench: Bench)
     """Until it is stopped, which may be while it is frozen."""
     bench.start()
     bench.suspend(1)
-    assert list(context_of(bench, 0).ends) == []
+    assert list(context(bench, 0).ends) == []
     bench.feed(st.CancelAsked(now(), 1, ALICE))
-    assert [held for _, held in context_of(bench, 0).ends] == [(0, GIB, 0, 0)]
+    assert [held for _, held in context(bench, 0).ends] == [(0, GIB, 0, 0)]
 
 
 def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
@@ -882,7 +860,7 @@ def test_only_who_waits_has_a_place_in_the_queue(bench: Bench) -> None:
     bench.submit(held=True)
     bench.suspend(1, by=None)
     bench.suspend(2)
-    pass_context = context_of(bench, 0)
+    pass_context = context(bench, 0)
     places = {job_id: pass_context.entry(job_id) for job_id in range(1, 7)}
     assert places == {1: (-3, 1), 2: None, 3: None, 4: (-5, 4), 5: None, 6: None}
 
@@ -895,7 +873,7 @@ def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_m
     bench.start(spec(asks=demand(9), time_limit_s=703))
     bench.suspend(1, by=None, at_s=100.3)
     bench.submit(spec("root.bob", actor=BOB, asks=demand(9, 18)), at_s=150)
-    plan = schedule(bench.ledger, bench.rules, pass_context=context_of(bench, 250.7))
+    plan = schedule(bench.ledger, bench.rules, pass_context=context(bench, 250.7))
     assert plan.admitted == [1]
     assert [kept.job_id for kept in plan.reservations] == [2]
 
@@ -915,7 +893,7 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench: Bench
         extra=(0, 0, 0, 0),
         due_s=now(20).at_s,
     )
-    pass_context = replace(context_of(bench, 1_000_000), before=(drained,))
+    pass_context = replace(context(bench, 1_000_000), before=(drained,))
     plan = schedule(bench.ledger, bench.rules, pass_context=pass_context)
     assert [each.is_drain for each in plan.reservations] == [True]
     assert plan.admitted == [1]
@@ -934,8 +912,8 @@ def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_
     bench.feed(st.ReleaseAsked(now(), 1, BOB))
     waiting = [bench.submit(spec(asks=demand(4, 0))) for _ in range(2)]
     by_turn = replace(bench.rules, policy="fifo")
-    context = context_of(bench, 1)
-    assert schedule(bench.ledger, by_turn, pass_context=context).admitted == [2]
+    seen = context(bench, 1)
+    assert schedule(bench.ledger, by_turn, pass_context=seen).admitted == [2]
     bench.feed(st.CancelAsked(now(), 1, BOB))
-    context = context_of(bench, 1)
-    assert schedule(bench.ledger, by_turn, pass_context=context).admitted == [2, waiting[0]]
+    seen = context(bench, 1)
+    assert schedule(bench.ledger, by_turn, pass_context=seen).admitted == [2, waiting[0]]

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from core.worlds import CAROL, DAVE, ERIN, of, why
+from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain.holders import (
     Holder,
@@ -67,7 +67,7 @@ from drfd.core.model.job import (
 )
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.wording.loans import disk_loan_text, loan_text
 from drfd.wording.waits import WaitColumns, unknown_start_text, wait_columns, wait_text
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
@@ -276,13 +276,9 @@ def crowded(bench: Bench, *later: JobSpec, at_s: float = 60) -> Plan:
 def look_and_schedule(bench: Bench, at_s: float, before: Plan | None = None) -> Plan:
     run_times = RunTimes()
     run_times.add("dave", 50_000)
-    pass_context = make_pass_context(
-        Ends(bench.ledger, run_times),
-        patience=ReservationSettings(patience_s=30, drain_after_s=9999, depth=2),
-        now_s=now(at_s).at_s,
-        before=() if before is None else before.reservations,
-    )
-    return schedule(bench.ledger, bench.rules, None, pass_context)
+    patience = ReservationSettings(patience_s=30, drain_after_s=9999, depth=2)
+    reserved = () if before is None else before.reservations
+    return pass_over(bench, at_s, patience=patience, before=reserved, run_times=run_times)
 
 
 FOR_ALICE = KeptFor(

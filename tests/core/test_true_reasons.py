@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
+from core.worlds import pass_over
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.explain import reasons as why
@@ -26,11 +27,9 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
-from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
-from drfd.core.scheduling.scheduling_pass import build_wait_index, start_events
+from drfd.core.scheduling.scheduling_pass import start_events
 from fakes import ADMIN, GIB, Bench, attempt_started, demand, ended, now, spec
 from seeds import examples
 
@@ -170,20 +169,6 @@ class Made:
     used_up: Used
 
 
-def a_pass(
-    bench: Bench, at_s: float, external: ExternalLoad | None, before: tuple[Any, ...], used_up: Used
-) -> Plan:
-    context = make_pass_context(
-        Ends(bench.ledger, RunTimes()),
-        patience=bench.rules.patience,
-        now_s=now(at_s).at_s,
-        before=before,
-        external=external,
-    )
-    wait_index = build_wait_index(bench.ledger, bench.rules, {}, {})
-    return scheduling_pass.schedule(bench.ledger, bench.rules, wait_index, context, used_up=used_up)
-
-
 def start_all(
     bench: Bench,
     at_s: float,
@@ -193,7 +178,7 @@ def start_all(
 ) -> Plan:
     """Passes until nothing starts any more; returns the last one."""
     while True:
-        plan = a_pass(bench, at_s, external, before, used_up)
+        plan = pass_over(bench, at_s, used_up, external=external, before=before)
         for event in start_events(bench.ledger, plan, now(at_s)):
             bench.befall(event)
             if bench.job(event.job_id).state is JobState.STARTING:
@@ -377,12 +362,9 @@ class Oracle:
         for job in list(bench.ledger.jobs.values()):
             if job.spec.leaf in leaves and job.state is JobState.PENDING:
                 bench.feed(st.CancelAsked(now(self.made.at_s), job.id, ADMIN))
-        plan = a_pass(
-            bench,
-            self.made.at_s,
-            self.made.external,
-            self.made.last.reservations,
-            self.made.used_up,
+        made = self.made
+        plan = pass_over(
+            bench, made.at_s, made.used_up, external=made.external, before=made.last.reservations
         )
         return set(plan.admitted)
 

@@ -21,19 +21,21 @@ from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, withi
 from drfd.common.errors import Refused
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import WaitReason, explain_wait
-from drfd.core.fairness.rules import Preempting
+from drfd.core.fairness.rules import Preempting, ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec
+from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
 from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.core.scheduling.scheduling_pass import POLICIES, build_wait_index
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from fakes import ALICE, Bench, demand, now, schedule, spec
 
@@ -262,6 +264,35 @@ def why(bench: Bench, job_id: int, last: Plan | None = None, **known: Any) -> Wa
     last = last or schedule(bench.ledger, bench.rules)
     assert last.admitted == []
     return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, **known)
+
+
+def context(
+    bench: Bench,
+    at_s: float = 0.0,
+    *,
+    patience: ReservationSettings | None = None,
+    before: Sequence[Reservation] = (),
+    external: ExternalLoad | None = None,
+    run_times: RunTimes | None = None,
+) -> PassContext:
+    """What a pass at this time knows of what runs and what was reserved."""
+    return make_pass_context(
+        Ends(bench.ledger, run_times or RunTimes()),
+        patience=patience or bench.rules.patience,
+        now_s=now(at_s).at_s,
+        before=tuple(before),
+        external=external,
+    )
+
+
+def pass_over(
+    bench: Bench, at_s: float = 0.0, used_up: Mapping[str, QuotaUse] | None = None, **known: Any
+) -> Plan:
+    """A pass that changes nothing; `known` goes to its context."""
+    ledger, rules = bench.ledger, bench.rules
+    wait_index = build_wait_index(ledger, rules, {}, {})
+    seen = context(bench, at_s, **known)
+    return scheduling_pass.schedule(ledger, rules, wait_index, seen, used_up=used_up or {})
 
 
 def forecast(
