@@ -221,7 +221,7 @@ def follow(
 
 
 @given(HISTORIES)
-@examples(300, quick=18)
+@examples(300, quick=12)
 def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(history: Any) -> None:
     account, _ = follow(history, window_ms=50)
     by: Counter[tuple[int, str]] = Counter()

@@ -289,7 +289,7 @@ def test_whoever_has_waited_long_enough_is_reserved_for_or_somebody_else_is(
     assert machine.waiting == set()
 
 
-@examples(100, quick=5)
+@examples(100, quick=4)
 @given(tree_streams())
 def test_a_reservation_stays_with_its_job_until_that_starts(stream: TreeStream) -> None:
     machine = TreeMachine(stream)

@@ -107,7 +107,7 @@ def slow_divide(whole: Fraction, claims: list[AxisClaim]) -> list[Fraction]:
     return at(high)
 
 
-@examples(300, quick=32)
+@examples(300, quick=15)
 @given(FRACTIONS.filter(bool), CLAIMS)
 def test_the_parts_are_those_of_a_slow_search(whole: Fraction, claims: list[AxisClaim]) -> None:
     found = divide(whole, claims)
@@ -721,7 +721,7 @@ def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
     random = Random(5)
     bench = Bench(with_quotas({"lab": quota_of(40), "free": quota_of(40)}))
     kept = scheduling_pass.build_wait_index(bench.ledger, bench.rules, {}, {})
-    for _ in range(60):
+    for _ in range(40):
         actor, pool = random.choice([(ALICE, "lab"), (BOB, "lab"), (BOB, "free"), (CAROL, "")])
         bench.submit(in_pool(actor, pool, random.choice((1, 2, 4))))
         paths = random.sample(("root.lab", "root.free", "root.carol", "root.lab.bob"), k=2)

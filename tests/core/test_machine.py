@@ -753,7 +753,7 @@ def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them() ->
 
 MIB = 1 << 20
 TINY = Resources(cores_milli=10, memory_bytes=2 * MIB)
-COUNT = 60
+COUNT = 40
 #: Room beside the capacity in MiB → how many of so many jobs start.
 STARTED = {0: 24, 60: 36, None: COUNT, 1000: COUNT}
 

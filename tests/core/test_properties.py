@@ -121,7 +121,7 @@ def test_inside_a_leaf_no_job_passes_an_earlier_one_that_could_start(world: Worl
         carry_on(state, job_id)
 
 
-@examples(150, quick=6)
+@examples(150, quick=4)
 @given(worlds())
 def test_after_a_pass_nothing_that_waits_fits_within_its_limits(world: World) -> None:
     state = after(world)

@@ -219,7 +219,7 @@ def test_a_resource_that_is_everybodys_bottleneck_is_split_evenly(
     assert set(tasks.values()) == {Fraction(10, count)}
 
 
-@examples(80, quick=11)
+@examples(80, quick=7)
 @given(problems(), some.data())
 def test_units_and_the_order_of_names_do_not_matter(
     problem: tuple[FairShare, Wants], data: some.DataObject
