@@ -52,13 +52,13 @@ class Accountant:
         self._journal = journal
         self._history = history
         self._now_s, self._trusted_s = now_s, trusted_s
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._turn = asyncio.Lock()
         self._check: asyncio.Task[LedgerCheckReply] | None = None
         self._check_began_s = 0.0
         self._logged_month: tuple[int, int] | None = None
         #: Processes that have not ended, which threads add and remove.
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self.processes: set[subprocess.Popen[bytes]] = set()
         self._guard = threading.Lock()
         self._is_closed = False
 
@@ -93,7 +93,7 @@ class Accountant:
         if until_s is not None:
             asked["until_ms"] = round(until_s * 1000)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self.patience_s):
                 await self._turn.acquire()
         except TimeoutError:
             raise _busy() from None
@@ -101,7 +101,7 @@ class Accountant:
         task = asyncio.create_task(self._work_and_leave(asked))
         task.add_done_callback(_forget)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self.patience_s):
                 return await asyncio.shield(task)
         except TimeoutError:
             raise _busy() from None
@@ -115,7 +115,7 @@ class Accountant:
             self._check.add_done_callback(_forget)
         task = self._check
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self.patience_s):
                 found = await asyncio.shield(task)
         except TimeoutError:
             return {"running_s": round(time.monotonic() - self._check_began_s, 1)}
@@ -129,7 +129,7 @@ class Accountant:
         """End the workers: what they have not finished is repeated."""
         with self._guard:
             self._is_closed = True
-            for process in self._processes:
+            for process in self.processes:
                 process.kill()
 
     def _drop(self, task: asyncio.Task[LedgerCheckReply]) -> None:
@@ -177,7 +177,7 @@ class Accountant:
                     env={},
                     start_new_session=True,
                 )
-                self._processes.add(process)
+                self.processes.add(process)
         except OSError as error:
             raise HostError(
                 "no-accountant",
@@ -189,7 +189,7 @@ class Accountant:
             out, err = process.communicate()
         finally:
             with self._guard:
-                self._processes.discard(process)
+                self.processes.discard(process)
         if process.returncode or not out:
             with self._guard:
                 if self._is_closed:

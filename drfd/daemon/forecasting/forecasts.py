@@ -77,7 +77,7 @@ class Forecasts:
     def __init__(self, engine: Engine, *, patience_s: float = PATIENCE_S) -> None:
         self._engine = engine
         engine.changes.listen(self._job_changed)
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._waiting: deque[tuple[MakeQuestion, asyncio.Future[ForecastReply]]] = deque()
         self._news = asyncio.Event()
         #: Tasks with one forecaster each, and the number of those without a question.
@@ -108,12 +108,12 @@ class Forecasts:
             self._workers.add(asyncio.create_task(self._work()))
         self._news.set()
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self.patience_s):
                 foreseen = await answer
         except TimeoutError:
             raise Unavailable(
                 "forecast-busy",
-                f"no estimate within {self._patience_s:.0f} s: too many questions at once",
+                f"no estimate within {self.patience_s:.0f} s: too many questions at once",
                 hint="try again in a moment",
             ) from None
         finally:

@@ -176,7 +176,7 @@ class Requests:
             now_s,
             self.trusted_s or now_s,
         )
-        self._waits = WaitHandler(self.engine, self._lookup)
+        self.waits = WaitHandler(self.engine, self._lookup)
         self._waiting_rows = WaitingRows(self.engine, self._lookup)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
 
@@ -205,7 +205,7 @@ class Requests:
                 async with self._list_locks[actor.uid]:
                     return await self._history.answer(actor, request)
             case msg.WaitRequest():
-                return await self._waits.wait(actor, request)
+                return await self.waits.wait(actor, request)
             case msg.BatchRequest():
                 if not isinstance(request, msg.CancelRequest):
                     self.reserves.refuse_change(actor)

@@ -35,7 +35,7 @@ from drfd.protocol.requests import Ref
 _MOST_REPEATS = 100
 #: How much work one request may cause by looking for repeats of repeats: a job is 1, an array 1
 #: more for so many tasks, and for so many ranges of indices.
-_MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
+MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 
 
 def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -> SubmissionReply:
@@ -187,7 +187,7 @@ class RepeatSearch:
 
     def __init__(self, engine: Engine, lookup: Lookup) -> None:
         self._engine, self._lookup = engine, lookup
-        self._work_left = _MOST_WORK
+        self._work_left = MOST_WORK
 
     def last(self, job_id: int) -> int | None:
         """Return what has been submitted last in place of a job, a task or an array, and in place
@@ -223,12 +223,12 @@ class RepeatSearch:
             repeat = lookup.any_array(each)
             bad = journal.arrays.roll(array).bad.values()
             left = [*(ids for some in bad for ids in some), *array.cancelled]
-            if repeat is not None and _has_all(repeat, array.spans_of(*left)):
+            if repeat is not None and has_all(repeat, array.spans_of(*left)):
                 return each
         return None
 
 
-def _has_all(array: Array, spans: Iterable[Span]) -> bool:
+def has_all(array: Array, spans: Iterable[Span]) -> bool:
     """Return whether an array has a task for each of these indices."""
     for first, last, step in spans:
         while first <= last:

@@ -66,13 +66,13 @@ class Waiting:
 
     engine: Engine
     #: Waiters by the id of a job or an array, whose end wakes them.
-    _waiters: dict[int, set[_Waiter]] = field(default_factory=dict)
+    waiters: dict[int, set[_Waiter]] = field(default_factory=dict)
     #: All waiters, each once.
-    _all: set[_Waiter] = field(default_factory=set)
+    everybody: set[_Waiter] = field(default_factory=set)
     #: Awaited tasks by the id of their array, for arrays that were live when the wait began; and
     #: the array by the id of such a task.
-    _tasks: dict[int, set[int]] = field(default_factory=dict)
-    _array_of: dict[int, int] = field(default_factory=dict)
+    tasks: dict[int, set[int]] = field(default_factory=dict)
+    array_of: dict[int, int] = field(default_factory=dict)
     #: Whether all waiters have been woken and none has checked its jobs since.
     _all_woken: bool = False
 
@@ -84,7 +84,7 @@ class Waiting:
             return
         if job.id == job.array_id:
             # Only awaited tasks: the array may have hundreds of thousands.
-            ids = [job.id, *self._tasks.get(job.id, ())]
+            ids = [job.id, *self.tasks.get(job.id, ())]
             for job_id in [each for each in ids if has_ended(each, self.engine.ledger)]:
                 self._wake(job_id)
             return
@@ -121,7 +121,7 @@ class Waiting:
         or until the timeout. Return the ids that have ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         waiter, yielding = _Waiter(), CooperativeYield()
-        self._all.add(waiter)
+        self.everybody.add(waiter)
         try:
             for job_id in ids:
                 if has_ended(job_id, self.engine.ledger):
@@ -141,7 +141,7 @@ class Waiting:
                 except TimeoutError:
                     break
         finally:
-            self._all.discard(waiter)
+            self.everybody.discard(waiter)
             await in_parts(lambda job_id: self._forget(job_id, waiter), ids)
         ended = []
         for job_id in ids:
@@ -167,7 +167,7 @@ class Waiting:
         """Whether a client or another job waits for the job; assumed of an array, for its tasks."""
         ids = (job.id, job.array_id)
         return job.id == job.array_id or any(
-            each in self._waiters or each in self.engine.ledger.dependents for each in ids
+            each in self.waiters or each in self.engine.ledger.dependents for each in ids
         )
 
     def _wake_all(self) -> None:
@@ -175,37 +175,37 @@ class Waiting:
         again, and go on waiting if that is not all they wait for."""
         if not self._all_woken:
             self._all_woken = True
-            for waiter in self._all:
+            for waiter in self.everybody:
                 waiter.changed.set()
 
     def _enter(self, job_id: int, waiter: _Waiter) -> None:
-        self._waiters.setdefault(job_id, set()).add(waiter)
+        self.waiters.setdefault(job_id, set()).add(waiter)
         array_id = self.engine.ledger.arrays.of_task(job_id)
         if array_id is not None:
-            self._array_of[job_id] = array_id
-            self._tasks.setdefault(array_id, set()).add(job_id)
+            self.array_of[job_id] = array_id
+            self.tasks.setdefault(array_id, set()).add(job_id)
 
     def _wake(self, job_id: int) -> None:
-        for waiter in self._waiters.pop(job_id, ()):
+        for waiter in self.waiters.pop(job_id, ()):
             waiter.has_end = True
             waiter.changed.set()
         self._forget_task(job_id)
 
     def _forget(self, job_id: int, waiter: _Waiter) -> None:
-        waiters = self._waiters.get(job_id)
+        waiters = self.waiters.get(job_id)
         if waiters is not None:
             waiters.discard(waiter)
             if not waiters:
-                del self._waiters[job_id]
+                del self.waiters[job_id]
                 self._forget_task(job_id)
 
     def _forget_task(self, job_id: int) -> None:
-        array_id = self._array_of.pop(job_id, None)
+        array_id = self.array_of.pop(job_id, None)
         if array_id is not None:
-            tasks = self._tasks[array_id]
+            tasks = self.tasks[array_id]
             tasks.discard(job_id)
             if not tasks:
-                del self._tasks[array_id]
+                del self.tasks[array_id]
 
 
 @dataclass
@@ -218,8 +218,8 @@ class WaitHandler:
     _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
     def __post_init__(self) -> None:
-        self._waiting = Waiting(self.engine)
-        self.engine.changes.listen(self._waiting.job_changed)
+        self.waiting = Waiting(self.engine)
+        self.engine.changes.listen(self.waiting.job_changed)
 
     async def wait(self, actor: st.Actor, request: msg.WaitRequest) -> WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
@@ -231,7 +231,7 @@ class WaitHandler:
                 if self.lookup.own_array(actor, job_id) is None:
                     self.lookup.own_job(actor, job_id)
                 await yielding.maybe_yield()
-        found = await self._waiting.until_ended(
+        found = await self.waiting.until_ended(
             ids, any_one=request.any, timeout_s=request.timeout_s
         )
         done = len(found) == len(ids) or (request.any and bool(found))
@@ -242,10 +242,10 @@ class WaitHandler:
                 ended.append(await self._ended_view(job_id, actor))
                 await yielding.maybe_yield()
             for job_id in () if done else ids:
-                stuck = self._waiting.stuck(job_id)
+                stuck = self.waiting.stuck(job_id)
                 if stuck is not None:
                     view = self.lookup.view(stuck, actor)
-                    view["reason"] = self._waiting.in_vain(stuck) or view["reason"]
+                    view["reason"] = self.waiting.in_vain(stuck) or view["reason"]
                     never.append(view)
                 await yielding.maybe_yield()
         return {"done": done, "ended": ended, "never": never}
@@ -300,7 +300,7 @@ class EventFeed:
     #: Listeners by what they follow: the id of a job or array, the name of a user, or "" for all
     #: jobs. Listeners for tasks of an array are also found by its negated id. A change costs only
     #: the listeners that it may concern.
-    _listeners: dict[int | str, set[Listener]] = field(default_factory=dict)
+    listeners: dict[int | str, set[Listener]] = field(default_factory=dict)
     #: One at a time for each user, so that nobody can slow others down with many streams.
     _locks: PerUserLocks = field(default_factory=PerUserLocks)
 
@@ -310,13 +310,13 @@ class EventFeed:
 
     def job_changed(self, job: Job) -> None:
         """Note that a job has changed, or all tasks of an array that have no own record."""
-        if not self._listeners:
+        if not self.listeners:
             return
         keys: list[int | str | None] = [job.id, job.array_id, job.spec.user, ""]
         if job.id == job.array_id:
             keys.append(-job.id)
         for key in set(keys):
-            for listener in self._listeners.get(key, ()) if key is not None else ():
+            for listener in self.listeners.get(key, ()) if key is not None else ():
                 listener.note(job.id)
 
     async def stream(
@@ -341,7 +341,7 @@ class EventFeed:
                     keys.add(-array_id)
                 await yielding.maybe_yield()
             for key in keys:
-                self._listeners.setdefault(key, set()).add(listener)
+                self.listeners.setdefault(key, set()).add(listener)
                 await yielding.maybe_yield()
             now = self.engine.journal.mark()
             is_known = request.after is not None and request.after <= now
@@ -448,10 +448,10 @@ class EventFeed:
         return Group(array, array.cancelled) if array.cancelled else None
 
     def _forget(self, key: int | str, listener: Listener) -> None:
-        listeners = self._listeners.get(key, set())
+        listeners = self.listeners.get(key, set())
         listeners.discard(listener)
         if not listeners:
-            self._listeners.pop(key, None)
+            self.listeners.pop(key, None)
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:

@@ -69,7 +69,7 @@ _OWN_FRESH_S = 10.0
 #: JSON of truth values.
 _TRUTH = (b"false", b"true")
 #: Seconds between two checks whether a slow client has read its snapshot.
-_POLL_S = 0.2
+POLL_S = 0.2
 
 
 @dataclass
@@ -365,7 +365,7 @@ class SnapshotFeed:
     _own: dict[str, _Own] = field(default_factory=dict)
     #: Processor time that may still be spent on users' own rows.
     _budget_s: float = 0.0
-    _watchers: int = 0
+    watchers: int = 0
     _encoder: msgspec.json.Encoder = field(default_factory=msgspec.json.Encoder)
 
     async def watch(
@@ -374,30 +374,30 @@ class SnapshotFeed:
         """Yield snapshots, each in two pieces: one at once, and then one every `every_s` seconds,
         but not before the client has read the last one (`has_read`)."""
         changes = self.overview.engine.changes
-        if not self._watchers:
+        if not self.watchers:
             self.overview.begin()
             changes.listen(self.overview.job_changed)
-        self._watchers += 1
+        self.watchers += 1
         try:
             due_s = self.mono()
             while True:
-                line, shown = self._line(actor), self._common
+                line, shown = self.line(actor), self._common
                 yield line
                 due_s = max(due_s + every_s, self.mono())
                 await asyncio.sleep(due_s - self.mono())
                 while not has_read():
-                    await asyncio.sleep(_POLL_S)
+                    await asyncio.sleep(POLL_S)
                 if shown is not None and shown is self._common:
                     # The common part takes long to compute: wait for the next one.
                     await asyncio.sleep(shown.until_s - self.mono())
         finally:
-            self._watchers -= 1
-            if not self._watchers:
+            self.watchers -= 1
+            if not self.watchers:
                 changes.ignore(self.overview.job_changed)
                 self._common = None
                 self._own.clear()
 
-    def _line(self, actor: Actor) -> tuple[bytes, bytes]:
+    def line(self, actor: Actor) -> tuple[bytes, bytes]:
         user, now_s = actor.user, self.mono()
         common = self._common
         if common is None or now_s >= common.until_s:
