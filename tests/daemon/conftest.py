@@ -42,12 +42,7 @@ def make_shell(tmp_path: Path) -> Iterator[MakeShell]:
         book = journal(tmp_path / "journal.sqlite")
         host = FakeHost(ready=ready)
         changed: list[Job] = []
-        engine = Engine(
-            journal=book,
-            rules=by or rules(),
-            host=host,
-            clock=clock,
-        )
+        engine = Engine(journal=book, rules=by or rules(), host=host, clock=clock)
         engine.changes.listen(changed.append)
         opened.append(Shell(engine, book, host, changed))
         return opened[-1]

@@ -77,6 +77,15 @@ class Shell:
         self.engine.submit(work)
 
 
+class NeverWalked(dict[Any, Any]):
+    """What may be very long, and is only to be looked up in."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all of them were looked at")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
 class FullDisk(Journal):
     """Refuses to commit, or to append the event of a given kind, while `is_full`."""
 
@@ -187,3 +196,29 @@ class MakeDesk(Protocol):
         mono: Callable[[], float] = time.monotonic,
         **shell_options: Any,
     ) -> Desk: ...
+
+
+# -- what is read of GPUs ----------------------------------------------------------------------
+
+
+def gpu_process(
+    pid: int, *cgroups: str, memory: int | None = 100, utilisation: int | None = 10, uid: int = 7
+) -> View:
+    return {
+        "pid": pid, "uid": uid, "cgroups": list(cgroups), "memory": memory,
+        "utilisation": utilisation,
+    }  # fmt: skip
+
+
+def gpu_reading(*processes: View, **changes: Any) -> View:
+    usual = {
+        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 900,
+        "memory_total": 1000, "utilisation": 50, "is_lost": False, "processes": list(processes),
+    }  # fmt: skip
+    assert changes.keys() <= usual.keys()
+    return usual | changes
+
+
+def gpu_line(*gpus: View, why: str | None = None) -> str:
+    """A line of a process that measures."""
+    return json.dumps({"gpus": gpus, "why": why})

@@ -1,10 +1,12 @@
-"""Arrays as clients meet them: one row, one answer, one payload; and after a restart."""
+"""Arrays and lists as clients meet them: one row, one answer, one payload; pages and searches."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +15,12 @@ import pytest
 from daemon.desk import Desk, MakeDesk, MakeShell
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.model import stimuli as st
-from drfd.core.model.stimuli import AttemptRemoved
+from drfd.daemon.handlers import waiting
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
+from drfd.daemon.lookup import lookup
 from drfd.payload.environment import may_set
-from fakes import ADMIN, ALICE, BOB, attempt_started, ended, now, rules, spec, tables
+from fakes import ADMIN, ALICE, BOB, now, rules, spec, tables
 
 JOURNAL = "0" * 32
 
@@ -33,18 +36,12 @@ async def submit(desk: Desk, indices: str = "0-9", **more: Any) -> int:
     return int(await desk.submit(ALICE, array=indices, **more))
 
 
-async def rows(desk: Desk, **fields: Any) -> list[tuple[Any, ...]]:
+async def listed(desk: Desk, **fields: Any) -> list[tuple[Any, ...]]:
     """What `drf status` has: what stands before _ in the id, the indices, how it is."""
     found = (await desk.ask(ALICE, op="status", **fields))["jobs"]
     return [
         (row["id"], row.get("array_tasks") or row["array_index"], row["state"]) for row in found
     ]
-
-
-async def end(desk: Desk, job_id: int, **facts: Any) -> None:
-    await desk.feed(
-        attempt_started(job_id), ended(job_id, **facts), AttemptRemoved(now(), job_id, 1)
-    )
 
 
 # -- submit ------------------------------------------------------------------------------------
@@ -70,17 +67,6 @@ async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(d
 @pytest.mark.parametrize("indices", ["", "5-1", "x", "0-1000000"])
 async def test_bad_indices_are_refused_and_nothing_is_queued(desk: Desk, indices: str) -> None:
     assert "is wrong" in await refused(submit(desk, indices))
-    assert desk.shell.engine.ledger.is_empty
-
-
-async def test_a_dry_run_tells_when_the_first_task_would_start(desk: Desk) -> None:
-    asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "dry_run": True}
-    told = await desk.ask(ALICE, **asked, array="0-99")
-    assert told == {
-        "expected_start_at": now().at_s,
-        "reason": None,
-        "expected_start_certainty": "limits",
-    }
     assert desk.shell.engine.ledger.is_empty
 
 
@@ -115,7 +101,7 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -
 
 async def test_waiting_tasks_are_one_row_and_counted_each(desk: Desk) -> None:
     await submit(desk, "0-99", demand={"cores_milli": 4000})
-    assert await rows(desk) == [
+    assert await listed(desk) == [
         (2, 0, "STARTING"), (3, 1, "STARTING"), (1, "2-99", "PENDING"),
     ]  # fmt: skip
     view = await desk.ask(ALICE, op="status")
@@ -123,20 +109,20 @@ async def test_waiting_tasks_are_one_row_and_counted_each(desk: Desk) -> None:
     row = view["jobs"][2]
     assert (row["array_id"], row["tasks"], row["stdout"]) == (1, 98, "drf-%A_%a.out")
     assert row["reason"]["code"] == "RESOURCES"
-    alone = await rows(desk, tasks=True)
+    alone = await listed(desk, tasks=True)
     assert (len(alone), alone[-1]) == (100, (101, 99, "PENDING"))
     assert (await desk.ask(ALICE, op="status", tasks=True))["counts"] == view["counts"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 50])
-@pytest.mark.parametrize("tasks", [False, True], ids=["rows", "tasks"])
+@pytest.mark.parametrize("tasks", [False, True], ids=["listed", "tasks"])
 async def test_the_pages_of_a_list_are_the_list(desk: Desk, limit: int, tasks: bool) -> None:
     for _ in range(4):
         await desk.submit(ALICE, demand={"cores_milli": 1000})
         await submit(desk, "0-9", demand={"cores_milli": 1000})
     await desk.ask(ALICE, op="cancel", select={"ids": ["13_3", 24]})
     for job_id in (1, 3):
-        await end(desk, job_id)
+        await desk.finish(job_id)
     asked = {"op": "status", "ended": 20, "tasks": tasks}
     whole = await desk.ask(ALICE, **asked)
     pages, after = [], None
@@ -170,7 +156,7 @@ async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: Ma
     desk = make_desk(by=rules(max_waiting_per_user=50_000))
 
     await submit(desk, "0-20000", held=True)
-    text = "the list has more than 20000 rows, the most that one reply may have"
+    text = "the list has more than 20000 listed, the most that one reply may have"
     assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
     assert len((await desk.ask(ALICE, op="status"))["jobs"]) == 1
     page = await desk.ask(ALICE, op="status", tasks=True, limit=10_000, after=[10_000, False])
@@ -226,7 +212,7 @@ async def test_a_task_that_never_started_has_a_history_of_its_own(desk: Desk) ->
     assert [event["event"] for event in other["events"][:2]] == ["ArraySubmitted", "Released"]
     why = (await desk.ask(ALICE, op="why", id="1_50"))["job"]
     assert why["outcome"] == job["outcome"]
-    assert (1, "0-4,6-99", "CANCELLED") in await rows(desk, ended=20)
+    assert (1, "0-4,6-99", "CANCELLED") in await listed(desk, ended=20)
 
 
 async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk) -> None:
@@ -236,7 +222,7 @@ async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk
     assert why["expected_start_at"] is not None
     await desk.ask(ALICE, op="cancel", select={"ids": [1]})
     for job_id in (2, 3):
-        await end(desk, job_id, exit_code=None, signal=15)
+        await desk.finish(job_id, exit_code=None, signal=15)
     why = (await desk.ask(ALICE, op="why", id=1))["job"]
     assert (why["array_index"], why["outcome"]["code"]) == (0, "CANCELLED")
 
@@ -244,7 +230,7 @@ async def test_why_tells_of_an_array_why_its_first_waiting_task_waits(desk: Desk
 async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk: Desk) -> None:
     await submit(desk, "1-4")
     for job_id, code in ((2, 3), (3, 0), (4, 3)):
-        await end(desk, job_id, exit_code=code)
+        await desk.finish(job_id, exit_code=code)
     reply = await desk.ask(ALICE, op="why", id=1)
     assert reply["array"] == {
         "id": 1, "tasks": 4, "indices": {"FAILED": "1,3"},
@@ -257,12 +243,12 @@ async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk: Desk) -> Non
 async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk: Desk) -> None:
     await submit(desk, "0-2")
     for job_id in (2, 3, 4):
-        assert (job_id, job_id - 2, "STARTING") in await rows(desk, select={"ids": [1]})
-        await end(desk, job_id)
-    assert await rows(desk, select={"ids": [1, "1_2"]}) == [
+        assert (job_id, job_id - 2, "STARTING") in await listed(desk, select={"ids": [1]})
+        await desk.finish(job_id)
+    assert await listed(desk, select={"ids": [1, "1_2"]}) == [
         (2, 0, "COMPLETED"), (3, 1, "COMPLETED"), (4, 2, "COMPLETED"),
     ]  # fmt: skip
-    assert await rows(desk) == []
+    assert await listed(desk) == []
 
 
 # -- wait --------------------------------------------------------------------------------------
@@ -284,7 +270,7 @@ async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
     for job_id in (4, 3, 2):
         await asyncio.sleep(0)
         assert not waiting.done()
-        await end(desk, job_id, exit_code=exits[job_id - 2])
+        await desk.finish(job_id, exit_code=exits[job_id - 2])
     reply = await waiting
     (told,) = reply["ended"]
     assert (reply["done"], told["id"], told["status"]) == (True, 1, status)
@@ -311,24 +297,17 @@ async def test_the_cancellation_of_an_array_ends_the_wait_for_each_of_its_tasks(
     await desk.ask(ALICE, op="cancel", select={"ids": [1]})
     statuses = [reply["ended"][0]["status"] for reply in await asyncio.gather(*waiting)]
     assert statuses == [125, 125]
-    assert desk.requests._waits._waiting._waiters == {}
+    assert desk.requests.waits.waiting.waiters == {}
 
 
 # -- acting ------------------------------------------------------------------------------------
-
-
-async def test_tasks_are_told_by_the_names_that_they_were_asked_for_by(desk: Desk) -> None:
-    await submit(desk, "0-99")
-    reply = await desk.ask(ALICE, op="hold", select={"ids": ["1_50", 1]})
-    assert reply == {"done": [52, 1], "labels": ["1_50", "1"], "failed": []}
-    assert (1, "9-49,51-99", "HELD") in await rows(desk)
 
 
 async def test_a_selection_of_all_stops_what_runs_too_and_nobody_elses(desk: Desk) -> None:
     await submit(desk, "0-99")
     assert (await desk.ask(BOB, op="cancel", select={"everything": True}))["done"] == []
     await desk.ask(ADMIN, op="cancel", select={"everything": True})
-    assert {state for _, _, state in await rows(desk)} == {"STOPPING"}
+    assert {state for _, _, state in await listed(desk)} == {"STOPPING"}
 
 
 async def test_what_is_over_is_said_to_be_so(desk: Desk) -> None:
@@ -346,17 +325,6 @@ async def test_a_task_may_be_waited_for_by_its_name(desk: Desk) -> None:
     other = await desk.submit(ALICE, after=[{"id": "1_1"}])
     assert desk.shell.engine.ledger.jobs[other].spec.after[0].job_id == 3
     assert "no task with the index 5" in await refused(desk.submit(ALICE, after=[{"id": "1_5"}]))
-
-
-@pytest.mark.parametrize(("exit_code", "state"), [(0, "STARTING"), (3, "PENDING")])
-async def test_a_job_after_an_array_that_is_over_knows_how_it_ended(
-    desk: Desk, exit_code: int, state: str
-) -> None:
-    await submit(desk, "0-1")
-    await end(desk, 2)
-    await end(desk, 3, exit_code=exit_code)
-    other = await desk.submit(ALICE, after=[{"id": 1}])
-    assert (other, None, state) in await rows(desk)
 
 
 # -- the journal -------------------------------------------------------------------------------
@@ -407,3 +375,189 @@ async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Desk)
     assert told == {"done": [1], "failed": [], "kept": {"1": "0-2"}}
     waiting = await desk.ask(ALICE, op="set", select={"ids": ["1_5"]}, priority=4)
     assert waiting == {"done": [7], "failed": [], "labels": ["1_5"]}
+
+
+# -- what takes long to read is read beside the loop: others are served meanwhile --------------
+
+
+@contextmanager
+def statements(desk: Desk) -> Iterator[list[str]]:
+    """What the loop's own connection is asked meanwhile."""
+    seen: list[str] = []
+    db = desk.shell.journal._db
+    db.set_trace_callback(seen.append)
+    try:
+        yield seen
+    finally:
+        db.set_trace_callback(None)
+
+
+async def test_the_loop_reads_no_row_of_what_has_ended_for_a_list(desk: Desk) -> None:
+    """Ten thousand jobs of several states were looked for among all that ever ended."""
+
+    for _ in range(5):
+        await desk.submit(ALICE, held=True)
+    await desk.ask(ALICE, op="cancel", select={"everything": True})
+    array = (await desk.ask(ALICE, op="submit", argv=["true"], cwd="/", array="1-9", held=True))[
+        "id"
+    ]
+    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
+    with statements(desk) as seen:
+        many = await desk.ask(
+            ALICE, op="status", ended=10_000, select={"states": ["CANCELLED", "FAILED"]}
+        )
+        tasks = await desk.ask(ALICE, op="status", ended=10_000, select={"ids": [array]})
+        shown = await desk.ask(ALICE, op="show", id=array)
+    assert not [each for each in seen if "from jobs" in each and "order by" in each]
+    assert not [each for each in seen if "group by state" in each]
+    assert [row["id"] for row in many["jobs"]] == [1, 2, 3, 4, 5, array]
+    assert [row["tasks"] for row in tasks["jobs"]] == [9]
+    assert shown["array"]["counts"] == {"CANCELLED": 9}
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[threading.Event, threading.Event]:
+    """Have a reading of the lookup's wait when it has read, until the second event is set."""
+    read = getattr(lookup, name)
+    is_read, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any, **options: Any) -> Any:
+        found = read(*given, **options)
+        is_read.set()
+        assert may_go_on.wait(10)
+        return found
+
+    monkeypatch.setattr(lookup, name, slowly)
+    return is_read, may_go_on
+
+
+async def test_what_ends_while_the_journal_is_read_for_a_list_is_in_it_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in neither half: not over when the journal was read, and not live afterwards."""
+
+    ids = [await desk.submit(ALICE, held=True) for _ in range(3)]
+    is_read, may_go_on = slowed(monkeypatch, "_last_ended")
+    listed = asyncio.create_task(desk.ask(ALICE, op="status", ended=10))
+    await asyncio.to_thread(is_read.wait, 10)
+    ids.append(await desk.submit(ALICE, held=True))
+    ids.append((await desk.ask(ALICE, **FOUR_TASKS))["id"])
+    for job_id in (ids[1], *ids[3:]):
+        await desk.ask(ALICE, op="cancel", select={"ids": [job_id]})
+    may_go_on.set()
+    rows = (await listed)["jobs"]
+    assert [row["id"] for row in rows] == ids
+    assert {row["state"] for row in rows if row["id"] in (ids[1], *ids[3:])} == {"CANCELLED"}
+    monkeypatch.undo()
+    rows = (await desk.ask(ALICE, op="status", ended=10))["jobs"]
+    assert [row["id"] for row in rows] == ids
+
+
+async def test_a_task_that_ends_while_its_arrays_are_read_is_told_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = [await desk.submit(BOB, held=True) for _ in range(10)]
+    array = (await desk.ask(ALICE, **FOUR_TASKS))["id"]
+    is_read, may_go_on = slowed(monkeypatch, "read_ended_tasks")
+    wanted = {"ended": 10, "select": {"ids": [array]}}
+    listed = asyncio.create_task(desk.ask(ALICE, op="status", **wanted))
+    await asyncio.to_thread(is_read.wait, 10)
+    await desk.ask(BOB, op="cancel", select={"ids": theirs})
+    await desk.ask(ALICE, op="cancel", select={"ids": [f"{array}_2"]})
+    may_go_on.set()
+    rows = (await listed)["jobs"]
+    told = [(row["state"], row.get("tasks")) for row in rows]
+    assert told == [("HELD", 3), ("CANCELLED", None)]
+
+
+#: Four tasks.
+FOUR_TASKS = {"op": "submit", "argv": ["true"], "cwd": "/", "array": "1-4", "held": True}
+
+
+# -- waiting jobs by filter: any part of the list can be seen ----------------------------------
+
+
+async def found(desk: Desk, **asked: Any) -> tuple[list[str], int, int]:
+    """The labels of the page, the place of its first row, and the number of all rows."""
+    reply = await desk.ask(ALICE, op="waiting", **asked)
+    return [row["label"] for row in reply["rows"]], reply["first"], reply["total"]
+
+
+async def queue(desk: Desk) -> None:
+    """Job 1 runs; 2 to 7 wait, of which 6 is held; 8 is an array."""
+    await desk.submit(ALICE, cores=9)
+    for name in ("fit", "Fit-2", "plot"):
+        await desk.submit(ALICE, cores=9, name=name)
+    await desk.submit(BOB, cores=9, name="other")
+    await desk.submit(BOB, held=True, name="kept")
+    await desk.submit(ALICE, after=[{"id": 6}], name="later")
+    await desk.submit(BOB, cores=9, name="sweep", array="0-99")
+
+
+async def test_a_text_is_looked_for_in_all_that_a_row_shows(desk: Desk) -> None:
+    await queue(desk)
+    assert await found(desk, text="fit") == (["2", "3"], 0, 2)
+    assert await found(desk, text="bob") == (["5", "8_[0-99]", "6"], 0, 3)
+    assert await found(desk, text="held") == (["6"], 0, 1)
+    assert await found(desk, text="depend") == (["7"], 0, 1)
+    assert await found(desk, text="8_57") == (["8_[0-99]"], 0, 1)
+    assert await found(desk, text="8_100") == ([], 0, 0)
+    assert await found(desk, text="nothing_like_it") == ([], 0, 0)
+
+
+async def test_jobs_of_a_group_are_found_by_its_name_in_the_order_of_their_start(
+    desk: Desk,
+) -> None:
+    await desk.submit(ALICE, cores=9)
+    for priority in (0, 3, 7):
+        await desk.submit(ALICE, group="media%1", priority=priority)
+    assert await found(desk, text="media") == (["4", "3", "2"], 0, 3)
+
+
+async def test_rows_are_those_of_one_user_or_one_node(desk: Desk) -> None:
+    await queue(desk)
+    assert (await found(desk, user="bob"))[0] == ["5", "8_[0-99]", "6"]
+    assert (await found(desk, below="root.alice"))[0] == ["2", "3", "4", "7"]
+    assert (await found(desk, below="root.ali"))[0] == []
+
+
+async def test_the_order_is_that_of_the_start_and_others_can_be_asked_for(desk: Desk) -> None:
+    await queue(desk)
+    by_turn, _, total = await found(desk)
+    assert total == 7
+    assert by_turn[0] == "5", "bob holds nothing"
+    assert by_turn[-2:] == ["7", "6"], "what cannot start comes last"
+    assert (await found(desk, order="submission"))[0] == ["2", "3", "4", "5", "6", "7", "8_[0-99]"]
+    assert (await found(desk, order="user", reverse=True))[0][:3] == ["8_[0-99]", "6", "5"]
+
+
+async def test_any_page_can_be_seen_also_the_last(desk: Desk) -> None:
+    await queue(desk)
+    asked = {"order": "submission", "limit": 3}
+    assert await found(desk, **asked) == (["2", "3", "4"], 0, 7)
+    assert await found(desk, skip=2, **asked) == (["4", "5", "6"], 2, 7)
+    assert await found(desk, skip=None, **asked) == (["6", "7", "8_[0-99]"], 4, 7)
+    assert await found(desk, skip=100, **asked) == ([], 7, 7)
+
+
+async def test_what_starts_or_ends_meanwhile_is_left_out(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue(desk)
+
+    class Changing:
+        """Something happens in each pause."""
+
+        async def maybe_yield(self) -> None:
+            await desk.ask(ALICE, op="cancel", select={"ids": [3]})
+
+    monkeypatch.setattr(waiting, "CooperativeYield", Changing)
+    labels, _, _ = await found(desk, text="alice")
+    assert labels == ["2", "4", "7"]
+
+
+async def test_rows_behind_those_that_are_put_in_order_follow_by_id(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_MOST_ORDERED", 1)
+    await queue(desk)
+    assert (await found(desk))[0] == ["5", "2", "3", "4", "7", "8_[0-99]", "6"]

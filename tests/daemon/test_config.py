@@ -182,7 +182,8 @@ def test_every_documented_key_is_read(path: Path) -> None:
         pools={
             "lab": Pool(weight=Fraction(3), users=frozenset({"alice", "bob"})),
             "guests": Pool(weight=Fraction(1, 2), users=None),
-        }, grace_s=10, max_pids=512, cores_by="pin", use_cgroups=False, private_tmp=True,
+        },
+        grace_s=10, max_pids=512, cores_by="pin", use_cgroups=False, private_tmp=True,
         private_tmp_dir="/scratch/jobs", remove_ipc=False, no_new_privs=True, user="batch",
         system_users=frozenset({"backup", "www-data"}),
         limits=UserLimits(
@@ -190,13 +191,15 @@ def test_every_documented_key_is_read(path: Path) -> None:
             reserve_disk_bytes=2 << 30, reserve_memory_bytes=0, changes_per_s=60,
             submissions_per_s=50, connections=20, command_bytes=100_000,
             environment_bytes=32 << 10, script_bytes=1 << 20,
-        ), history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20), policy="drf", slots=6,
+        ),
+        history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20), policy="drf", slots=6,
         half_life_s=2 * 86400, min_hold_s=0,
         windows=(
             WindowSettings(
                 name="upgrade", start=time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1)),
                 length_s=4 * 3600, reason="new kernel",
-            ), WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=5400),
+            ),
+            WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=5400),
         ),
         patience=ReservationSettings(patience_s=60, drain_after_s=3600, reserves=False, depth=4),
         preempting=Preempting(suspends=True, after_s=120, rest_s=1800),
@@ -368,7 +371,8 @@ def test_the_tree_is_read_to_any_depth(path: Path) -> None:
         "lab": Pool(
             weights={"cores": Fraction(2), "memory": Fraction(1, 2)}, limit={"cores": 12_000},
             guarantee={"cores": 4000, "memory": 8 << 30}, users=frozenset({"alice", "bob"}),
-        ), "lab.night": Pool(weight=Fraction(1, 2), users=frozenset({"carol"})),
+        ),
+        "lab.night": Pool(weight=Fraction(1, 2), users=frozenset({"carol"})),
     }  # fmt: skip
     assert config.members == {
         ("lab", "alice"): NodeSettings(weight=Fraction(2)),
@@ -384,7 +388,8 @@ def test_the_tree_is_read_to_any_depth(path: Path) -> None:
 WRONG = {
     "capacity.cores": [
         '"many"', "-1", "0", "true", "nan", "inf", '"1e999999"', "[4]", "2024-01-01", '"1..4"',
-    ], "capacity.memory": ["-1", '"-1G"', '"16Q"', '""', "false", "{}"],
+    ],
+    "capacity.memory": ["-1", '"-1G"', '"16Q"', '""', "false", "{}"],
     "capacity.reserve_memory": ["-1", '"-4G"', "false"],
     "defaults.cores": ['"x"', '"..4"', '"4..1"'], "defaults.memory": ['"1K"', "-1"],
     "defaults.time": ['"soon"', "-5", "0"], "defaults.read": ['"-1M"', '"0..4M"', '"4M..1M"'],

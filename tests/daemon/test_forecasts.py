@@ -398,7 +398,7 @@ async def test_who_waits_too_long_is_told_so_and_all_else_that_is_known(
 
     job_id = await waiting_job(desk)
     pid = await first_pid(desk, job_id)
-    desk.requests.forecasts._patience_s = 0.3
+    desk.requests.forecasts.patience_s = 0.3
     os.kill(pid, signal.SIGSTOP)
     reply = await why(desk, job_id)
     assert reply["job"]["expected_start_at"] is None
@@ -408,7 +408,7 @@ async def test_who_waits_too_long_is_told_so_and_all_else_that_is_known(
     assert (reply["expected_start_at"], reply["reason"]) == (None, None)
     assert "too many questions at once" in reply["no_estimate"]["text"]
     os.kill(pid, signal.SIGCONT)
-    desk.requests.forecasts._patience_s = 60.0
+    desk.requests.forecasts.patience_s = 60.0
     assert await first_pid(desk, job_id), "as if nothing had been"
 
 

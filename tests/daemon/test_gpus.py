@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pwd import getpwuid
-from typing import Any
 
 import pytest
 
+from daemon.desk import View, gpu_line
+from daemon.desk import gpu_process as process
+from daemon.desk import gpu_reading as gpu
 from drfd.core.amounts.instances import Instances
 from drfd.core.model.job import Job, JobState, Usage
 from drfd.daemon import main as main_module
@@ -314,26 +316,8 @@ def use(meter: Meter) -> GpuUse:
     return GpuUse(meter)
 
 
-def process(
-    pid: int, *cgroups: str, memory: int | None = 100, utilisation: int | None = 10, uid: int = 7
-) -> dict[str, Any]:
-    return {
-        "pid": pid, "uid": uid, "cgroups": list(cgroups), "memory": memory,
-        "utilisation": utilisation,
-    }  # fmt: skip
-
-
-def gpu(*processes: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    usual = {
-        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 900,
-        "memory_total": 1000, "utilisation": 50, "is_lost": False, "processes": list(processes),
-    }  # fmt: skip
-    assert changes.keys() <= usual.keys()
-    return usual | changes
-
-
-def take(use: GpuUse, *gpus: dict[str, Any], why: str | None = None, driver: str = "any") -> None:
-    use.take(driver, json.dumps({"gpus": gpus, "why": why}), JOBS)
+def take(use: GpuUse, *gpus: View, why: str | None = None, driver: str = "any") -> None:
+    use.take(driver, gpu_line(*gpus, why=why), JOBS)
 
 
 OURS, THEIRS = "/drfd/system/1.2", "/drfd/system/1.23"
@@ -455,7 +439,7 @@ def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
     ],
 )
 def test_readings_around_a_gap_do_not_follow_each_other(
-    use: GpuUse, meter: Meter, clock: Clock, has_two: Job, gap: list[dict[str, Any]] | None
+    use: GpuUse, meter: Meter, clock: Clock, has_two: Job, gap: list[View] | None
 ) -> None:
     """What the whole GPU has says nothing sure of the job, also if nobody else is there."""
     take(use, gpu(process(1, OURS, memory=500)))
@@ -470,8 +454,7 @@ def test_readings_around_a_gap_do_not_follow_each_other(
 
 def test_readings_are_of_the_attempt_that_has_the_gpus(use: GpuUse, meter: Meter) -> None:
     later = replace(JOB, attempt=3, instances=(("gpu", ("0",)),))
-    line = json.dumps({"gpus": [gpu(process(1, OURS))], "why": None})
-    use.take("any", line, {1: later})
+    use.take("any", gpu_line(gpu(process(1, OURS))), {1: later})
     assert of_each(meter, later) == {}
     assert of_each(meter, replace(later, attempt=2)) == {}
 

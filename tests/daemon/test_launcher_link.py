@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import FullDisk
+from daemon.desk import FullDisk, gpu_line, gpu_process, gpu_reading
 from daemon.fake_launcher import (
     HELLO,
     LIST,
@@ -78,7 +77,8 @@ JOB = Job(
         spec("root.lab", asks=demand(2.5, 4, read=100, write=200), name="my/job"),
         argv=Words.of(["train", "--fast"]), umask=0o027, stdout="%j-%x.out",
         stderr="/var/tmp/%u%%.err", attach="/tmp/attach",
-    ), state=JobState.STARTING, attempt=3, submitted_at=0.0,
+    ),
+    state=JobState.STARTING, attempt=3, submitted_at=0.0,
 )  # fmt: skip
 
 
@@ -784,6 +784,10 @@ async def test_one_notification_of_each_user_is_on_its_way(bench: OpenBench) -> 
         assert (b.taken(), b.job(1).state, b.job(1).owes_notice) == ([], "PENDING", False)
 
 
+def measured(*gpus: Message) -> Message:
+    return {"report": "gpus", "driver": "nvidia", "line": gpu_line(*gpus)}
+
+
 _MEASURE = {"cmd": "measure-gpus", "on": True}
 
 
@@ -807,15 +811,11 @@ async def test_a_gpu_that_somebody_outside_uses_is_not_given_out_meanwhile(
     async with bench() as b:
         b.engine.adopt(with_gpus(0, 1, beside=NOTHING))
         await b.ready()
-        user = {"pid": 9, "uid": 0, "cgroups": ["/x"], "memory": 5 << 30, "utilisation": 90}
-        gpu = {
-            "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "is_lost": False,
-            "memory_used": 5 << 30, "memory_total": 9 << 30, "utilisation": 90,
-        }  # fmt: skip
+        user = gpu_process(9, "/x", memory=5 << 30)
         for processes in ([user], []):
-            line = json.dumps({"gpus": [{**gpu, "processes": processes}], "why": None})
+            gpu = gpu_reading(*processes, memory_used=5 << 30, memory_total=9 << 30)
             for _ in range(3):
-                await b.report({"report": "gpus", "driver": "nvidia", "line": line})
+                await b.report(measured(gpu))
             if processes:
                 for _ in range(2):
                     await b.ask(st.SubmitAsked(now(), of_gpus(1)))
@@ -836,21 +836,15 @@ async def test_a_job_over_its_memory_on_one_gpu_is_stopped_after_two_readings(
         asked = replace(two, demand=replace(two.demand, gres_memory=memory))
         await b.ask(st.SubmitAsked(now(), asked))
         await b.report(up(1, cgroup="drfd/1.1"))
-        own = {"pid": 9, "uid": 7, "cgroups": ["/drfd/1.1"], "utilisation": 3}
-        gpu = {
-            "uuid": None, "slice": None, "memory_used": 3 << 30, "memory_total": 9 << 30,
-            "utilisation": 50, "is_lost": False,
-        }  # fmt: skip
 
         async def read(*amounts: int) -> JobState:
             gpus = [
-                {**gpu, "name": str(at), "pci": f"0000:0{at}:00.0", "processes": [
-                    {**own, "memory": amount}
-                ]} for at, amount in enumerate(amounts)
+                gpu_reading(
+                    gpu_process(9, "/drfd/1.1", memory=amount), name=str(at), uuid=None,
+                    pci=f"0000:0{at}:00.0", memory_used=3 << 30, memory_total=9 << 30,
+                ) for at, amount in enumerate(amounts)
             ]  # fmt: skip
-            line = json.dumps({"gpus": gpus, "why": None})
-            await b.report({"report": "gpus", "driver": "nvidia", "line": line})
-            await b.quiet()
+            await b.report(measured(*gpus))
             return b.job(1).state
 
         over, under = 3 << 29, 1 << 30

@@ -166,7 +166,8 @@ def test_the_capacity_is_that_of_all_machines_together(tmp_path: Path) -> None:
             capacity=Resources(
                 cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20, write_bps=100 << 20,
                 gres=(("gpu", 2), ("tape", 1)),
-            ), features=frozenset({"ssd", "avx512"}), whole_cores=True,
+            ),
+            features=frozenset({"ssd", "avx512"}), whole_cores=True,
         ),
         Node(
             name="n2", capacity=Resources(cores_milli=32000, memory_bytes=120 * GIB),

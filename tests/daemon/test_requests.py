@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import fnmatch
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk, View
+from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
 from drfd import __version__
 from drfd.common import patterns
 from drfd.common.errors import NotPermitted, Refused
@@ -22,26 +21,26 @@ from drfd.core.ledger.windows import Window
 from drfd.core.lending.rivals import Rivals
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.stimuli import AttemptRemoved, Frozen
-from drfd.daemon.config import Config, HistorySettings
+from drfd.core.model.stimuli import Frozen
+from drfd.daemon.cluster import NodeConfig
+from drfd.daemon.config import Config, HistorySettings, survey
+from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine.engine import Work
-from drfd.daemon.handlers.doctor import private_view
+from drfd.daemon.handlers.doctor import (
+    InstallContext,
+    countable_controls,
+    cures,
+    disk_control,
+    own_countables,
+    private_view,
+)
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
+from drfd.devices.gpus import Gpu
+from drfd.host.disks import Disk
+from drfd.host.measurements import Machine
 from drfd.launcher.protocol import Ceilings
-from fakes import (
-    ADMIN,
-    ALICE,
-    BOB,
-    GIB,
-    attempt_started,
-    demand,
-    ended,
-    now,
-    rules,
-    tables,
-    with_gpus,
-)
+from fakes import ADMIN, ALICE, BOB, GIB, attempt_started, demand, now, rules, tables, with_gpus
 
 
 async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
@@ -55,11 +54,8 @@ async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
 
 async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
     assert await desk.ask(BOB, op="hello") == {
-        "version": __version__,
-        "user": "bob",
-        "admin": False,
-        "key_socket": None,
-    }
+        "version": __version__, "user": "bob", "admin": False, "key_socket": None,
+    }  # fmt: skip
     desk.link.hello = {**desk.link.hello, "private_tmp": "/var/lib/private"}
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
 
@@ -223,7 +219,7 @@ async def test_waits_that_are_over_leave_nothing_behind(desk: Desk) -> None:
     waiting = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[1]))
     await desk.finish(1)
     await waiting
-    assert desk.requests._waits._waiting._waiters == {}
+    assert desk.requests.waits.waiting.waiters == {}
 
 
 # -- acting ------------------------------------------------------------------------------------
@@ -307,10 +303,7 @@ async def test_what_an_administrator_suspends_its_owner_cannot_resume(desk: Desk
     await desk.ask(ADMIN, op="suspend", select={"ids": [1]})
     reply = await desk.ask(ALICE, op="resume", select={"ids": [1]})
     (failure,) = reply["failed"]
-    assert (failure["error"]["kind"], failure["error"]["code"]) == (
-        "NotPermitted",
-        "held-by-admin",
-    )
+    assert (failure["error"]["kind"], failure["error"]["code"]) == ("NotPermitted", "held-by-admin")
     assert (await desk.ask(ADMIN, op="resume", select={"ids": [1]}))["done"] == [1]
 
 
@@ -333,27 +326,6 @@ async def test_how_jobs_ended_long_ago_is_known(desk: Desk) -> None:
     assert await refusal(desk.submit(ALICE, after=[{"id": 99}])) == (Refused, "no-such-job")
 
 
-async def test_show_and_why_tell_what_was_said_of_start_and_retries(desk: Desk) -> None:
-    job_id = await desk.submit(
-        ALICE, retry={"times": 2}, warn={"signal": 10, "before_s": 60}, begin_s=5
-    )
-    await desk.feed(attempt_started(job_id), ended(job_id, exit_code=3))
-    await desk.feed(AttemptRemoved(now(), job_id, 1))
-    for verb in ("show", "why"):
-        view = (await desk.ask(ALICE, op=verb, id=job_id))["job"]
-        assert (
-            view
-            | {
-                "after": [],
-                "begin_at": 5,
-                "retry": {"times": 2, "on": ["FAILED", "LAUNCH_FAILED", "LOST"], "done": 1},
-                "warn": {"signal": "SIGUSR1", "before_s": 60},
-                "attempts": "attempt 2 of 3; attempt 1 ended FAILED (exit code 3)",
-            }
-            == view
-        )
-
-
 async def test_a_signal_is_owed_to_the_running_job_again_and_again(desk: Desk) -> None:
     job_id = await desk.submit(ALICE)
     await desk.feed(attempt_started(job_id))
@@ -366,20 +338,6 @@ async def test_a_signal_is_owed_to_the_running_job_again_and_again(desk: Desk) -
     refused = await desk.ask(BOB, op="signal", select={"ids": [job_id]}, signal=9)
     assert refused["failed"][0]["error"]["code"] == "not-yours"
     assert desk.shell.host.take() == []
-
-
-async def test_a_changed_job_stands_in_its_new_pool_and_its_old_one_is_looked_at_again(
-    make_desk: MakeDesk,
-) -> None:
-    desk = make_desk(by=rules(weights={"lab": "1"}))
-    await desk.submit(BOB, 9)
-    job_id = await desk.submit(ALICE, 9)
-    await desk.ask(ALICE, op="set", select={"ids": [job_id]}, pool="lab", name="other")
-    view = (await desk.ask(ALICE, op="status", select={"ids": [job_id]}))["jobs"][0]
-    assert (view["pool"], view["name"]) == ("root.lab", "other")
-    await desk.finish(1)
-    assert (await desk.ask(ALICE, op="why", id=job_id))["job"]["state"] == "STARTING"
-    desk.shell.host.take()
 
 
 @pytest.mark.parametrize(
@@ -418,55 +376,6 @@ async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk: MakeD
     assert found == [({"gpu": ["0"]}, [0]), ({"gpu": ["2", "3"]}, [1])]
     assert (await desk.ask(BOB, op="show", id=one))["job"]["memory_nodes"] == []
     desk.shell.host.take()
-
-
-async def test_how_many_a_waiting_job_asks_for_can_be_changed(make_desk: MakeDesk) -> None:
-    desk = make_desk(by=with_gpus(2))
-
-    job_id = await desk.submit(ALICE, held=True, **gpus(1))
-    for counts, shown in (
-        ({"gpu": 2}, {"gpu": 2}),
-        ({"gpu": 0}, {}),
-        ({"gpu": 3}, None),
-        ({"tape": 1}, None),
-    ):
-        change = {"select": {"ids": [job_id]}, "demand": {"gres": counts}}
-        reply = await desk.ask(ALICE, op="set", **change)
-        job = (await desk.ask(ALICE, op="show", id=job_id))["job"]
-        assert bool(reply["failed"]) is (shown is None)
-        assert job["demand"]["gres"] == (shown or {})
-    events = (await desk.ask(ALICE, op="show", id=job_id))["events"]
-    assert [each["text"] for each in events if each["event"] == "Changed"] == [
-        "gres 1 gpu → 2 gpu, by alice",
-        "gres 2 gpu → none, by alice",
-    ]
-
-
-async def test_a_range_is_accepted_and_said_to_count_for_nothing_where_nothing_is_lent(
-    make_desk: MakeDesk,
-) -> None:
-    desk = make_desk()
-    text = "no cores are lent here (enforcement.cores is quota); the job has the lower end"
-    ranged = {"cores_milli": 1000, "cores_max_milli": 4000}
-    fields = {"argv": ["true"], "cwd": "/", "held": True, "demand": ranged}
-    reply = await desk.ask(ALICE, op="submit", **fields)
-    assert reply["notes"] == [text]
-    job = (await desk.ask(ALICE, op="show", id=reply["id"]))["job"]
-    assert (job["demand"]["cores"], job["demand"]["cores_max"], job["unlent"]) == (1, 4, text)
-    assert (await desk.ask(BOB, op="show", id=reply["id"]))["job"]["unlent"] == text
-    array = await desk.ask(ALICE, op="submit", **fields, array="0-3")
-    assert array["notes"] == [text]
-    shown = (await desk.ask(ALICE, op="show", id=array["id"]))["array"]
-    assert (shown["demand"]["cores_max"], shown["unlent"]) == (4, text)
-    for change, most in (
-        ({"cores_max_milli": "all"}, rules().capacity.cores_milli / 1000),
-        ({"cores_milli": 1000}, None),
-    ):
-        select = {"ids": [reply["id"], array["id"]]}
-        assert (await desk.ask(ALICE, op="set", select=select, demand=change))["failed"] == []
-        job = (await desk.ask(ALICE, op="show", id=reply["id"]))["job"]
-        assert job["demand"].get("cores_max") == most
-        assert ("unlent" in job) is (most is not None)
 
 
 async def test_a_job_that_began_before_cores_were_lent_says_that_it_is_lent_none(
@@ -545,14 +454,6 @@ async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk:
     ]
 
 
-async def test_doctor_says_that_gpus_are_not_controlled(make_desk: MakeDesk) -> None:
-    desk = make_desk(by=with_gpus(2))
-
-    reply = await desk.ask(BOB, op="doctor")
-    assert reply["gres"] == {"gpu": ["0", "1"]}
-    assert reply["controls"]["gpu"].startswith("not controlled: ")
-
-
 async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None:
     desk = make_desk(by=with_gpus(2))
 
@@ -563,21 +464,21 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None
     assert await said() is None
     link.hello = {"kind": "none", "controls": {}}
     assert await said() == "not measured: no GPU has been read yet"
-    gpu = {
-        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,
-        "memory_total": 9, "utilisation": None, "is_lost": False, "processes": [],
-    }  # fmt: skip
-    lost = gpu | {"is_lost": True, "memory_used": None, "processes": None}
-    link.gpu_use.take("nvidia", json.dumps({"gpus": [gpu, lost], "why": None}), {})
+
+    def measure(*read: View, why: str | None = None) -> None:
+        link.gpu_use.take("nvidia", gpu_line(*read, why=why), {})
+
+    plain = {"utilisation": None}
+    lost = gpu_reading(**plain, is_lost=True, memory_used=None, processes=None)
+    measure(gpu_reading(**plain), lost)
     figures = "1 lost, 1 without memory, 2 without utilisation, 1 without processes"
     assert await said() == f"measured on 2 of them: {figures}"
-    link.gpu_use.take("nvidia", json.dumps({"gpus": [], "why": "no driver"}), {})
+    measure(why="no driver")
     assert await said() == "not measured: no driver"
-    gpus = [gpu | {"utilisation": 50}]
-    link.gpu_use.take("nvidia", json.dumps({"gpus": gpus, "why": None}), {})
+    measure(gpu_reading())
     assert await said() == "measured on 1 of them"
     (shown,) = (await desk.ask(BOB, op="status"))["gpus"]
-    assert (shown["uuid"], shown["memory_used"], shown["memory_outside"]) == ("GPU-a", 8, 8)
+    assert (shown["uuid"], shown["memory_used"], shown["memory_outside"]) == ("GPU-a", 900, 900)
 
 
 async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
@@ -588,10 +489,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
     link = desk.requests.link
     link.hello = {"kind": "none", "controls": {}}
     demand = {**gpus(2)["demand"], "gres_memory": {"gpu": 20 * GIB}}
-    one = {
-        "name": "0", "pci": "0000:01:00.0", "uuid": "GPU-a", "slice": None, "memory_used": 8,
-        "memory_total": 24 * GIB, "utilisation": None, "is_lost": False, "processes": [],
-    }  # fmt: skip
+    one = gpu_reading(memory_total=24 * GIB)
     two = one | {"name": "1", "uuid": "GPU-b", "pci": "0000:02:00.0", "memory_total": 48 * GIB}
 
     async def submit(**fields: Any) -> View:
@@ -604,7 +502,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
 
     def measure(*read: View, why: str | None = None) -> None:
         jobs = desk.shell.engine.ledger.jobs
-        link.gpu_use.take("nvidia", json.dumps({"gpus": read, "why": why}), jobs)
+        link.gpu_use.take("nvidia", gpu_line(*read, why=why), jobs)
 
     measure(why="no library")
     silent = "the declared memory of a gpu is not watched: no library"
@@ -626,8 +524,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
     assert "notes" not in await submit()
     assert (await said()).endswith("after 2 readings above; 1 kernel (dmem)")
     desk.requests.meter.watch((first["id"], 1), 0, "drfd/1.1")
-    process = {"pid": 1, "uid": 1, "cgroups": ["/drfd/1.1"], "memory": GIB, "utilisation": 0}
-    measure(one | {"processes": [process]}, two)
+    measure(one | {"processes": [gpu_process(1, "/drfd/1.1", memory=GIB)]}, two)
     shown = (await desk.ask(BOB, op="show", id=first["id"]))["job"]
     assert shown["gpu_memory_each"] == {"0": GIB, "1": 0}
     assert "gpu_memory_unkept" not in shown
@@ -640,25 +537,14 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(
     desk.shell.host.take()
 
 
-async def test_patterns_of_names_are_not_kept(desk: Desk) -> None:
-    """Python's own fnmatch keeps 32,768 of them, a quarter of a gigabyte of long ones."""
-    kept = fnmatch._compile_pattern.cache_info().currsize  # type: ignore[attr-defined]
-
-    await desk.submit(ALICE, name="train", held=True)
-    for number in range(200):
-        reply = await desk.ask(ALICE, op="status", select={"name": f"{number}*?"})
-        assert reply["jobs"] == []
-    assert len((await desk.ask(ALICE, op="status", select={"name": "t*[n]"}))["jobs"]) == 1
-    assert fnmatch._compile_pattern.cache_info().currsize == kept  # type: ignore[attr-defined]
-    assert patterns.compiled.cache_info().maxsize == 64
-
-
 async def test_names_may_be_patterns_and_stay_names(desk: Desk) -> None:
     for name in ("train-1", "train-2", "eval", "[red]", "e"):
         await desk.submit(ALICE, held=True, name=name)
     for pattern, ids in (("train-*", [1, 2]), ("[red]", [4, 5]), ("eval", [3])):
         reply = await desk.ask(ALICE, op="cancel", select={"name": pattern})
         assert reply["done"] == ids
+    # Python's own fnmatch keeps 32,768 of them, a quarter of a gigabyte of long ones.
+    assert patterns.compiled.cache_info().maxsize == 64
 
 
 # -- groups that users make of their jobs ----------------------------------------------------
@@ -705,10 +591,16 @@ async def test_a_group_that_cannot_be_read_is_refused(desk: Desk) -> None:
 # -- drain, shares, doctor ---------------------------------------------------------------------
 
 
-async def test_drain_is_for_administrators(desk: Desk) -> None:
-    assert await refusal(desk.ask(ALICE, op="drain", on=True)) == (NotPermitted, "not-admin")
-    assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
-    assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
+async def test_drain_and_shutdown_are_for_administrators(desk: Desk) -> None:
+    for asked in (
+        {"op": "drain", "on": True},
+        {"op": "shutdown"},
+        {"op": "shutdown", "kill_jobs": True},
+    ):
+        assert await refusal(desk.ask(ALICE, **asked)) == (NotPermitted, "not-admin")
+    assert desk.told_to_end == []
+    for _ in range(2):
+        assert await desk.ask(ADMIN, op="drain", on=True) == {"draining": True}
     await desk.submit(ALICE)
     assert desk.shell.host.take() == []
     status = await desk.ask(ALICE, op="status")
@@ -716,14 +608,6 @@ async def test_drain_is_for_administrators(desk: Desk) -> None:
     assert status["jobs"][0]["reason"]["code"] == "DRAINING"
     assert await desk.ask(ADMIN, op="drain", on=False) == {"draining": False}
     assert desk.shell.host.take() == [Launch(1, 1)]
-
-
-async def test_a_shutdown_is_for_administrators(desk: Desk) -> None:
-    for kill_jobs in (False, True):
-        asked = desk.ask(ALICE, op="shutdown", kill_jobs=kill_jobs)
-        assert await refusal(asked) == (NotPermitted, "not-admin")
-    assert desk.told_to_end == []
-    assert (await desk.ask(ADMIN, op="status"))["draining"] is False
 
 
 #: Of a reply, as long as nothing is wrong with the service.
@@ -748,10 +632,7 @@ async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
     there = await desk.ask(BOB, op="status")
     assert {key: there[key] for key in THERE} == THERE
     monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
-    told = {
-        "launcher_away_s": 12.3,
-        "notices": [{"code": "LAUNCHER_AWAY", "text": AWAY + cure}],
-    }
+    told = {"launcher_away_s": 12.3, "notices": [{"code": "LAUNCHER_AWAY", "text": AWAY + cure}]}
     for asked in ({"op": "status"}, {"op": "doctor"}, {"op": "hello"}):
         reply = await desk.ask(BOB, **asked)
         assert {key: reply[key] for key in THERE} == told
@@ -775,10 +656,7 @@ async def test_a_maintenance_window_is_announced_a_day_before_and_while_it_is_op
     told = [(each["code"], each["text"]) for each in status["notices"]]
     at = [clock_time(now(at_s).at_s) for at_s in (3600, 80000, 87200)]
     assert told == [
-        (
-            "MAINTENANCE",
-            f"maintenance until {at[0]} (open); nothing starts before: new kernel",
-        ),
+        ("MAINTENANCE", f"maintenance until {at[0]} (open); nothing starts before: new kernel"),
         (
             "MAINTENANCE",
             f"maintenance from {at[1]} to {at[2]} (soon); no job starts that might not end before: "
@@ -788,12 +666,9 @@ async def test_a_maintenance_window_is_announced_a_day_before_and_while_it_is_op
     windows = (await desk.ask(BOB, op="doctor"))["windows"]
     assert [each["name"] for each in windows] == ["open", "soon", "late"]
     assert windows[0] == {
-        "name": "open",
-        "start": now(-3600).at_s,
-        "end": now(3600).at_s,
-        "reason": "new kernel",
+        "name": "open", "start": now(-3600).at_s, "end": now(3600).at_s, "reason": "new kernel",
         "weekly": False,
-    }
+    }  # fmt: skip
     (pending,) = (node for node in (await desk.ask(BOB, op="shares"))["nodes"])
     assert pending["pending"] == 1
 
@@ -808,13 +683,10 @@ async def test_limits_by_hour_are_shown_with_the_next_change(desk: Desk) -> None
     at = clock_time(times[1])
     told = [
         {
-            "path": "root.lab",
-            "limit": {"cores": 1.5, "memory": GIB},
-            "until": times[1],
-            "next": {},
-            "text": f"limit of lab: 1.5 cores, 1G of memory until {at}, then no limit",
-        }
-    ]
+            "path": "root.lab", "limit": {"cores": 1.5, "memory": GIB}, "until": times[1],
+            "next": {}, "text": f"limit of lab: 1.5 cores, 1G of memory until {at}, then no limit",
+        },
+    ]  # fmt: skip
     assert (await desk.ask(BOB, op="shares"))["limit_hours"] == told
     assert (await desk.ask(BOB, op="doctor"))["limit_hours"] == told
     await desk.submit(ALICE, 4, pool="lab")
@@ -828,11 +700,10 @@ async def test_limits_by_hour_are_shown_with_the_next_change(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("op", ["cancel", "suspend"])
-async def test_what_waits_for_the_launcher_is_said_to_wait(
+async def test_what_waits_for_the_launcher_is_said_to_wait_and_nothing_else(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
     """A cancellation was said to be done, and nothing happened."""
-
     await desk.submit(ALICE)
     await desk.submit(ALICE, 9)
     await desk.feed(attempt_started(1))
@@ -840,16 +711,7 @@ async def test_what_waits_for_the_launcher_is_said_to_wait(
     reply = await desk.ask(ALICE, op=op, select={"ids": [1]})
     assert reply["done"] == [1]
     assert [each["code"] for each in reply["notices"]] == ["LAUNCHER_AWAY"]
-
-
-async def test_what_needs_no_launcher_is_done_without_a_word(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await desk.submit(ALICE, 9)
-    await desk.submit(ALICE, 9)
-    monkeypatch.setattr(desk.link, "away_s", lambda: 12.34)
-    reply = await desk.ask(ALICE, op="cancel", select={"ids": [2]})
-    assert reply == {"done": [2], "failed": []}
+    assert await desk.ask(ALICE, op="cancel", select={"ids": [2]}) == {"done": [2], "failed": []}
 
 
 async def test_a_shutdown_leaves_jobs_alone(desk: Desk) -> None:
@@ -879,57 +741,29 @@ async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing_in_its_p
 async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk: Desk) -> None:
     away = await desk.ask(BOB, op="doctor")
     assert away == {
-        "version": __version__,
-        "enforcement": None,
-        "controls": {},
+        "version": __version__, "enforcement": None, "controls": {},
         "disks": [
             {
-                "name": "data",
-                "path": "/data",
-                "device": "8:0",
-                "filesystem": "",
-                "read": 2000,
-                "write": 1000,
-                "control": {},
-                "guess": False,
-                "problem": "",
-            }
+                "name": "data", "path": "/data", "device": "8:0", "filesystem": "", "read": 2000,
+                "write": 1000, "control": {}, "guess": False, "problem": "",
+            },
         ],
-        "capacity": {
-            "cores": 9.0,
-            "memory": 18 * GIB,
-            "read": 1000,
-            "write": 1000,
-            "gres": {},
-        },
-        "warnings": ["a warning"],
-        "stuck_jobs": [],
-        "strays": [],
-        "launcher": "away",
-        "launcher_away_s": None,
-        "notices": [],
-        "draining": False,
+        "capacity": {"cores": 9.0, "memory": 18 * GIB, "read": 1000, "write": 1000, "gres": {}},
+        "warnings": ["a warning"], "stuck_jobs": [], "strays": [], "launcher": "away",
+        "launcher_away_s": None, "notices": [], "draining": False,
         "cures": ["no job starts while the launcher is away: the log of drfd says why"],
-        "private": {},
-        "entry": None,
-        "processes": None,
-        "external": None,
-        "gres": {},
-        "windows": [],
-        "limit_hours": [],
-    }
+        "private": {}, "entry": None, "processes": None, "external": None, "gres": {},
+        "windows": [], "limit_hours": [],
+    }  # fmt: skip
     desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
     desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}
     desk.link.hello["entry"] = ["forked", "a sentence"]
     desk.link.stuck = {(7, 1), (3, 2)}
     there = await desk.ask(BOB, op="doctor")
     assert there == away | {
-        "enforcement": "cgroup v1",
-        "controls": {"cores": "enforced"},
-        "stuck_jobs": [3, 7],
-        "private": private_view(desk.link.hello),
-        "entry": {"way": "forked", "text": "a sentence"},
-    }
+        "enforcement": "cgroup v1", "controls": {"cores": "enforced"}, "stuck_jobs": [3, 7],
+        "private": private_view(desk.link.hello), "entry": {"way": "forked", "text": "a sentence"},
+    }  # fmt: skip
     desk.link.settings = LaunchSettings((), 64, "pin")
     pinned = await desk.ask(BOB, op="doctor")
     assert pinned["controls"] == {"cores": "enforced: whole cores"}
@@ -1082,22 +916,15 @@ async def test_the_end_of_an_array_wakes_those_who_wait_for_its_tasks_and_looks_
 ) -> None:
     """All ids that anybody waited for were looked at, up to 200,000 of each user, whenever what
     waited of an array was cancelled."""
-
-    class NeverWalked(dict[Any, Any]):
-        def __iter__(self) -> Any:
-            raise AssertionError("all of them were looked at")
-
-        keys = values = items = __iter__  # type: ignore[assignment]
-
     desk = make_desk(ready=False)
-    waiting = desk.requests._waits._waiting
-    waiting._waiters = NeverWalked()
+    waiting = desk.requests.waits.waiting
+    waiting.waiters = NeverWalked()
     first = await desk.submit(ALICE, array="0-9")
     other = await desk.submit(ALICE, array="0-9")
     ids = [first + 2, other + 2, other + 4, other]
     wait = asyncio.create_task(desk.ask(ALICE, op="wait", ids=ids))
     anyone = asyncio.create_task(desk.ask(ALICE, op="wait", ids=[other + 4], any=True))
-    while not waiting._tasks:
+    while not waiting.tasks:
         await asyncio.sleep(0)
     await desk.ask(ALICE, op="hold", select={"ids": [other + 2]})
     await desk.ask(ALICE, op="cancel", select={"name": "true", "states": ["PENDING"]})
@@ -1105,40 +932,161 @@ async def test_the_end_of_an_array_wakes_those_who_wait_for_its_tasks_and_looks_
     assert not wait.done()
     await desk.ask(ALICE, op="cancel", select={"ids": [other + 2]})
     assert [each["id"] for each in (await wait)["ended"]] == ids
-    assert not waiting._waiters
-    assert not waiting._tasks
-    assert not waiting._array_of
-    assert not waiting._all
+    assert not any((waiting.waiters, waiting.tasks, waiting.array_of, waiting.everybody))
 
 
-async def test_beside_processes_outside_it_is_told_what_would_start_now(desk: Desk) -> None:
+@pytest.mark.parametrize(("outside", "code"), [(0, "RESOURCES"), (4, "EXTERNAL_LOAD")])
+async def test_of_a_waiting_job_it_is_told_what_would_start_now(
+    desk: Desk, outside: int, code: str
+) -> None:
+    """Beside processes outside, too; and of one that is held, runs or is another's nothing."""
     engine = desk.shell.engine
-    engine.rules = replace(engine.rules, beside=demand(0, 0))
-    for _ in range(9):
-        engine.see_external(demand(4, 0))
+    if outside:
+        engine.rules = replace(engine.rules, beside=demand(0, 0))
+        for _ in range(9):
+            engine.see_external(demand(outside, 0))
+    else:
+        await desk.feed(attempt_started(await desk.submit(BOB, 4)))
     waiting = await desk.submit(ALICE, 8)
     reply = await desk.ask(ALICE, op="why", id=waiting)
-    assert reply["job"]["reason"]["code"] == "EXTERNAL_LOAD"
-    assert reply["notes"] == [f"drf set -c 5 {waiting} lets it start now"]
-
-
-async def test_of_a_waiting_job_it_is_told_what_would_start_now(desk: Desk) -> None:
-    await desk.feed(attempt_started(await desk.submit(BOB, 4)))
-    waiting = await desk.submit(ALICE, 8)
-    reply = await desk.ask(ALICE, op="why", id=waiting)
-    assert reply["job"]["reason"]["code"] == "RESOURCES"
+    assert reply["job"]["reason"]["code"] == code
     assert reply["notes"] == [f"drf set -c 5 {waiting} lets it start now"]
     assert reply["advice"] is None
+    held = await desk.submit(ALICE, held=True)
+    for actor, job_id in ((ALICE, held), (BOB, waiting)):
+        reply = await desk.ask(actor, op="why", id=job_id)
+        assert (reply["notes"], reply["advice"]) == ([], None)
 
 
-async def test_a_held_or_running_job_has_no_notes(desk: Desk) -> None:
-    await desk.feed(attempt_started(await desk.submit(ALICE)))
-    await desk.submit(ALICE, held=True)
-    for job_id in (1, 2):
-        assert (await desk.ask(ALICE, op="why", id=job_id))["notes"] == []
+# -- what is said to be enforced, disk by disk, and what helps ---------------------------------
 
 
-async def test_what_an_ended_job_teaches_is_for_who_may_see_it(desk: Desk) -> None:
-    await desk.finish(await desk.submit(ALICE))
-    reply = await desk.ask(BOB, op="why", id=1)
-    assert (reply["notes"], reply["advice"]) == ([], None)
+DATA_DISK = Disk(
+    name="data", path="/data", read_bps=1, write_bps=1, devices=("8:0",), filesystem="ext4"
+)
+
+
+def hello_of(read: str, write: str) -> dict[str, Any]:
+    return {"kind": "x", "mounts": {}, "controls": {"cores": "x", "read": read, "write": write}}
+
+
+@pytest.mark.parametrize(
+    ("said", "changes", "found"),
+    [
+        pytest.param(("enforced", "enforced"), {}, ("enforced", "enforced"), id="all"),
+        pytest.param(
+            ("enforced", "enforced"), {"filesystem": "vfat"},
+            (
+                "enforced",
+                "enforced: direct I/O only; the kernel does not attribute buffered writes on vfat",
+            ),
+            id="a file system that does not tell who wrote",
+        ),
+        pytest.param(
+            ("enforced", "enforced: direct I/O only; v1"), {"filesystem": "vfat"},
+            ("enforced", "enforced: direct I/O only; v1"), id="a kernel that does not",
+        ),
+        pytest.param(
+            ("enforced", "enforced"), {"devices": (), "why_none": "/data is on tmpfs"},
+            ("not controlled: /data is on tmpfs",) * 2, id="no disk",
+        ),
+        pytest.param(
+            ("measured: so", "measured: so"), {"devices": (), "why_none": "/data is on tmpfs"},
+            ("measured: so", "measured: so"), id="processes are measured wherever they write",
+        ),
+    ],
+)  # fmt: skip
+def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(
+    said: tuple[str, str], changes: dict[str, Any], found: tuple[str, str]
+) -> None:
+    control = disk_control(replace(DATA_DISK, **changes), hello_of(*said))
+    assert control == {"read": found[0], "write": found[1]}
+
+
+def test_what_jobs_have_for_themselves_is_told_as_the_launcher_says() -> None:
+    assert private_view({}) == {}
+    on = private_view({"private_tmp": "/x", "removes_ipc": True})
+    assert on["tmp"] == "each job has /tmp, /var/tmp and /dev/shm of its own, on disk in /x"
+    assert "emptied" in on["ipc"]
+    off = private_view({"private_tmp": None, "removes_ipc": False})
+    assert off["tmp"].startswith("all jobs share /tmp")
+    assert off["tmp"].endswith("what they leave in /tmp and /var/tmp stays")
+    assert "stay" in off["ipc"]
+
+
+SERVICE = InstallContext(uid=997, is_systems=True, is_service=True, has_systemd=True, lingers=False)
+OWN = InstallContext(uid=1000, is_systems=False, is_service=False, has_systemd=True, lingers=True)
+
+
+def look(standing: InstallContext, **given: Any) -> list[str]:
+    usual = {
+        "has_launcher": True, "enforcement": "cgroup-v2", "guessed": (), "lacks_pins": False,
+        "lacks_shares": False,
+    }  # fmt: skip
+    return cures(standing, **usual | given)
+
+
+def test_who_does_not_linger_is_told_what_a_log_out_does() -> None:
+    linger, _ = look(replace(OWN, lingers=False))
+    assert "loginctl enable-linger" in linger
+    for other in (replace(OWN, uid=0, lingers=False), replace(OWN, has_systemd=False)):
+        assert not any("linger" in cure for cure in look(other))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "begin", "cure"),
+    [
+        ({"lacks_pins": True, "enforcement": "cgroup-v1"}, "CPUs of their own",
+         "mount -t cgroup -o cpuset"),
+        ({"lacks_pins": True}, "CPUs of their own", "Delegate=cpu cpuset io memory pids"),
+        ({"lacks_shares": True}, "running jobs are lent nothing without the cpu controller",
+         "Delegate=cpu cpuset io memory pids"),
+        ({"lacks_shares": True, "enforcement": "none"}, "limits are only measured",
+         "as root on a machine with cgroups"),
+        ({"guessed": ("data",)}, "the speed of disk data is a guess", "drfd calibrate"),
+    ],
+)  # fmt: skip
+def test_who_lacks_something_is_told_where_it_comes_from(
+    lacks: dict[str, Any], begin: str, cure: str
+) -> None:
+    (found,) = look(SERVICE, **lacks)
+    assert found.startswith(begin) and cure in found
+
+
+def test_a_resource_is_controlled_as_far_as_its_devices_are_known_and_can_be_hidden(
+    tmp_path: Path,
+) -> None:
+    countables = (
+        CountableResource(name="fpga", instances=("0",), devices=(("/dev/a",),)),
+        CountableResource(name="gpu", instances=("0",)),
+        CountableResource(name="license", instances=("a",)),
+    )
+    machine = Machine(cores_milli=1000, memory_bytes=1 << 34)
+    site = survey(Config(countables=countables), machine, tmp_path)
+    told = {name: text.partition(":")[0] for name, text in countable_controls(site, {}).items()}
+    assert told == {"gpu": "not controlled", "license": "not controlled"}
+    hidden = countable_controls(site, {"hiding": [True, "so"]})
+    assert hidden["fpga"] == "enforced: so"
+    assert "drfd gpus finds none here" in hidden["gpu"]
+    assert countable_controls(site, {"hiding": [False, "why"]})["fpga"] == "not controlled: why"
+    gpu = Gpu(
+        name="0", vendor="amd", model="", uuid=None, pci="", numa_node=None, nodes=frozenset()
+    )
+    there = replace(site, gpus=(gpu,))
+    assert countable_controls(there, {"hiding": [True, "so"]})["gpu"] == "enforced: so"
+
+
+def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path: Path) -> None:
+    nodes = (
+        NodeConfig(name="head", engine="local"),
+        NodeConfig(
+            name="n1", engine="slurm", cores_milli=4000, memory_bytes=1 << 34, gres=(("gpu", 2),)
+        ),
+    )
+    machine = Machine(cores_milli=1000, memory_bytes=1 << 34)
+    site = survey(Config(nodes=nodes), machine, tmp_path)
+    assert dict(site.rules.axes.instances) == {"gpu": ()}
+    assert own_countables(site) == countable_controls(site, {"hiding": [True, "so"]}) == {}
+    none = CountableResource(name="gpu", instances=())
+    own = survey(Config(nodes=nodes, countables=(none,)), machine, tmp_path)
+    assert own_countables(own) == {"gpu": ()}

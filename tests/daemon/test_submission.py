@@ -1,0 +1,449 @@
+"""Submissions: from a request and who sent it to a job, once more, and found again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from daemon.desk import Desk
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.indices import Spans, read_array
+from drfd.core.amounts.resources import Resources
+from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.model.job import Array, Job, JobSpec
+from drfd.core.model.stimuli import Actor
+from drfd.daemon.config import Defaults, UserLimits
+from drfd.daemon.handlers import resubmission
+from drfd.daemon.handlers.resubmission import RepeatSearch, submission_fields
+from drfd.daemon.handlers.submission import (
+    MAX_WORD_BYTES,
+    SubmitTerms,
+    declares_range,
+    refuse_beyond_gpus,
+    spec_for,
+)
+from drfd.daemon.lookup.lookup import Lookup
+from drfd.host.disks import Disk
+from drfd.journal.records import Payload
+from drfd.protocol.requests import Demand, Rates, SubmitRequest
+from drfd.protocol.requests import NotifyPart as Tell
+from fakes import ADMIN, ALICE, BOB, GIB, rules, spec
+from seeds import seeds
+
+DEFAULTS = Defaults(
+    cores_milli=1500, memory_bytes=2 << 30, time_limit_s=3600, read_bps=10, write_bps=20
+)
+LIMITS = UserLimits(command_bytes=600_000, environment_bytes=300_000, script_bytes=5000)
+POOLS = {"lab": Pool(users=frozenset({"alice"})), "open": Pool(), "shut": Pool(users=frozenset())}
+DATA = Disk(name="data", path="/data", read_bps=1000, write_bps=15, devices=())
+#: On the file system of every path that nothing else is mounted on.
+ROOT_DISK = Disk(name="root", path="/", read_bps=1000, write_bps=1000, devices=())
+PROC_DISK = Disk(name="proc", path="/proc", read_bps=1000, write_bps=1000, devices=())
+POOLED = replace(rules(), pools=POOLS)
+
+
+def made(
+    actor: Actor = ALICE,
+    *,
+    by: Rules = POOLED,
+    root: bool = False,
+    system: bool = False,
+    hides: bool = False,
+    disks: tuple[Disk, ...] = (DATA,),
+    **asked: Any,
+) -> JobSpec:
+    """The job of a request with these fields."""
+    request = SubmitRequest(**({"v": 1, "argv": ["true"], "cwd": "/home/alice"} | asked))
+    terms = SubmitTerms(
+        rules=by, defaults=DEFAULTS, limits=LIMITS, disks=disks, takes_root=root,
+        has_private_tmp=hides, is_refused=system,
+    )  # fmt: skip
+    return spec_for(request, actor, 100, terms)
+
+
+def refused(actor: Actor = ALICE, **asked: Any) -> Refused:
+    with pytest.raises(Refused) as refusal:
+        made(actor, **asked)
+    assert str(refusal.value).isprintable()
+    return refusal.value
+
+
+def test_a_directory_that_jobs_do_not_see_is_refused() -> None:
+    for cwd in ("/tmp/x", "/var/tmp/a/b", "/dev/shm/../shm/x"):
+        refusal = refused(cwd=cwd, hides=True)
+        assert refusal.code == "private-tmp"
+        assert "each has a " in refusal.text
+        assert made(cwd=cwd).cwd == cwd
+    for cwd in ("/tmp", "/tmpx/y", "/home/tmp/x", "/var/tmpdir"):
+        assert made(cwd=cwd, hides=True).cwd == cwd
+
+
+def test_more_memory_than_the_largest_gpu_has_is_refused_where_the_sizes_of_all_are_known() -> None:
+    def of(asked: int) -> Demand:
+        return Demand(gres={"gpu": 1}, gres_memory={"gpu": asked * GIB})
+
+    for asked, largest in ((24, 24 * GIB), (1 << 20, None), (0, 0)):
+        refuse_beyond_gpus(of(asked), largest)
+    with pytest.raises(Refused) as refusal:
+        refuse_beyond_gpus(of(25), 24 * GIB)
+    assert (refusal.value.code, refusal.value.text) == (
+        "too-big",
+        "--gres: 25G of memory of a gpu are asked for, and the largest here has 24G: no job could "
+        "ever have them",
+    )
+
+
+# -- pools -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actor", "pool", "leaf"),
+    [
+        (ALICE, None, "root.lab"), (BOB, None, "root.bob"), (ALICE, "open", "root.open"),
+        (BOB, "root.open", "root.open"), (BOB, "bob", "root.bob"),
+    ],
+)  # fmt: skip
+def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
+    assert made(actor, pool=pool).pool == leaf
+
+
+@pytest.mark.parametrize(
+    ("actor", "asked", "kind", "code"),
+    [
+        *((BOB, {"pool": pool}, NotPermitted, "not-in-pool")
+          for pool in ("lab", "root.lab", "shut")),
+        (ALICE, {"pool": "opne"}, Refused, "no-such-pool"),
+        (ADMIN, {}, NotPermitted, "root"),
+        (ALICE, {"system": True}, NotPermitted, "system-account"),
+        (ALICE, {"argv": []}, Refused, "no-command"),
+        # A NUL, wherever the kernel would cut it off.
+        *((ALICE, asked, Refused, "bad-request") for asked in (
+            {"argv": ["tr\0ue"]}, {"argv": ["true", "\0"]}, {"env": {"A\0B": "1"}},
+            {"env": {"A": "\0"}}, {"cwd": "/home\0"}, {"stdout": "o\0"}, {"stderr": "e\0"},
+            {"attach": "/a\0"}, {"name": "n\0"}, {"notify": Tell(on=["end"], argv=["x\0"])},
+        )),
+        # exec refuses these variables too, but then the job waits, and fails at its launch.
+        (ALICE, {"env": {"": "1"}}, Refused, "bad-request"),
+        (ALICE, {"env": {"A=B": "1"}}, Refused, "bad-request"),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_is_refused(
+    actor: Actor, asked: dict[str, Any], kind: type[Refused], code: str
+) -> None:
+    refusal = refused(actor, **asked)
+    assert (type(refusal), refusal.code) == (kind, code)
+
+
+def test_a_refusal_has_the_cure() -> None:
+    assert refused(pool="opne").hint == "did you mean open?"
+    assert refused(argv=[]).hint == "drf submit -- COMMAND"
+    refusal = refused(system=True)
+    assert refusal.text == "alice (uid 1001) is a system account, of which no jobs run here"
+    assert "daemon.system_users" in refusal.hint
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "asked"),
+    [
+        (MAX_WORD_BYTES - 1, lambda size: {"argv": ["x" * size]}),
+        (LIMITS.command_bytes, lambda size: {"argv": ["x"] * (size // 2)}),
+        (MAX_WORD_BYTES - 2, lambda size: {"argv": ["ü" * (size // 2)]}),
+        (
+            LIMITS.environment_bytes,
+            lambda size: {"env": {f"A{at}": "x" * (size // 4 - 4) for at in range(4)}},
+        ),
+        (LIMITS.script_bytes, lambda size: {"script": "x" * (size - 1)}),
+    ],
+    ids=["one argument", "many arguments", "bytes, not signs", "environment", "script"],
+)
+def test_what_a_job_carries_is_bounded_to_the_byte(
+    most: int, asked: Callable[[int], dict[str, Any]]
+) -> None:
+    made(**asked(most))
+    assert refused(**asked(most + 8)).code == "too-long"
+
+
+# -- disks -------------------------------------------------------------------------------------
+
+
+def test_rates_are_of_the_disk_that_is_named_or_of_the_working_directory() -> None:
+    disks = (PROC_DISK, ROOT_DISK)
+    asked = Demand(read_bps=5, write_bps=6)
+    here = made(demand=asked, disks=disks, cwd="/no/such/directory").demand
+    assert here.disks == (("proc", 10, 20), ("root", 5, 6)), "the other has the defaults"
+    assert (here.read_bps, here.write_bps) == (0, 0)
+    there = made(demand=asked, disks=disks, cwd="/proc/1").demand
+    assert there.disks == (("proc", 5, 6), ("root", 10, 20))
+    nowhere = replace(PROC_DISK, name="z", path="/sys")
+    found = made(demand=asked, disks=(nowhere, ROOT_DISK), cwd="/proc/1").demand
+    assert found.disks == (("root", 10, 20), ("z", 5, 6)), "on none of them means the first"
+    only = made(demand=Demand(disks={"data": Rates(read_bps=5, write_bps=6)})).demand
+    assert (only.read_bps, only.write_bps, only.disks) == (5, 6, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Demand(disks={"dta": Rates(read_bps=1, write_bps=1)}), "--io: there is no disk 'dta'"),
+        (
+            Demand(read_bps=1, disks={"root": Rates(read_bps=1, write_bps=1)}),
+            "--io: the disk root is given twice; without a name it is that of /home",
+        ),
+    ],
+)
+def test_a_disk_that_is_not_there_or_there_twice_is_refused(asked: Demand, said: str) -> None:
+    assert refused(demand=asked, disks=(PROC_DISK, ROOT_DISK)).text.startswith(said)
+
+
+TWO_DISKS = (replace(DATA, write_bps=1000), PROC_DISK)
+BIG = replace(POOLED, capacity=replace(POOLED.capacity, cores_milli=8000))
+
+
+def test_rates_of_each_disk_may_be_ranges() -> None:
+    asked = Demand(
+        read_bps=10, write_bps=20, write_max_bps=40, disks={"data": Rates(50, 60, 70, 80)}
+    )
+    found = made(disks=TWO_DISKS, cwd="/proc/self", demand=asked)
+    assert found.demand.disks == (("data", 50, 60), ("proc", 10, 20))
+    assert found.most == Resources(disks=(("data", 70, 80), ("proc", 0, 40)))
+
+
+def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() -> None:
+    ranged = replace(DEFAULTS, cores_milli=1000, cores_max_milli=4000)
+    terms = SubmitTerms(rules=BIG, defaults=ranged, limits=LIMITS, disks=(), takes_root=False)
+
+    def most(**asked: Any) -> Resources | None:
+        request = SubmitRequest(v=1, argv=["true"], cwd="/", demand=Demand(**asked))
+        return spec_for(request, ALICE, 1000, terms).most
+
+    assert most() == most(memory_bytes=1 << 30) == Resources(cores_milli=4000)
+    assert most(cores_milli=1000) is None
+    assert most(cores_max_milli=2000) == Resources(cores_milli=2000)
+    assert most(cores_max_milli=0) is None
+    with pytest.raises(Refused, match="-c: the range ends at 1, below the 2 that the job holds"):
+        most(cores_milli=2000, cores_max_milli=1000)
+
+
+@pytest.mark.parametrize(
+    ("asked", "declares"),
+    [
+        (Demand(), False),
+        (Demand(cores_milli=2000, cores_max_milli=0), False),
+        (Demand(cores_milli=2000, disks={"data": Rates(1, 2)}), False),
+        (Demand(cores_max_milli="all"), True),
+        (Demand(write_bps=1, write_max_bps=2), True),
+        (Demand(disks={"data": Rates(1, 2, 3)}), True),
+    ],
+)
+def test_a_request_declares_a_range_by_an_upper_end(asked: Demand, declares: bool) -> None:
+    assert declares_range(asked) is declares
+
+
+# -- what a job was submitted with: every field of it, and for its user alone ------------------
+
+
+#: A value for each field of a request whose default is another.
+ASKED: dict[str, Any] = {
+    "argv": ["sh", "", "ü"], "cwd": "/home/alice",
+    "demand": {"cores_milli": 250, "memory_bytes": 3 << 20, "read_bps": 5, "write_bps": 6,
+               "cores_max_milli": 500, "read_max_bps": 7},
+    "name": "train", "pool": "open", "time_limit_s": 0, "priority": -4, "umask": 0o77,
+    "env": {"A": "1"}, "stdout": "%j", "stderr": "e", "script": "#!/bin/sh\n", "attach": "/a",
+    "notify": {"on": ["fail"], "argv": ["say", "it"]}, "preemptible": True, "append": True,
+    "output_max_bytes": 1 << 30,
+    "group": "sweep%2",
+    "retry": {"times": 2, "on": ["TIMEOUT"]}, "warn": {"signal": 10, "before_s": 60},
+    "if_never": "cancel",
+    "again": {"of": 4, "indices": [9, 0, 16, 2]},
+    "node": "n1", "features": ["big", "fast"],
+}  # fmt: skip
+#: Fields of a submission that hold for one time, and those that are not of the job.
+ONCE = {"after", "begin_s", "held", "array"}
+APART = {"v", "dry_run", "proof", "key"}
+
+
+def spec_of(asked: dict[str, Any]) -> JobSpec:
+    terms = SubmitTerms(rules=POOLED, defaults=DEFAULTS, limits=LIMITS, disks=[DATA],
+                        takes_root=False)  # fmt: skip
+    return spec_for(convert({"op": "submit", "v": 1, **asked}, SubmitRequest), ALICE, 100, terms)
+
+
+def test_the_same_job_comes_of_it() -> None:
+    spec, payload = spec_of(ASKED), Payload(env=ASKED["env"], script=ASKED["script"])
+    again = submission_fields(spec, payload)
+    assert spec_of(again) == spec
+    assert {name: again[name] for name in ("env", "script")} == {
+        name: ASKED[name] for name in ("env", "script")
+    }
+    assert set(ASKED) == set(again) == {*SubmitRequest.__struct_fields__} - ONCE - APART
+
+
+def test_ranges_of_several_disks_are_repeated() -> None:
+    most = Resources(cores_milli=4000, disks=(("data", 0, 30), ("root", 40, 0)))
+    disks = (("data", 10, 20), ("root", 30, 0))
+    spec = replace(spec_of({"argv": ["true"], "cwd": "/"}), most=most)
+    spec = replace(spec, demand=replace(spec.demand, read_bps=0, write_bps=0, disks=disks))
+    demand = submission_fields(spec, Payload())["demand"]
+    assert isinstance(demand, dict)
+    assert (demand["cores_max_milli"], demand["disks"]) == (
+        4000,
+        {
+            "data": {"read_bps": 10, "write_bps": 20, "write_max_bps": 30},
+            "root": {"read_bps": 30, "write_bps": 0, "read_max_bps": 40},
+        },
+    )
+
+
+def test_conditions_of_the_start_are_left_out() -> None:
+    spec = spec_of({**ASKED, "after": [{"id": 3}], "begin_s": 4_000_000_000})
+    again = spec_of(submission_fields(spec, Payload()))
+    assert again == replace(spec, after=(), begin_s=None)
+    assert {each.name for each in fields(JobSpec)} >= {"after", "begin_s"}
+
+
+async def test_the_search_for_repeats_of_repeats_comes_to_an_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user's chain of large arrays, each cancelled and retried, is followed while the daemon
+    answers nobody else."""
+    ids = [await desk.submit(ALICE, held=True, array="0-999")]
+    for _ in range(4):
+        await desk.ask(ALICE, op="cancel", select={"ids": [ids[-1]]})
+        asked = {"held": True, "array": "0-999", "again": {"of": ids[-1]}}
+        ids.append(await desk.submit(ALICE, **asked))
+    engine = desk.shell.engine
+    lookup = Lookup(engine, desk.requests.meter)
+    assert RepeatSearch(engine, lookup).last(ids[0]) == ids[-1]
+    # Each array costs 1, and 1 for its tasks.
+    monkeypatch.setattr(resubmission, "MOST_WORK", 4)
+    one = RepeatSearch(engine, lookup)
+    assert (one.last(ids[0]), one.last(ids[0])) == (ids[2], None)
+
+
+@pytest.mark.parametrize("seed", seeds(range(20)))
+def test_an_array_has_all_of_these_indices_if_it_has_each_of_them(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def some() -> Spans:
+        pieces, at = [], 0
+        for _ in range(chance.randint(1, 4)):
+            first, step = at + chance.randint(0, 3), chance.randint(1, 3)
+            at = first + step * chance.randint(0, 4)
+            pieces.append(f"{first}-{at}:{step}")
+            at += 1
+        return Spans(read_array(",".join(pieces))[0])
+
+    for _ in range(50):
+        array = Array(common=Job(id=1, spec=spec(), submitted_at=0.0), spans=some(), at_once=None)
+        asked = some() if chance.random() < 0.5 else array.spans[:: chance.randint(1, 2)]
+        each = [at for first, last, step in asked for at in range(first, last + 1, step)]
+        assert resubmission.has_all(array, asked) is all(array.id_of(at) for at in each)
+
+
+def test_large_arrays_are_compared_by_their_ranges() -> None:
+    array = Array(
+        common=Job(id=1, spec=spec(), submitted_at=0.0), spans=Spans([(0, 10**9, 1)]), at_once=None
+    )
+    assert resubmission.has_all(array, [(0, 10**9, 1)])
+    assert not resubmission.has_all(array, [(0, 10**9 + 1, 1)])
+
+
+# -- the latest jobs of a user, and who may have a submission again ----------------------------
+
+
+def rows(reply: dict[str, Any]) -> list[tuple[int, str, str, bool]]:
+    return [(each["id"], each["name"], each["state"], each["live"]) for each in reply["recent"]]
+
+
+async def test_own_jobs_and_arrays_come_newest_first(desk: Desk) -> None:
+    first = await desk.submit(ALICE, name="train")
+    await desk.submit(BOB, name="other")
+    array = await desk.submit(ALICE, name="fit", array="1-3", held=True)
+    last = await desk.submit(ALICE, name="train", held=True)
+    await desk.finish(first)
+    everything = [
+        (last, "train", "HELD", True),
+        (array, "fit", "HELD", True),
+        (first, "train", "COMPLETED", False),
+    ]
+    assert rows(await desk.ask(ALICE, op="recent")) == everything
+    assert rows(await desk.ask(ALICE, op="recent", limit=2)) == everything[:2]
+    reply = await desk.ask(ALICE, op="recent", name="train")
+    assert rows(reply) == [everything[0], everything[2]]
+    assert rows(await desk.ask(ADMIN, op="recent")) == []
+    assert reply["users"] == ["alice", "bob"]
+
+
+async def test_ended_tasks_of_an_array_are_one_row(desk: Desk) -> None:
+    array = await desk.submit(ALICE, cores=0.1, array="1-2", name="fit")
+    await desk.finish(array + 1)
+    assert rows(await desk.ask(ALICE, op="recent")) == [(array, "fit", "STARTING", True)]
+    await desk.finish(array + 2)
+    assert rows(await desk.ask(ALICE, op="recent")) == [(array, "fit", "array", False)]
+
+
+async def test_a_submission_is_for_its_user_alone(desk: Desk) -> None:
+    job_id = await desk.submit(ALICE, name="train", env={"A": "1"}, script="#!/bin/sh\n")
+    for live in (True, False):
+        reply = await desk.ask(ALICE, op="submission", id=job_id)
+        assert (reply["live"], reply["submission"]["env"]) == (live, {"A": "1"})
+        for other in (ADMIN, BOB):
+            with pytest.raises(NotPermitted) as refusal:
+                await desk.ask(other, op="submission", id=job_id)
+            assert refusal.value.text == (
+                f"job {job_id} belongs to alice, who alone may submit it again"
+            )
+        if live:
+            await desk.finish(job_id)
+
+
+async def test_tasks_share_the_submission_of_their_array(desk: Desk) -> None:
+    array = await desk.submit(ALICE, cores=0.1, array="1,5-7:2%1", env={"A": "1"})
+    whole = await desk.ask(ALICE, op="submission", id=array)
+    assert (whole["label"], whole["submission"]["array"]) == (str(array), "1,5-7:2%1")
+    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
+    await desk.finish(array + 1)
+    for ref in (f"{array}_7", array + 3):
+        task = await desk.ask(ALICE, op="submission", id=ref)
+        assert (task["label"], task["live"]) == (f"{array}_7", False)
+        assert task["submission"] == {**whole["submission"], "array": "7"}
+    assert (await desk.ask(ALICE, op="submission", id=array))["live"] is False
+
+
+async def test_who_else_holds_a_job_is_told_with_its_submission(desk: Desk) -> None:
+    job_id = await desk.submit(ALICE, held=True)
+    assert "held_by" not in await desk.ask(ALICE, op="submission", id=job_id)
+    await desk.ask(ADMIN, op="hold", select={"ids": [job_id]})
+    assert (await desk.ask(ALICE, op="submission", id=job_id))["held_by"] == "root"
+
+
+async def test_what_is_not_kept_any_more_is_said(desk: Desk) -> None:
+    job_id = await desk.submit(ALICE)
+    await desk.finish(job_id)
+    desk.shell.journal.payloads.past.drop(job_id)
+    with pytest.raises(Refused) as refusal:
+        await desk.ask(ALICE, op="submission", id=job_id)
+    assert refusal.value.code == "not-kept"
+    assert str(refusal.value) == (
+        f"the environment and the script of job {job_id} are not kept any more"
+        f" (drf show {job_id} has its command: submit it anew)"
+    )
+
+
+async def test_of_a_live_job_its_conditions_are_told_too(desk: Desk) -> None:
+    first = await desk.submit(ALICE)
+    second = await desk.submit(ALICE, after=[{"id": first}], begin_s=4_000_000_000, held=True)
+    reply = await desk.ask(ALICE, op="submission", id=second)
+    assert (reply["conditions"], reply["awaited"]) == (
+        {"after": [{"id": first, "want": "ok"}], "begin_s": 4_000_000_000, "held": True},
+        False,
+    )
+    assert (await desk.ask(ALICE, op="submission", id=first))["awaited"] is True

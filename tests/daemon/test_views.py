@@ -1,0 +1,710 @@
+"""What clients see: the JSON of jobs, shares and events, streams of changes, and snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Container, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from daemon.desk import Desk, NeverWalked
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.explain.holders import Holder, ResourceShortage, Shortfall
+from drfd.core.explain.reasons import Evidence, HeldBy, ReasonCode, TooLittleFree, WaitReason
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.job import Dependency, Job, JobState, Outcome, RequiredOutcome, Retry, Warn
+from drfd.core.model.stimuli import Actor
+from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.daemon.lookup.lookup import Lookup, Row
+from drfd.daemon.lookup.views import (
+    conditions_view,
+    demand_view,
+    event_view,
+    exit_status,
+    reason_view,
+    resources_view,
+    shares_view,
+    wait_view,
+)
+from drfd.daemon.watching import follow as follow_module
+from drfd.daemon.watching import snapshots as snapshots_module
+from drfd.daemon.watching.follow import EventFeed
+from drfd.daemon.watching.snapshots import Overview, SnapshotFeed
+from drfd.protocol import requests as msg
+from drfd.protocol.replies import CommonSnapshot
+from drfd.protocol.requests import Selection
+from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, rules, spec
+
+# -- the JSON has these keys, and no others ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "evidence"),
+    [
+        (HeldBy("alice", "42"), {"waits_for": "release", "blocked_by": "alice"}),
+        (
+            TooLittleFree((Shortfall(
+                ResourceShortage("cores", 1500, 0), (Holder("2", "bob", 9000, 3800.5),)
+            ),)),
+            {
+                "waits_for": "cores", "blocked_by": "job 2 (bob)", "resource": "cores",
+                "needed": 1.5, "free": 0, "until": 3800.5,
+            },
+        ),
+        (
+            TooLittleFree((Shortfall(ResourceShortage("memory", 2 * GIB, GIB)),)),
+            {"waits_for": "memory", "resource": "memory", "needed": 2 * GIB, "free": GIB},
+        ),
+    ],
+)  # fmt: skip
+def test_the_evidence_of_a_wait_has_only_keys_that_apply(
+    found: Evidence, evidence: dict[str, object]
+) -> None:
+    reason = WaitReason(ReasonCode.RESOURCES, found)
+    told = reason_view(reason)
+    assert told is not None
+    assert wait_view(reason) == {**told, "evidence": evidence}
+    assert wait_view(None) is None
+
+
+def test_a_demand_has_the_upper_ends_of_its_ranges_on_each_disk() -> None:
+    asks = demand(2, read=10)
+    assert demand_view(spec(asks=asks)) == resources_view(asks)
+    most = Resources(cores_milli=7500, read_bps=30)
+    shown = {**resources_view(asks), "cores_max": 7.5, "read_max": 30}
+    assert demand_view(spec(asks=asks, most=most)) == shown
+    asks = replace(demand(2), disks=(("data", 10, 20), ("root", 0, 5)))
+    sums = resources_view(asks)
+    assert (sums["read"], sums["write"]) == (10, 25)
+    most = Resources(disks=(("data", 0, 40), ("gone", 1, 1)))
+    disks = {"data": {"read": 10, "write": 20, "write_max": 40}, "root": {"read": 0, "write": 5}}
+    assert demand_view(spec(asks=asks, most=most)) == {**sums, "disks": disks}
+
+
+# -- shares ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exit_code", "signal", "status"),
+    [
+        (Outcome.COMPLETED, 0, None, 0), (Outcome.FAILED, 1, None, 1),
+        (Outcome.FAILED, 255, None, 255), (Outcome.FAILED, None, 11, 139),
+        (Outcome.FAILED, None, 9, 137), (Outcome.CANCELLED, None, 15, 143),
+        (Outcome.CANCELLED, None, 9, 137), (Outcome.CANCELLED, 7, None, 7),
+        (Outcome.CANCELLED, None, None, 125), (Outcome.TIMEOUT, None, 15, 124),
+        (Outcome.TIMEOUT, 0, None, 124), (Outcome.TIMEOUT, None, None, 124),
+        (Outcome.OUT_OF_MEMORY, None, 9, 137), (Outcome.OUT_OF_MEMORY, 1, None, 137),
+        (Outcome.LIMIT_EXCEEDED, None, 15, 143), (Outcome.LAUNCH_FAILED, None, None, 125),
+        (Outcome.LOST, None, None, 125),
+    ],
+)  # fmt: skip
+def test_exit_status(
+    outcome: Outcome, exit_code: int | None, signal: int | None, status: int
+) -> None:
+    """docs/guide.md: its own code, 128+n, 124: timeout, 137: out of memory, 125: never ran."""
+    job = Job(
+        id=1, spec=spec(), submitted_at=0.0, state=JobState.ENDED, outcome=outcome,
+        exit_code=exit_code, signal=signal,
+    )  # fmt: skip
+    assert exit_status(job) == status
+
+
+AT_S = now().at_s
+EVENTS: list[tuple[ev.Event, str]] = [
+    (happened(ev.Submitted), ""),
+    (happened(ev.Held), "by alice"),
+    (happened(ev.Released, by="root"), "by root"),
+    (happened(ev.Cancelled), "by alice"),
+    (happened(ev.Admitted, attempt=2), "attempt 2"),
+    (happened(ev.Admitted, attempt=2, why=ev.StartReason.TURN), "attempt 2"),
+    (happened(ev.Admitted, attempt=2, why=ev.StartReason.RESERVATION),
+     "attempt 2, in the room reserved for it"),
+    (happened(ev.Admitted, attempt=2, why=ev.StartReason.BACKFILL),
+     "attempt 2, beside a reservation that it does not delay"),
+    (ev.ArraySubmitted(array_id=1, at_s=AT_S, spec=spec(), at_once=None,
+                       spans=((0, 9, 3), (10, 10, 1))), "5 tasks"),
+    (happened(ev.Launched), ""),
+    (happened(ev.LaunchFailed), "no such file"),
+    (happened(ev.StopRequested, outcome=Outcome.TIMEOUT, text="ran for 1h"), "ran for 1h"),
+    (happened(ev.PreemptRequested), "stopped for job 2"),
+    (happened(ev.Escalated), ""),
+    (happened(ev.Exited), "exit code 0"),
+    (happened(ev.Cleaned), ""),
+    (happened(ev.Cleaned, notice="told"), "notification told"),
+    (happened(ev.Requeued), ""),
+    (happened(ev.SuspendRequested), "suspended by alice"),
+    (happened(ev.SuspendRequested, by=None, text="suspended for job 2"), "suspended for job 2"),
+    (happened(ev.Suspended), ""),
+    (happened(ev.ResumeRequested, by="root"), "by root"),
+    (happened(ev.Resumed), ""),
+    (happened(ev.DependencySettled, on=7, outcome=Outcome.FAILED, is_met=False),
+     "job 7 ended FAILED"),
+    (happened(ev.DependencySettled, on=7, outcome=Outcome.FAILED, is_met=False,
+              also=tuple(ev.Settled(on=on, outcome=Outcome.COMPLETED, is_met=True)
+                         for on in range(8, 20))),
+     ", ".join(["job 7 ended FAILED", *(f"job {on} ended COMPLETED" for on in range(8, 17))])
+     + ", and 3 more have ended"),
+    (happened(ev.OwnerNotified), "notification told"),
+    (happened(ev.BeginReached), ""),
+    (happened(ev.Retried, attempt=2), "after attempt 2"),
+    (happened(ev.LaunchPostponed), "the machine is short of processes"),
+    (happened(ev.Warned), "the time limit is near: SIGUSR1 sent"),
+    (happened(ev.SignalRequested, signal=40, by="bob"), "signal 40, by bob"),
+    (happened(ev.Altered, by="bob", text="priority 3 → 4"), "priority 3 → 4, by bob"),
+    (ev.Drained(at_s=AT_S, on=True, by="root"), ""),
+    (ev.IdsRaised(at_s=AT_S, next_id=9), ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "text"), EVENTS, ids=lambda case: type(case).__name__)
+def test_an_event_is_shown_as_time_kind_and_words(event: ev.Event, text: str) -> None:
+    assert {type(event).__name__ for event, _ in EVENTS} == set(ev.KINDS)
+    name = type(event).__name__.replace("Altered", "Changed")
+    assert event_view(event) == {"at": AT_S, "event": name, "text": text}
+
+
+def test_what_was_said_of_start_and_retries_is_shown() -> None:
+    job = Job(
+        id=1,
+        spec=spec(
+            after=(Dependency(3), Dependency(4, RequiredOutcome.ANY)), begin_s=7,
+            retry=Retry(2, (Outcome.FAILED,)), warn=Warn(40, 60),
+        ),
+        submitted_at=0.0, attempt=1, retries=1, last_end="attempt 1 ended FAILED (exit code 3)",
+    )  # fmt: skip
+    assert conditions_view(job, lambda job_id: f"job {job_id}") == {
+        "after": [
+            {"id": 3, "label": "job 3", "want": "ok"}, {"id": 4, "label": "job 4", "want": "any"},
+        ],
+        "begin_at": 7, "retry": {"times": 2, "on": ["FAILED"], "done": 1},
+        "warn": {"signal": "signal 40", "before_s": 60},
+        "attempts": "attempt 2 of 3; attempt 1 ended FAILED (exit code 3)", "if_never": "keep",
+    }  # fmt: skip
+
+
+def test_waiting_jobs_are_counted_and_make_their_owner_active() -> None:
+    ledger = Ledger(Axes())
+    for job_id, actor in enumerate([ALICE] * 3 + [BOB] * 2, 1):
+        asked = spec(f"root.{actor.user}", actor=actor, asks=demand(3))
+        ledger.apply(happened(ev.Submitted, job_id, spec=asked))
+    ledger.apply(happened(ev.Admitted, 1))
+    nodes = shares_view(ledger, rules(9, 18, weights={"bob": "3"}))["nodes"]
+    assert [(n["path"], n["entitlement"], n["running"], n["pending"]) for n in nodes] == [
+        ("root.alice", 0.25, 1, 2), ("root.bob", 0.75, 0, 2),
+    ]  # fmt: skip
+
+
+def test_shares_tell_of_load_from_outside_and_leave_it_less_free() -> None:
+    load = ExternalLoad(used=demand(3, 6), kept=demand(2, 0), until_s=0.0)
+    view = shares_view(Ledger(Axes()), rules(9, 18), load)
+    assert view["free"]["cores"] == 7
+    assert view["external"] == {
+        "cores": 3, "memory": 6 << 30, "kept": {"cores": 2, "memory": 0}
+    }  # fmt: skip
+    assert view["capacity"]["cores"] == 9
+    assert "external" not in shares_view(Ledger(Axes()), rules(9, 18))
+
+
+# -- listeners: each hears the last state of every job that it is about ------------------------
+
+
+@pytest.fixture
+def feed(desk: Desk) -> Iterator[EventFeed]:
+    feed = EventFeed(desk.shell.engine, desk.requests.meter)
+    yield feed
+    assert feed.listeners == {}, "somebody left and is still listened for"
+
+
+class Ear:
+    """A stream that is read as far as a test wants."""
+
+    def __init__(
+        self, feed: EventFeed, actor: Actor, *, after: int | None = None, **select: Any
+    ) -> None:
+        request = msg.EventsRequest(v=1, select=Selection(**select), after=after)
+        self._stream = feed.stream(actor, request)
+        #: Two come before the first change: at once, and when all has been told that there was.
+        self.mark = -1
+        self._marks = 0
+
+    async def hear(self) -> list[Any]:
+        """What is told until the next mark."""
+        heard: list[Any] = []
+        async for views in self._stream:
+            for view in views:
+                if "mark" in view:
+                    self.mark = view["mark"]
+                    self._marks += 1
+                    if self._marks > 1:
+                        return heard
+                    continue
+                heard.append(view["event"])
+        raise EOFError(heard)
+
+    async def leave(self) -> None:
+        await self._stream.aclose()
+
+
+def told(views: list[Any]) -> list[tuple[int, str]]:
+    return [(view["id"], view["state"]) for view in views]
+
+
+async def test_nobody_hears_of_others_unless_they_ask_and_then_only_what_all_may_know(
+    desk: Desk, feed: EventFeed
+) -> None:
+    own, all_of_them, bobs = Ear(feed, ALICE), Ear(feed, ALICE, everything=True), Ear(feed, BOB)
+    for ear in (own, all_of_them, bobs):
+        assert await ear.hear() == []
+    await desk.submit(BOB, held=True, stdout="secret")
+    (public,) = await all_of_them.hear()
+    (private,) = await bobs.hear()
+    assert (public["argv"], public["cwd"], public["stdout"]) == (None, None, None)
+    assert (private["argv"], private["cwd"]) == (["true"], "/home")
+    await desk.submit(ALICE, held=True)
+    assert told(await own.hear()) == [(2, "HELD")]
+    for ear in (own, all_of_them, bobs):
+        await ear.leave()
+
+
+async def test_a_stream_about_ids_ends_when_they_have_ended(desk: Desk, feed: EventFeed) -> None:
+    await desk.submit(ALICE)
+    await desk.submit(ALICE, held=True)
+    ear = Ear(feed, ALICE, ids=[1, 2])
+    assert told(await ear.hear()) == [(1, "STARTING"), (2, "HELD")]
+    await desk.finish(1)
+    assert told(await ear.hear()) == [(1, "COMPLETED")]
+    await desk.ask(ALICE, op="cancel", select={"ids": [2]})
+    assert told(await ear.hear()) == [(2, "CANCELLED")]
+    with pytest.raises(EOFError):
+        await ear.hear()
+
+
+async def test_who_is_far_behind_reads_the_journal_page_by_page(
+    desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "_MOST_CHANGED", 5)
+    monkeypatch.setattr(follow_module, "_PAGE", 7)
+
+    ear = Ear(feed, ALICE)
+    await ear.hear()
+    for _ in range(20):
+        await desk.submit(ALICE, held=True)
+    await desk.ask(ALICE, op="cancel", select={"everything": True})
+    (listener,) = feed.listeners["alice"]
+    assert len(listener.changed) <= 5
+    heard: dict[int, str] = {}
+    while len([state for state in heard.values() if state == "CANCELLED"]) < 20:
+        heard |= dict(told(await ear.hear()))
+    assert heard == dict.fromkeys(range(1, 21), "CANCELLED")
+    await ear.leave()
+
+
+async def test_an_array_is_told_as_lists_show_it(desk: Desk, feed: EventFeed) -> None:
+    whole, task = Ear(feed, ALICE), None
+    await whole.hear()
+    await desk.submit(ALICE, array="0-9", held=True)
+    (row,) = await whole.hear()
+    assert (row["id"], row["tasks"], row["state"]) == (1, 10, "HELD")
+    task = Ear(feed, ALICE, ids=["1_3"])
+    assert told(await task.hear()) == [(5, "HELD")]
+    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    assert told(await task.hear()) == [(5, "CANCELLED")]
+    (row,) = await whole.hear()
+    assert (row["tasks"], row["state"]) == (10, "CANCELLED")
+    # And to who comes later, or comes back.
+    back = Ear(feed, ALICE, ids=["1_3"], after=0)
+    assert told(await back.hear()) == [(5, "CANCELLED")]
+    for ear in (whole, task, back):
+        await ear.leave()
+
+
+async def test_a_change_is_noted_once_for_each_whom_it_concerns_and_for_nobody_else(
+    desk: Desk, feed: EventFeed
+) -> None:
+    """However often it happens before they are told, and whoever else listens."""
+    job_id = await desk.submit(ALICE, held=True)
+    job = desk.shell.engine.ledger.jobs[job_id]
+    ears = [Ear(feed, Actor(f"user{n}", 2000 + n, False)) for n in range(20)]
+    ears += [Ear(feed, ALICE) for _ in range(20)]
+    for ear in ears:
+        await ear.hear()
+    for _ in range(10):
+        feed.job_changed(job)
+    listeners = [each for some in feed.listeners.values() for each in some]
+    assert sum(len(each.changed) for each in listeners) == 20
+    for ear in ears:
+        await ear.leave()
+
+
+async def test_what_has_ended_of_many_is_not_looked_at_again_with_every_change(
+    desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of streams about as many jobs as can be named are open to everybody."""
+    await desk.submit(ALICE, array="0-499", held=True)
+    await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    last = await desk.submit(ALICE, held=True)
+    ear = Ear(feed, ALICE, ids=[*range(2, 502), last], after=feed.engine.journal.mark())
+    assert await ear.hear() == []
+    looks = 0
+    has_ended = follow_module.has_ended
+
+    def counted(job_id: int, ledger: Ledger) -> bool:
+        nonlocal looks
+        looks += 1
+        return has_ended(job_id, ledger)
+
+    monkeypatch.setattr(follow_module, "has_ended", counted)
+    for priority in range(1, 11):
+        hearing = asyncio.create_task(ear.hear())
+        # It has told all there is, and waits.
+        await asyncio.sleep(0.01)
+        await desk.ask(ALICE, op="set", select={"ids": [last]}, priority=priority)
+        assert told(await hearing) == [(last, "HELD")]
+    assert looks <= 501 + 10
+    await desk.ask(ALICE, op="cancel", select={"ids": [last]})
+    assert told(await ear.hear()) == [(last, "CANCELLED")]
+    with pytest.raises(EOFError):
+        await ear.hear()
+
+
+async def test_what_does_not_exist_is_refused(desk: Desk, feed: EventFeed) -> None:
+    for wrong in (7, "7_1"):
+        with pytest.raises(Exception, match="there is no"):
+            await Ear(feed, ALICE, ids=[wrong]).hear()
+
+
+async def test_an_end_during_the_first_look_is_told_once(desk: Desk, feed: EventFeed) -> None:
+    await desk.submit(ALICE, array="0-1")
+    await desk.submit(ALICE)
+    stream = feed.stream(ALICE, msg.EventsRequest(v=1, select=Selection(ids=[1, 4])))
+    await anext(stream)
+    # The stream listens, and has not looked at the jobs yet.
+    await desk.finish(2)
+    await desk.finish(4)
+    heard = [view["event"] for view in await anext(stream) if "event" in view]
+    await desk.finish(3)
+    async for views in stream:
+        heard += [view["event"] for view in views if "event" in view]
+    assert sorted(told(heard)) == [
+        (2, "COMPLETED"), (3, "COMPLETED"), (3, "STARTING"), (4, "COMPLETED"),
+    ]  # fmt: skip
+
+
+async def test_a_change_of_an_array_costs_nothing_for_those_who_listen_for_others(
+    desk: Desk, feed: EventFeed
+) -> None:
+    """All ids that anybody listened for were looked at, up to 200,000 of each user, for each change
+    of any array: a tenth of a second, in which nobody else was heard."""
+    feed.listeners = NeverWalked()
+    first = await desk.submit(ALICE, array="0-9", held=True)
+    other = await desk.submit(ALICE, array="0-9", held=True)
+    ear = Ear(feed, ALICE, ids=[first + 3, first + 5, other + 2])
+    assert len(await ear.hear()) == 3
+    await desk.ask(ALICE, op="set", select={"ids": [other]}, priority=3)
+    assert told(await ear.hear()) == [(other + 2, "HELD")]
+    await desk.ask(ALICE, op="set", select={"ids": [first]}, priority=7)
+    assert sorted(told(await ear.hear())) == [(first + 3, "HELD"), (first + 5, "HELD")]
+    await ear.leave()
+
+
+# -- watchers: each sees all that everybody may see, as it is now ------------------------------
+
+
+@dataclass
+class Counting(Overview):
+    """An overview that counts how often it is worked out."""
+
+    looks: int = 0
+    owns: list[str] = field(default_factory=list)
+
+    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+        self.looks += 1
+        return super().common_part()
+
+    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
+        self.owns.append(user)
+        return super().own(user, shown)
+
+
+@dataclass
+class Clock:
+    """Time as watchers see it, and what the daemon has spent: a test moves both."""
+
+    now_s: float = 100.0
+    spent_s: float = 0.0
+
+
+@dataclass
+class Stand:
+    desk: Desk
+    overview: Counting
+    snapshots: SnapshotFeed
+    clock: Clock
+
+    async def look(self, actor: Actor = ALICE) -> dict[str, Any]:
+        """What a watcher who comes just now sees first."""
+        self.clock.now_s += 1
+        eye = self.watch(actor)
+        try:
+            return await eye.see()
+        finally:
+            await eye.stream.aclose()
+
+    def slow(self, takes_s: float) -> Slow:
+        """From now on an overview takes so long, and each user 0.1 s."""
+        engine, requests = self.desk.shell.engine, self.desk.requests
+        found = Slow(
+            engine, Lookup(engine, requests.meter), requests.curves, clock=self.clock,
+            takes_s=takes_s,
+        )  # fmt: skip
+        self.snapshots.overview = found
+        return found
+
+    def watch(self, actor: Actor, has_read: Callable[[], bool] = lambda: True) -> Eye:
+        return Eye(self.snapshots.watch(actor, 1.0, has_read))
+
+
+@dataclass
+class Eye:
+    stream: AsyncGenerator[tuple[bytes, bytes], None]
+
+    async def see(self) -> dict[str, Any]:
+        return line(await anext(self.stream))
+
+
+def line(pieces: tuple[bytes, bytes]) -> dict[str, Any]:
+    whole = b"".join(pieces)
+    assert whole.endswith(b"\n") and whole.count(b"\n") == 1
+    reply = json.loads(whole)
+    assert reply.pop("ok") is True and list(reply) == ["snapshot"]
+    return dict(reply["snapshot"])
+
+
+@pytest.fixture
+def stand(desk: Desk) -> Iterator[Stand]:
+    engine, clock = desk.shell.engine, Clock()
+    lookup = Lookup(engine, desk.requests.meter)
+    overview = Counting(engine, lookup, desk.requests.curves)
+    snapshots = SnapshotFeed(overview, lambda: clock.now_s, lambda: clock.spent_s)
+    yield Stand(desk, overview, snapshots, clock)
+    assert snapshots.watchers == 0, "somebody left and is still counted"
+
+
+def labels(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["label"], row["state"]) for row in rows]
+
+
+async def test_jobs_that_wait_for_their_group_are_in_the_order_in_which_they_start(
+    stand: Stand,
+) -> None:
+    """By their priority, as the group lets them go, and not by their ids."""
+    desk, group = stand.desk, "o%1"
+    await desk.submit(ALICE, group=group)
+    await desk.feed(attempt_started(1))
+    await desk.submit(ALICE, after=[{"id": 1}])
+    for priority in (0, 5, 9):
+        await desk.submit(ALICE, group=group, priority=priority)
+    await desk.submit(ALICE, array="1-3", group=group, priority=7)
+    assert [row["label"] for row in (await stand.look())["pending"]] == [
+        "5", "6_[1-3]", "4", "3", "2"
+    ]  # fmt: skip
+    assert list(stand.overview.own("alice", ())) == [5, 6, 4, 3, 2]
+    assert (await stand.look())["running"][0]["group"] == "o"
+
+
+async def test_nothing_in_it_is_only_for_its_owner(stand: Stand) -> None:
+    words = {"argv": ["secret"], "cwd": "/secret", "stdout": "secret", "stderr": "secret"}
+    words["name"] = "plain"
+    asked = {"env": {"SECRET": "secret"}, "script": "#!/bin/sh\nsecret\n", **words}
+    for more in ({}, {"held": True}, {"array": "1-3"}, {"cores": 9}):
+        await stand.desk.submit(BOB, **asked, **more)
+    await stand.desk.feed(attempt_started(1))
+    await stand.desk.finish(1, exit_code=3)
+    await stand.desk.submit(BOB, **asked)
+    for actor in (ALICE, BOB):
+        seen = await stand.look(actor)
+        assert seen["running"] and seen["pending"] and seen["ended"]
+        assert "secret" not in json.dumps(seen)
+    assert (seen["ended"][0]["outcome"], seen["ended"][0]["exit_code"]) == ("FAILED", 3)
+
+
+async def test_waiting_tasks_of_an_array_are_one_row_and_counted_singly(stand: Stand) -> None:
+    await stand.desk.submit(ALICE, cores=4, array="0-99")
+    seen = await stand.look()
+    (row,) = seen["pending"]
+    assert (row["id"], row["label"], row["tasks"]) == (1, "1_[2-99]", 98)
+    assert (row["array_id"], row["array_index"]) == (1, None)
+    assert [row["label"] for row in seen["running"]] == ["1_0", "1_1"]
+    assert seen["counts"] == {"STARTING": 2, "PENDING": 98}
+    assert seen["pending_more"] == 0
+    await stand.desk.ask(ALICE, op="cancel", select={"ids": ["1_50"]})
+    (row,) = (await stand.look())["pending"]
+    assert (row["label"], row["tasks"]) == ("1_[2-49,51-99]", 97)
+    await stand.desk.ask(ALICE, op="hold", select={"ids": [1]})
+    (row,) = (await stand.look())["pending"]
+    assert (row["state"], row["tasks"]) == ("HELD", 97)
+
+
+async def test_tasks_that_wait_for_others_of_their_array_are_in_its_row(stand: Stand) -> None:
+    await stand.desk.submit(ALICE, array="0-9%2", held=True)
+    await stand.desk.ask(ALICE, op="release", select={"ids": ["1_3"]})
+    await stand.desk.ask(ALICE, op="release", select={"ids": [1]})
+    seen = await stand.look()
+    assert sorted(row["label"] for row in seen["pending"]) == ["1_[1-2,4-9]"]
+    assert seen["counts"] == {"STARTING": 2, "PENDING": 8}
+
+
+async def test_each_sees_own_jobs_that_are_too_far_back_for_all(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots_module, "MOST_PENDING", 4)
+
+    desk = stand.desk
+    await desk.submit(ALICE, cores=9)
+    for _ in range(6):
+        await desk.submit(ALICE, cores=8)
+    for _ in range(3):
+        await desk.submit(BOB, cores=8)
+    await desk.submit(BOB, held=True)
+    await desk.submit(BOB, array="1-5", held=True)
+    bobs, alices = await stand.look(BOB), await stand.look(ALICE)
+    for seen in (bobs, alices):
+        assert [row["label"] for row in seen["pending"]] == ["8", "9", "2", "10"]
+        assert seen["pending_more"] == 7
+    assert labels(bobs["mine"]) == [("12_[1-5]", "HELD"), ("11", "HELD")]
+    assert [row["label"] for row in alices["mine"]] == ["3", "4", "5", "6"]
+    assert (await stand.look(Actor("carol", 1003, False)))["mine"] == []
+
+
+async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots_module, "POLL_S", 0.005)
+    asked = 0
+
+    def has_read() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 3
+
+    slow, quick = stand.watch(ALICE, has_read), stand.watch(BOB)
+    await slow.see()
+    waiting = asyncio.ensure_future(slow.see())
+    for number in range(3):
+        stand.clock.now_s += 1
+        await stand.desk.submit(ALICE, held=True)
+        seen = await quick.see()
+        assert seen["counts"] == {"HELD": number + 1}
+        assert not waiting.done() or asked > 3
+    stand.clock.now_s += 1
+    await stand.desk.submit(ALICE, held=True)
+    assert (await waiting)["counts"] == {"HELD": 4}
+    for eye in (slow, quick):
+        await eye.stream.aclose()
+
+
+@dataclass
+class Slow(Counting):
+    """Takes so long for each look, and for each user."""
+
+    clock: Clock = field(default_factory=Clock)
+    takes_s: float = 0.2
+
+    def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+        self.clock.spent_s += self.takes_s
+        return super().common_part()
+
+    def own(self, user: str, shown: Container[int]) -> dict[int, Row]:
+        self.clock.spent_s += 0.1
+        return super().own(user, shown)
+
+
+async def test_where_it_takes_long_it_is_worked_out_less_often(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon spends a fiftieth of a processor on it, and as much on what single users see."""
+    monkeypatch.setattr(snapshots_module, "MOST_PENDING", 2)
+    slow = stand.slow(takes_s=0.2)
+    for actor in (ALICE, BOB):
+        await stand.desk.submit(actor, cores=9, held=True)
+        await stand.desk.submit(actor, held=True)
+        await stand.desk.submit(actor, held=True)
+    users = [ALICE, BOB, Actor("carol", 1003, False), Actor("dora", 1004, False)]
+    for _ in range(100):
+        for user in users:
+            line(stand.snapshots.line(user))
+        stand.clock.now_s += 1
+    # 0.2 s of work stand for 10 s of time.
+    assert 9 <= slow.looks <= 11
+    # A look every ten seconds pays for two users' rows, and nobody's are ever much older.
+    assert 20 <= len(slow.owns) <= 44
+    assert set(slow.owns) == {"alice", "bob", "carol", "dora"}
+
+
+async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all others' rows have cost may leave no time for these."""
+    monkeypatch.setattr(snapshots_module, "MOST_PENDING", 2)
+    slow = stand.slow(takes_s=0.0)
+    for actor in (BOB, ALICE):
+        for _ in range(5):
+            await stand.desk.submit(actor, held=True)
+
+    def mine() -> list[str]:
+        """Alice's rows, after bob's."""
+        line(stand.snapshots.line(BOB))
+        return [row["label"] for row in line(stand.snapshots.line(ALICE))["mine"]]
+
+    assert mine() == ["6", "7"]
+    await stand.desk.ask(ALICE, op="cancel", select={"ids": [6]})
+    stand.clock.now_s += 1
+    assert mine() == ["7"]
+    assert slow.owns.count("alice") == 1
+
+
+async def test_a_shared_machine_is_seen_while_it_drains(stand: Stand) -> None:
+    assert "drain" not in await stand.look()
+    await stand.desk.ask(Actor("root", 0, True), op="drain", on=True, reason="disk swap")
+    await stand.desk.submit(ALICE)
+    await stand.desk.submit(BOB)
+    seen = await stand.look()
+    assert (seen["draining"], seen["drain"]["reason"]) == (True, "disk swap")
+    assert [row["reason"]["code"] for row in seen["pending"]] == ["DRAINING"] * 2
+
+
+async def test_what_was_cancelled_of_arrays_is_read_once(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a job ended while somebody watched, the records of up to fifty arrays were read,
+    each of a megabyte if its cancelled tasks stood in very many ranges: for most of a second nobody
+    else was heard."""
+    read: list[int] = []
+    original = Lookup.cancelled_of
+
+    def counted(lookup: Lookup, array_id: int) -> Any:
+        read.append(array_id)
+        return original(lookup, array_id)
+
+    monkeypatch.setattr(Lookup, "cancelled_of", counted)
+
+    desk = stand.desk
+    for array_id in (1, 12):
+        assert await desk.submit(ALICE, array="0-9", held=True) == array_id
+        await desk.ask(ALICE, op="cancel", select={"ids": [array_id + 3]})
+        await desk.ask(ALICE, op="cancel", select={"ids": [array_id]})
+    seen = await stand.look(BOB)
+    groups = ["12_[0-1,3-9]", "1_[0-1,3-9]"]
+    assert [each["label"] for each in seen["ended"] if each["tasks"] > 1] == groups
+    assert sorted(read) == [1, 12]
+    for _ in range(3):
+        job_id = await desk.submit(ALICE, held=True)
+        await desk.ask(ALICE, op="cancel", select={"ids": [job_id]})
+        seen = await stand.look(BOB)
+        assert job_id in [each["id"] for each in seen["ended"]]
+    assert [each["label"] for each in seen["ended"] if each["tasks"] > 1] == groups
+    assert sorted(read) == [1, 12]
