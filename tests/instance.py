@@ -115,8 +115,8 @@ class Instance:
         self.before: list[str] = []
         #: More for the daemon's own command line, and its environment.
         self.options: list[str] = []
-        #: Where no user drfd is there, or it cannot reach the state.
-        self.as_root = True
+        #: Where no user drfd is there, or it cannot reach the state; unless another is named.
+        self.as_root = "[daemon]\nuser = " not in config
         self.env: dict[str, str] = {}
         #: Whether tests may have it die at a failpoint.
         self.has_failpoints = True
@@ -213,20 +213,26 @@ class Instance:
 
     def _launchers(self) -> list[int]:
         """Processes of this instance's launcher, supervisor first, runners left out."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal():
-                continue
-            try:
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if b"drfd.launcher" in command and os.fsencode(self.state / "launcher") in command:
-                found.append((parent, int(entry.name)))
+        found = self._processes_with(b"drfd.launcher", self.state / "launcher")
         assert self.process is not None
         supervisor = [pid for parent, pid in found if parent == self.process.pid]
         return supervisor and [pid for parent, pid in found if parent == supervisor[0]]
+
+    def slurm_launcher_pid(self) -> int | None:
+        """The launcher of Slurm's nodes: the child of its supervisor, if there are both."""
+        found = self._processes_with(b"drfd.launcher.slurm", self.state / "slurm-launcher")
+        pids = {pid for _, pid in found}
+        return next((pid for parent, pid in found if parent in pids), None)
+
+    def _processes_with(self, module: bytes, place: Path) -> list[tuple[int, int]]:
+        """Parent and pid of those that run this module with this path."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, IndexError):
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                if module in command and os.fsencode(place) in command:
+                    found.append((parent_of(int(entry.name)), int(entry.name)))
+        return found
 
     # -- the command line ---------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.private import PrivateNode, PrivateSlurm
 from drfd.slurm.settings import SLURM_CONF
-from instance import Instance, parent_of, wait_for
+from instance import Instance, wait_for
 from launcher.slurm.cluster import CONFIG, Cluster, slurm_table
 from slurm_cluster import missing
 
@@ -45,26 +44,11 @@ def why(instance: Instance, job_id: int) -> dict[str, Any]:
 
 
 def kill_slurm_launcher(instance: Instance) -> None:
-    """SIGKILL to the launcher of Slurm's nodes; its supervisor, whose child it is, starts
-    another."""
-    pids = wait_for(
-        "it and its supervisor", lambda: len(found := processes(instance)) > 1 and found
-    )
-    pid = next(pid for pid in pids if parent_of(pid) in pids)
+    """SIGKILL; its supervisor starts another."""
+    pid = wait_for("a launcher of Slurm's nodes", instance.slurm_launcher_pid)
     ticks = start_ticks(pid)
     os.kill(pid, signal.SIGKILL)
     wait_for("its end", lambda: start_ticks(pid) != ticks)
-
-
-def processes(instance: Instance) -> list[int]:
-    state = os.fsencode(instance.state / "slurm-launcher")
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"drfd.launcher.slurm" in command and state in command:
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -216,26 +216,6 @@ def test_writes_that_the_kernel_does_later_are_held_to_the_rate_too(instance: In
     assert job["usage"]["written_bytes"] >= 50 << 20
 
 
-def test_a_suspended_job_stands_still_all_of_it(instance: Instance) -> None:
-    """Its children and what they have put into sessions of their own too."""
-    count = "while :; do echo x; sleep 0.05; done"
-    script = f"(setsid sh -c '{count}' >> child &) ; {count} >> parent"
-    job_id = instance.submit("--", "sh", "-c", script)
-    files = [instance.work / name for name in ("child", "parent")]
-
-    def sizes() -> list[int]:
-        return [file.stat().st_size if file.exists() else 0 for file in files]
-
-    wait_for("both to write", lambda: all(sizes()))
-    instance.drf("suspend", job_id)
-    instance.wait_state(job_id, "SUSPENDED")
-    before = sizes()
-    time.sleep(1)
-    assert sizes() == before
-    instance.drf("resume", job_id)
-    wait_for("both to write on", lambda: all(a > b for a, b in zip(sizes(), before, strict=True)))
-
-
 def test_a_fork_bomb_stops_at_the_process_limit(instance: Instance) -> None:
     bomb = (
         "import os, time\n"

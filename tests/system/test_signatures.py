@@ -9,43 +9,51 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from drfd.payload.pack import of_request
-from drfd.payload.signature import digest_of, proof_of
-from instance import CONFIG, Accounts, Instance, delete_account, is_alive, wait_for
+from drfd.payload.pack import encode, of_request
+from drfd.payload.signature import digest_of, exec_digest, proof_of
+from instance import (
+    CONFIG,
+    Accounts,
+    Instance,
+    add_account,
+    children_of,
+    delete_account,
+    is_alive,
+    status_of,
+    wait_for,
+)
 
-pytestmark = [pytest.mark.system, pytest.mark.anew]
+pytestmark = pytest.mark.system
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def controller() -> Iterator[pwd.struct_passwd]:
     """The account that the controller runs as."""
-    name = f"drfdt{os.getpid()}c"
-    subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
-    yield pwd.getpwnam(name)
-    delete_account(name)
+    account = add_account(f"drfdt{os.getpid()}c")
+    yield account
+    delete_account(account.pw_name)
 
 
-@pytest.fixture
-def instance(controller: pwd.struct_passwd) -> Iterator[Instance]:
-    instance = Instance(f'{CONFIG}\n[daemon]\nuser = "{controller.pw_name}"\n')
-    instance.as_root = False
-    try:
-        yield instance.start()
-    finally:
+@pytest.fixture(scope="module")
+def idle(controller: pwd.struct_passwd) -> Iterator[dict[str, Instance]]:
+    """As elsewhere; all of them are gone before the account."""
+    found: dict[str, Instance] = {}
+    yield found
+    for instance in found.values():
         instance.destroy()
 
 
-def home_for(instance: Instance, user: pwd.struct_passwd) -> Path:
-    home = instance.root / user.pw_name
-    home.mkdir(mode=0o700, exist_ok=True)
-    os.chown(home, user.pw_uid, user.pw_gid)
-    return home
+@pytest.fixture
+def instance(lend: Callable[[str], Instance], controller: pwd.struct_passwd) -> Instance:
+    return lend(f'{CONFIG}\n[daemon]\nuser = "{controller.pw_name}"\n')
 
 
 def ask(
@@ -91,7 +99,7 @@ def signed(key: bytes, fields: dict[str, object]) -> dict[str, object]:
 def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts) -> None:
     """The short way of drf, the whole one, arrays, and the command that tells of an end."""
     for user in users:
-        home = home_for(instance, user)
+        home = instance.home_for(user)
         options = {"user": user.pw_uid, "cwd": home, "env": {"MARK": "ü"}}
         plain = instance.submit("-o", "plain", "--", "sh", "-c", "id -un; echo $MARK", **options)
         tell = ("--notify", "end", "--notify-command", "echo $DRF_STATE $DRF_STDOUT > told")
@@ -111,7 +119,7 @@ def test_jobs_sent_ahead_of_their_answers_are_signed_too(
     instance: Instance, users: Accounts
 ) -> None:
     user = users[0]
-    home = home_for(instance, user)
+    home = instance.home_for(user)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from drfd.client.client import connect\n"
@@ -131,7 +139,7 @@ def test_a_user_signs_again_only_what_was_signed_before(
 ) -> None:
     """drf retry takes environment and script from the daemon, which may have been taken over."""
     alice = users[0]
-    home = home_for(instance, alice)
+    home = instance.home_for(alice)
     (home / "job.sh").write_text('#!/bin/sh\necho "$WHAT"\nexit 3\n')
 
     def drf(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -166,33 +174,29 @@ def test_a_user_signs_again_only_what_was_signed_before(
 def test_a_submission_without_a_signature_is_refused_at_once(
     instance: Instance, users: Accounts
 ) -> None:
-    reply = ask(instance, users[0], job(home_for(instance, users[0]), "true"))
+    reply = ask(instance, users[0], job(instance.home_for(users[0]), "true"))
     assert reply["ok"] is False
     error = reply["error"]
     assert isinstance(error, dict)
     assert error["code"] == "not-signed" and "update drf" in error["hint"]
 
 
-@pytest.mark.parametrize("forgery", ["another's key", "another command", "no key at all"])
-def test_what_another_has_signed_does_not_run(
-    instance: Instance, users: Accounts, forgery: str
-) -> None:
+def test_what_another_has_signed_does_not_run(instance: Instance, users: Accounts) -> None:
     user, other = users
-    home = home_for(instance, user)
+    home = instance.home_for(user)
     asked = job(home, "touch", "ran")
-    match forgery:
-        case "another's key":
-            asked = signed(key_of(instance, other), asked)
-        case "another command":
-            asked = {**signed(key_of(instance, user), job(home, "true")), "argv": ["touch", "ran"]}
-        case _:
-            asked = {**asked, "proof": "0" * 64}
-    reply = ask(instance, user, asked)
-    job_id = reply["id"]
-    assert isinstance(job_id, int)
-    ended = instance.wait_end(job_id)
-    assert ended["state"] == "LAUNCH_FAILED"
-    assert "not signed by its user" in ended["outcome"]["text"]
+    forgeries = {
+        "another's key": signed(key_of(instance, other), asked),
+        "another command": signed(key_of(instance, user), job(home, "true"))
+        | {"argv": ["touch", "ran"]},
+        "no key at all": {**asked, "proof": "0" * 64},
+    }
+    for name, forged in forgeries.items():
+        job_id = ask(instance, user, forged)["id"]
+        assert isinstance(job_id, int), name
+        ended = instance.wait_end(job_id)
+        assert ended["state"] == "LAUNCH_FAILED", name
+        assert "not signed by its user" in ended["outcome"]["text"]
     assert not (home / "ran").exists()
 
 
@@ -200,7 +204,7 @@ def test_who_has_the_controllers_uid_cannot_run_anything_as_somebody_else(
     instance: Instance, users: Accounts, controller: pwd.struct_passwd
 ) -> None:
     """The launcher took its word for who asked: it could run any command as any user."""
-    home = home_for(instance, users[0])
+    home = instance.home_for(users[0])
     code = """
 import os, socket, sys
 sys.path.insert(0, sys.argv[1])
@@ -284,41 +288,33 @@ def test_a_key_is_its_owners_alone(
 
 def test_a_door_that_dies_is_opened_again(instance: Instance, users: Accounts) -> None:
     key = key_of(instance, users[0])
-    launcher = instance.launcher_pid()
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    # The only one with threads.
     (door,) = [
-        pid for pid in children if int(_status(pid, "Threads")) > 1
-    ]  # The only one with threads.
-    assert int(_status(door, "CapEff"), 16) == 0
-    os.kill(int(door), 9)
+        pid for pid in children_of(instance.launcher_pid()) if int(status_of(pid)["Threads"]) > 1
+    ]
+    assert int(status_of(door)["CapEff"], 16) == 0
+    os.kill(door, 9)
     # Until then it may accept a connection, and end it with itself.
-    wait_for("its end", lambda: not is_alive(int(door)))
+    wait_for("its end", lambda: not is_alive(door))
     assert key_of(instance, users[0]) == key
-
-
-def _status(pid: str, field: str) -> str:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
 
 
 def test_no_root_process_holds_what_a_user_has_written(instance: Instance, users: Accounts) -> None:
     """The launcher and each runner parsed arguments, environment and script of every user."""
     user = users[0]
-    home = home_for(instance, user)
+    home = instance.home_for(user)
     mark = f"mark-{os.getpid()}-of-the-user"
-    number = instance.submit(
-        *("--", "sleep", "1000"), user=user.pw_uid, cwd=home, env={"MARK": mark}
-    )
-    instance.wait_state(number, "RUNNING")
+    instance.running("--", "sleep", "1000", user=user.pw_uid, cwd=home, env={"MARK": mark})
     launcher = instance.launcher_pid()
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    children = children_of(launcher)
     assert len(children) >= 2
-    for pid in [str(launcher), *children]:
+    for pid in [launcher, *children]:
         assert mark.encode() not in memory_of(pid), pid
-    assert mark.encode() in memory_of(str(instance.process.pid)), "else this proves nothing"
+    assert instance.process is not None
+    assert mark.encode() in memory_of(instance.process.pid), "else this proves nothing"
 
 
-def memory_of(pid: str) -> bytes:
+def memory_of(pid: int) -> bytes:
     found = []
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
@@ -332,3 +328,84 @@ def memory_of(pid: str) -> bytes:
             except OSError:
                 continue
     return b"".join(found)
+
+
+# -- commands inside a job (test_exec.py) -----------------------------------------------------
+
+WAITING = ("-m", "64M", "-o", "out", "-e", "err", "--", "sleep", "1000")
+#: HOME: root's own settings are not for other users.
+ENV = {"PATH": "/usr/bin:/bin", "HOME": "/"}
+
+
+def inside(
+    instance: Instance, user: pwd.struct_passwd, job: int, *words: object
+) -> subprocess.CompletedProcess[str]:
+    asked = ("exec", job, "--", *words)
+    return instance.drf(*asked, user=user.pw_uid, cwd="/", check=False, env=ENV)
+
+
+def test_a_command_that_the_owner_has_not_signed_for_this_attempt_does_not_run(
+    instance: Instance, users: Accounts
+) -> None:
+    owner, other = users
+    home = instance.home_for(owner)
+    job = int(instance.running(*WAITING, user=owner.pw_uid, cwd=home, env=ENV)["id"])
+    assert inside(instance, owner, job, "id", "-un").stdout == f"{owner.pw_name}\n"
+    key, false_key = key_of(instance, owner), key_of(instance, other)
+
+    def words(*argv: str) -> bytes:
+        return encode(
+            argv=argv, cwd="", umask=0, stdout="", stderr="", env={}, script=None,
+            attach=str(home / "nowhere"), notify=(),
+        )  # fmt: skip
+
+    command = words("touch", str(home / "seen"))
+    forgeries = {
+        "another's key": proof_of(false_key, exec_digest(job, 1, command)),
+        "another command": proof_of(key, exec_digest(job, 1, words("true"))),
+        "another job": proof_of(key, exec_digest(job + 1, 1, command)),
+        "another attempt": proof_of(key, exec_digest(job, 2, command)),
+        "a submission": proof_of(key, digest_of(command)),
+    }
+    request = {
+        "op": "exec",
+        "v": 1,
+        "id": job,
+        "attempt": 1,
+        "command": b64encode(command).decode(),
+    }
+    for name, proof in forgeries.items():
+        error: Any = ask(instance, owner, {**request, "proof": proof})["error"]
+        assert error["code"] == "not-begun" and "not signed" in error["text"], name
+    unsigned: Any = ask(instance, owner, request)["error"]
+    assert unsigned["code"] == "not-signed"
+    # The true signature is taken, and then only the client is missing.
+    true = ask(instance, owner, {**request, "proof": proof_of(key, exec_digest(job, 1, command))})
+    gone: Any = true["error"]
+    assert "the terminal that waited for this job is gone" in gone["text"]
+    assert not (home / "seen").exists()
+
+
+def test_a_command_inside_a_job_never_gets_what_its_owner_signed_for_another(
+    instance: Instance, users: Accounts
+) -> None:
+    """The two jobs differ in a variable, which somebody exchanges in the queue's journal."""
+    owner = users[0]
+    home = instance.home_for(owner)
+    at = {"user": owner.pw_uid, "cwd": home}
+    jobs = [
+        instance.running("-n", "same", *WAITING, **at, env={**ENV, "MARK": mark})["id"]
+        for mark in ("one", "two")
+    ]
+    assert inside(instance, owner, jobs[0], "sh", "-c", "echo $MARK").stdout == "one\n"
+    instance.stop()
+    with closing(sqlite3.connect(instance.state / "controller" / "journal.sqlite")) as db:
+        rows = dict(db.execute("select job_id, data from payloads"))
+        for one, other in (jobs, reversed(jobs)):
+            db.execute("update payloads set data = ? where job_id = ?", (rows[one], other))
+        db.commit()
+    instance.start()
+    for job in jobs:
+        done = inside(instance, owner, job, "touch", str(home / "seen"))
+        assert (done.returncode, "submitted for another job" in done.stderr) == (1, True)
+    assert not (home / "seen").exists()
