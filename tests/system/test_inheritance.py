@@ -1,14 +1,17 @@
-"""A job gets what the policy says, whatever shell drfd was started from."""
+"""A job gets what the policy says, whatever shell or session drfd was started from, and however its
+process is begun; what the session keyring holds for one job is out of every other one's reach."""
 
 from __future__ import annotations
 
 import json
 import os
 import pwd
+import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ import pytest
 
 from drfd.launcher.runner import inheritance
 from drfd.linux import syscalls
-from instance import CONFIG, Accounts, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, children_of, wait_for
+from starters import COMPILED, FORKED, VARIABLE, WAYS, compiled_starter, why_not_compiled
 
 pytestmark = pytest.mark.system
 
@@ -83,10 +87,7 @@ def odd(make_instance: Callable[..., Instance], users: Accounts) -> Instance:
 
 @pytest.fixture
 def home(odd: Instance, users: Accounts) -> Path:
-    found = odd.root / "home"
-    found.mkdir()
-    os.chown(found, users[0].pw_uid, users[0].pw_gid)
-    return found
+    return odd.home_for(users[0])
 
 
 def may(capability: int) -> bool:
@@ -159,12 +160,9 @@ def test_drfds_own_processes_are_spared_by_the_oom_killer_and_leave_no_core(
             Path("/proc/self/oom_score_adj").write_text(before)
         except OSError:
             pytest.skip("this root may not lower the score of a process")
-    job_id = odd.submit("--", "sleep", "600", user=users[0].pw_uid, cwd=home)
-    odd.wait_state(job_id, "RUNNING")
+    odd.running("--", "sleep", "600", user=users[0].pw_uid, cwd=home)
     launcher = odd.launcher_pid()
-    runners = [
-        int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    ]
+    runners = children_of(launcher)
     assert runners
     assert odd.process is not None
     for pid in (odd.process.pid, launcher, *runners):
@@ -186,14 +184,254 @@ def test_set_uid_programs_have_no_effect_where_the_site_says_so(
 ) -> None:
     words = f"no_new_privs = {str(given_up).lower()}\n"
     instance = make_instance(CONFIG.replace("[enforcement]\n", f"[enforcement]\n{words}")).start()
-    home = instance.root / "home"
-    home.mkdir()
+    home = instance.home_for(users[0])
     shutil.copy("/usr/bin/id", home / "as-root")
     (home / "as-root").chmod(0o4755)
-    os.chown(home, users[0].pw_uid, users[0].pw_gid)
     if os.statvfs(home).f_flag & os.ST_NOSUID:
         pytest.skip("set-uid programs have no effect on this file system")
     job_id = instance.submit("--", sys.executable, "-c", SUDO, user=users[0].pw_uid, cwd=home)
     instance.wait_end(job_id)
     expected = f"1\n{users[0].pw_uid}\n" if given_up else "0\n0\n"
     assert instance.output(job_id) == expected
+
+
+# -- session keyrings -------------------------------------------------------------------------
+
+#: add_key(2) and keyctl(2), as ordinary programs use them.
+KEYS = """
+import ctypes, json, os, sys, time
+add_number, keyctl_number = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
+libc = ctypes.CDLL(None, use_errno=True)
+SESSION, USER = -3, -4
+def checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+def add(kind, name, payload, ring=SESSION):
+    size = ctypes.c_size_t(len(payload or b""))
+    return checked(libc.syscall(add_number, kind, name, payload, size, ring))
+def keyctl(*words):
+    return checked(libc.syscall(keyctl_number, *words))
+def search(name, ring=SESSION):
+    try:
+        return keyctl(10, ring, b"user", name, 0)
+    except OSError as error:
+        return error.strerror
+def read(key):
+    buffer = ctypes.create_string_buffer(100)
+    size = keyctl(11, key, buffer, ctypes.c_size_t(100))
+    return buffer.raw[:size].decode()
+"""
+#: Runs the words that follow in a session keyring with a key of root's, as a log-in has one.
+ROOTS_SESSION = (
+    KEYS
+    + """
+keyctl(1, None)
+key = add(b"user", b"of-root", b"root's passphrase")
+keyctl(5, key, 0x3F3F3F3F)  # Whoever can find it may use it.
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+)
+#: Leaves a key, looks for those of others, uses its keyring in every way, and waits.
+USE = (
+    KEYS
+    + """
+mine, *others = (name.encode() for name in sys.argv[1:])
+ring = keyctl(0, SESSION, 0)
+key = add(b"user", mine, b"ticket")
+keyctl(5, key, 0x3F3F3F3F)
+inner = add(b"keyring", b"inner", None)
+deep = add(b"user", b"deep", b"treasure", inner)
+found = {
+    "ring": ring,
+    "mine": read(search(mine)),
+    "deep": read(search(b"deep")),
+    "others": [search(name) for name in others],
+    "owner": next(
+        line.split()[5] for line in open("/proc/keys") if int(line.split()[0], 16) == ring
+    ),
+}
+print(json.dumps(found), flush=True)
+while not os.path.exists("gate"):
+    time.sleep(0.05)
+"""
+)
+ABSENT = "Required key not available"
+
+
+@pytest.fixture
+def in_session(make_instance: Callable[..., Instance], users: Accounts) -> Instance:
+    """A daemon that root starts from a session with keys. `users`: that they can run Python."""
+    if os.uname().machine not in ("x86_64", "aarch64"):
+        pytest.skip("keyctl's numbers are known here for two machines")
+    instance = make_instance(CONFIG)
+    instance.before = [sys.executable, "-c", ROOTS_SESSION]
+    return instance.start()
+
+
+@pytest.fixture
+def homes(in_session: Instance, users: Accounts) -> tuple[Path, Path]:
+    return in_session.home_for(users[0]), in_session.home_for(users[1])
+
+
+def use(
+    instance: Instance, home: Path, uid: int, words: list[str], *options: str
+) -> dict[str, Any]:
+    """What such a job found; it goes on until there is a gate."""
+    out = home / f"out-{words[0]}"
+    instance.submit(
+        *("-o", out, *options, "--", sys.executable, "-c", USE, *words), user=uid, cwd=home
+    )
+    wait_for("what it found", lambda: out.exists() and out.read_text(), show=instance.status)
+    return dict(json.loads(out.read_text()))
+
+
+def test_jobs_share_no_key_with_each_other_nor_with_the_daemons_session(
+    in_session: Instance, users: Accounts, homes: tuple[Path, Path]
+) -> None:
+    """Each had the launcher's session keyring: the second user read the first one's ticket there,
+    and root's passphrase; two jobs of one user are as separate."""
+    alice = use(in_session, homes[0], users[0].pw_uid, ["a", "of-root"])
+    bob = use(in_session, homes[1], users[1].pw_uid, ["b", "a", "deep-a", "of-root"])
+    again = use(in_session, homes[0], users[0].pw_uid, ["a2", "a", "of-root"])
+    assert [alice["others"], bob["others"], again["others"]] == [
+        [ABSENT],
+        [ABSENT] * 3,
+        [ABSENT] * 2,
+    ]
+    for found in (alice, bob, again):
+        assert (found["mine"], found["deep"]) == ("ticket", "treasure")
+    # Against root it would count for as long as somebody keeps it, with all keys in it.
+    assert [alice["owner"], bob["owner"]] == [str(user.pw_uid) for user in users]
+    assert len({found["ring"] for found in (alice, bob, again)}) == 3
+    for home in homes:
+        (home / "gate").touch()
+
+
+#: What a command that tells of an end finds, and leaves; then its program ends.
+TELL = USE.replace(
+    "print(json.dumps(found), flush=True)\n", 'json.dump(found, open("told", "w"))\n'
+)
+
+
+@pytest.mark.parametrize("event", ["start", "end"])
+def test_the_commands_that_tell_an_owner_have_their_own(
+    in_session: Instance, users: Accounts, homes: tuple[Path, Path], event: str
+) -> None:
+    """They had the launcher's, like jobs."""
+    (homes[0] / "gate").touch()
+    (homes[1] / "tell.py").write_text(TELL)
+    command = f"{sys.executable} tell.py n a of-root"
+    alice = use(in_session, homes[0], users[0].pw_uid, ["a"])
+    # That of a start is a part of the job, and ends with it.
+    job = {"start": "while [ ! -s told ]; do sleep 0.1; done", "end": "true"}[event]
+    in_session.submit(
+        *("--notify", event, "--notify-command", command, "--", "sh", "-c", job),
+        user=users[1].pw_uid,
+        cwd=homes[1],
+    )
+    told = homes[1] / "told"
+    wait_for("what it found", lambda: told.exists() and told.read_text())
+    found = json.loads(told.read_text())
+    assert (found["mine"], found["others"]) == ("ticket", [ABSENT] * 2)
+    assert found["ring"] != alice["ring"]
+    (homes[1] / "gate").touch()
+
+
+# -- however its process is begun -------------------------------------------------------------
+
+#: All that a job can see of how it was begun. Capability sets, masks and limits, its place in each
+#: hierarchy and session, its mounts and namespaces, keys, descriptors.
+PROBE = r"""#!/bin/sh
+exec 2>&1
+env | sort; id; umask; pwd; ulimit -a; ulimit -Ha; echo "$@"
+grep -E 'Cap|NoNewPrivs|Seccomp:|Sig(Ign|Blk|Cgt)|Groups|[UG]id|CoreDump|Cpus|THP' /proc/self/status
+cat /proc/self/cgroup /proc/self/oom_score_adj /proc/self/loginuid /proc/self/timerslack_ns
+cat /proc/self/personality /proc/self/coredump_filter /proc/self/autogroup
+grep -E ' /tmp | /var/tmp | /dev/shm ' /proc/self/mountinfo | sed 's/^[0-9]* [0-9]* [0-9:]* //'
+wc -l < /proc/self/mountinfo; stat -c '%a %u %g %n' /tmp /var/tmp /dev/shm
+for fd in 0 1 2 3 4 5 6 7 8 9; do readlink /proc/$$/fd/$fd; done
+ps -o sid=,pgid=,tpgid=,ni=,cls= -p $$ | awk -v me=$$ '{print $1==me, $2==me, $3, $4, $5}'
+grep -c . /proc/keys; for each in user pid ipc net uts cgroup; do readlink /proc/self/ns/$each; done
+stat -c '%a %u' /proc/self/mem; nice; true
+"""
+#: What differs from job to job.
+_CHANGES = [
+    (r"drfd[/-][0-9a-f]{10}\b", "drfd/HASH"),
+    (r"\bjob-\d+", "job-ID"),
+    (r"drfd-test-\w+", "drfd-test"),
+    (r"(DRF_JOB_ID|DRF_ARRAY_ID)=\d+", r"\1=ID"),
+    (r"/\d+\.1\.\d+", "/ID"),
+    (r"master:\d+|shared:\d+|size=\d+k|autogroup-\d+|inode64", "X"),
+    (r"\w{3} +\d+ \d\d:\d\d", "TIME"),
+    (r"drf-\d+", "drf-ID"),
+]
+
+
+BROKEN = [
+    ("--", "/no/such"),
+    ("--", "no-such"),
+    ("--", "/etc/passwd"),
+    ("--", "/tmp/drfd-none/x"),
+    ("--output", "/etc/drfd-test", "--", "true"),
+    ("--output", "/dev/full/x", "--", "true"),
+    ("--output", "/tmp/drfd-none/x", "--", "true"),
+]
+
+
+@pytest.fixture(params=["", "private_tmp = true\n"], ids=["shared tmp", "private tmp"])
+def both(request: pytest.FixtureRequest) -> Iterator[dict[str, Instance]]:
+    if compiled_starter() is None:
+        pytest.skip(why_not_compiled())
+    found: dict[str, Instance] = {}
+    try:
+        for way in WAYS:
+            found[way] = Instance(CONFIG + request.param)
+            found[way].env[VARIABLE] = str(compiled_starter()) if way == COMPILED else ""
+            found[way].start()
+        yield found
+    finally:
+        for instance in found.values():
+            instance.destroy()
+
+
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A directory for all users that jobs with a /tmp of their own see, too."""
+    with tempfile.TemporaryDirectory(prefix="drfd-test-", dir="/opt") as place:
+        os.chmod(place, 0o777)
+        yield Path(place)
+
+
+def seen(instance: Instance, uid: int, work: Path) -> list[str]:
+    script = work / "probe"
+    script.write_text(PROBE)
+    job = instance.ended(str(script), "one", "two words", user=uid, cwd=work)
+    assert job["state"] == "COMPLETED", job
+    text = Path(job["stdout"]).read_text()
+    for pattern, by in _CHANGES:
+        text = re.sub(pattern, by, text)
+    return text.splitlines()
+
+
+def test_a_job_sees_the_same_in_both_ways_and_a_failure_has_the_same_words(
+    both: dict[str, Instance], users: Accounts, work: Path
+) -> None:
+    says = {way: instance.drf("doctor").stdout for way, instance in both.items()}
+    assert "it is begun by a compiled program" in says[COMPILED]
+    assert "it is begun by Python, which costs more processor time: a test" in says[FORKED]
+    uid = users[0].pw_uid
+    compiled, forked = (seen(one, uid, work) for one in both.values())
+    assert compiled == forked
+    assert f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}" in compiled
+    assert "CapEff:\t0000000000000000" in compiled
+    assert len(compiled) > 80, "the probe has told all"
+
+    def outcomes(instance: Instance) -> list[object]:
+        ids = [instance.submit(*words, user=uid, cwd=work) for words in BROKEN]
+        jobs = [instance.wait_end(job_id) for job_id in ids]
+        return [(job["state"], job["outcome"]) for job in jobs]
+
+    failures, others = map(outcomes, both.values())
+    assert failures == others
+    assert {state for state, _ in others} == {"LAUNCH_FAILED"}
