@@ -1,15 +1,18 @@
-"""Started by root, the controller gives up root's rights, and nothing is lost by that."""
+"""Started by root, the controller gives up root's rights, and so does the process that waits for a
+job: what it can still do, and that nothing is lost by that."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Accounts, Instance, patient, wait_for
+from drfd.launcher.runner import privileges
+from instance import CONFIG, Accounts, Instance, patient, status_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -17,11 +20,6 @@ pytestmark = pytest.mark.system
 @pytest.fixture
 def dropped(lend: Callable[[str], Instance], users: Accounts) -> Instance:
     return lend(f'{CONFIG}[daemon]\nuser = "{users[0].pw_name}"\n')
-
-
-def status_of(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def test_the_controller_is_an_ordinary_process_of_that_user(
@@ -48,19 +46,15 @@ def test_it_has_no_way_back_to_the_launchers_files(dropped: Instance, users: Acc
 def test_jobs_run_as_their_users_and_survive_the_death_of_both(
     dropped: Instance, users: Accounts
 ) -> None:
-    home = dropped.root / "home"
-    home.mkdir()
-    os.chown(home, users[1].pw_uid, users[1].pw_gid)
+    home = dropped.home_for(users[1])
     script = "id -u; while ! [ -e gate ]; do sleep 0.05; done; exit 6"
-    job_id = dropped.submit("--", "sh", "-c", script, user=users[1].pw_uid, cwd=home)
-    dropped.wait_state(job_id, "RUNNING")
+    job_id = dropped.running("--", "sh", "-c", script, user=users[1].pw_uid, cwd=home)["id"]
     launcher = dropped.launcher_pid()
     os.kill(launcher, signal.SIGKILL)
     wait_for(
         "a launcher that root's supervisor started", lambda: dropped.launcher_pid() != launcher
     )
-    dropped.kill()
-    dropped.start()
+    dropped.strike("controller")
     (home / "gate").touch()
     job = dropped.wait_end(job_id)
     assert (job["exit_code"], dropped.output(job_id)) == (6, f"{users[1].pw_uid}\n")
@@ -104,9 +98,7 @@ def test_it_works_whatever_the_umask_of_whoever_starts_it(
         instance.start()
     finally:
         os.umask(before)
-    home = instance.root / "home"
-    home.mkdir()
-    os.chown(home, users[1].pw_uid, users[1].pw_gid)
+    home = instance.home_for(users[1])
     job_id = instance.submit("--", "true", user=users[1].pw_uid, cwd=home)
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
 
@@ -134,3 +126,99 @@ def test_nobody_runs_the_controller_as_root_by_accident(
     instance.start()
     assert status_of(instance.process.pid)["Uid"].split()[0] == "0"
     assert "warning: the controller runs as root" in instance.log.read_text()
+
+
+# -- root's process that waits for a job ------------------------------------------------------
+
+with_filter = pytest.mark.skipif(
+    privileges.program() is None or privileges.why_no_filter() is not None,
+    reason="no filter of system calls can be had here",
+)
+
+
+@pytest.fixture
+def home(instance: Instance, users: Accounts) -> Path:
+    return instance.home_for(users[0])
+
+
+def restricted_runner(home: Path) -> int:
+    """The runner of a job that writes the pid of its parent into `runner`, once it has dropped its
+    privileges."""
+    pid = int(wait_for("the runner's pid", lambda: (home / "runner").exists()
+                       and (home / "runner").read_text()))  # fmt: skip
+    wait_for("a runner without privileges", lambda: status_of(pid)["Seccomp"] == "2")
+    return pid
+
+
+@with_filter
+def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
+    instance: Instance, users: Accounts, home: Path
+) -> None:
+    """It had all of root's rights and all system calls for the whole life of its job. The job gets
+    none of that: set-user-id programs work there, by its whole bounding set."""
+    script = (
+        "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status; echo $PPID > runner; sleep 600"
+    )
+    job_id = instance.running("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)["id"]
+    status = status_of(restricted_runner(home))
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << privileges.KILL:016x}"}
+    theirs = dict(line.split(":\t") for line in instance.output(job_id).splitlines())
+    mine = status_of(os.getpid())
+    assert theirs == {name: mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd")}
+
+
+@with_filter
+def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(
+    lend: Callable[[str], Instance], users: Accounts
+) -> None:
+    """With so long a grace time that its trap is run also where it is kept waiting."""
+    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "30s"'))
+    home = instance.home_for(users[0])
+    script = "trap 'exit 5' TERM; (setsid sleep 600 & echo $! > left); echo $PPID > runner; "
+    script += "while :; do sleep 0.1; done"
+    job_id = instance.running("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)["id"]
+    restricted_runner(home)
+    instance.drf("cancel", job_id, user=users[0].pw_uid)
+    job = instance.wait_end(job_id)
+    assert (job["state"], job["exit_code"]) == ("CANCELLED", 5)
+    left = int((home / "left").read_text())
+    wait_for("the end of all", lambda: not Path(f"/proc/{left}").exists())
+    wait_for("an empty place", lambda: instance.cgroups() == [])
+
+
+#: Waits until it may, and then takes more memory than the job has.
+GREEDY = """
+import os, subprocess, sys, time
+open("runner", "w").write(f"{os.getppid()}\\n")
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+subprocess.run([sys.executable, "-c", "x = bytearray(300 << 20); import time; time.sleep(60)"])
+time.sleep(600)
+"""
+
+
+@with_filter
+def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(
+    instance: Instance, users: Accounts, home: Path
+) -> None:
+    """The kernel kills one process; the runner takes the rest, and tells why."""
+    (home / "greedy.py").write_text(GREEDY)
+    job_id = instance.running(
+        "--mem", "100M", "--", sys.executable, "greedy.py", user=users[0].pw_uid, cwd=home
+    )["id"]
+    restricted_runner(home)
+    (home / "go").touch()
+    assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
+
+
+@with_filter
+def test_jobs_go_on_one_after_the_other_when_each_takes_its_runner_along(
+    instance: Instance, users: Accounts, home: Path
+) -> None:
+    for number in range(3):
+        job = instance.ended(
+            "--", "sh", "-c", f"sleep 1.5; exit {number}", user=users[0].pw_uid, cwd=home
+        )
+        assert job["exit_code"] == number

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,9 +35,8 @@ sys.exit(7)
 
 def heavy(instance: Instance, *words: str) -> dict[str, Any]:
     """A job of `HEAVY` that runs, with both its processes."""
-    job_id = instance.submit(*words, "-m", "400M", "--", sys.executable, "-c", HEAVY)
-    job = instance.wait_state(job_id, "RUNNING")
-    wait_for("both processes", lambda: instance.output(job_id).count("ready") == 2)
+    job = instance.running(*words, "-m", "400M", "--", sys.executable, "-c", HEAVY)
+    wait_for("both processes", lambda: instance.output(job["id"]).count("ready") == 2)
     return job
 
 
@@ -106,24 +103,12 @@ def test_a_job_cancelled_while_it_is_frozen_is_killed_whole_without_a_word(
     assert instance.cgroups() == []
 
 
-def kill_launcher(instance: Instance) -> None:
-    instance.kill_launcher()
-
-
-def kill_both(instance: Instance) -> None:
-    os.kill(instance.launcher_pid(), signal.SIGKILL)
-    instance.kill()
-    instance.start()
-
-
-@pytest.mark.parametrize("blow", [kill_launcher, kill_both])
-def test_a_frozen_job_stays_frozen_through_every_crash(
-    instance: Instance, blow: Callable[[Instance], None]
-) -> None:
+@pytest.mark.parametrize("blow", ["launcher", "both"])
+def test_a_frozen_job_stays_frozen_through_every_crash(instance: Instance, blow: str) -> None:
     job = heavy(instance)
     suspend(instance, job)
     before = cpu_us(job)
-    blow(instance)
+    instance.strike(blow)
     stands_still(job)
     assert cpu_us(job) - before < LAST_US, "it ran meanwhile"
     instance.drf("resume", job["id"])
@@ -135,11 +120,10 @@ def test_a_frozen_job_stays_frozen_through_every_crash(
 
 def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance: Instance) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
-    job_id = instance.submit("-c", "2", "--", sys.executable, "-c", bomb)
-    job = instance.wait_state(job_id, "RUNNING")
+    job = instance.running("-c", "2", "--", sys.executable, "-c", bomb)
     time.sleep(0.3)
     suspend(instance, job)
     stands_still(job)
-    instance.drf("cancel", job_id)
-    assert instance.wait_end(job_id)["state"] == "CANCELLED"
+    instance.drf("cancel", job["id"])
+    assert instance.wait_end(job["id"])["state"] == "CANCELLED"
     assert instance.cgroups() == []

@@ -52,7 +52,7 @@ def show(unit: str, name: str) -> str:
 
 
 def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance: Instance) -> None:
-    job = instance.wait_state(instance.submit("--", "sleep", "600"), "RUNNING")
+    job = instance.running("--", "sleep", "600")
     assert job["cgroup"] == f"drfd.slice/{top(instance).name}/jobs/job-{job['id']}-1"
     assert show(top(instance).name, "ActiveState") == "active"
     assert show(top(instance).name, "Delegate") == "yes"
@@ -61,7 +61,7 @@ def test_jobs_live_in_a_scope_outside_of_the_daemons_own_cgroup(instance: Instan
 
 
 def test_the_scope_goes_with_the_daemon_when_no_job_is_left(instance: Instance) -> None:
-    assert instance.wait_end(instance.submit("--", "true"))["state"] == "COMPLETED"
+    assert instance.ended("--", "true")["state"] == "COMPLETED"
     (keeper,) = pids(top(instance) / "keeper")
     instance.stop()
     wait_for("the end of the scope", lambda: not top(instance).exists())
@@ -73,25 +73,22 @@ def test_the_next_daemon_takes_over_scope_and_limits_as_they_are(instance: Insta
     """kill -9 of everything but the job: its limits are the kernel's."""
     device = json.loads(instance.drf("doctor", "--json").stdout)["disks"][0]["device"]
     io = ("--io", "10M") if device else ()
-    job_id = instance.submit("-c", "0.5", "-m", "100M", *io, "--", "sh", "-c", GATED)
-    job = instance.wait_state(job_id, "RUNNING")
+    job = instance.running("-c", "0.5", "-m", "100M", *io, "--", "sh", "-c", GATED)
     before = Kernel().limits(job)
     assert (before["cores"], before["memory"], before["swap"]) == (500, 100 << 20, 0)
     assert before["disks"] == ([f"{device}", "rbps=10485760", "wbps=10485760", "riops=max",
                                 "wiops=max"] if device else [])  # fmt: skip
     (keeper,) = pids(top(instance) / "keeper")
-    os.kill(instance.launcher_pid(), signal.SIGKILL)
-    instance.kill()
-    instance.start()
-    assert instance.show(job_id)["state"] == "RUNNING"
+    instance.strike("both")
+    assert instance.show(job["id"])["state"] == "RUNNING"
     assert Kernel().limits(job) == before
     assert pids(top(instance) / "keeper") == [keeper]
     (instance.work / "gate").touch()
-    assert instance.wait_end(job_id)["exit_code"] == 3
+    assert instance.wait_end(job["id"])["exit_code"] == 3
 
 
 def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -> None:
-    job = instance.wait_state(instance.submit("-c", "0.5", "--", "sleep", "600"), "RUNNING")
+    job = instance.running("-c", "0.5", "--", "sleep", "600")
     before = Kernel().limits(job)
     subprocess.run(["systemctl", "daemon-reload"], check=True)
     assert Kernel().limits(job) == before
@@ -102,20 +99,18 @@ def test_reloading_systemd_leaves_limits_and_cgroups_alone(instance: Instance) -
 def test_when_the_scope_is_stopped_its_jobs_end_and_later_ones_get_another(
     instance: Instance,
 ) -> None:
-    job_id = instance.submit("--", "sleep", "600")
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running("--", "sleep", "600")["id"]
     subprocess.run(["systemctl", "stop", top(instance).name], check=True)
     job = instance.wait_end(job_id)
     assert (job["state"], job["signal"]) == ("FAILED", signal.SIGTERM)
-    later = instance.wait_end(instance.submit("--", "true"))
+    later = instance.ended("--", "true")
     assert later["state"] == "COMPLETED"
     assert later["attempt"] == 1
 
 
 def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: Instance) -> None:
     """Jobs keep the scope alive meanwhile."""
-    job_id = instance.submit("--", "sleep", "600")
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running("--", "sleep", "600")["id"]
     (keeper,) = pids(top(instance) / "keeper")
     os.kill(keeper, signal.SIGKILL)
     launcher = instance.launcher_pid()
@@ -126,25 +121,10 @@ def test_when_the_keeper_is_killed_the_next_launcher_starts_another(instance: In
     assert instance.show(job_id)["state"] == "RUNNING"
 
 
-def test_cgroups_that_a_job_of_roots_has_made_go_with_it(instance: Instance) -> None:
-    nest = (
-        "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup) && mkdir -p a/b c && "
-        "echo 0 > a/b/cgroup.procs && echo nested && exec sleep 1000"
-    )
-    job_id = instance.submit("--", "sh", "-c", nest)
-    instance.wait_state(job_id, "RUNNING")
-    wait_for("nested cgroups", lambda: instance.output(job_id) == "nested\n")
-    instance.drf("cancel", job_id)
-    assert instance.wait_end(job_id)["state"] == "CANCELLED"
-    assert instance.cgroups() == []
-
-
 def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(
     instance: Instance, users: Accounts
 ) -> None:
-    home = instance.root / "home"
-    home.mkdir()
-    os.chown(home, users[0].pw_uid, users[0].pw_gid)
+    home = instance.home_for(users[0])
     escape = (
         "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup); "
         "for up in . .. ../.. ../../.. ../../../..; do echo 0 > $up/cgroup.procs; done; "
