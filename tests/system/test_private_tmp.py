@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from instance import CONFIG, Accounts, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, children_of, stat_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -83,8 +84,7 @@ def test_nobody_else_can_enter_a_jobs_space(
     instance: Instance, users: Accounts, work: Path, spaces: Path
 ) -> None:
     alice, bob = users
-    job_id = instance.submit("--", "sleep", "600", user=alice.pw_uid, cwd=work)
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running("--", "sleep", "600", user=alice.pw_uid, cwd=work)["id"]
     (place,) = spaces.iterdir()
     for path in (spaces, place):
         status = path.stat()
@@ -101,11 +101,11 @@ def test_shared_memory_is_charged_to_its_job_and_gone_with_it(
     alice, _ = users
     fill = f"dd if=/dev/zero of=/dev/shm/drfd-test-{os.getpid()} bs=1M count=700"
     words = ("-m", "300M", "--", "sh", "-c", f"{fill}; sleep 600")
-    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    job = instance.ended(*words, user=alice.pw_uid, cwd=work)
     # The file may take as much as the job, and with the job's processes that is too much.
     assert job["state"] == "OUT_OF_MEMORY"
     words = ("-m", "1G", "-o", "out", "--", "sh", "-c", f"{fill}; df -m --output=size /dev/shm")
-    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    job = instance.ended(*words, user=alice.pw_uid, cwd=work)
     assert job["state"] == "COMPLETED"
     assert (work / "out").read_text().split()[-1] == "1024"
     assert job["usage"]["memory_peak"] >= 700 << 20
@@ -125,7 +125,7 @@ def test_links_in_a_space_lead_to_no_harm(
         "cd /var/tmp; ln -s ../../../../../../../.. up; exit 0"
     )
     words = ("--", "sh", "-c", script)
-    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    job = instance.ended(*words, user=alice.pw_uid, cwd=work)
     assert job["state"] == "COMPLETED"
     wait_for("the directories gone", lambda: is_empty(spaces))
     assert (victim / "inner" / "file").read_text() == "kept\n"
@@ -142,7 +142,7 @@ def test_output_files_and_terminals_are_those_of_the_machine(
     try:
         words = ("-o", work / "link" / "out", "-e", outside / "err", "--")
         words += ("sh", "-c", "echo yes; echo no >&2; echo /tmp/*")
-        job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+        job = instance.ended(*words, user=alice.pw_uid, cwd=work)
         assert job["state"] == "COMPLETED"
         assert (outside / "out").read_text() == "yes\n/tmp/*\n"
         assert (outside / "err").read_text() == "no\n"
@@ -153,9 +153,8 @@ def test_output_files_and_terminals_are_those_of_the_machine(
         done = instance.drf(*words, user=alice.pw_uid, cwd=work, check=False, env=env)
         assert (done.returncode, done.stdout) == (7, "attached\n")
         # A descriptor of the job itself is no file outside.
-        job = instance.wait_end(
-            instance.submit("-o", "/dev/stdout", "--", "true", user=alice.pw_uid, cwd=work)
-        )
+        words = ("-o", "/dev/stdout", "--", "true")
+        job = instance.ended(*words, user=alice.pw_uid, cwd=work)
         assert job["state"] in ("COMPLETED", "LAUNCH_FAILED")
     finally:
         shutil.rmtree(outside)
@@ -165,11 +164,11 @@ def test_a_program_that_only_the_machine_has_is_explained(instance: Instance, wo
     refused = instance.drf("submit", "--", "true", cwd=instance.work, check=False)
     assert refused.returncode == 1
     assert "private_tmp" in refused.stderr
-    job = instance.wait_end(instance.submit("--", instance.work / "program", cwd=work))
+    job = instance.ended("--", instance.work / "program", cwd=work)
     assert job["state"] == "LAUNCH_FAILED"
     assert "each job has a /var/tmp of its own here" in job["outcome"]["text"]
     # Above: it is there, and empty.
-    job = instance.wait_end(instance.submit("-o", work / "out", "--", "pwd", cwd="/tmp"))
+    job = instance.ended("-o", work / "out", "--", "pwd", cwd="/tmp")
     assert (work / "out").read_text() == "/tmp\n"
 
 
@@ -180,14 +179,10 @@ def test_owners_commands_see_what_the_job_sees(
     told = f"cat /tmp/note >>{work}/told; echo $DRF_STATE >>{work}/told"
     words = ("--notify", "start,end")
     words += ("--notify-command", f"until [ -s /tmp/note ]; do sleep .1; done; {told}")
-    words += (
-        "--",
-        "sh",
-        "-c",
-        # That of the start is a part of the job, and ends with it.
-        f"echo mine >/tmp/note; until grep -q RUNNING {work}/told; do sleep .1; done",
-    )
-    job = instance.wait_end(instance.submit(*words, user=alice.pw_uid, cwd=work))
+    # That of the start is a part of the job, and ends with it.
+    script = f"echo mine >/tmp/note; until grep -q RUNNING {work}/told; do sleep .1; done"
+    words += ("--", "sh", "-c", script)
+    job = instance.ended(*words, user=alice.pw_uid, cwd=work)
     assert job["state"] == "COMPLETED"
     assert (work / "told").read_text() == "mine\nRUNNING\nmine\nCOMPLETED\n"
     wait_for("the directories gone", lambda: is_empty(spaces))
@@ -202,15 +197,12 @@ def test_spaces_survive_drfd_and_not_their_jobs(
         f"touch /tmp/here; while ! [ -e {work}/go ]; do sleep .1; done; ls -A /tmp; touch /tmp/x"
     )
     words = ("-o", "out", "--", "sh", "-c", script)
-    job_id = instance.submit(*words, user=alice.pw_uid, cwd=work)
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running(*words, user=alice.pw_uid, cwd=work)["id"]
     # What a crash has left: of an attempt that nobody knows, and of a removal cut short.
     for name in (f"999.1.{alice.pw_uid}", f"gone-0a-{alice.pw_uid}"):
         (spaces / name / "tmp" / "inner").mkdir(parents=True)
         (spaces / name / "tmp" / "inner" / "file").touch()
-    instance.kill_launcher()
-    instance.kill()
-    instance.start()
+    instance.strike("both")
     wait_for("the remains gone", lambda: len(list(spaces.iterdir())) == 1)
     (work / "go").touch()
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
@@ -232,14 +224,12 @@ def test_a_million_files_hold_up_nobody(
     # Where this process is kept waiting it may be over.
     wait_for("the removal", lambda: is_empty(spaces) or list(spaces.glob("gone-*")))
     # Others start and end meanwhile.
-    assert instance.wait_end(instance.submit("--", "true", cwd=work))["state"] == "COMPLETED"
-    launcher = instance.launcher_pid()
-    for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().split()[18] == "10":
-                os.kill(int(pid), signal.SIGKILL)
-        except OSError:
-            continue
+    assert instance.ended("--", "true", cwd=work)["state"] == "COMPLETED"
+    for pid in children_of(instance.launcher_pid()):
+        # By its nice value.
+        if stat_of(pid)[16:17] == ["10"]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     wait_for("all files gone", lambda: is_empty(spaces), seconds=300)
 
 
@@ -254,15 +244,14 @@ def test_it_can_be_said_where_they_are_kept(lend: Callable[[str], Instance], wor
     instance.wait_end(job_id)
 
 
-def test_a_home_that_others_can_change_is_refused(work: Path) -> None:
+def test_a_home_that_others_can_change_is_refused(
+    make_instance: Callable[..., Instance], work: Path
+) -> None:
     """Else a user could have root bind, or delete, another directory."""
-    instance = Instance(f'{PRIVATE}private_tmp_dir = "{work}/spaces"\n')
-    try:
-        instance.launch()
-        wait_for("the refusal", lambda: "others may write there" in instance.log.read_text())
-        assert not (work / "spaces").exists()
-    finally:
-        instance.destroy()
+    made = make_instance(f'{PRIVATE}private_tmp_dir = "{work}/spaces"\n')
+    made.launch()
+    wait_for("the refusal", lambda: "others may write there" in made.log.read_text())
+    assert not (work / "spaces").exists()
 
 
 def test_a_daemon_of_ones_own_refuses_it(users: Accounts, work: Path) -> None:
