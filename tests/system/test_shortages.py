@@ -1,7 +1,8 @@
 """Shortages of a moment, by real ones: jobs wait until there is enough again, and none ends by it.
 
 Processes are made short with the pids controller around the launcher, room on disks with small file
-systems in a mount namespace of the instance's own.
+systems in a mount namespace of the instance's own. A disk that is full under the journal loses
+nobody's jobs, and what makes room still works.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,12 +20,14 @@ from typing import Any
 import pytest
 
 from drfd.daemon.spawn import group_for
-from instance import CONFIG, Accounts, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, children_of, wait_for
 from kernel import Kernel
+from shelter import Sheltered, as_root, made_shelters
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
 
 SMALL = ("-c", "0.1", "-m", "64M", "-e", "/dev/null")
+QUIET = (*SMALL, "-o", "/dev/null")
 
 
 @pytest.fixture
@@ -67,9 +72,8 @@ def no_new_processes(instance: Instance) -> Iterator[None]:
     home = kernel.cgroup(launcher, "pids")
     cage = kernel.top("pids") / f"drfd-test-{os.getpid()}"
     cage.mkdir()
-    children = Path(f"/proc/{launcher}/task/{launcher}/children")
     try:
-        for pid in [launcher, *map(int, children.read_text().split())]:
+        for pid in [launcher, *children_of(launcher)]:
             # Another is the one that keeps the scope alive in which jobs are by version 2.
             if kernel.cgroup(pid, "pids") == home:
                 (cage / "cgroup.procs").write_text(str(pid))
@@ -126,7 +130,7 @@ def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
     """Each job that was launched meanwhile ended as LAUNCH_FAILED: the queue burned."""
     bob = users[1].pw_uid
     with no_new_processes(instance):
-        ids = [instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=bob) for _ in range(6)]
+        ids = [instance.submit(*QUIET, "--", "true", user=bob) for _ in range(6)]
         text = wait_short(instance, ids[0])
         assert "the machine is short of processes" in text
         assert "a launch is tried again at" in text
@@ -152,10 +156,9 @@ def test_the_pause_is_kept_over_a_restart_of_both_daemons(
     instance: Instance, users: Accounts
 ) -> None:
     with no_new_processes(instance):
-        job_id = instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=users[1].pw_uid)
+        job_id = instance.submit(*QUIET, "--", "true", user=users[1].pw_uid)
         wait_short(instance, job_id)
-        instance.kill()
-    instance.start()
+        instance.strike("controller")
     all_completed(instance, [job_id])
 
 
@@ -165,7 +168,7 @@ def test_jobs_wait_while_there_is_no_room_for_attempt_files(
     instance, bob = small_disks, users[1].pw_uid
     fillers = fill(inside(instance, instance.state / "launcher" / "attempts"))
     assert fillers
-    ids = [instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=bob) for _ in range(3)]
+    ids = [instance.submit(*QUIET, "--", "true", user=bob) for _ in range(3)]
     assert "the machine is short of room on a disk" in wait_short(instance, ids[0])
     for filler in fillers:
         filler.unlink()
@@ -180,9 +183,7 @@ def test_a_job_waits_alone_for_room_for_its_output(small_disks: Instance, users:
     assert "the disk is full (ENOSPC)" in text
     assert "full/out" not in text, "everybody may read it"
     others = [
-        instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=user.pw_uid)
-        for user in users
-        for _ in range(2)
+        instance.submit(*QUIET, "--", "true", user=user.pw_uid) for user in users for _ in range(2)
     ]
     all_completed(instance, others)
     assert instance.show(waits)["state"] in ("PENDING", "STARTING", "CLEANING")
@@ -192,12 +193,10 @@ def test_a_job_waits_alone_for_room_for_its_output(small_disks: Instance, users:
 
 
 def test_only_the_first_attempt_that_runs_empties_the_output(
-    instance: Instance, users: Accounts, tmp_path: Path
+    instance: Instance, users: Accounts
 ) -> None:
     """An attempt that was put off counted as the first one, so old output was kept."""
-    home = instance.root / "bobs"
-    home.mkdir()
-    os.chown(home, users[1].pw_uid, users[1].pw_gid)
+    home = instance.home_for(users[1])
     (home / "out").write_text("old\n")
     os.chown(home / "out", users[1].pw_uid, users[1].pw_gid)
     with no_new_processes(instance):
@@ -228,10 +227,9 @@ time.sleep(600)
 """
 
 
-def hog(instance: Instance, user: pwd.struct_passwd, home: Path) -> tuple[int, int]:
+def hog(instance: Instance, user: pwd.struct_passwd) -> tuple[int, int]:
     """A job with as many processes as it can get: its id, and how many these are."""
-    home.mkdir(exist_ok=True)
-    os.chown(home, user.pw_uid, user.pw_gid)
+    home = instance.home_for(user)
     job_id = instance.submit(
         *("-c", "0.1", "-m", "300M", "-o", "%j", "-e", "%j"),
         *("--", "/usr/bin/python3", "-c", HOG),
@@ -250,19 +248,16 @@ def test_the_processes_of_one_user_keep_nobody_elses_jobs_from_starting(
     and the jobs of all others ended as LAUNCH_FAILED."""
     instance = lend(BOUND)
     alice, bob = users
-    home = instance.root / "alices"
-    hogs = [hog(instance, alice, home)]
+    hogs = [hog(instance, alice)]
     assert hogs[0][1] in range(40, 61)
     # The kernel lets one more become the user's before it says that there are too many.
-    one_more = instance.submit(*SMALL, "-o", "/dev/null", "--", "sleep", "600", user=alice.pw_uid)
-    instance.wait_state(one_more, "RUNNING")
-    waits = instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=alice.pw_uid)
+    instance.running(*QUIET, "--", "sleep", "600", user=alice.pw_uid)
+    waits = instance.submit(*QUIET, "--", "true", user=alice.pw_uid)
     text = wait_short(instance, waits)
     assert "its user has as many processes as allowed (EAGAIN)" in text
     assert "enforcement.processes_per_user" in text
     others = [
-        instance.submit(*SMALL, "-o", "/dev/null", "--", "sh", "-c", "true; true", user=bob.pw_uid)
-        for _ in range(6)
+        instance.submit(*QUIET, "--", "sh", "-c", "true; true", user=bob.pw_uid) for _ in range(6)
     ]
     all_completed(instance, others)
     assert instance.show(waits)["state"] != "COMPLETED"
@@ -277,10 +272,150 @@ def test_all_jobs_together_have_no_more_processes_than_was_said(
     (alice, bob), found = users, []
     for user in (alice, bob, alice):
         if sum(found) < 45:
-            found.append(hog(instance, user, instance.root / user.pw_name)[1])
+            found.append(hog(instance, user)[1])
     assert sum(found) + len(found) <= 50
     doctor = instance._ask("doctor")
     assert doctor["processes"] == {"total": 50, "per_user": 50}
-    last = instance.submit(*SMALL, "-o", "/dev/null", "--", "true", user=bob.pw_uid)
+    last = instance.submit(*QUIET, "--", "true", user=bob.pw_uid)
     # It has one process, which the bound does not keep out; more it could not have.
     all_completed(instance, [last])
+
+
+# -- a disk that is full under the journal ----------------------------------------------------
+
+DISKS = {
+    "tmpfs": "mount -t tmpfs -o size=100m,mode=755 tmpfs $STATE",
+    "ext4": "truncate -s 100M $STATE.img; mkfs.ext4 -q $STATE.img; "
+    "mount -o loop $STATE.img $STATE; chmod 755 $STATE",
+}
+
+
+@pytest.fixture
+def shelter() -> Iterator[Callable[..., Sheltered]]:
+    with made_shelters() as make:
+        yield make
+
+
+@pytest.fixture(params=DISKS)
+def full(request: pytest.FixtureRequest, shelter: Callable[..., Sheltered]) -> Sheltered:
+    if request.param == "ext4" and not _has_loop():
+        pytest.skip("no loop device here")
+    return shelter(DISKS[request.param])
+
+
+def _has_loop() -> bool:
+    if shutil.which("mkfs.ext4") is None:
+        return False
+    return subprocess.run(["losetup", "-f"], capture_output=True, check=False).returncode == 0
+
+
+def fill_up(instance: Sheltered) -> Path:
+    """To the last block."""
+    filler = in_state(instance, "filler")
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with pytest.raises(OSError, match="No space"):
+                while True:
+                    file.write(b"x" * size)
+        os.fsync(file.fileno())
+    return filler
+
+
+def in_state(instance: Sheltered, *names: str) -> Path:
+    return instance.inside.joinpath(str(instance.state).lstrip("/"), *names)
+
+
+def reserve_bytes(instance: Sheltered) -> int:
+    """Its length is set when all its blocks are there."""
+    try:
+        status = in_state(instance, "controller", "journal.reserve").stat()
+    except FileNotFoundError:
+        return 0
+    return status.st_blocks * 512 if status.st_size else 0
+
+
+@as_root
+def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts(
+    full: Sheltered, users: Accounts
+) -> None:
+    """Waiting jobs ended for want of room, not even root could cancel, and once stopped the daemon
+    did not start."""
+    instance = full
+    alice, bob = (user.pw_uid for user in users)
+    instance.start()
+    whole = wait_for("the reserve", lambda: reserve_bytes(instance))
+    gate = f"while ! [ -e {instance.work}/gate ]; do sleep 0.05; done; exit 5"
+    running = instance.submit(*QUIET, "--", "sh", "-c", gate, user=bob, cwd="/")
+    mine, theirs, kept = (
+        instance.submit(*QUIET, "--hold", "--", "sh", "-c", "exit 6", user=bob, cwd="/")
+        for _ in range(3)
+    )
+    later = ("--begin", "now+5s", "--", "sh", "-c", "exit 7")
+    due = instance.submit(*QUIET, *later, user=bob, cwd="/")
+    instance.wait_state(running, "RUNNING")
+    filler = fill_up(instance)
+
+    def is_told() -> bool:
+        """It looks at its disk every half second."""
+        done = instance.drf("status", user=alice, cwd="/")
+        return "the disk of " in done.stderr
+
+    wait_for("a word about the disk", is_told)
+    for words in (
+        ("submit", *QUIET, "--", "true"),
+        ("hold", mine),
+        ("set", mine, "--priority", "1"),
+    ):
+        refused = instance.drf(*words, user=bob, cwd="/", check=False)
+        (line,) = refused.stderr.splitlines()
+        assert refused.returncode == 1, line
+        assert "free, and the last 2" in line and "reserve_disk under [limits]" in line
+    # More than the reserve's first piece could hold, so that pieces follow.
+    for job_id, user in ((mine, bob), (theirs, None)):
+        instance.drf("cancel", job_id, user=user, cwd="/")
+        assert instance.show(job_id)["state"] == "CANCELLED"
+    (instance.work / "gate").touch()
+    assert instance.wait_end(running)["exit_code"] == 5
+    noisy = instance.submit(*QUIET, "--hold", "--", "true")
+    for priority in range(60):
+        instance._ask("set", select={"ids": [noisy]}, priority=priority)
+    assert "reserve-given-up" in instance.log.read_text()
+    assert reserve_bytes(instance) < whole
+    doctor = instance.drf("doctor").stdout
+    assert "the room for the ends of jobs on a full disk" in doctor
+
+    instance.strike("controller")
+    assert instance.show(kept)["state"] == "HELD"
+    assert instance.show(running)["exit_code"] == 5
+    instance.drf("cancel", noisy)
+
+    filler.unlink()
+    wait_for("the reserve, made again", lambda: reserve_bytes(instance) >= whole)
+    wait_for("no word about the disk", lambda: not is_told())
+    instance.drf("release", kept, user=bob, cwd="/")
+    assert instance.wait_end(kept)["exit_code"] == 6
+    assert instance.wait_end(due)["exit_code"] == 7, "its time came on the full disk"
+    last = instance.submit(*QUIET, "--", "true", user=bob, cwd="/")
+    assert instance.wait_end(last)["state"] == "COMPLETED"
+    assert not is_told()
+
+
+@as_root
+def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts(
+    shelter: Callable[..., Sheltered],
+) -> None:
+    """Its log cannot go into the journal's file, nor can the file beside it be made."""
+    instance = shelter(DISKS["tmpfs"]).start()
+    wait_for("the reserve", lambda: reserve_bytes(instance))
+    kept = instance.submit(*QUIET, "--hold", "--", "sh", "-c", "exit 6")
+    instance.kill()
+    filler = fill_up(instance)
+    # Whoever looked into the journal may have taken these away.
+    in_state(instance, "controller", "journal.sqlite-shm").unlink(missing_ok=True)
+    with filler.open("ab", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(b"x")
+    instance.start()
+    assert instance.show(kept)["state"] == "HELD"
+    instance.drf("cancel", kept)
+    assert "reserve-given-up" in instance.log.read_text()
