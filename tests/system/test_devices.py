@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -22,10 +23,15 @@ from typing import Any
 
 import pytest
 
+from drfd.core.model.job import Job as CoreJob
+from drfd.daemon.monitoring.gpu_use import GpuUse
+from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.daemon.spawn import group_for
+from drfd.launcher.gpu_meter.reading import encode, process_reading
 from drfd.linux.service import has_systemd
+from fakes import spec
 from gpu_machines import CONTROLLER, LAUNCHER, unfold
-from instance import CONFIG, Accounts, Instance, wait_for
+from instance import CONFIG, Accounts, Instance, OwnLauncher, wait_for
 from kernel import Kernel
 from launcher.rig import WAIT_S
 
@@ -217,7 +223,7 @@ class Job:
         self._replies.close()
         kernel = Kernel()
         kernel.end_scope(self._group)
-        for top in places(self._group):
+        for top in kernel.groups(self._group):
             with suppress(OSError):
                 top.parent.rmdir()
 
@@ -231,14 +237,7 @@ class Job:
 def mounts() -> str:
     """By the names in /proc/self/cgroup, where a job can make a cgroup in its own."""
     kernel = Kernel()
-    return json.dumps(
-        {"": [kernel.v2]} if kernel.v2 is not None else {"devices": [*kernel.devices]}
-    )
-
-
-def places(group: str) -> list[Path]:
-    """Where the cgroups of jobs may be, that of the devices controller included."""
-    return Kernel().groups(group)
+    return json.dumps({"": [kernel.v2]} if kernel.v2 else {"devices": [*kernel.devices]})
 
 
 @pytest.fixture
@@ -261,7 +260,7 @@ def begin(nodes: Path, group: str) -> Iterator[Callable[[int], Job]]:
     yield begin
     for job in begun:
         job.end()
-    left = [path for top in places(group) if top.exists() for path in top.iterdir()]
+    left = [path for top in Kernel().groups(group) if top.exists() for path in top.iterdir()]
     assert [path for path in left if path.name.startswith(("job-", "device-"))] == []
 
 
@@ -387,8 +386,7 @@ def check_reach(
     for number, (options, user, _) in enumerate(jobs):
         words = ("-m", "64M", *options, "-o", f"out{number}", "-e", "err")
         words += ("--", "sh", "-c", TRY, "sh", *map(str, paths))
-        begun.append(instance.submit(*words, user=user, cwd=work, env={"HOME": "/"}))
-        instance.wait_state(begun[-1], "RUNNING")
+        begun.append(instance.running(*words, user=user, env={"HOME": "/"})["id"])
     expected = [
         {path.name: "ok" if path.name in names else "no" for path in paths} for *_, names in jobs
     ]
@@ -430,23 +428,18 @@ def check_reach(
 def test_each_job_reaches_the_devices_that_it_was_given_and_no_others_whatever_dies(
     granting: Instance, nodes: Path, users: Accounts
 ) -> None:
-    def kill() -> None:
-        os.kill(granting.launcher_pid(), signal.SIGKILL)
-        granting.kill()
-        granting.start()
-
     uid, one = users[0].pw_uid, ("--gres", "fpga=1")
     jobs = [(one, uid, {FREE, LISTED[0]}), (one, 0, {FREE, LISTED[1]}), ((), uid, {FREE})]
-    check_reach(granting, [nodes / name for name in MINORS], jobs, kill)
+    check_reach(granting, [nodes / name for name in MINORS], jobs, lambda: granting.strike("both"))
 
 
 def test_a_job_does_not_start_on_a_device_that_has_gone(granting: Instance, nodes: Path) -> None:
     first, second = LISTED
     (nodes / second).unlink()
     words = ("-m", "64M", "-c", "1", "--gres", "fpga")
-    holder = granting.submit(*words, "--", "sh", "-c", f"exec 3< {nodes / first}; sleep 1000")
-    granting.wait_state(holder, "RUNNING")
-    gone = granting.wait_end(granting.submit(*words, "--", "true"))
+    script = f"exec 3< {nodes / first}; sleep 1000"
+    holder = granting.running(*words, "--", "sh", "-c", script)["id"]
+    gone = granting.ended(*words, "--", "true")
     assert gone["state"] == "LAUNCH_FAILED"
     why = " ".join(granting.drf("why", gone["id"]).stdout.split())
     assert f"fpga 1: {nodes / second}: No such file or directory" in why
@@ -469,11 +462,11 @@ def test_devices_that_the_launcher_does_not_know_are_given_to_nobody(
     assert "gres.card.devices has changed: that takes a restart of drfd and its launcher" in said
     assert "gres.fpga.devices has changed" in said
     script = f"exec 3< {nodes / HIDDEN}"
-    assert granting.wait_end(granting.submit(*words, "--", "sh", "-c", script))["state"] == "FAILED"
+    assert granting.ended(*words, "--", "sh", "-c", script)["state"] == "FAILED"
     assert granting.drf("submit", "--gres", "card", "--", "true", check=False).returncode != 0
     script += f"; exec 3< {new}"
-    given = granting.submit(*words, "--gres", "fpga=2", "--", "sh", "-c", script)
-    assert granting.wait_end(given)["state"] == "COMPLETED"
+    given = granting.ended(*words, "--gres", "fpga=2", "--", "sh", "-c", script)
+    assert given["state"] == "COMPLETED"
 
 
 # -- GPUs that are found ----------------------------------------------------------------------
@@ -488,7 +481,6 @@ class GpuMachine:
 
     def __init__(self, instance: Instance, root: Path) -> None:
         self.instance, self.root = instance, root
-        self._room = instance.root / "launcher"
         self.paths = [root / name for name in GPU_NODES]
         for path in self.paths:
             os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, GPU_NODES[path.name]))
@@ -503,40 +495,22 @@ class GpuMachine:
             facts.write_text(told)
             drm = root / f"sys/bus/pci/devices/0000:{bus}:00.0/drm"
             (drm / f"renderD{128 + number}/dev").write_text(f"1:{GPU_NODES[f'render{number}']}\n")
-        instance.state.mkdir(mode=0o711)
-        self._room.mkdir(mode=0o711)
-        instance.options = ["--launcher", str(self._room)]
         instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
-        instance.has_failpoints = False
-
-    def begin(self) -> None:
-        command = [sys.executable, "-I", "-c", LAUNCHER, str(self.root)]
-        command += ["--state", str(self._room), "--group", group_for(self.instance.state)]
-        command += ["--controller-uid", "0", "--allow-uid", "0"]
-        with self.instance.log.open("ab") as log:
-            self._launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
+        group = group_for(instance.state)
+        self.launcher = OwnLauncher(instance, "-c", LAUNCHER, str(root), "--group", group)
 
     def kill(self) -> None:
         """SIGKILL to both daemons; others go on."""
-        self._launcher.kill()
-        self._launcher.wait()
+        self.launcher.kill()
         self.instance.kill()
-        self.begin()
+        self.launcher.start()
         self.instance.start()
-
-    def end(self) -> None:
-        try:
-            self.instance.destroy()
-        finally:
-            self._launcher.terminate()
-            self._launcher.wait()
 
 
 @pytest.fixture
 def with_gpus(nodes: Path) -> Iterator[GpuMachine]:
     config = CONFIG.replace("[enforcement]", "[gres]\ngpu = [0, 1]\n[enforcement]")
     machine = GpuMachine(Instance(f'{config}\n[daemon]\nsystem_users = ["root"]\n'), nodes)
-    machine.begin()
     try:
         machine.instance.start()
         said = json.loads(machine.instance.drf("doctor", "--json").stdout)["controls"]["gpu"]
@@ -544,7 +518,7 @@ def with_gpus(nodes: Path) -> Iterator[GpuMachine]:
             pytest.skip(said)
         yield machine
     finally:
-        machine.end()
+        machine.launcher.end()
 
 
 def test_each_job_reaches_the_nodes_of_its_own_gpus_and_of_no_others_whatever_dies(
@@ -560,15 +534,48 @@ def test_a_gpu_in_use_stays_hidden_when_none_is_configured_any_more(
     with_gpus: GpuMachine, users: Accounts
 ) -> None:
     instance, first = with_gpus.instance, with_gpus.paths[0]
-    holder = instance.submit("-m", "64M", "--gres", "gpu", "--", "sleep", "1000")
-    instance.wait_state(holder, "RUNNING")
+    holder = instance.running("-m", "64M", "--gres", "gpu", "--", "sleep", "1000")["id"]
     instance.config.write_text(instance.configured.replace("gpu = [0, 1]", ""))
     instance.drf("reload")
     tries = ("-m", "64M", "--", "sh", "-c", f"exec 3< {first}")
-    assert instance.wait_end(instance.submit(*tries))["state"] == "FAILED"
+    assert instance.ended(*tries)["state"] == "FAILED"
     instance.drf("cancel", holder)
     instance.wait_end(holder)
-    assert instance.wait_end(instance.submit(*tries))["state"] == "COMPLETED"
+    assert instance.ended(*tries)["state"] == "COMPLETED"
+
+
+def test_a_process_of_a_job_and_its_children_are_found_by_the_jobs_cgroup(
+    instance: Instance, users: Accounts
+) -> None:
+    """Which job a process on a GPU belongs to. The processes that a driver names, as what measures
+    reads them."""
+    instance.work.chmod(0o777)
+    pids = instance.work / "pids"
+    script = f"setsid sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
+    uid = users[0].pw_uid
+    asks = ("-c", "0.1", "-m", "64M")
+    job_ids = [instance.submit(*asks, "--", "sh", "-c", script, user=uid)]
+    wait_for("its processes", pids.exists)
+    job_ids.append(instance.running(*asks, "--", "sleep", "600", user=uid)["id"])
+    shown: list[dict[str, Any]] = [instance.show(job_id) for job_id in job_ids]
+    meter = Meter(time.monotonic)
+    for job in shown:
+        meter.watch((job["id"], job["attempt"]), 0, job["cgroup"])
+    jobs = {
+        job["id"]: CoreJob(id=job["id"], spec=spec(), attempt=job["attempt"], submitted_at=0.0)
+        for job in shown
+    }
+    child, first = map(int, pids.read_text().split())
+    processes = [process_reading(pid, 100, 10) for pid in (child, first, 1)]
+    assert [each["uid"] for each in processes] == [uid, uid, 0]
+    gpu = {
+        "name": "0", "pci": "0000:01:00.0", "uuid": None, "slice": None, "memory_used": 900,
+        "memory_total": 1000, "utilisation": 50, "is_lost": False, "processes": processes,
+    }  # fmt: skip
+    use = GpuUse(meter)
+    use.take("any", json.dumps(json.loads(encode()) | {"gpus": [gpu]}), jobs)
+    assert [meter.gpus(jobs[job_id]) for job_id in job_ids] == [GpuShare(200, 20), GpuShare(0, 0)]
+    assert [each.pid for each in use.gpus()[0].outside] == [1]
 
 
 # -- what a user may try ----------------------------------------------------------------------
@@ -649,9 +656,7 @@ def test_no_way_of_a_user_leads_to_a_hidden_device(
     granting: Instance, nodes: Path, users: Accounts, count: int, ways: list[str]
 ) -> None:
     """What is given to the job is reached by the same program, so that the ways are ways."""
-    home = granting.root / f"home{count}"
-    home.mkdir()
-    os.chown(home, users[0].pw_uid, users[0].pw_gid)
+    home = granting.home_for(users[0])
     asked = ("--gres", f"fpga={count}") if count else ()
     job_id = granting.submit(
         *("-m", "128M", *asked, "-o", "out", "-e", "err", "--"),
