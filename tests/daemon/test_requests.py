@@ -28,6 +28,7 @@ from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine.engine import Work
 from drfd.daemon.handlers.doctor import (
     InstallContext,
+    away_text,
     countable_controls,
     cures,
     disk_control,
@@ -1024,6 +1025,15 @@ def look(standing: InstallContext, **given: Any) -> list[str]:
         "lacks_shares": False,
     }  # fmt: skip
     return cures(standing, **usual | given)
+
+
+def test_of_a_launcher_of_another_version_it_is_said_what_to_restart() -> None:
+    fault = "drfd-launcher speaks another version: restart it"
+    found = cures(
+        SERVICE, has_launcher=False, fault=fault, enforcement=None, guessed=[], lacks_pins=False
+    )
+    assert found == [f"no job starts: {fault}"]
+    assert away_text(5.0, is_service=True, fault=fault) == f"no job starts or is stopped: {fault}"
 
 
 def test_who_does_not_linger_is_told_what_a_log_out_does() -> None:

@@ -234,7 +234,7 @@ def test_what_a_users_jobs_keep_is_bounded_and_what_they_share_counts_once(
 
 
 #: As fast as they come: what is measured is what is kept.
-LIMITS = '[limits]\nkept_per_user = "{}"\nsubmissions_per_second = 100000\n'
+LIMITS = '[limits]\nstored_bytes_per_user = "{}"\nsubmissions_per_second = 100000\n'
 #: A request has no more of them.
 ARGUMENTS, DEPENDENCIES = 32_768, 1_000
 
