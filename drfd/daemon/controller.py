@@ -80,11 +80,11 @@ _ALIVE_S = 10.0
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_PAUSE_S = 60.0
 #: Seconds between two reports of the status to the service manager.
-_STATUS_S = 5.0
+STATUS_S = 5.0
 #: Notifications of the watchdog within its timeout.
 _FEEDS = 4
 #: Least time between two full garbage collections: in seconds, and in durations of the last one.
-_PAUSE_S, _PAUSE_FACTOR = 600.0, 5000
+PAUSE_S, _PAUSE_FACTOR = 600.0, 5000
 #: Python's own thresholds: new objects before a collection of the youngest, and collections of
 #: these before one of the middle generation.
 _YOUNG, _MIDDLE = 700, 10
@@ -481,8 +481,8 @@ class ServiceNotifier:
         """Report the status whenever it has changed, and ask for a launcher that is away."""
         reported = ""
         while True:
-            await asyncio.sleep(_STATUS_S)
-            if (self._away_s() or 0.0) >= _STATUS_S:
+            await asyncio.sleep(STATUS_S)
+            if (self._away_s() or 0.0) >= STATUS_S:
                 # systemd starts an upheld unit when the state of the upholding unit changes. That
                 # fails while the jobs' unit is being stopped, and systemd does not try again.
                 self.reloading()
@@ -522,12 +522,12 @@ def defer_full_collections() -> None:
 
 async def collect_garbage() -> None:
     """Run a full collection from time to time. Never returns."""
-    pause_s = _PAUSE_S
+    pause_s = PAUSE_S
     while True:
         await asyncio.sleep(pause_s)
         since_s = time.monotonic()
         gc.collect()
-        pause_s = max(_PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - since_s))
+        pause_s = max(PAUSE_S, _PAUSE_FACTOR * (time.monotonic() - since_s))
 
 
 class ThreadPool(ThreadPoolExecutor):

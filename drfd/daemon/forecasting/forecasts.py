@@ -45,16 +45,16 @@ MakeQuestion = Callable[[], Question]
 #: Seconds that a question waits for its answer.
 PATIENCE_S = 90.0
 #: The most forecaster processes at a time.
-_MOST_FORECASTERS = 2
+MOST_FORECASTERS = 2
 #: Seconds without a question after which a forecaster is ended.
 IDLE_S = 600.0
 #: Seconds after which a forecaster without an answer is replaced.
 _HANG_S = 120.0
 #: Seconds after which SIGPROF is sent again to a forecaster for whose answer nobody waits.
-_AGAIN_S = 0.5
+AGAIN_S = 0.5
 #: The first and the longest pause before a dead forecaster is replaced, in seconds. The pause
 #: doubles each time until a forecaster has answered.
-_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
+PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
 #: The number of forecasters that die of one question before it fails.
 _MOST_DEATHS = 5
 #: Seconds between two log lines about forecasters that cannot be started.
@@ -104,7 +104,7 @@ class Forecasts:
         if not self._workers:
             # The loop may have changed since the last question.
             self._news = asyncio.Event()
-        if self._idle < len(self._waiting) and len(self._workers) < _MOST_FORECASTERS:
+        if self._idle < len(self._waiting) and len(self._workers) < MOST_FORECASTERS:
             self._workers.add(asyncio.create_task(self._work()))
         self._news.set()
         try:
@@ -134,7 +134,7 @@ class Forecasts:
 
     async def _work(self) -> None:
         """Answer questions with one forecaster until there has been none for a while."""
-        forecaster, pause_s = None, _PAUSE_S
+        forecaster, pause_s = None, PAUSE_S
         try:
             while await self._is_asked():
                 question, answer = self._waiting.popleft()
@@ -170,7 +170,7 @@ class Forecasts:
                         await self._dismiss(forecaster)
                         forecaster = None
                     else:
-                        pause_s = _PAUSE_S
+                        pause_s = PAUSE_S
                         if not answer.done():
                             answer.set_result(foreseen)
         finally:
@@ -317,7 +317,7 @@ class Forecaster:
         if answer is self._answer and answer.cancelled():
             self._process.send_signal(signal.SIGPROF)
             # The process ignores the signal until it has read the question.
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._stop_if_cancelled, answer)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._stop_if_cancelled, answer)
 
     async def end(self) -> None:
         self._process.kill()

@@ -25,7 +25,7 @@ from drfd.protocol.requests import WaitingRequest
 _WAITING = (JobState.PENDING, JobState.HELD)
 #: The most queue entries that are put in the order of their start, because the queues may not
 #: change meanwhile. Rows behind them follow in the order of ids.
-_MOST_ORDERED = 2000
+MOST_ORDERED = 2000
 #: Least characters of a text that is compared with the codes of reasons, which cost some work.
 _LEAST_CODE = 3
 _CODES = tuple(code.value.casefold() for code in ReasonCode)
@@ -134,7 +134,7 @@ class WaitingRows:
         ledger, scheduler = self.engine.ledger, self.engine.scheduler
         order = upcoming(ledger, scheduler.last_plan, self.engine.rules, scheduler.past_usage)
         ranks: dict[int, int] = {}
-        for entry in islice(chain(order, shut_out(ledger)), _MOST_ORDERED):
+        for entry in islice(chain(order, shut_out(ledger)), MOST_ORDERED):
             job_id = entry.run[1]
             if job_id not in ledger.jobs:
                 array_id = ledger.job(job_id).array_id

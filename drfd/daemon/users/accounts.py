@@ -173,8 +173,8 @@ PATIENCE_S = 0.5
 #: Seconds that a client waits for the name of an uncached uid, at most.
 WAIT_S = 20.0
 #: Cached names, and cached uids without a name; the least recently used ones are dropped.
-_MOST_NAMES = 4096
-_MOST_NAMELESS = 1024
+MOST_NAMES = 4096
+MOST_NAMELESS = 1024
 
 #: Returns the user name of a uid, or None when there is no such account. Any error that it raises
 #: means that the directory could not be asked.
@@ -214,8 +214,8 @@ class Accounts:
         self._mono = mono
         self._subordinates = subordinates or Subordinates()
         self._local = local or LocalAccounts()
-        self._names: OrderedDict[int, _Known] = OrderedDict()
-        self._nameless: OrderedDict[int, _Known] = OrderedDict()
+        self.names: OrderedDict[int, _Known] = OrderedDict()
+        self.nameless: OrderedDict[int, _Known] = OrderedDict()
         self._firsts = Inquiries(self._ask, self._learn, threads=2, most=256)
         self._again = Inquiries(self._ask, self._learn, threads=1, most=256)
         self._lowest = Inquiries(self._ask, self._learn, threads=1, most=32)
@@ -227,9 +227,9 @@ class Accounts:
 
     def at_hand(self, uid: int) -> Actor | None:
         """Return the user from the cache, or None if `actor` has to ask the directory first."""
-        known = self._recall(self._names, uid)
+        known = self._recall(self.names, uid)
         if known is not None:
-            self._names.move_to_end(uid)
+            self.names.move_to_end(uid)
             now_s = self._mono()
             fresh_s, aged_s = known.answer.ages_s()
             if now_s - known.since_s >= fresh_s:
@@ -240,15 +240,15 @@ class Accounts:
                 if now_s - known.tried_s >= aged_s and is_patient:
                     return None
             return self._actor(uid, known.answer.name)
-        known = self._recall(self._nameless, uid)
+        known = self._recall(self.nameless, uid)
         if known is not None and self._mono() - known.since_s < known.answer.ages_s()[1]:
-            self._nameless.move_to_end(uid)
+            self.nameless.move_to_end(uid)
             return self._actor(uid, None)
         return None
 
     def is_known(self, uid: int) -> bool:
         """Whether a name is cached, however old."""
-        return self._recall(self._names, uid) is not None
+        return self._recall(self.names, uid) is not None
 
     def is_subordinate(self, uid: int) -> bool:
         return self._subordinates.has(uid)
@@ -270,7 +270,7 @@ class Accounts:
         """Return the user by the directory's answer, or by the cache if the directory is slow.
         Returns None if /etc/passwd has changed meanwhile: the answer may be about another account.
         """
-        known = self._recall(self._names, uid)
+        known = self._recall(self.names, uid)
         if known is None:
             answer = await (self._lowest if self.is_subordinate(uid) else self._firsts).answer(uid)
             return self._actor(uid, answer.name) if answer.holds(uid, self._local) else None
@@ -304,7 +304,7 @@ class Accounts:
             return DirectoryAnswer(self._look_up(uid), local)
         except OSError:
             # In a container whose directory is not running, the owner of a daemon has no name.
-            if uid in self._admins and uid not in self._names:
+            if uid in self._admins and uid not in self.names:
                 return DirectoryAnswer(None, local)
             raise
 
@@ -312,11 +312,11 @@ class Accounts:
         """Cache an answer, even if nobody waits for it any more: the next request finds it."""
         if not answer.holds(uid, self._local):
             return
-        self._names.pop(uid, None)
-        self._nameless.pop(uid, None)
+        self.names.pop(uid, None)
+        self.nameless.pop(uid, None)
         now_s = self._mono()
-        kept = self._nameless if answer.name is None else self._names
+        kept = self.nameless if answer.name is None else self.names
         kept[uid] = _Known(answer, now_s, now_s)
-        for each, most in ((self._names, _MOST_NAMES), (self._nameless, _MOST_NAMELESS)):
+        for each, most in ((self.names, MOST_NAMES), (self.nameless, MOST_NAMELESS)):
             while len(each) > most:
                 each.popitem(last=False)

@@ -108,7 +108,7 @@ class LoopTime:
         self._cpu = cpu
         #: The last reading of the processor time, and its time.
         self._read_cpu_s, self._read_s = cpu(), mono()
-        self._shares: dict[int, _Share] = {}
+        self.shares: dict[int, _Share] = {}
         #: The user of the last step, its time, and the time of the last step of any other user.
         self._last_uid: int | None = None
         self._last_s = self._others_s = float("-inf")
@@ -153,7 +153,7 @@ class LoopTime:
         if uid != self._last_uid:
             self._others_s, self._last_uid = self._last_s, uid
         self._last_s = now_s
-        share = self._shares.get(uid) or self._add(uid, now_s)
+        share = self.shares.get(uid) or self._add(uid, now_s)
         # The time of the work itself pays nothing.
         paid_s = now_s - cost_s
         if share.paid_s > paid_s:
@@ -164,7 +164,7 @@ class LoopTime:
 
     def may_go(self, uid: int, now_s: float) -> bool:
         """Whether the user's next step may run at once."""
-        share = self._shares.get(uid)
+        share = self.shares.get(uid)
         if share is None:
             return True
         if share.waiting or share.released:
@@ -189,7 +189,7 @@ class LoopTime:
 
     def wait(self, uid: int) -> Generator[Any, Any, None]:
         """Wait until the user's next step may run, in the order of the calls."""
-        share = self._shares.get(uid) or self._add(uid, self._mono())
+        share = self.shares.get(uid) or self._add(uid, self._mono())
         permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         share.waiting.append(permit)
         if share.next is None:
@@ -238,14 +238,14 @@ class LoopTime:
         share.next = self._plan(uid, share)
 
     def _add(self, uid: int, now_s: float) -> _Share:
-        if len(self._shares) >= _MOST_SHARES:
+        if len(self.shares) >= _MOST_SHARES:
             kept = {
                 uid: share
-                for uid, share in self._shares.items()
+                for uid, share in self.shares.items()
                 if share.waiting or share.released or share.paid_s > now_s
             }
-            self._shares = kept
-        share = self._shares[uid] = _Share()
+            self.shares = kept
+        share = self.shares[uid] = _Share()
         return share
 
 

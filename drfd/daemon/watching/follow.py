@@ -39,9 +39,9 @@ from drfd.protocol.replies import (
 from drfd.protocol.requests import Selection
 
 #: The most changed jobs that are kept for one event stream.
-_MOST_CHANGED = 10_000
+MOST_CHANGED = 10_000
 #: Events of the journal that are read at a time.
-_PAGE = 5_000
+PAGE = 5_000
 #: Jobs of an event stream that are processed before other tasks run.
 _AT_ONCE = 50
 
@@ -271,7 +271,7 @@ class Listener:
     def note(self, job_id: int) -> None:
         self.changed.pop(job_id, None)
         self.changed[job_id] = None
-        if len(self.changed) > _MOST_CHANGED:
+        if len(self.changed) > MOST_CHANGED:
             self.changed.clear()
             self.is_behind = True
         self.woken.set()
@@ -364,7 +364,7 @@ class EventFeed:
                     listener.is_behind, before = False, mark
                     async with self._locks[actor.uid]:
                         changed, mark = await asyncio.to_thread(
-                            read_changed, self.engine.journal.path, after=mark, limit=_PAGE
+                            read_changed, self.engine.journal.path, after=mark, limit=PAGE
                         )
                     # There may be another page.
                     listener.is_behind |= mark > before
