@@ -558,6 +558,6 @@ async def test_what_starts_or_ends_meanwhile_is_left_out(
 async def test_rows_behind_those_that_are_put_in_order_follow_by_id(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_MOST_ORDERED", 1)
+    monkeypatch.setattr(waiting, "MOST_ORDERED", 1)
     await queue(desk)
     assert (await found(desk))[0] == ["5", "2", "3", "4", "7", "8_[0-99]", "6"]

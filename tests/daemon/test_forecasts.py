@@ -349,7 +349,7 @@ async def test_a_question_at_which_they_die_again_and_again_is_put_to_no_more_of
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each new one is told of all jobs, and that would go on for as long as the asker waits."""
-    monkeypatch.setattr(forecasts, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(forecasts, "PAUSE_S", 0.01)
 
     job_id = await waiting_job(desk)
     asking = asyncio.ensure_future(why(desk, job_id))
@@ -371,8 +371,8 @@ async def test_who_hangs_up_before_his_question_is_read_does_not_have_it_answere
 ) -> None:
     """That nobody waits was said once, and not heard by a process that was still at what came
     before the question: it went on for as long as a question may take."""
-    monkeypatch.setattr(forecasts, "_MOST_FORECASTERS", 1)
-    monkeypatch.setattr(forecasts, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(forecasts, "MOST_FORECASTERS", 1)
+    monkeypatch.setattr(forecasts, "AGAIN_S", 0.05)
 
     await dry_run(busy_desk)
     (pid,) = busy_desk.requests.forecasts.pids
@@ -394,7 +394,7 @@ async def test_who_hangs_up_before_his_question_is_read_does_not_have_it_answere
 async def test_who_waits_too_long_is_told_so_and_all_else_that_is_known(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecasts, "_MOST_FORECASTERS", 1)
+    monkeypatch.setattr(forecasts, "MOST_FORECASTERS", 1)
 
     job_id = await waiting_job(desk)
     pid = await first_pid(desk, job_id)

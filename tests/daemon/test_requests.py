@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from drfd.core.ledger.windows import Window
 from drfd.core.lending.rivals import Rivals
 from drfd.core.model.lifecycle import Freeze, Launch, SendSignals, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.stimuli import Frozen
+from drfd.core.model.stimuli import Actor, Frozen
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource
@@ -37,10 +38,13 @@ from drfd.daemon.handlers.doctor import (
 )
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
+from drfd.daemon.server.audit import ranges, record, verb_of
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
 from drfd.launcher.protocol import Ceilings
+from drfd.protocol import requests as msg
+from drfd.protocol.requests import Selection
 from fakes import ADMIN, ALICE, BOB, GIB, attempt_started, demand, now, rules, tables, with_gpus
 
 
@@ -1100,3 +1104,104 @@ def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path: Pa
     none = CountableResource(name="gpu", instances=())
     own = survey(Config(nodes=nodes, countables=(none,)), machine, tmp_path)
     assert own_countables(own) == {"gpu": ()}
+
+
+# -- the log: a request that changes something leaves one line, one that only looks none -------
+
+SELECT = Selection(ids=[4, 5, 7])
+#: Request → what its line calls it.
+CHANGES = [
+    (msg.SubmitRequest(v=1, argv=["true"], cwd="/"), "submit"),
+    (msg.CancelRequest(v=1, select=SELECT), "cancel"),
+    (msg.HoldRequest(v=1, select=SELECT), "hold"),
+    (msg.ReleaseRequest(v=1, select=SELECT), "release"),
+    (msg.SuspendRequest(v=1, select=SELECT), "suspend"),
+    (msg.ResumeRequest(v=1, select=SELECT), "resume"),
+    (msg.SignalRequest(v=1, select=SELECT, signal=10), "signal"),
+    (msg.SetRequest(v=1, select=SELECT, priority=3), "set"),
+    (msg.DrainRequest(v=1, on=True), "drain"),
+    (msg.DrainRequest(v=1, on=False), "undrain"),
+    (msg.ReloadRequest(v=1), "reload"),
+    (msg.EndStrayRequest(v=1, id=7, attempt=1), "end-stray"),
+    (msg.ExecRequest(v=1, id=7, attempt=1, command=b"words"), "exec"),
+    (msg.ShutdownRequest(v=1), "shutdown"),
+    (msg.ShutdownRequest(v=1, kill_jobs=True), "shutdown-kill-jobs"),
+]
+LOOKS = [
+    msg.SubmitRequest(v=1, argv=["true"], cwd="/", dry_run=True), msg.WaitRequest(v=1, ids=[1]),
+    *(kind(v=1, id=1) for kind in (
+        msg.ShowRequest, msg.WhyRequest, msg.SubmissionRequest, msg.UsageRequest,
+    )),
+    *(kind(v=1) for kind in (
+        msg.HelloRequest, msg.StatusRequest, msg.HistoryRequest, msg.RecentRequest,
+        msg.ReportRequest, msg.EventsRequest, msg.SharesRequest, msg.NodesRequest,
+        msg.DoctorRequest, msg.WaitingRequest, msg.LedgerRequest, msg.LedgerCheckRequest,
+        msg.SnapshotsRequest,
+    )),
+]  # fmt: skip
+
+
+@pytest.fixture
+def audit_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "drfd.audit")
+    return caplog
+
+
+def test_what_changes_something_has_a_verb_and_what_only_looks_leaves_nothing(
+    audit_log: pytest.LogCaptureFixture,
+) -> None:
+    """A verb that is new must not slip through."""
+    assert [verb_of(request) for request, _ in CHANGES] == [verb for _, verb in CHANGES]
+    for request in LOOKS:
+        record(ALICE, request, {})
+    assert audit_log.messages == []
+    kinds = {type(request) for request in [*LOOKS, *(request for request, _ in CHANGES)]}
+    assert kinds == set(msg.AnyRequest.__args__)
+
+
+def failed(code: str, *refs: int | str) -> list[View]:
+    error = {"kind": "Refused", "code": code, "text": "", "hint": ""}
+    return [{"id": ref, "error": error} for ref in refs]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply", "line"),
+    [
+        (msg.CancelRequest(v=1, select=SELECT), {"done": [4, 5], "failed": failed("not-yours", 7)},
+         "verb=cancel uid=1001 user=alice jobs=4-5 refused=7:not-yours result=done"),
+        # Tasks that there are not are told as they were asked for.
+        (msg.CancelRequest(v=1, select=SELECT),
+         {"done": [], "failed": failed("no-such-job", "5_3", 7, "7_4", 8)},
+         "verb=cancel uid=1001 user=alice refused=7-8,5_3,7_4:no-such-job result=done"),
+        (msg.SubmitRequest(v=1, argv=["train", "--key=x"], cwd="/", env={"A": "b"}), {"id": 9},
+         "verb=submit uid=1001 user=alice jobs=9 result=done"),
+        (msg.DrainRequest(v=1, on=True), NotPermitted("not-admin", "only an administrator"),
+         "verb=drain uid=1001 user=alice result=not-admin"),
+        # Who does not wait for the answer is on record all the same.
+        (msg.CancelRequest(v=1, select=SELECT), None,
+         "verb=cancel uid=1001 user=alice result=unknown"),
+        (msg.CancelRequest(v=1, select=SELECT), {"done": list(range(1, 100_001)), "failed": []},
+         "verb=cancel uid=1001 user=alice jobs=1-100000 result=done"),
+    ],
+    ids=["some", "tasks", "submission", "refusal", "unknown", "many"],
+)  # fmt: skip
+def test_the_line_says_who_what_which_and_how_it_went(
+    audit_log: pytest.LogCaptureFixture, request_: msg.AnyRequest, reply: Any, line: str
+) -> None:
+    record(ALICE, request_, reply)
+    assert audit_log.messages == [f"event=audit {line}"]
+    fields = vars(audit_log.records[0])["fields"]
+    done = reply.get("done", [reply.get("id")]) if isinstance(reply, dict) else []
+    jobs = [("DRFD_JOB", str(job_id)) for job_id in done]
+    assert fields == [*jobs[:100], ("DRFD_USER", "alice")], "no more than fit an entry"
+
+
+def test_a_name_with_blanks_cannot_forge_words(audit_log: pytest.LogCaptureFixture) -> None:
+    eve = Actor(user="eve verb=cancel", uid=1002, is_admin=False)
+    record(eve, msg.DrainRequest(v=1, on=True), {"draining": True})
+    assert '"eve verb=cancel" result=done' in audit_log.messages[0]
+
+
+def test_many_ids_are_written_short() -> None:
+    texts = {(): "", (3,): "3", (3, 1, 2): "1-3", (1, 3, 4, 9): "1,3-4,9", (5, 5): "5"}
+    assert {ids: ranges(list(ids)) for ids in texts} == texts

@@ -286,8 +286,8 @@ async def test_a_stream_about_ids_ends_when_they_have_ended(desk: Desk, feed: Ev
 async def test_who_is_far_behind_reads_the_journal_page_by_page(
     desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_module, "_MOST_CHANGED", 5)
-    monkeypatch.setattr(follow_module, "_PAGE", 7)
+    monkeypatch.setattr(follow_module, "MOST_CHANGED", 5)
+    monkeypatch.setattr(follow_module, "PAGE", 7)
 
     ear = Ear(feed, ALICE)
     await ear.hear()

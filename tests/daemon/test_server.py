@@ -115,17 +115,13 @@ class Front:
 
     async def is_well(self) -> bool:
         return (await self.ask(op="hello")) == {
-            "ok": True,
-            "version": __version__,
-            "user": ME,
-            "admin": True,
-            "key_socket": None,
-        }
+            "ok": True, "version": __version__, "user": ME, "admin": True, "key_socket": None,
+        }  # fmt: skip
 
     async def idle(self) -> None:
         """Until the server has noticed that everybody has left, and nobody is waited for."""
         async with asyncio.timeout(60):
-            while not self.server.is_idle or self.desk.requests._waits._waiting._waiters:
+            while not self.server.is_idle or self.desk.requests.waits.waiting.waiters:
                 await asyncio.sleep(0.005)
 
 
@@ -265,12 +261,8 @@ async def test_a_whole_session_on_one_connection(front: OpenFront) -> None:
         waited = await c.ask(op="wait", ids=[1])
         assert [(job["id"], job["status"]) for job in waited["ended"]] == [(1, 7)]
         assert await c.ask(op="hello") == {
-            "ok": True,
-            "version": __version__,
-            "user": ME,
-            "admin": True,
-            "key_socket": None,
-        }
+            "ok": True, "version": __version__, "user": ME, "admin": True, "key_socket": None,
+        }  # fmt: skip
 
 
 async def test_the_asker_is_who_the_kernel_says(front: OpenFront) -> None:
@@ -577,15 +569,11 @@ async def test_an_open_connection_that_says_nothing_is_left_alone(
 @pytest.mark.parametrize(
     "last_words",
     [
-        b"",
-        b'{"op":',
-        b"x" * 100_000,
-        encoded(op="status"),
-        encoded(op="hello") * 1000,
+        b"", b'{"op":', b"x" * 100_000, encoded(op="status"), encoded(op="hello") * 1000,
         encoded(op="snapshots"),
     ],
     ids=["nothing", "half a request", "garbage", "a request", "a thousand requests", "a watch"],
-)
+)  # fmt: skip
 async def test_clients_that_vanish_leave_nothing_behind(
     front: OpenFront, last_words: bytes
 ) -> None:
@@ -618,7 +606,7 @@ async def test_a_wait_whose_asker_has_left_is_given_up(
         await f.ask(**SUBMIT)
         c = await f.client()
         await c.send(encoded(op="wait", ids=[1]))
-        while not f.desk.requests._waits._waiting._waiters:
+        while not f.desk.requests.waits.waiting.waiters:
             await asyncio.sleep(0.005)
         await c.close()
         await f.idle()
@@ -634,7 +622,7 @@ async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
         await f.ask(**SUBMIT)
         c = await f.client()
         await c.send(encoded(op="wait", ids=[1]) + b"and another thing")
-        while not f.desk.requests._waits._waiting._waiters:
+        while not f.desk.requests.waits.waiting.waiters:
             await asyncio.sleep(0.005)
         await c.close()
         await f.idle()
@@ -691,9 +679,10 @@ async def test_one_user_has_a_bounded_number_of_connections(front: OpenFront) ->
         assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-connections")
         assert await c.is_at_end()
         await held[0].close()
-        while f.server._quotas._connections[os.getuid()] > 2:
-            await asyncio.sleep(0.005)
-        assert await f.is_well()
+        is_let_in = False
+        while not is_let_in:
+            with suppress(ConnectionError):
+                is_let_in = (await f.ask(op="hello"))["ok"]
 
 
 async def test_long_requests_that_do_not_end_are_bounded_over_all_connections(
@@ -716,7 +705,7 @@ async def test_long_requests_that_do_not_end_are_bounded_over_all_connections(
         assert 1 <= len(refusals) <= 5
         assert set(refusals) == {"too-much-at-once"}
         await f.idle()
-        assert not f.server._quotas._incoming
+        assert not f.desk.requests.quotas._incoming
         long = encoded(op="submit", cwd="/", argv=["true", *["x" * 100_000] * 4])
         c = await f.client()
         await c.send(long)
@@ -822,14 +811,14 @@ async def test_one_user_waits_for_a_bounded_number_of_ids(
         waiter, listener, other = [await f.client() for _ in range(3)]
         await waiter.send(b'{"v":1,"op":"wait","ids":[1,2]}\n')
         await listener.send(b'{"v":1,"op":"events","select":{"ids":[1]},"after":0}\n')
-        while f.server._quotas._awaited[os.getuid()] < 3:
+        while f.desk.requests.quotas._awaited[os.getuid()] < 3:
             await asyncio.sleep(0.005)
         reply = await other.ask(op="wait", ids=[1])
         assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-ids")
         await f.ask(op="cancel", select={"ids": [1, 2]})
         assert (await waiter.reply())["done"] is True
         assert (await other.ask(op="wait", ids=[1, 2]))["done"] is True
-        while f.server._quotas._awaited:
+        while f.desk.requests.quotas._awaited:
             assert "ok" in await listener.reply()
 
 
@@ -848,7 +837,7 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
         stuck, other, stream = [await f.client() for _ in range(3)]
         stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await stuck.send(b'{"v":1,"op":"status"}\n')
-        while not f.server._quotas._unread[os.getuid()]:
+        while not f.desk.requests.quotas._unread[os.getuid()]:
             await asyncio.sleep(0.005)
         # As long as nothing else is unread, a list of any length is sent.
         reply = await other.ask(op="status")
@@ -905,7 +894,10 @@ async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front:
         assert (refusal["kind"], refusal["code"]) == ("NotPermitted", "no-account")
         assert refusal["text"].startswith(f"uid {os.getuid()} has no account")
         # As other uids of that kind would do.
-        with f.server._quotas.connection(STRANGERS), f.server._quotas.connection(STRANGERS):
+        with (
+            f.desk.requests.quotas.connection(STRANGERS),
+            f.desk.requests.quotas.connection(STRANGERS),
+        ):
             c = await f.client()
             assert (await c.ask(op="hello"))["user"] == str(os.getuid())
             assert (await (await f.client()).reply())["error"]["code"] == "too-many-connections"
@@ -1022,7 +1014,7 @@ async def test_who_has_hung_up_is_not_looked_up_any_more(
         for uid in range(7000, 7050):
             come_as(uid)
             c = await f.client()
-            while not f.server._quotas._connections[uid]:
+            while not f.desk.requests.quotas._connections[uid]:
                 await asyncio.sleep(0.001)
             await c.close()
         await f.idle()
@@ -1101,6 +1093,7 @@ async def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: OpenFro
             assert await f.is_well()
 
 
+@pytest.mark.slow
 def test_watchers_who_leave_after_a_line_or_in_one_leave_nothing_behind(
     front: OpenFront, caplog: pytest.LogCaptureFixture
 ) -> None:
