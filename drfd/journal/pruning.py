@@ -148,7 +148,7 @@ class Finished:
 
 
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
-_ROWS, _BYTES = 100, 256 << 10
+ROWS, _BYTES = 100, 256 << 10
 #: Number of ended jobs read by one query, and in one step.
 _READ_AT_ONCE, _MOST_READ = 20, 500
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
@@ -165,7 +165,7 @@ _by_number = Records(lambda number: StoredWords(b"", number))
 class _Left:
     """Work that is left for this step: rows and bytes to remove, and jobs to read."""
 
-    rows: int = _ROWS
+    rows: int = ROWS
     bytes: int = _BYTES
     reads: int = _MOST_READ
 
@@ -183,7 +183,7 @@ class _Left:
 
     @property
     def has_removed(self) -> bool:
-        return self.rows < _ROWS
+        return self.rows < ROWS
 
 
 class Pruning:

@@ -38,7 +38,7 @@ NAME = "promises.sqlite"
 #: `PRAGMA user_version` of the tables, which changes with the meaning of an hour's text, too.
 VERSION = 1
 #: Events of one step, and marks that one sweep looks at.
-_EVENTS, _SWEPT = 20_000, 20_000
+EVENTS, _SWEPT = 20_000, 20_000
 #: Bytes of a mark.
 MARK_BYTES = 8
 #: Bytes that the states at the end of days may take; the oldest go first.
@@ -154,7 +154,7 @@ class AccountFile:
             previous_seq = book.last_seq
             with open_snapshot(self.journal) as db:
                 keeps, marks = self._take(db, book)
-                is_last = len(marks) < _EVENTS
+                is_last = len(marks) < EVENTS
                 if is_last and book.is_doubtful:
                     at_ms = _last_ms(db)
                     book.stand(_standing(db), at_ms)
@@ -220,7 +220,7 @@ class AccountFile:
         )
         keeps, marks = [], []
         looked_at = len(book.closed)
-        for values in db.execute(query, (book.last_seq, _EVENTS)):
+        for values in db.execute(query, (book.last_seq, EVENTS)):
             row = EventRow(*values)
             digest = row.digest()
             book.take(row, digest)
