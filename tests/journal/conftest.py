@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from drfd.journal.journal import Journal
+from journal.book import Book
 
 
 @pytest.fixture
@@ -30,3 +31,8 @@ def open_journal(path: Path) -> Iterator[Callable[..., Journal]]:
 @pytest.fixture
 def journal(open_journal: Callable[..., Journal]) -> Journal:
     return open_journal()
+
+
+@pytest.fixture
+def book(journal: Journal) -> Book:
+    return Book(journal)

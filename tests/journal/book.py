@@ -1,0 +1,81 @@
+"""A journal, and the ledger beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from drfd.core.amounts.resources import Axes
+from drfd.core.model import events as ev
+from drfd.core.model.job import Words
+from drfd.core.model.stimuli import Actor
+from drfd.core.usage import Curve
+from drfd.journal.journal import Journal
+from drfd.journal.records import Payload
+from fakes import ALICE, apply_and_append, happened, spec
+
+LONG = Words.of(["x" * 5000])
+CURVE = Curve(
+    attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1), cores_milli=(None, 1),
+    memory_kib=(1, 1), read_kib_s=(None, 0),
+)  # fmt: skip
+
+
+class Book:
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.ledger = journal.load(Axes())
+
+    def enter(self, *events: ev.Event, at_s: float | None = None) -> None:
+        """Record events as the engine does, by a clock that is set by hand."""
+        for event in events:
+            dated = event if at_s is None else replace(event, at_s=at_s)
+            apply_and_append(self.journal, dated, self.ledger)
+
+    def submit(
+        self,
+        job_id: int,
+        *,
+        actor: Actor = ALICE,
+        at_s: float | None = None,
+        payload: Payload | None = None,
+        **changes: Any,
+    ) -> None:
+        """`changes`: fields of the job's specification."""
+        asked = replace(spec(f"root.{actor.user}", actor=actor), **changes)
+        self.enter(happened(ev.Submitted, job_id, spec=asked), at_s=at_s)
+        if payload is not None:
+            self.journal.put_payload(job_id, payload)
+
+    def submit_array(
+        self, array_id: int, size: int, *, actor: Actor = ALICE, **changes: Any
+    ) -> None:
+        """Its tasks have the ids after its own."""
+        asked = replace(spec(f"root.{actor.user}", actor=actor), **changes)
+        spans = ((1, size, 1),)
+        self.enter(
+            ev.ArraySubmitted(array_id=array_id, at_s=1.0, spec=asked, spans=spans, at_once=None)
+        )
+
+    def cancel(self, *ids: int, at_s: float | None = None) -> None:
+        for job_id in ids:
+            self.enter(happened(ev.Cancelled, job_id), at_s=at_s)
+
+    def live_and_end(
+        self, job_id: int, at_s: float, *, actor: Actor = ALICE, **changes: Any
+    ) -> None:
+        """A job with everything that may belong to one, which is over at once."""
+        asked = {"argv": LONG, **changes}
+        self.submit(job_id, actor=actor, at_s=at_s, payload=Payload(env={"A": "b"}), **asked)
+        self.journal.put_submission(actor.uid, f"key-{job_id}", job_id)
+        self.journal.put_curve(job_id, CURVE)
+        self.cancel(job_id, at_s=at_s)
+        self.journal.commit()
+
+    def prune(self, before_s: float, user: str | None = None) -> list[int]:
+        """All that can be removed; what each go has removed."""
+        goes: list[int] = []
+        while (removed := self.journal.remove_ended(before_s, user)) is not None:
+            goes.append(removed)
+            assert len(goes) < 10_000
+        return goes

@@ -1,0 +1,531 @@
+"""What was committed is read again: events, books, stories, texts, payloads and curves."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drfd.common.errors import HostError, Refused
+from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.decisions.decide import decide
+from drfd.core.decisions.dependencies import Settlement
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import (
+    Dependency,
+    JobState,
+    Notify,
+    Outcome,
+    RequiredOutcome,
+    Retry,
+    Usage,
+    Warn,
+    Whose,
+    Words,
+)
+from drfd.core.model.stimuli import Actor, Kept
+from drfd.core.scheduling.scheduling_pass import start_events
+from drfd.core.usage import Curve
+from drfd.journal import past
+from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
+from drfd.journal.journal import Journal
+from drfd.journal.pruning import read_shares
+from drfd.journal.records import Payload
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    apply_and_append,
+    attempt_started,
+    demand,
+    ended,
+    happened,
+    now,
+    postponed,
+    rules,
+    schedule,
+    spec,
+    tables,
+)
+from journal.book import Book
+
+SPEC = spec(
+    asks=Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=7, gres=(("gpu", 2),)),
+    preemptible=True,
+)
+USAGE = Usage(cores_milli=1, memory_bytes=2, memory_peak_bytes=3, read_bytes=4, cpu_s=0.1)
+#: At least one of every kind, with every optional field both filled and empty.
+EVERY_KIND: list[ev.Event] = [
+    ev.Submitted(job_id=1, at_s=1_700_000_000.123456, spec=SPEC, held=True),
+    happened(ev.Submitted, spec=spec(time_limit_s=None, name="ünï\ncode\x1b")),
+    happened(ev.Submitted, spec=spec(
+        after=(Dependency(3), Dependency(4, RequiredOutcome.FAIL)), begin_s=17,
+        retry=Retry(2, (Outcome.FAILED, Outcome.LOST)), warn=Warn(10, 60),
+    )),
+    *(happened(kind) for kind in (
+        ev.Held, ev.Released, ev.Cancelled, ev.Admitted, ev.Launched, ev.LaunchFailed,
+        ev.StopRequested, ev.PreemptRequested, ev.Escalated, ev.Exited, ev.Cleaned, ev.Requeued,
+        ev.SuspendRequested, ev.Suspended, ev.ResumeRequested, ev.Resumed, ev.DependencySettled,
+        ev.OwnerNotified, ev.BeginReached, ev.Retried, ev.Warned, ev.SignalRequested,
+        ev.LaunchPostponed, ev.Altered,
+    )),
+    happened(ev.Admitted, instances=(("gpu", ("0", "GPU-5c")),)),
+    happened(ev.Launched, mono_s=0.1 + 0.2, cgroup=None),
+    happened(ev.Exited, exit_code=3, outcome=Outcome.FAILED, text="exit code 3", usage=USAGE),
+    happened(ev.Exited, exit_code=None, signal=9, outcome=None, text=""),
+    happened(ev.SuspendRequested, by=None, text="suspended for job 7"),
+    happened(ev.DependencySettled, also=(ev.Settled(on=4, outcome=Outcome.FAILED, is_met=False),)),
+    happened(ev.LaunchPostponed, not_before_s=3, why=postponed(
+        whose=Whose.JOB, text="its quota is used up", resource="quota", tries=3, own_tries=2,
+    )),
+    happened(
+        ev.Altered, text="all of it", name="other", pool="root.lab", priority=-1, time_limit_s=0,
+        demand=SPEC.demand, after=(Dependency(7),), begin_s=50,
+    ),
+    ev.ArraySubmitted(array_id=1, at_s=1.0, spec=SPEC, spans=((0, 9, 3), (11, 11, 1)), at_once=5,
+                      held=True),
+    ev.ArraySubmitted(array_id=1, at_s=1.0, spec=SPEC, spans=((0, 9, 1),), at_once=None),
+    ev.Drained(at_s=1.0, on=True, by="root"),
+    ev.IdsRaised(at_s=1.0, next_id=9),
+]  # fmt: skip
+
+
+def test_events_of_every_kind_come_back_in_the_order_in_which_they_were_appended(
+    journal: Journal,
+) -> None:
+    assert {type(event) for event in EVERY_KIND} == set(ev.KINDS.values())
+    for event in EVERY_KIND:
+        journal.append(event, None, None)
+    journal.commit()
+    assert list(journal.events()) == EVERY_KIND
+
+
+# -- the books -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_books_read_are_the_books_that_replaying_the_events_gives(
+    open_journal: Callable[..., Journal], tmp_path: Path
+) -> None:
+    """After random histories, in which some turns fail and are rolled back."""
+    kinds: set[type] = set()
+    for seed in range(12):
+        path = tmp_path / f"journal-{seed}.sqlite"
+        ledger = live_through(random.Random(seed), open_journal(path))
+        reopened = open_journal(path)
+        events = list(reopened.events())
+        replayed = tables(Ledger.of_events(Axes(), events))
+        assert (seed, tables(reopened.load(Axes()))) == (seed, replayed)
+        assert (seed, tables(ledger)) == (seed, replayed)
+        kinds |= {type(event) for event in events}
+    # The launcher's reports cause these.
+    absent = {ev.IdsRaised, ev.LaunchPostponed, ev.OwnerNotified}
+    assert kinds == set(ev.KINDS.values()) - absent, (
+        "these histories are too poor to prove anything"
+    )
+
+
+def live_through(chance: random.Random, journal: Journal) -> Ledger:
+    ledger = Ledger(Axes())
+    for step in range(200):
+        before = tables(ledger)
+        for _ in range(chance.randrange(1, 4)):
+            stimulus = random_stimulus(ledger, chance, step)
+            take(ledger, journal, stimulus)
+            # Others are told of an end in parts, and perhaps after a restart.
+            if chance.random() < 0.7:
+                for told in Settlement().take(ledger, most=2):
+                    apply_and_append(journal, told, ledger)
+        if chance.random() < 0.2:
+            preempt_somebody(ledger, journal, chance, step)
+        if chance.random() < 0.1:
+            journal.rollback()
+            ledger = journal.load(Axes())
+            assert tables(ledger) == before
+        else:
+            journal.commit()
+    return ledger
+
+
+def test_draining_outlives_the_daemon_and_so_does_its_end(
+    book: Book, open_journal: Callable[[], Journal]
+) -> None:
+    for on in (True, False):
+        book.enter(ev.Drained(at_s=1.0, on=on, by="root"))
+        book.journal.commit()
+        assert open_journal().load(Axes()).draining is on
+
+
+def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
+    book: Book, open_journal: Callable[[], Journal]
+) -> None:
+    of_n1, of_n2 = (
+        ev.Drained(at_s=at_s, on=True, by="root", node=node)
+        for at_s, node in ((1.0, "n1"), (2.0, "n2"))
+    )
+    others = [
+        ev.Drained(at_s=at_s, on=at_s % 2 == 1, by="root", node=node)
+        for at_s in (3.0, 4.0, 5.0, 6.0)
+        for node in ("", "n3")
+    ]
+    book.enter(of_n1, of_n2, *others)
+    journal = book.journal
+    journal.commit()
+    while journal.remove_ended(1e9) is not None:
+        journal.commit()
+    left = [each for each in journal.events() if isinstance(each, ev.Drained)]
+    assert left == [of_n1, of_n2, *others[-2:]]
+    loaded = open_journal().load(Axes())
+    assert loaded.node_drains == {"n1": of_n1, "n2": of_n2}
+    assert loaded.drained is None
+
+
+# -- jobs that have ended ----------------------------------------------------------------------
+
+
+def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book: Book) -> None:
+    for job_id in range(1, 5):
+        book.submit(job_id, actor=BOB if job_id == 2 else ALICE)
+    for job_id, at_s in ((3, 10.0), (1, 20.0), (2, 30.0)):
+        book.cancel(job_id, at_s=at_s)
+    book.journal.commit()
+
+    def ended_ids(limit: int = 10, **chosen: Any) -> list[int]:
+        return [job.id for job in book.journal.ended(limit=limit, **chosen)]
+
+    assert ended_ids() == ended_ids(states=["LOST", "CANCELLED"]) == [2, 1, 3]
+    assert (ended_ids(2), ended_ids(1, user="alice")) == ([2, 1], [1])
+    assert ended_ids(user="alice") == [1, 3]
+    assert ended_ids(user="nobody") == ended_ids(states=["COMPLETED"]) == []
+    assert ended_ids(states=["x' or 1=1 --", '"', "[]"]) == []
+
+
+# -- payloads ----------------------------------------------------------------------------------
+
+PAYLOAD = Payload(env={"PATH": "/bin", "API_KEY": "s3cret"}, script="#!/bin/sh\n")
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+
+def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> None:
+    if isinstance(stimulus, st.Now):
+        for started in start_events(ledger, schedule(ledger, rules()), stimulus):
+            apply_and_append(journal, started, ledger)
+        return
+    try:
+        found = decide(ledger, stimulus, rules())
+    except Refused:
+        return
+    for event in found:
+        apply_and_append(journal, event, ledger)
+        if isinstance(event, ev.Submitted):
+            journal.put_payload(event.job_id, PAYLOAD)
+        elif isinstance(event, ev.ArraySubmitted):
+            journal.put_payload(event.array_id, PAYLOAD)
+
+
+def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
+    """A running job makes room for another, as a pass decides it."""
+    running = [
+        job.id for job in ledger.jobs.values() if job.state is JobState.RUNNING and not job.freezing
+    ]
+    if not running:
+        return
+    kind, changes = chance.choice(((ev.PreemptRequested, {}), (ev.SuspendRequested, {"by": None})))
+    event = happened(kind, chance.choice(running), step * 60.0, **changes)
+    apply_and_append(journal, event, ledger)
+
+
+def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stimulus | st.Now:
+    """Something that may happen now, or may have been overtaken by what did; a time: a pass."""
+    when = now(step * 60.0)
+    actor = chance.choice((ALICE, BOB, ADMIN))
+    # Most of what happens happens to jobs that have started.
+    started = sorted(job.id for job in ledger.allocated_jobs())
+    waiting = [*ledger.arrays, *(group.first_id for group in ledger.arrays.groups())]
+    job_id = chance.choice([*ledger.jobs, *waiting, *started * 9, ledger.next_id])
+    known = sorted({*ledger.jobs, *waiting})
+    job = ledger.jobs.get(job_id)
+    attempt = job.attempt if job else 1
+    match chance.randrange(31):
+        case 0 | 1:
+            user = chance.choice((ALICE, BOB))
+            asks = demand(chance.randrange(1, 6), chance.randrange(1, 9))
+            asked = spec(
+                f"root.{user.user}", actor=user, asks=asks, priority=chance.randrange(3),
+                time_limit_s=chance.choice((None, 3600)),
+                begin_s=chance.choice((None, None, None, int(when.at_s) + chance.randrange(300))),
+                after=tuple(
+                    Dependency(on, chance.choice(list(RequiredOutcome)))
+                    for on in chance.sample(known, min(len(known), 2))
+                    if chance.random() < 0.3
+                ),
+                retry=chance.choice((None, Retry(2, (Outcome.FAILED, Outcome.LOST)))),
+            )  # fmt: skip
+            if asked.time_limit_s is not None:
+                asked = replace(asked, warn=Warn(10, 3599))
+            held = chance.random() < 0.2
+            if chance.random() < 0.3:
+                spans = chance.choice((((0, 4, 2),), ((1, 1, 1), (5, 8, 1))))
+                at_once = chance.choice((None, 2))
+                return st.SubmitAsked(when, asked, held, spans=spans, at_once=at_once)
+            return st.SubmitAsked(when, asked, held)
+        case 2:
+            return st.CancelAsked(when, job_id, actor)
+        case 3:
+            return st.HoldAsked(when, job_id, actor)
+        case 4:
+            return st.ReleaseAsked(when, job_id, actor)
+        case 5:
+            return st.DrainAsked(when, chance.random() < 0.2, ADMIN)
+        case 6 | 7 | 8:
+            return attempt_started(job_id, attempt, step * 60.0)
+        case 9 if chance.random() < 0.3:
+            return st.LaunchAborted(when, job_id, attempt, "no such file")
+        case 10:
+            return ended(job_id, attempt, step * 60.0, exit_code=chance.choice((0, 1)))
+        case 11:
+            return st.AttemptMissing(when, job_id, attempt)
+        case 12:
+            return st.AttemptRemoved(when, job_id, attempt)
+        case 13 if chance.random() < 0.5:
+            return st.Breached(when, job_id, attempt, Outcome.LIMIT_EXCEEDED, "read 2G/s")
+        case 14 | 28 | 29 | 30:
+            return st.Tick(when)
+        case 15:
+            return st.SuspendAsked(when, job_id, actor)
+        case 16 | 20:
+            return st.ResumeAsked(when, job_id, ADMIN)
+        case 26:
+            return st.SignalAsked(when, job_id, actor, 10)
+        case 27:
+            change = st.Change(
+                priority=chance.choice((None, 5)),
+                after=chance.choice((None, (), (Dependency(chance.choice([*ledger.jobs, 1])),))),
+                begin_s=chance.choice((None, 0, int(when.at_s) + 60)),
+            )
+            return st.ChangeAsked(when, job_id, ADMIN, change)
+        case 17 | 18 | 19:
+            return st.Frozen(when, job_id, attempt)
+        case _:
+            return when
+
+
+# -- the story of one job is told in a bounded part --------------------------------------------
+
+
+def test_of_a_long_one_the_first_and_the_last_and_how_many_are_between(
+    book: Book, path: Path
+) -> None:
+    told: list[ev.Event] = [happened(ev.Submitted)]
+    told += [happened(ev.Altered, priority=number) for number in range(1500)]
+    book.enter(*told)
+    book.journal.commit()
+    story = read_story(path, 1, None)
+    assert story.events == [*told[:FIRST], *told[-LAST:]]
+    assert len(story.events) + story.omitted + story.dropped == len(told)
+    assert min(story.dropped, story.omitted) > 0
+
+
+def test_a_task_has_the_story_of_its_array_until_it_had_one_of_its_own(
+    book: Book, path: Path
+) -> None:
+    whole: list[ev.Event] = [
+        ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
+        *(happened(ev.Altered, 1, priority=number) for number in range(300)),
+    ]
+    own: list[ev.Event] = [happened(ev.Held, 2), happened(ev.Released, 2)]
+    book.enter(*whole, *own, happened(ev.Altered, 1, priority=7))
+    book.journal.commit()
+    story = read_story(path, 2, 1)
+    assert story.events == [*whole[:FIRST], *whole[2 - LAST :], *own]
+    assert story.omitted == 301 + 2 - FIRST - LAST
+    unmaterialized = read_story(path, 5, 1)
+    assert unmaterialized.events[-1] == happened(ev.Altered, 1, priority=7)
+    assert list(book.journal.events(2)) == [*whole, *own]
+
+
+def test_pages_join_without_a_gap_or_a_repetition(book: Book, path: Path) -> None:
+    for job_id in range(1, 7):
+        book.submit(job_id)
+    for job_id, at_s in ((1, 10.0), (3, 20.0), (2, 30.0), (4, 30.0), (5, 40.0)):
+        book.cancel(job_id, at_s=at_s)
+    book.journal.commit()
+    found: list[int] = []
+    after = None
+    while page := list(read_ended(path, PastFilter(after=after, limit=2))):
+        found += [job.id for job in page]
+        assert page[-1].ended_at is not None
+        after = (page[-1].ended_at, page[-1].id)
+    assert found == [5, 4, 2, 3, 1]
+
+
+READS = [lambda at: read_curves(at, [1]), lambda at: [*read_ended(at, PastFilter())]]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("content", [None, "not a journal at all"])
+def test_a_journal_that_cannot_be_read_is_told_in_a_line(
+    tmp_path: Path, read: Callable[[Path], object], content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "odd").write_text(content)
+    with pytest.raises(HostError, match="cannot read the journal"):
+        read(tmp_path / "odd")
+
+
+# -- long command lines, environments and scripts: each of a user is stored once ---------------
+
+
+LONG = ["sh", "-c", "x" * 5000, "", "ü"]
+
+
+def long() -> Words:
+    # As from a request: no object is shared with another's.
+    return Words.of(LONG)
+
+
+def test_a_notification_and_an_array_share_it_too(
+    book: Book, path: Path, open_journal: Callable[[], Journal]
+) -> None:
+    told = {"argv": long(), "notify": Notify(("end",), long())}
+    book.submit(1, **told)
+    book.submit_array(2, 3, **told)
+    book.enter(happened(ev.Admitted, 3))
+    book.journal.commit()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("select uses from commands").fetchall() == [(4,)]
+    loaded = open_journal().load(Axes())
+    assert tables(loaded) == tables(book.ledger)
+    argv, task = loaded.jobs[1].spec.argv, loaded.jobs[3].spec
+    assert task.argv is argv
+    assert task.notify is not None and task.notify.argv is argv
+
+
+def test_how_much_is_kept_of_each_user_is_known_and_known_again(
+    book: Book, open_journal: Callable[[], Journal]
+) -> None:
+    book.submit(1, argv=long())
+    book.submit(2, argv=long())
+    book.submit(3, argv=Words.of([*LONG, "more"]))
+    mine, bobs = replace(spec(), argv=long()), replace(spec("root.bob", actor=BOB), argv=long())
+    size = len(long().data)
+    kept = {ALICE.uid: 2 * size + len("more") + 1}
+    commands = book.journal.commands
+    assert commands.live_bytes == kept
+    assert commands.bytes_with(ALICE.uid, mine) == kept[ALICE.uid]
+    assert commands.bytes_with(BOB.uid, bobs) == size
+    book.journal.commit()
+    assert open_journal().commands.live_bytes == kept
+    book.cancel(1)
+    assert commands.live_bytes == kept
+    book.cancel(2)
+    left = {ALICE.uid: size + len("more") + 1}
+    assert commands.live_bytes == left
+    assert commands.bytes_with(ALICE.uid, mine) == left[ALICE.uid] + size
+    book.journal.commit()
+    assert open_journal().commands.live_bytes == left
+
+
+def test_ended_jobs_are_read_with_it(book: Book, path: Path) -> None:
+    book.submit(1, argv=long())
+    book.cancel(1)
+    book.journal.commit()
+    for commands, words in ((True, LONG), (False, [])):
+        (job,) = read_ended(path, PastFilter(), commands=commands)
+        assert list(job.spec.argv) == words
+
+
+@pytest.mark.parametrize("words", [[], [""], ["", ""], ["a b", "ü", "\n"], ["\U0001f600"]])
+def test_words_come_back_as_they_were(words: list[str]) -> None:
+    assert (list(Words.of(words)), len(Words.of(words))) == (words, len(words))
+    assert Words.of(words) == Words.of(list(words))
+    assert hash(Words.of(words)) == hash(Words.of(list(words)))
+    assert Words.of(words) != Words.of([*words, ""])
+
+
+def test_it_is_counted_anew_after_a_rollback_and_a_restart(
+    book: Book, open_journal: Callable[[], Journal]
+) -> None:
+    script = "#!/bin/sh\nexec true\n"
+    book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
+    size = len(b'{"PATH":"/usr/bin"}') + len(script)
+    book.journal.commit()
+    book.submit(2, payload=Payload(script="x" * 1000))
+    book.cancel(1)
+    assert book.journal.payloads.bytes_with(ALICE.uid, Payload()) == 1000
+    book.journal.rollback()
+    for journal in (book.journal, open_journal()):
+        assert journal.payloads.bytes_with(ALICE.uid, Payload()) == size
+
+
+def test_a_new_long_command_line_is_in_the_sum_and_one_that_is_there_is_not(book: Book) -> None:
+    """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
+    some = replace(spec(), argv=Words.of([""] * 1000))
+    assert book.journal.kept(ALICE.uid, some) == Kept(1000, 1000)
+    book.enter(happened(ev.Submitted, 1, spec=some))
+    assert book.journal.kept(ALICE.uid, some) == book.journal.kept(ALICE.uid)
+    assert book.journal.kept(BOB.uid, some).own_bytes == 1000
+
+
+# -- payloads of ended jobs: kept for their user, and not without end --------------------------
+
+
+@pytest.fixture
+def past_book(book: Book) -> Iterator[Book]:
+    yield book
+    counted = dict(book.journal.payloads.past.bytes)
+    book.journal.payloads.past.count()
+    assert dict(book.journal.payloads.past.bytes) == counted, "as counted from the tables"
+
+
+def had(book: Book, job_id: int, payload: Payload, *, actor: Actor = ALICE) -> None:
+    book.submit(job_id, actor=actor, payload=payload)
+    book.cancel(job_id)
+
+
+def test_it_is_in_the_sums_by_which_ended_jobs_are_removed(past_book: Book, path: Path) -> None:
+    had(past_book, 1, Payload())
+    past_book.journal.commit()
+    before = read_shares(path).ended[ALICE.user]
+    had(past_book, 2, Payload(env={"X": "ü" * 1000}, script="#!/bin/sh\necho ü\n", proof="ab"))
+    past_book.journal.commit()
+    assert read_shares(path).ended[ALICE.user] > before + 2000
+
+
+@pytest.mark.parametrize(("bound", "most"), [("MOST_OF_USER_BYTES", 3000), ("MOST_BYTES", 4000)])
+def test_the_oldest_of_a_user_go_first_and_of_who_has_most(
+    past_book: Book, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(past, bound, most)
+    for job_id in range(1, 5):
+        payload = Payload(env={"X": f"{job_id}" * 1000})
+        had(past_book, job_id, payload, actor=BOB if job_id == 1 else ALICE)
+    kept = [each for each in range(1, 5) if past_book.journal.payload_again(each) is not None]
+    assert kept == [1, 3, 4]
+
+
+# -- curves: the last word counts, and only what is committed ----------------------------------
+
+
+CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), (None, 500), (64, 128))
+CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), (1000, 500, 250), (64, 128, 1))
+
+
+def test_a_turn_that_fails_leaves_the_one_before(open_journal: Callable[..., Journal]) -> None:
+    journal = open_journal()
+    journal.put_curve(1, CURVE_BEFORE)
+    journal.commit()
+    journal.put_curve(1, CURVE)
+    assert read_curves(journal.path, [1]) == {1: CURVE_BEFORE}, "others see what is committed"
+    journal.rollback()
+    assert journal.curve(1) == CURVE_BEFORE
