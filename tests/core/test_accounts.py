@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -20,6 +20,7 @@ from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.explain.account import BY, UsageAccounts, account_of
 from drfd.core.explain.ended_jobs import LAST
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.account import Account as UsageAccount
 from drfd.core.model.events import StartReason
@@ -427,6 +428,44 @@ def test_rules_that_are_not_known_are_an_error() -> None:
 
 
 # -- any history -----------------------------------------------------------------------------------
+
+
+def looked_at(rules: Rules, events: Iterable[ev.Event]) -> Counter[tuple[str, str]]:
+    """Sums over the whole history, from the books at each moment."""
+    ledger, now_ms = Ledger(rules.axes), None
+    found: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        at_ms = round(event.at_s * 1000)
+        length_ms = 0 if now_ms is None else max(0, at_ms - now_ms)
+        now_ms = at_ms
+        tree = rules.shares.share_tree(ledger.used, ledger.queues)
+        for leaf in ledger.queues if length_ms else ():
+            promised = tree.entitlement(leaf)
+            found[leaf, "waited"] += length_ms
+            found[leaf, "promised"] += floor(promised * WHOLE) * length_ms
+            kept = floor(min(1, tree.satisfaction(leaf)) * promised * WHOLE)
+            found[leaf, "kept"] += kept * length_ms
+        ledger.apply(event)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
+def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(seed: int) -> None:
+    bench = walked(seed)
+    fold = EventFold(1000, {"walk": bench.rules}.__getitem__)
+    fold.take(started("walk"))
+    for event in bench.events:
+        fold.take(event)
+    found: Counter[tuple[str, str]] = Counter()
+    for (_, leaf), parts in fold.account.sums.items():
+        assert parts.promised == parts.kept + sum(parts[4:])
+        for name in ("waited", "promised", "kept"):
+            found[leaf, name] += getattr(parts, name)
+    assert found == looked_at(bench.rules, bench.events)
+    assert found[ALICES, "waited"] > 0
+    admitted = [event for event in bench.events if isinstance(event, ev.Admitted)]
+    assert sum(starts.all for starts in fold.account.starts.values()) == len(admitted)
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(8), steps=STEPS, quick=50))

@@ -18,6 +18,7 @@ from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
 from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.amounts.vectors import fits, minus
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import (
     BeyondLimit,
@@ -37,7 +38,7 @@ from drfd.core.fairness.rules import (
     ReservationSettings,
     Rules,
 )
-from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
+from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, parent_of, path_up
 from drfd.core.fairness.stored_rules import read_rules, rules_text
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
@@ -716,6 +717,52 @@ def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
         assert found == ([] if is_over else [ev.PreemptRequested] * 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed: int) -> None:
+    """In random trees, whatever the demands: at each launch, no waiting job of a sibling that has
+    its quota would fit. Without such a sibling the quota makes no difference, and neither it does
+    if all have used theirs up."""
+    random = Random(seed)
+    pools = {name: quota_of(40) for name in ("lab", "free", "lab.night", "lab.day")[: 2 + seed % 3]}
+    bench = Bench(with_quotas(pools))
+    homes = [(actor, pool) for actor in (ALICE, BOB, CAROL) for pool in ("", *pools)]
+    asked = [random.choice((0.5, 1, 2, 3, 4)) for _ in range(random.choice((2, 5, 12)))]
+    specs = {}
+    for _ in range(40):
+        actor, pool = random.choice(homes)
+        path = f"root.{pool}" if pool else f"root.{actor.user}"
+        size = demand(random.choice(asked), random.choice((1, 2, 5)))
+        one = spec(path, actor=actor, asks=size)
+        specs[bench.submit(one)] = one
+        if random.random() < 0.2:
+            bench.schedule()
+    waiting = {each: one for each, one in specs.items() if bench.job(each).eligible_at is not None}
+    waiting = {
+        each: one for each, one in waiting.items() if bench.job(each).state is JobState.PENDING
+    }
+    for each in random.sample(sorted(set(specs) - set(waiting)), k=len(specs) - len(waiting)):
+        bench.feed(attempt_started(each))
+        bench.finish(each)
+    nodes = sorted({path for one in waiting.values() for path in path_up(one.leaf)})
+    over = {path: full(path)[path] for path in nodes if random.random() < 0.4}
+    plan = pass_over(bench, used_up=over)
+    free, left = bench.rules.shares.capacity, dict(waiting)
+    for job_id in plan.admitted:
+        for path in path_up(waiting[job_id].leaf):
+            if path not in over:
+                continue
+            for other, one in left.items():
+                rivals = [each for each in path_up(one.leaf) if parent_of(each) == parent_of(path)]
+                if rivals and rivals[0] not in over:
+                    assert not fits(bench.rules.axes.vector(one.demand), free), (job_id, other)
+        free = minus(free, bench.rules.axes.vector(waiting[job_id].demand))
+        del left[job_id]
+    assert not any(fits(bench.rules.axes.vector(one.demand), free) for one in left.values())
+    everybody = {path: full(path)[path] for path in nodes}
+    assert pass_over(bench, used_up=everybody).admitted == pass_over(bench).admitted
+
+
 def test_an_index_that_is_kept_serves_as_a_new_one_does() -> None:
     """Quotas are used up, and restored, between passes that share an index."""
     random = Random(5)
@@ -992,3 +1039,77 @@ def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known() -> N
     other = bench.submit(asks(9, "root.bob", actor=BOB))
     assert bench.ahead().start_s(other) == unix(2 * HOUR), "no limit of its own depends on the hour"
     bench.finish(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed: int) -> None:
+    """Jobs run as long as their limits, so that a forecast at the begin is exact."""
+    random = Random(seed)
+    bench = HourBench(
+        replace(
+            with_pools(lab=Pool(), night=Pool(limit={"cores": 3000})),
+            policy=random.choice(["drf", "drf", "fifo"]),
+            patience=replace(rules().patience, reserves=False),
+        )
+    )
+    paths = ("root.lab", "root.night", "root.lab.alice")
+    own: Mapping[str, float | None] = {"root.night": 3}
+    table: dict[str, tuple[tuple[float, float | None], ...]] = {}
+    for path in random.sample(paths, random.randrange(1, 4)):
+        steps, at = [(0.0, random.choice([0, 1, 4, own.get(path)]))], 0.0
+        for _ in range(random.randrange(1, 6)):
+            at += random.randrange(1, 200)
+            steps.append((at, random.choice([0, 1, 2, 4, 6])))
+        table[path.replace(".", "__")] = (*steps, (at + 50, own.get(path)))
+    bench.ledger.limit_hours = hourly(**table)
+    bench.rules = replace(bench.rules, members={("lab", "alice"): NodeSettings()})
+    bench.at(0)
+    for _ in range(random.randrange(1, 12)):
+        path = random.choice(["root.lab", "root.night", "root.free"])
+        actor = random.choice([ALICE, BOB])
+        path = f"root.{actor.user}" if path == "root.free" else path
+        limit_s = random.choice([1, 5, 20, 50, 100, 200])
+        try:
+            bench.submit(asks(random.randrange(1, 7), path, actor=actor, limit_s=limit_s))
+        except Refused as refusal:
+            assert refusal.code == "above-limit"
+    expected = {job_id: bench.ahead().start_s(job_id) for job_id in bench.ledger.jobs}
+    assert None not in expected.values(), "each of them fits at some hour"
+    clock, ends, began = 0.0, dict[int, float](), dict[int, float]()
+    while bench.ledger.jobs:
+        for job_id in bench.schedule(clock):
+            began[job_id] = unix(clock)
+            bench.feed(attempt_started(job_id, at_s=clock))
+            ends[job_id] = clock + (bench.job(job_id).spec.time_limit_s or 0)
+        limits = bench.ledger.limit_hours.at(unix(clock))
+        for job in bench.ledger.jobs.values():
+            if job.state is JobState.PENDING:
+                reason = bench.why(job.id, clock)
+                assert reason is not None
+                fact = reason.evidence
+                assert not isinstance(fact, BeyondLimit)
+                if isinstance(fact, LimitAtThisHour):
+                    assert limits[fact.path]["cores"] == fact.limit < fact.needed
+                    assert fact.from_s is not None
+                    assert (
+                        unix(clock) < (fact.until_s or 0) <= fact.from_s <= (expected[job.id] or 0)
+                    )
+        for path, limit in limits.items():
+            started = [
+                bench.job(job_id)
+                for job_id in ends
+                if began[job_id] == unix(clock) and path in path_up(bench.job(job_id).spec.leaf)
+            ]
+            most = limit.get("cores", 9000)
+            assert all(bench.ledger.demand(job)[0] <= most for job in started)
+            if started:
+                used = bench.ledger.used.items()
+                assert sum(held[0] for leaf, held in used if path in path_up(leaf)) <= most
+        _, next_s = bench.ledger.limit_hours.hold_s(unix(clock))
+        clock = min([*ends.values(), next_s - unix(0)])
+        for job_id, end_s in list(ends.items()):
+            if end_s <= clock:
+                del ends[job_id]
+                bench.finish(job_id, at_s=clock)
+    assert began == expected

@@ -5,10 +5,11 @@ Where jobs start, what is kept for them there, and why they wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ import pytest
 from core.worlds import context, forecast, of, pass_of, pass_over, preemptions, start_s, submit, why
 from drfd.common.errors import Refused
 from drfd.core.amounts.instance_room import OnInstances
-from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances
+from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances, each_instance
 from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
+from drfd.core.amounts.vectors import fits, minus
 from drfd.core.explain.forecast import smaller_demand
 from drfd.core.explain.holders import ResourceShortage, Shortfall
 from drfd.core.explain.reasons import (
@@ -32,6 +34,7 @@ from drfd.core.explain.reasons import (
     explain_wait,
 )
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
@@ -62,6 +65,7 @@ from fakes import (
     rules,
     schedule,
     spec,
+    tables,
     with_gpus,
     with_shared_gpus,
 )
@@ -917,3 +921,121 @@ def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_
     bench.feed(st.CancelAsked(now(), 1, BOB))
     seen = context(bench, 1)
     assert schedule(bench.ledger, by_turn, pass_context=seen).admitted == [2, waiting[0]]
+
+
+# -- random lives of jobs on GPUs ------------------------------------------------------------------
+
+
+def some_gpus(random: Random, **changes: Any) -> JobSpec:
+    count = random.choice([0, 1, 1, 2, 3])
+    return of_gpus(count, **changes) if count else spec(**changes)
+
+
+def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec] = some_gpus) -> Iterator[str]:
+    """One random thing after the other that may happen to a job; its name."""
+    for _ in range(300):
+        # In order of ids, so that a seed means the same always.
+        live = sorted(bench.ledger.allocated_jobs(), key=lambda job: job.id)
+        job = random.choice(live) if live else None
+        match random.choice(["submit", "pass", "pass", "up", "end", "gone", "freeze", "resume"]):
+            case "submit":
+                actor, pool = random.choice([(ALICE, "root.alice"), (BOB, "root.bob")])
+                bench.submit(asks(random, actor=actor, pool=pool, preemptible=True))
+                yield "submit"
+            case "pass":
+                bench.schedule()
+                yield "pass"
+            case "up" if job is not None and job.state is JobState.STARTING:
+                bench.feed(attempt_started(job.id, job.attempt))
+                yield "up"
+            case "end" if job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                if random.random() < 0.3 and job.state is JobState.RUNNING and not job.freezing:
+                    bench.preempt(job.id)
+                bench.feed(ended(job.id, job.attempt))
+                yield "end"
+            case "gone" if job is not None and job.state is JobState.CLEANING:
+                bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
+                yield "gone"
+            case "freeze" if job is not None and job.state is JobState.RUNNING:
+                bench.feed(st.SuspendAsked(now(), job.id, ADMIN))
+                bench.feed(st.Frozen(now(), job.id, job.attempt))
+                yield "freeze"
+            case "resume" if job is not None and job.state is JobState.SUSPENDED:
+                bench.feed(st.ResumeAsked(now(), job.id, ADMIN))
+                yield "resume"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_no_instance_is_ever_shared_and_all_are_given_back(seed: int) -> None:
+    bench, random = Bench(with_gpus(4)), Random(seed)
+    seen = set()
+    for step in steps(bench, random):
+        seen.add(step)
+        holders = list(bench.ledger.allocated_jobs())
+        held = [each for job in holders for each in each_instance(job.instances)]
+        assert len(held) == len(set(held))
+        assert set(held) == set(bench.ledger.taken)
+        assert all(len(gpus_of(job)) == sum(n for _, n in job.spec.demand.gres) for job in holders)
+        assert bench.ledger.allocated[4] == len(held)
+        if random.random() < 0.1:
+            # Killed, and started again: the books are what the events make of them.
+            bench.check()
+            before = tables(bench.ledger)
+            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
+            assert tables(bench.ledger) == before
+    assert seen == {"submit", "pass", "up", "end", "gone", "freeze", "resume"}
+    while bench.ledger.allocations:
+        for job in list(bench.ledger.allocated_jobs()):
+            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
+            bench.feed(ended(job.id, job.attempt))
+            bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
+    assert bench.ledger.taken == {}
+    bench.check()
+
+
+def some_memory(random: Random, **changes: Any) -> JobSpec:
+    part = of_gpu_memory(random.randint(1, 24), **changes)
+    others = of_gpus(1, **changes), of_gpus(2, **changes), of_gpu_memory(3, 2, **changes)
+    return random.choice([part, part, part, *others, spec(**changes)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(seed: int) -> None:
+    bench, random = Bench(with_shared_gpus(4)), Random(seed)
+    seen = set()
+    for step in steps(bench, random, some_memory):
+        seen.add(step)
+        of_each: dict[str, int] = {}
+        for job in bench.ledger.allocated_jobs():
+            own = gpus_of(job)
+            part = part_of(job)
+            for each in own:
+                of_each[each] = of_each.get(each, 0) + part
+        assert all(each <= 24 * GIB for each in of_each.values())
+        assert sum(of_each.values()) == bench.ledger.allocated[4]
+        if step == "pass":
+            axes, shares = bench.ledger.axes, bench.rules.shares
+            free = minus(axes.room(shares.capacity), bench.ledger.allocated)
+            waiting = [bench.ledger.wanted(job) for job in bench.ledger.jobs.values()]
+            assert not any(each is not None and fits(each, free) for each in waiting)
+        if random.random() < 0.1:
+            bench.check()
+            before = tables(bench.ledger)
+            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
+            assert tables(bench.ledger) == before
+    assert seen >= {"submit", "pass", "up", "end", "gone", "freeze"}
+    while bench.ledger.allocations:
+        for job in list(bench.ledger.allocated_jobs()):
+            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
+            bench.feed(ended(job.id, job.attempt))
+            bench.feed(st.AttemptRemoved(now(), job.id, job.attempt))
+    assert taken(bench) == [0, 0, 0, 0]
+    bench.check()
+
+
+def part_of(job: Job) -> int:
+    (_, count), *_ = job.spec.demand.gres or (("gpu", 0),)
+    memory = dict(job.spec.demand.gres_memory).get("gpu", 24 * GIB)
+    return memory if count == 1 else 24 * GIB

@@ -26,9 +26,11 @@ from typing import Any, get_args
 import pytest
 
 from core.oracle import Vector, line, within
-from core.worlds import all_reserved, reserved
+from core.worlds import all_reserved, lines_counted, reserved
 from drfd.common.errors import Refused
-from drfd.common.indices import count_of
+from drfd.common.indices import Span, count_of
+from drfd.core.amounts.resources import Axes
+from drfd.core.amounts.vectors import fits
 from drfd.core.decisions.decide import decide
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.priority_tree import DecayedUsage
@@ -46,13 +48,15 @@ from drfd.core.model.job import (
     Outcome,
     RequiredOutcome,
     Retry,
+    UserGroup,
     Warn,
     Whose,
     Words,
 )
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
-from drfd.core.scheduling.scheduling_pass import start_events
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import free_of, start_events
 from fakes import (
     ADMIN,
     ALICE,
@@ -774,3 +778,300 @@ def test_the_stream_is_a_hard_one() -> None:
     assert len(watch.kept_for) > 100
     # Where estimates are as good as here there is hardly a drain: see test_backfill for these.
     assert len(watch.closed) > 20
+
+
+# -- arrays: as if every task had been submitted by itself, and as cheap as one job ----------------
+
+
+def submit_array(
+    bench: Bench, span: Span, *, asked: JobSpec | None = None, held: bool = False,
+    at_once: int | None = None,
+) -> int:  # fmt: skip
+    asked = asked or spec()
+    (event,) = bench.feed(st.SubmitAsked(now(), asked, held, spans=(span,), at_once=at_once))
+    assert isinstance(event, ev.ArraySubmitted)
+    return event.array_id
+
+
+def is_pending(bench: Bench, job_id: int) -> bool:
+    job = bench.ledger.find(job_id)
+    return job is not None and job.state is JobState.PENDING
+
+
+class Twins:
+    """Two benches in which the same happens: one has arrays, the other their tasks one by one."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        how = rules(6, 12, weights={"bob": self.random.choice(["1", "3"])})
+        self.together, self.singly = Bench(how), Bench(how)
+        self.arrays: dict[int, range] = {}
+        self.at_s = 0.0
+
+    def conditions(self) -> dict[str, Any]:
+        """Now and then a time, or jobs and tasks to wait for."""
+        ledger = self.together.ledger
+        live = [job_id for job_id in range(1, ledger.next_id) if ledger.find(job_id)]
+        some = self.random.sample(live, min(len(live), self.random.choice([0, 0, 1, 2])))
+        begin_s = int(now(self.at_s).at_s) + self.random.randint(0, 60)
+        return {
+            "begin_s": self.random.choice([None, None, begin_s]),
+            "after": tuple(
+                Dependency(on, self.random.choice(list(RequiredOutcome))) for on in some
+            ),
+            "retry": self.random.choice([None, Retry(1, (Outcome.FAILED,))]),
+        }
+
+    def submit(self) -> None:
+        actor = self.random.choice([ALICE, BOB])
+        asks = demand(self.random.choice([1, 2, 3]), self.random.choice([1, 2, 5]))
+        asked = spec(
+            f"root.{actor.user}", actor=actor, asks=asks, priority=self.random.randint(-1, 1),
+            **(self.conditions() if self.random.random() < 0.4 else {}),
+        )  # fmt: skip
+        held = self.random.random() < 0.2
+        size = self.random.choice([0, 0, 1, 4, 9])
+        if not size:
+            assert self.together.submit(asked, held=held) == self.singly.submit(asked, held=held)
+            return
+        array_id = submit_array(self.together, (0, size - 1, 1), asked=asked, held=held)
+        # The array itself takes an id.
+        alone = self.singly.submit(replace(asked, after=()))
+        self.singly.feed(st.CancelAsked(now(), alone, actor))
+        ids = [self.singly.submit(asked, held=held) for _ in range(size)]
+        self.arrays[array_id] = range(ids[0], ids[-1] + 1)
+
+    def ask(self) -> None:
+        ask = self.random.choice([st.CancelAsked, st.HoldAsked, st.ReleaseAsked, st.ReleaseAsked])
+        actor = self.random.choice([ALICE, BOB, ADMIN])
+        if self.arrays and self.random.random() < 0.4:
+            array_id, tasks = self.random.choice([*self.arrays.items()])
+            attempt(self.together, ask(now(), array_id, actor))
+            for job_id in tasks:
+                attempt(self.singly, ask(now(), job_id, actor))
+        else:
+            job_id = self.random.randrange(1, self.together.ledger.next_id + 1)
+            if job_id not in self.arrays:
+                for bench in (self.together, self.singly):
+                    attempt(bench, ask(now(), job_id, actor))
+
+    def tick(self) -> None:
+        self.at_s += self.random.choice([1, 5, 30])
+        for bench in (self.together, self.singly):
+            bench.feed(st.Tick(now(self.at_s)))
+
+    def schedule(self) -> list[int]:
+        started = self.together.schedule()
+        assert started == self.singly.schedule()
+        return started
+
+    def finish(self) -> None:
+        running = sorted(job.id for job in self.together.ledger.allocated_jobs())
+        for job_id in self.random.sample(running, self.random.randint(0, len(running))):
+            exit_code, attempt = self.random.choice([0, 0, 3]), self.together.job(job_id).attempt
+            for bench in (self.together, self.singly):
+                bench.feed(ended(job_id, attempt, exit_code=exit_code))
+                bench.feed(st.AttemptRemoved(now(self.at_s), job_id, attempt))
+
+    def compare(self) -> None:
+        here, there = self.together.ledger, self.singly.ledger
+        for table in ("queues", "used", "allocations", "allocated", "next_id"):
+            assert getattr(here, table) == getattr(there, table), table
+        for table in ("states", "waiting"):
+            assert getattr(here.job_counts, table) == getattr(there.job_counts, table), table
+        for job_id in range(1, here.next_id):
+            task, job = here.find(job_id), there.find(job_id)
+            if task is not None:
+                task = replace(task, array_id=None, array_index=None)
+            assert task == job
+
+
+def attempt(bench: Bench, stimulus: st.Stimulus) -> None:
+    try:
+        bench.feed(stimulus)
+    except Refused:
+        pass
+
+
+@pytest.mark.parametrize(("seed", "steps"), runs(range(6), steps=80, quick=15))
+def test_an_array_lives_as_its_tasks_would_one_by_one(seed: int, steps: int) -> None:
+    twins = Twins(seed)
+    launched = 0
+    for step in range(steps):
+        twins.random.choice([twins.submit, twins.ask, twins.finish, twins.tick])()
+        launched += len(twins.schedule())
+        twins.compare()
+        if step % 30 == 0:
+            twins.together.check()
+    assert launched > steps / 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_with_a_bound_as_many_run_as_may_and_all_come_to_their_end(seed: int) -> None:
+    random = Random(seed)
+    bench = Bench(rules(cores=9))
+    most = random.randint(1, 5)
+    array_id = submit_array(bench, (0, 39, 1), at_once=most)
+    done: set[int] = set()
+    for step in range(400):
+        ids = list(range(array_id + 1, array_id + 41))
+        chosen = random.choice(ids)
+        ask = random.choice([st.HoldAsked, st.ReleaseAsked, st.ReleaseAsked])
+        attempt(bench, ask(now(), random.choice([chosen, chosen, array_id]), ALICE))
+        bench.schedule()
+        array_state = bench.ledger.arrays.get(array_id)
+        if array_state is None:
+            break
+        held = [job.id for job in bench.ledger.allocated_jobs()]
+        pending = [each for each in ids if is_pending(bench, each)]
+        assert len(held) == min(most, len(held) + len(pending))
+        for job_id in random.sample(held, random.randint(0, len(held))):
+            assert job_id not in done
+            bench.finish(job_id)
+            done.add(job_id)
+        if step % 20 == 0:
+            bench.check()
+    assert len(done) == 40
+    bench.check()
+
+
+def steps_of(do: Callable[[], object]) -> int:
+    with lines_counted() as lines:
+        do()
+    return lines[0]
+
+
+def array_life(size: int) -> Iterator[tuple[str, int]]:
+    """The work of each thing that happens to an array of this size."""
+    how = replace(rules(cores=2), max_waiting_per_user=10**6)
+    for at_once in (None, 1):
+        ledger = Ledger(how.axes)
+
+        def feed(stimulus: st.Stimulus | st.Now, ledger: Ledger = ledger) -> None:
+            if isinstance(stimulus, st.Now):
+                found = list(start_events(ledger, schedule(ledger, how), stimulus))
+            else:
+                found = decide(ledger, stimulus, how)
+            for event in found:
+                ledger.apply(event)
+
+        stimuli = (
+            st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once),
+            st.HoldAsked(now(), 1 + size // 2, ALICE),
+            st.HoldAsked(now(), 1, ALICE),
+            st.ReleaseAsked(now(), 1, ALICE),
+            now(),
+            # Of the middle: to leave from the front is cheaper.
+            st.CancelAsked(now(), 2 + 2 * size // 3, ALICE),
+            now(),
+        )
+        for stimulus in stimuli:
+            yield (
+                f"{type(stimulus).__name__} %{at_once}",
+                steps_of(lambda each=stimulus: feed(each)),
+            )
+        left = ledger.arrays.live()
+        jobs = list(ledger.jobs.values())
+        yield "load", steps_of(lambda: Ledger.of_jobs(Axes(), jobs, arrays=left))  # noqa: B023
+        yield "cancel", steps_of(lambda: feed(st.CancelAsked(now(), 1, ALICE)))
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_tasks_are_as_cheap_as_ten() -> None:
+    few, many = list(array_life(10)), list(array_life(100_000))
+    assert [name for name, _ in few] == [name for name, _ in many]
+    dear = {name: (a, b) for (name, a), (_, b) in zip(few, many, strict=True) if b > a + a // 4}
+    assert dear == {}
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seed", "steps"), runs(range(40), steps=60, quick=15))
+def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed: int, steps: int) -> None:
+    random = Random(seed)
+    bench = Bench(replace(rules(), patience=NEVER))
+    scheduler = Scheduler(bench.rules.half_life_s, RunTimes())
+
+    def feed(stimulus: st.Stimulus) -> None:
+        try:
+            found = bench.feed(stimulus)
+        except Refused:
+            return
+        for event in found:
+            job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
+            job = bench.ledger.find_common(job_id)
+            if job is not None:
+                scheduler.note(job)
+            else:
+                scheduler.forget_derived_state()
+
+    def one_pass() -> None:
+        fresh = schedule(bench.ledger, bench.rules)
+        for event in scheduler.run(bench.ledger, bench.rules, now()):
+            assert isinstance(event, ev.Admitted)
+            job = bench.ledger.job(event.job_id)
+            group = job.spec.group
+            if group is not None and group.at_once is not None:
+                assert running_of_groups(bench)[job.spec.user, group.name] < group.at_once
+            scheduler.note(bench.ledger.apply(event))
+        assert scheduler.last_plan is not None
+        assert scheduler.last_plan.admitted == fresh.admitted, "the kept index is wrong"
+
+    for _ in range(steps):
+        live = list(bench.ledger.jobs.values())
+        deed = random.choice(["submit", "submit", "array", "end", "end", "cancel", "set", "hold"])
+        user = random.choice([ALICE, BOB])
+        if deed in ("submit", "array"):
+            group = random.choice([None, UserGroup("a", 1), UserGroup("a", 2), UserGroup("b", 3)])
+            asked = replace(
+                spec(f"root.{user.user}", actor=user, priority=random.choice([0, 0, 1])),
+                demand=demand(random.choice([1, 1, 2, 4])),
+                group=group,
+            )
+            spans = ((0, 3, 1),) if deed == "array" else ()
+            at_once = random.choice([None, 1, 2]) if spans else None
+            feed(st.SubmitAsked(now(), asked, spans=spans, at_once=at_once))
+        elif live:
+            job = random.choice(live)
+            if deed == "end" and job.state is JobState.STARTING:
+                feed(attempt_started(job.id))
+                feed(ended(job.id))
+                feed(st.AttemptRemoved(now(), job.id, 1))
+            elif deed == "cancel" and random.random() < 0.3:
+                feed(st.CancelAsked(now(), job.id, ADMIN))
+            elif deed == "set":
+                group = UserGroup(*random.choice([("a", 1), ("a", 3), ("", None), ("b", None)]))
+                feed(st.ChangeAsked(now(), job.array_id or job.id, ADMIN, st.Change(group=group)))
+            elif deed == "hold":
+                kind = random.choice([st.HoldAsked, st.ReleaseAsked])
+                feed(kind(now(), job.array_id or job.id, ADMIN))
+        bench.ledger.check()
+        if random.random() < 0.7:
+            one_pass()
+            while scheduler.is_cut:
+                one_pass()
+            bench.ledger.check()
+            _assert_that_none_waits_wrongly(bench)
+
+
+def running_of_groups(bench: Bench) -> Counter[tuple[str, str]]:
+    jobs = bench.ledger.allocated_jobs()
+    return Counter((job.spec.user, job.spec.group.name) for job in jobs if job.spec.group)
+
+
+def _assert_that_none_waits_wrongly(bench: Bench) -> None:
+    ledger = bench.ledger
+    free, count = free_of(ledger, bench.rules, None), running_of_groups(bench)
+    tasks = [each.job for each in ledger.arrays.groups()]
+    for job in [*ledger.jobs.values(), *tasks]:
+        group, wanted = job.spec.group, ledger.wanted(job)
+        if wanted is None or not fits(wanted, free):
+            continue
+        bound = ledger.arrays.bound_of(job)
+        if bound is not None and bound.active >= (bound.array.at_once or 0):
+            continue
+        assert group is not None, f"{job} fits and waits"
+        assert group.at_once is not None, f"{job} fits and waits"
+        assert count[job.spec.user, group.name] >= group.at_once, f"{job} fits and waits"
