@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from torture.life import attempt, kind_of, shrink
 from torture.script import STEPS, script
-from torture.shrink import attempt, kind_of, shrink
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Books kept a second time, plainly and apart from the product: one record a job, no sums.
 
 They are told every event that has become durable, in order, and say what each of them must fulfil.
-Amounts are named ("cores", "memory", …), and what is held is added up anew each time.
+Amounts are named ("cores", "memory", …), and what is held is added up anew each time. What must
+hold is a claim; one that does not hold ends the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,22 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, JobSpec, Outcome, RequiredOutcome
 from drfd.core.model.stimuli import AttemptEnded
-from torture.claims import Broken, claim
+
+
+class Broken(AssertionError):
+    """A run found something that must not be."""
+
+    def __init__(self, what: str, *about: object) -> None:
+        super().__init__(": ".join([what, ", ".join(map(str, about))] if about else [what]))
+        #: Without what it is about: two runs with the same of it have found the same.
+        self.what = what
+
+
+def claim(holds: object, what: str, *about: object) -> None:
+    """`what`: what is wrong if it does not hold. What it is `about` is only then made a text."""
+    if not holds:
+        raise Broken(what, *about)
+
 
 Amounts = dict[str, int]
 WAITS, HOLDS = ("PENDING", "HELD"), ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")

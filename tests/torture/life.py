@@ -1,17 +1,330 @@
-"""A whole run: everything that is done to a world, and then its end in peace."""
+"""A whole run: what each kind of step does to a world, where whom it meets is drawn among those who
+are there, and then its end in peace; and less that goes wrong in the same way.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
+from drfd.core.amounts.resources import Resources
+from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.ledger.ledger import Ledger
-from torture.claims import claim
-from torture.deeds import calm, do
-from torture.script import Step
+from drfd.core.model import stimuli as st
+from drfd.core.model.job import (
+    Dependency,
+    JobSpec,
+    Notify,
+    Outcome,
+    RequiredOutcome,
+    Retry,
+    UserGroup,
+    Warn,
+    Words,
+)
+from fakes import ADMIN, GIB, spec
+from torture.books import Broken, claim
+from torture.script import LAB, OPEN, USERS, Step, later_rules
 from torture.world import Trace, World, compare_books
 
 #: So long may it take, after the last fault, until everything has ended.
 PATIENCE_S = 5_000.0
+ACTORS = {user: st.Actor(user, 1001 + at, False) for at, user in enumerate(USERS)}
+_HOMES = {"ann": LAB, "ben": LAB, "cyd": "lab.bio"}
+
+
+def do(world: World, step: Step) -> None:
+    _DEEDS[step.kind](world, Random(f"{world.seed} {step.kind} {step.number}"))
+
+
+def calm(world: World) -> None:
+    """Nobody keeps anything back any more; what can never start is given up."""
+    books = world.books
+    if books.draining:
+        world.ask(st.DrainAsked(world.now(), False, ADMIN))
+    for job in list(books.live()):
+        if job.is_never:
+            world.ask(st.CancelAsked(world.now(), job.id, ADMIN))
+        elif job.state == "HELD":
+            world.ask(st.ReleaseAsked(world.now(), job.id, ADMIN))
+        elif job.held_by is not None:
+            world.ask(st.ResumeAsked(world.now(), job.id, ADMIN))
+    for _ in range(5):
+        _see(world, Resources())
+
+
+def _actor(random: Random, user: str) -> st.Actor:
+    """Mostly its owner."""
+    return random.choice([ACTORS[user]] * 6 + [ADMIN, ADMIN, ACTORS["dan"]])
+
+
+def _any_job(world: World, random: Random, *states: str) -> tuple[int, str]:
+    """A live job, in one of these states if there is any; now and then an array, or one that has
+    ended. Its id and its owner."""
+    found = [each for each in world.books.live() if not states or each.state in states]
+    found = found or list(world.books.jobs.values())
+    if not found:
+        return 1, "ann"
+    job = random.choice(found)
+    if random.random() < 0.05:
+        return world.books.jobs[random.choice(list(world.books.jobs))].id, job.spec.user
+    if job.array_id is not None and random.random() < 0.5:
+        return job.array_id, job.spec.user
+    return job.id, job.spec.user
+
+
+def _spec(world: World, random: Random, user: str) -> JobSpec:
+    room = world.engine.rules.capacity if world.engine is not None else world.rules.capacity
+    gres = (("gpu", random.choice([1, 1, 2])),) if room.gres and random.random() < 0.4 else ()
+    memory = Random(f"{world.seed} {len(world.books.jobs)}").choice([None, 1, 1, 3, 4, 8])
+    # The whole machine; and with a plain job beside it, one thousandth of a core too much.
+    large = random.choice([room.cores_milli, max(0, room.cores_milli - 999)])
+    cores_milli = random.choice([0, 500, 1000, 1000, 2000])
+    time_limit_s = random.choice([None, None, 3, 10, 40, 300])
+    home = _HOMES.get(user, user)
+    pool = f"root.{random.choice([home, home, OPEN])}"
+    made = spec(
+        pool,
+        actor=ACTORS[user],
+        asks=Resources(
+            cores_milli=large if random.random() < 0.2 else cores_milli,
+            memory_bytes=random.choice([0, GIB, GIB, 3 * GIB]),
+            read_bps=random.choice([0, 0, 300]),
+            write_bps=random.choice([0, 0, 0, 600]),
+            gres=gres,
+            gres_memory=(("gpu", memory * GIB),) if gres and memory else (),
+        ),
+        time_limit_s=time_limit_s,
+        priority=random.choice([0, 0, 0, 1, -1]),
+        preemptible=random.random() < 0.7,
+        retry=random.choice([None, None, Retry(2, RETRIED_BY_DEFAULT)]),
+        after=_after(world, random) if random.random() < 0.3 else (),
+        begin_s=random.choice([None] * 9 + [int(world.now().at_s) + random.choice([-5, 2, 9])]),
+        cancel_if_never=random.random() < 0.4,
+        group=_group(world),
+    )
+    if made.time_limit_s in (None, 40) and made.after:
+        # No number more is drawn, so that histories stay as they were.
+        made = replace(made, notify=Notify(("end",), Words.of(["tell"])))
+    if time_limit_s is not None and time_limit_s > 5 and random.random() < 0.3:
+        made = replace(made, warn=Warn(10, 4))
+    return made
+
+
+def _group(world: World) -> UserGroup | None:
+    """A group in a third of the histories; the others are as they would be without groups."""
+    if world.seed % 3 != 1:
+        return None
+    random = Random(f"{world.seed} {len(world.books.jobs)} {world.now().at_s} group")
+    return random.choice([None, UserGroup("sweep", 1), UserGroup("sweep", 2), UserGroup("b")])
+
+
+def _after(world: World, random: Random) -> tuple[Dependency, ...]:
+    there = [*world.books.jobs, *world.books.arrays]
+    some = random.sample(there, min(len(there), random.choice([1, 1, 2])))
+    return tuple(Dependency(job_id, random.choice(list(RequiredOutcome))) for job_id in some)
+
+
+def _submit(world: World, random: Random) -> None:
+    user = random.choice(USERS)
+    asked = _spec(world, random, user)
+    for _ in range(random.choice([1, 1, 1, 2, 4])):
+        world.ask(st.SubmitAsked(world.now(), asked, random.random() < 0.08))
+
+
+def _flood(world: World, random: Random) -> None:
+    """One user fills the machine with small jobs that may be stopped for others."""
+    user = random.choice(USERS[:2])
+    asked = replace(
+        _spec(world, random, user),
+        demand=Resources(cores_milli=1000, memory_bytes=random.choice([0, GIB // 2])),
+        preemptible=True,
+        time_limit_s=None,
+        warn=None,
+        after=(),
+    )
+    for _ in range(random.choice([4, 8])):
+        world.ask(st.SubmitAsked(world.now(), asked))
+
+
+def _submit_array(world: World, random: Random) -> None:
+    asked = _spec(world, random, random.choice(USERS))
+    spans = random.choice([((0, 3, 1),), ((1, 1, 1), (4, 8, 2)), ((0, 5, 1),)])
+    at_once = random.choice([None, 1, 2])
+    held = random.random() < 0.1
+    world.ask(st.SubmitAsked(world.now(), asked, held, spans=spans, at_once=at_once))
+
+
+Request = Callable[..., st.Stimulus]
+
+
+def _request(kind: Request, *states: str) -> Callable[[World, Random], None]:
+    def ask(world: World, random: Random) -> None:
+        job_id, user = _any_job(world, random, *states)
+        is_rest = job_id in world.books.arrays and random.random() < 0.3
+        actor = _actor(random, user)
+        world.ask(kind(world.now(), job_id, actor, unmaterialized_only=is_rest))
+
+    return ask
+
+
+def _signal(world: World, random: Random) -> None:
+    job_id, user = _any_job(world, random, "RUNNING")
+    world.ask(st.SignalAsked(world.now(), job_id, ACTORS[user], 10))
+
+
+def _change(world: World, random: Random) -> None:
+    job_id, user = _any_job(world, random, *random.choice([("PENDING", "HELD"), ()]))
+    wish = st.Change(
+        priority=random.choice([None, 0, 1, 5]),
+        time_limit_s=random.choice([None, None, 5, 60]),
+        cores_milli=random.choice([None, None, 500, 1500]),
+        pool=random.choice([None, None, None, OPEN]),
+        after=random.choice([None, None, (), _after(world, random)]),
+        begin_s=random.choice([None, None, 0, int(world.now().at_s) + 6]),
+        group=_group(world),
+    )
+    tasks = [each for each in world.books.live() if each.array_id and each.state == "PENDING"]
+    if tasks and random.random() < 0.3:
+        # One task goes to another queue than the others of its array.
+        task = random.choice(tasks)
+        job_id, user, wish = task.id, task.spec.user, st.Change(pool=OPEN)
+    world.ask(st.ChangeAsked(world.now(), job_id, _actor(random, user), wish))
+
+
+def _drain(world: World, random: Random) -> None:
+    actor, reason = random.choice([ADMIN, ADMIN, ACTORS["ann"]]), random.choice([None, "swap", ""])
+    world.ask(st.DrainAsked(world.now(), True, actor, reason))
+
+
+def _undrain(world: World, random: Random) -> None:
+    world.ask(st.DrainAsked(world.now(), False, ADMIN))
+
+
+def _see(world: World, use: Resources) -> None:
+    if world.engine is not None and world.engine.see_external(use):
+        world.tell(st.Tick(world.now()))
+
+
+def _outside(world: World, random: Random) -> None:
+    room = world.first.capacity
+    part = random.choice([0, 0, 1, 2, 4])
+    use = Resources(
+        cores_milli=room.cores_milli * part // 3, memory_bytes=room.memory_bytes * part // 4
+    )
+    for _ in range(random.choice([1, 5, 5])):
+        _see(world, use)
+
+
+def _reload(world: World, random: Random) -> None:
+    world.rules = random.choice([later_rules(world.first, random), world.first])
+    if world.engine is not None:
+        world.engine.adopt(world.rules)
+        world.tell(st.Tick(world.now()))
+
+
+def _launcher_dies(world: World, random: Random) -> None:
+    if not world.machine.is_up:
+        return
+    world.machine.fall()
+    world.disconnect()
+    world.later(random.choice([0.0, 0.5, 6.0]), lambda: _launcher_is_back(world))
+
+
+def _launcher_is_back(world: World) -> None:
+    if not world.machine.is_up:
+        world.machine.is_up = True
+        world.connect()
+
+
+def _controller_dies(world: World, random: Random) -> None:
+    """In the middle of its next commit, or between two turns."""
+    if world.journal is None:
+        return
+    how = random.choice(["", "dies before", "dies after", "torn"])
+    if how:
+        world.journal.fault = how
+    else:
+        world.kill_controller(random.choice([0.0, 2.0]))
+
+
+def _journal_fails(world: World, random: Random) -> None:
+    if world.journal is not None:
+        world.journal.fault = "fails"
+
+
+def _reboot(world: World, random: Random) -> None:
+    """Of the machine, and with it of everything."""
+    keeps_files = random.random() < 0.5
+    world.machine.reboot(keeps_files=keeps_files)
+    if not keeps_files:
+        # That these have run stands nowhere any more, where the journal had failed too.
+        unsaid = (each for each in world.books.live() if each.state == "STARTING")
+        world.machine.ever_ran.difference_update((each.id, each.attempt) for each in unsaid)
+    if world.engine is not None:
+        world.kill_controller(3.0)
+    world.booted_s = world.seconds + 1.0 - random.choice([5.0, 500.0])
+    world.set_clock(random.choice([0.0, -30.0, 100.0]))
+    world.later(2.0, lambda: _launcher_is_back(world))
+
+
+def _clock_jumps(world: World, random: Random) -> None:
+    world.set_clock(random.choice([-3600.0, -5.0, 5.0, 3600.0]))
+
+
+def _late_sample(world: World, random: Random) -> None:
+    """Of an attempt that may be over by the time that it is heard of."""
+    started = [each for each in world.books.jobs.values() if each.attempt]
+    if started:
+        job = random.choice(started)
+        attempt = max(1, job.attempt - random.choice([0, 0, 1]))
+        text = "measured more than it declared"
+        world.tell(st.Breached(world.now(), job.id, attempt, Outcome.LIMIT_EXCEEDED, text))
+
+
+def _said_again(world: World, random: Random) -> None:
+    for _ in range(3):
+        if world.machine.said and world.engine is not None:
+            world.tell(random.choice(world.machine.said))
+
+
+def _runner_dies(world: World, random: Random) -> None:
+    there = [each for each in world.machine.attempts.values() if each.runner_lives]
+    if there:
+        world.machine.lose_runner(random.choice(there), with_job=random.random() < 0.5)
+
+
+_DEEDS: dict[str, Callable[[World, Random], None]] = {
+    "submit": _submit,
+    "flood": _flood,
+    "submit_array": _submit_array,
+    "cancel": _request(st.CancelAsked),
+    "hold": _request(st.HoldAsked, "PENDING"),
+    "release": _request(st.ReleaseAsked, "HELD"),
+    "suspend": _request(st.SuspendAsked, "RUNNING"),
+    "resume": _request(st.ResumeAsked, "SUSPENDED"),
+    "signal": _signal,
+    "change": _change,
+    "drain": _drain,
+    "undrain": _undrain,
+    "outside": _outside,
+    "reload": _reload,
+    "launcher_dies": _launcher_dies,
+    "controller_dies": _controller_dies,
+    "journal_fails": _journal_fails,
+    "reboot": _reboot,
+    "clock_jumps": _clock_jumps,
+    "late_sample": _late_sample,
+    "said_again": _said_again,
+    "runner_dies": _runner_dies,
+    "wait": lambda world, random: world.run_until(world.seconds + random.choice([1.0, 15.0])),
+}
+
+
+# -- the whole --------------------------------------------------------------------------------
 
 
 def run(seed: int, steps: list[Step], directory: Path, trace: Trace | None = None) -> World:
@@ -57,3 +370,45 @@ def end_in_peace(world: World) -> None:
     claim(not any(world.engine.ledger.allocated), "something is held by nobody")
     alive = [each.key for each in world.machine.attempts.values() if each.is_alive]
     claim(not alive, "attempts that nobody knows run on", alive)
+
+
+def attempt(seed: int, steps: list[Step], trace: Trace | None = None) -> World | Exception:
+    """The world at its end, or what went wrong."""
+    with TemporaryDirectory(prefix="drfd-torture-", dir=_memory()) as directory:
+        try:
+            return run(seed, steps, Path(directory), trace)
+        except Exception as failure:
+            return failure
+
+
+def shrink(seed: int, steps: list[Step], failure: Exception) -> list[Step]:
+    """Leave out halves, quarters, … single steps, as long as the same goes wrong."""
+    size = max(1, len(steps) // 2)
+    while True:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size :]
+            found = attempt(seed, fewer)
+            if isinstance(found, Exception) and kind_of(found) == kind_of(failure):
+                steps = fewer
+            else:
+                at += size
+        if size == 1:
+            return steps
+        size //= 2
+
+
+def kind_of(failure: Exception) -> str:
+    """What two runs share that have found the same."""
+    if isinstance(failure, Broken):
+        return failure.what
+    at = failure.__traceback__
+    assert at is not None
+    while at.tb_next is not None:
+        at = at.tb_next
+    return f"{type(failure).__name__} in {at.tb_frame.f_code.co_qualname}"
+
+
+def _memory() -> str | None:
+    """A disk would only be in the way."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

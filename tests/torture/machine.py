@@ -27,7 +27,7 @@ from drfd.core.model.lifecycle import (
     Terminate,
     Thaw,
 )
-from torture.claims import claim
+from torture.books import claim
 
 Key = tuple[int, int]
 #: How long an order or a report is under way.

@@ -206,7 +206,7 @@ class Torture:
                     continue
                 self.victim.kill()
             elif name == "launcher":
-                pid = launcher_pid(self.victim)
+                pid = self.victim.slurm_launcher_pid()
                 if pid is None:
                     continue
                 with suppress(ProcessLookupError):
@@ -335,21 +335,6 @@ class Torture:
                 self.report.add(CANCELLED, job_id)
         elif state != "LOST":
             self.report.add(WRONG, job_id)
-
-
-def launcher_pid(victim: Victim) -> int | None:
-    """The launcher of Slurm's nodes: the child of its supervisor."""
-    found = {}
-    state = os.fsencode(victim.state / "slurm-launcher")
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"drfd.launcher.slurm" in command and state in command:
-                stat = (entry / "stat").read_text()
-                found[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-    return next((pid for pid, parent in found.items() if parent in found), None)
 
 
 def torture(kills: int, seed: int) -> Report:

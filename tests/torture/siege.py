@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,7 +40,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from drfd.core.amounts.resources import Axes
 from drfd.journal.journal import Journal
-from instance import BIN, CONFIG, PATIENCE, wait_for
+from instance import (
+    BIN,
+    CONFIG,
+    PATIENCE,
+    add_account,
+    delete_account,
+    parent_of,
+    state_of,
+    wait_for,
+)
 from kernel import Kernel
 from tests.bench.attackers import ATTACKS
 from torture.victims import Victim
@@ -236,7 +246,7 @@ class Siege:
                     os.kill(self.victim.launcher_pid(), signal.SIGKILL)
                     process.kill()
                 case "supervisor":
-                    keeper = _parent_of(self.victim.launcher_pid())
+                    keeper = parent_of(self.victim.launcher_pid())
                     # It may be dying already, and then the launcher's parent is a stranger.
                     if self._is_drfds(keeper):
                         os.kill(keeper, signal.SIGKILL)
@@ -244,7 +254,7 @@ class Siege:
                     self._kill_a_runner()
                 case "anybody":
                     self._kill_anybody()
-        except (ProcessLookupError, FileNotFoundError, AssertionError):
+        except (ProcessLookupError, FileNotFoundError, IndexError, AssertionError):
             # Gone by itself, after the one killed before.
             pass
         self.counts[f"killed: {whom}"] += 1
@@ -270,11 +280,11 @@ class Siege:
         # A job's own process looks as its runner does, from the fork to its exec. It stands still
         # first, so that it is known whether it is still before that.
         os.kill(pid, signal.SIGSTOP)
-        wait_for("a process that stands still", lambda: _state_of(pid) in ("T", "t", "Z", ""))
+        wait_for("a process that stands still", lambda: state_of(pid) in ("T", "t", "Z", None))
         if not self._is_drfds(pid):
             os.kill(pid, signal.SIGCONT)
             return
-        parent = _parent_of(pid)
+        parent = parent_of(pid)
         for found in (runners, self.victim.runners()):
             self.unmaterialized |= found.get(parent, set())
         # It may have become a runner meanwhile.
@@ -293,15 +303,7 @@ class Siege:
 
     def _look(self) -> None:
         """The kernel's limits of all jobs together are not above what is given out."""
-        total = 0
-        for directory in self.victim.cgroups():
-            for name in ("memory.limit_in_bytes", "memory.max"):
-                try:
-                    text = Path(directory, name).read_text().strip()
-                except OSError:
-                    continue
-                # One that is just being made has no limit yet, and no process either.
-                total += int(text) if text != "max" and int(text) < 1 << 60 else 0
+        total = sum(self.victim.memory_limits().values())
         if total > CAPACITY_MEMORY:
             self.deviations.append(f"the limits of all jobs sum up to {total} bytes")
         self.counts["looks"] += 1
@@ -331,7 +333,7 @@ class Siege:
         found = []
         for pid in _pids():
             try:
-                if os.stat(f"/proc/{pid}").st_uid in uids and _state_of(pid) != "Z":
+                if os.stat(f"/proc/{pid}").st_uid in uids and state_of(pid) != "Z":
                     found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
             except OSError:
                 continue
@@ -438,7 +440,7 @@ def _has_ended_all_of(uid: int) -> bool:
     killed = []
     for pid in _pids():
         try:
-            if os.stat(f"/proc/{pid}").st_uid == uid and _state_of(pid) not in ("Z", ""):
+            if os.stat(f"/proc/{pid}").st_uid == uid and state_of(pid) not in ("Z", None):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
         except OSError:
@@ -446,30 +448,17 @@ def _has_ended_all_of(uid: int) -> bool:
     return not killed
 
 
-def _parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def _state_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
 def siege(
     seconds: float, *, seed: int = 1, per_second: float = 16.0, keep: Path | None = None
 ) -> Siege:
     """Run it; what must not have happened is in its `deviations`."""
     names = {who: f"drfd{who[:4]}{os.getpid()}" for who in ("hostile", "alice", "bob")}
-    made: list[str] = []
+    users: dict[str, pwd.struct_passwd] = {}
     settings = SETTINGS + f'[users.{names["hostile"]}]\nlimit = {{cores = 8, memory = "4G"}}\n'
     victim = Victim(settings)
     try:
-        for name in names.values():
-            subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=True)
-            made.append(name)
-        users = {who: pwd.getpwnam(name) for who, name in names.items()}
+        for who, name in names.items():
+            users[who] = add_account(name)
         victim.start()
         found = Siege(victim, users, Random(seed), per_second)
         found.run(seconds)
@@ -482,10 +471,10 @@ def siege(
         if victim.process is not None:
             wait_for("a daemon to end all jobs", victim.has_come_back, show=victim.tail)
         victim.destroy()
-        for name in made:
-            uid = pwd.getpwnam(name).pw_uid
-            wait_for(f"the end of all of {name}", lambda uid=uid: _has_ended_all_of(uid))
-            subprocess.run(["userdel", name], check=True)
+        for account in users.values():
+            gone = partial(_has_ended_all_of, account.pw_uid)
+            wait_for(f"the end of all of {account.pw_name}", gone)
+            delete_account(account.pw_name)
 
 
 def _print(found: Siege) -> None:

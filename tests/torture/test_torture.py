@@ -1,12 +1,16 @@
-"""Random lives of a whole drfd, with every fault that it promises to outlive.
+"""Random lives of a whole drfd, with every fault that it promises to outlive; and the short forms
+of the other harnesses.
 
-More of them: `python -m tests.torture`, which also tells one step by step.
+More of them: `python -m tests.torture`, which also tells one step by step, `python -m
+tests.torture.fuzz all --seconds 600`, `python -m tests.torture.nodes --kills 1000`, and `python -m
+tests.torture.soak --minutes 60`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -24,8 +28,12 @@ from drfd.core.model import lifecycle as ef
 from drfd.core.model.job import Outcome
 from drfd.core.scheduling import drf_policy, wait_index
 from drfd.daemon.engine import engine
+from slurm_cluster import missing
+from torture.fuzz import CORPUS, attack, corpus_of, made, targets
+from torture.life import attempt, kind_of, shrink
+from torture.nodes import torture
 from torture.script import script
-from torture.shrink import attempt, kind_of, shrink
+from torture.soak import soak
 from torture.world import World
 
 #: Runs in each of the blocks, and how many blocks.
@@ -150,3 +158,71 @@ def test_of_a_run_that_fails_only_what_matters_is_left(monkeypatch: pytest.Monke
     again = attempt(seed, fewer)
     assert isinstance(again, Exception)
     assert kind_of(again) == kind_of(failure)
+
+
+# -- the short forms of other harnesses -------------------------------------------------------
+
+#: Of processor time, for each target of the fuzzer: without atheris.
+ATTACK_S = 1.0
+SOAK_S = float(os.environ.get("DRFD_SOAK_S", "30"))
+KILLS = 20
+
+
+@pytest.mark.parametrize("name", targets())
+def test_nothing_but_a_clear_refusal_comes_of_an_attack_on(name: str) -> None:
+    assert attack(name, ATTACK_S, seed=1) > 100
+
+
+@pytest.mark.parametrize("name", targets())
+def test_the_corpus_holds_for(name: str) -> None:
+    with made(name) as target:
+        for data in corpus_of(name):
+            target(data)
+
+
+def test_every_corpus_has_its_target() -> None:
+    """`trace` waits for the reader of workloads."""
+    assert {path.name for path in CORPUS.iterdir()} <= {*targets(), "trace"}
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_twenty_kills_of_drfds_and_slurms_daemons_start_no_job_twice_and_lose_none() -> None:
+    report = torture(KILLS, seed=7)
+    assert report.faults == {}, str(report)
+    assert report.kills.total() >= KILLS
+    # They are no end of all jobs: most end as they would have without them.
+    assert report.ends["COMPLETED"] > 0
+    assert sum(report.ends.values()) == report.jobs > KILLS / 2
+
+
+def test_half_a_minute_of_jobs_and_deaths_leaves_nothing_behind() -> None:
+    done = soak(SOAK_S, seed=7, least_deaths=3)
+    # As many as a slow machine accepts: each submission waits for the one before.
+    assert len(done.fates) > SOAK_S
+    assert sum(count for name, count in done.counts.items() if name.startswith("killed")) >= 3
+    assert done.counts["looks"] > SOAK_S / 10
+
+
+# -- the page of promises ---------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "promises.md").read_text()
+
+
+def test_there_are_ten_promises_in_order_and_the_readme_leads_to_them() -> None:
+    assert re.findall(r"^## (\d+)\.", PAGE, re.MULTILINE) == [str(each) for each in range(1, 11)]
+    assert "docs/promises.md" in (ROOT / "README.md").read_text()
+
+
+def test_each_promise_has_a_command_and_all_that_it_names_is_there() -> None:
+    for section in PAGE.split("\n## ")[1:]:
+        commands = re.findall(r"`((?:DRFD_\w+=1 )?(?:pytest|python -m) [^`]*)`", section)
+        assert commands, section
+        for command in commands:
+            paths = re.findall(r"tests[\w/.]*", command)
+            assert paths
+            for path in paths:
+                module = path.replace(".", "/") + ".py"
+                is_there = (ROOT / path).exists() or (ROOT / module).exists()
+                assert is_there, f"{command}: no {path}"

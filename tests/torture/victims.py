@@ -18,7 +18,7 @@ from drfd.common import failpoints
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.daemon.spawn import group_for
 from drfd.launcher import attempt_files
-from instance import Instance, wait_for
+from instance import Instance, state_of, wait_for
 from kernel import Kernel
 
 VICTIMS = ("itself", "controller", "launcher", "runner", "daemons", "machine", "power")
@@ -95,7 +95,7 @@ class Victim(Instance):
             text = (self.failpoints / f"{point}.reached").read_text()
         except FileNotFoundError:
             return None
-        return int(text) if text.endswith("\n") and _state_of(int(text)) == "T" else None
+        return int(text) if text.endswith("\n") and state_of(int(text)) == "T" else None
 
     def runner_of(self, job_id: int) -> int | None:
         return next((pid for pid, jobs in self.runners().items() if job_id in jobs), None)
@@ -117,10 +117,24 @@ class Victim(Instance):
         """The jobs that it had. It stands still first: a runner may be given another job at any
         time."""
         os.kill(pid, signal.SIGSTOP)
-        wait_for("a runner that stands still", lambda: _state_of(pid) in ("T", "t", "Z", None))
+        wait_for("a runner that stands still", lambda: state_of(pid) in ("T", "t", "Z", None))
         had = self.runners().get(pid, set())
         os.kill(pid, signal.SIGKILL)
         return had | self.runners().get(pid, set())
+
+    def memory_limits(self) -> dict[str, int]:
+        """Of all job cgroups that are there, straight from the kernel's files."""
+        found: dict[str, int] = {}
+        for directory in self.cgroups():
+            for name in ("memory.limit_in_bytes", "memory.max"):
+                try:
+                    text = Path(directory, name).read_text().strip()
+                except OSError:
+                    continue
+                # One that is just being made has no limit yet, and no process either.
+                if text != "max" and int(text) < 1 << 60:
+                    found[directory] = int(text)
+        return found
 
     def kill_victim(self, victim: str, *, point: str, at: int, job_id: int | None) -> None:
         """And then let go whoever stands at the point, `at`."""
@@ -173,7 +187,7 @@ class Victim(Instance):
         # Nobody is to see the others go: at a reset all are gone at once.
         for pid in self.everything():
             _signal(pid, signal.SIGSTOP)
-        while left := [pid for pid in self.everything() if _state_of(pid) not in (None, "Z")]:
+        while left := [pid for pid in self.everything() if state_of(pid) not in (None, "Z")]:
             for pid in left:
                 _kill(pid)
             # On cgroup v1 what is frozen does not even die.
@@ -239,14 +253,6 @@ def once_more(victim: Victim, verb: str, job_id: int, until: Callable[[str], boo
 
 def _amounts(usage: dict[str, Any]) -> list[Any]:
     return [amount for name, amount in usage.items() if not isinstance(amount, dict)]
-
-
-def _state_of(pid: int) -> str | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return stat.rpartition(")")[2].split()[0]
 
 
 def let_go(pid: int) -> None:

@@ -1,18 +1,23 @@
-"""What must hold after every turn, whatever has happened."""
+"""What must hold after every turn, whatever has happened, and of each pass."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from core.oracle import Ask, Rule, Tree, begin
+from core.worlds import carry_on
 from drfd.core.amounts.vectors import fits, minus, plus
 from drfd.core.explain.reasons import ReasonCode, explain_wait
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
+from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.scheduling_pass import free_of
 from drfd.wording.waits import wait_text
-from torture.books import HOLDS, Record
-from torture.claims import claim
+from torture.books import HOLDS, Record, claim
 
 if TYPE_CHECKING:
     from torture.world import World
@@ -243,3 +248,32 @@ def _quotas_are_counted(world: World) -> None:
     for path, use in kept.items():
         differ_s = 3600 * abs(use.used_hours - again[path].used_hours)
         claim(differ_s < 0.01, "quotas are counted otherwise", path, use, again[path])
+
+
+def look_at_choices(
+    plan: Plan, ledger: Ledger, rules: Rules, past_usage: Mapping[str, float]
+) -> None:
+    """A pass (whose `plan` is not in the books as yet) against the slow one of `core/oracle.py`,
+    which was written from the rules alone: is each launch of somebody whose turn it is, and is
+    nothing left that may start? Only where nothing is reserved: the oracle's slow pass knows one
+    reservation, and follows it."""
+    tree = Tree(
+        rules.shares.capacity,
+        {
+            path: Rule(each.weights, each.limit, each.guarantee)
+            for path, each in rules.shares.rules.items()
+        },
+    )
+    waiting = {
+        job_id: Ask(leaf, demand, -order)
+        for leaf, queue in ledger.queues.items()
+        for demand, line in queue.groups.items()
+        for order, job_id in line
+    }
+    state = begin(tree, waiting, ledger.used, past_usage)
+    for job_id in plan.admitted:
+        could = state.choices()
+        claim(job_id in could, "somebody starts out of turn", job_id, could, plan.admitted)
+        carry_on(state, job_id)
+    left = set() if plan.is_cut else state.choices()
+    claim(not left, "somebody may start and does not", left, plan.admitted)

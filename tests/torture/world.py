@@ -38,12 +38,10 @@ from drfd.core.scheduling.wait_index import WaitIndex
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
-from torture.books import Amounts, Books, Turn, amounts
-from torture.claims import claim
-from torture.fair import look_at_choices
+from torture.books import Amounts, Books, Turn, amounts, claim
 from torture.machine import Key, Machine
-from torture.realm import first_rules
-from torture.watch import look, look_at_victims
+from torture.script import first_rules
+from torture.watch import look, look_at_choices, look_at_victims
 
 #: What a submission or a request may be refused for here.
 REFUSALS = {
