@@ -3,7 +3,8 @@ processes. One clear line says what is wrong, nothing that was accepted is lost,
 when the fault has gone.
 
 The daemons live in a namespace that a sleeping process keeps, so that they find their state again
-when they are started again. Nothing of the machine's own is changed.
+when they are started again. Nothing of the machine's own is changed. When memory, processes or
+descriptors run out while jobs are submitted, launched and ended, no job is lost or run twice.
 """
 
 from __future__ import annotations
@@ -13,22 +14,21 @@ import os
 import resource
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drfd.common.errors import HostError
-from instance import Instance, wait_for
+from drfd.common.errors import DrfdError, HostError, Unavailable
+from instance import Instance, children_of, cpu_s, parent_of, resident_bytes, wait_for
 from kernel import Kernel
 from shelter import ROOMY, Sheltered, as_root, made_shelters
+from torture.victims import Victim
 
 SMALL = ("-c", "0.1", "-m", "64M")
 
@@ -41,14 +41,6 @@ def shelter() -> Iterator[Callable[..., Sheltered]]:
 
 def until_gate(instance: Instance, code: int) -> str:
     return f"while ! [ -e {instance.work}/gate ]; do sleep 0.05; done; exit {code}"
-
-
-def refused(instance: Instance, *words: object) -> str:
-    """The one line that says why."""
-    done = instance.drf(*words, check=False)
-    assert done.returncode == 1, done
-    (line,) = done.stderr.splitlines()
-    return line
 
 
 # -- mounts of users ----------------------------------------------------------------------------
@@ -70,17 +62,15 @@ def test_a_mount_with_a_name_that_is_no_text_keeps_no_daemon_from_starting(
 
 
 @as_root
+@pytest.mark.parametrize("dies", [True, False], ids=["and the daemon dies", "no restart"])
 def test_a_full_disk_refuses_submissions_and_loses_nothing(
-    shelter: Callable[..., Sheltered],
+    shelter: Callable[..., Sheltered], dies: bool
 ) -> None:
+    """So small that nothing is kept free on it (system/test_shortages.py has one that is not)."""
     instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
-    before = instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 7))
+    before = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 7))["id"]
     waiting = instance.submit(*SMALL, "--hold", "--", "sh", "-c", "exit 8")
-    instance.wait_state(before, "RUNNING")
-    filler = instance.inside / str(instance.state).lstrip("/") / "filler"
-    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        while True:
-            file.write(b"x" * 4096)
+    filler = fill(instance.inside / str(instance.state).lstrip("/"))
 
     def is_refused() -> str | None:
         done = instance.drf("submit", *SMALL, "--", "true", check=False)
@@ -93,36 +83,25 @@ def test_a_full_disk_refuses_submissions_and_loses_nothing(
     (instance.work / "gate").touch()
     time.sleep(2)
     assert instance.show(waiting)["state"] == "HELD"
-    instance.kill()
+    if dies:
+        instance.kill()
     filler.unlink()
-    instance.start()
+    if dies:
+        instance.start()
     instance.drf("release", waiting)
     assert instance.wait_end(before)["exit_code"] == 7
     assert instance.wait_end(waiting)["exit_code"] == 8
-    last = instance.submit(*SMALL, "--", "true")
-    assert instance.wait_end(last)["state"] == "COMPLETED"
+    assert instance.ended(*SMALL, "--", "true")["state"] == "COMPLETED"
+    assert not instance.is_dead()
 
 
-@as_root
-def test_the_daemon_recovers_from_a_full_disk_without_a_restart(
-    shelter: Callable[..., Sheltered],
-) -> None:
-    instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
-    job_id = instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 7))
-    instance.wait_state(job_id, "RUNNING")
-    filler = instance.inside / str(instance.state).lstrip("/") / "filler"
+def fill(place: Path) -> Path:
+    """The file system at this place, with one file."""
+    filler = place / "filler"
     with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
         while True:
             file.write(b"x" * 4096)
-    refusal = lambda: instance.drf("submit", *SMALL, "--", "true", check=False).returncode  # noqa: E731
-    wait_for("a refusal", refusal)
-    (instance.work / "gate").touch()
-    time.sleep(2)
-    filler.unlink()
-    job = instance.wait_end(job_id)
-    assert (job["state"], job["exit_code"]) == ("FAILED", 7)
-    assert instance.wait_end(instance.submit(*SMALL, "--", "true"))["state"] == "COMPLETED"
-    assert not instance.is_dead()
+    return filler
 
 
 @as_root
@@ -146,10 +125,7 @@ def test_a_disk_that_is_full_when_the_log_is_to_go_into_the_journal_loses_nothin
         submit(f"early{number}")
         if journal.stat().st_size > before + (2 << 20):
             break
-    filler = journal.parent.parent / "filler"
-    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-        while True:
-            file.write(b"x" * 4096)
+    filler = fill(journal.parent.parent)
     log = journal.with_name(f"{journal.name}-wal").stat().st_size
     with pytest.raises(HostError, match="full") as refusal:
         for number in itertools.count():
@@ -222,8 +198,7 @@ def test_a_controller_without_descriptors_answers_again_when_it_has_some(
     # To look for an armed failpoint takes a descriptor.
     instance.has_failpoints = False
     instance.start()
-    job_id = instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 5))
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 5))["id"]
     assert instance.process is not None
     pid = instance.process.pid
     with socket.socket(socket.AF_UNIX) as early:
@@ -244,7 +219,7 @@ def test_a_controller_without_descriptors_answers_again_when_it_has_some(
             for each in crowd:
                 each.close()
     assert instance.wait_end(job_id)["exit_code"] == 5
-    assert instance.wait_end(instance.submit(*SMALL, "--", "true"))["state"] == "COMPLETED"
+    assert instance.ended(*SMALL, "--", "true")["state"] == "COMPLETED"
     assert not instance.is_dead()
     said = [line for line in instance.log.read_text().splitlines() if "Too many open files" in line]
     assert 1 <= len(said) <= 2 and all("event=" in line for line in said)
@@ -257,8 +232,7 @@ def test_a_launcher_without_descriptors_starts_no_job_by_halves(
     instance = make_instance(ROOMY)
     instance.has_failpoints = False
     instance.start()
-    old = instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 5))
-    instance.wait_state(old, "RUNNING")
+    old = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 5))["id"]
     launcher = instance.launcher_pid()
     ends = []
     with limited(launcher, resource.RLIMIT_NOFILE, descriptors(launcher) + 2):
@@ -278,46 +252,6 @@ def test_a_launcher_without_descriptors_starts_no_job_by_halves(
     assert instance.cgroups() == []
 
 
-@as_root
-def test_a_launcher_that_may_not_fork_says_so_and_goes_on(
-    make_instance: Callable[..., Instance],
-) -> None:
-    """By a limit of processes, as a machine that is short of them or of memory has it."""
-    top = Kernel().v1.get("pids")
-    if top is None:
-        pytest.skip("the limit is made with the pids controller of cgroup v1")
-    instance = make_instance(ROOMY).start()
-    launcher = instance.launcher_pid()
-    before = Path(f"/proc/{launcher}/cgroup").read_text()
-    home = next(line.split(":", 2)[2] for line in before.splitlines() if ":pids:" in line)
-    cage = Path(top, f"drfd-test-{os.getpid()}")
-    cage.mkdir()
-    try:
-        (cage / "cgroup.procs").write_text(str(launcher))
-        (cage / "pids.max").write_text("1")
-        # Some runner that is done may take one of them, and has no need to be forked.
-        started = [
-            instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 4)) for _ in range(3)
-        ]
-
-        def is_short() -> dict[str, Any] | None:
-            reasons = [instance.show(job_id)["reason"] for job_id in started]
-            codes = (each for each in reasons if each and each["code"] == "MACHINE_SHORT")
-            return next(codes, None)
-
-        reason = wait_for("a job that cannot be launched", is_short)
-        assert "processes" in reason["text"]
-        (instance.work / "gate").touch()
-    finally:
-        Path(top, home.lstrip("/"), "cgroup.procs").write_text(str(launcher))
-        cage.rmdir()
-    assert instance.launcher_pid() == launcher, "it has not even died"
-    ends = [instance.wait_end(job_id) for job_id in started]
-    assert [(job["state"], job["exit_code"]) for job in ends] == [("FAILED", 4)] * 3
-    assert instance.cgroups() == []
-    assert instance.wait_end(instance.submit(*SMALL, "--", "true"))["state"] == "COMPLETED"
-
-
 # -- cgroups that cannot be removed, are frozen, or are not there --------------------------------
 
 
@@ -330,8 +264,7 @@ def test_a_cgroup_that_is_busy_keeps_its_resources_booked_until_it_is_gone(
     if freezer is None:
         pytest.skip("on cgroup v2 whatever is in a job's cgroup is killed with it")
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 3))
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 3))["id"]
     place = next(Path(each) for each in instance.cgroups() if "/blkio/" in each)
     stranger = subprocess.Popen(["sleep", "1000"])
     try:
@@ -359,8 +292,7 @@ def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
     if freezer is None:
         pytest.skip("on cgroup v2 what is frozen can be killed")
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit(*SMALL, "--", "sleep", "1000")
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running(*SMALL, "--", "sleep", "1000")["id"]
     place = next(Path(each) for each in instance.cgroups() if each.startswith(freezer))
     above = place.parent / "freezer.state"
     launcher = instance.launcher_pid()
@@ -373,20 +305,15 @@ def test_a_job_that_cannot_be_killed_is_a_state_that_is_told_and_no_loop(
 
         wait_for("doctor's word", is_stuck)
         assert instance.show(job_id)["state"] in ("STOPPING", "CLEANING")
-        spent = _cpu_s(launcher)
+        spent = cpu_s(launcher)
         time.sleep(3)
-        assert _cpu_s(launcher) - spent < 1.5, "it is tried now and then, and not all the time"
+        assert cpu_s(launcher) - spent < 1.5, "it is tried now and then, and not all the time"
         other = instance.submit(*SMALL, "--hold", "--", "true")
         instance.drf("cancel", other)
     finally:
         above.write_text("THAWED")
     assert instance.wait_end(job_id)["state"] == "CANCELLED"
     assert instance._ask("doctor")["stuck_jobs"] == []
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @as_root
@@ -404,92 +331,6 @@ def test_a_controller_that_is_not_mounted_is_told_and_all_else_is_enforced(
     assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
 
 
-# -- a directory service that does not answer ----------------------------------------------------
-
-
-class SlowDirectory:
-    """What glibc asks for users before it reads any file, where this socket is (nscd): it answers
-    for root at once, and for others never. Its messages are those of glibc's nscd-client.h."""
-
-    _BY_NAME, _BY_UID = 0, 1
-
-    def __init__(self, path: Path) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        path.chmod(0o666)
-        self._listener.listen(64)
-        #: Whom it has been asked about, and keeps waiting.
-        self.waiting: list[str] = []
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                asker, _ = self._listener.accept()
-            except OSError:
-                return
-            _, kind, length = struct.unpack("3i", asker.recv(12))
-            key = asker.recv(length).rstrip(b"\0").decode()
-            if kind == self._BY_UID and key != "0":
-                self.waiting.append(key)
-                self._open.append(asker)
-                continue
-            if (kind, key) in ((self._BY_UID, "0"), (self._BY_NAME, "root")):
-                texts = [text + b"\0" for text in (b"root", b"x", b"", b"/root", b"/bin/sh")]
-                name, password, *rest = map(len, texts)
-                head = struct.pack("9i", 2, 1, name, password, 0, 0, *rest)
-                asker.sendall(head + b"".join(texts))
-            elif kind == self._BY_NAME:
-                # Nobody is called so. Without an answer it would not be asked any more.
-                asker.sendall(struct.pack("9i", 2, 0, *[0] * 7))
-            asker.close()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for each in (self._listener, *self._open):
-            each.close()
-
-
-@as_root
-@pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd's sockets are in /run")
-def test_a_directory_service_that_hangs_stalls_nobody_but_whom_it_is_asked_about(
-    shelter: Callable[..., Sheltered],
-) -> None:
-    instance = shelter("mount -t tmpfs tmpfs /run; mkdir -p /var/run/nscd")
-    directory = SlowDirectory(instance.inside / "run" / "nscd" / "socket")
-    hello = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
-        's.sendall(b\'{"op":"hello","v":1}\\n\'); assert b\'true\' in s.recv(4096)'
-    )
-    try:
-        instance.start()
-        took: list[float] = []
-
-        def ask_as_another() -> None:
-            started = time.monotonic()
-            command = ["/usr/bin/python3", "-I", "-c", hello, str(instance.socket)]
-            subprocess.run(command, user=65534, check=True, timeout=120)
-            took.append(time.monotonic() - started)
-
-        asking = threading.Thread(target=ask_as_another)
-        asking.start()
-        wait_for("the question", lambda: "65534" in directory.waiting)
-        quick: list[float] = []
-        while asking.is_alive():
-            started = time.monotonic()
-            instance._ask("status")
-            quick.append(time.monotonic() - started)
-            time.sleep(0.05)
-        asking.join()
-        # glibc gives it up after some seconds, and reads the file.
-        assert took[0] > 2
-        # Held up, the loop would answer once it has been given up, and a few times while that ends.
-        assert len(quick) > 10, (took, quick)
-    finally:
-        directory.close()
-
-
 # -- clocks --------------------------------------------------------------------------------------
 
 
@@ -498,8 +339,7 @@ def test_daemons_that_stood_still_for_a_while_go_on(
 ) -> None:
     """As a machine that sleeps: everybody stands still for a while, and goes on."""
     instance = make_instance(ROOMY).start()
-    job_id = instance.submit(*SMALL, "--", "sh", "-c", until_gate(instance, 9))
-    instance.wait_state(job_id, "RUNNING")
+    job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 9))["id"]
     assert instance.process is not None
     pids = [instance.process.pid, instance.launcher_pid()]
     for pid in pids:
@@ -509,3 +349,291 @@ def test_daemons_that_stood_still_for_a_while_go_on(
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)
     assert instance.wait_end(job_id)["exit_code"] == 9
+
+
+# -- shortages while jobs are submitted, launched and ended -----------------------------------
+
+# By prlimit(2) on processes that the test has started: a limit of address space makes the next
+# allocation fail, as a machine does that promises no more memory than it has. A process that cannot
+# go on without memory dies, and its successor takes over.
+
+IS_ROOT = os.geteuid() == 0
+KIB = 1 << 10
+
+
+@pytest.fixture
+def victim() -> Iterator[Victim]:
+    made = Victim(ROOMY)
+    # To look for an armed failpoint takes a descriptor.
+    made.has_failpoints = False
+    try:
+        made.start()
+        yield made
+    finally:
+        made.destroy()
+
+
+def with_memory_for(pid: int, more_bytes: int) -> AbstractContextManager[None]:
+    """A block in which the process may have so much more than now."""
+    return limited(pid, resource.RLIMIT_AS, resident_bytes(pid, "VmSize") + more_bytes)
+
+
+def give_memory(pid: int) -> None:
+    try:
+        hard = resource.prlimit(pid, resource.RLIMIT_AS)[1]
+        resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def without_new_processes(pid: int) -> Iterator[None]:
+    """While it lasts, the process can start neither a process nor a thread."""
+    if not IS_ROOT:
+        with limited(pid, resource.RLIMIT_NPROC, 0):
+            yield
+        return
+    top = Kernel().v1.get("pids")
+    if top is None:
+        pytest.skip("root is limited with the pids controller of cgroup v1")
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    home = Path(top, next(line.split(":/", 1)[1] for line in lines if ":pids:" in line))
+    cage = Path(top, f"drfd-test-{os.getpid()}")
+    cage.mkdir()
+    try:
+        (cage / "cgroup.procs").write_text(str(pid))
+        (cage / "pids.max").write_text((cage / "pids.current").read_text())
+        yield
+    finally:
+        # What was started in there before, or by somebody who still might, goes back with it.
+        for each in (cage / "cgroup.procs").read_text().split():
+            (home / "cgroup.procs").write_text(each)
+        cage.rmdir()
+
+
+def start_gated(victim: Victim, code: int) -> int:
+    """A job that runs until there is a file `gate`, and then ends with this code."""
+    job_id = victim.submit_job("old", until_gate(victim, code))
+    victim.await_state(job_id, "RUNNING")
+    return job_id
+
+
+def runner_of(victim: Victim, job_id: int) -> int:
+    pid = victim.runner_of(job_id)
+    assert pid is not None
+    return pid
+
+
+def end(victim: Victim, job_id: int) -> dict[str, Any]:
+    victim.await_state(job_id, "COMPLETED", "FAILED", "LAUNCH_FAILED", "LOST", "CANCELLED")
+    return dict(victim.ask("show", id=job_id)["job"])
+
+
+def runs(victim: Victim, name: str) -> int:
+    ran = victim.work / f"ran-{name}"
+    return len(ran.read_text().split()) if ran.exists() else 0
+
+
+def lines_about(victim: Victim, word: str) -> list[str]:
+    return [line for line in victim.log.read_text().splitlines() if word in line]
+
+
+# -- the controller ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [0, 300 * KIB, 900 * KIB])
+def test_a_controller_without_memory_refuses_or_dies_and_loses_nothing(
+    victim: Victim, room: int
+) -> None:
+    """Whoever heard no id asks again, by the same key: each job is there once, and runs once."""
+    old = start_gated(victim, 5)
+    assert victim.process is not None
+    trials: dict[str, DrfdError | int] = {}
+    with with_memory_for(victim.process.pid, room):
+        for number in range(6):
+            name = f"n{number}"
+            request = large_request(victim, name)
+            try:
+                trials[name] = int(victim._ask("submit", **request)["id"])
+            except DrfdError as error:
+                trials[name] = error
+        (victim.work / "gate").touch()
+        time.sleep(1)
+    refusals = [each for each in trials.values() if isinstance(each, DrfdError)]
+    assert refusals or room, "there was memory enough"
+    for refusal in refusals:
+        assert isinstance(refusal, Unavailable | HostError)
+        assert refusal.code in ("memory", "lost", "no-daemon") and "\n" not in str(refusal)
+    for name, before in trials.items():
+        job_id = int(victim.ask("submit", **large_request(victim, name))["id"])
+        assert isinstance(before, DrfdError) or before == job_id
+        job = end(victim, job_id)
+        assert (job["state"], job["exit_code"], runs(victim, name)) == ("FAILED", 3, 1)
+    assert end(victim, old)["exit_code"] == 5
+    assert lines_about(victim, "event=bug") == []
+    victim.check_at_rest()
+
+
+def large_request(victim: Victim, name: str) -> dict[str, Any]:
+    env = {"PATH": os.environ["PATH"], "LARGE": name * 60_000}
+    demand = {"cores_milli": 100, "memory_bytes": 64 << 20}
+    argv = ["sh", "-c", f"echo x >> ran-{name}; exit 3"]
+    request = {"argv": argv, "cwd": str(victim.work), "name": name, "env": env, "key": name}
+    return {**request, "demand": demand}
+
+
+def test_a_controller_that_may_start_no_thread_answers_all_the_same(victim: Victim) -> None:
+    """What is asked beside the loop has its threads from the start."""
+    old = start_gated(victim, 5)
+    waiting = victim.submit_job("waiting", "exit 0", demand={"cores_milli": 49_950})
+    assert victim.process is not None
+    with without_new_processes(victim.process.pid):
+        for _ in range(3):
+            assert victim._ask("why", id=waiting)["job"]["reason"]["code"] == "RESOURCES"
+            assert victim._ask("history", limit=1)["jobs"] == []
+            # A round of looking at all that runs takes threads, too.
+            time.sleep(1)
+        assert not victim.is_dead()
+        (victim.work / "gate").touch()
+        assert end(victim, old)["exit_code"] == 5
+    assert end(victim, waiting)["state"] == "COMPLETED"
+    assert lines_about(victim, "start new thread") == []
+
+
+# -- the launcher --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [0, 100 * KIB, 800 * KIB])
+def test_a_launcher_without_memory_launches_each_job_once_or_its_successor_does(
+    victim: Victim, room: int
+) -> None:
+    """What a request says is in a file of its own, so that a launcher may well need no more memory
+    for a large one than it has."""
+    old = start_gated(victim, 5)
+    launcher = victim.launcher_pid()
+    ids = {}
+    with with_memory_for(launcher, room):
+        for number in range(6):
+            name = f"n{number}"
+            ids[name] = int(victim.ask("submit", **large_request(victim, name))["id"])
+        (victim.work / "gate").touch()
+        time.sleep(1)
+    # Runners have it from the launcher that started them.
+    for pid in victim.everything():
+        give_memory(pid)
+    for name, job_id in ids.items():
+        job = end(victim, job_id)
+        found, said = (job["state"], job["exit_code"], runs(victim, name)), (job, victim.tail())
+        assert found == ("FAILED", 3, 1), said
+    assert end(victim, old)["exit_code"] == 5
+    assert lines_about(victim, "Traceback") == []
+    died = len(lines_about(victim, "event=launcher-died"))
+    assert len(lines_about(victim, "drfd-launcher: out of memory")) == died
+    victim.check_at_rest()
+
+
+def test_a_supervisor_that_may_start_no_launcher_starts_one_when_it_may(victim: Victim) -> None:
+    old = start_gated(victim, 5)
+    launcher = victim.launcher_pid()
+    supervisor = parent_of(launcher)
+    waiting = None
+    with without_new_processes(supervisor):
+        os.kill(launcher, signal.SIGKILL)
+        said = lambda: lines_about(victim, "event=launcher-not-started")  # noqa: E731
+        wait_for("its word", said, show=victim.tail)
+        (victim.work / "gate").touch()
+        waiting = victim.submit_job("n", "echo x >> ran-n; exit 3")
+        time.sleep(2.5)
+        assert not victim.is_dead() and victim.state_of(waiting) in ("PENDING", "STARTING")
+        assert len(said()) == 1
+    assert end(victim, old)["exit_code"] == 5
+    assert (end(victim, waiting)["exit_code"], runs(victim, "n")) == (3, 1)
+    victim.check_at_rest()
+
+
+# -- the runner ----------------------------------------------------------------------------------
+
+
+def idle_runner(victim: Victim) -> int:
+    """The one that is to take the next job; skips where each job has a runner of its own."""
+    launcher = victim.launcher_pid()
+    (victim.work / "gate").touch()
+    end(victim, victim.submit_job("first", "exit 0"))
+    if not victim.has_cgroups():
+        pytest.skip("without cgroups there is no runner before there is a job")
+    return int(wait_for("a runner", lambda: children_of(launcher))[0])
+
+
+def test_a_runner_that_may_not_fork_says_so_and_the_job_is_tried_again(victim: Victim) -> None:
+    """The job ended as LAUNCH_FAILED, though nothing was wrong with it."""
+
+    def postponed() -> bool:
+        told = [event["event"] for event in victim.ask("show", id=job_id)["events"]]
+        return "LaunchPostponed" in told
+
+    with without_new_processes(idle_runner(victim)):
+        job_id = victim.submit_job("n", "echo x >> ran-n; exit 3")
+        wait_for("word of the shortage", postponed, show=victim.tail)
+    job = end(victim, job_id)
+    assert (job["state"], job["exit_code"], runs(victim, "n")) == ("FAILED", 3, 1)
+    last = end(victim, victim.submit_job("m", "echo x >> ran-m; exit 4"))
+    assert (last["exit_code"], runs(victim, "m")) == (4, 1)
+    victim.check_at_rest()
+
+
+def file_size(victim: Victim, job_id: int) -> int:
+    return (victim.state / "launcher" / "attempts" / f"{job_id}.1").stat().st_size
+
+
+#: What a runner is short of when its job ends → the limit, and how much of it is given.
+SHORTAGES: dict[str, tuple[int, Callable[[Victim, int], int]]] = {
+    "memory": (resource.RLIMIT_AS, lambda victim, job_id: 0),
+    "descriptors": (resource.RLIMIT_NOFILE, lambda victim, job_id: 3),
+    "space": (resource.RLIMIT_FSIZE, file_size),
+    "space for the whole line": (
+        resource.RLIMIT_FSIZE,
+        lambda victim, job_id: file_size(victim, job_id) + 40,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SHORTAGES)
+def test_a_runner_keeps_the_end_of_its_job_until_it_can_be_written_down(
+    victim: Victim, what: str
+) -> None:
+    """Nobody else knows it. The job was let go, so it must not count as one that was not."""
+    job_id = victim.submit_job("n", "echo x >> ran-n; " + until_gate(victim, 5))
+    victim.await_state(job_id, "RUNNING")
+    runner = runner_of(victim, job_id)
+    limit, given = SHORTAGES[what]
+    with limited(runner, limit, given(victim, job_id)):
+        (victim.work / "gate").touch()
+        if what == "memory":
+            # It needs none that it has not had before.
+            assert end(victim, job_id)["exit_code"] == 5
+        else:
+            wait_for("the end of the job's process", lambda: not children_of(runner))
+            if what == "descriptors":
+                said = lambda: lines_about(victim, "event=runner-waits")  # noqa: E731
+                wait_for("its word", said, show=victim.tail)
+            time.sleep(1)
+            assert victim.state_of(job_id) == "RUNNING"
+        if what == "descriptors":
+            assert len(lines_about(victim, "event=runner-waits")) == 1
+    job = end(victim, job_id)
+    said_of_it = (job, victim.tail())
+    assert (job["state"], job["exit_code"], runs(victim, "n")) == ("FAILED", 5, 1), said_of_it
+    victim.check_at_rest()
+
+
+def test_a_runner_that_waits_with_the_end_of_its_job_outlives_both_daemons(
+    victim: Victim,
+) -> None:
+    job_id = start_gated(victim, 5)
+    with limited(runner_of(victim, job_id), resource.RLIMIT_NOFILE, 3):
+        (victim.work / "gate").touch()
+        wait_for("its word", lambda: lines_about(victim, "event=runner-waits"), show=victim.tail)
+        victim.strike("both")
+        assert victim.state_of(job_id) == "RUNNING"
+    assert (end(victim, job_id)["state"], end(victim, job_id)["exit_code"]) == ("FAILED", 5)
+    victim.check_at_rest()
