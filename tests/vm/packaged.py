@@ -121,16 +121,9 @@ def it_runs_from_the_next_boot_on() -> None:
     assert doctor() == known["version"]
 
 
-def it_is_not_removed_while_a_job_runs() -> None:
-    submit_two()
-    said = fails("apt-get", "-q", "-y", "remove", "drfd")
-    assert "drfd: jobs are not over yet (1): wait for them" in said
-    assert status() == f"ii {known['version']}"
-    assert_all_run_on()
-
-
 def with_a_wrong_configuration_an_upgrade_waits_for_another() -> None:
     """It names the key, and what ran before runs on: that is found before anything is restarted."""
+    submit_two()
     text = CONFIG.read_text()
     CONFIG.write_text(text.replace("[enforcement]\n", '[enforcement]\ngrace = "often"\n'))
     said = fails("apt-get", "-q", "-y", "install", known["files"][1])
@@ -152,6 +145,13 @@ def a_job_runs_on_through_an_upgrade() -> None:
     before, after = known["services"], services()
     assert [name for name in SERVICES if before[name] == after[name]] == ["drfd-jobs"]
     known["services"] = after
+
+
+def it_is_not_removed_while_a_job_runs() -> None:
+    said = fails("apt-get", "-q", "-y", "remove", "drfd")
+    assert "drfd: jobs are not over yet (1): wait for them" in said
+    assert status() == f"ii {known['version']}{NEWER_SUFFIX}"
+    assert_all_run_on()
 
 
 def an_upgrade_that_dpkg_gives_up_changes_nothing() -> None:
@@ -260,9 +260,9 @@ STORIES: dict[str, list[list[Callable[[], None]]]] = {
         ],
         [
             it_runs_from_the_next_boot_on,
-            it_is_not_removed_while_a_job_runs,
             with_a_wrong_configuration_an_upgrade_waits_for_another,
             a_job_runs_on_through_an_upgrade,
+            it_is_not_removed_while_a_job_runs,
             an_upgrade_that_dpkg_gives_up_changes_nothing,
             dpkg_reconfigure_does_what_the_configuration_asks_for,
             after_all_that_the_job_ends_as_it_would_have,
