@@ -269,6 +269,7 @@ def test_jobs_of_others_on_other_nodes_stay_counted_by_whoever_goes_on(journal: 
         assert check(file, again_s=0).fault is None
 
 
+@pytest.mark.slow
 def test_old_hours_go_and_the_next_ones_go_on_from_them(journal: Journal) -> None:
     history = History(journal, rules())
     for number in range(1, 60):

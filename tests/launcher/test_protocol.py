@@ -315,6 +315,7 @@ PLACES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(OBJECTS)
 def test_no_object_raises_anything_but_bad_message(there: Message) -> None:
     with pytest.raises(BadMessage):

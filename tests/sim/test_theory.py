@@ -155,6 +155,7 @@ def test_a_lie_gains_nothing(problem: tuple[FairShare, Wants], data: some.DataOb
     assert useful(wants[leaf], held, shares) <= honest[leaf]
 
 
+@pytest.mark.slow
 @examples(80, quick=10)
 @given(problems(finite=False), some.data())
 def test_no_two_can_lie_so_that_both_gain(
