@@ -7,7 +7,6 @@ import inspect
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from instance import CONFIG, Instance
 from kernel import Kernel
 from seeds import FULL_EXAMPLES, QUICK_EXAMPLES
+
+pytest_plugins = ["quick"]
 
 # A busy machine is no failure, and the same examples are tried every time.
 settings.register_profile(
@@ -37,32 +38,8 @@ for _ignored in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(_ignored, signal.SIG_DFL)
 
 
-TESTS = Path(__file__).parent
-#: Folders of tests that start daemons or machines, or try out thousands of cases.
-SLOW = [TESTS / name for name in ("e2e", "system", "torture", "vm")]
 #: No coroutine test takes longer, in seconds.
 COROUTINE_MOST_S = 120
-
-
-def is_quick(config: pytest.Config) -> bool:
-    """True if pytest was started without a path and without -m, so that it runs the quick tests."""
-    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    return not named and not config.option.markexpr
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if is_quick(config):
-        settings.load_profile("quick")
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    return (
-        "the quick tests; `python -m pytest tests` runs all of them" if is_quick(config) else None
-    )
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if is_quick(config) and collection_path in SLOW else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,12 +58,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if is_quick(config):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        quick = [item for item in items if not item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = quick
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = Kernel().missing()
     if missing is not None:
         for item in items:

@@ -431,6 +431,7 @@ def test_young_objects_that_refer_to_each_other_are_still_found() -> None:
     assert kept
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gc_as_before")
 def test_old_ones_are_found_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     controller.defer_full_collections()

@@ -491,6 +491,7 @@ def test_a_users_jobs_add_up_and_an_idle_user_is_at_nothing_and_then_forgotten(
     assert curves.of_user("nobody") is None
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(world: World) -> None:
     """The peak is saved within ten seconds, and everything else not before five minutes."""
     before = world.curves()
@@ -585,6 +586,7 @@ def test_running_jobs_are_saved_now_and_then_some_at_a_time(world: World) -> Non
     assert saved == [8, 16, 20, 20]
 
 
+@pytest.mark.slow
 def test_an_end_is_kept_in_few_points_with_the_same_sums(
     world: World, make_shell: MakeShell
 ) -> None:

@@ -860,6 +860,7 @@ async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk
     assert [job["id"] for job in again["never"]] == [last]
 
 
+@pytest.mark.slow
 async def test_who_has_too_many_ended_tasks_of_arrays_that_go_on_submits_no_more(
     make_desk: MakeDesk,
 ) -> None:

@@ -298,6 +298,7 @@ def test_old_hours_go_and_the_next_ones_go_on_from_them(journal: Journal) -> Non
     assert len(rest) == 1
 
 
+@pytest.mark.slow
 def test_marks_of_events_that_went_with_their_jobs_go_too(journal: Journal) -> None:
     history = History(journal, rules())
     for number in range(1, 20):

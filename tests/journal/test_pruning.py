@@ -84,6 +84,7 @@ def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book: Book, p
     assert count(path, "commands where uses = 1") == 1
 
 
+@pytest.mark.slow
 def test_one_go_is_short_however_much_there_is(book: Book, path: Path) -> None:
     """Others wait meanwhile."""
     book.submit(1, at_s=1.0)

@@ -181,6 +181,7 @@ def test_a_runner_drops_its_privileges_once_its_job_has_run_for_a_while(
     assert (ended["exit_code"], ended["signal"]) == (7, None)
 
 
+@pytest.mark.slow
 @as_root
 def test_a_runner_has_few_rights_from_the_start(
     driver: Driver, files: AttemptFiles, work: Path

@@ -478,6 +478,7 @@ def test_an_empty_space_is_removed_at_once(loop: Loop, home: Path) -> None:
     assert not loop.selector.get_map()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="not root")
 @alone
 def test_what_is_in_it_is_removed_by_another_process(loop: Loop, home: Path) -> None:
