@@ -19,6 +19,7 @@ from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
 
+import drfd.client.connection
 from canned import CannedDaemon, Message, Refuse
 from canned_snapshots import AT_S, many, replies, row, snapshot, three_jobs, waits
 from drfd.client.connection import Connection
@@ -228,17 +229,20 @@ def feed(connection: Connection, daemon: CannedDaemon) -> Iterator[SnapshotReade
 
 
 def test_snapshots_are_asked_for_again_when_the_daemon_is_back(
-    feed: SnapshotReader, daemon: CannedDaemon
+    feed: SnapshotReader, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if it goes once more before it has sent one."""
+    monkeypatch.setattr(drfd.client.connection, "RETRY_S", 0.01)
     feed.start()
     assert (feed.news.snapshot["at"], feed.news.away_since_s) == (1.0, None)
     daemon.stop()
     until(lambda: feed.news.away_since_s is not None)
     assert feed.news.snapshot["at"] == 1.0
+    daemon.replies = {"snapshots": [None, {"snapshot": snapshot(at=2.0)}]}
     daemon.start()
     until(lambda: feed.news.snapshot["at"] == 2.0)
     assert feed.news.away_since_s is None
-    assert daemon.asked("snapshots") == [{"op": "snapshots", "every_s": 1.0}] * 2
+    assert daemon.asked("snapshots") == [{"op": "snapshots", "every_s": 1.0}] * 3
 
 
 @pytest.mark.parametrize("is_away", [False, True])

@@ -352,7 +352,9 @@ async def test_a_head_without_end_is_refused(site: Site) -> None:
         writer.close()
 
 
-def test_a_socket_that_was_left_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_a_socket_that_was_left_is_replaced_and_nothing_else(
+    lab: CannedDaemon, drf: Drf, tmp_path: Path
+) -> None:
     path, file = tmp_path / "web.sock", tmp_path / "file"
     with listen_at_path(str(path))[0]:
         assert path.stat().st_mode & 0o777 == 0o660
@@ -362,6 +364,9 @@ def test_a_socket_that_was_left_is_replaced_and_nothing_else(tmp_path: Path) -> 
     file.write_text("kept")
     with pytest.raises(Refused, match="is there already"):
         listen_at_path(str(file))
+    result = drf("web", "--socket", file)
+    assert (result.code, result.out) == (1, "")
+    assert "is there already" in result.err
     assert file.read_text() == "kept"
     with pytest.raises(HostError, match="cannot listen at"):
         listen_at_path(str(tmp_path / "none" / "web.sock"))
