@@ -83,31 +83,29 @@ LOTS = {
 
 #: System tests that root's lot has besides, so that both of the guest's processors have as much.
 _WITH_ROOT = (
-    "exec", "identity", "inheritance", "private_tmp", "privileges", "runners", "shortages",
-    "starters", "suspend",
+    "exec", "identity", "inheritance", "private_tmp", "privileges", "shortages", "suspend",
 )  # fmt: skip
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
-#: System tests that are not run there, as they say nothing of cgroups: budget takes long on an
-#: emulated processor, directory needs a compiler, which the guest has not.
-#: lent_cores measures who has a processor at once. It passes there while nothing else runs on the
-#: host; beside other tests, the emulated processors themselves are taken away for too long.
-_ELSEWHERE = ["budget", "directory", "lent_cores"]
-ELSEWHERE = [f"tests/system/test_{name}.py" for name in _ELSEWHERE]
-
-#: With a real Slurm: what keeps its jobs to their limits.
+#: Measures who has a processor at once. It passes there while nothing else runs on the host; beside
+#: other tests, the emulated processors themselves are taken away for too long.
+ELSEWHERE = ["tests/system/test_lent_cores.py"]
+#: Tests that say nothing of cgroups: one takes long on an emulated processor, the others need a
+#: compiler, which the guest has not.
+_IDENTITY = "tests/system/test_identity.py::test_"
+NOT_THERE = [
+    "tests/system/test_hostile.py::test_memory_grows_by_no_more_than_three_times_what_is_charged",
+    f"{_IDENTITY}a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out",
+    f"{_IDENTITY}a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about",
+    f"{_IDENTITY}a_directory_that_does_not_run_means_try_again_and_never_no_account",
+    f"{_IDENTITY}a_queued_job_waits_for_a_directory_that_does_not_run",
+]
+#: What keeps jobs of a real Slurm to their limits.
 SLURM = [
     "tests/e2e/test_slurm_nodes.py::test_a_job_is_kept_to_its_rate_and_one_without_is_not",
     "tests/e2e/test_slurm_nodes.py::test_doctor_tells_that_rates_are_kept_there",
 ]
-SYSTEM = [
-    *(
-        name
-        for name in (str(file.relative_to(ROOT)) for file in sorted(SYSTEM_TESTS))
-        if name not in (*WITH_ROOT, *ELSEWHERE)
-    ),
-    "tests/launcher/runner/test_starts.py",
-    *SLURM,
-]
+SYSTEM = sorted({str(file.relative_to(ROOT)) for file in SYSTEM_TESTS} - {*WITH_ROOT, *ELSEWHERE})
+SYSTEM += ["tests/launcher/runner/test_child.py", *SLURM]
 
 #: What is only run when asked for.
 LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
@@ -152,6 +150,7 @@ def suite(drfd_guest: Guest, notes: list[str]) -> Suite:
 
 def script() -> str:
     alice = [*E2E["alice"], *LOTS["alice"]]
+    not_there = [f"--deselect={test}" for test in NOT_THERE]
     alices = f"cd /srv/drfd && {pytest_command('alice', alice)}"
     return f"""
         cd /srv/drfd
@@ -162,10 +161,10 @@ def script() -> str:
         {{
             su -l alice -w DRFD_TEST_PATIENCE,DRFD_TORTURE -c {shlex.quote(alices)}
             PYTHONPATH=tests {PYTHON} -c {shlex.quote(DOCTOR)} >{RESULTS}/doctor
-            {pytest_command("root", [*E2E["root"], *WITH_ROOT])}
+            {pytest_command("root", [*E2E["root"], *WITH_ROOT, *not_there])}
             {pytest_command("matrix", LOTS["matrix"])}
         }} &
-        {pytest_command("system", SYSTEM)}
+        {pytest_command("system", ["-m", "system", *SYSTEM, *not_there])}
         wait
         {PRINT_RESULTS}
     """
