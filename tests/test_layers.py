@@ -112,9 +112,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
         "lending": {"protocol", "attempt_files", "confinement", "system"},
-        "sessions": {
-            *("protocol", "system", "attempt_files", "confinement", "runner"),
-        },
+        "sessions": {*("protocol", "system", "attempt_files", "confinement", "runner")},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
             "device_table",

@@ -102,11 +102,7 @@ def test_every_option_that_the_guide_names_for_a_verb_is_one_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("words", "not_needed"),
-    [
-        (["--help"], {"subprocess"}),
-        (["submit", "--", "true"], set()),
-        (["wait", "1"], set()),
-    ],
+    [(["--help"], {"subprocess"}), (["submit", "--", "true"], set()), (["wait", "1"], set())],
     ids=["help", "submit", "wait"],
 )
 def test_a_verb_imports_only_what_it_needs(

@@ -90,7 +90,7 @@ def test_a_wide_screen_shows_the_cause_too_and_the_time_of_short_jobs_has_tenths
     of(daemon, past())
     lines = drf("history").screen.splitlines()
     assert lines[1].split() == [
-        *("ID", "NAME", "USER", "STATE", "ENDED", "TIME", "CORES", "MEM", "IO", "R/W", "CAUSE"),
+        *("ID", "NAME", "USER", "STATE", "ENDED", "TIME", "CORES", "MEM", "IO", "R/W", "CAUSE")
     ]
     assert lines[3].split() == [
         *("42", "train", "alice", "COMPLETED", "2023-11-14", "22:15:00", "1m30s"),

@@ -342,10 +342,7 @@ def doubts(place: Path, *argv: str, given: tuple[str, ...] = (), **more: Any) ->
             "bin/plain is not executable; chmod +x bin/plain, or write its interpreter before it",
         ),
         *(
-            (
-                [word],
-                f"'{word}' is one word, and there is no command of that name; {cure}",
-            )
+            ([word], f"'{word}' is one word, and there is no command of that name; {cure}")
             for word, cure in (
                 ("python3 train.py", "leave out the quotes: -- python3 train.py"),
                 ("./fit --all", "leave out the quotes: -- ./fit --all"),

@@ -17,14 +17,7 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Result, Spawn
 from drfd.common.errors import Refused
-from drfd.core.explain.reasons import (
-    ArrayLimit,
-    Draining,
-    Evidence,
-    HeldBy,
-    ReasonCode,
-    WaitReason,
-)
+from drfd.core.explain.reasons import ArrayLimit, Draining, Evidence, HeldBy, ReasonCode, WaitReason
 from drfd.wording.waits import wait_text
 from drfd_cli.commands import slurm_names
 from drfd_cli.slurm import fields, sbatch_options
@@ -80,8 +73,7 @@ def queue(daemon: CannedDaemon, job: MakeJob) -> CannedDaemon:
 
 
 @pytest.mark.parametrize(
-    ("words", "printed"),
-    [([], "Submitted batch job 42\n"), (["--parsable"], "42\n"), (["-Q"], "")],
+    ("words", "printed"), [([], "Submitted batch job 42\n"), (["--parsable"], "42\n"), (["-Q"], "")]
 )
 def test_sbatch_tells_the_number(
     drf: Drf, daemon: CannedDaemon, words: list[str], printed: str
