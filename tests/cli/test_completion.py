@@ -332,6 +332,7 @@ def test_no_link_is_followed_when_the_table_is_stored(home: Path, tmp_path: Path
     assert stored.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_it_takes_the_light_path(home: Path) -> None:
     """Within 100 ms: neither click nor the client library is loaded, once there is a table."""
     load(lambda: TABLE)

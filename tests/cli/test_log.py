@@ -196,6 +196,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.mark.slow
 def test_what_is_written_comes_until_the_job_has_ended(
     spawn: Spawn, finish: Finish, output: Path, ending: Ending, daemon: CannedDaemon
 ) -> None:

@@ -238,6 +238,7 @@ def test_an_interrupt_while_the_daemon_is_away_does_not_abandon_the_job(
     assert finish(process).code == 143
 
 
+@pytest.mark.slow
 def test_lost_answers_neither_queue_the_job_twice_nor_end_the_run(
     run: Run, finish: Finish, daemon: CannedDaemon, ended: MakeJob
 ) -> None:
@@ -398,6 +399,7 @@ def test_a_daemon_that_stays_away_is_reported(
     assert (result.code, result.out, result.err.count("\n")) == (69, "", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_answer_cancels_the_job(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, ended: MakeJob, number: int

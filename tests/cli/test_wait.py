@@ -285,6 +285,7 @@ def test_without_a_terminal_or_an_answer_nothing_is_shown(
     assert {request["op"] for request in daemon.requests} == {"wait", "hello"}
 
 
+@pytest.mark.slow
 def test_who_waits_is_told_once_that_the_launcher_is_away_and_once_that_it_is_back(
     daemon: CannedDaemon, watched: Watched
 ) -> None:

@@ -963,6 +963,7 @@ async def test_whom_the_directory_cannot_tell_now_is_asked_to_try_again(
         assert f.desk.shell.engine.ledger.jobs[1].spec.user == "carol"
 
 
+@pytest.mark.slow
 async def test_a_known_user_is_served_while_the_directory_hangs_and_is_flooded(
     front: OpenFront, come_as: Callable[[int], None], tmp_path: Path
 ) -> None:

@@ -547,6 +547,7 @@ async def test_a_request_about_very_many_jobs_lets_others_have_their_turn(
     desk.shell.host.take()
 
 
+@pytest.mark.slow
 async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
     """Or a job would start in the place of the first one, to be cancelled as well. That it is done
     in parts is seen by nobody: the answer is in the order in which it was asked for."""
@@ -565,6 +566,7 @@ async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
     assert [*desk.shell.engine.ledger.jobs] == [ids[0], other]
 
 
+@pytest.mark.slow
 async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk: Desk) -> None:
     """Or a client that has waited for too long would have cancelled a part of it."""
 
@@ -582,6 +584,7 @@ async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk
         await asking
 
 
+@pytest.mark.slow
 async def test_one_refusal_among_many_stops_no_other_and_is_told_with_its_id(desk: Desk) -> None:
     ids = [await desk.submit(ALICE, held=True) for _ in range(60)]
     theirs = await desk.submit(BOB, held=True)

@@ -340,6 +340,7 @@ async def test_a_change_is_noted_once_for_each_whom_it_concerns_and_for_nobody_e
         await ear.leave()
 
 
+@pytest.mark.slow
 async def test_what_has_ended_of_many_is_not_looked_at_again_with_every_change(
     desk: Desk, feed: EventFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

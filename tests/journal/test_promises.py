@@ -161,6 +161,7 @@ def test_a_time_of_which_nothing_is_known_for_months_is_not_divided(journal: Jou
     assert hour.end_ms - hour.begin_ms == 24 * 365 * 70 * HOUR_MS
 
 
+@pytest.mark.slow
 def test_the_size_of_an_hour_does_not_depend_on_how_many_others_hold_too_much(
     journal: Journal,
 ) -> None:
