@@ -156,7 +156,7 @@ async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: Ma
     desk = make_desk(by=rules(max_waiting_per_user=50_000))
 
     await submit(desk, "0-20000", held=True)
-    text = "the list has more than 20000 listed, the most that one reply may have"
+    text = "the list has more than 20000 rows, the most that one reply may have"
     assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
     assert len((await desk.ask(ALICE, op="status"))["jobs"]) == 1
     page = await desk.ask(ALICE, op="status", tasks=True, limit=10_000, after=[10_000, False])
