@@ -1,6 +1,9 @@
-"""What running jobs are lent, by what their processes can do: a launcher, and orders as a
-controller gives them. Other programs may use the machine meanwhile, so measures are ratios, or of
-jobs that come before those programs."""
+"""What running jobs are lent, by what their processes can do: of a launcher, with orders as a
+controller gives them, and of the whole of drfd, whose long forms are in tests/bench/lending.py.
+
+Other programs may use the machine meanwhile, so measures are ratios, of jobs that come before those
+programs, or repeated until a quiet moment.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from drfd.daemon.monitoring.lender import read_counters
+from drfd.host.measurements import niced_between
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import (
     SHARE,
@@ -27,14 +34,57 @@ from drfd.launcher.protocol import (
     LendOrder,
     lend_message,
 )
-from instance import wait_for
+from instance import ALONE, CONFIG, Accounts, Instance, wait_for
 from kernel import Kernel
 from launcher.rig import Controller, LauncherProcess, order
+from wakes import counter, introduce, lend_all, neighbour, sleeper, wakes
 
-pytestmark = pytest.mark.system
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.cpu_count() == 1, reason="one CPU is everybody's"),
+]
 
 CPUS = sorted(os.sched_getaffinity(0))
 MIB = 1 << 20
+
+
+def ceiling(job: dict[str, Any]) -> float:
+    """Cores that it may use."""
+    return float(Kernel().limits(job)["cores"]) / 1000
+
+
+def cpu_s(job: dict[str, Any]) -> float:
+    return Kernel().use(job)[0] / 1e6
+
+
+def comes_to(jobs: list[dict[str, Any]], parts: Sequence[float]) -> None:
+    """They use these cores for two seconds, and meanwhile none more than its ceiling: at the edges
+    of that time it may have a period's quota twice."""
+    seen: list[list[float]] = []
+
+    def does() -> bool:
+        began_s, before = time.monotonic(), [Kernel().use(job)[0] for job in jobs]
+        most = [ceiling(job) for job in jobs]
+        while time.monotonic() < began_s + 2:
+            time.sleep(0.1)
+            most = [max(was, ceiling(job)) for was, job in zip(most, jobs, strict=True)]
+        after = [Kernel().use(job)[0] for job in jobs]
+        # Never shorter than the time of the use.
+        span_us = (time.monotonic() - began_s) * 1e6
+        used = [(now - was) / span_us for was, now in zip(before, after, strict=True)]
+        seen.append([round(each, 3) for each in used])
+        over = [each for each, top in zip(used, most, strict=True) if each > top * 1.125]
+        assert over == [], (used, most)
+        return all(
+            abs(each - part) < max(0.06, part / 10) for each, part in zip(used, parts, strict=True)
+        )
+
+    # A machine that is busy with other things may have few quiet moments.
+    wait_for(f"a use of {parts} cores", does, seconds=600, show=lambda: str(seen[-10:]))
+
+
+# -- a launcher and its orders ----------------------------------------------------------------
+
 #: Two processes that spin, on the CPUs that are the other arguments.
 SPIN = """
 import os, sys
@@ -52,8 +102,16 @@ while True:
     until = float(os.read(pipe, 100)) + time.monotonic()
     while time.monotonic() < until: pass
 """
-
-
+#: Writes to the disk, and a byte into another file for each MiB.
+WRITE = """
+import mmap, os
+block = mmap.mmap(-1, 1 << 20)
+data = os.open("data", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+count = os.open("count", os.O_WRONLY | os.O_CREAT)
+while True:
+    os.pwrite(data, block, 0)
+    os.write(count, b"+")
+"""
 _numbers = itertools.count(1)
 
 
@@ -120,55 +178,31 @@ class Machine:
             shutil.rmtree(self.root)
 
 
-#: Writes to the disk, and a byte into another file for each MiB.
-WRITE = """
-import mmap, os
-block = mmap.mmap(-1, 1 << 20)
-data = os.open("data", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
-count = os.open("count", os.O_WRONLY | os.O_CREAT)
-while True:
-    os.pwrite(data, block, 0)
-    os.write(count, b"+")
-"""
-
-
+@dataclass
 class Job:
     """Its figures in the kernel's files."""
 
-    def __init__(self, key: Key, cgroup: str) -> None:
-        self.key, self._cgroup = key, cgroup
-        self._kernel = Kernel()
-        name = "cpuacct.usage" if self._kernel.v2 is None else "cpu.stat"
-        self._usage = self._file("cpuacct", name)
+    key: Key
+    cgroup: str
 
-    def _file(self, controller: str, name: str) -> Path:
-        return Path(self._kernel.v2 or self._kernel.v1[controller], self._cgroup, name)
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"cgroup": self.cgroup}
 
     def cpu_s(self) -> float:
-        text = self._usage.read_text()
-        return int(text) / 1e9 if self._kernel.v2 is None else int(text.split()[1]) / 1e6
+        return cpu_s(self.place)
 
     def ceiling(self) -> float:
-        """Cores that it may use."""
-        if self._kernel.v2 is None:
-            quota, period = (
-                int(self._file("cpu", f"cpu.cfs_{name}_us").read_text())
-                for name in ("quota", "period")
-            )
-        else:
-            quota, period = map(int, self._file("cpu", "cpu.max").read_text().split())
-        return quota / period
+        return ceiling(self.place)
 
     def reads(self) -> str:
         """The limits of its reads."""
-        name = "blkio.throttle.read_bps_device" if self._kernel.v2 is None else "io.max"
-        return self._file("blkio", name).read_text()
+        name = "blkio.throttle.read_bps_device" if Kernel().v2 is None else "io.max"
+        return Path(Kernel().top("blkio"), self.cgroup, name).read_text()
 
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    if len(CPUS) < 2:
-        pytest.skip("one CPU is everybody's")
     machine = Machine()
     try:
         yield machine
@@ -176,72 +210,37 @@ def machine() -> Iterator[Machine]:
         machine.destroy()
 
 
-def use(job: Job, seconds: float = 2.0) -> float:
-    """Cores that it uses. The time is never shorter than that of the use: what comes between the
-    readings makes the use look smaller."""
-    began, before = time.monotonic(), job.cpu_s()
-    time.sleep(seconds)
-    used = job.cpu_s() - before
-    return used / (time.monotonic() - began)
-
-
-def comes_to(job: Job, cores: float) -> None:
-    """It uses so many for two seconds, and never more by an eighth: at the edges of that time it
-    may have a period's quota twice. On a busy machine it may take."""
-    seen = []
-
-    def does() -> bool:
-        seen.append(use(job))
-        assert seen[-1] <= cores * 1.125, seen
-        return seen[-1] >= cores * 0.9
-
-    wait_for(f"a use of {cores} cores", does, show=lambda: str(seen))
-
-
 def test_a_job_uses_what_it_is_lent_and_its_floor_after_that(machine: Machine) -> None:
     job = machine.run(0.5, 2, SPIN, *CPUS)
     assert job.ceiling() == 0.5
     machine.come_first()
-    comes_to(job, 0.5)
-    machine.lend(job, 1.5)
-    assert job.ceiling() == 1.5
-    comes_to(job, 1.5)
-    machine.lend(job, 0.5)
-    comes_to(job, 0.5)
+    for cores in (0.5, 1.5, 0.5):
+        machine.lend(job, cores)
+        assert job.ceiling() == cores
+        comes_to([job.place], [cores])
 
 
-def test_nobody_orders_less_than_the_floor_or_more_than_the_most(machine: Machine) -> None:
-    job = machine.run(0.5, 1.25, SPIN, *CPUS)
-    for asked, there in ((0, 0.5), (0.2, 0.5), (0.75, 0.75), (100, 1.25), (0.75, 0.75)):
-        machine.lend(job, asked)
-        assert job.ceiling() == there
-
-
-def test_a_launcher_that_is_killed_leaves_what_is_lent_and_the_next_one_knows_the_bounds(
+def test_nobody_is_ordered_less_than_the_floor_or_more_than_the_most_also_after_kill_9(
     machine: Machine,
 ) -> None:
+    """A launcher that is killed leaves what is lent, and the next one knows the bounds."""
+    orders = ((0, 0.5), (0.2, 0.5), (0.75, 0.75), (100, 1.25), (1, 1))
     job = machine.run(0.5, 1.25, SPIN, *CPUS)
-    machine.lend(job, 1)
+    # An order about a job that is gone is logged once and harms nobody.
+    for _ in range(3):
+        machine.lend(Job((99, 1), ""), 1)
+    assert machine.launcher.log().count("event=not-lent job=99 attempt=1") == 1
+    for asked, there in orders:
+        machine.lend(job, asked)
+        assert job.ceiling() == there
     machine.launcher.kill()
     assert job.ceiling() == 1
     machine.controller = machine.start()
     assert machine.controller.hello["lendable"]
     assert job.ceiling() == 1
-    for asked, there in ((0.1, 0.5), (0.75, 0.75), (100, 1.25)):
+    for asked, there in orders:
         machine.lend(job, asked)
         assert job.ceiling() == there
-
-
-def test_an_order_about_a_job_that_is_gone_is_logged_once_and_harms_nobody(
-    machine: Machine,
-) -> None:
-    job = machine.run(0.5, 1, SPIN, *CPUS)
-    gone = Job((99, 1), "")
-    for _ in range(3):
-        machine.lend(gone, 1)
-    assert machine.launcher.log().count("event=not-lent job=99 attempt=1") == 1
-    machine.lend(job, 1)
-    assert job.ceiling() == 1
 
 
 @pytest.fixture
@@ -252,6 +251,15 @@ def device(machine: Machine) -> str:
     if found is None or "disks" not in machine.controller.hello["lendable"]:
         pytest.skip("no disk here whose rates can be limited")
     return found
+
+
+def _whole_disk(major: int, minor: int) -> str | None:
+    """The disk of a partition, whose rates the kernel limits."""
+    with suppress(OSError):
+        place = Path(f"/sys/dev/block/{major}:{minor}").resolve()
+        disk = place.parent if (place / "partition").exists() else place
+        return (disk / "dev").read_text().strip()
+    return None
 
 
 def test_what_the_disk_gives_moves_between_floor_and_most(machine: Machine, device: str) -> None:
@@ -290,15 +298,6 @@ def test_a_job_writes_at_the_rate_that_it_is_lent(machine: Machine, device: str)
     assert written() < 3
 
 
-def _whole_disk(major: int, minor: int) -> str | None:
-    """The disk of a partition, whose rates the kernel limits."""
-    with suppress(OSError):
-        place = Path(f"/sys/dev/block/{major}:{minor}").resolve()
-        disk = place.parent if (place / "partition").exists() else place
-        return (disk / "dev").read_text().strip()
-    return None
-
-
 def test_who_wakes_up_has_the_floor_at_once_though_nobody_is_left_to_give_it(
     machine: Machine,
 ) -> None:
@@ -334,3 +333,194 @@ def test_who_wakes_up_has_the_floor_at_once_though_nobody_is_left_to_give_it(
     assert all(mine + theirs > 0 for *_, mine, theirs in found)
     short = [each for each in found if each[2] / (each[2] + each[3]) < 0.75 * 0.85]
     assert short == [], found
+
+
+# -- the whole --------------------------------------------------------------------------------
+
+#: Two processes that spin while there is a file.
+SPIN_WHILE = """
+import os, sys, time
+os.fork()
+while True:
+    if not os.path.exists(sys.argv[1]): time.sleep(0.05)
+"""
+
+
+def config(cores: int, *, mode: str = "share", scheduling: str = ALONE) -> str:
+    text = CONFIG.replace("cores = 9", f"cores = {cores}") + "[pools.C]\n"
+    return text.replace("[enforcement]", f'[enforcement]\ncores = "{mode}"') + scheduling
+
+
+def run(instance: Instance, cores: str, command: Sequence[str], *words: str) -> dict[str, Any]:
+    """A job that runs."""
+    return instance.running("-c", cores, *(words or ("-m", "100M")), "--", *command)
+
+
+def test_who_wakes_up_has_the_floor_at_once_with_drfd_and_without(
+    lend: Callable[[str], Instance],
+) -> None:
+    """Three sleepers and a job that never sleeps, on one CPU that is declared to the last part:
+    while all is as usual, and after a kill -9 of controller and launcher, with all lent to all."""
+    instance, cpu, most = lend(config(len(CPUS))), CPUS[-1:], f"..{len(CPUS)}"
+    floors, out = (0.15, 0.2, 0.3), instance.work / "wakes"
+    jobs = {0: run(instance, f"0.35{most}", neighbour(3, cpu))}
+    for number, floor in enumerate(floors, 1):
+        jobs[number] = run(instance, f"{floor}{most}", sleeper(out, number, floor, cpu))
+    introduce(instance.work, {number: counter(job) for number, job in jobs.items()})
+    wait_for("wake-ups", lambda: len(wakes(out)) >= 12)
+    os.kill(instance.launcher_pid(), signal.SIGKILL)
+    instance.kill()
+    # The worst that drfd could have left.
+    for job in jobs.values():
+        lend_all(job, len(CPUS))
+    died_s = time.monotonic()
+    wait_for(
+        "wake-ups of each",
+        lambda: all(
+            len([wake for wake in wakes(out) if wake.at_s > died_s and wake.floor == floor]) >= 6
+            for floor in floors
+        ),
+    )
+    found = wakes(out)
+    assert {ceiling(job) for job in jobs.values()} == {len(CPUS)}, "nobody takes back what is lent"
+    instance.start()
+    short = [wake for wake in found if wake.is_short(1.0)]
+    # A processor that is taken from the machine itself is charged to whoever had it.
+    assert len(short) <= len(found) // 20, short
+
+
+def test_what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling(
+    lend: Callable[[str], Instance],
+) -> None:
+    """One core for three pools with floors of a quarter of it, of which A holds most of the memory:
+    the parts are those that DRF gives."""
+    instance = lend(config(1))
+    (instance.work / "busy").touch()
+    spin = [sys.executable, "-I", "-S", "-c", SPIN_WHILE]
+    jobs = [
+        run(instance, "0.25..1", [*spin, file], "-p", pool, "-m", memory)
+        for pool, memory, file in (
+            ("A", "10800M", str(instance.work)),
+            ("B", "1800M", str(instance.work)),
+            ("C", "1800M", "busy"),
+        )
+    ]
+    comes_to(jobs, (0.25, 0.375, 0.375))
+    (instance.work / "busy").unlink()
+    comes_to(jobs, (0.40, 0.60, 0.0))
+    (instance.work / "busy").touch()
+    comes_to(jobs, (0.25, 0.375, 0.375))
+
+
+def test_a_program_outside_has_as_much_beside_what_is_lent_as_without(
+    lend: Callable[[str], Instance],
+) -> None:
+    most = len(CPUS)
+    texts = [
+        config(most, mode=mode, scheduling="[scheduling]\nrespect_external_load = true\n")
+        for mode in ("quota", "share")
+    ]
+    instance = lend(texts[1])
+    job = run(instance, f"0.5..{most}", neighbour(2 * most))
+    wait_for("a loan", lambda: ceiling(job) > 0.5)
+    spin = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    with subprocess.Popen(spin) as outside:
+        try:
+            found: list[list[float]] = [[], []]
+
+            def is_as_much() -> bool:
+                for text, used in zip(texts, found, strict=True):
+                    instance.config.write_text(text)
+                    instance.drf("reload")
+                    time.sleep(3)
+                    before = cpu_ns(outside.pid)
+                    time.sleep(3)
+                    used.append((cpu_ns(outside.pid) - before) / 3e9)
+                quota, share = map(sum, found)
+                return len(found[0]) >= 3 and share >= 0.93 * quota
+
+            wait_for("as much as before", is_as_much, show=lambda: str(found))
+        finally:
+            outside.kill()
+
+
+def cpu_ns(pid: int) -> int:
+    """Processor time of a process with one thread."""
+    with open(f"/proc/{pid}/schedstat") as file:
+        return int(file.read().split()[0])
+
+
+def test_what_niced_jobs_use_is_told_from_what_others_use(lend: Callable[[str], Instance]) -> None:
+    """So it hides no load from outside, of which the machine's use is known without niced ones."""
+    instance, kernel = lend(config(1)), Kernel()
+    jobs = {
+        (number, 1): run(instance, "0.5", command)
+        for number, command in enumerate((["nice", *neighbour(1)], neighbour(1)))
+    }
+    mounts = {"cgroup2": str(kernel.v2)} if kernel.v2 is not None else dict(kernel.v1)
+    watched = {key: job["cgroup"] for key, job in jobs.items()}
+    wait_for("a niced process", lambda: read_counters(mounts, watched, finds_niced=True).niced)
+    before = read_counters(mounts, watched, finds_niced=True)
+    time.sleep(2)
+    after = read_counters(mounts, watched, finds_niced=True)
+    key, other = watched
+    assert list(after.niced) == [key]
+    used_s = after.attempts[key].cpu_s - before.attempts[key].cpu_s
+    assert used_s > 0 < after.attempts[other].cpu_s - before.attempts[other].cpu_s
+    found_s = niced_between(before.niced[key], after.niced[key])
+    assert found_s == pytest.approx(used_s, abs=0.3)
+    assert after.niced_s - before.niced_s >= found_s - 0.3
+
+
+#: As many processes as the first argument says, each of which uses so much processor time as the
+#: second one says.
+WORK = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        break
+while time.process_time() < float(sys.argv[2]): pass
+try:
+    while True: os.wait()
+except ChildProcessError:
+    pass
+"""
+#: The floor of each job, in cores, and its work in core-seconds: eight seconds under a quota.
+FLOOR, WORK_S = 0.4, 3.2
+#: A job under lending takes at most so many times as long as under a quota, in some round.
+LATE, ROUNDS = 1.15, 4
+
+
+def lengths(instance: Instance, users: Accounts) -> dict[str, float]:
+    """Seconds that the jobs take, by name: each user has one that could use all CPUs, and one that
+    only uses what it declares. They are submitted one after the other, and start together."""
+    instance.drf("drain")
+    jobs = {}
+    for number, user in enumerate(users):
+        for name, cores, processes in (
+            (f"wide{number}", f"{FLOOR}..{len(CPUS)}", 2),
+            (f"plain{number}", f"{FLOOR}", 1),
+        ):
+            words = ("-c", cores, "-m", "100M", "-o", "/dev/null", "--")
+            program = (sys.executable, "-c", WORK, processes, WORK_S / processes)
+            jobs[name] = instance.submit(*words, *program, user=user.pw_uid, cwd="/")
+    instance.drf("undrain")
+    found = {name: instance.wait_end(job_id) for name, job_id in jobs.items()}
+    assert {job["state"] for job in found.values()} == {"COMPLETED"}
+    return {name: job["ended_at"] - job["started_at"] for name, job in found.items()}
+
+
+def test_nobodys_jobs_end_later_than_under_a_quota(
+    lend: Callable[[str], Instance], users: Accounts
+) -> None:
+    """What else runs on the machine delays either, and may leave nothing to lend; what delays jobs
+    by lending does so in each round."""
+    quota, share = (lend(config(len(CPUS), mode=mode)) for mode in ("quota", "share"))
+    seen = []
+    for _ in range(ROUNDS):
+        before, now = lengths(quota, users), lengths(share, users)
+        parts = {name: round(now[name] / before[name], 2) for name in before}
+        seen.append(parts)
+        if max(parts.values()) <= LATE:
+            return
+    raise AssertionError(f"longer than under a quota, by round: {seen}")
