@@ -88,7 +88,7 @@ _WITH_ROOT = (
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 #: Measures who has a processor at once. It passes there while nothing else runs on the host; beside
 #: other tests, the emulated processors themselves are taken away for too long.
-ELSEWHERE = ["tests/system/test_lent_cores.py"]
+ELSEWHERE = ["tests/system/test_lending.py"]
 #: Tests that say nothing of cgroups: one takes long on an emulated processor, the others need a
 #: compiler, which the guest has not.
 _IDENTITY = "tests/system/test_identity.py::test_"
