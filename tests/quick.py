@@ -145,9 +145,11 @@ def _cpu_s() -> float:
 
 def _running() -> set[object]:
     """Return the threads of this process, and its children's pids."""
-    children = Path("/proc/self/task").glob("*/children")
-    pids = {int(pid) for path in children for pid in path.read_text().split()}
-    return {*threading.enumerate(), *pids}
+    running: set[object] = set(threading.enumerate())
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            running.update(map(int, path.read_text().split()))
+    return running
 
 
 def _descriptors() -> dict[int, str]:
