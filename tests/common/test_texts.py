@@ -1,9 +1,11 @@
-"""Indices of arrays as ranges, and JSON written and read the short way."""
+"""Texts with units, times of the week, indices and JSON, in and out; a mistake is one line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,12 +25,346 @@ from drfd.common.indices import (
     show_spans,
 )
 from drfd.common.quick_json import decode, encode
+from drfd.common.units import (
+    ALL,
+    Range,
+    doubt,
+    exact_size,
+    is_endless,
+    parse_cores,
+    parse_cores_range,
+    parse_disk_rates,
+    parse_duration,
+    parse_memory,
+    parse_rates,
+    parse_size,
+    show_amount,
+    show_cores,
+    show_duration,
+    show_range,
+    show_size,
+)
+from drfd.common.week import Weekly, parse_week_hours, parse_weekly
+from local_clock import at
 from seeds import examples
 
-# -- indices -----------------------------------------------------------------------------------
-
-
 STEADY = examples(100)
+KIB, MIB, GIB, TIB, PIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40, 1 << 50
+Parse = Callable[..., object]
+
+
+def refusal(parse: Parse, text: object, **more: str) -> Refused:
+    """The refusal of bad text: one line, with a hint and the code that scripts know."""
+    with pytest.raises(Refused) as caught:
+        parse(text, **more)
+    error = caught.value
+    assert type(error) is Refused
+    assert error.code == "bad-value"
+    assert error.hint.startswith("write ")
+    assert "\n" not in str(error)
+    return error
+
+
+def table(*rows: tuple[Parse, dict[Any, Any]]) -> list[Any]:
+    """Each function with each of its arguments, and the result."""
+    return [
+        pytest.param(each, given, result, id=f"{each.__name__}-{given!r:.20}")
+        for each, results in rows
+        for given, result in results.items()
+    ]
+
+
+M10, M20, M50, M200 = (number * MIB for number in (10, 20, 50, 200))
+READ = table(
+    (parse_size, {
+        "1": 1, 1: 1, 1536: 1536, "512": 512, "1B": 1, "1K": KIB, "1k": KIB, "1KB": KIB,
+        "1KiB": KIB, "640kib": 640 * KIB, "512M": 512 * MIB, "16G": 16 * GIB, "16 G": 16 * GIB,
+        " 16G ": 16 * GIB, "1.5G": 1536 * MIB, "1.5 GiB": 1536 * MIB, "0.5K": 512, "1.5": 1,
+        "2T": 2 * TIB, "1P": PIB, "007M": 7 * MIB, "4Gi": 4 * GIB, "4gi": 4 * GIB,
+    }),
+    (parse_memory, {"1M": MIB, MIB: MIB}),
+    (parse_rates, {
+        "10M": (M10, M10), "10M/s": (M10, M10), "200M/50M": (M200, M50), "200M/50M/s": (M200, M50),
+        "200M / 50M": (M200, M50), "0": (0, 0), "0/50M": (0, M50), "50M/0": (M50, 0),
+        "4.5K/4096": (4608, 4096),
+    }),
+    (parse_disk_rates, {
+        "10M": (None, M10, M10), "data=200M/50M": ("data", M200, M50), "a=b=1M": ("a=b", MIB, MIB),
+        "d=50M..200M": ("d", Range(M50, M200), Range(M50, M200)),
+        "d=50M..200M/20M": ("d", Range(M50, M200), M20), "d=0/20M../s": ("d", 0, Range(M20, ALL)),
+        "d=50M..50M/0": ("d", M50, 0),
+    }),
+    (parse_duration, {
+        "90": 90, 90: 90, "90s": 90, "30m": 1800, "1h30m": 5400, "1h30m5s": 5405, "30m1h": 5400,
+        "1.5h": 5400, "2d": 172800, "2D12H": 216000, " 2d ": 172800, "1:30:00": 5400,
+        "0:00:01": 1, "1-12:00": 129600, "1-12:00:01": 129601, "1.5s": 1, "5min": 300,
+        "5 minutes": 300, "1h 30m": 5400, "2hrs": 7200, "1hour30mins10sec": 5410, "3days": 259200,
+        "1w": 604800, "2 Weeks": 1209600, "30:00": 1800, "1:30": 90, "100:00": 6000,
+        "1:30:0": 5400, "1-5": 104400, "1-0:0:0": 86400,
+    }),
+    (is_endless, {
+        "unlimited": True, " UNLIMITED ": True, "infinite": True, "Infinite": True, "1d": False,
+        "": False, None: False, 0: False,
+    }),
+    (parse_cores, {
+        "4": 4000, 4: 4000, "0.5": 500, 0.5: 500, "0.01": 10, "1.125": 1125, " 2 ": 2000, 0.1: 100,
+    }),
+    (parse_cores_range, {
+        "2..8": Range(2000, 8000), "0.5..1.5": Range(500, 1500), " 2 .. 8 ": Range(2000, 8000),
+        "4..": Range(4000, ALL), "4..4": 4000, "4": 4000, 4: 4000,
+    }),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("parse", "text", "value"), READ)
+def test_a_text_is_read(parse: Parse, text: object, value: object) -> None:
+    """Sizes have binary units, cores are thousandths, a time is seconds or spans or a clock."""
+    assert parse(text) == value
+
+
+SHOWN = table(
+    # The largest unit that divides it.
+    (exact_size, {
+        0: "0", 1: "1", 1023: "1023", 1024: "1K", 1025: "1025", 16 * GIB: "16G",
+        1536 * MIB: "1536M", 2048 * TIB: "2P", PIB + 1: str(PIB + 1),
+    }),
+    # One decimal at most.
+    (show_size, {
+        0: "0", 1: "1", 1023: "1023", 1024: "1K", 1536: "1.5K", 1075: "1K", 640 * KIB: "640K",
+        100 * MIB - 1: "100M", 16 * GIB: "16G", 1.5 * GIB: "1.5G", 100.5 * KIB: "100K",
+        99.9 * GIB: "99.9G", 2 * TIB: "2T", 5000 * TIB: "5000T", 12.34: "12.3", -1536: "-1.5K",
+    }),
+    # Two units.
+    (show_duration, {
+        -5: "0s", 0: "0s", 0.9: "0s", 45: "45s", 59.99: "59s", 60: "1m00s", 750: "12m30s",
+        3599: "59m59s", 3600: "1h00m", 11100: "3h05m", 86399: "23h59m", 86400: "1d00h",
+        187200: "2d04h", 400 * 86400: "400d00h",
+    }),
+    (show_cores, {0: "0", 10: "0.01", 500: "0.5", 10_000: "10", 1125: "1.125"}),
+    # A time that could mean something else is told.
+    (doubt, {
+        "90": "90 is 90 seconds (90m: minutes)", " 090 ": "090 is 90 seconds (090m: minutes)",
+        "30:00": "30:00 is 30m00s (30h00m: hours)", "1:30": "1:30 is 1m30s (1h30m: hours)",
+        "90s": None, "1:30:00": None, "1-12": None, "unlimited": None, "nonsense": None,
+    }),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("show", "value", "text"), SHOWN)
+def test_a_value_is_shown(show: Callable[..., str | None], value: Any, text: str | None) -> None:
+    assert show(value) == text
+
+
+def test_an_amount_is_shown_in_its_resources_own_unit_and_a_range_as_it_is_written() -> None:
+    amounts = {"cores": 1500, "memory": GIB, "read": 2 * MIB, "write": 512, "gpu": 3}
+    assert [show_amount(*each) for each in amounts.items()] == ["1.5", "1G", "2M/s", "512/s", "3"]
+    assert (show_range("2", "8"), show_range("2", None)) == ("2..8", "2")
+
+
+REFUSED: list[tuple[Parse, str, list[object]]] = [
+    (parse_size, "is not a size", [
+        "", " ", "G", "16X", "16GG", "16G 5M", "-1G", "+1G", "1e9", ".5G", "1.G", "1,5G", "1_000",
+        "0x10", "16 Gi B", "G16", "NaN", "inf", "sixteen", "16G\n16G", "\0", "1" * 500 + "x", None,
+        True, 1.5e300, -5,
+    ]),
+    (parse_size, "WHAT must be more than zero", ["0", 0, "0G", "0.0", "0.5", "0.0001K"]),
+    (parse_rates, "WHAT", [
+        "", "/", "10M/", "/10M", "1M/2M/3M", "fast", "10M/h", "-1M", "0K",
+        "0..50M", "..50M", "50M..20M", "50M..0", "1M..2M..3M", "1..2",
+    ]),
+    (parse_disk_rates, "WHAT", ["=10M", "data=", "data=fast", "data=1/2/3"]),
+    (parse_duration, "is not a time", [
+        "", " ", "h", "1x", "1h30", "-5", "+5", "1e3", "1.5", ".5h", "1:3", "1month", "5minx",
+        "1:300", "1:30:000", "1:30:00:00", "1-", ":30", "1:30m", "forever", "unlimited", "NaN",
+        None, True, 1.5, "²", "1\n2",
+    ]),
+    (parse_duration, "WHAT must be at least one second",
+     ["0", 0, "0s", "0.9s", "0:00:00", "0-00:00:00", "0h0m"]),
+    (parse_cores, "is not a number", [
+        "", "many", "1/2", "4c", "0,5", "nan", "sNaN", "inf", "-inf", None, True, float("nan"),
+    ]),
+    (parse_cores, "from 0.01 up, in steps of 0.001",
+     ["0", 0, "0.009", "0.0105", "-1", -1, 0.1 + 0.2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parse", "said", "texts"), REFUSED, ids=lambda value: str(value)[:20])
+def test_a_text_that_cannot_be_meant_is_refused(
+    parse: Parse, said: str, texts: list[object]
+) -> None:
+    for text in texts:
+        assert said in refusal(parse, text, what="WHAT").text, repr(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "error"),
+    [
+        (parse_memory, MIB - 1, f"memory must be at least 1M (write {MIB - 1}M for mebibytes)"),
+        (parse_memory, "512K", "memory must be at least 1M (write 512M or 16G)"),
+        (parse_disk_rates, "100", "io: '100' is less than 4K a second (write 100M for mebibytes)"),
+        (parse_disk_rates, "1K", "io: '1K' is less than 4K a second (write 200M/50M)"),
+        (parse_disk_rates, "data=200M/50",
+         "io: '50' is less than 4K a second (write 50M for mebibytes)"),
+        (parse_cores_range, "..8",
+         "cores: '..8' has no lower end, which is what the job holds (write 2..8, "),
+        (parse_cores_range, "..", "cores: '..' has no lower end"),
+        (parse_cores_range, "0..8",
+         "cores: '0..8' begins with zero, and a job holds some (write 2..8"),
+        (parse_cores_range, "8..2", "cores: '8..2' ends below its beginning (write 2..8)"),
+        (parse_cores_range, "2...4",
+         "cores: '2...4' has more than two dots (write 2..8, or 8 for no less)"),
+        (parse_cores_range, "2..x", "cores: 'x' is not a number (write 4 or 0.5)"),
+        (parse_cores_range, "2..4..8", "cores: '4..8' is not a number (write 4 or 0.5)"),
+        (parse_cores_range, "2..-8", "cores: '-8' is not a number of cores"),
+        (parse_cores_range, "-2..8", "cores: '-2' is not a number of cores"),
+    ],
+)  # fmt: skip
+def test_a_refusal_tells_the_cure(parse: Parse, text: object, error: str) -> None:
+    assert str(refusal(parse, text)).startswith(error)
+
+
+@pytest.mark.parametrize("parse", [parse_size, parse_memory, parse_duration, parse_cores])
+def test_a_refusal_names_what_was_meant_and_quotes_no_more_than_fits_a_line(parse: Parse) -> None:
+    assert refusal(parse, "much", what="defaults.x").text.startswith("defaults.x: 'much' is not a ")
+    assert refusal(parse, "x" * 5000).text.count("x") == 37
+    assert "..." in refusal(parse, "x" * 41).text
+    assert "..." not in refusal(parse, "x" * 40).text
+
+
+@STEADY
+@given(some.integers(10, 1 << 60), some.integers(4 * KIB, PIB), some.integers(4 * KIB, PIB))
+def test_what_is_shown_exactly_is_read_back_as_the_same(size: int, read: int, write: int) -> None:
+    assert parse_size(exact_size(size)) == size
+    assert parse_rates(f"{exact_size(read)}/{exact_size(write)}") == (read, write)
+    assert parse_cores(show_cores(size % 10**9 + 10)) == size % 10**9 + 10
+
+
+@STEADY
+@given(some.integers(1, 1 << 10), some.sampled_from([1, KIB, MIB, GIB, TIB, PIB]))
+def test_an_exact_size_of_whole_units_is_short(count: int, unit: int) -> None:
+    assert len(exact_size(count * unit)) <= len(str(count)) + 1
+    assert parse_size(exact_size(count * unit)) == count * unit
+
+
+@STEADY
+@given(some.integers(1, 9999 * TIB), some.integers(1, 10**9))
+def test_what_is_shown_to_people_can_be_typed_again_and_is_nearly_right(
+    size: int, seconds: int
+) -> None:
+    text = show_size(size)
+    assert len(text.rstrip("KMGT")) <= 4
+    assert abs(parse_size(text) - size) <= size / 20
+    step = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
+    assert 0 <= seconds - parse_duration(show_duration(seconds)) < step
+
+
+def read_or_refused(parse: Parse, text: str) -> None:
+    try:
+        parse(text)
+    except Refused as error:
+        assert error.code == "bad-value"
+        assert error.hint
+
+
+@pytest.mark.parametrize("parse", [parse_cores, parse_size, parse_rates, parse_duration])
+def test_an_absurdly_large_number_is_read_or_refused_but_never_a_crash(parse: Parse) -> None:
+    for text in ("1e1000000", "-1e1000000", *("9" * 5000 + unit for unit in ("", "P", "d", ":00"))):
+        read_or_refused(parse, text)
+
+
+@STEADY
+@given(some.text(alphabet="0123456789.:-+eE/ kKmMgGtTpPiBbdhsnaf_\n", max_size=12))
+def test_any_text_is_read_or_refused_with_a_hint(text: str) -> None:
+    for parse in (parse_size, parse_memory, parse_rates, parse_duration, parse_cores):
+        read_or_refused(parse, text)
+
+
+# -- times of the week -------------------------------------------------------------------------
+
+berlin = pytest.mark.usefixtures("in_berlin")
+#: 2026-11-23 is a Monday.
+MONDAY = "2026-11-23 "
+
+
+def in_week(text: str) -> list[str]:
+    """Begin and end of what begins in the week, as day and time."""
+    spans = parse_week_hours(text).spans_s(at(MONDAY + "00:00"), at("2026-11-30 00:00"))
+    return [
+        "-".join(time.strftime("%a %H:%M", time.localtime(at_s)) for at_s in span) for span in spans
+    ]
+
+
+@berlin
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("Wed 08:00-18:00", ["Wed 08:00-Wed 18:00"]),
+        ("wednesday 8:00 - 18:00", ["Wed 08:00-Wed 18:00"]),
+        ("Mon,Wed 08:00–18:00", ["Mon 08:00-Mon 18:00", "Wed 08:00-Wed 18:00"]),
+        ("Mon", ["Mon 00:00-Tue 00:00"]),
+        ("Sat-Sun", ["Sat 00:00-Sun 00:00", "Sun 00:00-Mon 00:00"]),
+        ("Fri , Sat", ["Fri 00:00-Sat 00:00", "Sat 00:00-Sun 00:00"]),
+        ("Fri 22:00-06:00", ["Fri 22:00-Sat 06:00"]),
+        ("Fri 18:00-24:00", ["Fri 18:00-Sat 00:00"]),
+        ("Fri 18:00-00:00", ["Fri 18:00-Sat 00:00"]),
+        ("Fri 18:00-Sun 24:00", ["Fri 18:00-Mon 00:00"]),
+        ("Mon 00:00-24:00", ["Mon 00:00-Tue 00:00"]),
+    ],
+)
+def test_these_times_are_understood(text: str, spans: list[str]) -> None:
+    assert in_week(text) == spans
+
+
+@berlin
+def test_days_may_go_over_the_end_of_the_week_and_none_stand_for_all() -> None:
+    assert {span[:3] for span in in_week("Sat-Mon 10:00-11:00")} == {"Sat", "Sun", "Mon"}
+    assert [span[:9] for span in in_week("22:00-06:00")] == [
+        f"{day} 22:00" for day in ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "Sun")
+    ], "those of the Sunday before last until Monday"
+
+
+@berlin
+def test_what_is_open_at_the_begin_is_among_them_and_what_is_over_is_not() -> None:
+    weekend = parse_week_hours("Fri 18:00-Mon 08:00")
+    for now, count in (("07:59", 1), ("08:00", 0)):
+        assert len([*weekend.spans_s(at(MONDAY + now), at("2026-11-27 18:00"))]) == count
+
+
+@berlin
+def test_local_times_stay_when_the_clocks_change() -> None:
+    spans = parse_week_hours("Sat 22:00-06:00").spans_s(at("2026-10-24 12:00"), at("2026-10-31"))
+    assert [*spans] == [(at("2026-10-24 22:00"), at("2026-10-25 06:00"))]
+    assert at("2026-10-25 06:00") - at("2026-10-24 22:00") == 9 * 3600
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "8-18", "Mon 8-18", "Mon 08:00", "Mon 24:00-06:00", "Mon 08:00-24:01"),
+        *("Mon 08:60-09:00", "Mo 08:00-18:00", "Mon- 08:00-18:00", "Mon--Fri 08:00-18:00"),
+        *("Mon-Wed-Fri 08:00-18:00", "Mon 08:00-18:00 Tue", "Mon-Fri08:00-18:00", ",", "-", 8),
+        *(None, ["Mon"], "Mon 08:00-Tue", "Mon Tue 08:00-18:00", "1:00-2:00-3:00"),
+    ],
+)
+def test_anything_else_is_refused_with_examples(value: object) -> None:
+    with pytest.raises(Refused) as refusal:
+        parse_week_hours(value)
+    assert refusal.value.text == f"{value!r} is not a time of the week from begin to end"
+    assert '"Mon-Fri 08:00-18:00"' in refusal.value.hint
+
+
+@pytest.mark.parametrize("text", ["08:00-08:00", "Mon 00:00-00:00", "Fri 18:00-Fri 18:00"])
+def test_times_that_end_when_they_begin_are_refused(text: str) -> None:
+    with pytest.raises(Refused, match="ends when it begins"):
+        parse_week_hours(text)
+
+
+def test_a_time_of_the_week_is_a_day_and_a_time() -> None:
+    assert parse_weekly("Sunday 2:05") == Weekly(6, 2, 5)
+    assert [parse_weekly(text) for text in ("Sun", "02:05", "Sun 24:00", "So 02:05")] == [None] * 4
+
+
+# -- indices -----------------------------------------------------------------------------------
 
 
 def singles(spans: Iterable[Span]) -> list[int]:
