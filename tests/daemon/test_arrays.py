@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk, MakeShell
+from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.model import stimuli as st
 from drfd.daemon.handlers import waiting
@@ -20,7 +20,7 @@ from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
 from drfd.daemon.lookup import lookup
 from drfd.payload.environment import may_set
-from fakes import ADMIN, ALICE, BOB, now, rules, spec, tables
+from fakes import ADMIN, ALICE, BOB, now, rules, spec
 
 JOURNAL = "0" * 32
 
@@ -334,15 +334,6 @@ def asked(size: int = 100, at_once: int | None = None) -> st.SubmitAsked:
     return st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once)
 
 
-def test_an_array_of_any_size_costs_one_record(make_shell: MakeShell) -> None:
-    shell = make_shell(ready=False, by=rules(max_waiting_per_user=10**6))
-    shell.turn(asked(100_000))
-    assert len(list(shell.journal.events())) == 1
-    again = make_shell(ready=False)
-    assert tables(again.engine.ledger) == tables(shell.engine.ledger)
-    assert again.engine.ledger.jobs == {}
-
-
 async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Desk) -> None:
     """Also when they, and their array, are over."""
 
@@ -530,15 +521,6 @@ async def test_the_order_is_that_of_the_start_and_others_can_be_asked_for(desk: 
     assert (await found(desk, order="user", reverse=True))[0][:3] == ["8_[0-99]", "6", "5"]
 
 
-async def test_any_page_can_be_seen_also_the_last(desk: Desk) -> None:
-    await queue(desk)
-    asked = {"order": "submission", "limit": 3}
-    assert await found(desk, **asked) == (["2", "3", "4"], 0, 7)
-    assert await found(desk, skip=2, **asked) == (["4", "5", "6"], 2, 7)
-    assert await found(desk, skip=None, **asked) == (["6", "7", "8_[0-99]"], 4, 7)
-    assert await found(desk, skip=100, **asked) == ([], 7, 7)
-
-
 async def test_what_starts_or_ends_meanwhile_is_left_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -553,11 +535,3 @@ async def test_what_starts_or_ends_meanwhile_is_left_out(
     monkeypatch.setattr(waiting, "CooperativeYield", Changing)
     labels, _, _ = await found(desk, text="alice")
     assert labels == ["2", "4", "7"]
-
-
-async def test_rows_behind_those_that_are_put_in_order_follow_by_id(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "MOST_ORDERED", 1)
-    await queue(desk)
-    assert (await found(desk))[0] == ["5", "2", "3", "4", "7", "8_[0-99]", "6"]

@@ -50,7 +50,6 @@ from drfd.daemon.handlers.doctor import cures
 from drfd.daemon.main import install_context, late_changes, main
 from drfd.daemon.metrics.publication import open_outlets
 from drfd.devices.gpus import Gpu
-from drfd.host.disks import locate
 from drfd.host.measurements import Machine
 from drfd.launcher.protocol import DeviceSettings
 from fakes import GIB
@@ -710,26 +709,13 @@ def test_metrics_are_given_where_the_table_says(path: Path) -> None:
 # -- windows and limits by hour, across changes of the clocks ----------------------------------
 
 
-HOUR, WEEK = 3600, 7 * 86400
+HOUR = 3600
 
 
 berlin = pytest.mark.usefixtures("in_berlin")
 
 
 SATURDAYS = WindowSettings(name="backup", start=Weekly(5, 2, 0), length_s=4 * HOUR)
-
-
-@berlin
-def test_a_window_of_each_week_keeps_its_local_time_when_the_clocks_change() -> None:
-    found = expand([SATURDAYS], at("2026-10-19 12:00"))
-    assert [each.start_s for each in found] == [
-        at("2026-10-24 02:00"),
-        at("2026-10-31 02:00"),
-        at("2026-11-07 02:00"),
-    ]
-    assert found[1].start_s - found[0].start_s == WEEK + HOUR
-    assert {each.end_s - each.start_s for each in found} == {4.0 * HOUR}
-    assert all(each.is_weekly for each in found)
 
 
 @berlin
@@ -786,21 +772,6 @@ MACHINE = Machine(cores_milli=8000, memory_bytes=64 * GIB)
 DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
 
 
-def test_guarantees_below_a_pool_are_compared_with_what_that_may_hold(tmp_path: Path) -> None:
-    def warnings(**bounds: Any) -> tuple[str, ...]:
-        lab = Pool(users=frozenset({"ann", "bob"}), **bounds)
-        half = NodeSettings(guarantee={"cores": 3000})
-        members = {("lab", "ann"): half, ("lab", "bob"): half}
-        return survey(Config(pools={"lab": lab}, members=members), MACHINE, tmp_path).warnings
-
-    assert warnings() == ()
-    assert warnings(limit={"memory": GIB}) == ()
-    assert warnings(limit={"cores": 4000}) == (
-        "the guarantees below pools.lab add up to 6 cores, but the limit of pools.lab is 4 cores: "
-        "not all of them can be kept at once",
-    )
-
-
 def test_what_is_configured_counts(tmp_path: Path) -> None:
     pools = {"lab": Pool(weight=Fraction(2))}
     config = Config(
@@ -816,15 +787,6 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
         max_kept_bytes=2 << 20, preempting=Preempting(suspends=True),
         root_room_bytes=(64 - 15) * GIB // 2,
     )  # fmt: skip
-
-
-def test_two_names_for_one_device_are_told(tmp_path: Path) -> None:
-    if not locate(str(tmp_path)).devices:
-        pytest.skip("the tests' directory is on no block device")
-    here = replace(DISK, path=str(tmp_path))
-    found = survey(Config(disks=(here, replace(here, name="b"))), MACHINE, tmp_path).warnings
-    assert found
-    assert all(each.startswith("disks data and b are on one device (") for each in found)
 
 
 @pytest.mark.parametrize(
@@ -899,14 +861,6 @@ def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path: Path)
         "1d00h: after a restart some do not count",
     )
     assert survey(replace(short, pools={}, members={}), MACHINE, tmp_path).warnings == ()
-
-
-def test_what_the_machine_has_beside_the_capacity_is_for_others(tmp_path: Path) -> None:
-    half = Config(cores_milli=3000, memory_bytes=16 * GIB, reserve_memory_bytes=GIB)
-    beside = survey(half, MACHINE, tmp_path).rules.beside
-    assert beside == Resources(cores_milli=5000, memory_bytes=49 * GIB)
-    much = Config(cores_milli=9000, memory_bytes=65 * GIB)
-    assert survey(much, MACHINE, tmp_path).rules.beside == Resources(), "it is never less than none"
 
 
 # -- `drfd check-config`: one line, and an exit code that a script can use ---------------------

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import pickle
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from daemon.desk import FullDisk, MakeDesk, MakeShell, Shell, look_ahead
-from drfd.common.errors import HostError, Refused
-from drfd.core.amounts.resources import NOTHING, Axes, Node
+from drfd.common.errors import HostError
+from drfd.core.amounts.resources import Axes, Node
 from drfd.core.explain.reasons import OutOfQuota, explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
@@ -375,21 +376,6 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
     assert shell.host.take() == [Freeze(2, 1), Launch(4, 1)]
 
 
-def test_nobody_starves_sooner_because_the_clock_was_set(make_shell: MakeShell) -> None:
-    time = [now(0)]
-    by = replace(rules(2, 18), preempting=Preempting(after_s=300))
-    shell = make_shell(by=by, clock=lambda: time[0])
-    shell.turn(preemptible(), preemptible())
-    shell.turn(attempt_started(1), attempt_started(2))
-    shell.turn(asks(actor=BOB))
-    shell.host.take()
-    for mono_s, orders in ((299.0, 0), (300.0, 1)):
-        time[0] = st.Now(at_s=now(7200).at_s, mono_s=now(mono_s).mono_s)
-        shell.engine.want_pass()
-        shell.turn(st.Tick(time[0]))
-        assert len(shell.host.take()) == orders
-
-
 # -- looking ahead -----------------------------------------------------------------------------
 
 
@@ -522,6 +508,17 @@ def test_what_waited_before_a_failed_turn_is_scheduled_after_it(make_shell: Make
     assert (shell.host.take(), states(shell)) == ([Launch(2, 1)], {2: "STARTING"})
 
 
+def test_a_real_lock_on_the_file_fails_the_turn_and_not_the_daemon(shell: Shell) -> None:
+    shell.journal._db.execute("pragma busy_timeout = 0")
+    with closing(sqlite3.connect(shell.journal.path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        (answer,) = shell.turn(asks())
+    assert (type(answer), states(shell), shell.host.take()) == (HostError, {}, [])
+    (events,) = shell.turn(asks())
+    assert [event.job_id for event in events] == [1]
+    assert shell.host.take() == [Launch(1, 1)]
+
+
 # -- load from outside -------------------------------------------------------------------------
 
 
@@ -561,33 +558,6 @@ def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell: M
     assert started(after) == [1]
 
 
-def test_what_others_jobs_have_on_other_nodes_is_recorded_and_known_after_a_restart(
-    make_shell: MakeShell,
-) -> None:
-    """Their launcher tells of it some moments later."""
-    nodes = tuple(Node(name=name, capacity=demand(4, 8)) for name in ("head", "n1"))
-    by = Rules(axes=Axes(nodes=nodes), capacity=demand(8, 16))
-    shell = make_shell(by=by)
-    shell.engine.started(0.0)
-    others = (("n1", demand(3, 1)),)
-    assert shell.engine.see_elsewhere(dict(others))
-    assert not shell.engine.see_elsewhere(dict(others))
-    shell.turn(st.SubmitAsked(now(), spec(asks=replace(demand(2), node="n1"))))
-    assert shell.host.take() == []
-    after = make_shell(by=by)
-    after.engine.started(0.0)
-    after.turn(st.Tick(now()))
-    assert after.host.take() == []
-    assert after.engine.external is not None
-    assert after.engine.external.elsewhere == others
-    assert after.engine.see_elsewhere({})
-    after.turn(st.Tick(now()))
-    assert started(after) == [1]
-    events = [event for _, event in after.journal.audit.events()]
-    loads = [event for event in events if isinstance(event, ev.ExternalLoadChanged)]
-    assert [(each.kept, each.elsewhere) for each in loads] == [(NOTHING, others), (NOTHING, ())]
-
-
 def test_where_nothing_is_kept_free_a_restart_and_what_jobs_leave_change_nothing(
     make_shell: MakeShell,
 ) -> None:
@@ -603,45 +573,8 @@ def test_where_nothing_is_kept_free_a_restart_and_what_jobs_leave_change_nothing
 # -- several disks -----------------------------------------------------------------------------
 
 
-def with_disks(**rates: int) -> Rules:
-    """As many bytes per second are read and written on each."""
-    disks = tuple((name, rate, rate) for name, rate in rates.items())
-    capacity = replace(demand(9, 18), disks=disks)
-    return replace(rules(), axes=Axes(disks=tuple(rates)), capacity=capacity)
-
-
-def on_disk(name: str, rate: int) -> st.SubmitAsked:
-    asks = replace(demand(1), disks=((name, rate, rate),))
-    return st.SubmitAsked(now(), spec(asks=asks))
-
-
 def started(shell: Shell) -> list[int]:
     return [effect.job_id for effect in shell.host.take()]
-
-
-def test_a_waiting_job_is_freed_from_a_disk_that_is_gone_and_gets_no_new_rate_on_it(
-    make_shell: MakeShell,
-) -> None:
-    shell = make_shell(by=with_disks(data=100, scratch=50))
-    shell.turn(on_disk("data", 80), on_disk("scratch", 40), on_disk("scratch", 30))
-    assert started(shell) == [1, 2]
-    shell.engine.adopt(
-        replace(rules(), axes=Axes(disks=("data",)), capacity=demand(9, 18, 100, 100))
-    )
-
-    def change(**wish: object) -> object:
-        asked = st.Change(**wish)  # type: ignore[arg-type]
-        (reply,) = shell.turn(st.ChangeAsked(now(), 3, ALICE, asked))
-        return reply
-
-    for wish in ({"disks": (("scratch", 1, 1),)}, {"cores_milli": 2000}):
-        refusal = change(**wish)
-        assert isinstance(refusal, Refused)
-        assert "no disk 'scratch'" in refusal.text
-    assert not isinstance(change(disks=(("scratch", 0, 0),), read_bps=15), Refused)
-    asks = shell.engine.ledger.jobs[3].spec.demand
-    assert (asks.read_bps, asks.disks) == (15, ())
-    assert started(shell) == [3]
 
 
 def test_a_grace_time_begins_when_somebody_can_send_the_signal(shell: Shell) -> None:
@@ -893,42 +826,6 @@ def test_attempts_and_breaks_are_counted_by_the_next_daemon(
     clock.at_s += HOUR
     assert used_hours(shell) == 3
     assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3
-
-
-def test_a_job_that_is_moved_before_it_runs_again_has_used_the_quota_of_its_pool_of_then(
-    make_shell: MakeShell, clock: Clock
-) -> None:
-    shell = make_shell(by=with_quota(30), clock=clock)
-    asked = of_pool(clock)
-    shell.turn(replace(asked, spec=replace(asked.spec, retry=Retry(1, (Outcome.FAILED,)))))
-    shell.turn(begins(clock, 1))
-    clock.at_s += 2 * HOUR
-    shell.host.take()
-    shell.host.ready = False
-    shell.turn(replace(ends(clock, 1), exit_code=1), st.AttemptRemoved(clock(), 1, 1))
-    moves = st.Change(pool="root.free", cores_milli=1000)
-    shell.turn(st.ChangeAsked(clock(), 1, ALICE, change=moves))
-    assert shell.engine.ledger.job(1).spec.pool == "root.free"
-    assert used_hours(shell) == 2
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2
-    shell.host.take()
-
-
-def test_a_quota_that_comes_with_a_reload_counts_from_the_begin_of_the_week(
-    make_shell: MakeShell, clock: Clock
-) -> None:
-    shell = make_shell(by=replace(with_quota(), pools={"lab": Pool()}), clock=clock)
-    shell.turn(of_pool(clock))
-    runs(shell, clock, 1, 3 * HOUR)
-    shell.host.take()
-    assert shell.engine.quota_use() == {}
-    shell.engine.adopt(with_quota())
-    shell.turn(of_pool(clock))
-    assert used_hours(shell) == 3
-    assert shell.host.take() == []
-    shell.engine.adopt(with_quota(4))
-    shell.turn(st.Tick(clock()))
-    assert shell.host.take() == [Launch(2, 1)], "a larger one lets it start"
 
 
 def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(

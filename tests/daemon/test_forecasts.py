@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from statistics import median
 from typing import Any
 
 import pytest
@@ -131,34 +130,6 @@ async def test_a_look_ahead_takes_no_processor_time_of_the_controller(busy_desk:
     assert own_s < its_s / 5, f"{own_s:.2f} s here, {its_s:.2f} s there"
 
 
-async def test_the_loop_is_there_for_others_while_a_long_queue_is_looked_ahead_in(
-    busy_desk: Desk,
-) -> None:
-    """In a thread it took Python's lock after each call of the loop that may wait: a submission has
-    fifty of these. Both states in turns, in one run; the bound is a multiple of the idle state."""
-
-    async def like_a_submission() -> float:
-        begin_s = time.perf_counter()
-        for _ in range(50):
-            time.sleep(0.00001)
-            await asyncio.sleep(0)
-        return time.perf_counter() - begin_s
-
-    await dry_run(busy_desk)
-    idle, beside = list[float](), list[float]()
-    for _ in range(2):
-        for _ in range(20):
-            idle.append(await like_a_submission())
-            await asyncio.sleep(0.002)
-        asking = asyncio.ensure_future(long_question(busy_desk))
-        while not asking.done():
-            beside.append(await like_a_submission())
-            await asyncio.sleep(0.002)
-        await asking
-    assert len(beside) > 30
-    assert median(beside) < 10 * median(idle), f"{median(idle)} s, {median(beside)} s"
-
-
 async def test_a_forecaster_holds_nothing_and_comes_after_everybody(desk: Desk) -> None:
     pid = await first_pid(desk, await waiting_job(desk))
     held = {name: os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
@@ -171,13 +142,6 @@ async def test_a_forecaster_holds_nothing_and_comes_after_everybody(desk: Desk) 
     assert os.getsid(pid) == pid, "^C at the daemon's terminal is not for it"
     environment = Path(f"/proc/{pid}/environ").read_bytes()
     assert {line.partition(b"=")[0] for line in environment.split(b"\0")} <= {b"", b"TZ"}
-
-
-async def test_one_user_asking_does_not_start_a_second_one(desk: Desk) -> None:
-    job_id = await waiting_job(desk)
-    replies = await asyncio.gather(*(why(desk, job_id) for _ in range(8)))
-    assert {each["job"]["expected_start_at"] for each in replies} == {now(600).at_s}
-    assert len(desk.requests.forecasts.pids) == 1
 
 
 async def test_a_forecaster_that_nobody_asks_ends(
@@ -286,28 +250,6 @@ async def test_answers_are_those_of_the_same_look_ahead_in_one_process(
     assert len(starts) > 2
 
 
-async def test_what_has_happened_since_the_last_question_is_known(desk: Desk) -> None:
-    job_id = await waiting_job(desk)
-    pid = await first_pid(desk, job_id)
-    await desk.submit(ALICE, 1, time_limit_s=60)
-    more = await desk.submit(ALICE, 9, time_limit_s=60)
-    start_s = (await why(desk, more))["job"]["expected_start_at"]
-    assert start_s is not None and start_s > now(600).at_s
-    await desk.ask(ALICE, op="cancel", select={"ids": [job_id]})
-    assert (await why(desk, more))["job"]["expected_start_at"] == now(600).at_s
-    assert desk.requests.forecasts.pids == [pid]
-
-
-async def test_a_refusal_comes_back_as_it_was_made(desk: Desk) -> None:
-    await first_pid(desk, await waiting_job(desk))
-    asked = SubmitAsked(now(), spec(asks=demand(99)))
-    with pytest.raises(Refused) as found:
-        await desk.requests.forecasts.ask(lambda: TrialQuestion(asked, {}))
-    with pytest.raises(Refused) as expected:
-        look_ahead(desk.shell.engine).add(asked)
-    assert (found.value.code, str(found.value)) == (expected.value.code, str(expected.value))
-
-
 # -- when it is gone, slow or cannot be --------------------------------------------------------
 
 
@@ -328,21 +270,6 @@ async def test_who_kills_it_gets_a_late_answer(desk: Desk, when: str) -> None:
     assert "no_estimate" not in await asking
     assert pid not in desk.requests.forecasts.pids
     assert not is_alive(pid), "it leaves no zombie"
-
-
-async def test_who_kills_it_again_and_again_keeps_nobody_from_working(desk: Desk) -> None:
-    """An answer comes when that ends."""
-
-    job_id = await waiting_job(desk)
-    asking = asyncio.ensure_future(why(desk, job_id))
-    killed = set[int]()
-    while len(killed) < 3 and not asking.done():
-        for pid in set(desk.requests.forecasts.pids) - killed:
-            os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
-        await desk.submit(BOB, held=True)
-    assert killed
-    assert (await asking)["job"]["expected_start_at"] == now(600).at_s
 
 
 async def test_a_question_at_which_they_die_again_and_again_is_put_to_no_more_of_them(

@@ -85,15 +85,13 @@ JOB = Job(
 @pytest.mark.parametrize(
     ("changes", "other", "empties"),
     [
-        ({}, {}, True),
-        ({"append": True}, {}, False),
-        ({"stdout": "%x.log"}, {}, True),
+        ({}, {}, True), ({"append": True}, {}, False), ({"stdout": "%x.log"}, {}, True),
         ({"stdout": "%x.log"}, {"stderr": "train.log"}, False),
         ({"stdout": "%x.log"}, {"stderr": "train.log", "cwd": "/elsewhere"}, True),
         ({"stdout": "%x.log"}, {"stderr": "train.log", "uid": 1}, True),
         ({"stdout": "/dev/null"}, {"stdout": "/dev/null"}, True),
     ],
-)
+)  # fmt: skip
 def test_an_output_that_is_another_running_jobs_is_not_emptied(
     changes: dict[str, Any], other: dict[str, Any], empties: bool
 ) -> None:
@@ -136,22 +134,13 @@ def test_what_a_job_may_be_lent_is_never_below_its_demand(
     cores_milli, read_bps, write_bps = found
     disk = DiskLimit(device="8:0", read_bps=read_bps, write_bps=write_bps)
     assert order == replace(
-        plain,
-        most=Ceilings(cores_milli=cores_milli, disks=(disk,)),
-        threads=max(2, cores_milli // 1000),
-        variables=order.variables,
-    )
+        plain, most=Ceilings(cores_milli=cores_milli, disks=(disk,)),
+        threads=max(2, cores_milli // 1000), variables=order.variables,
+    )  # fmt: skip
     broken = Broken(40, Outcome.FAILED)
     shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if cores_milli > 2500 else {}
     assert order.variables == plain.variables | {"DRF_CORES": "2.5"} | shown
     assert never_notice_for(replace(JOB, broken=broken), order, 42, "x").most is None
-
-
-def test_the_launcher_reads_the_order_that_the_daemon_wrote() -> None:
-    order = order_for(JOB, JOURNAL_ID, LaunchSettings([DISK], 512, "pin"))
-    message = protocol.decode(protocol.encode(protocol.launch_message(order)))
-    assert message.pop("cmd") == "launch"
-    assert protocol.read_order(message) == order
 
 
 # -- reports -----------------------------------------------------------------------------------
@@ -466,11 +455,9 @@ async def test_an_order_to_lend_names_the_upper_ends_where_they_are_not_those_of
         await b.quiet()
         usual = {"cmd": "lend", "attempt": 1, "cores_milli": 2500, "disks": [], "most": None}
         assert b.taken() == [
-            {**usual, "id": 1, "cores_milli": 2000},
-            {**usual, "id": 1, "most": ceilings(6000)},
-            {**usual, "id": 2, "most": ceilings(3000)},
-            {**usual, "id": 2},
-        ]
+            {**usual, "id": 1, "cores_milli": 2000}, {**usual, "id": 1, "most": ceilings(6000)},
+            {**usual, "id": 2, "most": ceilings(3000)}, {**usual, "id": 2},
+        ]  # fmt: skip
         b.launcher.send(ended(1), about("removed", 1))
         await until(lambda: set(b.link.borrowers) == {(2, 1)}, lambda: str(b.link.borrowers))
 

@@ -374,32 +374,6 @@ async def test_a_grace_time_begins_when_the_job_s_own_launcher_is_there(links: O
         assert heard.since_mono_s("atlas") == heard.since_mono_s("") == now().mono_s
 
 
-async def test_a_suspended_job_of_a_node_that_is_configured_no_more_is_not_lost(
-    links: Open,
-) -> None:
-    """The launcher that is there is told again that the job is suspended, and does not know it."""
-    async with links() as b:
-        await b.submit("n1")
-        b.n1.send(up(1))
-        await b.state(1, JobState.RUNNING)
-        await b.ask(st.SuspendAsked(now(), 1, ALICE))
-        b.n1.send({"report": "frozen", "id": 1, "attempt": 1})
-        await b.state(1, JobState.SUSPENDED)
-        await b.configure()
-        b.atlas.send({"report": "missing", "id": 1, "attempt": 1})
-        await b.submit("", 3)
-        b.atlas.send(up(2))
-        await b.state(2, JobState.RUNNING)
-        assert b.job(1).state is JobState.SUSPENDED
-        # Nor is it of no job for the launcher that knows it.
-        await b.n1.leave()
-        await until(lambda: not b.other.is_ready(), lambda: "n1 is there")
-        await b.back(b.n1, (1, 1))
-        await b.configure(NODES[0], replace(NODES[1], name="n2"))
-        await b.both()
-        assert (b.links.strays, b.job(1).state) == ({}, JobState.SUSPENDED)
-
-
 async def test_the_controller_s_own_node_may_get_another_name_while_jobs_run(links: Open) -> None:
     async with links() as b:
         await b.submit("atlas")
@@ -575,21 +549,6 @@ def two(tmp_path: Path, launchers: dict[str, LauncherProcess]) -> Callable[[], A
             journal.close()
 
     return run
-
-
-@pytest.mark.slow
-async def test_each_launcher_runs_the_jobs_of_its_node(two: Callable[[], Any]) -> None:
-    async with two() as b:
-        jobs = {name: await b.submit(name, name) for name in ("atlas", "n1")}
-        for name, job_id in jobs.items():
-            await b.begun(name)
-            attempts = {each.name for each in (b.launchers[name].state / "attempts").iterdir()}
-            assert [each for each in attempts if each.startswith(f"{job_id}.")], attempts
-            assert len(attempts) == 1
-        for name, job_id in jobs.items():
-            b.go(name)
-            await b.state(job_id, JobState.ENDED)
-            assert (b.job(job_id).exit_code, b.job(job_id).node) == (7, name)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.core.model.job import Usage
 from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.usage import Curve, Point
-from drfd.daemon.accounting import accountant
 from drfd.daemon.accounting.messages import Task
 from drfd.daemon.accounting.worker import answer_to
 from drfd.daemon.config import Config
@@ -407,9 +406,3 @@ async def test_once_the_daemon_ends_no_worker_is_started(start: Start, clock: Cl
     desk.requests.accountant.close()
     with pytest.raises(Unavailable, match="the daemon ends"):
         await desk.ask(BOB, op="ledger")
-
-
-def test_requests_wait_less_than_clients_do() -> None:
-    from drfd.client.connection import _ANSWER_S
-
-    assert 2 * accountant.PATIENCE_S < _ANSWER_S

@@ -26,7 +26,6 @@ from drfd.core.model.stimuli import Actor, Frozen
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource
-from drfd.daemon.engine.engine import Work
 from drfd.daemon.handlers.doctor import (
     InstallContext,
     away_text,
@@ -228,44 +227,6 @@ async def test_waits_that_are_over_leave_nothing_behind(desk: Desk) -> None:
 
 
 # -- acting ------------------------------------------------------------------------------------
-
-
-async def test_however_many_ends_share_a_turn_few_of_those_who_wait_for_them_are_told_in_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fifty ends in a turn, and a thousand that wait for each, kept everybody waiting for it; and
-    so did sixteen requests at a time of one user."""
-
-    for _ in range(20):
-        await desk.submit(ALICE, 1, held=True)
-    array = await desk.ask(ALICE, op="submit", argv=["true"], cwd="/", array="0-9", held=True)
-    for task in range(array["id"] + 1, array["id"] + 11):
-        after = [{"id": 1}, {"id": 2}, {"id": task}]
-        await desk.ask(ALICE, op="submit", argv=["true"], cwd="/", after=after)
-    engine = desk.shell.engine
-    engine.notified_at_once = 4
-    told: list[int] = []
-    take = engine.turn
-
-    def waits() -> int:
-        return sum(bool(job.awaits) for job in engine.ledger.jobs.values())
-
-    def counted(batch: list[Work]) -> None:
-        before = waits()
-        take(batch)
-        told.append(before - waits())
-
-    monkeypatch.setattr(engine, "turn", counted)
-    asked: list[list[int]] = [[1], [2], [array["id"]], [*range(3, 21)]]
-    replies = await asyncio.gather(
-        *(desk.ask(ALICE, op="cancel", select={"ids": each}) for each in asked)
-    )
-    assert [reply["done"] for reply in replies] == asked
-    while engine.wants_turn:
-        engine.turn([])
-    assert waits() == 0
-    assert max(told) <= 4
-    desk.shell.host.take()
 
 
 async def test_suspend_and_resume(desk: Desk) -> None:
@@ -1120,14 +1081,12 @@ CHANGES = [
     (msg.ResumeRequest(v=1, select=SELECT), "resume"),
     (msg.SignalRequest(v=1, select=SELECT, signal=10), "signal"),
     (msg.SetRequest(v=1, select=SELECT, priority=3), "set"),
-    (msg.DrainRequest(v=1, on=True), "drain"),
-    (msg.DrainRequest(v=1, on=False), "undrain"),
-    (msg.ReloadRequest(v=1), "reload"),
-    (msg.EndStrayRequest(v=1, id=7, attempt=1), "end-stray"),
+    (msg.DrainRequest(v=1, on=True), "drain"), (msg.DrainRequest(v=1, on=False), "undrain"),
+    (msg.ReloadRequest(v=1), "reload"), (msg.EndStrayRequest(v=1, id=7, attempt=1), "end-stray"),
     (msg.ExecRequest(v=1, id=7, attempt=1, command=b"words"), "exec"),
     (msg.ShutdownRequest(v=1), "shutdown"),
     (msg.ShutdownRequest(v=1, kill_jobs=True), "shutdown-kill-jobs"),
-]
+]  # fmt: skip
 LOOKS = [
     msg.SubmitRequest(v=1, argv=["true"], cwd="/", dry_run=True), msg.WaitRequest(v=1, ids=[1]),
     *(kind(v=1, id=1) for kind in (

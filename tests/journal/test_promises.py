@@ -34,7 +34,7 @@ from seeds import seeds
 
 #: The Unix time at which the tests' histories begin, at the full hour.
 BEGIN_S = 1_700_002_800.0
-ALICES, BOBS = "root.alice", "root.bob"
+BOBS = "root.bob"
 OpenJournal = Callable[..., Journal]
 
 
