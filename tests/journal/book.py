@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import ALICE, apply_and_append, happened, spec
 
+OpenJournal = Callable[..., Journal]
 LONG = Words.of(["x" * 5000])
 CURVE = Curve(
     attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1), cores_milli=(None, 1),

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from drfd.journal.journal import Journal
-from journal.book import Book
+from journal.book import Book, OpenJournal
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_journal(path: Path) -> Iterator[Callable[..., Journal]]:
+def open_journal(path: Path) -> Iterator[OpenJournal]:
     """Open the test's journal (or another one); closed after the test."""
     opened: list[Journal] = []
 
@@ -29,7 +29,7 @@ def open_journal(path: Path) -> Iterator[Callable[..., Journal]]:
 
 
 @pytest.fixture
-def journal(open_journal: Callable[..., Journal]) -> Journal:
+def journal(open_journal: OpenJournal) -> Journal:
     return open_journal()
 
 

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from drfd.journal.database import reported
 from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve
 from drfd.journal.journal import Journal
 from fakes import spec
+from journal.book import OpenJournal
 
 NOBODY = 65534
 
@@ -57,18 +58,14 @@ def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path: Path, wh
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, 2**32 - 1])
-def test_a_journal_of_another_version_is_refused_with_both_versions(
-    path: Path, whole: bytes, version: int
-) -> None:
+def test_another_version_is_refused_with_both(path: Path, whole: bytes, version: int) -> None:
     path.write_bytes(whole[:60] + version.to_bytes(4, "big") + whole[64:])
     error = refused(path, f"has version {version}; this drfd reads version {VERSION}")
     assert error.code == "journal-version"
     assert "install the drfd that wrote it" in error.hint
 
 
-def test_another_version_is_refused_also_while_it_is_only_in_the_write_ahead_log(
-    path: Path,
-) -> None:
+def test_another_version_is_refused_while_only_the_write_ahead_log_has_it(path: Path) -> None:
     """Where a drfd left it that was killed before it wrote the log back into the file."""
     writer = (
         "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
@@ -112,7 +109,7 @@ def test_a_directory_in_its_place_is_refused(path: Path) -> None:
 
 
 def test_a_damaged_record_of_a_live_job_is_reported_with_the_files_name(
-    open_journal: Callable[..., Journal], path: Path
+    open_journal: OpenJournal, path: Path
 ) -> None:
     journal = open_journal()
     fill(journal)
@@ -121,9 +118,7 @@ def test_a_damaged_record_of_a_live_job_is_reported_with_the_files_name(
         journal.load(Axes())
 
 
-def test_a_damaged_event_is_reported_with_the_files_name(
-    open_journal: Callable[..., Journal], path: Path
-) -> None:
+def test_a_damaged_event_is_told_with_the_files_name(open_journal: OpenJournal, path: Path) -> None:
     journal = open_journal()
     fill(journal)
     damage(path, "update events set data = cast('{' as blob) where seq = 2")
@@ -132,7 +127,7 @@ def test_a_damaged_event_is_reported_with_the_files_name(
 
 
 def test_an_event_of_an_unknown_kind_is_reported_with_the_files_name(
-    open_journal: Callable[..., Journal], path: Path
+    open_journal: OpenJournal, path: Path
 ) -> None:
     journal = open_journal()
     fill(journal)
@@ -185,7 +180,7 @@ def test_a_missing_directory_is_an_error_that_names_the_file(tmp_path: Path) -> 
 
 
 def test_a_write_that_fails_is_an_error_that_names_the_file_and_can_be_rolled_back(
-    open_journal: Callable[..., Journal], path: Path
+    open_journal: OpenJournal, path: Path
 ) -> None:
     """A lock that another process holds stands for a disk that is full."""
     journal = open_journal()
@@ -200,8 +195,6 @@ def test_a_write_that_fails_is_an_error_that_names_the_file_and_can_be_rolled_ba
     journal.rollback()
     assert list(journal.events()) == before
 
-
-# -- builders ----------------------------------------------------------------------------------
 
 EVENTS = 41
 

@@ -55,7 +55,7 @@ from fakes import (
     spec,
     tables,
 )
-from journal.book import Book
+from journal.book import Book, OpenJournal
 
 SPEC = spec(
     asks=Resources(cores_milli=1500, memory_bytes=1 << 33, read_bps=7, gres=(("gpu", 2),)),
@@ -98,9 +98,7 @@ EVERY_KIND: list[ev.Event] = [
 ]  # fmt: skip
 
 
-def test_events_of_every_kind_come_back_in_the_order_in_which_they_were_appended(
-    journal: Journal,
-) -> None:
+def test_events_of_every_kind_come_back_as_they_were_appended(journal: Journal) -> None:
     assert {type(event) for event in EVERY_KIND} == set(ev.KINDS.values())
     for event in EVERY_KIND:
         journal.append(event, None, None)
@@ -113,7 +111,7 @@ def test_events_of_every_kind_come_back_in_the_order_in_which_they_were_appended
 
 @pytest.mark.slow
 def test_the_books_read_are_the_books_that_replaying_the_events_gives(
-    open_journal: Callable[..., Journal], tmp_path: Path
+    open_journal: OpenJournal, tmp_path: Path
 ) -> None:
     """After random histories, in which some turns fail and are rolled back."""
     kinds: set[type] = set()
@@ -155,9 +153,7 @@ def live_through(chance: random.Random, journal: Journal) -> Ledger:
     return ledger
 
 
-def test_draining_outlives_the_daemon_and_so_does_its_end(
-    book: Book, open_journal: Callable[[], Journal]
-) -> None:
+def test_draining_outlives_the_daemon_and_so_its_end(book: Book, open_journal: OpenJournal) -> None:
     for on in (True, False):
         book.enter(ev.Drained(at_s=1.0, on=on, by="root"))
         book.journal.commit()
@@ -165,7 +161,7 @@ def test_draining_outlives_the_daemon_and_so_does_its_end(
 
 
 def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
-    book: Book, open_journal: Callable[[], Journal]
+    book: Book, open_journal: OpenJournal
 ) -> None:
     of_n1, of_n2 = (
         ev.Drained(at_s=at_s, on=True, by="root", node=node)
@@ -188,9 +184,6 @@ def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(
     assert loaded.drained is None
 
 
-# -- jobs that have ended ----------------------------------------------------------------------
-
-
 def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book: Book) -> None:
     for job_id in range(1, 5):
         book.submit(job_id, actor=BOB if job_id == 2 else ALICE)
@@ -208,12 +201,7 @@ def test_ended_jobs_are_listed_newest_end_first_and_may_be_chosen(book: Book) ->
     assert ended_ids(states=["x' or 1=1 --", '"', "[]"]) == []
 
 
-# -- payloads ----------------------------------------------------------------------------------
-
 PAYLOAD = Payload(env={"PATH": "/bin", "API_KEY": "s3cret"}, script="#!/bin/sh\n")
-
-
-# -- builders ----------------------------------------------------------------------------------
 
 
 def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> None:
@@ -227,10 +215,9 @@ def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> No
         return
     for event in found:
         apply_and_append(journal, event, ledger)
-        if isinstance(event, ev.Submitted):
-            journal.put_payload(event.job_id, PAYLOAD)
-        elif isinstance(event, ev.ArraySubmitted):
-            journal.put_payload(event.array_id, PAYLOAD)
+        if isinstance(event, ev.Submitted | ev.ArraySubmitted):
+            is_one = isinstance(event, ev.Submitted)
+            journal.put_payload(event.job_id if is_one else event.array_id, PAYLOAD)
 
 
 def preempt_somebody(ledger: Ledger, journal: Journal, chance: random.Random, step: int) -> None:
@@ -323,9 +310,7 @@ def random_stimulus(ledger: Ledger, chance: random.Random, step: int) -> st.Stim
 # -- the story of one job is told in a bounded part --------------------------------------------
 
 
-def test_of_a_long_one_the_first_and_the_last_and_how_many_are_between(
-    book: Book, path: Path
-) -> None:
+def test_of_a_long_one_first_and_last_and_how_many_are_between(book: Book, path: Path) -> None:
     told: list[ev.Event] = [happened(ev.Submitted)]
     told += [happened(ev.Altered, priority=number) for number in range(1500)]
     book.enter(*told)
@@ -336,9 +321,7 @@ def test_of_a_long_one_the_first_and_the_last_and_how_many_are_between(
     assert min(story.dropped, story.omitted) > 0
 
 
-def test_a_task_has_the_story_of_its_array_until_it_had_one_of_its_own(
-    book: Book, path: Path
-) -> None:
+def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book: Book, path: Path) -> None:
     whole: list[ev.Event] = [
         ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
         *(happened(ev.Altered, 1, priority=number) for number in range(300)),
@@ -395,7 +378,7 @@ def long() -> Words:
 
 
 def test_a_notification_and_an_array_share_it_too(
-    book: Book, path: Path, open_journal: Callable[[], Journal]
+    book: Book, path: Path, open_journal: OpenJournal
 ) -> None:
     told = {"argv": long(), "notify": Notify(("end",), long())}
     book.submit(1, **told)
@@ -411,9 +394,7 @@ def test_a_notification_and_an_array_share_it_too(
     assert task.notify is not None and task.notify.argv is argv
 
 
-def test_how_much_is_kept_of_each_user_is_known_and_known_again(
-    book: Book, open_journal: Callable[[], Journal]
-) -> None:
+def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJournal) -> None:
     book.submit(1, argv=long())
     book.submit(2, argv=long())
     book.submit(3, argv=Words.of([*LONG, "more"]))
@@ -453,9 +434,7 @@ def test_words_come_back_as_they_were(words: list[str]) -> None:
     assert Words.of(words) != Words.of([*words, ""])
 
 
-def test_it_is_counted_anew_after_a_rollback_and_a_restart(
-    book: Book, open_journal: Callable[[], Journal]
-) -> None:
+def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJournal) -> None:
     script = "#!/bin/sh\nexec true\n"
     book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
     size = len(b'{"PATH":"/usr/bin"}') + len(script)
@@ -521,7 +500,7 @@ CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), (None, 500), (64, 128))
 CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), (1000, 500, 250), (64, 128, 1))
 
 
-def test_a_turn_that_fails_leaves_the_one_before(open_journal: Callable[..., Journal]) -> None:
+def test_a_turn_that_fails_leaves_the_one_before(open_journal: OpenJournal) -> None:
     journal = open_journal()
     journal.put_curve(1, CURVE_BEFORE)
     journal.commit()

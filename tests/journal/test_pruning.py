@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,11 +18,10 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Words
 from drfd.journal import pruning
-from drfd.journal.journal import Journal
 from drfd.journal.pruning import MOST, read_shares
 from drfd.journal.records import Payload
 from fakes import ALICE, BOB, happened, tables
-from journal.book import LONG, Book
+from journal.book import LONG, Book, OpenJournal
 
 
 def count(path: Path, what: str) -> int:
@@ -31,7 +29,7 @@ def count(path: Path, what: str) -> int:
         return int(db.execute(f"select count(*) from {what}").fetchone()[0])
 
 
-def test_ids_and_marks_never_go_back(book: Book, open_journal: Callable[[], Journal]) -> None:
+def test_ids_and_marks_never_go_back(book: Book, open_journal: OpenJournal) -> None:
     """The newest job stays, and so does the one with the last event."""
     for job_id in (1, 2, 3, 4):
         book.live_and_end(job_id, at_s=float(job_id))
@@ -124,9 +122,7 @@ def test_a_go_is_short_also_where_all_must_be_passed_over(book: Book, path: Path
     assert count(path, "jobs where id <= 2001") == 1999
 
 
-def test_ended_tasks_that_must_stay_are_counted(
-    book: Book, open_journal: Callable[[], Journal]
-) -> None:
+def test_ended_tasks_that_must_stay_are_counted(book: Book, open_journal: OpenJournal) -> None:
     for array_id in (1, 11):
         book.submit_array(array_id, 9, actor=BOB)
         book.cancel(*range(array_id + 1, array_id + 9), at_s=2.0)
@@ -184,11 +180,9 @@ def test_of_what_belongs_to_no_job_the_newest_of_each_kind_stays(book: Book, pat
     with closing(sqlite3.connect(path)) as db:
         query = "select kind, at_s from events where job_id is null order by kind, seq"
         assert list(db.execute(query)) == [
-            ("DaemonStopped", 300.0),
-            ("DaemonStopped", 400.0),
-            ("Drained", 300.0),
+            ("DaemonStopped", 300.0), ("DaemonStopped", 400.0), ("Drained", 300.0),
             ("Drained", 400.0),
-        ]
+        ]  # fmt: skip
     assert book.journal.load(Axes()).draining
 
 
@@ -265,9 +259,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(
-    path: Path, open_journal: Callable[[], Journal]
-) -> None:
+def test_nothing_acknowledged_is_lost_by_a_kill(path: Path, open_journal: OpenJournal) -> None:
     chance = random.Random(1)
     acknowledged: set[int] = set()
     for _ in range(5):
@@ -334,7 +326,7 @@ while True:
 
 @pytest.mark.slow
 def test_history_that_is_being_removed_is_whole_when_the_remover_is_killed(
-    path: Path, open_journal: Callable[[], Journal]
+    path: Path, open_journal: OpenJournal
 ) -> None:
     """A job is there with all that belongs to it, or gone with it, but for events, of which some
     may have gone before; what lives is untouched, and the next one goes on."""
