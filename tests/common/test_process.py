@@ -44,10 +44,8 @@ def test_each_kind_of_error_has_its_documented_exit_code_and_crosses_the_wire_by
 def test_an_error_is_one_line_with_the_way_out_in_brackets() -> None:
     error = Refused("too-big", "the job asks for 20G", hint="ask for less")
     assert (error.code, error.text, error.hint) == (
-        "too-big",
-        "the job asks for 20G",
-        "ask for less",
-    )
+        "too-big", "the job asks for 20G", "ask for less",
+    )  # fmt: skip
     assert str(error) == "the job asks for 20G (ask for less)"
     assert str(HostError("journal", "the disk is full")) == "the disk is full"
 
@@ -123,9 +121,7 @@ def test_the_list_names_every_failpoint_of_the_source_once_and_no_other() -> Non
 
 
 @pytest.mark.parametrize("directory", ["", "other", "gone"])
-def test_without_a_directory_or_a_file_of_its_name_no_failpoint_fires(
-    tmp_path: Path, directory: str
-) -> None:
+def test_without_directory_or_file_no_failpoint_fires(tmp_path: Path, directory: str) -> None:
     """The variable of the environment of this name did: whoever could set it in root's named a
     directory from which root read pids to kill."""
     (tmp_path / "a").write_text("self")
@@ -163,9 +159,7 @@ def test_no_unit_and_no_help_knows_of_them() -> None:
         assert "failpoints" not in done.stdout
 
 
-def test_an_armed_failpoint_kills_who_comes_there_once_each_time_that_it_is_armed(
-    tmp_path: Path,
-) -> None:
+def test_an_armed_failpoint_kills_who_comes_there_once_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         (tmp_path / "b").write_text("self\n")
         first = run("a", "b", "c", directory=tmp_path)

@@ -189,9 +189,7 @@ REFUSED: list[tuple[Parse, str, list[object]]] = [
 
 
 @pytest.mark.parametrize(("parse", "said", "texts"), REFUSED, ids=lambda value: str(value)[:20])
-def test_a_text_that_cannot_be_meant_is_refused(
-    parse: Parse, said: str, texts: list[object]
-) -> None:
+def test_a_text_not_to_be_meant_is_refused(parse: Parse, said: str, texts: list[object]) -> None:
     for text in texts:
         assert said in refusal(parse, text, what="WHAT").text, repr(text)
 
@@ -248,9 +246,7 @@ def test_an_exact_size_of_whole_units_is_short(count: int, unit: int) -> None:
 
 @STEADY
 @given(some.integers(1, 9999 * TIB), some.integers(1, 10**9))
-def test_what_is_shown_to_people_can_be_typed_again_and_is_nearly_right(
-    size: int, seconds: int
-) -> None:
+def test_what_is_shown_can_be_typed_again_and_is_nearly_right(size: int, seconds: int) -> None:
     text = show_size(size)
     assert len(text.rstrip("KMGT")) <= 4
     assert abs(parse_size(text) - size) <= size / 20
@@ -374,17 +370,14 @@ def singles(spans: Iterable[Span]) -> list[int]:
 @pytest.mark.parametrize(
     ("text", "spans", "at_once"),
     [
-        ("0-999%50", ((0, 999, 1),), 50),
-        ("7", ((7, 7, 1),), None),
+        ("0-999%50", ((0, 999, 1),), 50), ("7", ((7, 7, 1),), None),
         ("1,3,7-20:2", ((1, 1, 1), (3, 3, 1), (7, 19, 2)), None),
-        (" 5 , 1-2 ", ((1, 2, 1), (5, 5, 1)), None),
-        ("3-3:9", ((3, 3, 1),), None),
+        (" 5 , 1-2 ", ((1, 2, 1), (5, 5, 1)), None), ("3-3:9", ((3, 3, 1),), None),
         ("0-5:2,1-5:2", ((0, 5, 1),), None),
         ("0-8:4,1-9:4%1", ((0, 1, 1), (4, 5, 1), (8, 9, 1)), 1),
-        ("1000000000", ((10**9, 10**9, 1),), None),
-        ("0-999999", ((0, MAX_TASKS - 1, 1),), None),
+        ("1000000000", ((10**9, 10**9, 1),), None), ("0-999999", ((0, MAX_TASKS - 1, 1),), None),
     ],
-)
+)  # fmt: skip
 def test_indices_are_read_in_order(
     text: str, spans: tuple[tuple[int, int, int], ...], at_once: int | None
 ) -> None:

@@ -66,9 +66,6 @@ def short() -> Iterator[Path]:
         yield Path(directory)
 
 
-# -- requests ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
     def make(
@@ -90,25 +87,19 @@ def make_desk(make_shell: MakeShell, tmp_path: Path) -> MakeDesk:
         # As if it had connected.
         link.away_since_s = None
         requests = Requests(
-            engine=shell.engine,
-            config=config or Config(),
+            engine=shell.engine, config=config or Config(),
             site=Site(shell.engine.rules, (DISK,), (config or Config()).defaults, ("a warning",)),
-            meter=meter,
-            curves=Curves(meter, shell.journal, now),
-            link=link,
+            meter=meter, curves=Curves(meter, shell.journal, now), link=link,
             reserves=Reserves(
                 Reserve(tmp_path / "reserve", most_bytes=0),
-                lambda: UserLimits(reserve_disk_bytes=0),
-                memory=list,
+                lambda: UserLimits(reserve_disk_bytes=0), memory=list,
             ),
             install=InstallContext(
-                uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False
+                uid=0, is_systems=True, is_service=False, has_systemd=False, lingers=False,
             ),
-            takes_root=takes_root,
-            reload=lambda: requests.site,
-            shut_down=lambda *, after_jobs: told.append(after_jobs),
-            mono=mono,
-        )
+            takes_root=takes_root, reload=lambda: requests.site, shut_down=lambda *,
+            after_jobs: told.append(after_jobs), mono=mono,
+        )  # fmt: skip
         if not has_forecasters:
             requests.forecasts = OwnForecasts(shell.engine)
         return Desk(shell, requests, link, told)

@@ -495,9 +495,7 @@ async def test_a_text_is_looked_for_in_all_that_a_row_shows(desk: Desk) -> None:
     assert await found(desk, text="nothing_like_it") == ([], 0, 0)
 
 
-async def test_jobs_of_a_group_are_found_by_its_name_in_the_order_of_their_start(
-    desk: Desk,
-) -> None:
+async def test_jobs_of_a_group_are_found_by_its_name_in_order_of_their_start(desk: Desk) -> None:
     await desk.submit(ALICE, cores=9)
     for priority in (0, 3, 7):
         await desk.submit(ALICE, group="media%1", priority=priority)

@@ -84,9 +84,7 @@ async def test_what_a_turn_leaves_undone_is_gone_on_with_without_any_news(
     assert len(turns) == 2
 
 
-async def test_the_rest_of_a_turn_does_not_wait_alone(
-    inbox: Inbox, turns: list[list[Work]]
-) -> None:
+async def test_the_rest_of_a_turn_waits_not_alone(inbox: Inbox, turns: list[list[Work]]) -> None:
     inbox.add(CUT)
     asyncio.get_running_loop().call_soon(inbox.add, UP)
     await asyncio.sleep(0)
@@ -256,9 +254,7 @@ def test_a_pass_over_very_many_demands_is_cut_and_goes_on_in_the_next_turn(shell
 
 
 @pytest.mark.parametrize("policy", ["drf", "fifo"])
-def test_a_crowd_of_jobs_for_which_there_is_room_is_started_in_several_turns(
-    make_shell: MakeShell, policy: str
-) -> None:
+def test_a_crowd_of_jobs_is_started_in_several_turns(make_shell: MakeShell, policy: str) -> None:
     """Two thousand small tasks were started in one turn of a third of a second, in which nobody
     else was answered. The order is that of one pass."""
     small = demand(0.01, 0.01)
@@ -351,9 +347,7 @@ def test_a_starving_job_gets_the_cores_of_the_one_that_is_frozen_for_it(small: S
     assert states(small) == {1: "RUNNING", 2: "RUNNING"}
 
 
-def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
-    make_shell: MakeShell,
-) -> None:
+def test_a_victim_that_never_freezes_keeps_others_waiting_a_minute(make_shell: MakeShell) -> None:
     """Somebody else makes room then, and the place that was kept for bob is open meanwhile."""
     at_s = [0.0]
     how = Preempting(suspends=True, after_s=0)
@@ -376,9 +370,6 @@ def test_a_victim_that_never_freezes_keeps_others_waiting_for_a_minute_only(
     assert shell.host.take() == [Freeze(2, 1), Launch(4, 1)]
 
 
-# -- looking ahead -----------------------------------------------------------------------------
-
-
 def test_what_happens_meanwhile_does_not_reach_who_looks_ahead(shell: Shell) -> None:
     """It is looked ahead in another process, from what the controller has said of that moment."""
     shell.turn(asks(9), asks(9, actor=BOB))
@@ -395,7 +386,7 @@ def test_what_happens_meanwhile_does_not_reach_who_looks_ahead(shell: Shell) -> 
     shell.host.take()
 
 
-# -- a host that is away -----------------------------------------------------------------------
+# -- a journal that says no --------------------------------------------------------------------
 
 
 def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
@@ -430,9 +421,6 @@ def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell: MakeS
     shell.turn()
     assert states(shell) == PROMISED
     shell.host.take()
-
-
-# -- a journal that says no --------------------------------------------------------------------
 
 
 @pytest.fixture(params=[None, ev.Admitted, ev.Submitted], ids=["commit", "admit", "submit"])
@@ -558,19 +546,7 @@ def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell: M
     assert started(after) == [1]
 
 
-def test_where_nothing_is_kept_free_a_restart_and_what_jobs_leave_change_nothing(
-    make_shell: MakeShell,
-) -> None:
-    shell = make_shell(by=replace(rules(9, 18), beside=demand(0, 1)))
-    shell.engine.note_left(demand(0, 5).memory_bytes)
-    shell.turn(st.Tick(now()))
-    after = make_shell(by=replace(rules(9, 18), beside=None))
-    after.engine.started(0.0)
-    after.engine.note_left(demand(0, 5).memory_bytes)
-    assert after.engine.external is None
-
-
-# -- several disks -----------------------------------------------------------------------------
+# -- what ended, and who waits for it ----------------------------------------------------------
 
 
 def started(shell: Shell) -> list[int]:
@@ -609,9 +585,7 @@ def untold(shell: Shell, ids: list[int]) -> list[int]:
     return [each for each in ids if shell.engine.ledger.jobs[each].awaits]
 
 
-def test_work_that_comes_due_before_the_timer_is_set_still_has_a_turn(
-    make_shell: MakeShell,
-) -> None:
+def test_work_that_is_due_before_the_timer_is_set_still_has_a_turn(make_shell: MakeShell) -> None:
     """A daemon that stood still between a turn and the next timer took the rest of the dependents
     for told, and a begin time that had come in between for served: both waited for another event,
     perhaps for ever."""
@@ -761,9 +735,7 @@ def why(shell: Shell, job_id: int) -> object:
     return None if found is None else found.evidence
 
 
-def test_jobs_wait_for_the_next_week_over_the_end_of_the_daemon(
-    make_shell: MakeShell, clock: Clock
-) -> None:
+def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell: MakeShell, clock: Clock) -> None:
     shell = make_shell(by=with_quota(), clock=clock)
     shell.turn(of_pool(clock))
     assert shell.host.take() == [Launch(1, 1)]
@@ -795,9 +767,7 @@ def test_jobs_wait_for_the_next_week_over_the_end_of_the_daemon(
     assert used_hours(later) == 1
 
 
-def test_attempts_and_breaks_are_counted_by_the_next_daemon(
-    make_shell: MakeShell, clock: Clock
-) -> None:
+def test_attempts_and_breaks_count_in_the_next_daemon(make_shell: MakeShell, clock: Clock) -> None:
     """They are in the job's events, not in its record."""
     shell = make_shell(by=with_quota(30), clock=clock)
     asked = of_pool(clock)
@@ -844,9 +814,7 @@ def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(
     assert shell.host.take() == [Launch(1, 1)]
 
 
-async def test_the_shares_show_how_much_of_a_quota_is_used(
-    make_desk: MakeDesk, clock: Clock
-) -> None:
+async def test_shares_show_how_much_of_a_quota_is_used(make_desk: MakeDesk, clock: Clock) -> None:
     desk = make_desk(by=with_quota(waits=False), clock=clock)
     shell = desk.shell
     shell.turn((of_pool(clock, 4.5), Payload()))

@@ -220,9 +220,7 @@ def wordless(job: Job) -> Job:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_answers_are_those_of_the_same_look_ahead_in_one_process(
-    desk: Desk, seed: int
-) -> None:
+async def test_answers_are_those_of_a_look_ahead_in_one_process(desk: Desk, seed: int) -> None:
     random = Random(seed)
 
     live, starts = list[int](), set[float | None]()

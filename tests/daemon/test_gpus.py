@@ -323,9 +323,7 @@ def take(use: GpuUse, *gpus: View, why: str | None = None, driver: str = "any") 
 OURS, THEIRS = "/drfd/system/1.2", "/drfd/system/1.23"
 
 
-def test_a_process_belongs_to_the_job_of_its_cgroup_or_of_one_above(
-    use: GpuUse, meter: Meter
-) -> None:
+def test_a_process_belongs_to_the_job_of_its_cgroup_or_one_above(use: GpuUse, meter: Meter) -> None:
     """Not of a cgroup that is only called so, which a user may make elsewhere."""
     take(
         use,
@@ -363,9 +361,7 @@ def test_of_a_gpu_that_tells_no_processes_the_job_that_has_it_is_not_measured(
     assert view["outside_uids"] is None
 
 
-def test_where_only_the_whole_is_known_a_job_that_is_alone_has_it_all(
-    use: GpuUse, meter: Meter
-) -> None:
+def test_where_only_the_whole_is_known_a_job_alone_has_it_all(use: GpuUse, meter: Meter) -> None:
     """So it is with the slices of a divided GPU."""
     unknown = process(11, OURS, memory=None, utilisation=None)
     take(use, gpu(unknown, memory_used=400, utilisation=None))
@@ -432,12 +428,10 @@ def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
 @pytest.mark.parametrize(
     "gap",
     [
-        [gpu(processes=None)],
-        [gpu(process(1, OURS, memory=None))],
-        [gpu(is_lost=True, processes=None, memory_total=None)],
-        None,
+        [gpu(processes=None)], [gpu(process(1, OURS, memory=None))],
+        [gpu(is_lost=True, processes=None, memory_total=None)], None,
     ],
-)
+)  # fmt: skip
 def test_readings_around_a_gap_do_not_follow_each_other(
     use: GpuUse, meter: Meter, clock: Clock, has_two: Job, gap: list[View] | None
 ) -> None:
@@ -466,9 +460,7 @@ def _gpu_fields(usage: Usage) -> tuple[int | None, ...]:
     )  # fmt: skip
 
 
-def test_without_cgroups_a_process_belongs_to_the_runner_that_it_descends_from(
-    clock: Clock,
-) -> None:
+def test_without_cgroups_a_process_belongs_to_the_runner_it_descends_from(clock: Clock) -> None:
     """This process stands for the runner, and has a child."""
     meter = Meter(clock)
     meter.watch((1, 2), os.getpid(), None)
@@ -535,9 +527,7 @@ LOST = MeasuredGpu(
         (MeasuredGpu(READING, None), "its driver does not say which processes use it"),
     ],
 )
-def test_memory_is_kept_where_the_driver_tells_it_of_each_process(
-    gpu: MeasuredGpu, why_not: str
-) -> None:
+def test_memory_is_kept_where_it_is_told_of_each_process(gpu: MeasuredGpu, why_not: str) -> None:
     """By whichever of its names the configuration calls the GPU."""
     assert keepings(["0", "GPU-a"], [gpu], {}) == dict.fromkeys(["0", "GPU-a"], Keeping(why_not))
 

@@ -65,7 +65,7 @@ from drfd.launcher.port import Policy
 from drfd.launcher.protocol import QUOTA, Ceilings, DiskLimit
 from fakes import ALICE, demand, now, of_gpus, rules, spec, with_gpus
 
-# -- orders and reports ------------------------------------------------------------------------
+# -- orders ------------------------------------------------------------------------------------
 
 
 JOURNAL_ID = "0" * 32
@@ -431,9 +431,7 @@ def ceilings(cores_milli: int) -> Message:
     return {"cores_milli": cores_milli, "disks": []}
 
 
-async def test_an_order_to_lend_names_the_upper_ends_where_they_are_not_those_of_the_launch(
-    bench: OpenBench,
-) -> None:
+async def test_an_order_to_lend_names_upper_ends_other_than_the_launches(bench: OpenBench) -> None:
     async with bench() as b:
         b.launcher.hello = LENDS
         b.link.settings = replace(b.link.settings, cores_by=protocol.SHARE)
@@ -497,9 +495,6 @@ async def test_disk_rates_are_lent_in_any_mode_of_cores(bench: OpenBench) -> Non
         gone = {"device": "8:0", "read_bps": 0, "write_bps": 0}
         with_rates, without = b.taken()
         assert gone in with_rates["disks"] and without["disks"] == []
-
-
-# -- the greeting ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -651,9 +646,6 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
         assert [*b.meter.watched_attempts()] == []
 
 
-# -- losing the line ---------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
     """Ten thousand attempts make a line of more than asyncio's usual 64 KiB."""
@@ -684,9 +676,7 @@ async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> N
         await b.quiet()
 
 
-async def test_a_journal_that_stays_full_is_not_asked_about_ever_more_often(
-    bench: OpenBench,
-) -> None:
+async def test_a_journal_that_stays_full_is_asked_about_no_more_often(bench: OpenBench) -> None:
     """Each list brings several reports, and none of them can be written: one list follows, not
     one for each of them."""
 
@@ -741,7 +731,7 @@ def test_whom_the_launcher_refuses_is_known_before_an_order(
         assert (policy.refusal(uid) is not None) is (uid in refused)
 
 
-# -- owners of jobs that never start -----------------------------------------------------------
+# -- notifications and GPUs --------------------------------------------------------------------
 
 
 def _never(count: int, **more: Any) -> list[st.Stimulus]:
@@ -792,9 +782,7 @@ async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBen
         assert b.taken() == [{**_MEASURE, "on": False}]
 
 
-async def test_a_gpu_that_somebody_outside_uses_is_not_given_out_meanwhile(
-    bench: OpenBench,
-) -> None:
+async def test_a_gpu_that_somebody_outside_uses_is_not_given_out(bench: OpenBench) -> None:
     async with bench() as b:
         b.engine.adopt(with_gpus(0, 1, beside=NOTHING))
         await b.ready()
@@ -812,9 +800,7 @@ async def test_a_gpu_that_somebody_outside_uses_is_not_given_out_meanwhile(
         assert b.job(2).instances == (("gpu", ("0",)),)
 
 
-async def test_a_job_over_its_memory_on_one_gpu_is_stopped_after_two_readings(
-    bench: OpenBench,
-) -> None:
+async def test_a_job_over_its_memory_on_a_gpu_is_stopped_by_two_readings(bench: OpenBench) -> None:
     async with bench() as b:
         b.engine.adopt(with_gpus(0, 1))
         await b.ready()

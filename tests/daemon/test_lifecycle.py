@@ -405,9 +405,7 @@ def survivors(count: int) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("gc_as_before")
-def test_a_crowd_of_new_jobs_is_no_reason_to_look_through_all_of_them(
-    full_searches: list[int],
-) -> None:
+def test_a_crowd_of_new_jobs_is_no_reason_to_search_them_all(full_searches: list[int]) -> None:
     """It was, each time that there were a quarter more: 0.2 s for a hundred thousand jobs."""
     controller.defer_full_collections()
     full_searches.clear()
@@ -533,9 +531,7 @@ def told(locked: Path, *words: str, **env: str) -> tuple[int, str]:
         ("uninstall --dry-run --root {}/state", 77),
     ],
 )  # fmt: skip
-def test_a_place_out_of_reach_is_one_line_that_names_it(
-    locked: Path, words: str, code: int
-) -> None:
+def test_a_place_out_of_reach_is_a_line_that_names_it(locked: Path, words: str, code: int) -> None:
     """Half of the commands ended with a traceback."""
     found, err = told(locked, *words.format(locked).split())
     assert (found, err.count("\n")) == (code, 1), err

@@ -99,9 +99,7 @@ def held_back_now(shell: Shell, used_up: Mapping[str, QuotaUse]) -> frozenset[st
     return held_back_leaves(shell.engine.ledger, shell.engine.rules, used_up)
 
 
-def test_who_has_used_up_a_quota_is_held_back_and_whose_jobs_do_not_fit_is_not(
-    shell: Shell,
-) -> None:
+def test_who_has_used_a_quota_up_is_held_back_and_whose_jobs_do_not_fit_not(shell: Shell) -> None:
     """Nothing is promised to those who are served last, either."""
     submit(shell, BOB, 9)
     submit(shell, ALICE, 1)
@@ -197,12 +195,10 @@ def test_users_beyond_the_number_are_one_row() -> None:
 @pytest.mark.parametrize(
     ("name", "label"),
     [
-        ("(other)", "((other))"),
-        ("((other))", "(((other)))"),
-        ("(others)", "(others)"),
+        ("(other)", "((other))"), ("((other))", "(((other)))"), ("(others)", "(others)"),
         ("(other", "(other"),
     ],
-)
+)  # fmt: skip
 def test_no_user_has_the_label_of_another_row(name: str, label: str) -> None:
     named = f"root.{name}"
     nodes = [node(named, running=1), *NODES]
@@ -264,9 +260,6 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 )
 def test_a_client_gets_the_format_that_it_prefers(accept: str, kind: str) -> None:
     assert content_type(accept) == kind
-
-
-# -- the shipped dashboard ---------------------------------------------------------------------
 
 
 TARGETS: list[dict[str, Any]] = [
@@ -388,9 +381,7 @@ async def test_the_page_comes_in_the_format_that_is_accepted(tmp_path: Path) -> 
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: x\r\n\r\n", b"403 Forbidden"),
     ],
 )
-async def test_each_error_is_its_status_and_a_line_of_text(
-    request_text: bytes, status: bytes
-) -> None:
+async def test_an_error_is_a_status_and_a_line_of_text(request_text: bytes, status: bytes) -> None:
     async with endpoint(tcp()) as served:
         is_error(await served.ask(request_text), status)
 
@@ -584,9 +575,7 @@ def test_a_path_of_any_length_is_found(tmp_path: Path) -> None:
         ("dead", "nobody listens there", "start drfd"),
     ],
 )
-def test_where_no_daemon_is_the_cure_is_told(
-    tmp_path: Path, name: str, text: str, cure: str
-) -> None:
+def test_without_a_daemon_the_cure_is_told(tmp_path: Path, name: str, text: str, cure: str) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead"))
     found, hint = refusal(tmp_path / name)

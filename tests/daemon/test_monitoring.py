@@ -196,9 +196,6 @@ def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
     assert usage.memory_peak_bytes >= 16 << 20
 
 
-# -- cgroup v2 ---------------------------------------------------------------------------------
-
-
 def hello(mount: Path, read: str = "enforced") -> dict[str, Any]:
     return {"kind": "cgroup-v2", "mounts": {"cgroup2": str(mount)}, "controls": {"read": read}}
 
@@ -271,9 +268,6 @@ def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter: Meter, tmp_pa
     for number in range(20):
         (tmp_path / "drfd/1.1/io.stat").write_text(f"8:0 rbytes=0 wbytes={number << 30}\n")
         assert meter.sample(job) is None
-
-
-# -- CPUs of one's own -------------------------------------------------------------------------
 
 
 def write_cpuset(directory: Path, **files: str) -> None:
@@ -350,9 +344,7 @@ def test_a_niced_job_hides_no_load_from_outside_and_niced_programs_are_none(
     assert not watching.finds_niced
 
 
-def test_the_time_of_jobs_that_have_come_and_gone_between_two_looks_is_theirs(
-    watching: Meter, tmp_path: Path
-) -> None:
+def test_the_time_of_jobs_gone_between_two_looks_is_theirs(watching: Meter, tmp_path: Path) -> None:
     """Else a stream of short jobs would keep others from starting."""
     external = ExternalUsage(watching)
     update(external, used(100, 5000))
@@ -480,9 +472,7 @@ def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine:
         assert (view.get("gpu_memory"), view.get("gpu_utilisation")) == (shown, shown)
 
 
-def test_a_users_jobs_add_up_and_an_idle_user_is_at_nothing_and_then_forgotten(
-    machine: Machine,
-) -> None:
+def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine: Machine) -> None:
     curves = machine.curves()
     one, other, bobs = job(1), job(2), job(3, spec=spec("root.bob", actor=BOB))
     for _ in range(3):
@@ -557,9 +547,7 @@ def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine: M
     assert single is not None and "cores_lent" not in curve_view(single, plain.spec.demand)
 
 
-def test_a_restart_goes_on_with_what_was_lent_and_counts_what_came_meanwhile(
-    machine: Machine,
-) -> None:
+def test_a_restart_goes_on_with_what_was_lent_and_came_meanwhile(machine: Machine) -> None:
     """The journal has what was saved before; what came later is known as a whole."""
     before, each = machine.curves(), lending(machine)
     run(machine, before, each, 5, cores=3.0)

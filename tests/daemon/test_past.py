@@ -85,9 +85,7 @@ def used(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["quota", "share"])
-async def test_a_range_is_advised_where_cores_are_lent_and_nowhere_else(
-    desk: Desk, mode: str
-) -> None:
+async def test_a_range_is_advised_where_cores_are_lent_alone(desk: Desk, mode: str) -> None:
     """Two cores were used at times, and a quarter of one on average."""
     desk.link.hello = {"lendable": ["cores", "disks"]}
     desk.link.settings = replace(desk.link.settings, cores_by=mode)
@@ -250,9 +248,7 @@ async def busy(start: Start, clock: Clock) -> Desk:
 
 
 @pytest.mark.slow
-async def test_what_one_is_short_of_because_of_another_is_for_the_two_of_them(
-    start: Start, clock: Clock
-) -> None:
+async def test_what_one_lacks_because_of_another_is_for_the_two(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
     pair = {
         "user": "bob", "pool": None, "by": {"user": "alice", "pool": None},
@@ -305,9 +301,7 @@ async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_th
 
 
 @pytest.mark.slow
-async def test_a_file_that_cannot_be_read_is_an_error_with_its_cure(
-    start: Start, clock: Clock
-) -> None:
+async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
     path = desk.shell.journal.path.with_name(NAME)
     await desk.submit(EVE)
@@ -327,9 +321,7 @@ async def test_a_file_that_cannot_be_read_is_an_error_with_its_cure(
 
 
 @pytest.mark.slow
-async def test_who_asks_while_the_account_has_much_to_do_is_told_so_and_it_goes_on(
-    start: Start, clock: Clock
-) -> None:
+async def test_who_asks_an_account_with_much_to_do_is_told_so(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
     keeper = desk.requests.accountant
     keeper.patience_s = 0.0
@@ -341,9 +333,7 @@ async def test_who_asks_while_the_account_has_much_to_do_is_told_so_and_it_goes_
 
 
 @pytest.mark.slow
-async def test_a_check_that_takes_long_goes_on_and_is_asked_for_again(
-    start: Start, clock: Clock
-) -> None:
+async def test_a_long_check_goes_on_and_is_asked_for_again(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
     keeper = desk.requests.accountant
     keeper.patience_s = 0.0
@@ -353,9 +343,7 @@ async def test_a_check_that_takes_long_goes_on_and_is_asked_for_again(
 
 
 @pytest.mark.slow
-async def test_a_check_and_a_worker_that_writes_are_in_nobodys_way(
-    start: Start, clock: Clock
-) -> None:
+async def test_a_check_and_a_worker_are_in_nobodys_way(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
     await desk.submit(EVE)
     await desk.ask(BOB, op="ledger")
@@ -368,9 +356,7 @@ async def test_a_check_and_a_worker_that_writes_are_in_nobodys_way(
 
 
 @pytest.mark.slow
-async def test_a_worker_that_is_killed_is_an_error_and_the_next_one_goes_on(
-    start: Start, clock: Clock
-) -> None:
+async def test_a_killed_worker_is_an_error_and_the_next_goes_on(start: Start, clock: Clock) -> None:
     desk = await busy(start, clock)
     keeper = desk.requests.accountant
     asked = asyncio.create_task(desk.ask(BOB, op="ledger"))

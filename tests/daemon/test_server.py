@@ -295,9 +295,7 @@ async def test_requests_that_were_sent_ahead_are_answered_in_order(front: OpenFr
         assert [(await c.reply())["id"] for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
-async def test_a_client_who_says_nothing_has_no_task_and_is_heard_when_he_does(
-    front: OpenFront,
-) -> None:
+async def test_who_says_nothing_has_no_task_and_is_heard_when_he_does(front: OpenFront) -> None:
     """Connections that come and go had each a task and a transport made for them, which cost ten
     times as much as to see that they have been left."""
 
@@ -568,9 +566,7 @@ async def test_an_open_connection_that_says_nothing_is_left_alone(
     ],
     ids=["nothing", "half a request", "garbage", "a request", "a thousand requests", "a watch"],
 )  # fmt: skip
-async def test_clients_that_vanish_leave_nothing_behind(
-    front: OpenFront, last_words: bytes
-) -> None:
+async def test_who_vanishes_leaves_nothing_behind(front: OpenFront, last_words: bytes) -> None:
     async with front() as f:
         for _ in range(20):
             c = await f.client()
@@ -679,9 +675,7 @@ async def test_one_user_has_a_bounded_number_of_connections(front: OpenFront) ->
                 is_let_in = (await f.ask(op="hello"))["ok"]
 
 
-async def test_long_requests_that_do_not_end_are_bounded_over_all_connections(
-    front: OpenFront,
-) -> None:
+async def test_long_requests_without_end_are_bounded_over_all_connections(front: OpenFront) -> None:
     """Two megabytes each, and hundreds of connections: the daemon would keep it all."""
 
     async with front() as f:
@@ -1121,9 +1115,7 @@ async def test_a_snapshot_more_than_once_a_second_is_refused(front: OpenFront) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [b"", encoded(op="wait", ids=[1])], ids=["first", "unread"])
-async def test_a_descriptor_that_comes_with_a_request_stops_nobody(
-    front: OpenFront, before: bytes
-) -> None:
+async def test_a_descriptor_with_a_request_stops_nobody(front: OpenFront, before: bytes) -> None:
     """Reading past it, or closing the connection, closed it in the loop: one user's socket, which
     the kernel closes as slowly as that user wishes, stopped the daemon for everybody."""
 

@@ -132,9 +132,7 @@ def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
         (ALICE, {"env": {"A=B": "1"}}, Refused, "bad-request"),
     ],
 )  # fmt: skip
-def test_what_is_not_taken_is_refused(
-    actor: Actor, asked: dict[str, Any], kind: type[Refused], code: str
-) -> None:
+def test_refusals(actor: Actor, asked: dict[str, Any], kind: type[Refused], code: str) -> None:
     refusal = refused(actor, **asked)
     assert (type(refusal), refusal.code) == (kind, code)
 
@@ -145,9 +143,6 @@ def test_a_refusal_has_the_cure() -> None:
     refusal = refused(system=True)
     assert refusal.text == "alice (uid 1001) is a system account, of which no jobs run here"
     assert "daemon.system_users" in refusal.hint
-
-
-# -- bounds ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,14 +230,12 @@ def test_a_range_among_the_defaults_is_that_of_jobs_that_say_nothing_of_cores() 
 @pytest.mark.parametrize(
     ("asked", "declares"),
     [
-        (Demand(), False),
-        (Demand(cores_milli=2000, cores_max_milli=0), False),
+        (Demand(), False), (Demand(cores_milli=2000, cores_max_milli=0), False),
         (Demand(cores_milli=2000, disks={"data": Rates(1, 2)}), False),
-        (Demand(cores_max_milli="all"), True),
-        (Demand(write_bps=1, write_max_bps=2), True),
+        (Demand(cores_max_milli="all"), True), (Demand(write_bps=1, write_max_bps=2), True),
         (Demand(disks={"data": Rates(1, 2, 3)}), True),
     ],
-)
+)  # fmt: skip
 def test_a_request_declares_a_range_by_an_upper_end(asked: Demand, declares: bool) -> None:
     assert declares_range(asked) is declares
 

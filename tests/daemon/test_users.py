@@ -175,9 +175,7 @@ def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path: Path) -> None:
     assert local.name_of(0) is None
 
 
-def test_a_file_that_takes_long_to_read_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_slow_to_read_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drfd.linux.user_database._MOST_PASSWD_BYTES", 100)
     file = tmp_path / "passwd"
     file.write_text("root:x:0:0::/:/bin/sh\n" * 10)
@@ -296,10 +294,8 @@ def test_subordinate_uids_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> 
     assert not known.has(100_000)
     file.write_text("alice:100000:65536\nnonsense\nbob:x:y\n1002:300000:1\n")
     assert [uid for uid in (99_999, 100_000, 165_535, 165_536, 300_000) if known.has(uid)] == [
-        100_000,
-        165_535,
-        300_000,
-    ]
+        100_000, 165_535, 300_000,
+    ]  # fmt: skip
     file.unlink()
     assert not known.has(100_000)
 

@@ -61,9 +61,7 @@ from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, rules
         ),
     ],
 )  # fmt: skip
-def test_the_evidence_of_a_wait_has_only_keys_that_apply(
-    found: Evidence, evidence: dict[str, object]
-) -> None:
+def test_evidence_has_only_keys_that_apply(found: Evidence, evidence: dict[str, object]) -> None:
     reason = WaitReason(ReasonCode.RESOURCES, found)
     told = reason_view(reason)
     assert told is not None
@@ -253,9 +251,7 @@ def told(views: list[Any]) -> list[tuple[int, str]]:
     return [(view["id"], view["state"]) for view in views]
 
 
-async def test_nobody_hears_of_others_unless_they_ask_and_then_only_what_all_may_know(
-    desk: Desk, feed: EventFeed
-) -> None:
+async def test_who_does_not_ask_hears_of_no_others(desk: Desk, feed: EventFeed) -> None:
     own, all_of_them, bobs = Ear(feed, ALICE), Ear(feed, ALICE, everything=True), Ear(feed, BOB)
     for ear in (own, all_of_them, bobs):
         assert await ear.hear() == []
