@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
 from drfd.common.errors import DrfdError, HostError
 from drfd.core.explain.forecast import Forecast
-from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job
-from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, Stimulus
-from drfd.daemon.config import Config
+from drfd.core.model.stimuli import Actor, AttemptRemoved, Stimulus
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.forecasting.forecaster import answer
 from drfd.daemon.forecasting.forecasts import Forecasts
@@ -110,17 +107,8 @@ class FullDisk(Journal):
         self.has_events = True
 
 
-class MakeShell(Protocol):
-    """Opens a shell on the test's journal file: the second one is the daemon after its restart."""
-
-    def __call__(
-        self,
-        *,
-        by: Rules | None = None,
-        journal: type[Journal] = Journal,
-        ready: bool = True,
-        clock: Callable[[], Now] = now,
-    ) -> Shell: ...
+#: Opens a shell on the test's journal file: the second one is the daemon after its restart.
+MakeShell = Callable[..., Shell]
 
 
 @dataclass
@@ -184,18 +172,8 @@ def look_ahead(engine: Engine) -> Forecast:
     return engine.circumstances().future(ledger.jobs.values(), ledger.arrays.live(), engine.rules)
 
 
-class MakeDesk(Protocol):
-    """Makes a desk over a new shell; `shell_options` are those of `MakeShell`."""
-
-    def __call__(
-        self,
-        *,
-        config: Config | None = None,
-        takes_root: bool = True,
-        has_forecasters: bool = False,
-        mono: Callable[[], float] = time.monotonic,
-        **shell_options: Any,
-    ) -> Desk: ...
+#: Makes a desk over a new shell, with the options of one.
+MakeDesk = Callable[..., Desk]
 
 
 # -- what is read of GPUs ----------------------------------------------------------------------

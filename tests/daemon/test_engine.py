@@ -522,6 +522,7 @@ def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_do
     assert shell.engine.scheduler.last_plan is not None
     assert shell.engine.scheduler.last_plan.free[0] == 6000
     assert look_ahead(shell.engine).external == shell.engine.external
+    assert [shell.engine.see_external(demand(6, 0)) for _ in range(5)][-1], "more of it"
     shell.engine.rules = replace(by, beside=None)
     assert shell.engine.see_external(demand(4, 0))
     shell.turn(st.Tick(now()))

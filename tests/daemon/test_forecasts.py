@@ -132,6 +132,9 @@ async def test_a_look_ahead_takes_no_processor_time_of_the_controller(busy_desk:
 
 async def test_a_forecaster_holds_nothing_and_comes_after_everybody(desk: Desk) -> None:
     pid = await first_pid(desk, await waiting_job(desk))
+    with pytest.raises(Refused, match="99 cores"):
+        await dry_run(desk, 99)
+    assert desk.requests.forecasts.pids == [pid], "a refusal is an answer, too"
     held = {name: os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
     assert held.pop("0").startswith("socket:")
     assert held == {"1": "/dev/null", "2": "/dev/null"}

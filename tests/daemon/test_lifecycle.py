@@ -124,36 +124,30 @@ def test_the_unit_and_not_the_configuration_says_who_the_controller_is(tmp_path:
     with pytest.raises(ConfigError, match=f"daemon.user is {other}"):
         refuse_another(Config(user=other), places)
     refuse_another(Config(user=other), Places(tmp_path))
-
-
-def test_the_launchers_command_is_what_the_configuration_says(tmp_path: Path) -> None:
-    plain = launcher_command(tmp_path, Config(), controller_uid=7, allow=[], group="drfd/system")
-    assert plain[1:] == [
-        *("-I", "-m", "drfd.launcher", "--state", str(tmp_path)),
-        *("--controller-uid", "7", "--group", "drfd/system"),
-    ]
-    config = Config(use_cgroups=False, no_new_privs=True)
-    more = launcher_command(tmp_path, config, controller_uid=7, allow=[1, 2], group="drfd/system")
-    assert more == [
-        *plain, "--allow-uid", "1", "--allow-uid", "2", "--no-cgroups", "--no-new-privs",
-    ]  # fmt: skip
+    os.close(prepare(places))
+    assert not places.launcher.exists(), "the other unit makes it"
 
 
 @pytest.mark.parametrize(
-    ("config", "options"),
+    ("config", "allow", "options"),
     [
-        (Config(private_tmp=True), ["--private-tmp"]),
-        (Config(private_tmp=True, private_tmp_dir="/jobs"), ["--private-tmp", "/jobs"]),
-        (Config(private_tmp_dir="/jobs"), []),
-        (Config(remove_ipc=False), ["--keep-ipc"]),
+        (Config(use_cgroups=False, no_new_privs=True), [1, 2],
+         ["--allow-uid", "1", "--allow-uid", "2", "--no-cgroups", "--no-new-privs"]),
+        (Config(private_tmp=True), [], ["--private-tmp"]),
+        (Config(private_tmp=True, private_tmp_dir="/jobs"), [], ["--private-tmp", "/jobs"]),
+        (Config(private_tmp_dir="/jobs"), [], []),
+        (Config(remove_ipc=False), [], ["--keep-ipc"]),
     ],
-)
-def test_the_launcher_is_told_what_jobs_have_for_themselves(
-    tmp_path: Path, config: Config, options: list[str]
+)  # fmt: skip
+def test_the_launchers_command_is_what_the_configuration_says(
+    tmp_path: Path, config: Config, allow: list[int], options: list[str]
 ) -> None:
-    command = launcher_command(tmp_path, config, controller_uid=7, allow=[], group="x")
-    plain = launcher_command(tmp_path, Config(), controller_uid=7, allow=[], group="x")
-    assert command == [*plain, *options]
+    def command(config: Config, allow: list[int]) -> list[str]:
+        return launcher_command(tmp_path, config, controller_uid=7, allow=allow, group="drfd/x")
+
+    plain = ["--state", str(tmp_path), "--controller-uid", "7", "--group", "drfd/x"]
+    assert command(Config(), [])[1:] == ["-I", "-m", "drfd.launcher", *plain]
+    assert command(config, allow) == [*command(Config(), []), *options]
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -177,9 +171,6 @@ def test_system_users_are_known_by_their_uids() -> None:
     names = sorted(account.pw_name for account in pwd.getpwall()[:2])
     expected = [pwd.getpwnam(name).pw_uid for name in names]
     assert system_uids(Config(system_users=frozenset(names))) == expected
-
-
-def test_a_system_user_who_does_not_exist_is_a_mistake_in_the_configuration() -> None:
     with pytest.raises(ConfigError, match="there is no user no-such-user"):
         system_uids(Config(system_users=frozenset({"no-such-user"})))
 
@@ -227,8 +218,11 @@ def ear(short: Path) -> Iterator[socket.socket]:
         yield listener
 
 
+MakePulse = Callable[..., ServiceNotifier]
+
+
 @pytest.fixture
-def make_pulse(make_shell: MakeShell, short: Path) -> Callable[..., ServiceNotifier]:
+def make_pulse(make_shell: MakeShell, short: Path) -> MakePulse:
     def make(
         *,
         watchdog_s: float | None = None,
@@ -268,7 +262,7 @@ def heard(ear: socket.socket) -> list[bytes]:
 
 
 def test_ready_reloading_and_stopping_are_said(
-    make_pulse: Callable[..., ServiceNotifier], ear: socket.socket, monkeypatch: pytest.MonkeyPatch
+    make_pulse: MakePulse, ear: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reload with the time at which it began."""
     clocks = {time.CLOCK_MONOTONIC: 7_654_321}
@@ -284,9 +278,7 @@ def test_ready_reloading_and_stopping_are_said(
     ]
 
 
-def test_the_watchdog_is_fed_again_and_again(
-    make_pulse: Callable[..., ServiceNotifier], ear: socket.socket
-) -> None:
+def test_the_watchdog_is_fed_again_and_again(make_pulse: MakePulse, ear: socket.socket) -> None:
     said: list[bytes] = []
 
     def three() -> bool:
@@ -299,7 +291,7 @@ def test_the_watchdog_is_fed_again_and_again(
 
 @pytest.mark.parametrize("watchdog_s", [None, 0.04])
 def test_without_a_watchdog_there_are_no_beats_and_without_the_end_of_a_turn_is_silence(
-    make_pulse: Callable[..., ServiceNotifier], ear: socket.socket, watchdog_s: float | None
+    make_pulse: MakePulse, ear: socket.socket, watchdog_s: float | None
 ) -> None:
     """The loop itself still runs: that alone is no sign of life."""
     taken: list[Work] = []
@@ -335,7 +327,7 @@ async def test_the_status_is_told_when_it_has_changed(
 
 @pytest.mark.parametrize(("away_s", "asks"), [(None, False), (0.005, False), (0.02, True)])
 async def test_a_launcher_that_stays_away_is_asked_for(
-    make_pulse: Callable[..., ServiceNotifier],
+    make_pulse: MakePulse,
     ear: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
     away_s: float | None,
@@ -612,14 +604,10 @@ def test_a_disk_may_be_chosen_and_a_path_be_named(
     odd.mkdir()
     assert calibrate("--config", two_disks, "--disk", "fast", "--path", odd, "--json") == 0
     found = json.loads(capsys.readouterr().out)["disks"]
-    assert [(each["name"], each["path"]) for each in found] == [
-        ("fast", str(tmp_path / "scratch")),
-        ("an-odd-one", str(odd)),
-    ]
-    assert [(each["read"], each["write"], each["direct"]) for each in found] == [
-        (1900 * MIB, 683 << 10, True),
-        (1900 * MIB, 683 << 10, False),
-    ]
+    places = {"fast": tmp_path / "scratch", "an-odd-one": odd}
+    assert {each["name"]: each["path"] for each in found} == {k: str(v) for k, v in places.items()}
+    assert {(each["read"], each["write"]) for each in found} == {(1900 * MIB, 683 << 10)}
+    assert [each["direct"] for each in found] == [True, False]
 
 
 def test_a_file_stands_for_its_directory(fast_disk: list[Path], two_disks: Path) -> None:

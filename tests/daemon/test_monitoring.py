@@ -823,6 +823,15 @@ def test_what_is_idle_is_lent_to_who_can_use_it(world: World) -> None:
     assert world.lender.loan(job) == Loan(ceiling_milli=8000, is_hungry=False)
 
 
+def test_rivals_are_found_once_when_somebody_asks(world: World) -> None:
+    mine, other = world.start(2, 9), world.start(2, 9, leaf="root.bob")
+    for _ in range(5):
+        world.second((mine, 4.5, True), (other, 4.5, True))
+    first, _, again = (world.lender.loan(job) for job in (mine, other, mine))
+    assert first is not None and again is not None
+    assert first.rivals.everybody and first.rivals is again.rivals
+
+
 def test_load_from_outside_is_seen_beside_a_job_that_is_niced() -> None:
     """The kernel gives the job as much of what those outside want as if it were not."""
     world = World(Bench(replace(rules(), beside=Resources())))

@@ -1066,6 +1066,20 @@ async def test_who_does_not_read_keeps_nobody_from_leaving(
         assert not late
 
 
+async def test_a_peer_has_a_while_to_read_what_is_unsent() -> None:
+    for flush_s, reads in ((0.01, False), (60, True)):
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        (_, answering) = await asyncio.open_connection(sock=ours)
+        reply = bytes(4 << 20)
+        answering.write(reply)
+        reading = asyncio.create_task(reader.read()) if reads else None
+        await server_module.close(answering, flush_s)
+        read = await reading if reading is not None else await reader.read()
+        assert (len(read) == len(reply)) is reads
+        writer.close()
+
+
 @pytest.mark.slow
 async def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: OpenFront) -> None:
     """The kernel would keep many short lines, and show old ones first to who comes back."""

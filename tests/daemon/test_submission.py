@@ -132,7 +132,7 @@ def test_the_leaf_that_pays(actor: Actor, pool: str | None, leaf: str) -> None:
         (ALICE, {"env": {"A=B": "1"}}, Refused, "bad-request"),
     ],
 )  # fmt: skip
-def test_refusals(actor: Actor, asked: dict[str, Any], kind: type[Refused], code: str) -> None:
+def test_it_is_refused(actor: Actor, asked: dict[str, Any], kind: type[Refused], code: str) -> None:
     refusal = refused(actor, **asked)
     assert (type(refusal), refusal.code) == (kind, code)
 
