@@ -56,7 +56,6 @@ async def test_a_submission_is_answered_with_the_id_and_the_number_of_tasks(desk
 
 async def test_a_key_of_another_account_that_had_the_uid_is_no_key_of_this_one(desk: Desk) -> None:
     """Who got the uid of a deleted account was answered with that one's job, and had none."""
-
     asked = {"op": "submit", "argv": ["true"], "cwd": "/home", "key": "k"}
     heir = replace(ALICE, user="heir")
     assert await desk.ask(ALICE, **asked) == {"id": 1}
@@ -154,7 +153,6 @@ async def test_what_comes_and_goes_between_two_pages_moves_nobody_else(desk: Des
 @pytest.mark.slow
 async def test_a_list_too_long_for_one_reply_is_asked_for_in_pages(make_desk: MakeDesk) -> None:
     desk = make_desk(by=rules(max_waiting_per_user=50_000))
-
     await submit(desk, "0-20000", held=True)
     text = "the list has more than 20000 rows, the most that one reply may have"
     assert await refused(desk.ask(ALICE, op="status", tasks=True)) == text
@@ -279,7 +277,6 @@ async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(
 
 async def test_a_wait_names_the_first_of_very_many_bad_tasks(desk: Desk) -> None:
     squares = [str(at * at) for at in range(21)]
-
     await submit(desk, ",".join(squares), held=True)
     waiting = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[1]))
     await asyncio.sleep(0)
@@ -336,7 +333,6 @@ def asked(size: int = 100, at_once: int | None = None) -> st.SubmitAsked:
 
 async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: Desk) -> None:
     """Also when they, and their array, are over."""
-
     await desk.submit(ALICE, array="7-8")
     waiting = await desk.submit(ALICE, after=[{"id": "1_7"}])
     view = (await desk.ask(ALICE, op="show", id=waiting))["job"]
@@ -359,7 +355,6 @@ async def test_tasks_that_others_wait_for_are_called_as_people_call_them(desk: D
 
 async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk: Desk) -> None:
     """Those that run. One that waits alone, or with the others, is changed."""
-
     await submit(desk, "0-11", demand={"cores_milli": 3000})
     await desk.ask(ALICE, op="hold", select={"ids": ["1_7"]})
     told = await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=3)
@@ -385,7 +380,6 @@ def statements(desk: Desk) -> Iterator[list[str]]:
 
 async def test_the_loop_reads_no_row_of_what_has_ended_for_a_list(desk: Desk) -> None:
     """Ten thousand jobs of several states were looked for among all that ever ended."""
-
     for _ in range(5):
         await desk.submit(ALICE, held=True)
     await desk.ask(ALICE, op="cancel", select={"everything": True})
@@ -425,7 +419,6 @@ async def test_what_ends_while_the_journal_is_read_for_a_list_is_in_it_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was in neither half: not over when the journal was read, and not live afterwards."""
-
     ids = [await desk.submit(ALICE, held=True) for _ in range(3)]
     is_read, may_go_on = slowed(monkeypatch, "_last_ended")
     listed = asyncio.create_task(desk.ask(ALICE, op="status", ended=10))

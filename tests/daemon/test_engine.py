@@ -749,7 +749,6 @@ def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell: MakeShell, clo
     assert evidence.use.restored_s == at(MONDAY)
     runs(shell, clock, 3, 60)
     shell.host.take()
-
     # It was killed: the next daemon counts from the journal.
     later = make_shell(by=with_quota(), clock=clock)
     later.turn()

@@ -114,7 +114,6 @@ async def long_question(desk: Desk) -> View:
 async def test_a_look_ahead_takes_no_processor_time_of_the_controller(busy_desk: Desk) -> None:
     """In a thread of the controller it would take Python's lock, and everybody's submissions would
     wait for it."""
-
     await busy_desk.ask(ALICE, op="submit", dry_run=True, argv=["true"], cwd="/home")
     before_s = time.process_time()
     begin = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -152,7 +151,6 @@ async def test_a_forecaster_that_nobody_asks_ends(
 ) -> None:
     """It holds a copy of all that is in the books."""
     monkeypatch.setattr(forecasts, "IDLE_S", 0.2)
-
     job_id = await waiting_job(desk)
     pid = await first_pid(desk, job_id)
     await until(lambda: not desk.requests.forecasts.pids and not is_alive(pid), "it ends")
@@ -225,7 +223,6 @@ def wordless(job: Job) -> Job:
 @pytest.mark.parametrize("seed", range(2))
 async def test_answers_are_those_of_a_look_ahead_in_one_process(desk: Desk, seed: int) -> None:
     random = Random(seed)
-
     live, starts = list[int](), set[float | None]()
     for _ in range(6):
         for _ in range(random.randrange(1, 5)):
@@ -278,7 +275,6 @@ async def test_a_question_at_which_they_die_again_and_again_is_put_to_no_more_of
 ) -> None:
     """Each new one is told of all jobs, and that would go on for as long as the asker waits."""
     monkeypatch.setattr(forecasts, "PAUSE_S", 0.01)
-
     job_id = await waiting_job(desk)
     asking = asyncio.ensure_future(why(desk, job_id))
     killed = set[int]()
@@ -301,7 +297,6 @@ async def test_who_hangs_up_before_his_question_is_read_does_not_have_it_answere
     before the question: it went on for as long as a question may take."""
     monkeypatch.setattr(forecasts, "MOST_FORECASTERS", 1)
     monkeypatch.setattr(forecasts, "AGAIN_S", 0.05)
-
     await dry_run(busy_desk)
     (pid,) = busy_desk.requests.forecasts.pids
     before_s = cpu_s(pid)
@@ -323,7 +318,6 @@ async def test_who_waits_too_long_is_told_so_and_all_else_that_is_known(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forecasts, "MOST_FORECASTERS", 1)
-
     job_id = await waiting_job(desk)
     pid = await first_pid(desk, job_id)
     desk.requests.forecasts.patience_s = 0.3
@@ -342,7 +336,6 @@ async def test_who_waits_too_long_is_told_so_and_all_else_that_is_known(
 
 async def test_nobody_waits_for_one_users_long_question(desk: Desk) -> None:
     """There is a second forecaster, which one user alone never has as well."""
-
     job_id = await waiting_job(desk)
     pid = await first_pid(desk, job_id)
     os.kill(pid, signal.SIGSTOP)
@@ -358,7 +351,6 @@ async def test_nobody_waits_for_one_users_long_question(desk: Desk) -> None:
 
 async def test_a_question_ends_when_nobody_waits_for_its_answer(busy_desk: Desk) -> None:
     """Else who hangs up and asks again would keep both forecasters from others."""
-
     quick = {"argv": ["true"], "cwd": "/home", "demand": {"cores_milli": 100}}
     await busy_desk.ask(ALICE, op="submit", dry_run=True, **quick)
     (pid,) = busy_desk.requests.forecasts.pids

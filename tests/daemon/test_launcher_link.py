@@ -576,7 +576,6 @@ async def test_resources_are_kept_while_something_of_the_job_is_left(
 
 async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench: OpenBench) -> None:
     """The runner died before it let its job go: as good as never launched."""
-
     async with bench() as b:
         await b.ready()
         await b.ask(asks())
@@ -620,7 +619,6 @@ async def test_one_that_began_before_the_boot_went_down_with_the_machine(
     """Its attempt file had not reached the disk, or is empty there, which the launcher reports."""
     monkeypatch.setattr(link_module, "booted_at_s", lambda: UP_1.at_s + booted_s)
     seen: Message = {"known": [(1, 1)], "news": [about("missing", 1)]} if reports else {}
-
     async with bench(history=[asks(), UP_1], **seen) as b:
         await b.state(1, "CLEANING")
         assert (b.job(1).outcome, b.job(1).loss) == (Outcome.LOST, loss)
@@ -629,7 +627,6 @@ async def test_one_that_began_before_the_boot_went_down_with_the_machine(
 async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBench) -> None:
     """An id beyond our last one may mean that the journal is an old copy: hands off."""
     gone = [asks(), st.CancelAsked(now(), 1, ALICE)]
-
     history = [*gone, st.LaunchAborted(now(), 1, 1, "x"), st.AttemptRemoved(now(), 1, 1)]
     async with bench(history=history, known=[(1, 1), (1, 2), (77, 1)]) as b:
         await b.ready()
@@ -639,7 +636,6 @@ async def test_strays_are_removed_but_nothing_that_was_never_ours(bench: OpenBen
 
 async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
     """Every restart would leak a little, and live use would be sampled for nobody."""
-
     async with bench() as b:
         await b.ready()
         await b.report(up(9), up(8), ended(8), about("removed", 9), about("removed", 8))
@@ -650,7 +646,6 @@ async def test_news_of_a_stray_is_not_kept_for_ever(bench: OpenBench) -> None:
 async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
     """Ten thousand attempts make a line of more than asyncio's usual 64 KiB."""
     many = [(100_000 + number, 1) for number in range(10_000)]
-
     async with bench(known=many) as b:
         await b.ready()
         assert b.taken() == [LIST]
@@ -662,7 +657,6 @@ async def test_a_report_of_any_size_is_read(bench: OpenBench) -> None:
 async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> None:
     """The launcher tells it once. A disk that was full for a moment must not make a job run for
     ever in the books: it is told again, or asked for again, without a restart."""
-
     async with bench(kind=FullDisk) as b:
         await b.ready()
         await b.ask(asks())
@@ -679,7 +673,6 @@ async def test_news_that_could_not_be_written_is_not_lost(bench: OpenBench) -> N
 async def test_a_journal_that_stays_full_is_asked_about_no_more_often(bench: OpenBench) -> None:
     """Each list brings several reports, and none of them can be written: one list follows, not
     one for each of them."""
-
     async with bench(kind=FullDisk) as b:
         await b.ready()
         await b.ask(asks())
@@ -700,7 +693,6 @@ async def test_a_journal_that_stays_full_is_asked_about_no_more_often(bench: Ope
 async def test_a_job_whose_disk_is_gone_is_not_launched_without_its_limit(bench: OpenBench) -> None:
     """It was admitted while the launcher was away, and then the configuration was changed."""
     disks = (("data", 1, 1), ("gone", 1, 0))
-
     async with bench(present=False) as b:
         axes = Axes(disks=("data", "gone"))
         capacity = replace(demand(9, 18), disks=(("data", 9, 9), ("gone", 9, 9)))

@@ -310,7 +310,6 @@ async def test_the_status_is_told_when_it_has_changed(
     shell = make_shell()
     manager = Service(notify_socket=str(short / "notify"))
     pulse = ServiceNotifier(manager, shell.engine, lambda: None)
-
     said: list[bytes] = []
 
     def told(count: int) -> bool:

@@ -112,7 +112,6 @@ async def test_a_start_that_is_unknown_for_another_job_names_it(desk: Desk) -> N
 
 async def test_a_dry_run_is_refused_where_the_submission_would_be(make_desk: MakeDesk) -> None:
     desk = make_desk(by=rules(max_waiting_per_user=1), takes_root=False)
-
     asks: list[tuple[dict[str, Any], tuple[type, str]]] = [
         ({"cores": 10}, (Refused, "too-big")),
         ({"demand": {"gres": {"gpu": 1}}}, (Refused, "no-such-resource")),
@@ -360,7 +359,6 @@ async def test_what_a_running_job_may_read_now_is_shown_and_explained(make_desk:
 async def test_the_memory_on_each_gpu_of_a_waiting_job_can_be_changed(make_desk: MakeDesk) -> None:
     """What is not named stays: another number keeps the memory, none takes it away."""
     desk = make_desk(by=with_gpus(2))
-
     asked = {**gpus(1)["demand"], "gres_memory": {"gpu": 20 * GIB}}
     job_id = await desk.submit(ALICE, held=True, demand=asked)
     submission = (await desk.ask(ALICE, op="submission", id=job_id))["submission"]
@@ -558,7 +556,6 @@ async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
 ) -> None:
     """With running jobs alone nothing said so but drf doctor."""
     desk.requests.install = replace(desk.requests.install, is_service=is_service)
-
     await desk.submit(ALICE)
     there = await desk.ask(BOB, op="status")
     assert {key: there[key] for key in THERE} == THERE
@@ -708,7 +705,6 @@ async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk: Desk) -> No
 async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk: MakeDesk) -> None:
     by = replace(rules(), patience=ReservationSettings(patience_s=0, drain_after_s=9999, depth=2))
     desk = make_desk(by=by)
-
     first = await desk.submit(ALICE, 6, time_limit_s=600)
     for actor in (BOB, ALICE, ADMIN):
         await desk.submit(actor, 7, time_limit_s=600)
@@ -725,7 +721,6 @@ async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk
 async def test_what_can_never_start_is_not_waited_for(desk: Desk) -> None:
     """It may become so while somebody waits; an array with such a task, too. With others to wait
     for, these are waited for first."""
-
     bad = await desk.submit(ALICE)
     after = [{"id": bad, "want": "ok"}]
     stuck = await desk.submit(ALICE, after=after)

@@ -298,7 +298,6 @@ async def test_requests_that_were_sent_ahead_are_answered_in_order(front: OpenFr
 async def test_who_says_nothing_has_no_task_and_is_heard_when_he_does(front: OpenFront) -> None:
     """Connections that come and go had each a task and a transport made for them, which cost ten
     times as much as to see that they have been left."""
-
     async with front() as f:
         assert await f.is_well()
         await f.idle()
@@ -319,7 +318,6 @@ async def test_submissions_that_were_sent_ahead_share_commits(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is durable before it is answered, and none waits for the disk alone."""
-
     async with front() as f:
         commits = []
         journal = f.desk.shell.engine.journal
@@ -333,7 +331,6 @@ async def test_submissions_that_were_sent_ahead_share_commits(
 
 async def test_what_is_asked_after_submissions_knows_of_all_of_them(front: OpenFront) -> None:
     """And what is refused among them is told in its place."""
-
     async with front() as f:
         c = await f.client()
         good, bad = encoded(**SUBMIT, held=True), encoded(**SUBMIT | {"argv": []})
@@ -384,7 +381,6 @@ async def test_submissions_are_in_the_audit_log_whether_or_not_their_answers_are
 
 async def test_who_reads_no_answers_submits_no_more_than_a_few_ahead(front: OpenFront) -> None:
     """What is kept of one connection is bounded: one long request, or so many short ones."""
-
     async with front() as f:
         c = await f.client()
         long = encoded(**SUBMIT, held=True, script="x" * (400 << 10))
@@ -426,7 +422,6 @@ async def test_many_connections_of_one_user_have_a_few_requests_read_at_a_time(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much they bring all at once, between two rounds of the loop little is done of it."""
-
     async with front(admins=frozenset()) as f:
         rounds: list[int] = [0]
         decode = server_module.decode_request
@@ -518,7 +513,6 @@ async def test_a_frame_that_never_ends_is_refused_after_a_while(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FRAME_S", 0.1)
-
     async with front() as f:
         c = await f.client()
         await c.send(b'{"op": "hel')
@@ -533,7 +527,6 @@ async def test_a_drop_now_and_then_does_not_keep_a_frame_open(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FRAME_S", 0.05)
-
     async with front() as f:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as slow:
@@ -551,7 +544,6 @@ async def test_an_open_connection_that_says_nothing_is_left_alone(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FRAME_S", 0.02)
-
     async with front() as f:
         c = await f.client()
         await asyncio.sleep(0.1)
@@ -578,7 +570,6 @@ async def test_who_vanishes_leaves_nothing_behind(front: OpenFront, last_words: 
 
 async def test_a_client_that_shuts_its_side_still_gets_its_answer(front: OpenFront) -> None:
     """As `echo … | nc -U` does."""
-
     async with front() as f:
         c = await f.client()
         await c.send(encoded(op="hello"))
@@ -591,7 +582,6 @@ async def test_a_wait_whose_asker_has_left_is_given_up(
     front: OpenFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "HANGUP_CHECK_S", 0.02)
-
     async with front() as f:
         await f.ask(**SUBMIT)
         c = await f.client()
@@ -607,7 +597,6 @@ async def test_a_wait_whose_asker_has_left_with_words_unsaid_is_given_up_too(
 ) -> None:
     """Else 256 of them lock their user out until the job ends."""
     monkeypatch.setattr(server_module, "HANGUP_CHECK_S", 0.02)
-
     async with front() as f:
         await f.ask(**SUBMIT)
         c = await f.client()
@@ -677,7 +666,6 @@ async def test_one_user_has_a_bounded_number_of_connections(front: OpenFront) ->
 
 async def test_long_requests_without_end_are_bounded_over_all_connections(front: OpenFront) -> None:
     """Two megabytes each, and hundreds of connections: the daemon would keep it all."""
-
     async with front() as f:
         loop, refusals = asyncio.get_running_loop(), []
         slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_INCOMING_BYTES // (1 << 20) + 4)]
@@ -704,7 +692,6 @@ async def test_a_submission_too_early_waits_and_holds_nothing_else_up(
     front: OpenFront, pauses: Pauses
 ) -> None:
     config = Config(limits=UserLimits(submissions_per_s=2))
-
     async with front(config=config, admins=frozenset(), pauses=pauses) as f:
         clients = [await f.client() for _ in range(AT_ONCE + 3)]
         assert (await clients[0].ask(**SUBMIT))["ok"] is True
@@ -725,7 +712,6 @@ async def test_a_loop_of_changes_is_slowed_down_then_refused_and_a_cancellation_
     """No verb but submit had a rate: one user grew the journal by 72 MB a second."""
     monkeypatch.setattr(quotas_module, "MAX_CANCEL_DELAY_S", 0.0)
     config = Config(limits=UserLimits(changes_per_s=1))
-
     async with front(config=config, admins=frozenset(), pauses=pauses) as f:
         for _ in range(2):
             await f.desk.submit(Actor(ME, os.getuid(), is_admin=False), held=True)
@@ -757,7 +743,6 @@ async def test_submissions_that_wait_for_their_turn_are_few_on_all_connections_t
     config = Config(limits=UserLimits(submissions_per_s=1))
     line = encoded(**SUBMIT, env={f"V{number}": "" for number in range(1000)})
     monkeypatch.setattr(quotas_module, "MAX_PIPELINED_BYTES", 3 * len(line))
-
     async with front(config=config, admins=frozenset()) as f:
         quotas = f.desk.requests.quotas
         clients = [await f.client() for _ in range(5)]
@@ -779,7 +764,6 @@ async def test_what_only_administrators_may_is_slow_to_be_refused(
     monkeypatch.setattr(quotas_module, "MAX_DELAY_S", 0.0)
     config = Config(limits=UserLimits(changes_per_s=1))
     more = {"drain": {"on": True}, "end_stray": {"id": 1, "attempt": 1}}.get(op, {})
-
     async with front(config=config, admins=frozenset(), pauses=pauses) as f:
         assert (await f.ask(op=op, **more))["error"]["code"] == "not-admin"
         pauses.over.set()
@@ -792,7 +776,6 @@ async def test_one_user_waits_for_a_bounded_number_of_ids(
 ) -> None:
     """Each costs memory for as long as it is waited for, on every one of many connections."""
     monkeypatch.setattr(quotas_module, "MAX_AWAITED", 3)
-
     async with front() as f:
         await f.ask(**SUBMIT, held=True)
         await f.ask(**SUBMIT, held=True)
@@ -817,7 +800,6 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
     monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 3 << 20)
     # All rows are one piece of the stream, however long they take.
     monkeypatch.setattr(follow_module, "PART_S", 30.0)
-
     async with front() as f:
         long = ["true", *["x" * 100_000] * 4]
         for _ in range(5):
@@ -845,7 +827,6 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(
 async def test_a_job_with_hostile_words_is_told_as_it_is(front: OpenFront) -> None:
     """JSON carries anything; making it harmless is up to who prints it."""
     name = "\x1b[31m[/x]\n\u202e" + "\U0001f600" * 10
-
     async with front() as f:
         await f.ask(**SUBMIT, name=name, held=True)
         assert (await f.ask(op="status"))["jobs"][0]["name"] == name
@@ -856,7 +837,6 @@ async def test_a_machine_of_any_size_can_be_shown(front: OpenFront, huge: int) -
     """The configuration decides the capacity; no number of it may break a reply."""
     big = rules(cores=9)
     object.__setattr__(big, "capacity", type(big.capacity)(cores_milli=9000, memory_bytes=huge))
-
     async with front(by=big) as f:
         assert (await f.ask(op="shares"))["capacity"]["memory"] == huge
 
@@ -875,7 +855,6 @@ async def test_a_uid_without_a_name_is_called_by_its_number() -> None:
 
 async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front: OpenFront) -> None:
     """Anybody may have 65,536 of them, and would have as many times what one user may have."""
-
     config = Config(limits=UserLimits(connections=3))
     async with front(admins=frozenset(), look_up=lambda _: None, config=config) as f:
         refusal = (await f.ask(**SUBMIT))["error"]
@@ -935,7 +914,6 @@ async def test_whom_the_directory_cannot_tell_now_is_asked_to_try_again(
         directory.is_open.clear()
     else:
         directory.error = OSError(5, "Input/output error")
-
     come_as(CAROL)
     async with front(look_up=directory.look_up) as f:
         c = await f.client()
@@ -959,7 +937,6 @@ async def test_a_known_user_is_served_while_the_directory_hangs_and_is_flooded(
     directory = Directory()
     file = tmp_path / "subuid"
     file.write_text(f"mallory:{MANY.start}:{len(MANY)}\n")
-
     by = {"look_up": directory.look_up, "subordinates": Subordinates(file)}
     async with front(config=Config(limits=UserLimits(connections=8)), **by) as f:
         come_as(CAROL)
@@ -998,7 +975,6 @@ async def test_who_has_hung_up_is_not_looked_up_any_more(
     monkeypatch.setattr(server_module, "HANGUP_CHECK_LOOKING_S", 0.01)
     directory = Directory()
     directory.is_open.clear()
-
     async with front(look_up=directory.look_up) as f:
         for uid in range(7000, 7050):
             come_as(uid)
@@ -1046,7 +1022,6 @@ async def test_who_does_not_read_keeps_nobody_from_leaving(
 ) -> None:
     """A reply that lies half unread in the socket when the daemon is told to stop."""
     monkeypatch.setattr(server_module, "LAST_FLUSH_S", 0.05)
-
     async with front() as f:
         for _ in range(3):
             await f.ask(**SUBMIT, held=True, name="x" * 200)
@@ -1083,7 +1058,6 @@ async def test_a_peer_has_a_while_to_read_what_is_unsent() -> None:
 @pytest.mark.slow
 async def test_who_has_not_read_one_snapshot_is_not_sent_the_next(front: OpenFront) -> None:
     """The kernel would keep many short lines, and show old ones first to who comes back."""
-
     async with front() as f:
         with closing(socket.socket(socket.AF_UNIX)) as slow:
             slow.connect(str(f.path))
@@ -1132,7 +1106,6 @@ async def test_a_snapshot_more_than_once_a_second_is_refused(front: OpenFront) -
 async def test_a_descriptor_with_a_request_stops_nobody(front: OpenFront, before: bytes) -> None:
     """Reading past it, or closing the connection, closed it in the loop: one user's socket, which
     the kernel closes as slowly as that user wishes, stopped the daemon for everybody."""
-
     async with front() as f:
         with ExitStack() as stack:
             mine = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -1164,10 +1137,8 @@ async def test_a_crowd_is_let_in_by_small_numbers_and_who_has_left_costs_nobody_
 ) -> None:
     """Four a round were let in, with all that a conversation costs, those who had left among them:
     behind hundreds of these everybody else waited in one line."""
-
     # However slow this machine is.
     monkeypatch.setattr(server_module, "ACCEPT_S", 60.0)
-
     path = short / "door.sock"
     listener = listening(path)
     for _ in range(100):

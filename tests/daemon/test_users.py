@@ -103,7 +103,6 @@ async def test_a_name_is_asked_for_once_and_again_when_it_is_old(
 
 async def test_a_uid_that_is_given_to_somebody_else_is_theirs_at_once(rig: Rig) -> None:
     """The new owner counted as the deleted account for up to ten minutes, and saw its jobs."""
-
     rig.add_local(grace=7, alan=8)
     assert (await rig.user(7), await rig.user(8)) == ("grace", "alan")
     rig.add_local(hopper=7, alan=8)
@@ -131,7 +130,6 @@ async def test_a_slow_directory_does_not_bring_back_a_name_that_the_file_has_dro
     """A known name is used where the directory does not answer, but not one that is wrong."""
     monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
     monkeypatch.setattr(accounts_module, "PATIENCE_S", 0.01)
-
     rig.add_local(grace=7)
     await rig.user(7)
     rig.is_open.clear()
@@ -157,7 +155,6 @@ async def test_an_answer_from_before_a_change_of_the_file_is_asked_for_again(rig
 
 async def test_a_name_from_a_directory_service_is_not_used_unasked_after_seconds(rig: Rig) -> None:
     """Nothing but a new answer tells that the uid has become another's."""
-
     rig.names[7] = "grace"
     await rig.user(7)
     rig.names[7] = "hopper"
@@ -184,7 +181,6 @@ def test_a_file_slow_to_read_is_not_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_a_name_that_was_long_not_asked_for_is_not_used_unasked(rig: Rig) -> None:
     """The uid may be somebody else's by now."""
-
     rig.names[7] = "grace"
     await rig.user(7)
     rig.names[7] = "hopper"
@@ -202,7 +198,6 @@ async def test_a_known_user_is_not_kept_waiting(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, age_s: float, trouble: str
 ) -> None:
     monkeypatch.setattr(accounts_module, "PATIENCE_S", 0.01)
-
     rig.names[7] = "grace"
     await rig.user(7)
     rig.mono_s += age_s
@@ -221,7 +216,6 @@ async def test_silence_is_not_the_word_that_there_is_no_account(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, uid: int
 ) -> None:
     monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
-
     rig.is_open.clear()
     for _ in range(2):
         with pytest.raises(Unavailable, match=f"who uid {uid} is") as caught:
@@ -250,7 +244,6 @@ async def test_an_error_is_not_kept(rig: Rig, caplog: pytest.LogCaptureFixture) 
 
 async def test_the_owner_of_a_daemon_is_served_where_the_directory_does_not_run(rig: Rig) -> None:
     """A container may name a directory that is only outside of it."""
-
     rig.error = ConnectionRefusedError("no directory")
     assert await rig.accounts.actor(1) == Actor("1", 1, is_admin=True)
 
@@ -259,7 +252,6 @@ async def test_what_is_kept_in_memory_is_bounded(rig: Rig, monkeypatch: pytest.M
     """Uids that came once were remembered for ever."""
     monkeypatch.setattr(accounts_module, "MOST_NAMES", 10)
     monkeypatch.setattr(accounts_module, "MOST_NAMELESS", 5)
-
     rig.names |= {uid: f"user{uid}" for uid in range(100, 120)}
     for uid in (*range(100, 120), *range(5000, 5100)):
         await rig.user(uid)
@@ -270,7 +262,6 @@ async def test_what_is_kept_in_memory_is_bounded(rig: Rig, monkeypatch: pytest.M
 
 async def test_too_many_questions_are_refused_and_unwanted_ones_dropped(rig: Rig) -> None:
     """Those that nobody waits for any more would keep the directory busy."""
-
     few = Inquiries(rig.look_up, lambda *_: None, threads=1, most=3)
     rig.is_open.clear()
     asking = [asyncio.create_task(few.answer(uid)) for uid in (1, 2, 3)]
@@ -378,7 +369,6 @@ async def test_so_many_requests_of_one_user_are_worked_on_at_a_time_and_of_other
 
 async def test_who_leaves_his_turn_makes_room_in_the_next_round_of_the_loop() -> None:
     """In this round he has taken as much time as is his."""
-
     q = quotas()
     order: list[str] = []
 
@@ -520,7 +510,6 @@ async def test_a_request_about_very_many_jobs_lets_others_have_their_turn(
     make_desk: MakeDesk, kind: str
 ) -> None:
     desk = make_desk(by=rules(max_waiting_per_user=200_000))
-
     array = await desk.submit(ALICE, held=True, array=f"0-{TASKS - 1}")
     if kind in TASK_BY_TASK:
         every = [*range(array + 1, array + WAITING)]
@@ -547,7 +536,6 @@ async def test_a_request_about_very_many_jobs_lets_others_have_their_turn(
 async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
     """Or a job would start in the place of the first one, to be cancelled as well. That it is done
     in parts is seen by nobody: the answer is in the order in which it was asked for."""
-
     ids = [await desk.submit(ALICE, 9) for _ in range(60)]
     other = await desk.submit(BOB, 9)
     await desk.feed(attempt_started(ids[0]))
@@ -565,7 +553,6 @@ async def test_what_waits_is_cancelled_before_what_runs(desk: Desk) -> None:
 @pytest.mark.slow
 async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk: Desk) -> None:
     """Or a client that has waited for too long would have cancelled a part of it."""
-
     ids = [await desk.submit(ALICE, held=True) for _ in range(60)]
     asking = asyncio.create_task(desk.ask(ALICE, op="cancel", select={"ids": ids}))
     ledger = desk.shell.engine.ledger
@@ -595,7 +582,6 @@ async def test_one_refusal_among_many_stops_no_other_and_is_told_with_its_id(des
 
 async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk: Desk) -> None:
     """However many of its tasks have a record: done if one of them was not refused."""
-
     array = await desk.submit(ALICE, held=True, array="0-199")
     tasks = [*range(array + 1, array + 121)]
     await desk.ask(ALICE, op="set", select={"ids": tasks}, priority=1)
@@ -621,7 +607,6 @@ async def test_the_rows_of_a_long_list_are_not_kept_as_dictionaries(make_desk: M
     """Thousands of them, of several requests at once, were looked through by Python's collector of
     cycles in one go, which took eighty milliseconds."""
     desk = make_desk(by=rules(max_waiting_per_user=200_000))
-
     for _ in range(300):
         await desk.submit(ALICE, held=True)
     request = decode_request(b'{"v":1,"op":"status"}')
@@ -638,7 +623,6 @@ async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(
     """Whoever stopped waiting for 100,000 ids was forgotten in one go, in which nobody else was
     heard."""
     monkeypatch.setattr(breath_module, "PART_S", 0.0)
-
     done: list[int] = []
     doing = asyncio.create_task(breath_module.in_parts(done.append, range(100)))
     await asyncio.sleep(0)
@@ -684,7 +668,6 @@ def go_by(clocks: Clocks) -> None:
 
 async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood() -> None:
     """Sixteen requests of one user were worked on in each round of the loop, whatever they cost."""
-
     loop_time, clocks = shared()
     go_by(clocks)
     done = {ALICE_UID: 0, BOB_UID: 0}
@@ -777,7 +760,6 @@ async def test_steps_of_one_user_keep_their_order() -> None:
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_step_that_was_released_is_not_overtaken_by_one_that_comes_then(seed: int) -> None:
     """Some of a connection's submissions were queued before ones that had been sent earlier."""
-
     loop_time, clocks = shared()
     dice = random.Random(seed)
     places = asyncio.Semaphore(16)
@@ -881,7 +863,6 @@ def test_a_step_of_much_work_costs_all_the_time_that_it_took() -> None:
 async def test_who_is_alone_has_a_new_quantum_in_each_round_of_the_loop() -> None:
     """All of 250 connections had a step in each round, small ones without any bound: who came then
     waited for all of them."""
-
     loop_time, clocks = shared()
     clocks.now_s = ALONE_S
     rounds: list[float] = []
@@ -908,7 +889,6 @@ async def test_who_is_alone_has_a_new_quantum_in_each_round_of_the_loop() -> Non
 async def test_a_metered_task_ends_as_the_work_does() -> None:
     """With its value or its error; and if it is cancelled, at once, also while it waits for its
     turn or before it has begun."""
-
     loop_time, _ = shared()
 
     async def value() -> int:

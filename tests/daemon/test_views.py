@@ -284,7 +284,6 @@ async def test_who_is_far_behind_reads_the_journal_page_by_page(
 ) -> None:
     monkeypatch.setattr(follow_module, "MOST_CHANGED", 5)
     monkeypatch.setattr(follow_module, "PAGE", 7)
-
     ear = Ear(feed, ALICE)
     await ear.hear()
     for _ in range(20):
@@ -541,7 +540,6 @@ async def test_each_sees_own_jobs_that_are_too_far_back_for_all(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots_module, "MOST_PENDING", 4)
-
     desk = stand.desk
     await desk.submit(ALICE, cores=9)
     for _ in range(6):
@@ -633,7 +631,6 @@ async def test_rows_that_are_shown_again_leave_out_what_does_not_wait_any_more(
     for actor in (BOB, ALICE):
         for _ in range(5):
             await stand.desk.submit(actor, held=True)
-
     eye = stand.watch(Actor("carol", 1003, False))
     await eye.see()
 
@@ -664,7 +661,6 @@ async def test_what_was_cancelled_of_arrays_is_read_once(
         return original(lookup, array_id)
 
     monkeypatch.setattr(Lookup, "cancelled_of", counted)
-
     desk = stand.desk
     for array_id in (1, 12):
         assert await desk.submit(ALICE, array="0-9", held=True) == array_id
