@@ -58,7 +58,7 @@ def submit(args: list[str], key: str) -> bool:
     doubts = [] if NO_WARNINGS in given else doubts_to_print(request, given)
     if doubts is None:
         return False
-    reply = _ask(request)
+    reply = ask(request)
     if reply is None:
         return False
     if "drain" in reply and NO_WARNINGS not in given:
@@ -74,13 +74,13 @@ def submit(args: list[str], key: str) -> bool:
     return True
 
 
-def _ask(request: dict[str, object]) -> dict[str, object] | None:
+def ask(request: dict[str, object]) -> dict[str, object] | None:
     """Return the reply with the id of the new job, or None if there is no daemon or any other
     answer."""
     try:
         connection, key = connect()
         try:
-            reply = decode(_answer(connection, line_of(request, key)))
+            reply = decode(answer_of(connection, line_of(request, key)))
         finally:
             connection.close()
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ def _ask(request: dict[str, object]) -> dict[str, object] | None:
     return reply if isinstance(reply.get("id"), int) else None
 
 
-def _answer(connection: socket, line: bytes) -> bytes:
+def answer_of(connection: socket, line: bytes) -> bytes:
     try:
         send(connection, line)
         return received(connection)

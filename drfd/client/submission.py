@@ -24,7 +24,7 @@ Rates = tuple[str | None, int | Range, int | Range]
 
 _WHEN = ("start", "end", "fail")
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
-_SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
+SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 #: A shell program; $0 is sendmail. A line break in the subject would begin another header.
 _MAIL = """\
 subject=$(printf '%s (%s): %s' "$DRF_JOB_ID" "$DRF_JOB_NAME" "$DRF_STATE" | tr -d '\\r\\n')
@@ -225,7 +225,7 @@ def _argv(command: str | None, environ: Mapping[str, str]) -> list[str]:
     import shutil
 
     sendmail = shutil.which("sendmail", path=environ.get("PATH")) or next(
-        (path for path in _SENDMAIL if os.access(path, os.X_OK)), None
+        (path for path in SENDMAIL if os.access(path, os.X_OK)), None
     )
     if sendmail is None:
         raise Refused(

@@ -265,7 +265,7 @@ def test_the_command_of_a_job_is_left_to_its_own_completion(
 def test_presets_come_from_the_users_own_configuration(home: Path) -> None:
     (home / ".config/drfd").mkdir(parents=True)
     (home / ".config/drfd/config.toml").write_text("[preset.gpu]\ncores = 4\n[presets.big]\n")
-    assert complete._values("preset", "submit", []) == [("gpu", ""), ("big", "")]
+    assert complete.values_of("preset", "submit", []) == [("gpu", ""), ("big", "")]
 
 
 def test_nothing_offered_can_write_to_the_terminal(
@@ -396,7 +396,7 @@ def test_the_script_is_printed_and_set_up_in_the_users_home_once(
     assert drf("completion", shell).out == SCRIPTS[shell]
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
     assert drf("completion").out == SCRIPTS[shell]
-    monkeypatch.setattr(completion, "_BASH_COMPLETION", home / "none")
+    monkeypatch.setattr(completion, "BASH_COMPLETION", home / "none")
     startup = {"bash": home / ".bashrc", "zsh": home / ".zshrc"}.get(shell)
     if startup is not None:
         startup.write_text("alias x=y")
@@ -420,6 +420,6 @@ def test_a_shell_that_is_not_known_is_asked_for_and_bash_may_look_by_itself(
     result = drf("completion")
     assert (result.code, result.out) == (2, "")
     assert "say for which shell: bash, zsh, fish" in result.err
-    monkeypatch.setattr(completion, "_BASH_COMPLETION", home)
+    monkeypatch.setattr(completion, "BASH_COMPLETION", home)
     assert drf("completion", "bash", "--install").code == 0
     assert not (home / ".bashrc").exists()

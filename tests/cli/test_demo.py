@@ -239,7 +239,7 @@ def test_uses_are_means_over_the_times_in_which_all_has_settled() -> None:
 
 
 def test_what_is_as_promised_is_said_beside_the_theory() -> None:
-    figure, wrong = lending._figure([QUOTAS, GOOD])
+    figure, wrong = lending.figure_of([QUOTAS, GOOD])
     assert wrong == []
     assert figure.tables[0].rows == [
         ["all are awake", "A", 0.25, 0.25, 0.25],
@@ -267,7 +267,7 @@ def test_what_is_as_promised_is_said_beside_the_theory() -> None:
 def test_what_is_not_as_promised_is_named(
     awake: dict[str, float], asleep: dict[str, float], wrong: list[str]
 ) -> None:
-    assert lending._figure([QUOTAS, recorded("share", awake, asleep)])[1] == wrong
+    assert lending.figure_of([QUOTAS, recorded("share", awake, asleep)])[1] == wrong
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_other_programs_are_blamed_only_where_something_is_wrong(
 ) -> None:
     cpus = os.cpu_count() or 1
     busy = [replace(each, busy=each.at_s * cpus) for each in share.samples]
-    notes = " ".join(lending._figure([QUOTAS, replace(share, samples=busy)])[0].notes)
+    notes = " ".join(lending.figure_of([QUOTAS, replace(share, samples=busy)])[0].notes)
     assert ("Other programs were in the way: for a while" in notes) == is_blamed
 
 
@@ -293,5 +293,5 @@ def test_other_programs_are_blamed_only_where_something_is_wrong(
 def test_where_nothing_can_be_lent_that_is_said_with_a_way_out(said: str, mode: str) -> None:
     doctor: Any = {"controls": {"cores": said}}
     with pytest.raises(Refused, match="cores cannot be lent here") as refused:
-        lending._check(doctor, mode)
+        lending.check_lending(doctor, mode)
     assert said in refused.value.text and "docs/enforcement.md" in (refused.value.hint or "")

@@ -10,8 +10,8 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf, Result
-from drfd_cli.commands.history import _print_table
-from drfd_cli.commands.ledger import _Telling
+from drfd_cli.commands.history import print_table
+from drfd_cli.commands.ledger import Telling
 
 ME = {"version": "0", "user": "alice", "admin": False}
 GIB = 1 << 30
@@ -232,7 +232,7 @@ class Walked(list[Any]):
 def test_a_long_history_is_gone_through_as_often_as_a_short_one(plain: None, past: MakeJob) -> None:
     short, long = Walked([past()]), Walked([past()] * 600)
     for jobs in (short, long):
-        _print_table(jobs)
+        print_table(jobs)
     assert short.walks == long.walks
 
 
@@ -614,7 +614,7 @@ def test_a_long_audit_says_how_long_it_takes(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    words = _Telling(50_000, shows_all=True), _Telling(2, shows_all=False)
+    words = Telling(50_000, shows_all=True), Telling(2, shows_all=False)
     for number, (at_s, left) in enumerate([(60, 20.5), (61, 20), (300, 16), (309, 16)], start=1):
         clock[0] = at_s
         for each in words:
@@ -625,7 +625,7 @@ def test_a_long_audit_says_how_long_it_takes(
         "drf: 40 simulations of up to 2 jobs take about 20m30s; with a later --since it is less",
         "drf: simulation 3 of 40, about 16m00s more",
     ]
-    short = _Telling(2, shows_all=False)
+    short = Telling(2, shows_all=False)
     clock[0] += 2
     short.tell(1, 40, 20.5)
     assert capsys.readouterr().err == ""

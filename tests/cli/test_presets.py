@@ -264,7 +264,7 @@ def test_a_file_of_another_user_is_ignored_with_a_line(
     assert not request.get("demand") and "notify" not in request
     result = drf("submit", "--preset", "gpu", "--", "true")
     assert (result.code, result.out) == (78, "") and f"{path} is not yours" in result.err
-    assert complete._values("preset", "submit", []) == []
+    assert complete.values_of("preset", "submit", []) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")

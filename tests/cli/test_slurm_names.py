@@ -362,9 +362,9 @@ def test_sacct_reads_slurms_times(
     monkeypatch.setattr(slurm_names.time, "localtime", lambda at_s=now_s: local(at_s))
     if at is None:
         with pytest.raises(Refused, match="is not a time"):
-            slurm_names._moment(text)
+            slurm_names.slurm_moment(text)
     else:
-        found = slurm_names._moment(text)
+        found = slurm_names.slurm_moment(text)
         assert time.strftime("%Y-%m-%d %H:%M:%S", local(found)) == at
 
 
@@ -751,8 +751,9 @@ def test_each_tells_its_options(drf: Drf, daemon: CannedDaemon, name: str) -> No
         assert drf(name, "-h").out == result.out
     told = set(re.findall(r"--([A-Za-z0-9-]+)", result.out))
     known = {
-        "sbatch": sbatch_options.KNOWN, "squeue": slurm_names._QUEUE, "sinfo": slurm_names._INFO,
-        "scancel": slurm_names._CANCEL, "sacct": slurm_names._ACCOUNT,
+        "sbatch": sbatch_options.KNOWN, "squeue": slurm_names.QUEUE_OPTIONS,
+        "sinfo": slurm_names.INFO_OPTIONS, "scancel": slurm_names.CANCEL_OPTIONS,
+        "sacct": slurm_names.ACCOUNT_OPTIONS,
     }.get(name)  # fmt: skip
     assert known is None or (told and told <= set(known))
     if name == "sbatch":
@@ -788,7 +789,7 @@ def program(tmp_path: Path) -> str:
 @pytest.fixture
 def found(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The program that the job is to find as drf."""
-    monkeypatch.setattr(slurm_names, "_program", lambda: program)
+    monkeypatch.setattr(slurm_names, "drf_path", lambda: program)
     return program
 
 

@@ -34,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
     for name in ("XDG_CONFIG_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PATH", "/none")
-    monkeypatch.setattr(submission, "_SENDMAIL", ())
+    monkeypatch.setattr(submission, "SENDMAIL", ())
     daemon.replies = {
         "submit": {"id": 7},
         "shares": {

@@ -126,14 +126,14 @@ def test_steps_that_begin_at_once_come_one_by_one() -> None:
     path = f"{step_queue.private_directory()}/{JOB}.1"
     try:
         step_queue.stand_in_line(["-n1", "true"], ENV)
-        assert step_queue._lock(path, wait=False) is None, "this one is about to enter"
+        assert step_queue.open_locked(path, wait=False) is None, "this one is about to enter"
         assert enters(path, (1, 0), (2, 100))
-        file = step_queue._lock(path, wait=False)
+        file = step_queue.open_locked(path, wait=False)
         assert file is not None, "and has entered"
         os.close(file)
         step_queue.stand_in_line(["-n1", "true"], ENV)
         step_queue.leave_line()
-        file = step_queue._lock(path, wait=False)
+        file = step_queue.open_locked(path, wait=False)
         assert file is not None
         for words, env in (
             (["--overlap", "x"], ENV), (["--jobid=8", "x"], ENV), (["x"], {"DRF_JOB_ID": JOB}),
@@ -194,7 +194,7 @@ def test_a_step_that_overlaps_or_lies_within_another_does_not_wait(
 def test_a_number_in_a_file_s_name_has_ten_digits_at_most() -> None:
     for width, shown in (("", "7"), ("3", "007"), ("9999", "0000000007"), ("9" * 9, None)):
         text = f"a-%{width}j"
-        assert step._path(text, {"DRF_JOB_ID": "7"}, 0) == (f"a-{shown}" if shown else text)
+        assert step.path_of(text, {"DRF_JOB_ID": "7"}, 0) == (f"a-{shown}" if shown else text)
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def test_a_step_is_ended_at_its_time_limit(capsys: pytest.CaptureFixture[str]) -
     made = step.Step(asked, ["x"], {"SLURM_NTASKS": "3"})
     assert (made.limit_s, made.memory, made.cores, made.tasks) == (60, 1024, 6, 3)
     tasks = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-    assert not step._await(tasks, 0)
+    assert not step.await_tasks(tasks, 0)
     assert [task.returncode for task in tasks] == [-15, -15]
     assert "srun: the step is ended at its time limit" in capsys.readouterr().err
 

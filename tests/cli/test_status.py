@@ -201,7 +201,7 @@ def test_a_list_that_is_watched_begins_with_the_jobs_that_run(
     old, new = ended(id=3), {**ended(id=4), "ended_at": 1_700_000_200.0}
     jobs: Any = [old, new, job(id=5, **WAITS), job(id=6)]
     reply: Any = {"jobs": jobs, "counts": {}, "draining": False, "after": None}
-    status._print(iter([reply]), print, live_first=True)
+    status.print_jobs(iter([reply]), print, live_first=True)
     found = re.findall(r"^ +(\d) ", capsys.readouterr().out, re.MULTILINE)
     assert found == ["6", "5", "4", "3"]
 

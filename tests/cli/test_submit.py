@@ -791,7 +791,7 @@ def test_where_many_come_at_a_time_it_waits_for_its_turn(
 
         server = threading.Thread(target=serve)
         server.start()
-        assert quick_submit._ask({}) == {"ok": True, "id": 7}
+        assert quick_submit.ask({}) == {"ok": True, "id": 7}
         server.join()
 
 
@@ -805,7 +805,7 @@ def test_a_refusal_at_the_door_is_read_though_the_request_could_not_be_sent() ->
             theirs.sendall(sent)
             theirs.close()
             if told is not None:
-                assert quick_submit._answer(ours, b"x" * 100) == told
+                assert quick_submit.answer_of(ours, b"x" * 100) == told
             else:
                 with pytest.raises(quick_submit.Lost):
-                    quick_submit._answer(ours, b"x" * 100)
+                    quick_submit.answer_of(ours, b"x" * 100)

@@ -227,7 +227,7 @@ def test_no_list_of_countables_is_read_by_chance(text: str) -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment without any way to tell."""
-    monkeypatch.setattr(notice, "_SENDMAIL", (str(tmp_path / "none"),))
+    monkeypatch.setattr(notice, "SENDMAIL", (str(tmp_path / "none"),))
     return {"HOME": str(tmp_path), "PATH": str(tmp_path / "bin")}
 
 

@@ -14,7 +14,7 @@ from drfd_cli.words.shells import PLACES, SCRIPTS
 from drfd_cli.words.table import load
 
 #: Loads completions from PLACES by itself, where it is there.
-_BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
+BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
 _MARK = "# completion of drf"
 
 
@@ -58,7 +58,7 @@ def places(shell: str, home: Path) -> tuple[Path, Path | None, str]:
         return config / "fish/completions/drf.fish", None, ""
     script = data / PLACES[shell].removeprefix("share/")
     if shell == "bash":
-        startup = None if _BASH_COMPLETION.exists() else home / ".bashrc"
+        startup = None if BASH_COMPLETION.exists() else home / ".bashrc"
         return script, startup, f'[ -r "{script}" ] && . "{script}"  {_MARK}'
     startup = Path(environ.get("ZDOTDIR") or home) / ".zshrc"
     begin = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }"

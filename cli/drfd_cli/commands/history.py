@@ -71,7 +71,7 @@ def _show(jobs: list[PastJobView], number: int, *, has_more: bool) -> None:
     if not jobs:
         output.say("no ended jobs")
         return
-    _print_table(jobs)
+    print_table(jobs)
     if has_more:
         output.say(f"the last {number}; -n 0 shows all")
 
@@ -107,7 +107,7 @@ def _values(view: Mapping[str, object], names: Iterable[str]) -> Iterator[object
     return (view[name] for name in names)
 
 
-def _print_table(jobs: list[PastJobView]) -> None:
+def print_table(jobs: list[PastJobView]) -> None:
     is_wide = output.width() >= _WIDE
     # What a narrow screen has no room for is cut from the names first.
     names = _NAME if is_wide else _WIDER_NAME

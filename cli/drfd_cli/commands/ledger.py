@@ -277,7 +277,7 @@ def _audit(since_s: float) -> Result:
             raise
         text = f"no job that ran has ended since {output.show_time(since_s)}"
         raise Refused("no-jobs", text, hint="an earlier time: --since 365d") from None
-    telling = _Telling(len(work.jobs), shows_all=sys.stderr.isatty())
+    telling = Telling(len(work.jobs), shows_all=sys.stderr.isatty())
     found = audit(work.jobs, rules, telling.tell)
     return Result(
         show=lambda: _show_audit(found, since_s),
@@ -292,7 +292,7 @@ def _path(leaf: str) -> str:
     return show_path(leaf)
 
 
-class _Telling:
+class Telling:
     """Says how long an audit will take, and on a terminal how far it is. All jobs were simulated
     once when `tell` is called first; how long that took says how long the rest takes."""
 

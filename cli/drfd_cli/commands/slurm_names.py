@@ -126,14 +126,14 @@ def srun(words: list[str]) -> int:
     if "DRF_JOB_ID" in os.environ:
         from drfd_cli.slurm import step
 
-        return step.run(options, command, lambda: [_program(), "srun", *words])
+        return step.run(options, command, lambda: [drf_path(), "srun", *words])
     from drfd_cli.commands import run
 
     made = translate(options, host_name())
     if int(made.variables.get("SLURM_NTASKS", "1")) > 1 or "label" in options:
         # The tasks are started by another srun, within the job.
         made.words += [] if "job-name" in options else ["-n", os.path.basename(command[0])]
-        command = [_program(), "srun", *_words_of_step(options, made), "--", *command]
+        command = [drf_path(), "srun", *_words_of_step(options, made), "--", *command]
     chosen, left = _for_run(made)
     client = connect()
     if made.partitions and "-p" not in chosen:
@@ -162,7 +162,7 @@ def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> i
 
     made = translate({key: options[key] for key in _OF_STEP & options.keys()}, host_name())
     if "SLURM_NTASKS" in made.variables or "label" in options:
-        command = [_program(), "srun", "--overlap", *_words_of_step(options, made), "--", *command]
+        command = [drf_path(), "srun", "--overlap", *_words_of_step(options, made), "--", *command]
     with inside.command.make_context("srun", [job, "--", *command]) as context:
         return int(inside.command.invoke(context))
 
@@ -171,7 +171,7 @@ def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> i
 _OF_STEP = frozenset(("ntasks", "ntasks-per-node", "cpus-per-task"))
 
 
-def _program() -> str:
+def drf_path() -> str:
     """Return the path of drf. Raises Refused."""
     own = shutil.which("drf") if os.path.basename(sys.argv[0]) in ("", "-c") else sys.argv[0]
     program = os.path.realpath(shutil.which(own or "drf") or "")
@@ -220,7 +220,7 @@ _QUEUE_SHORT = {
     "w": "nodelist", "q": "qos", "M": "clusters", "v": "verbose", "s": "steps",
     "i": "iterate", "O": "Format", "R": "reservation",
 }  # fmt: skip
-_QUEUE = {
+QUEUE_OPTIONS = {
     **dict.fromkeys(("user", "jobs", "job", "format", "states", "partition", "name"), True),
     **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters"), True),
     **dict.fromkeys(("iterate", "reservation", "Format"), True),
@@ -233,7 +233,7 @@ _QUEUE = {
     "squeue", "list the jobs that wait and run, as `drf status` does", has_short_help=False
 )
 def squeue(words: list[str]) -> int:
-    found = read_options(words, _QUEUE_SHORT, _QUEUE, "SQUEUE_")
+    found = read_options(words, _QUEUE_SHORT, QUEUE_OPTIONS, "SQUEUE_")
     _refuse_json(found, "squeue", "drf status --json")
     if "steps" in found:
         raise click.UsageError("squeue lists no steps here (sacct has one for each script)")
@@ -390,7 +390,7 @@ _ACCOUNT_SHORT = {
     "b": "brief", "l": "long", "L": "allclusters", "D": "duplicates", "r": "partition",
     "A": "accounts", "M": "clusters", "N": "nodelist", "q": "qos", "T": "truncate",
 }  # fmt: skip
-_ACCOUNT = {
+ACCOUNT_OPTIONS = {
     **dict.fromkeys(("jobs", "user", "uid", "starttime", "endtime", "state", "format"), True),
     **dict.fromkeys(("name", "delimiter", "partition", "accounts", "clusters"), True),
     **dict.fromkeys(("nodelist", "qos", "units"), True),
@@ -411,7 +411,7 @@ _LONG = (
 
 @slurm_command("sacct", "list jobs of today and what they used, as `drf history` does")
 def sacct(words: list[str]) -> int:
-    found = read_options(words, _ACCOUNT_SHORT, _ACCOUNT, "SACCT_")
+    found = read_options(words, _ACCOUNT_SHORT, ACCOUNT_OPTIONS, "SACCT_")
     _refuse_json(found, "sacct", "drf history --json")
     unit = found.get("units", [""])[-1].upper()
     if unit and unit not in "KMGTP":
@@ -428,8 +428,8 @@ def sacct(words: list[str]) -> int:
     if not ids and not users and "allusers" not in found:
         users = {client.request("hello")["user"]}
     states = [] if "state" not in found else _states(found["state"])
-    since_s = _moment(found["starttime"][-1]) if "starttime" in found else None
-    until_s = _moment(found["endtime"][-1]) if "endtime" in found else None
+    since_s = slurm_moment(found["starttime"][-1]) if "starttime" in found else None
+    until_s = slurm_moment(found["endtime"][-1]) if "endtime" in found else None
     if since_s is None and not ids:
         since_s = parse_moment("today")
     past: dict[str, object] = {"ids": ids, "states": states, "since_s": since_s}
@@ -507,7 +507,7 @@ _TIMES = [
 _NAMED = {"midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00"}
 
 
-def _moment(text: str) -> float:
+def slurm_moment(text: str) -> float:
     """Return the Unix time of a past time, as sacct writes it."""
     ago = re.fullmatch(r"now-(\d+)(second|minute|hour|day|week)?s?", text)
     if ago is not None:
@@ -544,7 +544,7 @@ _CANCEL_SHORT = {
     "f": "full", "q": "quiet", "Q": "quiet", "v": "verbose", "i": "interactive", "A": "account",
     "w": "nodelist", "H": "hurry",
 }  # fmt: skip
-_CANCEL = {
+CANCEL_OPTIONS = {
     **dict.fromkeys(("user", "name", "jobname", "state", "partition", "signal", "account"), True),
     **dict.fromkeys(("nodelist", "qos", "reservation"), True),
     **dict.fromkeys(("batch", "full", "quiet", "verbose", "interactive", "me", "hurry"), False),
@@ -553,7 +553,7 @@ _CANCEL = {
 
 @slurm_command("scancel", "cancel jobs or send them a signal, as `drf cancel` does")
 def scancel(words: list[str]) -> int:
-    found, rest = read_words(words, _CANCEL_SHORT, _CANCEL)
+    found, rest = read_words(words, _CANCEL_SHORT, CANCEL_OPTIONS)
     for option in ("partition", "account", "nodelist", "qos", "reservation"):
         if option in found:
             # More jobs would be cancelled without it.
@@ -646,7 +646,7 @@ _INFO_SHORT = {
     "R": "list-reasons", "T": "reservation", "d": "dead", "r": "responding", "S": "sort",
     "O": "Format", "i": "iterate",
 }  # fmt: skip
-_INFO = {
+INFO_OPTIONS = {
     **dict.fromkeys(("format", "partition", "nodes", "states", "clusters", "sort"), True),
     **dict.fromkeys(("Format", "iterate"), True),
     **dict.fromkeys(("noheader", "Node", "summarize", "long", "all", "exact", "verbose"), False),
@@ -661,7 +661,7 @@ _INFO = {
     has_short_help=False,
 )
 def sinfo(words: list[str]) -> int:
-    found = read_options(words, _INFO_SHORT, _INFO, "SINFO_")
+    found = read_options(words, _INFO_SHORT, INFO_OPTIONS, "SINFO_")
     _refuse_json(found, "sinfo", "drf shares --json")
     if "iterate" in found:
         raise click.UsageError("sinfo has no --iterate here (that is: watch sinfo)")
@@ -714,7 +714,7 @@ def slurm_names(directory: str) -> int:
     """Make sbatch, srun, squeue, scancel, sinfo, sacct and scontrol in a directory, as links to
     drf. If one of these names is there already, none is made. Links of some other names of Slurm
     tell what to call here."""
-    program = _program()
+    program = drf_path()
     os.makedirs(directory, exist_ok=True)
     paths = [os.path.join(directory, name) for name in SLURM_NAMES]
     for path in paths:

@@ -139,12 +139,12 @@ def command(
     if watch and output.is_terminal():
         again(
             "drf status",
-            lambda: _print(client.pages("status", **asked), click.echo, live_first=True),
+            lambda: print_jobs(client.pages("status", **asked), click.echo, live_first=True),
         )
         return 0
     pages = chain([reply], pages)
     return Result(
-        show=lambda: _print(pages, output.say),
+        show=lambda: print_jobs(pages, output.say),
         view=lambda: _view(pages, reply),
         pages=lambda: (page["jobs"] for page in pages),
     )
@@ -162,7 +162,7 @@ def _view(pages: Iterator[StatusReply], first: StatusReply) -> Mapping[str, obje
     return {**view, **output.standing(first)}
 
 
-def _print(
+def print_jobs(
     pages: Iterator[StatusReply], say: Callable[[str], None], *, live_first: bool = False
 ) -> None:
     """Print the table of jobs. `say` prints the notices, and that jobs are left out or that there

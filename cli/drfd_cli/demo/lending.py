@@ -149,12 +149,12 @@ def command(seconds: int, plot_path: str | None) -> Result:
             private_daemon.directory() as place,
             private_daemon.private_daemon(place, _config(place, mode)) as client,
         ):
-            _check(private_daemon.controls_of(client), mode)
+            check_lending(private_daemon.controls_of(client), mode)
             if not found and not quiet:
                 _open()
             with _screen(quiet=quiet) as show:
                 found.append(_play(client, place, mode, seconds / 2, show))
-    return closing(*_figure(found), plot_path)
+    return closing(*figure_of(found), plot_path)
 
 
 def _config(place: Path, mode: str) -> str:
@@ -165,7 +165,7 @@ def _config(place: Path, mode: str) -> str:
     return f'{text}cores = "{mode}"\n'
 
 
-def _check(doctor: DoctorReply, mode: str) -> None:
+def check_lending(doctor: DoctorReply, mode: str) -> None:
     """Raise Refused where nothing can be lent."""
     said = doctor["controls"]["cores"]
     if not said.startswith("enforced") or (mode == "share" and "lent" not in said):
@@ -277,7 +277,7 @@ def theory(*, asleep: bool) -> dict[str, float]:
     return {each.user: found[each.id] for each in jobs}
 
 
-def _figure(found: list[Recording]) -> tuple[Figure, list[str]]:
+def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise."""
     from drfd.sim.figures import Column, Figure, Panel, Table
 

@@ -261,7 +261,7 @@ def _open(step: Step, name: str, number: int, mode: int) -> int | None:
         return os.open(os.devnull, os.O_RDWR)
     if given.value.isdecimal():
         return None
-    path = _path(given.value, step.env, number)
+    path = path_of(given.value, step.env, number)
     if number and "%t" not in given.value:
         # All tasks write to one file, which the first one has emptied.
         mode &= ~os.O_TRUNC
@@ -271,7 +271,7 @@ def _open(step: Step, name: str, number: int, mode: int) -> int | None:
         raise Refused("no-output", f"srun: --{name}={given.value}: {error.strerror}") from None
 
 
-def _path(text: str, env: Mapping[str, str], number: int) -> str:
+def path_of(text: str, env: Mapping[str, str], number: int) -> str:
     job = env.get("DRF_JOB_ID", "")
     signs = {
         "%": "%", "j": job, "J": f"{job}.{os.getpid()}", "s": str(os.getpid()), "t": str(number),
@@ -332,7 +332,7 @@ def _run_tasks(step: Step) -> int:
         )
 
     threads = _relay(tasks, [own.stdout for own in files]) if label else []
-    ended = _await(tasks, step.limit_s)
+    ended = await_tasks(tasks, step.limit_s)
     for thread in threads:
         thread.join()
     codes = [task.returncode for task in tasks]
@@ -340,7 +340,7 @@ def _run_tasks(step: Step) -> int:
     return status if ended else status or 128 + signal.SIGTERM
 
 
-def _await(tasks: list[subprocess.Popen[bytes]], limit_s: int | None) -> bool:
+def await_tasks(tasks: list[subprocess.Popen[bytes]], limit_s: int | None) -> bool:
     """Wait until all have ended; return False if the time limit has ended them."""
     if _all_end(tasks, limit_s):
         return True

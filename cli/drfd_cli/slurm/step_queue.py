@@ -76,7 +76,7 @@ def stand_in_line(words: list[str], env: Mapping[str, str]) -> None:
         return
     heed_no_warning()
     with suppress(NoPlace, OSError):
-        _held = _lock(f"{private_directory()}/{name}", wait=True)
+        _held = open_locked(f"{private_directory()}/{name}", wait=True)
 
 
 def leave_line() -> None:
@@ -100,7 +100,7 @@ def enter(
     global _held
     file, _held = _held, None
     if file is None:
-        file = _lock(path, wait=wait)
+        file = open_locked(path, wait=wait)
     if file is None:
         return None
     try:
@@ -136,7 +136,7 @@ def variables_of(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]
     return shown
 
 
-def _lock(path: str, *, wait: bool) -> int | None:
+def open_locked(path: str, *, wait: bool) -> int | None:
     """Open the list and lock it: whoever has the lock is the next to enter."""
     while True:
         try:

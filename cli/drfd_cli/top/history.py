@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
 
 #: The most moments that are kept. When there are as many, every two of them become one.
-_MOST = 600
+MOST = 600
 #: Seconds of the first moments, and without a snapshot after which the curves have a gap.
 _FIRST_S, _GAP_S = 1.0, 10.0
 #: Parts of the capacity by resource, or dominant shares by path.
@@ -84,7 +84,7 @@ class History:
             return
         self._begin_s = at_s
         moments.append(moment)
-        if len(moments) >= _MOST:
+        if len(moments) >= MOST:
             pairs = zip(moments[::2], moments[1::2], strict=False)
             rest = moments[len(moments) // 2 * 2 :]
             self.moments = [*(first.joined(second) for first, second in pairs), *rest]

@@ -95,7 +95,7 @@ def _candidates(table: Table, before: list[str], current: str) -> list[Candidate
         at += 1
         kind = _kind(table, "", word)
         if kind and at == len(before):
-            return _values(kind, "", before)
+            return values_of(kind, "", before)
         if kind:
             at += 1
         elif not word.startswith("-"):
@@ -115,7 +115,7 @@ def _candidates(table: Table, before: list[str], current: str) -> list[Candidate
             return [(f":command {at + 1}", "")] if has_command else _ids(verb, current)
         kind = _kind(table, verb, word)
         if kind and at == len(before):
-            return _values(kind, verb, before)
+            return values_of(kind, verb, before)
         if kind:
             at += 1
         elif word and not word.startswith("-"):
@@ -134,7 +134,7 @@ def _candidates(table: Table, before: list[str], current: str) -> list[Candidate
     kind = arguments[min(positional, len(arguments) - 1)]
     if kind == "verb":
         return _verbs(table)
-    return _ids(verb, current) if kind == "id" else _values(kind, verb, before)
+    return _ids(verb, current) if kind == "id" else values_of(kind, verb, before)
 
 
 def _kind(table: Table, verb: str, option: str) -> str:
@@ -153,7 +153,7 @@ def _verbs(table: Table) -> list[Candidate]:
     return [(verb, entry["about"]) for verb, entry in table.items() if verb]
 
 
-def _values(kind: str, verb: str, before: list[str]) -> list[Candidate]:
+def values_of(kind: str, verb: str, before: list[str]) -> list[Candidate]:
     name, _, rest = kind.partition(":")
     match name:
         case "choice":

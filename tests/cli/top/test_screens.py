@@ -41,7 +41,7 @@ from canned_snapshots import (
 )
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
-from drfd_cli.top.history import _MOST, History, height_of, history_lines
+from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.paint import Line, Theme, bar, fit, fit_right, marked_bar, spark, wrap
 from drfd_cli.top.panels import in_words, leaf_marks
 from drfd_cli.top.screen import encode, plain_signs
@@ -488,11 +488,11 @@ def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now() -> 
 
 def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap() -> None:
     history = History()
-    for second in range(3 * _MOST):
+    for second in range(3 * MOST):
         history.add(busy(AT_S + second, 16.0 if second == 100 else 1.0))
-    assert len(history.moments) < _MOST
+    assert len(history.moments) < MOST
     assert max(each.held["cores"] for each in history.moments) == 1.0
-    assert history.moments[-1].at_s == AT_S + 3 * _MOST - 1
+    assert history.moments[-1].at_s == AT_S + 3 * MOST - 1
     assert history.moments[0].at_s <= AT_S + 4
     history = grown(1.0, 1.0)
     history.add(busy(AT_S + 1, 9.0))
