@@ -216,36 +216,15 @@ def many(users: int, queued: int) -> Row:
     short = {"resource": "memory", "needed": 4 * GIB, "free": 1536 * MIB}
     found = (
         ("FAIR_SHARE", {"waits_for": "share of memory", "blocked_by": "user07 +11", **short}),
-        (
-            "RESOURCES",
-            {
-                "waits_for": "memory",
-                "blocked_by": "job 1000 (user07)",
-                **short,
-                "until": AT_S + 7200,
-            },
-        ),
-        (
-            "RESERVATION",
-            {
-                "waits_for": "start of 20001",
-                "blocked_by": "reservation (user13)",
-                "until": AT_S + 3 * 86400,
-            },
-        ),
-        (
-            "LIMIT",
-            {
-                "waits_for": "limit of gpu",
-                "blocked_by": "lab/user07",
-                "resource": "gpu",
-                "needed": 2,
-                "free": 1,
-            },
-        ),
+        ("RESOURCES", {"waits_for": "memory", "blocked_by": "job 1000 (user07)", **short,
+                       "until": AT_S + 7200}),
+        ("RESERVATION", {"waits_for": "start of 20001", "blocked_by": "reservation (user13)",
+                         "until": AT_S + 3 * 86400}),
+        ("LIMIT", {"waits_for": "limit of gpu", "blocked_by": "lab/user07", "resource": "gpu",
+                   "needed": 2, "free": 1}),
         ("DEPENDENCY", {"waits_for": "job 1007 +3", "blocked_by": "user49"}),
         ("BEGIN_TIME", {"waits_for": "Nov 23 14:05", "until": AT_S + 9 * 86400}),
-    )
+    )  # fmt: skip
     pending = [
         waits(
             20_000 + number, names[number * 13 % users],
@@ -298,26 +277,14 @@ def hostile() -> Row:
         row(50 + number, word, name=word, pool=f"root.{word}", state="RUNNING")
         for number, word in enumerate(HOSTILE)
     ]
+    amount = {"needed": 1e300, "free": -1, "until": AT_S}
     pending = [
-        waits(
-            80 + number,
-            word,
-            name=word,
-            reason={
-                "code": word,
-                "text": word,
-                "evidence": {
-                    "waits_for": word,
-                    "blocked_by": word,
-                    "resource": word,
-                    "needed": 1e300,
-                    "free": -1,
-                    "until": AT_S,
-                },
-            },
-        )
+        waits(80 + number, word, name=word, reason={
+            "code": word, "text": word,
+            "evidence": {"waits_for": word, "blocked_by": word, "resource": word, **amount},
+        })
         for number, word in enumerate(HOSTILE)
-    ]
+    ]  # fmt: skip
     return snapshot(
         host=HOSTILE[0], running=running, pending=pending,
         capacity=resources(64.0, 256 * GIB, 0, 0, **{"g\x1b[2Ju": 2}),
