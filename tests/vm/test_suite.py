@@ -86,29 +86,42 @@ _WITH_ROOT = (
     "exec", "identity", "inheritance", "private_tmp", "privileges", "shortages", "suspend",
 )  # fmt: skip
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
-#: Measures who has a processor at once. It passes there while nothing else runs on the host; beside
-#: other tests, the emulated processors themselves are taken away for too long.
-ELSEWHERE = ["tests/system/test_lending.py"]
-#: Tests that say nothing of cgroups: one takes long on an emulated processor, the others need a
-#: compiler, which the guest has not.
-_IDENTITY = "tests/system/test_identity.py::test_"
+#: Tests that are not run there. Those of identity need a compiler, which the guest has not; that of
+#: hostile users takes long on an emulated processor; those of lending measure who has a processor
+#: at once, and beside other tests the emulated processors themselves are taken away for too long.
+_NOT_THERE = {
+    "hostile": ["memory_grows_by_no_more_than_three_times_what_is_charged"],
+    "identity": [
+        "a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out",
+        "a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about",
+        "a_directory_that_does_not_run_means_try_again_and_never_no_account",
+        "a_queued_job_waits_for_a_directory_that_does_not_run",
+    ],
+    "lending": [
+        "who_wakes_up_has_the_floor_at_once_with_drfd_and_without",
+        "what_is_idle_goes_to_who_holds_least_and_nobody_has_more_than_the_ceiling",
+        "a_program_outside_has_as_much_beside_what_is_lent_as_without",
+        "what_niced_jobs_use_is_told_from_what_others_use",
+    ],
+}
 NOT_THERE = [
-    "tests/system/test_hostile.py::test_memory_grows_by_no_more_than_three_times_what_is_charged",
-    f"{_IDENTITY}a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out",
-    f"{_IDENTITY}a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about",
-    f"{_IDENTITY}a_directory_that_does_not_run_means_try_again_and_never_no_account",
-    f"{_IDENTITY}a_queued_job_waits_for_a_directory_that_does_not_run",
+    f"tests/system/test_{module}.py::test_{name}"
+    for module, names in _NOT_THERE.items()
+    for name in names
 ]
 #: What keeps jobs of a real Slurm to their limits.
 SLURM = [
     "tests/e2e/test_slurm_nodes.py::test_a_job_is_kept_to_its_rate_and_one_without_is_not",
     "tests/e2e/test_slurm_nodes.py::test_doctor_tells_that_rates_are_kept_there",
 ]
-SYSTEM = sorted({str(file.relative_to(ROOT)) for file in SYSTEM_TESTS} - {*WITH_ROOT, *ELSEWHERE})
+SYSTEM = sorted({str(file.relative_to(ROOT)) for file in SYSTEM_TESTS} - {*WITH_ROOT})
 SYSTEM += ["tests/launcher/runner/test_child.py", *SLURM]
 
 #: What is only run when asked for.
-LONG = {"tests.e2e.test_demo_paper.test_figure_9_drf_is_better_than_slots"}
+LONG = {
+    "tests.e2e.test_demo.test_figure_9_drf_is_better_than_slots",
+    "tests.e2e.test_demo.test_what_is_idle_is_lent_to_the_smallest_share",
+}
 
 DOCTOR = """
 from instance import Instance
@@ -198,7 +211,7 @@ def test_the_system_tests_pass_by_cgroup_v2(suite: Suite) -> None:
     assert not {name for name in skipped if name.startswith("tests.system.")}
     passed = suite.system.passed | suite.root.passed
     rooms = {name.split(".")[2] for name in passed if name.startswith("tests.system.")}
-    assert len(rooms) == len(SYSTEM_TESTS) - len(ELSEWHERE)
+    assert len(rooms) == len(SYSTEM_TESTS)
 
 
 def test_slurm_keeps_jobs_to_their_limits_by_cgroup_v2(suite: Suite) -> None:
