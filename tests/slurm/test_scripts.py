@@ -1,6 +1,6 @@
 """The scripts that Slurm runs at the start and the end of a job: one limits disk rates, one sends a
 datagram and notes starts; neither fails. That the kernel keeps jobs to their rates is proved by
-tests/e2e/test_slurm_disks.py."""
+tests/e2e/test_slurm_nodes.py."""
 
 from __future__ import annotations
 

@@ -178,9 +178,7 @@ def submissions_s(instance: Instance, uid: int, count: int) -> list[float]:
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent.parent.parent)!r})
 from pathlib import Path
-from typing import Any
 from drfd.client.connection import Connection
-from drfd.common.errors import DrfdError, Refused
 for _ in range({count}):
     begin = time.perf_counter()
     client = Connection(Path({str(instance.socket)!r}))
