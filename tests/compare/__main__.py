@@ -166,7 +166,7 @@ def compare_traces(seed: int, was: list[Any], now: list[Any], findings: Findings
     """Up to the first difference that is not explained: those behind it may be its effects."""
     for at, pair in enumerate(zip_longest(was, now, fillvalue=["nothing", ""])):
         if pair[0] != pair[1]:
-            before, after = (re.sub(r"\d+", "N", ": ".join(each)) for each in pair)
+            before, after = (re.sub(r"\d+([., ]+\d+)*", "N", ": ".join(each)) for each in pair)
             kind = f"a {before} → {after}"
             findings.add(kind, f"in history {seed} after {was[max(0, at - 2) : at]}: {pair}")
             if findings.why(kind) is None or pair[0][0] != pair[1][0]:

@@ -44,8 +44,10 @@ Key = tuple[int, int]
 USERS = {"root": 0, "ann": 1001, "ben": 1002, "cyd": 1003, "dan": 1004}
 #: Begin of the names of sockets of clients that are made up.
 _CLIENT = "\0drfd-compare-"
-#: Seconds of real time that a history may take.
-_HISTORY_S = 120
+#: Seconds of real time after which a history hangs.
+_HISTORY_S = 600
+#: Seconds of virtual time between a reply and the next request.
+_MOMENT_S = 0.001
 #: Histories after which garbage is collected.
 _COLLECT = 25
 
@@ -229,7 +231,7 @@ class World:
         await self._life.wait()
 
     async def ask(self, user: str, op: str, **fields: Any) -> Message:
-        """The reply to a request."""
+        """The reply to a request, when there is nothing more to do at this time."""
         if user not in self._clients:
             client = socket.socket(socket.AF_UNIX)
             client.bind(f"{_CLIENT}{os.getpid()}-{id(client)}-{user}")
@@ -237,7 +239,10 @@ class World:
             self._clients[user] = await asyncio.open_unix_connection(sock=client, limit=1 << 26)
         reader, writer = self._clients[user]
         writer.write(json.dumps({"v": 1, "op": op, **fields}).encode() + b"\n")
-        return json.loads(await reader.readline())
+        reply = json.loads(await reader.readline())
+        # Threads take a while of real time, and must not decide what comes first.
+        await asyncio.sleep(_MOMENT_S)
+        return reply
 
 
 @dataclass
