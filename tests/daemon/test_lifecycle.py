@@ -372,8 +372,7 @@ class Thing:
 def gc_as_before() -> Iterator[None]:
     before = gc.get_threshold()
     yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
+    gc.set_threshold(*before)  # and no thaw: the tests after this one would pay for it
 
 
 @pytest.fixture

@@ -498,9 +498,8 @@ async def longest_s() -> float:
 def young() -> Iterator[None]:
     """No collection looks through all that the tests have imported and made before."""
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # and no thaw: the tests after this one would pay for it
     yield
-    gc.unfreeze()
 
 
 @pytest.mark.slow
