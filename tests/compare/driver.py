@@ -308,7 +308,8 @@ class Launcher:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._send({
-            "report": "hello", "kind": "cgroup2", "mounts": {}, "cores": {}, "entry": None,
+            "report": "hello", "version": 1, "kind": "cgroup2",
+            "mounts": {}, "cores": {}, "entry": None,
             "controls": dict.fromkeys(("cores", "memory", "read", "write", "pids"), "enforced"),
             "min_uid": 1000, "allowed_uids": [], "hiding": [True, None], "warnings": [],
             "lost_devices": [], "private_tmp": None, "processes": None, "removes_ipc": True,
