@@ -387,12 +387,13 @@ class Machine(Clock):
 def streams(
     draw: some.DrawFn, room: Vector, demands: some.SearchStrategy[Vector], *, exact: bool = False
 ) -> Stream:
-    """`exact`: estimates are right."""
+    """`exact`: estimates are right. Of jobs of one user with the same demand a pass looks at the
+    first, so that the same demand has the same estimate."""
     seconds = some.integers(1, 20)
     kinds = []
-    for _ in range(draw(some.integers(1, 5))):
+    for demand in draw(some.lists(demands, min_size=1, max_size=5, unique=True)):
         run_s = draw(seconds)
-        kinds.append((draw(demands), run_s, run_s if exact else draw(seconds)))
+        kinds.append((demand, run_s, run_s if exact else draw(seconds)))
     arrival = some.builds(
         lambda gap_s, leaf, kind: Arrival(gap_s, leaf, *kind),
         some.sampled_from([0, 0, 1, 3]),
