@@ -179,6 +179,7 @@ def put_in_force(mutant: Mutant, functions: list[FunctionType]) -> bool:
 def _functions() -> dict[str, list[FunctionType]]:
     """Return the functions that are loaded, by the path of their source."""
     found: dict[str, list[FunctionType]] = defaultdict(list)
+    gc.unfreeze()  # what a test has frozen is not told
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType):
             found[thing.__code__.co_filename].append(thing)
