@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -421,3 +422,8 @@ class Bench:
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
         pairs = zip(self.ledger.allocated, self.rules.shares.capacity, strict=True)
         assert all(0 <= booked <= room for booked, room in pairs), "more is booked than there is"
+
+
+def at(text: str) -> float:
+    """Return the Unix time of a local time such as "2026-10-25 23:59"."""
+    return datetime.fromisoformat(text).timestamp()

@@ -11,8 +11,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2
 from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified
+from drfd.linux import syscalls
 
 
 class Kernel:
@@ -182,3 +185,23 @@ def send_lingering(connection: socket.socket, stack: ExitStack) -> None:
     fd = lingering(stack)
     socket.send_fds(connection, [b"x"], [fd])
     os.close(fd)
+
+
+_UNIFIED = find_unified(Path("/proc/self/mountinfo").read_text())
+
+
+@contextmanager
+def empty_cgroup(purpose: str) -> Iterator[Path]:
+    """Make a cgroup, which needs no controllers, and which the test may remove. The test skips
+    where no process can be forked into one. `purpose` becomes a part of its name."""
+    if _UNIFIED is None:
+        pytest.skip("no cgroup v2 is mounted here")
+    if (why := syscalls.why_no_fork_into()) is not None:
+        pytest.skip(why)
+    made = Path(_UNIFIED, f"drfd-test-{purpose}-{os.getpid()}")
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        if made.exists():
+            made.rmdir()

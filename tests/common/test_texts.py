@@ -45,7 +45,7 @@ from drfd.common.units import (
     show_size,
 )
 from drfd.common.week import Weekly, parse_week_hours, parse_weekly
-from local_clock import at
+from fakes import at
 from seeds import examples
 
 STEADY = examples(100)

@@ -52,9 +52,8 @@ from drfd.daemon.metrics.publication import open_outlets
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine
 from drfd.launcher.protocol import DeviceSettings
-from fakes import GIB
+from fakes import GIB, at
 from fakes import rules as usual_rules
-from local_clock import at
 
 EVERYTHING = """
     capacity = {cores = 16, memory = "120G", reserve_memory = "4G"}

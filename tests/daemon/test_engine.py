@@ -37,6 +37,7 @@ from fakes import (
     ADMIN,
     ALICE,
     BOB,
+    at,
     attempt_started,
     demand,
     ended,
@@ -46,7 +47,6 @@ from fakes import (
     spec,
     tables,
 )
-from local_clock import at
 
 # -- what shares a turn, and what waits for it -------------------------------------------------
 

@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from drfd.journal.history import read_curves
-from gpu_machines import CONTROLLER, LAUNCHER, unfold
+from gpu_machines import CONTROLLER, LAUNCHER, Nvml, a_library, needs_nvml, unfold
 from instance import CONFIG, GATE, SMALL, Instance, OwnLauncher, is_alive, parent_of, wait_for
-from nvml import Nvml, a_library, needs_nvml
 
 MIB, GIB = 1 << 20, 1 << 30
 COUNTED = CONFIG + "[gres]\ngpu = [0, 1]\n"

@@ -20,8 +20,7 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.model.job import Usage
 from drfd.journal.journal import Journal
 from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, wait_for
-from kernel import Kernel
-from unified_cgroup import empty_cgroup
+from kernel import Kernel, empty_cgroup
 
 pytestmark = pytest.mark.system
 

@@ -38,8 +38,8 @@ from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
+from gpu_machines import Nvml, a_library, needs_nvml
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
-from nvml import Nvml, a_library, needs_nvml
 
 # -- AMD's and Intel's --------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import DIED
 from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
+from kernel import empty_cgroup
 from launcher.rig import (
     UNTIL_GO,
     Asked,
@@ -41,7 +42,6 @@ from launcher.rig import (
     until,
 )
 from starters import COMPILED, WAYS
-from unified_cgroup import empty_cgroup
 
 pytestmark = pytest.mark.slow
 
