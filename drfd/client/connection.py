@@ -102,6 +102,7 @@ class Connection:
         self._socket: _socket.socket | None = None
         self._inbox = b""
         #: The user's signing key; empty if submissions are not signed, None if it is not known.
+        #: Once known it stays: what is signed again was verified with the same key.
         self._key: bytes | None = None
 
     # The type of a reply follows from the verb.
@@ -316,8 +317,14 @@ class Connection:
 
     def submission(self, ref: int | str) -> replies.SubmissionReply:
         """Return the submission of one's own job. Raises Refused unless the daemon gives back what
-        its user has signed: nothing else may be signed again."""
+        its user has signed: nothing else may be signed again. Only the user's own daemon, and
+        root's that has nothing signed, are trusted without a signature."""
         reply = self.request("submission", id=ref)
+        if not reply["label"].replace("_", "", 1).isdecimal():
+            # Clients write the label beside what is signed.
+            raise self._not_drfd()
+        assert self._socket is not None
+        uid = peer_of(self._socket)[0]
         self._learn_key()
         if self._key:
             fields, proof = reply["submission"], reply["proof"]
@@ -328,6 +335,13 @@ class Connection:
                     f"what drfd has kept of job {reply['label']} is not what you have signed",
                     hint="submit it anew",
                 )
+        elif uid != os.getuid() and (uid != 0 or self._key is None):
+            raise Refused(
+                "not-signed",
+                f"your signature of job {reply['label']} cannot be verified: the launcher gives no"
+                " key",
+                hint="try again later; drf doctor shows whether the launcher runs",
+            )
         return reply
 
     def addressed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,8 +368,6 @@ class Connection:
     def _only(self, found: Iterator[replies.SubmitReply | DrfdError]) -> replies.SubmitReply:
         [reply] = found
         if isinstance(reply, DrfdError):
-            # The next submission asks again for a key that could not be had now.
-            self._key = self._key or None
             raise reply
         return reply
 

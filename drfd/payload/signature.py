@@ -13,7 +13,7 @@ from __future__ import annotations
 import _socket
 import time
 
-from drfd.linux.unix_sockets import connect_in_line
+from drfd.linux.unix_sockets import connect_in_line, peer_of
 
 try:
     # The same function without OpenSSL, which takes longer to load than everything else.
@@ -79,10 +79,13 @@ def fetch_key(key_socket: str, *, patience_s: float) -> bytes | None:
 
 
 def _ask(key_socket: str) -> bytes:
-    """Return the answer, cut to one byte more than a key has."""
+    """Return the answer, cut to one byte more than a key has. Only root gives keys: the path of the
+    socket comes from the controller."""
     connection = _socket.socket(_socket.AF_UNIX)
     try:
         connect_in_line(connection, key_socket, _ANSWER_S)
+        if peer_of(connection)[0] != 0:
+            return b""
         # MSG_WAITALL: one timeout for the whole answer.
         return connection.recv(KEY_BYTES + 1, _socket.MSG_WAITALL)
     except OSError:

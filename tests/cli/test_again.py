@@ -320,26 +320,39 @@ def test_the_command_can_be_another_one_or_a_line_of_the_shell(
     )
 
 
-@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize(
+    ("sockets", "changes", "complaint"),
+    [
+        (["/keys"], {}, ""),
+        (["/keys"], {"env": {**FIELDS["env"], "LD_PRELOAD": "/evil"}}, "not what you have signed"),
+        (["/nobody", "/keys"], {"argv": ["evil"]}, "cannot be verified"),
+        ([None, "/keys"], {"argv": ["evil"]}, "cannot be verified"),
+    ],
+)
 def test_only_what_its_user_has_signed_is_signed_again(
-    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch, is_same: bool
-) -> None:
-    """The daemon cannot have its users sign what they never submitted."""
+    drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch,
+    sockets: list[str | None], changes: Message, complaint: str,
+) -> None:  # fmt: skip
+    """The daemon cannot have its users sign what they never submitted, wherever it says that keys
+    are to be had."""
     key = user_key(b"s" * 32, 1000, "alice")
-    monkeypatch.setattr("drfd.client.connection.peer_of", lambda connected: (os.getuid() + 1, 0, 0))
-    monkeypatch.setattr("drfd.client.connection.fetch_key", lambda path, **_: key)
-    answering.replies["hello"] = {"key_socket": "/nowhere"}
-    reply = {**kept("42"), "proof": proof_of(key, digest_of(of_request(FIELDS)))}
-    if not is_same:
-        reply["submission"] = {**FIELDS, "env": {**FIELDS["env"], "LD_PRELOAD": "/evil"}}
-    answering.replies["submission"] = reply
+    monkeypatch.setattr(
+        "drfd.client.connection.peer_of", lambda connected: (max(1, os.getuid() + 1), 0)
+    )
+    monkeypatch.setattr(
+        "drfd.client.connection.fetch_key", lambda path, **_: key if path == "/keys" else None
+    )
+    answering.replies["hello"] = [{"key_socket": each} for each in sockets]
+    signed = proof_of(key, digest_of(of_request(FIELDS)))
+    answering.replies["submission"] = {
+        **kept("42"), "submission": {**FIELDS, **changes}, "proof": signed,
+    }  # fmt: skip
     result = drf("retry", 42, "--with", "-m 4G")
-    if is_same:
-        [request] = submitted(answering)
-        assert request.pop("proof") == reply["proof"]
-    else:
+    if complaint:
         assert (result.code, submitted(answering)) == (1, [])
-        assert "is not what you have signed" in result.err
+        assert complaint in result.err
+    else:
+        assert [each["proof"] for each in submitted(answering)] == [signed]
 
 
 def test_a_group_is_tried_again_in_the_order_of_its_submission(
@@ -614,6 +627,16 @@ def test_what_cannot_be_edited_is_refused_before_the_editor(
     result = edit()
     assert (result.code, edit.told, edit.text) == (1, [], "")
     assert complaint in result.err
+
+
+def test_what_is_not_signed_changes_nothing_that_is(edit: Editor) -> None:
+    """The conditions of the start, which no signature covers, replaced the command."""
+    edit.job["conditions"] = {**CONDITIONS, "argv": ["evil"], "env": {"LD_PRELOAD": "/evil"}}
+    edit("s/my job/yours/; s/a b/c d/")
+    [request] = [each for each in edit.told if each["op"] == "submit"]
+    assert (request["argv"], request["env"]) == (["sh", "-c", 'echo "c d"'], {"A": "1"})
+    edit.job["label"] = "42\nevil #"
+    assert "is not drfd" in edit("s/my job/yours/").err
 
 
 def test_an_editor_that_fails_changes_nothing(

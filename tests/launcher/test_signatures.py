@@ -394,6 +394,12 @@ def test_a_descriptor_that_a_caller_sends_keeps_nobody_waiting(
 # -- how a user's client gets its key -----------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the doors of this test, whoever runs it, be root's."""
+    monkeypatch.setattr("drfd.payload.signature.peer_of", lambda connection: (0, 0))
+
+
 @pytest.mark.slow
 def test_who_comes_to_a_crowded_door_waits_in_line(tmp_path: Path) -> None:
     """It was turned away at once, as often as it asked: with a few processes that wait at the door
@@ -452,6 +458,17 @@ def test_a_door_that_says_too_much_is_not_heard_out(
         server.join(30)
     assert not server.is_alive()
     assert sum(sent) < piece_bytes * pieces
+
+
+def test_only_root_gives_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller names the door, and could name one of its own."""
+    monkeypatch.setattr("drfd.payload.signature.peer_of", lambda connection: (64000, 0))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "keys.sock"))
+        listener.listen()
+        assert fetch_key(str(tmp_path / "keys.sock"), patience_s=-1) is None
+        with listener.accept()[0] as caller:
+            assert caller.recv(1) == b""
 
 
 def test_a_key_that_comes_in_pieces_is_a_key(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ _HELD = """\
 # name, pool, group and priority can be changed.
 """
 _MARK = "#DRF "
+#: Conditions of the start that a job in place of another one has, too.
+_CONDITIONS = ("after", "begin_s", "held")
 #: Fields that can be changed while the job keeps its id.
 _IN_PLACE = {"demand", "name", "pool", "time_limit_s", "priority", "group"}
 
@@ -349,8 +351,8 @@ def _replace(
         )
     kept = {name: value for name, value in reply["submission"].items() if name not in gone}
     fields = {**changes.applied({**kept, "demand": kept.get("demand", {})}), "argv": argv}
-    for name, value in conditions.items():
-        fields[name] = value
+    # These are not signed: what the daemon says must not replace what is.
+    fields |= {name: conditions[name] for name in _CONDITIONS if name in conditions}
     select = {"ids": [int(label)]}
     if not conditions.get("held"):
         # A held job cannot start, so it never runs beside the new one.
