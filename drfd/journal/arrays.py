@@ -165,6 +165,25 @@ class Arrays:
             }
         return TaskCounts(counts, bad)
 
+    def outcome(self, array_id: int) -> Outcome | None:
+        """Return the outcome of an ended array: COMPLETED, or that of its first task, by index, of
+        which it is not. None if there is no such array. Few arrays are decoded for this."""
+        query = "select cancelled_at from arrays where id = ?"
+        bad = "select id, state from jobs where array_id = ? and state = ? order by id limit 1"
+        with self._db.reported("read"):
+            row = self._db.execute(query, (array_id,)).fetchone()
+            if row is None:
+                return None
+            found = [self._db.execute(bad, (array_id, state)).fetchone() for state in _BAD]
+        first = min((each for each in found if each is not None), default=None)
+        if row[0] is None:
+            return Outcome.COMPLETED if first is None else Outcome(first[1])
+        if first is not None and first[1] != Outcome.CANCELLED.value:
+            array = self.get(array_id)
+            if array is not None and first[0] < array.cancelled[0][0]:
+                return Outcome(first[1])
+        return Outcome.CANCELLED
+
     def first_bad(self, array: Array) -> Job | None:
         """Return the first task, by index, that has ended and did not complete, or None."""
         query = "select min(id) from jobs where array_id = ? and state = ?"

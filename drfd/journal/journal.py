@@ -425,11 +425,10 @@ class Journal:
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is not None:
                 return None if row[0] else Outcome(row[1])
-        array = self.arrays.get(job_id)
-        if array is not None:
-            bad = self.arrays.first_bad(array)
-            return Outcome.COMPLETED if bad is None else bad.outcome
-        return Outcome.CANCELLED if self.arrays.is_cancelled(job_id) else None
+        found = self.arrays.outcome(job_id)
+        if found is None and self.arrays.is_cancelled(job_id):
+            return Outcome.CANCELLED
+        return found
 
     def payload(self, job_id: int) -> Payload:
         return self.payloads.get(job_id)

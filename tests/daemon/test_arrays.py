@@ -15,6 +15,7 @@ import pytest
 from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.model import stimuli as st
+from drfd.core.model.job import Outcome
 from drfd.daemon.handlers import waiting
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for
 from drfd.daemon.launcher_link.slurm_variables import with_slurm_variables
@@ -250,6 +251,26 @@ async def test_an_array_asked_for_by_its_id_is_listed_also_when_it_is_over(desk:
 
 
 # -- wait --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failed", "outcome"),
+    [(None, Outcome.CANCELLED), (0, Outcome.FAILED), (1, Outcome.CANCELLED)],
+)
+async def test_the_outcome_of_an_array_is_that_of_its_first_task_that_has_not_completed(
+    desk: Desk, failed: int | None, outcome: Outcome
+) -> None:
+    array = await desk.submit(ALICE, array="0-3", held=True)
+    if failed is not None:
+        await desk.ask(ALICE, op="release", select={"ids": [f"{array}_{failed}"]})
+        await desk.finish(array + 1 + failed, exit_code=3)
+    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
+    journal = desk.shell.journal
+    found = journal.arrays.get(array)
+    assert found is not None
+    bad = journal.arrays.first_bad(found)
+    assert bad is not None and bad.outcome is outcome
+    assert journal.outcome(array) is outcome
 
 
 @pytest.mark.parametrize(

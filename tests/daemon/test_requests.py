@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -38,6 +40,8 @@ from drfd.daemon.handlers.doctor import (
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.disk_lender import DiskLoan, Flow
 from drfd.daemon.server.audit import ranges, record, verb_of
+from drfd.daemon.users import loop_time
+from drfd.daemon.watching.follow import EventFeed
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
@@ -789,6 +793,84 @@ async def test_who_has_too_many_ended_tasks_kept_submits_no_more(make_desk: Make
     await desk.submit(ADMIN)
     await desk.ask(ALICE, op="cancel", select={"ids": [array]})
     await desk.submit(ALICE)
+
+
+def largest(names: list[Any], waited: int) -> dict[str, View]:
+    """The request of each verb that names jobs, with as many of these tasks as it takes; `waited`
+    is a job that waits for all of them."""
+    select: View = {"select": {"ids": names}}
+    one: View = {"id": names[-1]}
+    after = [{"id": each, "want": "any"} for each in names]
+    verbs = dict.fromkeys(("cancel", "hold", "release", "suspend", "resume"), select)
+    return {
+        **verbs, "signal": {**select, "signal": 15}, "set": {**select, "after": after},
+        "submit": {"argv": ["true"], "cwd": "/", "after": after, "dry_run": True},
+        "status": {**select, "ended": 10_000, "tasks": True}, "events": select,
+        "wait": {"ids": names}, "history": {"past": {"ids": names}},
+        "report": {"past": {"ids": names}}, "submission": {"id": waited}, "show": {"id": waited},
+        "why": {"id": waited}, "usage": one, "exec": {**one, "attempt": 1, "command": "eA=="},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", largest(["1_1"], 1))
+async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """However many there are, and of however many arrays in turn: each array is decoded a few times
+    for a request, and in between come other users' requests."""
+    named = {
+        each.__struct_config__.tag
+        for each in get_args(msg.AnyRequest)
+        if not {"ids", "id", "select", "past"}.isdisjoint(each.__struct_fields__)
+    }
+    assert {*largest(["1_1"], 1)} == {*named, "submit"} - {"end_stray"}
+    desk = make_desk(ready=False)
+    journal, turn, clock = desk.shell.journal, 0, asyncio.get_running_loop()
+    ids = [await desk.submit(ALICE, array="0-99", held=True) for _ in range(3)]
+    names = [*ids, *(f"{array}_{index}" for index in range(100) for array in ids)]
+    after = [{"id": each, "want": "any"} for each in names]
+    waited = await desk.submit(ALICE, after=after, held=True)
+    await desk.ask(ALICE, op="cancel", select={"ids": ids})
+    desk.shell.host.take()
+    decoded: Counter[int] = Counter()
+    queries: Counter[int] = Counter()
+
+    def counting(do: Callable[..., Any], counter: Counter[int]) -> Callable[..., Any]:
+        def counted(*about: Any) -> Any:
+            counter[turn] += 1
+            return do(*about)
+
+        return counted
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        clock.call_soon(next_turn)
+
+    # As if each step took as long as a part may, and there were more arrays than are kept.
+    monkeypatch.setattr(loop_time, "PART_S", 0)
+    journal.arrays._whole._most = journal.arrays._heads._most = 1
+    for name in ("array", "array_head"):
+        monkeypatch.setattr(
+            journal._records, name, counting(getattr(journal._records, name), decoded)
+        )
+    monkeypatch.setattr(journal._db, "execute", counting(journal._db.execute, queries))
+    next_turn()
+    request = largest(names, waited)[verb]
+    if verb == "events":
+        feed = EventFeed(desk.shell.engine, desk.requests.meter)
+        async for _ in feed.stream(
+            ALICE, msg.EventsRequest(v=1, select=Selection(ids=list(names)))
+        ):
+            pass
+    else:
+        with suppress(Refused):
+            await desk.ask(ALICE, op=verb, **request)
+    # What a job waits for, at most a thousand others, is looked at in one turn of the engine.
+    most = 10 * len(names) if verb in ("submit", "set") else 200
+    assert max(queries.values(), default=0) < most
+    assert max(decoded.values(), default=0) <= 2
+    assert sum(decoded.values()) <= 5 * len(ids)
 
 
 @pytest.mark.slow

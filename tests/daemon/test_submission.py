@@ -315,8 +315,8 @@ async def test_the_search_for_repeats_of_repeats_comes_to_an_end(
     engine = desk.shell.engine
     lookup = Lookup(engine, desk.requests.meter)
     assert RepeatSearch(engine, lookup).last(ids[0]) == ids[-1]
-    # Each array costs 1, and 1 for its tasks.
-    monkeypatch.setattr(resubmission, "MOST_WORK", 4)
+    # Each reading of an array costs 1, and 1 for its tasks.
+    monkeypatch.setattr(resubmission, "MOST_WORK", 8)
     one = RepeatSearch(engine, lookup)
     assert (one.last(ids[0]), one.last(ids[0])) == (ids[2], None)
 

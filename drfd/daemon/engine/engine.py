@@ -719,7 +719,10 @@ class Engine:
             case ChangeAsked() if stimulus.change.after is not None:
                 wanted = stimulus.change.after
                 job = self.ledger.find_common(stimulus.job_id)
-                names = self._names((*wanted, *(job.spec.after if job else ())))
+                if job is None:
+                    # It is refused without a look at what it is to wait for.
+                    return stimulus
+                names = self._names((*wanted, *job.spec.after))
                 kept = self._kept(stimulus.job_id)
                 return replace(stimulus, ended=self.ended(wanted), names=names, kept=kept)
             case NeverNotified():

@@ -19,7 +19,7 @@ from drfd.core.model import stimuli as st
 from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
-from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.lookup import Lookup, resolved
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas
@@ -121,12 +121,11 @@ class BatchActions:
     ) -> AsyncIterator[_Target]:
         """Yield the selected jobs and arrays; ids that do not exist are added to `failed`."""
         yielding = CooperativeYield()
-        for ref in dict.fromkeys(select.ids):
-            try:
-                yield _Target(str(ref), self.lookup.id_of(ref), False)
-            except Refused as refusal:
-                failed.append({"id": ref, "error": error_view(refusal)})
-            await yielding.maybe_yield()
+        async for ref, job_id in resolved(self.lookup, select.ids):
+            if isinstance(job_id, Refused):
+                failed.append({"id": ref, "error": error_view(job_id)})
+            else:
+                yield _Target(str(ref), job_id, False)
         has_filter = select.user or select.name or select.group or select.states
         if not select.ids and (select.everything or has_filter):
             for target in self.lookup.targets(actor, select):

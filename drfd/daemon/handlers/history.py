@@ -21,7 +21,7 @@ from drfd.core.model.account import Account, AccountedAmount
 from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.lookup.lookup import Lookup, ids_of
 from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, packed
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_curves, read_ended
@@ -58,12 +58,12 @@ class HistoryHandler:
     ) -> HistoryReply | ReportReply:
         if isinstance(request, msg.HistoryRequest):
             return await self._history(actor, request)
-        past = self._past(request.past)
+        past = await self._past(request.past)
         return await asyncio.to_thread(self._report, request, past)
 
     async def _history(self, actor: st.Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
-        past = self._past(request.past, after=request.after, limit=request.limit + 1)
+        past = await self._past(request.past, after=request.after, limit=request.limit + 1)
         jobs = await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))
         page = jobs[: request.limit]
         after = None
@@ -104,7 +104,7 @@ class HistoryHandler:
         ids = [job.id for job in accounts.latest.values()]
         return add_curves(view, accounts, read_curves(self.engine.journal.path, ids))
 
-    def _past(
+    async def _past(
         self,
         asked: msg.HistoryFilter,
         *,
@@ -114,7 +114,7 @@ class HistoryHandler:
         pool = asked.pool
         is_like_others = asked.name is not None and is_pattern(asked.name)
         return PastFilter(
-            ids=tuple(map(self.lookup.id_of, asked.ids)),
+            ids=tuple(await ids_of(self.lookup, asked.ids)),
             user=asked.user,
             states=tuple(sorted(asked.states)),
             name=None if is_like_others else asked.name,

@@ -197,7 +197,7 @@ class Requests:
                 async with self._forecast_locks[actor.uid]:
                     return await self._why(actor, request.id)
             case msg.SubmissionRequest():
-                return find_submission(self.engine, self._lookup, actor, request.id)
+                return await find_submission(self.engine, self._lookup, actor, request.id)
             case msg.RecentRequest():
                 async with self._list_locks[actor.uid]:
                     return await find_recent(self.engine, actor, request)
@@ -213,7 +213,7 @@ class Requests:
                     refuse_beyond_gpus(request.demand, self._largest_gpu())
                 return self._with_notices(
                     await self._batch.ask(
-                        actor, request.select, stimulus_maker(self._lookup.with_ids(request))
+                        actor, request.select, stimulus_maker(await self._lookup.with_ids(request))
                     )
                 )
             case msg.DrainRequest():
@@ -345,7 +345,7 @@ class Requests:
         if request.again is not None:
             refuse_others_job(self.engine, self._lookup, actor, request.again.of)
         spec = spec_for(
-            self._lookup.with_ids(request),
+            await self._lookup.with_ids(request),
             actor,
             gid,
             SubmitTerms(
@@ -501,14 +501,21 @@ class Requests:
             "events_omitted": story.omitted,
             "events_dropped": story.dropped,
         }
+        common = job if array is None else array.common
+        assert common is not None
+        name_of = await self._lookup.names_of(common.spec.after)
         if job is not None:
-            # The job may have changed while the journal was read.
+            # The job may have changed meanwhile.
             job = self._lookup.any_job(job_id)
             used = views.used_view(job) if job.state is JobState.ENDED else None
             curve = self.curves.of_job(job)
             reply: ShowReply = {
                 "job": self._lookup.full_view(
-                    job, actor, self._gpu_limit(job), self._lending(job.spec, job.state, job)
+                    job,
+                    actor,
+                    self._gpu_limit(job),
+                    self._lending(job.spec, job.state, job),
+                    name_of=name_of,
                 ),
                 **events,
                 "used": used,
@@ -520,7 +527,7 @@ class Requests:
         return {
             "array": {
                 **view,
-                **views.conditions_view(array.common, self._lookup.name_of),
+                **views.conditions_view(array.common, name_of),
                 **self._lending(array.spec, array.common.state),
             },
             **events,
@@ -663,7 +670,8 @@ class Requests:
         is_own = may_touch(actor, job.spec)
         conditions = views.NO_CONDITIONS
         if is_own:
-            conditions = views.conditions_view(job, self._lookup.name_of)
+            name_of = await self._lookup.names_of(job.spec.after)
+            conditions = views.conditions_view(job, name_of)
         view: ExplainedJobView = {**self._lookup.view(job, actor), **conditions}
         reply: WhyReply = {"job": view, "notes": [], "advice": None}
         if tasks is not None:
@@ -750,10 +758,12 @@ class Requests:
         """Return the forecast for a submission that is not made. If there is no estimate, a null
         `reason` may mean that it is not known."""
 
+        after = asked.spec.after
+        name_of = await self._lookup.names_of(after)
+
         def trial() -> TrialQuestion:
-            after = asked.spec.after
             now, ended = self.engine.clock(), self.engine.ended(after)
-            names = {each.job_id: self._lookup.name_of(each.job_id) for each in after}
+            names = {each.job_id: name_of(each.job_id) for each in after}
             return TrialQuestion(replace(asked, now=now, ended=ended), names)
 
         async with self._forecast_locks[actor.uid]:

@@ -8,7 +8,7 @@ nothing that its user has not submitted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
@@ -27,6 +27,7 @@ from drfd.core.model.job import (
 )
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.records import Payload
 from drfd.protocol.replies import AwaitedView, RepeatView, SubmissionReply
 from drfd.protocol.requests import Ref
@@ -38,7 +39,9 @@ _MOST_REPEATS = 100
 MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 
 
-def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -> SubmissionReply:
+async def find_submission(
+    engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref
+) -> SubmissionReply:
     """Return the submission of a job, of an array, or of one task as an array of its own.
 
     Raises NotPermitted for another user's job, and Refused if its environment is not kept any more.
@@ -79,8 +82,12 @@ def find_submission(engine: Engine, lookup: Lookup, actor: st.Actor, ref: Ref) -
         reply["again"]["indices"] = list(parent.told_indices)
     reply["repeats"] = _repeats(engine, lookup, job, parent)
     if spec.after:
-        search = RepeatSearch(engine, lookup)
-        reply["waited_for"] = [_awaited(engine, lookup, each, search) for each in spec.after]
+        search, yielding = RepeatSearch(engine, lookup), CooperativeYield()
+        name_of = await lookup.names_of(spec.after)
+        reply["waited_for"] = []
+        for each in spec.after:
+            reply["waited_for"].append(_awaited(engine, lookup, each, search, name_of))
+            await yielding.maybe_yield()
     if job.outcome is Outcome.CANCELLED or array is not None:
         reply["cancelled_by_hand"] = not is_cancelled_by_rule(job)
     if is_live or spec.after:
@@ -140,14 +147,15 @@ def _repeat(engine: Engine, lookup: Lookup, repeat_id: int, index: int | None) -
 
 
 def _awaited(
-    engine: Engine, lookup: Lookup, dependency: Dependency, search: RepeatSearch
-) -> AwaitedView:
+    engine: Engine, lookup: Lookup, dependency: Dependency, search: RepeatSearch,
+    name_of: Callable[[int], str],
+) -> AwaitedView:  # fmt: skip
     """Return how a job that another waited for has ended, or what repeats it."""
     job_id = dependency.job_id
     is_live = engine.ledger.find_common(job_id) is not None
     outcome = None if is_live else engine.journal.outcome(job_id)
     view: AwaitedView = {
-        "label": lookup.name_of(job_id), "want": dependency.want.value,
+        "label": name_of(job_id), "want": dependency.want.value,
         "state": outcome or "", "live": is_live,
         "met": None if is_live else outcome is None or is_met(dependency.want, outcome),
     }  # fmt: skip
@@ -203,9 +211,7 @@ class RepeatSearch:
 
     def _next(self, job_id: int) -> int | None:
         journal, lookup = self._engine.journal, self._lookup
-        array = None if self._work_left <= 0 else lookup.any_array(job_id)
-        size = 0 if array is None else array.size // _TASKS + len(array.spans) // _RANGES
-        self._work_left -= 1 + size
+        array = self._array(job_id)
         if self._work_left < 0:
             return None
         if array is None:
@@ -213,19 +219,26 @@ class RepeatSearch:
             if job is None or job.array_id is None:
                 return next(iter(journal.repeats_of(job_id, limit=1)), None)
             for each in journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
-                self._work_left -= 1
-                repeat = lookup.any_array(each)
+                repeat = self._array(each)
                 task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
                 if task_id is not None:
                     return task_id
             return None
         for each in journal.repeats_of(job_id, limit=1):
-            repeat = lookup.any_array(each)
+            repeat = self._array(each)
             bad = journal.arrays.roll(array).bad.values()
             left = [*(ids for some in bad for ids in some), *array.cancelled]
             if repeat is not None and has_all(repeat, array.spans_of(*left)):
                 return each
         return None
+
+    def _array(self, array_id: int) -> Array | None:
+        """Return the array, live or ended, and charge for reading it. None if there is none, or no
+        time to read it."""
+        array = None if self._work_left <= 0 else self._lookup.any_array(array_id)
+        size = 0 if array is None else array.size // _TASKS + len(array.spans) // _RANGES
+        self._work_left -= 1 + size
+        return array
 
 
 def has_all(array: Array, spans: Iterable[Span]) -> bool:

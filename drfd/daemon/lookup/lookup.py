@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
@@ -23,7 +23,7 @@ from drfd.core.amounts.instances import each_instance
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Array, Group, Job
+from drfd.core.model.job import Array, Dependency, Group, Job
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
@@ -48,18 +48,38 @@ from drfd.protocol.replies import (
 from drfd.protocol.requests import Ref, Selection
 
 
-async def ids_of(lookup: Lookup, refs: Iterable[Ref], yielding: CooperativeYield) -> list[int]:
+async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[Ref, int | Refused]]:
+    """Yield each name of a job or array once, with its id or with why there is none. Tasks come
+    array by array, because an ended array is decoded from the journal each time."""
+    yielding = CooperativeYield()
+    tasks: dict[int, list[tuple[Ref, int]]] = {}
+    for ref in dict.fromkeys(refs):
+        if isinstance(ref, int):
+            yield ref, ref
+        else:
+            array_id, index = map(int, ref.split("_"))
+            tasks.setdefault(array_id, []).append((ref, index))
+        await yielding.maybe_yield()
+    for array_id, named in tasks.items():
+        array = lookup.any_array(array_id)
+        for ref, index in named:
+            yield ref, _task_id(array_id, array, index)
+            await yielding.maybe_yield()
+
+
+async def ids_of(lookup: Lookup, refs: Iterable[Ref]) -> list[int]:
     """Return the ids of jobs and arrays, each once. Raises Refused if one does not exist."""
     found: dict[int, None] = {}
-    for ref in refs:
-        found[lookup.id_of(ref)] = None
-        await yielding.maybe_yield()
+    async for _, job_id in resolved(lookup, refs):
+        if isinstance(job_id, Refused):
+            raise job_id
+        found[job_id] = None
     return list(found)
 
 
 async def by_ids(lookup: Lookup, request: msg.StatusRequest) -> msg.StatusRequest:
     """Return the request with the names of tasks replaced by ids."""
-    ids = await ids_of(lookup, request.select.ids, CooperativeYield())
+    ids = await ids_of(lookup, request.select.ids)
     return replace(request, select=replace(request.select, ids=ids))
 
 
@@ -101,20 +121,31 @@ class Lookup:
         if isinstance(ref, int):
             return ref
         array_id, index = map(int, ref.split("_"))
-        array = self.any_array(array_id)
-        if array is None:
-            raise Refused("no-such-job", f"there is no array {array_id}")
-        job_id = array.id_of(index)
-        if job_id is None:
-            raise Refused("no-such-job", f"array {array_id} has no task with the index {index}")
-        return job_id
+        found = _task_id(array_id, self.any_array(array_id), index)
+        if isinstance(found, Refused):
+            raise found
+        return found
 
-    def with_ids(self, request: Request) -> Request:
+    async def with_ids(self, request: Request) -> Request:
         """Return the request with the dependencies that it names replaced by ids."""
         if not isinstance(request, msg.SubmitRequest | msg.SetRequest) or not request.after:
             return request
-        after = [replace(each, id=self.id_of(each.id)) for each in request.after]
-        return replace(request, after=after)
+        ids: dict[Ref, int] = {}
+        async for ref, job_id in resolved(self, [each.id for each in request.after]):
+            if isinstance(job_id, Refused):
+                raise job_id
+            ids[ref] = job_id
+        return replace(request, after=[replace(each, id=ids[each.id]) for each in request.after])
+
+    async def names_of(self, after: Iterable[Dependency]) -> Callable[[int], str]:
+        """Return what gives the labels of jobs that a job waits for, or waited for, and of others.
+        They are looked up in parts, array by array."""
+        yielding = CooperativeYield()
+        names: dict[int, str] = {}
+        for job_id in sorted({each.job_id for each in after}):
+            names[job_id] = self.name_of(job_id)
+            await yielding.maybe_yield()
+        return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
     def targets(self, actor: st.Actor, select: Selection) -> Iterator[tuple[str, int, bool] | None]:
         """Yield label and id of the jobs and arrays of a selection that the actor may change, and
@@ -148,8 +179,9 @@ class Lookup:
             both = {_id_of(row): row for row in (*rows, *since)}
             return EndedRows(_latest(both.values(), most))
         mark = await asyncio.to_thread(read_mark, journal.path)
-        found = {}
+        found, yielding = {}, CooperativeYield()
         for job_id in select.ids:
+            await yielding.maybe_yield()
             assert isinstance(job_id, int)
             array = self.any_array(job_id)
             if array is not None:
@@ -184,12 +216,15 @@ class Lookup:
         others = _in_order([*groups, *ended.latest], request.tasks, after)
         return _merged(jobs, others)
 
-    def _named_rows(self, request: msg.StatusRequest, ended: EndedRows) -> Iterator[Row]:
+    def _named_rows(self, request: msg.StatusRequest, ended: EndedRows) -> Iterator[Row | None]:
         """Yield all rows of the ids, without pages, which would repeat the look-ups."""
         shown = set()
-        for job_id in sorted(set(map(self.id_of, request.select.ids))):
+        # All names have been replaced by ids.
+        for job_id in sorted({int(ref) for ref in request.select.ids}):
             for row in _in_order(self._named(job_id, ended), request.tasks):
-                if place_of(row) not in shown:
+                if place_of(row) in shown:
+                    yield None
+                else:
                     shown.add(place_of(row))
                     yield row
 
@@ -339,11 +374,13 @@ class Lookup:
         actor: st.Actor,
         gpu_limit: GpuLimitPart | None = None,
         lending: LendingPart | None = None,
+        *,
+        name_of: Callable[[int], str],
     ) -> DetailedJobView:
         """Return the job with its conditions, pinned CPUs, the memory nodes of its instances, and
         how it stands with its declared memory on GPUs and with its ranges. Lists leave the CPUs
         out, because they are read from the kernel's files."""
-        conditions = views.conditions_view(job, self.name_of)
+        conditions = views.conditions_view(job, name_of)
         places = dict(self.engine.rules.axes.places) if job.instances else {}
         nodes = {places[each].node for each in each_instance(job.instances) if each in places}
         return {
@@ -365,6 +402,15 @@ class Lookup:
         if kept is None or last.certainty_of(kept) is Certainty.UNKNOWN:
             return None
         return kept.start_s
+
+
+def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:
+    if array is None:
+        return Refused("no-such-job", f"there is no array {array_id}")
+    job_id = array.id_of(index)
+    if job_id is None:
+        return Refused("no-such-job", f"array {array_id} has no task with the index {index}")
+    return job_id
 
 
 def _last_ended(path: Path, request: msg.StatusRequest) -> tuple[int, list[Row]]:

@@ -226,7 +226,7 @@ class WaitHandler:
         those that can never start."""
         yielding, lock = CooperativeYield(), self._locks[actor.uid]
         async with lock:
-            ids = await ids_of(self.lookup, request.ids, yielding)
+            ids = await ids_of(self.lookup, request.ids)
             for job_id in ids:
                 if self.lookup.own_array(actor, job_id) is None:
                     self.lookup.own_job(actor, job_id)
@@ -327,10 +327,10 @@ class EventFeed:
         were requested by id have ended, and otherwise never."""
         yielding = CooperativeYield()
         async with self._locks[actor.uid]:
-            ids = sorted(await ids_of(self._lookup, request.select.ids, yielding))
+            ids = sorted(await ids_of(self._lookup, request.select.ids))
         # Jobs that had not ended when they were last checked.
         left = list(ids)
-        select = _narrowed(request.select, actor)
+        select = _narrowed(replace(request.select, ids=ids), actor)
         # The listener comes before the first look at the jobs: no change in between is lost.
         listener = Listener()
         keys: set[int | str] = set(ids) or {select.user or ""}
