@@ -9,8 +9,8 @@ for that. So the digest of a longer payload is computed piece by piece, between 
 the launcher's loop, and users with long payloads take turns.
 
 Each user gets the user's own key from a separate process, which reads nothing from its callers. The
-kernel tells their uid, and the system's user directory the account's name. The process has root's
-uid but none of root's capabilities, and a flood of callers delays no launch.
+kernel tells their uid, and the system's user directory the account's name. The process has become
+nobody, and a flood of callers delays no launch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import SECRET_NAME, Assignment, Inside, LaunchOrder
-from drfd.launcher.system.background import BackgroundWork
+from drfd.launcher.system.background import NOBODY, BackgroundWork, become_bare
 from drfd.linux import syscalls
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.descriptors import opened
@@ -96,7 +96,8 @@ def _read_secret(directory: Path) -> bytes | None:
         return None
     if len(secret) != KEY_BYTES:
         raise ValueError(
-            f"{directory / SECRET_NAME} is damaged: restore it, or remove it with {directory}"
+            f"{directory / SECRET_NAME} is damaged: restore it, or remove it; then no queued job"
+            " can start, and users submit theirs again"
         )
     return secret
 
@@ -267,18 +268,20 @@ class KeyService:
         gc.enable()
         # Users' submissions wait for this process, so it is not nice.
         os.setpriority(os.PRIO_PROCESS, 0, 0)
-        if os.getuid() == 0:
-            syscalls.set_capabilities(syscalls.Capabilities(0, 0, 0))
+        own_uid = os.getuid()
+        if own_uid == 0:
+            # Without capabilities root's uid would still open root's files.
+            become_bare(NOBODY)
         syscalls.set_no_new_privileges()
         syscalls.set_dumpable(False)
-        serve(self.listener, self.keys.key_of)
+        serve(self.listener, self.keys.key_of, own_uid)
 
 
-def serve(listener: socket.socket, key_of: Callable[[int, str], bytes]) -> None:
+def serve(listener: socket.socket, key_of: Callable[[int, str], bytes], launcher_uid: int) -> None:
     """Answer callers, without end."""
     listener.setblocking(True)
     listener = guarded(listener)
-    callers = _Callers(key_of)
+    callers = _Callers(key_of, launcher_uid)
     while True:
         try:
             connection, _ = listener.accept()
@@ -294,8 +297,8 @@ class _Callers:
     subordinate uids, of which one user may have 65,536, in a thread of their own. So a directory
     that does not answer for one user's uids delays no other user."""
 
-    def __init__(self, key_of: Callable[[int, str], bytes]) -> None:
-        self._key_of = key_of
+    def __init__(self, key_of: Callable[[int, str], bytes], launcher_uid: int) -> None:
+        self._key_of, self._launcher_uid = key_of, launcher_uid
         self._subordinates = Subordinates()
         self._local = LocalAccounts()
         #: Guards the two tables below, which the threads share.
@@ -345,7 +348,7 @@ class _Callers:
             local = self._local.name_of(uid)
             at_s, answer = time.monotonic(), None
             with suppress(OSError, MemoryError):
-                answer = DirectoryAnswer(_name_of(uid), local)
+                answer = DirectoryAnswer(_name_of(uid, uid == self._launcher_uid), local)
             with self._lock:
                 callers = self._callers.pop(uid)
                 if answer is not None and not answer.holds(uid, self._local):
@@ -370,14 +373,13 @@ class _Callers:
                 return
 
 
-def _name_of(uid: int) -> str | None:
-    """Return the account's name, or None if there is none. The service's own uid may have no
+def _name_of(uid: int, is_launchers: bool) -> str | None:
+    """Return the account's name, or None if there is none. The launcher's own uid may have no
     account, as in containers; then its name is the number."""
-    is_own = uid == os.getuid()
     try:
         name = look_up_name(uid)
     except OSError:
-        if not is_own:
+        if not is_launchers:
             raise
         name = None
-    return str(uid) if name is None and is_own else name
+    return str(uid) if name is None and is_launchers else name

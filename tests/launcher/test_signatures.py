@@ -286,7 +286,7 @@ listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[2])
 listener.listen(1024)
 print("ready", flush=True)
-signatures.serve(listener, lambda uid, name: name.encode().ljust(32, b"."))
+signatures.serve(listener, lambda uid, name: name.encode().ljust(32, b"."), 0)
 """
 _ROOT = str(Path(__file__).parents[2])
 

@@ -96,6 +96,20 @@ def signed(key: bytes, fields: dict[str, object]) -> dict[str, object]:
     return {**fields, "proof": proof_of(key, digest_of(of_request(fields)))}
 
 
+def test_the_process_that_gives_keys_cannot_open_roots_files(
+    instance: Instance, users: Accounts
+) -> None:
+    """Root's uid opens them without any capability."""
+    assert key_of(instance, users[0])
+    launcher = instance.launcher_pid()
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    statuses = [status_of(int(child)) for child in children]
+    [service] = [each for each in statuses if each["Uid"].startswith("65534")]
+    assert service["Uid"].split() == service["Gid"].split() == ["65534"] * 4
+    assert (service["Groups"], service["CapPrm"], service["CapEff"]) == ("", *["0" * 16] * 2)
+    assert service["NoNewPrivs"] == "1"
+
+
 def test_what_users_submit_runs_in_every_way(instance: Instance, users: Accounts) -> None:
     """The short way of drf, the whole one, arrays, and the command that tells of an end."""
     for user in users:

@@ -13,6 +13,8 @@ from drfd.linux import syscalls
 
 #: Nice value of these processes, so that users' jobs go first.
 _NICE = 10
+#: The uid and gid of "nobody" on every Linux.
+NOBODY = 65534
 
 
 class BackgroundWork:
@@ -81,14 +83,13 @@ def become_bare(uid: int) -> None:
 
     The process does not execute a program but stays a copy of the launcher, with data of other
     users in its memory, so the user may neither trace it nor get a core of it."""
+    launcher = os.getppid()
     os.setgroups([])
-    os.setresgid(*(_NOBODY,) * 3)
+    os.setresgid(*(NOBODY,) * 3)
     os.setresuid(*(uid,) * 3)
     # A change of uid resets the dumpable flag to fs.suid_dumpable.
     syscalls.set_dumpable(False)
     if os.getresuid() != (uid,) * 3 or syscalls.capabilities().permitted:
         raise PermissionError("root's rights were not given up")
-
-
-#: A group that owns nothing.
-_NOBODY = 65534
+    # The change of uid has taken the signal away, too (prctl(2)).
+    process.die_with(launcher)
