@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, Devices, LimitFailed, directories
 from drfd.launcher.device_table import DevicesFailed, DeviceTable
 from drfd.launcher.protocol import QUOTA, Assignment, LaunchOrder
-from drfd.launcher.runner import inheritance
+from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.child import run_notice
 from drfd.launcher.signalling import Ending
 from drfd.launcher.system import process
@@ -42,6 +42,8 @@ class Notices:
     #: Functions to watch a process until it is gone, and to ask whether it is being watched.
     watch: Callable[[Key, int], None]
     is_watched: Callable[[Key], bool]
+    #: Capabilities of a runner, as bits.
+    capabilities: int
     devices: DeviceTable = field(default_factory=DeviceTable)
     #: Largest number of commands that run at the same time; one user has half of them.
     most: int = 256
@@ -92,7 +94,9 @@ class Notices:
         try:
             # A notification needs no device that is given out to jobs.
             devices = self.devices.hide_all(order.grants)
-            pid = _start_notifier(assignment, self.confinement, devices, attempt, self.attempts_fd)
+            pid = _start_notifier(
+                assignment, self.confinement, devices, attempt, self.attempts_fd, self.capabilities
+            )
         except OSError as error:
             self._results[key] = f"not told: {error.strerror}"
             return False
@@ -132,6 +136,7 @@ def _start_notifier(
     devices: Devices,
     attempt: Attempt,
     attempts_fd: int,
+    capabilities: int,
 ) -> int:
     order = assignment.order
     launcher = os.getpid()
@@ -154,7 +159,7 @@ def _start_notifier(
             process.outlive_parent()
         reach("notifier.after-mark")
         try:
-            text = _notify(assignment, confinement, devices, attempt)
+            text = _notify(assignment, confinement, devices, attempt, capabilities)
         except BaseException as error:
             text = f"failed: {error!r}"
         reach("notifier.before-record")
@@ -164,7 +169,11 @@ def _start_notifier(
 
 
 def _notify(
-    assignment: Assignment, confinement: Confinement, devices: Devices, attempt: Attempt
+    assignment: Assignment,
+    confinement: Confinement,
+    devices: Devices,
+    attempt: Attempt,
+    capabilities: int,
 ) -> str:
     """Run the command until it ends, and return the result as a text."""
     gc.disable()
@@ -180,6 +189,7 @@ def _notify(
         _make_place(confinement, key, order, devices)
     except (LimitFailed, OSError) as error:
         return f"failed: {error}"
+    privileges.limit_capabilities(capabilities)
     me = {"pid": os.getpid(), "start_ticks": process.start_ticks(os.getpid())}
     # This boot's id, whatever boot the job was of: the attempt only serves to find the command's
     # processes.
@@ -190,6 +200,8 @@ def _notify(
         os.close(out)
         run_notice(assignment, confinement, into, attempt.created.get("space"))
     os.close(into)
+    # What is left to do needs no more rights than those of a runner whose job runs.
+    privileges.drop_privileges(directories(confinement, key))
     # The wait has a time limit, and reading the pipe has none: until exec the process may hang in
     # the user's directory, or be stopped by the user.
     status = _wait(pid)

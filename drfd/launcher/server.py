@@ -237,7 +237,7 @@ class Launcher:
         self._lending = Lending(self.confinement)
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
-            self.devices, most=self.bounds.notifiers,
+            capabilities, self.devices, most=self.bounds.notifiers,
         )  # fmt: skip
         self._sessions = Sessions(
             self.confinement, self._selector, capabilities, self._tell_inside,

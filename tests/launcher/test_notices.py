@@ -226,6 +226,7 @@ def test_one_users_commands_leave_room_for_anothers(monkeypatch: pytest.MonkeyPa
     desk = notices.Notices(
         Unconfined("a test"),
         attempts_fd=-1,
+        capabilities=0,
         watch=lambda key, _: at_work.add(key),
         is_watched=at_work.__contains__,
         most=4,
@@ -255,6 +256,7 @@ def test_while_devices_cannot_be_hidden_from_it_no_command_runs(
     desk = notices.Notices(
         Unconfined("a test"),
         attempts_fd=-1,
+        capabilities=0,
         watch=lambda *_: pytest.fail("it was started"),
         is_watched=lambda _: False,
         devices=DeviceTable(find=no_list),

@@ -169,6 +169,24 @@ def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(
 
 
 @with_filter
+def test_the_process_that_waits_for_a_notification_can_do_no_more(
+    instance: Instance, users: Accounts, home: Path
+) -> None:
+    """It had all of root's rights beside the user's command, for half a minute."""
+    command = "echo $PPID > runner; until [ -e go ]; do sleep 0.05; done"
+    words = ("--notify", "end", "--notify-command", command, "--", "true")
+    job_id = instance.submit(*words, user=users[0].pw_uid, cwd=home)
+    status = status_of(restricted_runner(home))
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << privileges.KILL:016x}"}
+    (home / "go").touch()
+    [text] = [
+        each["text"] for each in instance.wait_end(job_id)["events"] if each["event"] == "Cleaned"
+    ]
+    assert text == "notification told"
+
+
+@with_filter
 def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(
     lend: Callable[[str], Instance], users: Accounts
 ) -> None:

@@ -193,3 +193,11 @@ class Confinement(Protocol):
 
     def close(self) -> None:
         """Release what is not in use, because the launcher ends; jobs may continue to run."""
+
+
+def directories(confinement: Confinement, key: Key) -> list[str]:
+    """Return the directories of the attempt's cgroup, one below each mount point."""
+    path = confinement.cgroup_path(key)
+    if path is None:
+        return []
+    return [f"{mount}/{path.strip('/')}" for mount in dict.fromkeys(confinement.mounts().values())]

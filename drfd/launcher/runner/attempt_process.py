@@ -15,7 +15,7 @@ from errno import errorcode
 from drfd.common.failpoints import reach
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
-from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.confinement.interface import Confinement, directories
 from drfd.launcher.protocol import Assignment, LaunchOrder
 from drfd.launcher.runner import identity, inheritance, privileges
 from drfd.launcher.runner.child import JobStart, run_notice
@@ -309,7 +309,7 @@ class AttemptProcess:
         while (status := self._used.reap(pid)) is None:
             now_s = time.monotonic()
             if not self.has_dropped_privileges and now_s >= self._drop_at_s:
-                privileges.drop_privileges(self._cgroup())
+                privileges.drop_privileges(directories(self.confinement, self.key))
                 self.has_dropped_privileges = True
                 os.close(channel_fd)
             if self._output is not None and now_s >= self._look_at_s:
@@ -340,14 +340,6 @@ class AttemptProcess:
             self._output_bytes = output.exceeded()
         if self._output_bytes is not None:
             self._kill_all()
-
-    def _cgroup(self) -> list[str]:
-        """Return the directories of the job's cgroup."""
-        path = self.confinement.cgroup_path(self.key)
-        if path is None:
-            return []
-        mounts = self.confinement.mounts().values()
-        return [f"{mount}/{path.strip('/')}" for mount in dict.fromkeys(mounts)]
 
     def _kill_all(self) -> bool:
         ours = Attempt(created=self.created, runner=self.me)
