@@ -32,10 +32,7 @@ _CAP_SYS_PTRACE = 1 << 19
 def main(kind: str, gpus_dir: str | None = None) -> None:
     parent = os.getppid()
     try:
-        # The package is loaded with the rights that drfd's own modules were loaded with: others
-        # may be unable to read the place where both are installed.
-        gpus = NvidiaGpus() if kind == NVIDIA else DrmGpus()
-        # Others may be unable to reach the directory, too.
+        # Others may be unable to reach the directory.
         roster = Roster(file=None if gpus_dir is None else RosterFile(Path(gpus_dir)))
         with suppress(OSError):
             be_killed_first()
@@ -44,7 +41,8 @@ def main(kind: str, gpus_dir: str | None = None) -> None:
         syscalls.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() != parent:
             return
-        gpus.open()
+        # Other parties' code is loaded without root's rights.
+        gpus = NvidiaGpus() if kind == NVIDIA else DrmGpus()
         while True:
             _write(encode(named(gpus.read(), roster, kind)))
             time.sleep(PERIOD_S)

@@ -89,9 +89,6 @@ class DrmGpus:
         #: (address, pid) → the last use, and when it was read on the monotonic clock.
         self._before: dict[tuple[str, int], tuple[_Use, int]] = {}
 
-    def open(self) -> None:
-        """There is nothing to prepare."""
-
     def read(self) -> list[GpuReading]:
         gpus = _gpus(self._root)
         uses, is_whole = self._uses()

@@ -30,21 +30,21 @@ def is_present() -> bool:
 
 
 class NvidiaGpus:
-    """An open NVML. Raises Unmeasured where it cannot be had."""
+    """An open NVML."""
 
     def __init__(self) -> None:
+        """Load NVIDIA's package and the driver's library, which may take seconds. Raises
+        Unmeasured."""
+        #: UUID → time of the latest sample of its processes' utilisation, in NVML's microseconds.
+        self._seen_us: dict[str, int] = {}
         try:
             import pynvml
         except ImportError:
             raise Unmeasured(
-                "nvidia-ml-py is not installed beside drfd: pip install 'drfd[gpu]'"
+                "nvidia-ml-py is not installed beside drfd, where every user can read it: "
+                "pip install 'drfd[gpu]'"
             ) from None
         self._nvml: Any = pynvml
-        #: UUID → time of the latest sample of its processes' utilisation, in NVML's microseconds.
-        self._seen_us: dict[str, int] = {}
-
-    def open(self) -> None:
-        """Load the driver's library, which may take seconds."""
         self._call(self._nvml.nvmlInit)
         count = self._call(self._nvml.nvmlDeviceGetCount)
         #: Index → address and UUID, which a GPU that is lost does not tell any more.

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -257,6 +258,18 @@ def test_its_process_keeps_no_right_of_roots_but_to_look_at_processes() -> None:
     looks = syscalls.capabilities().permitted & 1 << 19
     assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == looks
     assert (int(status["CapInh"], 16), status["NoNewPrivs"]) == (0, "1")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has something to give up")
+def test_nvidias_package_is_not_loaded_by_root() -> None:
+    with TemporaryDirectory(prefix="drfd-test-", dir="/var/tmp") as name:
+        os.chmod(name, 0o755)
+        Path(name, "pynvml.py").write_text("import os\nraise OSError(f'uid {os.getuid()}')\n")
+        done = subprocess.run(
+            [each for each in _MEASURE if each != "-I"],
+            env={**os.environ, "PYTHONPATH": name}, cwd="/", capture_output=True, timeout=60,
+        )  # fmt: skip
+    assert json.loads(done.stdout)["why"] == "OSError: uid 65534"
 
 
 # -- NVIDIA's -----------------------------------------------------------------------------
