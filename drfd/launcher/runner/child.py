@@ -54,6 +54,7 @@ _OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONB
 #: Linux truncates only regular files (open(2)).
 _EMPTIED_FLAGS = _OUTPUT_FLAGS | os.O_TRUNC
 _INPUT_FLAGS = os.O_RDONLY
+_SIZE_FLAGS = os.O_PATH | os.O_CLOEXEC
 _ATTACH_WAIT_S = 10.0
 #: Seconds after which a notification command gets SIGALRM.
 NOTICE_ALARM_S = 60
@@ -286,7 +287,9 @@ def _become_job(start: JobStart) -> None:
     path, argv = _program(payload)
     if order.output_max_bytes and payload.attach is None:
         with socket.socket(fileno=start.report_fd) as report:
-            send_descriptors(report, b"+", (1, 2))
+            # Root closes them, which asks no file system of the user's (FUSE) for anything.
+            outputs = [open_fd(f"/proc/self/fd/{fd}", _SIZE_FLAGS) for fd in (1, 2)]
+            send_descriptors(report, b"+", outputs)
             report.detach()
     else:
         write(start.report_fd, b"+")

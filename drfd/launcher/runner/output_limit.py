@@ -2,7 +2,8 @@
 
 Root cannot ask the kernel which files an ordinary process has open, without the right to look into
 all processes. So the job's process sends its outputs to the runner before it becomes the user's
-program; the runner compares their sizes from then on.
+program, as descriptors of the path alone (O_PATH); the runner compares their sizes from then on.
+Closing an ordinary descriptor would wait for the file system, which may be the user's own (FUSE).
 """
 
 from __future__ import annotations

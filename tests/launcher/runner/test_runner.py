@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -300,6 +301,20 @@ def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(
     assert how(attempt) == (None, signal.SIGKILL)
     assert attempt.ended is not None
     assert attempt.ended["output_bytes"] > 1 << 20
+
+
+def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(
+    driver: Driver, files: AttemptFiles, work: Path
+) -> None:
+    """The close of an ordinary descriptor waits for the user's own file system (FUSE), for ever."""
+    runner = driver.start(shell(UNTIL_GO, cwd=work, output_max_bytes=1 << 20), files)
+    files.running()
+    own = [each for each in Path(f"/proc/{runner}/fd").iterdir() if each.resolve().parent == work]
+    infos = [Path(f"/proc/{runner}/fdinfo/{each.name}").read_text() for each in own]
+    flags = [int(re.findall(r"flags:\s*(\d+)", info)[0], 8) for info in infos]
+    assert flags and all(flag & os.O_PATH for flag in flags)
+    go(work)
+    assert how(files.over()) == (7, None)
 
 
 def test_a_stopped_job_is_not_taken_for_an_ended_one(

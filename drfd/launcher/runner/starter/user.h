@@ -89,10 +89,15 @@ static void open_outputs(const struct plan *plan, const char *cwd, const char *o
 	must(call(dup3, err_fd, 2, 0), "setting", "");
 }
 
-/* Say to the runner that only the release is missing, and give it the outputs. */
+/* Say to the runner that only the release is missing, and give it the outputs: descriptors with which
+ * it can ask for their sizes, and whose closing asks no file system of the user's (FUSE, FLUSH). */
 static void send_outputs(void)
 {
-	int fds[2] = {1, 2};
+	int how = O_PATH | O_CLOEXEC;
+	int fds[2] = {
+		(int)must(call(openat, AT_FDCWD, "/proc/self/fd/1", how, 0), "setting", ""),
+		(int)must(call(openat, AT_FDCWD, "/proc/self/fd/2", how, 0), "setting", ""),
+	};
 	char ready = '+', control[CMSG_SPACE(sizeof fds)] __attribute__((aligned(8))) = {0};
 	struct iovec part = {&ready, 1};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control};
