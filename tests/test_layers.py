@@ -181,7 +181,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd_cli": {
         "output": set(),
         "waiting": {"output"},
-        "slurm": {"output"},
+        "slurm": {"output", "submitting.option_lines"},
         # Only as the type of what a call hands on.
         "submitting": {"slurm"},
         "charts": {"output"},

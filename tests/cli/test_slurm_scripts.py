@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
 from drfd.client import submission
+from drfd.common.errors import Refused
+from drfd_cli.commands.submit import read_script
 from drfd_cli.slurm.batch_script import NAMES
 from drfd_cli.slurm.sbatch_options import SLURM_NAMES, Given, parse, read_lines, translate
+from seeds import examples
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 HOST = os.uname().nodename.partition(".")[0]
@@ -552,6 +557,85 @@ def test_what_is_no_script_is_refused(
     assert (result.code, result.out, daemon.requests) == (code, "", [])
     assert complaint.replace("'", "") in result.err.replace("'", "")
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", ["true\r\nfalse", "true\r"])
+def test_a_line_with_returns_is_not_wrapped(drf: Drf, daemon: CannedDaemon, line: str) -> None:
+    result = drf("submit", "--wrap", line)
+    assert (result.code, daemon.requests) == (1, [])
+    assert "--wrap has the line ends of Windows" in result.err
+
+
+#: Lines before the options: comments and blanks of every sort, and the first command.
+_LINES_BEFORE = (
+    *(b"", b"# text", b"  # indented", b"\t#\ttabs", b" \t\v\f", b"##SBATCH --mem=7", b"#"),
+    *(
+        b"# a\x0cb",
+        b"# a\x0bb",
+        b"# a\xc2\x85b",
+        b"# a\xe2\x80\xa8b",
+        b"# f\xfcr",
+        b"# a\rb",
+        b"\r",
+    ),
+    *(b" #SBATCH --mem=9", b"# SBATCH --mem=9", b"set -e", b"\xc2\xa0", b"#SBATCH", b"#DRF -m 8G"),
+)
+_SPACES = (b"", b" ", b"\t", b"  \t", b"\x0c")
+_WRITTEN = (
+    b"--mem=64",
+    b"-J x",
+    b"-J 'a b'",
+    b'--comment="a # b"',
+    b"--comment=a#b",
+    b"-Jx # -J y",
+)
+
+
+_LINES = st.one_of(
+    st.sampled_from(_LINES_BEFORE),
+    st.builds(
+        b"#SBATCH%b%b".__mod__, st.tuples(st.sampled_from(_SPACES), st.sampled_from(_WRITTEN))
+    ),
+)
+
+
+@pytest.mark.slow
+@examples(300)
+@hypothesis.given(st.lists(_LINES, max_size=6))
+def test_options_are_read_from_the_lines_from_which_slurm_reads_them(lines: list[bytes]) -> None:
+    program = shutil.which("sbatch", path="/usr/bin:/usr/local/bin")
+    if program is None:
+        pytest.skip("there is no sbatch of Slurm here (Debian: slurm-client)")
+    Path("x.sh").write_bytes(b"\n".join((b"#!/bin/bash", *lines, b"")))
+    # It reads the script before it asks the controller, which is none.
+    Path("slurm.conf").write_text(
+        "ClusterName=none\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\n"
+        "NodeName=localhost\nPartitionName=p Nodes=localhost Default=YES\n"
+    )
+    try:
+        mine = read_lines(read_script("x.sh"), "x.sh") or {}
+        found = {name: each.value for name, each in mine.items()}
+    except Refused:
+        found = None
+    assert found == _read_by(program)
+
+
+def _read_by(program: str) -> dict[str, str] | None:
+    """Return the options that Slurm's sbatch finds in x.sh, or None if it refuses the script."""
+    words = [program, "-v", "--test-only", "x.sh"]
+    env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": os.path.abspath("slurm.conf")}
+    found: dict[str, str] = {}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=env) as sbatch:
+        assert sbatch.stderr is not None
+        for line in sbatch.stderr:
+            name, _, value = line.decode().removeprefix("sbatch: ").rstrip("\n").partition(": ")
+            found[name.strip()] = value
+            if "end of defined options" in name:
+                break
+        sbatch.kill()
+    if "error" in found:
+        return None
+    return {name: found[name] for name in ("mem", "job-name", "comment") if name in found}
 
 
 def test_a_line_of_the_shell_is_wrapped(asked: Asked) -> None:

@@ -500,7 +500,7 @@ def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_type
         tmp_path,
         "#!/bin/sh\n# a comment\n#DRF -c 4 -m 16G   # of the old cluster\n"
         "#DRF -n 'two words' --export PATH\n#PBS --ignored\n\n#DRF --gres gpu=2 --gres tape\n"
-        "#DRF -t 2h --array 0-9 -g sweep --preemptible\ntrue\n#DRF -c 8\n",
+        "#DRF -t 2h --array 0-9 -g sweep --preemptible\ntrue\n",
     )
     request = submitted(path)
     gres = {"gres": {"gpu": 2, "tape": 1}}
@@ -516,30 +516,63 @@ def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_type
 @pytest.mark.parametrize(
     ("line", "cores"),
     [
-        *((line, 4000) for line in ("#DRFX -c 8", "# DRF -c 8", "##DRF -c 8", " #DRF -c 8")),
-        *((line, 4000) for line in ("#drf -c 8", "#DRF")),
+        *((line, 4000) for line in ("#DRFX -c 8", "# DRF -c 8", "##DRF -c 8", "#drf -c 8", "#DRF")),
         # A demand that is silently ignored is the worst kind.
-        *((line, 8000) for line in ("#DRF\t-c 8", "#DRF  -c 8", "#DRF \t -c 8", "#DRF -c 8")),
+        *((line, 8000) for line in ("#DRF\t-c 8", "#DRF  -c 8", "#DRF-c 8", "#DRF -c 8\r")),
+        # What comes before it: an indented comment, blank lines, and what ends lines elsewhere.
+        *((f"{line}\n#DRF -c 8", 8000) for line in ("  # text", "\t#", " \v", "# a\fb", "#\x85")),
     ],
 )  # fmt: skip
 def test_only_lines_that_start_with_the_directive_count(
     submitted: Submitted, tmp_path: Path, line: str, cores: int
 ) -> None:
-    path = script(tmp_path, f"#!/bin/sh\n#DRF -c 4\n{line}\n")
+    path = tmp_path / "job"
+    path.write_bytes(f"#!/usr/bin/python3\n#DRF -c 4\n{line}\n".encode(errors="surrogateescape"))
     assert submitted(path)["demand"] == {"cores_milli": cores}
 
 
-def test_a_script_with_foreign_line_ends_is_refused_if_it_has_an_interpreter(
-    submitted: Submitted, drf: Drf, tmp_path: Path
+@pytest.mark.parametrize(
+    ("lines", "warning"),
+    [
+        ("set -e\n#DRF -m 1G", "line 3 of the script (#DRF -m 1G) has no effect: it stands below "
+         "the first command (line 2)"),
+        ("true\n#SBATCH -c 2\n #DRF -c 3", "line 3 of the script (#SBATCH -c 2) has no effect: it "
+         "stands below the first command (line 2), nor have 1 more"),
+        (" #DRF -m 1G", "line 2 of the script (#DRF -m 1G) has no effect: it is indented"),
+        ("cat > x.sh << 'EOF'\n#SBATCH -c 2\nEOF", None),
+    ],
+)  # fmt: skip
+def test_an_option_line_that_has_no_effect_is_told(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, lines: str, warning: str | None
 ) -> None:
-    path = tmp_path / "dos.sh"
-    path.write_bytes(b"# no interpreter\r\n#DRF -n dos\r\n")
-    assert submitted(path)["name"] == "dos"
-    path.write_bytes(b"#!/bin/sh\r\n#DRF -c 2\r\necho\r\n")
+    daemon.replies = {"submit": {"id": 7}}
+    result = drf("submit", script(tmp_path, f"#!/bin/sh\n{lines}\n"))
+    assert (result.code, result.err) == (0, "" if warning is None else f"drf: {warning}\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"#!/bin/sh\r\n#DRF -c 2\r\n", "has the line ends of Windows (sed -i 's/\\r$//' dos.sh)"),
+        (b"# no interpreter\r\n", "has the line ends of Windows (sed -i 's/\\r$//' dos.sh)"),
+        (b"#!/usr/bin/env bash\n#DRF -c 2\ncd ..\r\n", "has the line ends of Windows (sed -i "
+         "'s/\\r$//' dos.sh)"),
+        (b"#!/usr/bin/python3\r\n", "has the line ends of Windows (sed -i 's/\\r$//' dos.sh)"),
+        (b"#!/usr/bin/python3\nprint(1)\r\n", None),
+        (b"\xef\xbb\xbf#!/bin/sh\n", "begins with a byte order mark, which hides its first line "
+         "(sed -i '1s/^\\xef\\xbb\\xbf//' dos.sh)"),
+    ],
+)  # fmt: skip
+def test_a_script_that_windows_has_changed_is_refused_with_the_cure(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    data: bytes, fault: str | None,
+) -> None:  # fmt: skip
+    daemon.replies = {"submit": {"id": 7}}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dos.sh").write_bytes(data)
     result = drf("submit", "dos.sh")
-    assert (result.code, result.out) == (1, "")
-    assert result.err == (
-        "drf: the script dos.sh has the line ends of Windows (sed -i 's/\\r$//' dos.sh)\n"
+    assert (result.code, result.err) == (
+        (0, "") if fault is None else (1, f"drf: the script dos.sh {fault}\n")
     )
 
 
@@ -549,7 +582,7 @@ def test_what_is_no_script_is_refused_with_the_cure(refused: Complaint, tmp_path
         "(to run a command, write -- before it: drf submit -- CMD)\n"
     )
     path = tmp_path / "a.out"
-    path.write_bytes(b"\x7fELF\x02\x01\xff\xfe")
+    path.write_bytes(b"\x7fELF\x02\x01\x00\xfe")
     assert refused(path) == f"drf: {path} is a program, not a script (drf submit -- {path})\n"
     assert "Is a directory" in refused(tmp_path)
     said = refused("x\x1b[31m\n" + "y" * 5000)

@@ -239,7 +239,7 @@ def _read(text: str) -> _Text:
     command: list[str] = []
     first = 0
     is_quoted = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if is_quoted:
             # Within the quotes of the command a line is text, whatever it begins with.
             command.append(line)

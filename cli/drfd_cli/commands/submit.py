@@ -30,6 +30,7 @@ from drfd_cli.output import Result, pick
 from drfd_cli.quick_request import amount_of
 from drfd_cli.submitting import foresight
 from drfd_cli.submitting.call import call_of
+from drfd_cli.submitting.option_lines import option_lines
 from drfd_cli.waiting.ends import tell_ends
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from drfd_cli.attachment import AttachSocket
     from drfd_cli.slurm.sbatch_options import Translation
 
-_DIRECTIVE = re.compile(r"#DRF\s+(.*)")
 SCRIPT_MAX_BYTES = 512 << 10
 
 
@@ -59,44 +59,56 @@ def read_script(name: str) -> str:
 
 
 def script_text(data: bytes, name: str) -> str:
-    """Return the text of a script. Raises Refused for one that cannot be run."""
+    """Return the text of a script, with a surrogate for each byte that is not UTF-8. Raises Refused
+    for one that cannot be run."""
+    shown = output.clean(name)
     if len(data) > SCRIPT_MAX_BYTES:
-        raise Refused("too-long", f"the script {name} has more than {SCRIPT_MAX_BYTES} bytes")
-    try:
-        script = data.decode()
-    except UnicodeDecodeError:
+        raise Refused("too-long", f"the script {shown} has more than {SCRIPT_MAX_BYTES} bytes")
+    if b"\0" in data:
         raise Refused(
             "no-script",
-            f"{output.clean(name)} is a program, not a script",
+            f"{shown} is a program, not a script",
             hint=f"drf submit -- {shlex.quote(name)}",
-        ) from None
-    # The kernel would take the carriage return as a part of the interpreter's path.
-    first_line = script.partition("\n")[0]
-    if first_line.startswith("#!") and first_line.endswith("\r"):
+        )
+    if data.startswith(b"\xef\xbb\xbf"):
         raise Refused(
             "bad-value",
-            f"the script {output.clean(name)} has the line ends of Windows",
-            hint=f"sed -i 's/\\r$//' {shlex.quote(name)}",
+            f"the script {shown} begins with a byte order mark, which hides its first line",
+            hint=_sed("1s/^\\xef\\xbb\\xbf//", name),
         )
+    script = data.decode(errors="surrogateescape")
+    refuse_returns(script, f"the script {shown}", hint=_sed("s/\\r$//", name))
     return script
+
+
+def _sed(change: str, name: str) -> str:
+    is_file = name != STANDARD_INPUT
+    return f"sed {'-i ' if is_file else ''}'{change}' {shlex.quote(name) if is_file else 'FILE'}"
+
+
+#: The first line of a script that a shell runs; without any interpreter it is `sh`.
+_OF_SHELL = re.compile(r"(?!#!)|#![^\n]*(?:/|[ \t])[a-z]*sh(?:[ \t\r\n]|$)")
+
+
+def refuse_returns(script: str, what: str, *, hint: str) -> None:
+    """Raise Refused for carriage returns that would be a part of the interpreter's path, or of the
+    words of a shell. Other interpreters take lines that end with them."""
+    lines = f"{script}\n"
+    if "\r\n" in (lines if _OF_SHELL.match(script) else lines[: lines.index("\n") + 1]):
+        raise Refused("bad-value", f"{what} has the line ends of Windows", hint=hint)
 
 
 def directives(script: str, name: str, *, check: Callable[[list[str]], None]) -> list[str]:
     """Return the options of the #DRF lines before the script's first command. `check` raises
     UsageError if its words are not valid options."""
     words: list[str] = []
-    for number, line in enumerate(script.splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            break
-        found = _DIRECTIVE.match(line)
-        if found is None:
-            continue
+    for number, text in option_lines(script, "#DRF"):
         try:
-            options = shlex.split(found[1], comments=True)
+            options = shlex.split(text, comments=True)
             check(options)
         except (ValueError, click.ClickException) as error:
-            text = error.format_message() if isinstance(error, click.ClickException) else error
-            raise Refused("bad-value", f"{name}, line {number}: {text}") from None
+            fault = error.format_message() if isinstance(error, click.ClickException) else error
+            raise Refused("bad-value", f"{name}, line {number}: {fault}") from None
         words += options
     return words
 
@@ -253,6 +265,7 @@ def _program(
         if command or not wrap.strip():
             fault = "has a command in its line; leave out the other" if command else "is empty"
             raise click.UsageError(f"--wrap {fault}", ctx)
+        refuse_returns(wrap, "--wrap", hint="leave out the carriage returns")
         return ("sh", "-c", wrap), None
     if command and _is_command(ctx, args, command):
         return command, None
@@ -382,9 +395,10 @@ def warn(request: Mapping[str, Any]) -> None:
     """Print what may keep the job of this request from running as its submitter means it."""
     doubts = foresight.doubts_about(request, os.environ.keys())
     if request.get("script") is not None:
-        words = foresight.about_script_words(request["script"], request["argv"], amount_of)
-        other = foresight.about_other_directives(request["script"])
-        doubts += [each for each in (words, other) if each is not None]
+        script = request["script"]
+        words = foresight.about_script_words(script, request["argv"], amount_of)
+        others = foresight.about_other_directives(script), foresight.about_option_lines(script)
+        doubts += [each for each in (words, *others) if each is not None]
     for text in doubts:
         output.say(text)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
+from drfd_cli.submitting.option_lines import option_lines
 
 _VALUE, FLAG, MAY = "value", "flag", "may"
 #: Long names → how each takes a value.
@@ -77,7 +78,6 @@ _SILENT = SAID_NOTHING | {
     *("parsable", "quiet", "nodes", "ntasks-per-node", "ntasks-per-gpu", "mincpus"),
 }
 
-_DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+))?(?::(?P<s>\d+))?)|"
@@ -228,29 +228,20 @@ def _full_name(name: str, where: str, known: Mapping[str, str]) -> str:
 def read_lines(script: str, name: str) -> Options | None:
     """Return the options of the `#SBATCH` lines before the script's first command, or None if there
     is no such line. Raises Refused."""
-    found: Options = {}
-    has_any = False
-    for number, line in enumerate(script.splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            break
-        line_found = _DIRECTIVE.match(line)
-        if line_found is None:
-            if re.fullmatch(r"#SBATCH\s+hetjob|#SBATCH", line.rstrip()):
-                has_any = True
-            continue
-        has_any = True
+    found: Options | None = None
+    for number, text in option_lines(script, "#SBATCH"):
         where = f"{name}, line {number}"
-        if line_found[1].strip() in ("hetjob", "packjob"):
+        if text in ("hetjob", "packjob"):
             raise refusal(where, "hetjob", "asks for several machines; this is one")
         try:
-            words = shlex.split(line_found[1], comments=True)
+            words = shlex.split(text, comments=True)
         except ValueError as error:
             raise Refused("bad-value", f"{where}: #SBATCH: {error}") from None
         options, rest = parse(words, where)
         if rest:
             raise refusal(where, rest[0], "is no option")
-        found |= options
-    return found if has_any else None
+        found = (found or {}) | options
+    return found
 
 
 #: Variables of sbatch, without SBATCH_, whose options have other names.

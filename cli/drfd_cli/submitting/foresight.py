@@ -10,6 +10,7 @@ import os
 
 from drfd.payload.environment import DEFAULT_PATH, is_secret
 from drfd.payload.pack import usual_output
+from drfd_cli.submitting.option_lines import MARKS, without_effect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def about_other_directives(script: str) -> str | None:
 
     `script` is its text; `#SBATCH` lines, which are read, are not meant.
     """
-    lines = script.splitlines()
-    if any(line.startswith(("#DRF", "#SBATCH")) for line in lines):
+    lines = script.split("\n")
+    if any(line.startswith(MARKS) for line in lines):
         # The others are of the time before.
         return None
     for line in lines:
@@ -116,6 +117,16 @@ def about_other_directives(script: str) -> str | None:
             "program itself, with --array for many"
         )
     return None
+
+
+def about_option_lines(script: str) -> str | None:
+    """Return a line about `#DRF` and `#SBATCH` lines that have no effect, or None."""
+    found = list(without_effect(script))
+    if not found:
+        return None
+    number, text, reason = found[0]
+    more = f", nor have {len(found) - 1} more" if len(found) > 1 else ""
+    return f"line {number} of the script ({text[:60]}) has no effect: {reason}{more}"
 
 
 def about_script_words(
