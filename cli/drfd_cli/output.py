@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         HelloReply,
         JobView,
         NodeView,
+        ProgressView,
         RatesView,
         ResourcesView,
         StatusReply,
@@ -487,10 +488,19 @@ def label(job: JobView | ArrayView) -> str:
     return f"{job['array_id']}_{job['array_index']}"
 
 
+def run_s(job: ProgressView, at_s: float) -> float:
+    """Return for how many seconds the latest attempt has run until `at_s`, without the time of its
+    suspensions: what counts against its time limit."""
+    if job["started_at"] is None:
+        return 0.0
+    until_s = job.get("suspended_at") or job["ended_at"] or at_s
+    return until_s - job["started_at"] - job.get("suspended_seconds", 0.0)
+
+
 def show_elapsed(job: JobView) -> str:
     if job["started_at"] is None:
         return "-"
-    ran_s = (job["ended_at"] or time.time()) - job["started_at"]
+    ran_s = run_s(job, time.time())
     return show_run_time(ran_s, has_ended=job["ended_at"] is not None)
 
 

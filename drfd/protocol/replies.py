@@ -278,6 +278,10 @@ class ProgressView(SubmittedView):
     attempt: int
     started_at: float | None
     ended_at: float | None
+    #: Of the latest attempt: for how long its earlier suspensions lasted, and when the latest began
+    #: that has not ended otherwise. Sent only if there were some. Neither counts as run time.
+    suspended_seconds: NotRequired[float]
+    suspended_at: NotRequired[float]
     expected_start_at: float | None
     #: On what the expected start rests: "limits" (the time limits of the jobs before it),
     #: "estimated" (the run times of a few earlier jobs), or "unknown". Sent where it was asked.

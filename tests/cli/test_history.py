@@ -116,7 +116,7 @@ def test_what_some_job_has_more_than_others_is_shown(
     """All runs of one that was cancelled before its last, GPUs, and ranges with what was lent."""
     job = past("CANCELLED", started_at=None, all_runs=ALL_RUNS, used=UNKNOWN)
     of(daemon, job)
-    assert drf("history").screen.splitlines()[3].split()[-3:] == ["1h00m", "2/8", "2G/16G"]
+    assert drf("history").screen.splitlines()[3].split()[-3:] == ["30m00s", "2/8", "2G/16G"]
     assert drf("history", "--csv").out.splitlines()[1].endswith(",3,3600.0,1800.0,3600.0,,,,,")
     job["all_runs"] = ALL_RUNS | {"gpu_memory_peak": 5 << 29}
     head, _, row = drf("history").screen.splitlines()[1:4]

@@ -162,6 +162,29 @@ def test_squeue_lists_jobs_in_slurms_columns(
     assert request["tasks"] is True
 
 
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        ({"suspended_seconds": 600.0}, "20:00 40:00 23:23:30 1200"),
+        # It stands still, and its end moves.
+        ({"suspended_at": 1_700_000_910.0, "state": "SUSPENDED"}, "15:00 45:00 23:28:30 900"),
+        ({"suspended_seconds": 600.0, "suspended_at": 1_700_000_910.0, "state": "CANCELLED",
+          "ended_at": 1_700_001_000.0}, "5:00 55:00 22:30:00 300"),
+    ],
+)  # fmt: skip
+def test_a_job_does_not_run_while_it_is_suspended(
+    lines: Lines, drf: Drf, queue: CannedDaemon, job: MakeJob,
+    monkeypatch: pytest.MonkeyPatch, changes: Message, times: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(fields.time, "time", lambda: 1_700_000_010.0 + 1800)
+    queue.replies["status"]["jobs"] = [job(**changes)]
+    queue.replies["show"] = {"job": job(**changes), "events": []}
+    ran, left, end, seconds = times.split()
+    assert lines("squeue -t all -h -o %M,%L,%e") == [f"{ran},{left},2023-11-14T{end}"]
+    assert f"RunTime=00:{ran:0>5}" in " ".join(lines("scontrol show job 42"))
+    assert f" {int(seconds) // 60}m00s " in f"{drf('status').out} "
+
+
 def test_squeue_lists_of_named_jobs_those_in_the_chosen_states(
     lines: Lines, daemon: CannedDaemon, job: MakeJob, ended: MakeJob
 ) -> None:

@@ -228,12 +228,16 @@ async def test_suspend_and_resume(desk: Desk) -> None:
     await desk.feed(Frozen(now(), 1, 1))
     assert desk.shell.host.take() == [Freeze(1, 1), Launch(2, 1)]
     assert await seen(desk, "SUSPENDED", "STARTING") == ["HELD", None]
+    job = (await desk.ask(ALICE, op="show", id=1))["job"]
+    assert job["suspended_at"] >= job["started_at"] and "suspended_seconds" not in job
     resumed = await desk.ask(ALICE, op="resume", select={"states": ["SUSPENDED"]})
     assert resumed == {"done": [1], "failed": []}
     assert await seen(desk, "SUSPENDED", "STARTING") == ["RESOURCES", None]
     await desk.finish(2)
     assert desk.shell.host.take()[-1] == Thaw(1, 1)
     assert await seen(desk, "RUNNING") == [None]
+    job = (await desk.ask(ALICE, op="show", id=1))["job"]
+    assert "suspended_at" not in job
     again = await desk.ask(ALICE, op="resume", select={"ids": [1]})
     assert [f["error"]["code"] for f in again["failed"]] == ["not-suspended"]
 

@@ -160,7 +160,9 @@ def _used(job: PastJobView) -> UsedView | AllRunsView:
 def _elapsed(job: PastJobView) -> str:
     if "all_runs" not in job:
         return output.show_elapsed(job)
-    return output.show_run_time(job["all_runs"]["wall_seconds"], has_ended=True)
+    all_runs = job["all_runs"]
+    ran_s = all_runs["wall_seconds"] - all_runs["suspended_seconds"]
+    return output.show_run_time(ran_s, has_ended=True)
 
 
 def _size(amount: int | None) -> str:

@@ -106,12 +106,12 @@ class _NewLimit:
 
     def _ask_about_soon(self, jobs: list[JobView], limit_s: int) -> None:
         now_s = clock.time()
-        soon = [job for job in jobs if (job["started_at"] or 0.0) + limit_s < now_s + _SOON_S]
+        soon = [job for job in jobs if output.run_s(job, now_s) > limit_s - _SOON_S]
         if not soon:
             return
         labels = ", ".join(output.label(job) for job in soon[:_NAMED])
         more = f" and {len(soon) - _NAMED} more" if len(soon) > _NAMED else ""
-        longest_s = max(now_s - (job["started_at"] or now_s) for job in soon)
+        longest_s = max(output.run_s(job, now_s) for job in soon)
         job, have = ("jobs", "have") if len(soon) > 1 else ("job", "has")
         upto = "up to " if len(soon) > 1 else ""
         fact = (
@@ -140,18 +140,17 @@ def _tell_ends(client: Connection, refs: Sequence[int | str]) -> None:
 
 
 def _end_line(reply: ShowReply) -> str | None:
-    """Return when a running job reaches its time limit, or None if that is not known here: the time
-    in which a job was suspended does not count."""
+    """Return when a running job reaches its time limit."""
     job, label = reply["job"], output.label(reply["job"])
-    started_s, limit_s = job["started_at"], job["time_limit_s"]
-    was_frozen = any(event["event"] == "Suspended" for event in reply["events"])
-    if job["state"] != "RUNNING" or started_s is None or was_frozen:
+    limit_s, now_s = job["time_limit_s"], clock.time()
+    if job["state"] != "RUNNING" or job["started_at"] is None:
         return None
     if limit_s is None:
         return f"job {label} runs without a time limit now"
-    if started_s + limit_s <= clock.time():
+    left_s = limit_s - output.run_s(job, now_s)
+    if left_s <= 0:
         return f"job {label} has run longer than that, and is stopped now"
-    return f"job {label} ends by {output.show_when(started_s + limit_s)} now"
+    return f"job {label} ends by {output.show_when(now_s + left_s)} now"
 
 
 class _SetCommand(KnowingOthers):

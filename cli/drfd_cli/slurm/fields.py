@@ -94,9 +94,7 @@ def moment(at_s: float | None, missing: str = "N/A") -> str:
 
 
 def elapsed_s(job: View) -> float:
-    if job["started_at"] is None:
-        return 0.0
-    return float((job["ended_at"] or time.time()) - job["started_at"])
+    return output.run_s(cast("JobView", job), time.time())
 
 
 def job_label(job: View) -> str:
@@ -171,7 +169,7 @@ def _gres(job: View) -> str:
 def _end(job: View) -> str:
     if job["ended_at"] is not None or job["started_at"] is None or job["time_limit_s"] is None:
         return moment(job["ended_at"])
-    return moment(job["started_at"] + job["time_limit_s"])
+    return moment(time.time() + job["time_limit_s"] - elapsed_s(job))
 
 
 def _command(job: View) -> str:

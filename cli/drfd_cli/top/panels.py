@@ -23,7 +23,7 @@ from rich.style import Style
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import quota_words, weight_words
-from drfd_cli.output import clean, code_line, show_gres, show_io, show_machine_time
+from drfd_cli.output import clean, code_line, run_s, show_gres, show_io, show_machine_time
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -987,8 +987,7 @@ def ended_table(
         return row["outcome"] or row["state"]
 
     def ran(row: SnapshotRow) -> str:
-        began_s = row["started_at"]
-        return show_duration((row["ended_at"] or at_s) - began_s) if began_s else "-"
+        return show_duration(run_s(row, at_s)) if row["started_at"] else "-"
 
     styles = {"COMPLETED": theme["good"], "CANCELLED": theme["dim"]}
     shown = [
@@ -1008,7 +1007,7 @@ def _spent(row: SnapshotRow, at_s: float) -> str:
     if row["state"] != "RUNNING" or row["started_at"] is None:
         return row["state"].lower()
     limit_s = row["time_limit_s"]
-    words = show_duration(at_s - row["started_at"])
+    words = show_duration(run_s(row, at_s))
     return words if limit_s is None else f"{words}/{_limit(limit_s)}"
 
 

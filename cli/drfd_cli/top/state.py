@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
@@ -15,6 +16,7 @@ from drfd.common.errors import Refused
 from drfd.common.indices import joined, show_spans
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
+from drfd_cli.output import run_s
 from drfd_cli.top.actions import KEYS as ACTIONS
 from drfd_cli.top.actions import Act, Prompt, Question, Viewer, begin, typed
 
@@ -373,12 +375,12 @@ def _use(row: SnapshotRow, what: Axis) -> float:
 
 def left_s(row: SnapshotRow, at_s: float) -> float | None:
     """Return the seconds until the time limit, or None if there is none."""
-    limit_s, started_s = row["time_limit_s"], row["started_at"]
-    return None if limit_s is None or started_s is None else started_s + limit_s - at_s
+    limit_s = row["time_limit_s"]
+    return None if limit_s is None or row["started_at"] is None else limit_s - run_s(row, at_s)
 
 
-def _end_s(row: SnapshotRow) -> float:
-    left = left_s(row, 0.0)
+def _left_s(row: SnapshotRow) -> float:
+    left = left_s(row, time.time())
     return float("inf") if left is None else left
 
 
@@ -386,7 +388,7 @@ _SORT_KEYS: dict[tuple[TopPanel, str], Callable[[SnapshotRow], Any]] = {
     (TopPanel.RUNNING, "start"): lambda row: (row["started_at"] or float("inf"), row["id"]),
     (TopPanel.RUNNING, "cores"): lambda row: -_use(row, "cores"),
     (TopPanel.RUNNING, "memory"): lambda row: -_use(row, "memory"),
-    (TopPanel.RUNNING, "time left"): _end_s,
+    (TopPanel.RUNNING, "time left"): _left_s,
     (TopPanel.RUNNING, "user"): lambda row: row["user"],
     (TopPanel.RUNNING, "name"): lambda row: row["name"],
     (TopPanel.WAITING, "submission"): lambda row: row["submitted_at"],

@@ -17,7 +17,7 @@ from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import show_path
 from drfd_cli.charts import CurveKind, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
-from drfd_cli.output import advice_line, clean, code_line, show_time, start_line
+from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
 from drfd_cli.top.actions import KEYS as ACTIONS
 from drfd_cli.top.actions import refusal, word_of
 from drfd_cli.top.history import History, height_of, history_lines
@@ -69,6 +69,7 @@ from drfd_cli.top.state import (
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
+        ProgressView,
         ResourcesView,
         ShowReply,
         SnapshotRow,
@@ -748,8 +749,8 @@ def _title(
     row: SnapshotRow, about: Mapping[str, Any], theme: Theme, columns: int, at_s: float
 ) -> Line:
     state = about.get("state") or row["state"]
-    began_s, ended_s = about.get("started_at"), about.get("ended_at")
-    spent = f"  {show_duration((ended_s or at_s) - began_s)}" if began_s else ""
+    is_begun = about.get("started_at") is not None
+    spent = f"  {show_duration(run_s(cast('ProgressView', about), at_s))}" if is_begun else ""
     name = clean(about["name"], 60)
     words = f" job {row['label']}  {name}  of {clean(about['user'], 40)}"
     style = theme["head_focus"]

@@ -120,11 +120,12 @@ def job_line(job: JobView, start_s: float | None, now_s: float) -> str:
         return f"{name}{start}: {output.why_line(job)}"
     if job["started_at"] is None or job["state"] == "SUSPENDED":
         return name
-    name += f" for {show_duration(now_s - job['started_at'])}"
+    name += f" for {show_duration(output.run_s(job, now_s))}"
     limit_s = job["time_limit_s"]
     if limit_s is None or job["state"] != "RUNNING":
         return name if limit_s is not None else f"{name}, without a time limit"
-    return f"{name}, ends {output.show_when(job['started_at'] + limit_s, now_s)} at the latest"
+    end_s = now_s + limit_s - output.run_s(job, now_s)
+    return f"{name}, ends {output.show_when(end_s, now_s)} at the latest"
 
 
 class ProgressLine:

@@ -242,7 +242,7 @@ def notice_for(job: Job, launch: LaunchOrder) -> LaunchOrder | None:
         return None
     ran_s = 0.0
     if job.started_at is not None and job.ended_at is not None:
-        ran_s = max(0.0, job.ended_at - job.started_at)
+        ran_s = max(0.0, job.ended_at - job.started_at - job.frozen_s(job.ended_at))
     variables = {
         "DRF_STATE": job.outcome.value,
         "DRF_REASON": job.outcome_text.replace("\0", "")[:_MAX_REASON],

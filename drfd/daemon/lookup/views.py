@@ -54,6 +54,7 @@ from drfd.protocol.replies import (
     NowView,
     OutcomeView,
     PastJobView,
+    ProgressView,
     ResourcesView,
     SharesReply,
     SnapshotRow,
@@ -223,6 +224,7 @@ def job_view(
         "stderr": stderr if private else None,
         "cgroup": job.cgroup,
     }
+    _add_suspension(view, job)
     if job.spec.group is not None:
         view["group"] = job.spec.group.name
         view["group_at_once"] = job.spec.group.at_once
@@ -426,11 +428,19 @@ def row_view(
         "signal": job.signal,
         "now": None if now is None else now_view(now, job, peak_bytes, gpus, each_gpu),
     }
+    _add_suspension(view, job)
     if spec.group is not None:
         view["group"] = spec.group.name
     if job.node:
         view["node"] = job.node
     return view
+
+
+def _add_suspension(view: ProgressView, job: Job) -> None:
+    if job.suspended_s:
+        view["suspended_seconds"] = job.suspended_s
+    if job.suspended_at is not None:
+        view["suspended_at"] = job.suspended_at
 
 
 def group_label(group: Group) -> str:

@@ -321,6 +321,9 @@ def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
     lines = screen(at(shown, State(panel=TopPanel.TREE)), SMALL, COLOURED)
     hot = [piece.text.strip() for line in lines for piece in line if piece.style is COLOURED["hot"]]
     assert hot == ["58m20s/1h"]
+    # The time in which it was suspended does not count.
+    shown["running"][0]["suspended_seconds"] = 600.0
+    assert "48m20s/1h" in seen(at(shown, State(panel=TopPanel.TREE)))
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE, WIDE], ids=str)
