@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from drfd.common.units import clock_time, show_duration, show_need, show_range, show_size
+from drfd.common.units import (
+    clock_time,
+    in_local_time,
+    show_duration,
+    show_need,
+    show_range,
+    show_size,
+)
 from drfd.payload.shell_lines import line_in, name_of
 
 if TYPE_CHECKING:
@@ -76,8 +83,9 @@ _LONG = 500
 
 
 def clean(text: object, most: int = 200) -> str:
-    """Return the text without characters that act on a terminal, cut to `most` characters."""
-    word = str(text)
+    """Return the text without characters that act on a terminal, cut to `most` characters, and with
+    the daemon's times in the zone of this process."""
+    word = in_local_time(str(text))
     if word.isascii() and word.isprintable() and len(word) <= most:
         return word
     word = "".join(char if char.isprintable() and char not in _BIDI else "?" for char in word)

@@ -326,6 +326,38 @@ def short_clock(at_s: float) -> str:
     return time.strftime("%H:%M" if same_day else "%b %d %H:%M", then)
 
 
+def utc_time(at_s: float) -> str:
+    """Return a time for a text that a client shows: whoever reads it may have another time zone
+    than the daemon (`in_local_time`)."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+
+
+def short_utc(at_s: float) -> str:
+    """Return the same for a narrow column."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
+
+
+def in_local_time(text: str) -> str:
+    """Return the text with the times of `utc_time` as `clock_time` has them, and those of
+    `short_utc` as `short_clock`."""
+    return _UTC.sub(_localized, text) if " UTC" in text else text
+
+
+_UTC = re.compile(r"\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d)(?::(\d\d))? UTC\b", re.ASCII)
+
+
+def _localized(found: re.Match[str]) -> str:
+    # Imported here because it takes long to load.
+    from calendar import timegm
+
+    try:
+        at_s = timegm(tuple(int(part or 0) for part in found.groups()))
+        return (clock_time if found[6] else short_clock)(at_s)
+    except (ValueError, OverflowError):
+        # Not a time that the daemon has written.
+        return found[0]
+
+
 def _word(text: object) -> str:
     """Return the stripped text, or "" (which no parser accepts) if it is too long."""
     word = str(text).strip()

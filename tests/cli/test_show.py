@@ -22,6 +22,7 @@ from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
 from cli.test_status import ACCENTED, LIMIT, MARKED, WAITS, WHY, WIDE
 from drfd.common.errors import Refused
+from drfd.common.units import short_utc, utc_time
 from drfd.protocol.replies import USED
 from drfd.sim.figures import Panel
 from drfd_cli import charts, output
@@ -576,6 +577,23 @@ DAY = 86400.0
 )  # fmt: skip
 def test_times_near_now_are_said_as_people_say_them(plain: None, at_s: float, shown: str) -> None:
     assert show_when(at_s, NOON) == shown
+
+
+def test_the_daemons_times_are_those_of_the_readers_zone(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = {"state": "PENDING", "started_at": None, "expected_start_at": None}
+    text = f"may start from {utc_time(1_795_000_000.0)} on, {short_utc(1_795_000_000.0)}"
+    found = job(**waits, reason={"code": "BEGIN", "text": text})
+    daemon.replies["why"] = {"job": found, "reason": found["reason"]}
+    daemon.replies["status"] = {"jobs": [found], "counts": {}, "draining": False, "after": None}
+    for zone, told in (("UTC0", "2026-11-18 11:06"), ("XXX-9", "2026-11-18 20:06")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        for verb in ("why", "status"):
+            shown = " ".join(drf(verb, "42").out.split())
+            assert f"may start from {told} on, Nov 18 {told[-5:]}" in shown
+    assert drf("status", "--json").out.count("2026-11-18 11:06:40 UTC") == 1
 
 
 @pytest.mark.parametrize(("noon", "hours"), [(1_711_796_400.0, 23), (1_729_936_800.0, 25)])

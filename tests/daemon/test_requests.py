@@ -17,7 +17,7 @@ from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process
 from drfd import __version__
 from drfd.common import patterns
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.units import clock_time
+from drfd.common.units import utc_time
 from drfd.core.amounts.instances import InstancePlace
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
@@ -588,7 +588,7 @@ async def test_a_maintenance_window_is_announced_a_day_before_and_while_open(des
     assert reason["code"] == "MAINTENANCE"
     assert reason["text"].startswith("the maintenance window open is open until ")
     told = [(each["code"], each["text"]) for each in status["notices"]]
-    at = [clock_time(now(at_s).at_s) for at_s in (3600, 80000, 87200)]
+    at = [utc_time(now(at_s).at_s) for at_s in (3600, 80000, 87200)]
     assert told == [
         ("MAINTENANCE", f"maintenance until {at[0]} (open); nothing starts before: new kernel"),
         (
@@ -614,7 +614,7 @@ async def test_limits_by_hour_are_shown_with_the_next_change(desk: Desk) -> None
     steps = ({"cores": 1500, "memory": GIB}, {}, {"cores": 0})
     hours = LimitHours({"root.lab": LimitSteps(times, steps)})
     desk.requests.engine.adopt(plain, hours)
-    at = clock_time(times[1])
+    at = utc_time(times[1])
     told = [
         {
             "path": "root.lab", "limit": {"cores": 1.5, "memory": GIB}, "until": times[1],

@@ -57,6 +57,14 @@ function moment(seconds) {
   return when.toDateString() === new Date().toDateString() ? clock : `${day} ${clock}`;
 }
 
+// A reply in which the daemon's times, such as 2026-11-23 14:05:00 UTC, are those of this zone.
+function read(text) {
+  return JSON.parse(text.replace(/\b(\d{4}-\d\d-\d\d) (\d\d:\d\d(:\d\d)?) UTC\b/g, (found, day, clock) => {
+    const at = Date.parse(`${day}T${clock}Z`);
+    return Number.isNaN(at) ? found : moment(at / 1000);
+  }));
+}
+
 function demand(amount) {
   const gres = Object.entries(amount.gres ?? {}).filter(([, count]) => count);
   return [`${cores(amount.cores)} cores`, size(amount.memory), ...gres.map(([name, count]) => `${count} ${name}`)].join(", ");

@@ -17,7 +17,7 @@ let ended = [];
 
 async function ask(path) {
   const reply = await fetch(path, { cache: "no-store" });
-  const answer = await reply.json().catch(() => ({ error: "no entry: open the link that drf web printed" }));
+  const answer = await reply.text().then(read).catch(() => ({ error: "no entry: open the link that drf web printed" }));
   if (!reply.ok) throw new Error(answer.error ?? `the server answers ${reply.status}`);
   return answer;
 }
@@ -376,7 +376,7 @@ const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hou
 function listen() {
   const source = new EventSource("events");
   source.onmessage = (message) => {
-    const news = JSON.parse(message.data);
+    const news = read(message.data);
     const isFirst = snapshot === null;
     snapshot = news.snapshot;
     if (news.away) say("the daemon is away; trying again", true);

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from drfd.common.errors import DrfdError, Refused, Unavailable, short_of_memory
-from drfd.common.units import clock_time
+from drfd.common.units import utc_time
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import WaitReason, explain_wait
@@ -147,7 +147,7 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
     reason = reason_of(job)
     # Before the ledger is run ahead.
     obstacle = None if reason is None else last_obstacle(reason, future.ledger, reason_of)
-    shown = None if reason is None else (reason.code.value, wait_text(reason, clock_time))
+    shown = None if reason is None else (reason.code.value, wait_text(reason, utc_time))
     yield ForecastReply(reason=shown, missing=_too_long())
     start_s, certainty = future.expected_start(job.id)
     unknown = None

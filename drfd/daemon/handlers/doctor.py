@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
-from drfd.common.units import clock_time, show_duration
+from drfd.common.units import show_duration, utc_time
 from drfd.core.amounts.resources import Axes, Node
 from drfd.core.ledger.windows import Window
 from drfd.daemon.config import Site
@@ -378,12 +378,12 @@ def window_notices(windows: Sequence[Window], now_s: float) -> list[CodeText]:
     for each in windows:
         if each.end_s <= now_s or each.start_s > now_s + _ANNOUNCED_S:
             continue
-        end = clock_time(each.end_s)
+        end = utc_time(each.end_s)
         if each.start_s <= now_s:
             text = f"maintenance until {end} ({each.name}); nothing starts before"
         else:
             text = (
-                f"maintenance from {clock_time(each.start_s)} to {end} ({each.name}); no job "
+                f"maintenance from {utc_time(each.start_s)} to {end} ({each.name}); no job "
                 "starts that might not end before"
             )
         about = f": {each.reason}" if each.reason else ""

@@ -12,7 +12,7 @@ import msgspec
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, count_of, merged, show_spans
-from drfd.common.units import clock_time, short_clock
+from drfd.common.units import short_utc, utc_time
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.outcome import GpuMemory, attempts_of, signal_name
@@ -247,7 +247,7 @@ def job_view(
 def reason_view(reason: WaitReason | None) -> CodeText | None:
     if reason is None:
         return None
-    return {"code": reason.code.value, "text": wait_text(reason, clock_time)}
+    return {"code": reason.code.value, "text": wait_text(reason, utc_time)}
 
 
 def wait_view(reason: WaitReason | None) -> WaitView | None:
@@ -255,7 +255,7 @@ def wait_view(reason: WaitReason | None) -> WaitView | None:
     shown = reason_view(reason)
     if reason is None or shown is None:
         return None
-    columns = wait_columns(reason, short_clock)
+    columns = wait_columns(reason, short_utc)
     evidence: EvidenceView = {"waits_for": columns.waits_for}
     if columns.blocked_by:
         evidence["blocked_by"] = columns.blocked_by
@@ -725,7 +725,7 @@ def limit_hours_view(hours: LimitHours, now_s: float) -> list[LimitHoursView]:
                 "limit": _limit_view(steps.at(now_s)),
                 "until": until_s,
                 "next": None if limit is None else _limit_view(limit),
-                "text": limit_hours_text(path, steps, now_s, clock_time),
+                "text": limit_hours_text(path, steps, now_s, utc_time),
             }
         )
     return found
