@@ -43,7 +43,6 @@ _DIGITS = 6
 _LEAST_MEMORY = 1 << 20
 #: Seconds that each exchange with the daemon may take.
 _ANSWER_S = 120
-_LONGEST_NAME = 256
 #: Begins what is said of a time without a unit, among the values that `read` returns.
 _TIME_DOUBT = "time: "
 
@@ -184,9 +183,9 @@ def _any_amount(option: str, value: str) -> int | None:
         return None
 
 
-def surroundings(name: object) -> dict[str, object] | None:
+def surroundings() -> dict[str, object] | None:
     """Return the fields that the job takes from this process: environment, directory and umask.
-    Returns None if the complete program is needed, also for a message about the job's `name`."""
+    Returns None if the complete program is needed."""
     # A file that drf opens would get the number of a closed standard descriptor.
     if None in (sys.stdin, sys.stdout, sys.stderr):
         return None
@@ -195,7 +194,7 @@ def surroundings(name: object) -> dict[str, object] | None:
         cwd = os.getcwd()
     except OSError:
         return None
-    if not os.access(cwd, os.X_OK) or (isinstance(name, str) and len(name) > _LONGEST_NAME):
+    if not os.access(cwd, os.X_OK):
         return None
     umask = os.umask(0o077)
     os.umask(umask)

@@ -45,7 +45,7 @@ def run(args: list[str]) -> None:
         return
     fields, given = found
     escape = str(fields.pop("escape", "~"))
-    around = surroundings(fields.get("name"))
+    around = surroundings()
     if around is None or not is_sign(escape) or not _shows_all_text():
         return
     fields |= around

@@ -50,7 +50,7 @@ def submit(args: list[str], key: str) -> bool:
     if found is None:
         return False
     fields, given = found
-    around = surroundings(fields.get("name"))
+    around = surroundings()
     if around is None:
         return False
     marks = {field: True for field in (_HOLD, _PREEMPTIBLE) if field in given}

@@ -15,12 +15,9 @@ from drfd.common.errors import Refused
 from drfd.common.indices import count_of, read_array
 from drfd.common.units import parse_duration, parse_memory
 from drfd.devices.gpu import GPU
+from drfd.protocol.limits import MOST_AFTER, MOST_IDS
 
-#: The most jobs that the daemon accepts in one request.
-_MOST_IDS = 100_000
 _MOST_ID = 1 << 53
-#: The most jobs that one job waits for with a range of ids.
-_MOST_AFTER = 10_000
 _RANGE = re.compile(r"([0-9]{1,16})(?:-([0-9]{1,16}))?")
 #: `42_7`: the task with index 7 of array 42.
 _TASK = re.compile(r"[0-9]{1,15}_[0-9]{1,10}")
@@ -136,7 +133,7 @@ def parse_ids(text: str) -> list[Ref]:
             found.append(part.strip())
             continue
         if tasks := _TASKS.fullmatch(part.strip()):
-            found += _tasks(text, tasks[1], tasks[2], most=_MOST_IDS - len(found))
+            found += _tasks(text, tasks[1], tasks[2], most=MOST_IDS - len(found))
             continue
         match = _RANGE.fullmatch(part.strip())
         if match is None:
@@ -144,7 +141,7 @@ def parse_ids(text: str) -> list[Ref]:
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= _MOST_ID:
             raise _bad("ids", text, "not a range of job ids", "ids begin with 1: write 3-7")
-        if len(found) + last - first >= _MOST_IDS:
+        if len(found) + last - first >= MOST_IDS:
             raise _too_many(text)
         found += range(first, last + 1)
     return found
@@ -158,7 +155,7 @@ def _tasks(text: str, array: str, indices: str, *, most: int) -> list[Ref]:
 
 
 def _too_many(text: str) -> Refused:
-    return _bad("ids", text, f"more than {_MOST_IDS} jobs", "choose fewer at a time")
+    return _bad("ids", text, f"more than {MOST_IDS} jobs", "choose fewer at a time")
 
 
 def parse_after(text: str) -> list[tuple[Ref, str]]:
@@ -175,9 +172,9 @@ def parse_after(text: str) -> list[tuple[Ref, str]]:
             continue
         if not isinstance(first, int) or not first <= int(last) <= _MOST_ID:
             raise _bad("after", part, "not a range of job ids", "write the lower id first: 5-9")
-        if len(found) + int(last) - first >= _MOST_AFTER:
+        if len(found) + int(last) - first >= MOST_AFTER:
             hint = "wait for an array, or for a job that waits for the others"
-            raise _bad("after", part, f"more than {_MOST_AFTER} jobs", hint)
+            raise _bad("after", part, f"more than {MOST_AFTER} jobs", hint)
         found += ((job_id, how) for job_id in range(first, int(last) + 1))
     return found
 

@@ -15,19 +15,27 @@ from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused, printable
 from drfd.protocol.codec import VERSION
+from drfd.protocol.limits import (
+    MOST_AFTER,
+    MOST_ARGUMENTS,
+    MOST_IDS,
+    NAME_LENGTH,
+    TEXT_LENGTH,
+    refusal_of,
+)
 
 Id = Annotated[int, Meta(ge=1, le=1 << 53)]
 #: A job or an array by its id, or a task: `42_7` has the index 7 in array 42.
 Ref = Id | Annotated[str, Meta(pattern=r"\A[0-9]{1,15}_[0-9]{1,10}\Z")]
 Amount = Annotated[int, Meta(ge=0, le=1 << 60)]
-Text = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
 #: Unix time in whole seconds.
 Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
 #: Unix time of a past event.
 Instant = Annotated[float, Meta(ge=0, le=1e12)]
 SignalNumber = Annotated[int, Meta(ge=1, lt=NSIG)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
 #: A signature (`drfd.payload.signature`). The launcher would hang up on a controller that passes on
 #: one of another form.
 Proof = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z", max_length=64)]
@@ -80,7 +88,7 @@ class NotifyPart(Struct, forbid_unknown_fields=True, frozen=True):
 class Selection(Struct, forbid_unknown_fields=True, frozen=True):
     """The jobs that a verb is about: those of `ids`, or all live jobs that pass every filter."""
 
-    ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
+    ids: Annotated[list[Ref], Meta(max_length=MOST_IDS)] = []
     user: Name | None = None
     #: A name or a pattern of the shell, such as `train-*`.
     name: Name | None = None
@@ -95,7 +103,7 @@ class HistoryFilter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     """The ended jobs that pass every filter."""
 
     #: The id of an array stands for all its tasks.
-    ids: Annotated[list[Ref], Meta(max_length=100_000)] = []
+    ids: Annotated[list[Ref], Meta(max_length=MOST_IDS)] = []
     user: Name | None = None
     states: States = frozenset()
     #: A name or a pattern of the shell, such as `train-*`.
@@ -115,7 +123,7 @@ class DependencyPart(Struct, forbid_unknown_fields=True, frozen=True):
     want: Literal["ok", "any", "fail"] = "ok"
 
 
-Dependencies = Annotated[list[DependencyPart], Meta(max_length=1000)]
+Dependencies = Annotated[list[DependencyPart], Meta(max_length=MOST_AFTER)]
 
 
 class RetryPart(Struct, forbid_unknown_fields=True, frozen=True):
@@ -153,8 +161,8 @@ class AgainPart(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class SubmitRequest(Request, tag="submit", frozen=True):
-    argv: Annotated[list[str], Meta(max_length=32_768)]
-    cwd: Annotated[str, Meta(pattern="^/", max_length=4096)]
+    argv: Annotated[list[str], Meta(max_length=MOST_ARGUMENTS)]
+    cwd: Annotated[str, Meta(pattern="^/", max_length=TEXT_LENGTH)]
     demand: Demand = Demand()
     #: Of several machines, the only one that will do, and what features it must have.
     node: Name | None = None
@@ -256,7 +264,7 @@ class ReportRequest(Request, tag="report", frozen=True):
 
 
 class WaitRequest(Request, tag="wait", frozen=True):
-    ids: Annotated[list[Ref], Meta(min_length=1, max_length=100_000)]
+    ids: Annotated[list[Ref], Meta(min_length=1, max_length=MOST_IDS)]
     any: bool = False
     #: Whether the jobs are cancelled when the client hangs up before they have ended.
     attended: bool = False
@@ -285,7 +293,7 @@ class WaitingRequest(Request, tag="waiting", frozen=True):
     """Ask for the waiting jobs that pass every filter, as rows of a snapshot, a page at a time."""
 
     #: In the label, name, user, pool, state or code of the reason, in letters of either case.
-    text: Annotated[str, Meta(max_length=256)] = ""
+    text: Annotated[str, Meta(max_length=NAME_LENGTH)] = ""
     #: A node of the fair-share tree, such as `root.lab`.
     below: Text = ""
     user: Name | None = None
@@ -348,7 +356,7 @@ class SetRequest(BatchRequest, tag="set", frozen=True):
     #: 0 for now.
     begin_s: Moment | None = None
     #: As for a submission; "" for no group.
-    group: Annotated[str, Meta(max_length=256)] | None = None
+    group: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
 
 
 class DrainRequest(Request, tag="drain", frozen=True):
@@ -487,7 +495,9 @@ def decode_request(line: bytes) -> AnyRequest:
         version = _version_of(line)
         if version == VERSION:
             text = printable(str(error)[:_QUOTE])
-            raise Refused("bad-request", f"the request cannot be understood: {text}") from None
+            raise refusal_of(text) or Refused(
+                "bad-request", f"the request cannot be understood: {text}"
+            ) from None
     if version == VERSION:
         return request
     raise Refused(

@@ -317,7 +317,6 @@ def test_an_empty_word_takes_away_what_was_there(
         (["3"], "say what to change"),
         (["--group", ""], ""),
         (["--group", "a b%4", "3"], "a group's name has 1 to 64 letters"),
-        (["--rename", "", "3"], "drf set: a name has 1 to 256 characters\n"),
         (["-g", "sweep%2"], "-g selects the jobs of a group; write --group sweep%2 for the limit"),
         (["-g", "sweep"], "--group NAME%N puts jobs into one"),
         (["-n", "new", "4"], "...; -n selects jobs, --rename changes a name\n"),

@@ -173,7 +173,7 @@ def test_what_is_no_moment_to_come_is_refused_in_one_line(word: str) -> None:
         ("1_2-5", "not a range of job ids"),
         ("5-", "not ID or ID:HOW (write 5, 5-9, 5:any or 5:fail)"),
         ("0-3", "not ID or ID:HOW"),
-        ("1-10001", "more than 10000 jobs (wait for an array"),
+        ("1-1001", "more than 1000 jobs (wait for an array"),
     ],
 )
 def test_a_job_may_wait_for_a_range_of_ids_or_is_told_the_cure(
@@ -271,7 +271,7 @@ def test_without_any_way_it_is_refused_with_the_ways_there_could_be(
 
 
 @pytest.mark.parametrize(
-    ("when", "command"), [("foo", "x"), ("", "x"), ("end,", "x"), ("end", " "), ("end", "x" * 4097)]
+    ("when", "command"), [("foo", "x"), ("", "x"), ("end,", "x"), ("end", " ")]
 )
 def test_what_cannot_be_meant_is_refused(home: dict[str, str], when: str, command: str) -> None:
     with pytest.raises(Refused):

@@ -359,8 +359,8 @@ def test_a_newer_client_is_told_so_even_when_its_request_has_new_fields() -> Non
 
 
 def test_the_refusal_names_the_place_of_the_fault() -> None:
-    with pytest.raises(Refused, match=r"\$\.demand\.memory_bytes"):
-        decode_request(demand(memory_bytes=-1))
+    with pytest.raises(Refused, match=r"\$\.demand\.read_bps"):
+        decode_request(demand(read_bps=-1))
 
 
 @given(some.binary(max_size=200))
@@ -388,6 +388,30 @@ def _understood_or_refused(line: bytes) -> None:
         decode_request(line)
     except Refused as refusal:
         assert_one_line(str(refusal))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"after": [{"id": 1}] * 1001}, "--after has more than 1000 entries (wait for a whole "
+         "array, or for a job that waits for the others)"),
+        ({"argv": ["x"] * 32_769}, "the command has more than 32768 entries (write them to a "
+         "file that the command reads)"),
+        ({"stdout": "x" * 4097}, "-o has more than 4096 characters"),
+        ({"name": ""}, "the name is empty"),
+        ({"pool": "x" * 257}, "-p has more than 256 characters"),
+        ({"notify": {"on": ["end"], "argv": ["x" * 4097]}},
+         "--notify-command has more than 4096 characters"),
+        ({"demand": {"gres": {"x" * 257: 1}}}, "--gres has more than 256 characters"),
+        ({"demand": {"cores_milli": 9}}, "-c is less than 0.01"),
+        ({"retry": {"times": 1001}}, "--retry is more than 1000"),
+    ],
+)  # fmt: skip
+def test_a_limit_is_told_in_the_users_words(fields: dict[str, Any], told: str) -> None:
+    request = {"op": "submit", "v": 1, "argv": ["x"], "cwd": "/", **fields}
+    with pytest.raises(Refused) as refusal:
+        decode_request(json.dumps(request).encode())
+    assert str(refusal.value) == told
 
 
 def assert_one_line(text: str) -> None:
@@ -442,7 +466,7 @@ def test_a_huge_filter_of_states_is_refused_before_anything_is_decoded(part: str
     ("long", "said"),
     [
         (b'{"select": {"states": 7, ' + b"x" * 100_000, "malformed"),
-        (line("status", select={"name": "x" * 100_000}), "select.name"),
+        (line("status", select={"name": "x" * 100_000}), "the name has"),
     ],
 )
 def test_a_long_request_without_such_a_filter_is_decoded(long: bytes, said: str) -> None:

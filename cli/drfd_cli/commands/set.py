@@ -188,8 +188,6 @@ def command(
     """Change waiting jobs; of running ones the upper ends of ranges and the time limit, which only
     administrators lengthen. `--after ''` takes conditions away.
     `--group NAME%N` alone is for all waiting jobs of that group."""
-    if rename is not None and not 1 <= len(rename) <= 256:
-        raise click.UsageError("a name has 1 to 256 characters")
     given: dict[str, object] = {
         "demand": demand_fields(cores, mem, io, gres) or None,
         "time_limit_s": time,

@@ -1,0 +1,56 @@
+"""The limits of requests that people meet, and how a refusal tells them.
+
+Each number is here alone: the daemon refuses by it, and clients that make long lists of short words
+stop at it."""
+
+from __future__ import annotations
+
+import re
+
+from drfd.common.errors import Refused
+from drfd.common.units import show_cores, show_duration, show_size
+
+#: Jobs that one request is about, and that one job waits for.
+MOST_IDS, MOST_AFTER = 100_000, 1000
+#: Characters of a name, and of a path or another text.
+NAME_LENGTH, TEXT_LENGTH = 256, 4096
+MOST_ARGUMENTS = 32_768
+
+#: Fields of requests → what they are for people.
+_WORDS = {
+    "after": "--after", "argv": "the command", "array": "--array", "begin_s": "--begin",
+    "command": "the command", "cwd": "the directory", "demand.cores_milli": "-c",
+    "demand.disks": "--io", "demand.gres": "--gres", "demand.memory_bytes": "-m",
+    "features": "--constraint", "group": "-g", "ids": "the list of jobs", "name": "the name",
+    "node": "--node", "notify.argv": "--notify-command", "output_max_bytes": "--output-max",
+    "past.ids": "the list of jobs", "pool": "-p", "priority": "--priority", "reason": "--reason",
+    "retry.times": "--retry", "select.group": "-g", "select.ids": "the list of jobs",
+    "select.name": "the name", "select.user": "-u", "stderr": "-e", "stdout": "-o",
+    "text": "the filter", "time_limit_s": "-t", "warn.before_s": "--warn",
+}  # fmt: skip
+_HINTS = {
+    "after": "wait for a whole array, or for a job that waits for the others",
+    "argv": "write them to a file that the command reads",
+    **dict.fromkeys(("ids", "select.ids", "past.ids"), "name fewer at a time"),
+}
+_UNITS = {"milli": show_cores, "bytes": show_size, "bps": show_size, "s": show_duration}
+#: A complaint of msgspec, such as "Expected `array` of length <= 1000 - at `$.after`".
+_COMPLAINT = re.compile(
+    r"Expected `(\w+)` (of length )?(<=|>=) (\d+) - at (?:`key` in )?`\$\.([a-z_.]+)(\[[^`]*)?`"
+)
+
+
+def refusal_of(complaint: str) -> Refused | None:
+    """Return the refusal of a request with a value beyond its limit, or None for other faults."""
+    found = _COMPLAINT.fullmatch(complaint)
+    if found is None or found[5] not in _WORDS:
+        return None
+    kind, is_length, sign, limit, field, _ = found.groups()
+    what, is_most = _WORDS[field], sign == "<="
+    if is_length:
+        unit = "entries" if kind == "array" else "characters"
+        fault = f"has more than {limit} {unit}" if is_most else "is empty"
+    else:
+        shown = _UNITS.get(field.rpartition("_")[2], str)(int(limit))
+        fault = f"is {'more' if is_most else 'less'} than {shown}"
+    return Refused("bad-request", f"{what} {fault}", hint=_HINTS.get(field, ""))
