@@ -38,6 +38,9 @@ _ALONE = (
     "GOMAXPROCS",
     # From Python 3.13 on: the result of os.cpu_count() and the defaults that derive from it.
     "PYTHON_CPU_COUNT",
+    # Processes, each with its own memory: those of joblib and scikit-learn, and of R's parallel.
+    "LOKY_MAX_CPU_COUNT",
+    "MC_CORES",
 )
 
 

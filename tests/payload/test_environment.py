@@ -159,6 +159,7 @@ def test_the_usual_libraries_are_told_unless_the_submitter_has() -> None:
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "NUMBA", "JULIA", "RAYON"):
         assert found[f"{library}_NUM_THREADS"] == "4"
     assert found["GOMAXPROCS"] == found["PYTHON_CPU_COUNT"] == "4"
+    assert found["LOKY_MAX_CPU_COUNT"] == found["MC_CORES"] == "4"
     found = thread_counts(8, {"MKL_NUM_THREADS": "8"}, 2)
     assert (found["OPENBLAS_NUM_THREADS"], found["BLIS_NUM_THREADS"]) == ("2", "2")
     assert found["OMP_NUM_THREADS"] == found["NUMEXPR_NUM_THREADS"] == found["GOMAXPROCS"] == "8"
