@@ -365,6 +365,26 @@ def test_a_job_gets_the_variables_that_are_exported(
     assert (env["EDITOR"], env["MODEL"], env["SEED"]) == ("ed", "large", "7")
 
 
+@pytest.mark.parametrize(
+    ("line", "value", "unknown"),
+    [
+        ("ALL,V='a,b',X=1", "'a,b'", []), ('ALL,V="a, b"', '"a, b"', []),
+        ("V=it's,PATH", "it's", []),
+        # The words of the line have lost their quotes.
+        ("ALL,V=fine,compact", "fine", ["compact"]), ("V=1,NO", "1", ["NO"]),
+    ],
+)  # fmt: skip
+def test_an_exported_value_is_cut_only_at_a_comma_outside_quotes_which_is_told(
+    drf: Drf, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch, line: str, value: str,
+    unknown: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    result = drf("sbatch", f"--export={line}", "--wrap", "true")
+    assert daemon.requests[-1]["env"]["V"] == value
+    told = [f"{name} in --export={line} (there is no such variable)" for name in unknown]
+    assert result.err == "".join(f"drf: without effect here: {each}\n" for each in told)
+
+
 def test_mail_goes_to_the_address(asked: Asked, tmp_path: Path) -> None:
     notify = tmp_path / "drfd" / "notify"
     notify.parent.mkdir()

@@ -259,13 +259,31 @@ def test_the_warning_of_a_job_ends_no_step(spawn: Spawn, finish: Finish, tmp_pat
 
 
 def test_what_a_step_leaves_out_is_named(spawn: Spawn, finish: Finish) -> None:
-    words = ("-n1", "--exclusive", "--cpu-bind=cores", "-K", "--export=NONE", "-v")
+    words = ("-n1", "--exclusive", "--cpu-bind=cores", "-K", "--export=ALL,NOSUCH", "-v")
     result = finish(spawn("srun", *words, "true", env=ENV))
     assert (result.code, result.err) == (
         0,
         "drf: srun: without effect on a step: --cpu-bind=cores, --kill-on-bad-exit, "
-        "--export=NONE\n",
+        "NOSUCH in --export=ALL,NOSUCH (there is no such variable)\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("export", "seen"),
+    [
+        ("ALL,V='a,b',W=1", "'a,b' 1 own 42"), ("NONE", "- - - 42"), ("MINE,W=a b", "- a b own 42"),
+        ("ALL", "old - own 42"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("tasks", ["-n1", "-n2"])
+def test_a_step_has_the_variables_that_are_exported(
+    spawn: Spawn, finish: Finish, export: str, seen: str, tasks: str
+) -> None:
+    env = {**ENV, "MINE": "own", "V": "old", "SLURM_JOB_ID": "42"}
+    shown = "echo ${V:--} ${W:--} ${MINE:--} $SLURM_JOB_ID"
+    result = finish(spawn("srun", tasks, f"--export={export}", "sh", "-c", shown, env=env))
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"{seen}\n" * int(tasks[-1])
 
 
 def test_a_step_is_ended_at_its_time_limit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ refused if the job would be another without it, and else named in one warning.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -601,18 +602,29 @@ class _Translator:
 
     def _environment(self) -> None:
         given = self._options.get("export")
-        if given is None or given.value.upper() == "ALL":
-            return
-        kept = set(_BARE)
-        for word in () if given.value.upper() in ("NONE", "NIL") else given.value.split(","):
-            name, sign, value = word.partition("=")
-            if sign:
-                self._made.variables[name] = value
-            elif name.upper() == "ALL":
-                kept.add("ALL")
-            else:
-                kept.add(name)
-        self._made.kept = None if "ALL" in kept else frozenset(kept)
+        if given is not None:
+            variables, self._made.kept, unknown = read_export(given.value)
+            self._made.variables |= variables
+            self._made.unsupported += unknown
+
+
+#: A word of `--export`: commas within quotes, which stay, are a part of it.
+_EXPORTED = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*"|['"])+""")
+
+
+def read_export(text: str) -> tuple[dict[str, str], frozenset[str] | None, list[str]]:
+    """Return the variables that `--export` sets, the names of those that are kept (None for all),
+    and in words those of them that are not set: what follows a comma in a value looks like one."""
+    words = [] if text.upper() in ("NONE", "NIL") else _EXPORTED.findall(text)
+    pairs = [word.partition("=") for word in words]
+    names = {name for name, sign, _ in pairs if not sign}
+    kept = None if any(name.upper() == "ALL" for name in names) else names.union(_BARE)
+    unknown = [name for name in sorted(names) if name.upper() != "ALL" and name not in os.environ]
+    return (
+        {name: value for name, sign, value in pairs if sign},
+        None if kept is None else frozenset(kept),
+        [f"{name} in --export={text} (there is no such variable)" for name in unknown],
+    )
 
 
 #: Options that have no effect.

@@ -17,11 +17,19 @@ from typing import NoReturn
 
 from drfd.client.words import parse_gres
 from drfd.common.errors import Refused
-from drfd.payload.environment import DEVICE_LISTS, thread_defaults
+from drfd.payload.environment import DEVICE_LISTS, may_set, thread_defaults
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
-from drfd_cli.slurm.sbatch_options import Given, Options, as_seconds, as_size, silent, translate
+from drfd_cli.slurm.sbatch_options import (
+    Given,
+    Options,
+    as_seconds,
+    as_size,
+    read_export,
+    silent,
+    translate,
+)
 from drfd_cli.slurm.step_queue import WITHIN, name_of_job
 
 #: Seconds that a step has for its end after its time limit.
@@ -101,9 +109,25 @@ class Step:
             # Scripts send steps to the machines of the job, of which this is the only one.
             and (name, given.value) != ("nodelist", host_name())
         ]
-        export = self.options.get("export", Given("ALL")).value
         written += [f"--gres={name}" for name in self._uncounted]
-        return written + ([f"--export={export}"] if export.upper() != "ALL" else [])
+        return written + read_export(self._export())[2]
+
+    def _export(self) -> str:
+        return self.options.get("export", Given("ALL")).value
+
+    def exported(self) -> dict[str, str]:
+        """Return the job's variables as far as the tasks have them, and those that `--export` sets.
+        What drfd and Slurm tell a job stays."""
+        own, kept, _ = read_export(self._export())
+        env = {
+            name: value
+            for name, value in self.env.items()
+            if kept is None
+            or name in kept
+            or name.startswith(("SLURM_", "DRF_", "DRFD_"))
+            or may_set(name)
+        }
+        return env | own
 
     def variables(self) -> dict[str, str]:
         text = str(self.tasks)
@@ -164,7 +188,7 @@ def run(options: Options, command: list[str], again: Callable[[], list[str]]) ->
         _go_to(options.get("chdir"))
         _check_program(command)
         _redirect(_files(step, 0))
-        env = {**os.environ, **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+        env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         _become([*waits, *command], env)
     if waits:
         _become([*waits, *again()], {**os.environ, **within})
@@ -319,7 +343,7 @@ def _run_tasks(step: Step) -> int:
     signal.signal(signal.SIGTERM, end)
     step_queue.heed_no_warning()
     for number, own in enumerate(files):
-        env = {**os.environ, **step.variables(), **step.devices(number)}
+        env = {**step.exported(), **step.variables(), **step.devices(number)}
         env["SLURM_PROCID"] = str(number)
         tasks.append(
             subprocess.Popen(
