@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -314,7 +315,8 @@ def place(tmp_path: Path) -> Path:
     for name in ("python3", "fit-all", "dash", "bash"):
         (programs / name).write_text("#!/bin/sh\n")
         (programs / name).chmod(0o755)
-    (programs / "plain").write_text("#!/bin/sh\n")
+    for name in ("plain", "a plain"):
+        (programs / name).write_text("#!/bin/sh\n")
     (programs / "sub").mkdir()
     return tmp_path
 
@@ -348,6 +350,17 @@ def doubts(place: Path, *argv: str, given: tuple[str, ...] = (), **more: Any) ->
                 ("./fit --all", "leave out the quotes: -- ./fit --all"),
                 ("python3 a | sort", "no shell reads it; write -- sh -c before it"),
             )
+        ),
+        (["A=b c", "x", "y z"], "A=b c sets a variable only in a shell: -- env 'A=b c' x 'y z'"),
+        (
+            ["cd", "it's"],
+            "cd is a word of the shell, not a command: -- bash -c "
+            + shlex.quote(shlex.join(["cd", "it's"])),
+        ),
+        (
+            ["bin/a plain"],
+            "bin/a plain is not executable; chmod +x 'bin/a plain', or write its "
+            "interpreter before it",
         ),
         (["source", "x"], "source is a word of the shell, not a command: -- bash -c 'source x'"),
         (
@@ -394,6 +407,7 @@ def test_an_interpreter_that_is_not_there(place: Path, first: str, told: str | N
         ("bin/%j.log", "bin/%j.log", None),
         # What the directory is called is known only when the job has its id.
         ("run-%j/log", "run-%j/log", None),
+        ("a b/x", "a b/x", "-o a b/x: there is no directory a b; mkdir -p 'a b'"),
         ("logs/%j.log", "logs/%j.log", "-o logs/%j.log: there is no directory logs; mkdir -p logs"),
         (None, "100%%/err", "-e 100%%/err: there is no directory 100%; mkdir -p 100%"),
         ("bin", "bin", "-o bin is a directory; name a file in it: -o bin/%j.out"),
@@ -433,10 +447,10 @@ def test_variables_that_may_be_secret_are_named(place: Path) -> None:
     ],
 )  # fmt: skip
 def test_options_after_a_script_are_the_scripts(words: str, shown: str | None) -> None:
-    told = about_script_words("echo hello\n", ["./train.sh", *words.split()], amount_of)
+    told = about_script_words("echo hello\n", ["./my train.sh", *words.split()], amount_of)
     wanted = (
         f"{shown} stands after the script and is an argument of it; "
-        f"for drf it stands before: drf submit {shown} ./train.sh"
+        f"for drf it stands before: drf submit {shown} './my train.sh'"
     )
     assert told == (None if shown is None else wanted)
     for knowing in ("while getopts c: x; do", "case $1 in -c) shift"):

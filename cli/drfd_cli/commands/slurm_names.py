@@ -104,7 +104,9 @@ def _script(name: str) -> str:
     except Refused as error:
         hint = error.hint
         if os.path.sep not in name and shutil.which(name):
-            hint = f"sbatch takes a script; for a command: sbatch --wrap '{name} ...'"
+            hint = (
+                f"sbatch takes a script; for a command: sbatch --wrap {shlex.quote(f'{name} ...')}"
+            )
         elif hint is not None and hint.startswith(("to run", "drf")):
             hint = "sbatch takes a script; for a command: sbatch --wrap 'CMD ...'"
         raise Refused(error.code, error.text, hint=hint) from None

@@ -149,15 +149,15 @@ def about_script_words(
         if word in _FLAGS:
             shown = word
         elif option in _LONG_OPTIONS:
-            shown = option if value or following.startswith("-") else f"{option} {following}"
+            shown = option if following[:1] in ("", "-") else f"{option} {_typed(following)}"
         elif word in _SHORT_OPTIONS and _is_amount(word, following, amount_of):
             shown = f"{word} {following}"
         else:
             continue
-        shown = f"{option}={value}" if value else shown.rstrip()
+        shown = f"{option}={_typed(value)}" if value else shown
         return (
             f"{shown} stands after the script and is an argument of it; "
-            f"for drf it stands before: drf submit {shown} {name}"
+            f"for drf it stands before: drf submit {shown} {_typed(name)}"
         )
     return None
 
@@ -176,15 +176,16 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
         if os.path.isdir(file):
             return f"{name} is a directory, not a command"
         if os.path.exists(file):
-            return f"{name} is not executable; chmod +x {name}, or write its interpreter before it"
+            way = f"chmod +x {_typed(name)}, or write its interpreter before it"
+            return f"{name} is not executable; {way}"
         return _about_one_word(argv) or f"there is no file {name}, which the job is to run"
     if name and _is_in(path, name, cwd):
         return None
     if name.partition("=")[0].isidentifier() and "=" in name and len(argv) > 1:
-        return f"{name} sets a variable only in a shell: -- env {' '.join(argv)}"
+        return f"{name} sets a variable only in a shell: -- env {_typed(*argv)}"
     if name in _SHELL_WORDS:
-        line = " ".join(argv)
-        return f"{name} is a word of the shell, not a command: -- bash -c '{line}'"
+        line = _typed(_typed(*argv))
+        return f"{name} is a word of the shell, not a command: -- bash -c {line}"
     hint = _hint(path, name, cwd)
     return _about_one_word(argv) or f"there is no command {name} in the job's PATH{hint}"
 
@@ -237,10 +238,18 @@ def _about_one_word(argv: Sequence[str]) -> str | None:
     if len(argv) > 1 or len(name.split()) < 2:
         return None
     if _SHELL_SIGNS.isdisjoint(name):
-        way = f"leave out the quotes: -- {name}"
+        way = f"leave out the quotes: -- {_typed(*name.split())}"
     else:
         way = "no shell reads it; write -- sh -c before it"
     return f"'{name}' is one word, and there is no command of that name; {way}"
+
+
+def _typed(*words: str) -> str:
+    """Return the words as a shell reads them."""
+    # Imported here: it is slow to load and seldom needed.
+    from shlex import join
+
+    return join(words)
 
 
 def _is_in(path: str, name: str, cwd: str) -> bool:
@@ -282,12 +291,13 @@ def _about_output(option: str, pattern: str, cwd: str) -> str | None:
     if "%" not in name and os.path.exists(path):
         if os.path.isdir(path):
             return (
-                f"{shown} is a directory; name a file in it: {option} {pattern.rstrip('/')}/%j.out"
+                f"{shown} is a directory; name a file in it: {option} "
+                f"{_typed(pattern.rstrip('/') + '/%j.out')}"
             )
         return None if os.access(path, os.W_OK) else f"{shown}: you may not write to that file"
     if not os.path.isdir(directory):
         named = pattern.rpartition("/")[0].replace("%%", "%")
-        return f"{shown}: there is no directory {named}; mkdir -p {named}"
+        return f"{shown}: there is no directory {named}; mkdir -p {_typed(named)}"
     if not os.access(directory, os.W_OK | os.X_OK):
         way = "" if option else "; -o FILE names another place"
         return f"{shown}: you may not write to the directory {directory}{way}"
