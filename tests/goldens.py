@@ -397,6 +397,7 @@ ASKED: list[tuple[str, Message]] = [
     ("suspend", _on(9)),
     ("resume", _on(9)),
     ("signal", {**_on(9), "signal": 18}),
+    ("requeue", {**_on(10), "held": False}),
     ("status", {}),
     (
         "status",

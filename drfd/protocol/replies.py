@@ -1203,4 +1203,4 @@ Reply = (
     | LedgerCheckReply
 )
 #: The verbs whose reply is a `BatchReply`.
-BatchVerb = Literal["cancel", "hold", "release", "suspend", "resume", "signal", "set"]
+BatchVerb = Literal["cancel", "hold", "release", "requeue", "suspend", "resume", "signal", "set"]

@@ -331,6 +331,13 @@ class ReleaseRequest(BatchRequest, tag="release", frozen=True):
     pass
 
 
+class RequeueRequest(BatchRequest, tag="requeue", frozen=True):
+    """Stop jobs and queue them again, with their ids."""
+
+    #: Whether they are held from then on.
+    held: bool = False
+
+
 class SuspendRequest(BatchRequest, tag="suspend", frozen=True):
     pass
 
@@ -437,6 +444,7 @@ Question = (
     | CancelRequest
     | HoldRequest
     | ReleaseRequest
+    | RequeueRequest
     | SuspendRequest
     | ResumeRequest
     | SignalRequest

@@ -42,6 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: CannedDaemon)
     done = {"done": [42], "failed": []}
     daemon.replies = {
         **dict.fromkeys(("set", "hold", "release", "suspend", "resume", "cancel", "signal"), done),
+        "requeue": done,
         "submit": {"id": 42}, "hello": {"user": "alice", "admin": False},
         "recent": {"pools": ["lab", "lab.night"], "users": ["bob"], "gres": [], "recent": []},
         "shares": {"nodes": [{"path": "root.alice"}, {"path": "root.lab.carol"}]},
@@ -657,29 +658,19 @@ def kept(state: str, *, live: bool, **changes: Any) -> Message:
     return {"label": "42", "state": state, "live": live, "proof": None, "submission": submission}
 
 
-@pytest.mark.parametrize(
-    ("verb", "reply", "ops", "restarts"),
-    [
-        ("requeue", kept("RUNNING", live=True), ["submit", "cancel"], "1"),
-        ("requeue", kept("COMPLETED", live=False), ["submit"], "1"),
-        ("requeue", kept("PENDING", live=True), [], None),
-        ("requeuehold", kept("FAILED", live=False, env={"SLURM_RESTART_COUNT": "3"}),
-         ["submit"], "4"),
-    ],
-)  # fmt: skip
-def test_a_job_is_queued_again_and_its_restarts_are_counted(
-    drf: Drf, daemon: CannedDaemon, verb: str, reply: Message, ops: list[str],
-    restarts: str | None,
-) -> None:  # fmt: skip
-    daemon.replies |= {"submission": reply, "submit": {"id": 50}}
-    said = "drf: job 42 is queued again as job 50\n" if ops else ""
-    assert drf("scontrol", verb, "42") == Result(0, "", said)
-    changed = [each for each in daemon.requests if each["op"] in ("submit", "cancel", "hold")]
-    assert [each["op"] for each in changed] == ops, "queued before this very job is ended"
-    if ops:
-        assert changed[0]["env"]["SLURM_RESTART_COUNT"] == restarts
-        assert changed[0]["script"] == SUBMISSION["script"]
-        assert changed[0].get("held", False) is (verb == "requeuehold")
+def test_a_job_is_requeued_under_its_id_and_an_ended_one_is_not(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    assert drf("scontrol", "requeue", "42,43_1") == Result(0, "", "")
+    assert drf("scontrol", "requeuehold", "Incomplete", "jobid=42") == Result(0, "", "")
+    asked = [each for each in daemon.requests if each["op"] == "requeue"]
+    assert [each["select"]["ids"] for each in asked] == [[42, "43_1"], [42]]
+    assert [each.get("held", False) for each in asked] == [False, True]
+    ended = {"code": "ended", "text": "job 9 has already ended: FAILED"}
+    daemon.replies["requeue"] = {"done": [], "failed": [{"id": 9, "error": ended}]}
+    way = "(drf retry 9 submits it again, as a new job)"
+    said = f"drf: scontrol: job 9 has already ended: FAILED {way}\n"
+    assert drf("scontrol", "requeue", "9") == Result(1, "", said)
 
 
 def test_the_script_of_a_job_is_written_and_the_configuration_read_again(

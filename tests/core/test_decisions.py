@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +110,77 @@ def test_an_administrators_hold_binds_an_owner_who_had_held_the_job_himself(benc
     bench.submit(held=True)
     bench.feed(st.HoldAsked(now(1), 1, ADMIN))
     assert refused(bench, st.ReleaseAsked(now(2), 1, ALICE)).code == "held-by-admin"
+
+
+# -- requeue ---------------------------------------------------------------------------------------
+
+
+def attempt_gone(bench: Bench, job_id: int) -> list[ev.Event]:
+    return bench.feed(st.AttemptRemoved(now(9), job_id, bench.job(job_id).attempt))
+
+
+def is_timed_out(bench: Bench) -> None:
+    bench.bring(S.RUNNING)
+    bench.feed(st.Breached(now(5), 1, 1, Outcome.TIMEOUT, "ran for its whole time limit"))
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        *(lambda bench, state=state: bench.bring(state)
+          for state in (S.STARTING, S.RUNNING, S.SUSPENDED, S.CLEANING)),
+        is_timed_out,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("held", [False, True])
+def test_a_requeued_job_keeps_its_id_and_what_waits_for_it_goes_on_waiting(
+    bench: Bench, reach: Callable[[Bench], None], *, held: bool
+) -> None:
+    reach(bench)
+    waits = bench.submit(spec(after=(Dependency(1),)))
+    (event,) = bench.feed(st.RequeueAsked(now(6), 1, ALICE, held))
+    assert isinstance(event, ev.StopRequested)
+    assert bench.feed(st.RequeueAsked(now(7), 1, ALICE, held)) == [], "it is done already"
+    if bench.job(1).state is not S.CLEANING:
+        bench.feed(ended(at_s=8))
+    attempt_gone(bench, 1)
+    job = bench.job(1)
+    assert (job.state, job.attempt, job.held_by) == (
+        (S.HELD, 1, "alice") if held else (S.PENDING, 1, None)
+    )
+    assert bench.job(waits).awaits == (Dependency(1),)
+    if held:
+        bench.feed(st.ReleaseAsked(now(9), 1, ALICE))
+    start_again(bench, 1, 10)
+    assert (bench.job(1).attempt, bench.job(1).restarts) == (2, 1)
+    bench.ledger.check()
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "why"),
+    [
+        (S.PENDING, spec(), "job 1 is PENDING: it is in the queue already"),
+        (S.HELD, spec(), "job 1 is HELD: it is in the queue already"),
+        (S.STOPPING, spec(), "job 1 is being cancelled"),
+        (S.RUNNING, spec(attach="/x"), "job 1 has a terminal; only a batch job is requeued"),
+    ],
+)
+def test_what_cannot_be_requeued_is_refused(
+    bench: Bench, state: JobState, asked: JobSpec, why: str
+) -> None:
+    if state is S.RUNNING:
+        bench.start(asked)
+    else:
+        bench.bring(state)
+    assert refused(bench, st.RequeueAsked(now(), 1, ALICE, False)).text == why
+
+
+def test_a_job_that_is_to_be_requeued_ends_if_it_is_cancelled(bench: Bench) -> None:
+    bench.bring(S.RUNNING)
+    bench.feed(st.RequeueAsked(now(1), 1, ALICE, True))
+    bench.feed(st.CancelAsked(now(2), 1, ALICE))
+    bench.feed(ended(at_s=3))
+    assert [type(event) for event in attempt_gone(bench, 1)] == [ev.Cleaned]
 
 
 # -- suspend and resume ----------------------------------------------------------------------------

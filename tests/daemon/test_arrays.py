@@ -89,11 +89,8 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk: Desk) -
         "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_MAX": "11",
         "SLURM_ARRAY_TASK_STEP": "3",
     }  # fmt: skip
-    again = with_slurm_variables(replace(order, attempt=3), {"DRF_SLURM": "1"})
+    again = with_slurm_variables(order, {"DRF_SLURM": "1"}, restarts=2)
     assert again.variables["SLURM_RESTART_COUNT"] == "2"
-    env = {"DRF_SLURM": "1", "SLURM_RESTART_COUNT": "4"}
-    again = with_slurm_variables(replace(order, attempt=2), env)
-    assert again.variables["SLURM_RESTART_COUNT"] == "5", "queued again before by its user"
 
 
 # -- looking -----------------------------------------------------------------------------------

@@ -1106,6 +1106,7 @@ CHANGES = [
     (msg.CancelRequest(v=1, select=SELECT), "cancel"),
     (msg.HoldRequest(v=1, select=SELECT), "hold"),
     (msg.ReleaseRequest(v=1, select=SELECT), "release"),
+    (msg.RequeueRequest(v=1, select=SELECT), "requeue"),
     (msg.SuspendRequest(v=1, select=SELECT), "suspend"),
     (msg.ResumeRequest(v=1, select=SELECT), "resume"),
     (msg.SignalRequest(v=1, select=SELECT, signal=10), "signal"),

@@ -111,6 +111,21 @@ def test_slurms_commands_go_together(instance: Instance) -> None:
     assert done.stdout == "1\n"
 
 
+def test_a_script_that_requeues_itself_runs_again_under_its_id(instance: Instance) -> None:
+    """As trainings do that have reached their time limit."""
+    place = instance.work / "again"
+    instance.drf("slurm-names", place)
+    env = {"PATH": f"{place}:{os.environ['PATH']}"}
+    once = "[ $SLURM_RESTART_COUNT ] || { scontrol requeue $SLURM_JOB_ID; sleep 60; }"
+    once = f"echo run ${{SLURM_RESTART_COUNT:-0}} of $SLURM_JOB_ID; {once}"
+    job = instance.drf(
+        *("sbatch", "--parsable", "--mem", "64", "-W", "--wrap", once), cwd=place, env=env
+    ).stdout.strip()
+    assert (place / f"slurm-{job}.out").read_text() == f"run 0 of {job}\nrun 1 of {job}\n"
+    told = instance.drf("sacct", "-X", "-n", "-P", "-j", job, "-o", "State,Restarts").stdout
+    assert told == "COMPLETED|1\n", "who waited for it has waited for its second run"
+
+
 def without_slurm(place: Path) -> Path:
     """Make a directory of the machine's programs but for Slurm's, which may be installed here."""
     place.mkdir()

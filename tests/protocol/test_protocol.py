@@ -176,6 +176,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("cancel", {"select": {"everything": True}}, {"select": Selection(everything=True)}),
     ("hold", {"select": {"ids": [1]}}, {"select": Selection(ids=[1])}),
     ("release", {"select": {"ids": [1]}}, {"select": Selection(ids=[1])}),
+    ("requeue", {"select": {"ids": [1]}, "held": True}, {"select": Selection(ids=[1])}),
     ("suspend", {"select": {"ids": [1]}}, {"select": Selection(ids=[1])}),
     (
         "resume",

@@ -384,7 +384,7 @@ class Books:
                 before = ("STARTING", "RUNNING", "SUSPENDED", "STOPPING", "CLEANING")
                 is_over = job.state == "CLEANING"
                 self._move(job, event, "CLEANING" if is_over else "STOPPING", *before)
-                claim(job.stop is None, "it is stopped twice", event)
+                claim(None in (job.stop, event.outcome), "it is stopped twice", event)
                 if event.outcome is Outcome.TIMEOUT:
                     ran_s = event.mono_s - job.counts_from_mono_s
                     had = job.spec.time_limit_s is not None and (
@@ -392,6 +392,7 @@ class Books:
                     )
                     claim(had, "it is stopped before its time is over", event, ran_s)
                 job.stop, job.freezing = event.outcome, False
+                job.is_requeued = event.outcome is None
                 job.stop_mono_s = job.stop_mono_s or event.mono_s
                 if is_over:
                     job.outcome = event.outcome

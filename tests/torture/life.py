@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -304,6 +305,8 @@ _DEEDS: dict[str, Callable[[World, Random], None]] = {
     "cancel": _request(st.CancelAsked),
     "hold": _request(st.HoldAsked, "PENDING"),
     "release": _request(st.ReleaseAsked, "HELD"),
+    "requeue": _request(partial(st.RequeueAsked, held=False), "RUNNING"),
+    "requeuehold": _request(partial(st.RequeueAsked, held=True), "RUNNING"),
     "suspend": _request(st.SuspendAsked, "RUNNING"),
     "resume": _request(st.ResumeAsked, "SUSPENDED"),
     "signal": _signal,

@@ -25,6 +25,8 @@ KINDS = {
     "cancel": 5,
     "hold": 3,
     "release": 3,
+    "requeue": 2,
+    "requeuehold": 1,
     "suspend": 4,
     "resume": 4,
     "signal": 1,

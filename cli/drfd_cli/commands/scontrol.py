@@ -260,7 +260,10 @@ def _refs(words: list[str], verb: str) -> list[Ref]:
 def _act(client: Connection, verb: Any, select: Mapping[str, object], **asked: object) -> int:
     reply = client.request(verb, select={"ids": [], "user": None, "states": [], **select}, **asked)
     for failure in reply["failed"]:
-        output.say(f"scontrol: {failure['error']['text']}")
+        text = f"scontrol: {failure['error']['text']}"
+        if (verb, failure["error"]["code"]) == ("requeue", "ended"):
+            text += f" (drf retry {failure['id']} submits it again, as a new job)"
+        output.say(text)
     return 1 if reply["failed"] else 0
 
 
@@ -275,41 +278,12 @@ def _verb(verb: str) -> Callable[[list[str], bool], int]:
     return act
 
 
-def _requeue(words: list[str], in_a_line: bool) -> int:
-    client = connect()
-    for ref in _refs([word for word in words if word.lower() != "incomplete"], "requeue"):
-        _submit_again(client, ref, is_held=False)
-    return 0
+def _requeue(*, held: bool) -> Callable[[list[str], bool], int]:
+    def act(words: list[str], in_a_line: bool) -> int:
+        refs = _refs([word for word in words if word.lower() != "incomplete"], "requeue")
+        return _act(connect(), "requeue", {"ids": refs}, held=held)
 
-
-def _requeuehold(words: list[str], in_a_line: bool) -> int:
-    client = connect()
-    for ref in _refs(words, "requeuehold"):
-        _submit_again(client, ref, is_held=True)
-    return 0
-
-
-def _submit_again(client: Connection, ref: Ref, *, is_held: bool) -> None:
-    """Submit a job once more, and end it if it runs, which may end this program too."""
-    reply = client.submission(ref)
-    label, asked = reply["label"], dict(reply["submission"])
-    if "array" in asked and "_" not in label and reply["live"]:
-        hint = f"requeue {label}_1; drf retry {label} --failed takes all tasks that have failed"
-        raise Refused("not-ended", f"the array {label} runs: name its tasks", hint=hint)
-    if reply["state"] in output.WAITING:
-        if is_held:
-            _act(client, "hold", {"ids": [ref]})
-        return
-    if asked.pop("attach", None) is not None:
-        output.say(f"job {label} was attached to a terminal; now its output goes to a file")
-    env: Any = asked.get("env", {})
-    before = str(env.get("SLURM_RESTART_COUNT", "0"))
-    count = int(before) + 1 if before.isdecimal() else 1
-    asked["env"] = {**env, "SLURM_RESTART_COUNT": str(count)}
-    made = client.submit(**asked, **({"held": True} if is_held else {}))
-    output.say(f"job {label} is queued again as job {made['id']}")
-    if reply["live"]:
-        _act(client, "cancel", {"ids": [ref]})
+    return act
 
 
 # -- update ------------------------------------------------------------------------------------
@@ -478,7 +452,7 @@ def _version(words: list[str], in_a_line: bool) -> int:
 #: The commands of scontrol that there are here.
 _COMMANDS: dict[str, Callable[[list[str], bool], int]] = {
     "show": _show, "hold": _verb("hold"), "uhold": _verb("hold"), "release": _verb("release"),
-    "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue,
-    "requeuehold": _requeuehold, "update": _update, "reconfigure": _reconfigure, "ping": _ping,
-    "write": _write, "version": _version,
+    "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue(held=False),
+    "requeuehold": _requeue(held=True), "update": _update, "reconfigure": _reconfigure,
+    "ping": _ping, "write": _write, "version": _version,
 }  # fmt: skip

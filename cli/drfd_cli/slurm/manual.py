@@ -108,7 +108,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "show node": "the machine; show partition: its partition",
         "hold, release ID": "keep waiting jobs from starting, and no longer",
         "suspend, resume ID": "freeze running jobs, and let them go on",
-        "requeue ID": "queue a job once more, as a new one with a new id; requeuehold: held",
+        "requeue ID": "stop a running job and queue it again, with its id; requeuehold: held",
         "update JobId=ID KEY=VALUE": "TimeLimit (+30: more), JobName, Partition, Priority, Nice,"
         " NumCPUs, MinMemoryNode, Gres, Dependency, StartTime",
         "update NodeName=HOST": "State=DRAIN Reason=TEXT, State=RESUME (administrators)",

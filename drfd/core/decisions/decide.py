@@ -53,6 +53,8 @@ def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event
             return each(ledger, stimulus, job_requests.hold)
         case st.ReleaseAsked():
             return each(ledger, stimulus, job_requests.release)
+        case st.RequeueAsked():
+            return each(ledger, stimulus, job_requests.requeue)
         case st.SuspendAsked():
             return each(ledger, stimulus, job_requests.suspend)
         case st.ResumeAsked():
@@ -190,7 +192,9 @@ def _attempt_missing(ledger: Ledger, missing: st.AttemptMissing) -> list[ev.Even
 
 def _attempt_removed(job: Job, gone: st.AttemptRemoved) -> list[ev.Event]:
     if job.outcome is None:
-        return [ev.Requeued(job_id=job.id, at_s=gone.now.at_s, attempt=gone.attempt)]
+        at_s, keeper = gone.now.at_s, None if job.stop is None else job.stop.held_by
+        again = ev.Requeued(job_id=job.id, at_s=at_s, attempt=gone.attempt)
+        return [again, *([ev.Held(job_id=job.id, at_s=at_s, by=keeper)] if keeper else [])]
     if is_to_retry(job):
         return [
             ev.Retried(

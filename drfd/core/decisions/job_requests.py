@@ -407,6 +407,37 @@ def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
     return [ev.Released(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
 
 
+def requeue(ledger: Ledger, asked: st.RequeueAsked) -> list[ev.Event]:
+    """Return the request to stop the attempt and queue the job again under its id.
+
+    A job that has run out of its time, or has just ended, may be queued again as long as it is not
+    cleaned up: its program may ask for that when it is told to end.
+    """
+    job = owned(ledger, asked.job_id, asked.actor)
+    if job.state in _WAITS:
+        hint = f"drf hold {job.label} keeps it from starting" if asked.held else ""
+        text = f"job {job.label} is {job.shown_state}: it is in the queue already"
+        raise Refused("not-running", text, hint=hint)
+    if job.spec.attach is not None:
+        raise Refused("not-batch", f"job {job.label} has a terminal; only a batch job is requeued")
+    intended = job.outcome if job.stop is None else job.stop.outcome
+    if intended is Outcome.CANCELLED:
+        raise Refused("not-running", f"job {job.label} is being cancelled")
+    by = asked.actor.user if asked.held else None
+    if job.stop is not None and (job.stop.outcome, job.stop.held_by) == (None, by):
+        return []
+    return [
+        ev.StopRequested(
+            job_id=job.id,
+            at_s=asked.now.at_s,
+            mono_s=asked.now.mono_s,
+            outcome=None,
+            text=f"requeued by {asked.actor.user}",
+            held_by=by,
+        )
+    ]
+
+
 def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     if ev.SuspendRequested not in TRANSITIONS[job.state]:

@@ -337,10 +337,13 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 mono_s=event.mono_s,
                 # A frozen job cannot act on SIGTERM, so there is no grace time.
                 escalated=job.suspended_at is not None,
+                held_by=event.held_by,
             )
             if job.stop is not None:
-                # The job was to be requeued, and its grace time has begun already.
-                stop = replace(job.stop, outcome=event.outcome, text=event.text)
+                # Its grace time has begun already.
+                stop = replace(
+                    job.stop, outcome=event.outcome, text=event.text, held_by=event.held_by
+                )
             job = replace_in(job, state=state, stop=stop, freezing=False)
             if state is JobState.CLEANING:
                 return replace_in(job, outcome=event.outcome, outcome_text=event.text)

@@ -86,8 +86,11 @@ class StopRequested(_OfJob):
     """A user or a limit requires the job to stop; recorded before the first signal is sent."""
 
     mono_s: float
-    outcome: Outcome
+    #: None if the job is to be queued again.
+    outcome: Outcome | None
     text: str
+    #: Of a job that is queued again, the user who holds it from then on, or None.
+    held_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

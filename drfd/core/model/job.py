@@ -366,6 +366,8 @@ class Stop:
     #: the job goes back to the queue.
     outcome: Outcome | None
     text: str
+    #: The user who holds the job once it is back in the queue, or None.
+    held_by: str | None = None
     at_s: float
     #: Begin of the grace time on the machine's monotonic clock.
     mono_s: float
@@ -469,9 +471,9 @@ class Job:
         return f"{self.array_id}{index}"
 
     @property
-    def is_first_run(self) -> bool:
-        """True if no earlier attempt has come as far as executing the job's program."""
-        return self.attempt - self.postponements <= 1
+    def restarts(self) -> int:
+        """Number of earlier attempts that have come as far as executing the job's program."""
+        return max(0, self.attempt - self.postponements - 1)
 
     @property
     def is_allocated(self) -> bool:

@@ -71,7 +71,7 @@ TRANSITIONS: dict[S, dict[type, S]] = {
         ev.Altered: S.SUSPENDED,
     },
     # Launched: a stop may overtake the report of the start.
-    # StopRequested: a job that was to be requeued is to end instead.
+    # StopRequested: a job that was to be requeued is to end instead, or the other way round.
     S.STOPPING: {
         ev.Launched: S.STOPPING,
         ev.LaunchFailed: S.CLEANING,

@@ -92,6 +92,14 @@ class ReleaseAsked(StoringAsked):
     """A request to let a held job start."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequeueAsked(StoringAsked):
+    """A request to stop a job's attempt and queue the job again."""
+
+    #: Whether it is held from then on.
+    held: bool
+
+
 class SuspendAsked(StoringAsked):
     """A request to freeze a running job."""
 
@@ -293,6 +301,7 @@ Stimulus = (
     | CancelAsked
     | HoldAsked
     | ReleaseAsked
+    | RequeueAsked
     | SuspendAsked
     | ResumeAsked
     | SignalAsked

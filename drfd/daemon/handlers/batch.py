@@ -37,6 +37,7 @@ BatchStimulus = (
     st.CancelAsked
     | st.HoldAsked
     | st.ReleaseAsked
+    | st.RequeueAsked
     | st.SuspendAsked
     | st.ResumeAsked
     | st.SignalAsked
@@ -246,6 +247,8 @@ def stimulus_maker(request: msg.BatchRequest) -> MakeStimulus:
     match request:
         case msg.SignalRequest():
             return partial(st.SignalAsked, signal=request.signal)
+        case msg.RequeueRequest():
+            return partial(st.RequeueAsked, held=request.held)
         case msg.SetRequest():
             return partial(st.ChangeAsked, change=_change(request))
         case _:

@@ -582,7 +582,7 @@ class LauncherConnection:
             # No kernel keeps limits of their memory there.
             grants = tuple(dataclasses.replace(each, memory_bytes=0) for each in order.grants)
             order = dataclasses.replace(order, grants=grants)
-        return with_slurm_variables(order, payload.env), payload
+        return with_slurm_variables(order, payload.env, job.restarts), payload
 
     def _lends_any(self) -> bool:
         return self._link.nodes.has_home and self._link.lends_any()

@@ -183,7 +183,7 @@ def order_for(
         limits=limits,
         proof=proof,
         tells_start=spec.notify is not None and "start" in spec.notify.on,
-        empties_output=job.is_first_run and not (spec.append or shares_output(job, beside)),
+        empties_output=not job.restarts and not (spec.append or shares_output(job, beside)),
         grants=_counted(demand)
         if is_away
         else tuple(_grants(job, countables, taken, settings.with_nodes)),

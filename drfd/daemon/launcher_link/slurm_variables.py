@@ -13,18 +13,21 @@ from drfd.launcher.protocol import LaunchOrder
 
 #: The submitter's variable that asks for Slurm's.
 WANTED = "DRF_SLURM"
-#: How often the job was queued again.
-_RESTARTS = "SLURM_RESTART_COUNT"
 
 
-def with_slurm_variables(order: LaunchOrder, env: Mapping[str, str]) -> LaunchOrder:
-    """Return the launch order with Slurm's variables, if the submitter's, `env`, ask for them."""
+def with_slurm_variables(
+    order: LaunchOrder, env: Mapping[str, str], restarts: int = 0
+) -> LaunchOrder:
+    """Return the launch order with Slurm's variables, if the submitter's, `env`, ask for them.
+
+    `restarts` is the number of runs before this one.
+    """
     if WANTED not in env:
         return order
-    return replace(order, variables=order.variables | _variables(order, env))
+    return replace(order, variables=order.variables | _variables(order, restarts))
 
 
-def _variables(order: LaunchOrder, env: Mapping[str, str]) -> dict[str, str]:
+def _variables(order: LaunchOrder, restarts: int) -> dict[str, str]:
     own = order.variables
     cpus = str(max(1, -(-order.limits.cores_milli // 1000)))
     found = {
@@ -38,10 +41,8 @@ def _variables(order: LaunchOrder, env: Mapping[str, str]) -> dict[str, str]:
         "SLURM_JOB_CPUS_PER_NODE": cpus,
         "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20),
     }
-    if order.attempt > 1:
-        # A first run has none, as in Slurm; that of a job that was queued again has its own.
-        before = env.get(_RESTARTS, "")
-        found[_RESTARTS] = str(order.attempt - 1 + (int(before) if before.isdecimal() else 0))
+    if restarts:
+        found["SLURM_RESTART_COUNT"] = str(restarts)
     gpus = own.get("DRF_GRES_GPU")
     if gpus:
         found["SLURM_JOB_GPUS"] = gpus
