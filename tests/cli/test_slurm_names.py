@@ -333,7 +333,7 @@ def test_sacct_lists_ended_and_live_jobs(lines: Lines, queue: CannedDaemon, ende
     assert lines("sacct -n -P -a -j 7.batch -o jobid,maxrss")[0] == "7.batch|5120K"
     columns = "JobID,state,MaxRSS,TotalCPU,Elapsed,ReqMem,Timelimit"
     assert lines(f"sacct -u alice -P -n --format={columns}")[0] == (
-        "7|FAILED|5120K|00:01:01|00:01:30|16384M|01:00:00"
+        "7|FAILED|5120K|01:01.000|00:01:30|16384M|01:00:00"
     )
     assert lines("sacct -anp -o jobid%6")[:2] == ["7|", "7.batch|"]
     every = " ".join(lines("sacct --helpformat")).split()
@@ -365,6 +365,49 @@ def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(
 
 
 @pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "00:00:00"), (0.0, "00:00:00"), (0.0421, "00:00.042"), (125.9996, "02:05.999"),
+     (3600.5, "01:00:00"), (90_000.0, "1-01:00:00")],
+)  # fmt: skip
+def test_cpu_time_is_written_as_slurm_writes_it(
+    lines: Lines, daemon: CannedDaemon, ended: MakeJob, seconds: float | None, shown: str
+) -> None:
+    """A job that never ran has used none; programs read the field as a time."""
+    used = {"memory_peak": None, "cpu_seconds": seconds}
+    daemon.replies["history"] = {"jobs": [ended("CANCELLED", id=9, used=used)], "after": None}
+    assert lines("sacct -n -X -P -o TotalCPU") == [shown]
+
+
+def test_what_has_begun_before_the_end_time_is_listed_also_if_it_ends_later(
+    lines: Lines, queue: CannedDaemon, job: MakeJob, ended: MakeJob
+) -> None:
+    """Programs ask for what runs with `--endtime now`."""
+    queue.replies["status"]["jobs"] = [job(id=40), job(id=41, submitted_at=time.time() + 50)]
+    queue.replies["history"] = {"jobs": [ended("COMPLETED", id=7)], "after": None}
+    assert lines("sacct -n -X -P -o JobID -E now") == ["7", "40"]
+    (asked,) = (each["past"] for each in queue.requests if each["op"] == "history")
+    assert "until_s" not in asked
+    lines("sacct -s CD -E now")
+    assert "until_s" in queue.requests[-2]["past"]
+
+
+def test_an_id_that_nobody_knows_hides_no_other(
+    lines: Lines, queue: CannedDaemon, job: MakeJob
+) -> None:
+    """Slurm leaves it out. What is not known is found by halves."""
+
+    def status(asked: Message) -> Any:
+        ids = asked["select"]["ids"]
+        if 9 in ids:
+            return refusal(code="no-such-job", text="there is no job 9")
+        return {"jobs": [job(id=each) for each in ids], "counts": {}, "after": None}
+
+    queue.replies["status"] = status
+    assert lines("sacct -n -X -P -o JobID -j 40,9,41") == ["40", "41"]
+    assert lines("squeue -h -o %i -j 40,9,41") == ["40", "41"]
+
+
+@pytest.mark.parametrize(
     ("text", "at"),
     [
         ("08:05:30", "2026-11-23 08:05:30"), ("1123", "2026-11-23 00:00:00"),
@@ -373,6 +416,7 @@ def test_sacct_says_who_cancelled_and_leaves_the_signal_to_the_step(
         ("112225", "2025-11-22 00:00:00"), ("2026-11-01T10:00:05", "2026-11-01 10:00:05"),
         ("9:30 AM", "2026-11-23 09:30:00"), ("noon", "2026-11-22 12:00:00"),
         ("now-90second", "2026-11-23 10:58:30"), ("now-2hours", "2026-11-23 09:00:00"),
+        ("now+1weeks", "2026-11-30 11:00:00"), ("tomorrow", "2026-11-24 00:00:00"),
         ("midnight", "2026-11-23 00:00:00"), ("12:05 am", "2026-11-23 00:05:00"),
         *((text, None) for text in ("13/40", "25:00:00", "11/23/26/1", "soon")),
     ],
@@ -394,7 +438,7 @@ def test_sacct_reads_slurms_times(
 
 def test_sacct_looks_at_today_and_at_the_caller(lines: Lines, queue: CannedDaemon) -> None:
     lines("sacct")
-    lines("sacct -j 7 -S 2026-01-02 -s F")
+    lines("sacct -j 0,7 -S 2026-01-02 -s F")
     today, chosen = (each["past"] for each in queue.requests if each["op"] == "history")
     assert today["user"] == "alice" and today["since_s"] > 0
     assert chosen["ids"] == [7] and chosen["since_s"] == 1767312000

@@ -332,24 +332,30 @@ def _named(
 ) -> list[Mapping[str, Any]] | None:  # fmt: skip
     """Return the jobs with these ids that have not ended, or with the states that are asked for.
     Return None if there was one id, of no job or of one that ended a while ago."""
-    jobs: list[Mapping[str, Any]] = []
-    try:
-        jobs += _queue(client, select, tasks=tasks)
-    except Refused as error:
-        if error.code != "no-such-job":
-            raise
-        if len(ids) == 1:
-            return None
-        # Slurm leaves out the one that it does not know.
-        for each in ids:
-            alone = _named(client, {**select, "ids": [each]}, [each], tasks=tasks, has_states=True)
-            jobs += alone or []
-    if has_states:
+    jobs = _known(client, select, ids, tasks=tasks)
+    if jobs is None or has_states:
         return jobs
     live = [job for job in jobs if job["ended_at"] is None]
     ended_at_s = max((job["ended_at"] for job in jobs if job["ended_at"] is not None), default=0.0)
     is_old = time.time() - ended_at_s > _KNOWN_S
     return None if jobs and not live and len(ids) == 1 and is_old else live
+
+
+def _known(
+    client: Connection, select: Mapping[str, object], ids: list[Ref], *, tasks: bool
+) -> list[Mapping[str, Any]] | None:
+    """Return the jobs with these ids, without those that nobody knows, as Slurm does; None if there
+    was one id, of no job."""
+    try:
+        return list(_queue(client, {**select, "ids": ids}, tasks=tasks))
+    except Refused as error:
+        if error.code != "no-such-job":
+            raise
+    if len(ids) == 1:
+        return None
+    half = len(ids) // 2
+    found = [_known(client, select, each, tasks=tasks) for each in (ids[:half], ids[half:])]
+    return [job for jobs in found for job in jobs or ()]
 
 
 def _queue(
@@ -422,7 +428,7 @@ def sacct(words: list[str]) -> int:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
     client = connect()
-    words = parts(found.get("jobs", []))
+    words = [word for word in parts(found.get("jobs", [])) if word.strip("0")]
     steps = [word for word in words if "." in word]
     ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
     named = parts([*found.get("user", []), *found.get("uid", [])])
@@ -435,12 +441,18 @@ def sacct(words: list[str]) -> int:
     if since_s is None and not ids:
         since_s = parse_moment("today")
     past: dict[str, object] = {"ids": ids, "states": states, "since_s": since_s}
-    past |= {"until_s": until_s, "user": next(iter(users)) if len(users) == 1 else None}
+    # A state that is asked for is one that the job had reached before the end time.
+    past |= {"until_s": until_s if states else None}
+    past |= {"user": next(iter(users)) if len(users) == 1 else None}
     ended = list(_past(client, {key: each for key, each in past.items() if each not in (None, [])}))
     select = {"ids": ids, "user": past["user"], "states": states}
-    live = [] if until_s is not None else list(_live(client, select, is_named=bool(ids)))
+    if ids:
+        live = _known(client, select, ids, tasks=False) or []
+    else:
+        live = list(_queue(client, select, tasks=False))
     known = {job["id"]: job for job in (*live, *ended)}.values()
-    jobs = _wanted(sorted(known, key=_number), users, states, found)
+    before = [job for job in known if until_s is None or job["submitted_at"] < until_s]
+    jobs = _wanted(sorted(before, key=_number), users, states, found)
     if "allocations" not in found:
         jobs = [line for job in jobs for line in _lines_of(job, steps)]
     usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
@@ -481,17 +493,6 @@ def _number(job: Mapping[str, Any]) -> int:
     return int(job["id"])
 
 
-def _live(
-    client: Connection, select: Mapping[str, object], *, is_named: bool
-) -> Iterator[Mapping[str, Any]]:
-    try:
-        yield from _queue(client, select, tasks=False)
-    except Refused:
-        # None of the named jobs is live.
-        if not is_named:
-            raise
-
-
 def _past(client: Connection, past: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
     for page in client.pages("history", past=past):
         yield from page["jobs"]
@@ -505,16 +506,19 @@ _TIMES = [
     re.compile(text, re.ASCII)
     for text in (_CLOCK, *(f"{day}(?:[-T]{_CLOCK})?" for day in (_DAY, _SHORT_DAY)))
 ]
+_UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 #: Times of the day that have names.
 _NAMED = {"midnight": "00:00", "elevenses": "11:00", "noon": "12:00", "fika": "15:00"}
 
 
 def slurm_moment(text: str) -> float:
-    """Return the Unix time of a past time, as sacct writes it."""
-    ago = re.fullmatch(r"now-(\d+)(second|minute|hour|day|week)?s?", text)
-    if ago is not None:
-        unit, count = (ago[2] or "s")[0], int(ago[1])
-        return parse_moment(f"{count * 7}d" if unit == "w" else f"{count}{unit}")
+    """Return the Unix time of a time, as sacct writes it: a past one, unless it says otherwise."""
+    off = re.fullmatch(r"now([-+]\d{1,9})(second|minute|hour|day|week)?s?", text)
+    if off is not None:
+        return time.time() + int(off[1]) * _UNITS_S[off[2] or "second"]
+    if text == "tomorrow":
+        today = time.localtime()
+        return time.mktime((*today[:2], today[2] + 1, 0, 0, 0, 0, 0, -1))
     word = "today" if text == "midnight" else {**_NAMED, "teatime": "16:00"}.get(text, text)
     found = next(filter(None, (each.fullmatch(word) for each in _TIMES)), None)
     part = {} if found is None else found.groupdict()

@@ -304,8 +304,12 @@ def _rss(job: View) -> str:
 
 
 def _cpu_time(job: View) -> str:
-    seconds = _used(job, "cpu_seconds")
-    return "" if seconds is None else span(seconds, whole=True)
+    """Return the CPU time, below an hour with its milliseconds: `01:02.345`."""
+    seconds = _used(job, "cpu_seconds") or 0.0
+    if not 0 < seconds < 3600:
+        return span(seconds, whole=True)
+    minutes, milliseconds = divmod(int(seconds * 1000), 60_000)
+    return f"{minutes:02}:{milliseconds / 1000:06.3f}"
 
 
 def _state_and_who(job: View) -> str:
@@ -375,7 +379,7 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
     "reqmem": ("ReqMem", 10, _memory),
     "maxrss": ("MaxRSS", 10, _rss),
     "averss": ("AveRSS", 10, _rss),
-    "avecpu": ("AveCPU", 10, _cpu_time),
+    "avecpu": ("AveCPU", 10, lambda job: span(_used(job, "cpu_seconds") or 0, whole=True)),
     "maxdiskread": ("MaxDiskRead", 12, _disk("read_bytes")),
     "maxdiskwrite": ("MaxDiskWrite", 12, _disk("written_bytes")),
     "totalcpu": ("TotalCPU", 10, _cpu_time),
