@@ -290,20 +290,6 @@ def test_a_file_in_another_users_home_is_not_ones_own(tmp_path: Path) -> None:
     assert "cannot read" in done.stderr
 
 
-def test_a_configured_directory_is_made(home: Path, request_of: Any, drf: Drf) -> None:
-    """One that depends on the job, or on where it is submitted, is left to its submitter."""
-    more = '[preset.x]\noutput = "~/%x/"\n[preset.y]\noutput = "~/b%%/o"\nerror = "other/"\n'
-    write(home, f'output = "~/made/deep/"\n{more}')
-    assert request_of("--", "true")["stdout"] == f"{home}/made/deep/drf-%j.out"
-    assert (home / "made" / "deep").is_dir()
-    assert request_of("--preset", "x", "--", "true")["stdout"] == f"{home}/%x/drf-%j.out"
-    assert "there is no directory other" in drf("submit", "--preset", "y", "--", "true").err
-    assert sorted(each.name for each in home.iterdir()) == [".config", "b%", "made", "work"]
-    (home / "made" / "deep").rmdir()
-    (home / "made" / "deep").write_text("")
-    assert f"there is no directory {home}/made/deep" in drf("submit", "--", "true").err
-
-
 # -- what is doubted ---------------------------------------------------------------------------
 
 
@@ -407,9 +393,9 @@ def test_an_interpreter_that_is_not_there(place: Path, first: str, told: str | N
         ("bin/%j.log", "bin/%j.log", None),
         # What the directory is called is known only when the job has its id.
         ("run-%j/log", "run-%j/log", None),
-        ("a b/x", "a b/x", "-o a b/x: there is no directory a b; mkdir -p 'a b'"),
-        ("logs/%j.log", "logs/%j.log", "-o logs/%j.log: there is no directory logs; mkdir -p logs"),
-        (None, "100%%/err", "-e 100%%/err: there is no directory 100%; mkdir -p 100%"),
+        # A directory that is missing is made when the job starts.
+        ("logs/deep/%j.log", "logs/deep/%j.log", None),
+        (None, "bin/plain/err", "-e bin/plain/err: {}/bin/plain is no directory"),
         ("bin", "bin", "-o bin is a directory; name a file in it: -o bin/%j.out"),
         pytest.param(
             "shut/x", "shut/x", "-o shut/x: you may not write to the directory {}/shut",

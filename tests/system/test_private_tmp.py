@@ -140,12 +140,13 @@ def test_output_files_and_terminals_are_those_of_the_machine(
     # A link to an absolute path, on the way to the file.
     (work / "link").symlink_to(outside)
     try:
-        words = ("-o", work / "link" / "out", "-e", outside / "err", "--")
+        words = ("-o", work / "link" / "out", "-e", outside / "made" / "err", "--")
         words += ("sh", "-c", "echo yes; echo no >&2; echo /tmp/*")
         job = instance.ended(*words, user=alice.pw_uid, cwd=work)
         assert job["state"] == "COMPLETED"
         assert (outside / "out").read_text() == "yes\n/tmp/*\n"
-        assert (outside / "err").read_text() == "no\n"
+        assert (outside / "made" / "err").read_text() == "no\n"
+        assert (outside / "made").stat().st_uid == alice.pw_uid
         assert (outside / "out").stat().st_uid == alice.pw_uid
         # The socket of `drf run` is below /tmp here.
         env = {"XDG_RUNTIME_DIR": str(outside), "TMPDIR": str(outside)}

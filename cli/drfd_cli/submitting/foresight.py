@@ -295,9 +295,11 @@ def _about_output(option: str, pattern: str, cwd: str) -> str | None:
                 f"{_typed(pattern.rstrip('/') + '/%j.out')}"
             )
         return None if os.access(path, os.W_OK) else f"{shown}: you may not write to that file"
+    # What is missing below it is made.
+    while not os.path.lexists(directory):
+        directory = os.path.dirname(directory)
     if not os.path.isdir(directory):
-        named = pattern.rpartition("/")[0].replace("%%", "%")
-        return f"{shown}: there is no directory {named}; mkdir -p {_typed(named)}"
+        return f"{shown}: {directory} is no directory"
     if not os.access(directory, os.W_OK | os.X_OK):
         way = "" if option else "; -o FILE names another place"
         return f"{shown}: you may not write to the directory {directory}{way}"

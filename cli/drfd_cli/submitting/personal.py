@@ -155,30 +155,13 @@ def _may_look(path: str) -> bool:
 
 
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Setting]:
-    """Return the settings for a job of this verb, whose output directories are made if they are
-    missing. Raises ConfigError, NotOwn among them."""
+    """Return the settings for a job of this verb. Raises ConfigError, NotOwn among them."""
     settings = read(environ)
     if settings is not None:
-        found = settings.chosen(verb, preset)
-        _make_directories(found)
-        return found
+        return settings.chosen(verb, preset)
     if preset is not None:
         raise no_preset(preset, path_of(environ), ())
     return []
-
-
-def _make_directories(settings: Collection[Setting]) -> None:
-    """Make the directories of output files, but for those that depend on the job or on the
-    directory that it is submitted from. The submission tells of one that cannot be made."""
-    for setting in settings:
-        if setting.option not in ("--output", "--error") or setting.value is None:
-            continue
-        directory = setting.value.replace("%%", "\0").rpartition("/")[0]
-        if directory.startswith("/") and "%" not in directory:
-            try:
-                os.makedirs(directory.replace("\0", "%"), exist_ok=True)
-            except OSError:
-                pass
 
 
 def no_preset(name: str, path: str, known: Collection[str]) -> ConfigError:

@@ -14,6 +14,7 @@ import signal
 import socket
 import stat
 import termios
+from contextlib import suppress
 from dataclasses import dataclass
 
 # Functions that a job's process calls between fork and exec are imported by name: a lookup in a
@@ -357,14 +358,27 @@ def _open_outputs(
 
 
 def _open_output(path: str, user: str, outside: int | None, *, empty: bool) -> int:
+    flags = _EMPTIED_FLAGS if empty else _OUTPUT_FLAGS
     try:
-        flags = _EMPTIED_FLAGS if empty else _OUTPUT_FLAGS
-        fd = private_tmp.open_outside(outside, path, flags, 0o666)
+        try:
+            fd = private_tmp.open_outside(outside, path, flags, 0o666)
+        except FileNotFoundError:
+            _make_directories(os.path.dirname(path), outside)
+            fd = private_tmp.open_outside(outside, path, flags, 0o666)
     except OSError as error:
         is_pipe = error.errno == errno.ENXIO and _is_pipe(path, outside)
         raise cannot_write(user, path, error, is_pipe=is_pipe) from error
     set_blocking(fd, True)
     return fd
+
+
+def _make_directories(path: str, outside: int | None) -> None:
+    """Make a directory and those above it, unless they are there."""
+    names = path.split("/")
+    for count in range(2, len(names) + 1):
+        above = "/".join(names[:count])
+        with suppress(FileExistsError), private_tmp.path_outside(outside, above) as each:
+            os.mkdir(each)
 
 
 def _is_pipe(path: str, outside: int | None) -> bool:

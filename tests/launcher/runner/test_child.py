@@ -338,12 +338,23 @@ def test_a_pipe_that_somebody_reads_is_written_to(run: Run, work: Path) -> None:
         assert file.read() == "through\n"
 
 
+def test_directories_of_output_files_are_made_with_the_submitters_umask(
+    run: Run, work: Path
+) -> None:
+    files = {"stdout": "made/%j/out", "stderr": "made/%j/err"}
+    succeeded(run(shell("echo 1; echo 2 >&2", cwd=work, umask=0o027, **files)))
+    assert [(each.name, each.read_text()) for each in sorted(work.glob("made/1/*"))] == [
+        ("err", "2\n"), ("out", "1\n"),
+    ]  # fmt: skip
+    assert [(work / each).stat().st_mode & 0o777 for each in ("made", "made/1")] == [0o750] * 2
+
+
 @pytest.mark.parametrize("which", ["stdout", "stderr"])
 @pytest.mark.parametrize(
     ("path", "why"),
     [
         ("pipe", "nobody reads this pipe"),
-        ("there/out", "No such file or directory"),
+        ("dangling/out", "No such file or directory"),
         ("file/out", "Not a directory"),
         (".", "Is a directory"),
         ("x" * 256, "File name too long"),
@@ -356,6 +367,7 @@ def test_an_output_file_that_cannot_be_written_is_named_at_once(
 ) -> None:
     os.mkfifo(work / "pipe")
     (work / "file").write_text("")
+    (work / "dangling").symlink_to("nowhere")
     (work / "closed").touch(mode=0o444)
     attempt = run(order("touch", "ran", cwd=work, **{which: path}))
     broke(attempt, f"{me()} cannot write the output file {work}/{path}: {why}", let_go=False)

@@ -56,12 +56,39 @@ static long open_outside(const char *path, int flags)
 	return call(openat, AT_FDCWD, path, flags | O_CLOEXEC, 0666);
 }
 
-static long open_output(const char *path, unsigned long flags)
+/* Make the directories of a path, unless they are there. */
+static void make_directories(char *path)
+{
+	char *name = path + 1;
+
+	for (char *at = name; *at; at++) {
+		long above, made;
+
+		if (*at != '/')
+			continue;
+		name[-1] = *at = '\0';
+		above = open_outside(name - 1 == path ? "/" : path, O_PATH);
+		made = above < 0 ? above : call(mkdirat, above, name, 0777);
+		name[-1] = *at = '/';
+		if (name != at && made != -EEXIST)
+			must(made, "output", path);
+		call(close, above);
+		name = at + 1;
+	}
+}
+
+static long open_output(char *path, unsigned long flags)
 {
 	/* Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely. */
 	int how = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK;
-	long fd = open_outside(path, how | (flags & EMPTIES_OUTPUT ? O_TRUNC : 0));
+	long fd;
 
+	how |= flags & EMPTIES_OUTPUT ? O_TRUNC : 0;
+	fd = open_outside(path, how);
+	if (fd == -ENOENT) {
+		make_directories(path);
+		fd = open_outside(path, how);
+	}
 	if (fd == -ENXIO) {
 		struct stat file;
 		long found = open_outside(path, O_PATH);
