@@ -805,7 +805,7 @@ def largest(names: list[Any], waited: int) -> dict[str, View]:
     select: View = {"select": {"ids": names}}
     one: View = {"id": names[-1]}
     after = [{"id": each, "want": "any"} for each in names]
-    verbs = dict.fromkeys(("cancel", "hold", "release", "suspend", "resume"), select)
+    verbs = dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "requeue"), select)
     return {
         **verbs, "signal": {**select, "signal": 15}, "set": {**select, "after": after},
         "submit": {"argv": ["true"], "cwd": "/", "after": after, "dry_run": True},

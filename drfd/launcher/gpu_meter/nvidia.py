@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar
 
 from drfd.launcher.gpu_meter.reading import (
@@ -18,6 +19,10 @@ from drfd.launcher.gpu_meter.reading import (
     names_processes,
     process_reading,
 )
+
+# Python's own modules that NVIDIA's package imports: they may be where only root can read.
+for _name in ("ctypes.util", "string", "threading"):
+    import_module(_name)
 
 #: There while the driver is loaded.
 _DRIVER = "/proc/driver/nvidia/version"
