@@ -24,7 +24,9 @@ from hypothesis import strategies as st
 
 from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import DRF, LIGHT_DRF, Drf, Finish, Result, Spawn
+from drfd.client.connection import Connection
 from drfd_cli.relay.escapes import EscapeCommand, EscapeFilter
+from drfd_cli.relay.keeper import _open_output
 from drfd_cli.relay.screen_modes import ScreenModes
 from seeds import examples
 
@@ -662,3 +664,23 @@ def test_it_does_not_matter_how_the_output_arrives(data: st.DataObject) -> None:
     pieces = [written[a:b] for a, b in zip([0, *at], [*at, len(written)], strict=True)]
     whole, parts = after(written), after(*pieces)
     assert (parts.leave(), parts.times_left) == (whole.leave(), whole.times_left)
+
+
+def test_the_daemon_does_not_choose_the_file_that_a_detached_terminal_goes_to(
+    daemon: CannedDaemon, tmp_path: Path
+) -> None:
+    """Nor does another user, who has put a link there."""
+    signed = {"stdout": "drf-%j.out", "cwd": str(tmp_path), "name": "x"}
+    daemon.replies = {
+        "show": {"job": {"stdout": str(tmp_path / ".profile")}},
+        "submission": {"label": "7", "submission": signed, "proof": None},
+    }
+    path, file = _open_output(Connection(daemon.path), 7)
+    os.close(file)
+    assert path == str(tmp_path / "drf-7.out")
+    assert os.listdir(tmp_path) == ["drf-7.out"]
+    (tmp_path / "drf-8.out").symlink_to(tmp_path / ".profile")
+    (tmp_path / "drf-9.out").hardlink_to(tmp_path / "drf-7.out")
+    for number in (8, 9):
+        with pytest.raises(OSError, match=f"drf-{number}.out"):
+            _open_output(Connection(daemon.path), number)

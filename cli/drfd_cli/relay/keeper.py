@@ -14,6 +14,9 @@ import _socket
 import os
 import select
 import time
+from errno import EPERM
+from pwd import getpwuid
+from stat import S_ISREG
 
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
@@ -24,7 +27,7 @@ from drfd_cli.relay.pty import Pty, write_all
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn, Protocol
+    from typing import Any, NoReturn, Protocol
 
     class Entrance(Protocol):
         """The socket at which the job asks for its terminal."""
@@ -77,34 +80,45 @@ def _place(name: str) -> str:
 def detach(client: Connection, pty: Pty, watch: Watch, job_id: int, entrance: Entrance) -> str:
     """Fork a process that keeps the terminal and the entrance, and return the path that the output
     goes to. Raises OSError if the path cannot be written; nothing has changed then."""
-    path = _output_path(client, job_id)
-    file = _open_output(path)
+    path, file = _open_output(client, job_id)
     _leave(TerminalKeeper(pty.alone(), watch, file, place_of(entrance.path), entrance))
     return path
 
 
 def keep_from_the_start(client: Connection, entrance: Entrance, job_id: int) -> None:
     """Fork a process that gives the job a terminal when it starts, and keeps it. Raises OSError."""
-    file = _open_output(_output_path(client, job_id))
+    _, file = _open_output(client, job_id)
     watch = Watch(client.another(), job_id, attended=True)
     watch.is_patient = True
     _leave(TerminalKeeper(Pty(), watch, file, place_of(entrance.path), entrance))
 
 
-def _output_path(client: Connection, job_id: int) -> str:
-    """Return the path of the job's output file, which `drf log` reads."""
+def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
+    """Open the job's output file, which `drf log` reads, as the job would open it. Its name follows
+    from what the user has signed: the daemon must not choose what is written to."""
+    from drfd.payload.unpack import is_named_by_id, output_path
+
+    pattern, cwd, name = "drf-%j.out", os.getcwd(), ""
     other = client.another()
     try:
-        return str(other.request("show", id=job_id)["job"]["stdout"])
+        fields: Any = other.submission(job_id)["submission"]
+        pattern, cwd, name = fields["stdout"], fields["cwd"], fields["name"]
     except DrfdError:
-        return os.path.abspath(f"drf-{job_id}.out")
+        # The job goes on, with the usual name.
+        pass
     finally:
         other.close()
-
-
-def _open_output(path: str) -> int:
+    user = getpwuid(os.getuid()).pw_name if "%u" in pattern else ""
+    path = output_path(pattern, cwd=cwd, job_id=job_id, array_id=0, index=0, name=name, user=user)
+    own = is_named_by_id(pattern)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
-    return os.open(path, flags, 0o666)
+    file = os.open(path, flags | (os.O_NOFOLLOW if own else 0), 0o666)
+    status = os.fstat(file)
+    is_own = status.st_uid == os.getuid() and status.st_nlink == 1
+    if own and not (is_own and S_ISREG(status.st_mode)):
+        os.close(file)
+        raise PermissionError(EPERM, "it is not an ordinary file of your own", path)
+    return path, file
 
 
 def _leave(keeper: TerminalKeeper) -> None:
