@@ -269,6 +269,8 @@ class SubmittedView(TypedDict):
     #: where the submission named some.
     only_node: NotRequired[str]
     features: NotRequired[list[str]]
+    #: That it may be stopped for others, and run again. Sent only if that is so.
+    preemptible: NotRequired[bool]
 
 
 class ProgressView(SubmittedView):

@@ -71,7 +71,7 @@ def submitted(daemon: CannedDaemon) -> list[Message]:
         (
             "-m 4G -t unlimited --priority 0 --gres license=2 --retry 5 -n x --export HF_TOKEN",
             {"demand": demand(memory_bytes=4 << 30, gres={"gpu": 1, "license": 2}), "name": "x",
-             "time_limit_s": 0, "priority": 0, "retry": {"times": 5, "on": []},
+             "time_limit_s": 0, "priority": 0, "retry": {"times": 5, "on": ["FAILED"]},
              "env": {"A": "1", "HF_TOKEN": "now"}},
         ),
         ("--gres gpu=2", {"demand": demand(gres={"gpu": 2})}),
@@ -260,6 +260,23 @@ def test_of_an_array_tasks_that_were_retried_are_left_out(
     found["repeats"] = []
     assert drf("retry", "--failed", 4, "--with", "--array 0-3").code == 0
     assert submitted(answering)[-1]["again"] == {"of": 4}
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        # What is not named stays as it was.
+        ("--retry 5", {"retry": {"times": 5, "on": ["LOST"]}}),
+        ("--retry 5 --retry-on fail", {"retry": {"times": 5, "on": ["FAILED"]}}),
+        ("--constraint ssd,big", {"features": ["ssd", "big"]}),
+    ],
+)
+def test_a_change_of_one_property_leaves_the_others(
+    drf: Drf, answering: CannedDaemon, words: str, changes: Message
+) -> None:
+    answering.replies["submission"] = kept("42", retry={"times": 2, "on": ["LOST"]})
+    assert drf("retry", 42, "--with", words).code == 0
+    assert submitted(answering) == [{**FIELDS, "retry": {"times": 2, "on": ["LOST"]}, **changes}]
 
 
 def test_a_terminal_does_not_come_again(drf: Drf, answering: CannedDaemon) -> None:
@@ -482,6 +499,14 @@ def test_the_file_has_the_options_and_the_command(edit: Editor) -> None:
     assert all(line.startswith("# ") for line in head.splitlines())
     assert (result.code, edit.told) == (0, [])
     assert result.err == "drf: nothing was changed; job 42 stays as it is\n"
+
+
+def test_another_number_of_retries_leaves_the_outcomes_as_they_were(edit: Editor) -> None:
+    edit.job["submission"] = {**EDITED, "node": "n1", "features": ["ssd", "big"]}
+    assert edit("s/--retry .*/--retry 7/").code == 0
+    assert "#DRF --node n1\n#DRF --constraint ssd,big\n" in edit.text
+    (submit,) = (each for each in edit.told if each["op"] == "submit")
+    assert submit["retry"] == {**EDITED["retry"], "times": 7}
 
 
 RANGED = {"cores_milli": 2000, "cores_max_milli": 8000, "read_max_bps": 1 << 30}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from canned import CannedDaemon, MakeJob, Refuse
@@ -141,6 +142,10 @@ def test_every_key_is_an_option_of_submit_and_those_that_run_lacks_are_known() -
     lists = (*personal._LISTS.values(), *personal._FLAGS.values())
     options = {*personal._VALUES.values(), *(each for each, _ in lists)}
     assert options <= names(submit_command)
+    # What is for one submission alone, and not a property of its job.
+    calls = {"--preset", "--dry-run", "--wait", "--quiet", "--wrap", "--pty", "--ignore-sbatch"}
+    own = [each.opts for each in submit_command.params if isinstance(each, click.Option)]
+    assert [each for each in own if {*each}.isdisjoint(options | calls | {"--json"})] == []
     assert options - names(run_command) == personal._NOT_OF_RUN
 
 

@@ -130,6 +130,9 @@ ALL_GPU_USE = "GPU use    3G of memory, 5G peak memory, 180% busy, 90% on averag
                            "written_bytes"), 0),
             ["used       not measured on n1"], [],
         ),
+        ({"preemptible": True}, {}, {},
+         ["preemptible it may be stopped for others, and run again"], []),
+        ({}, {}, {}, [], ["preemptible"]),
     ],
 )  # fmt: skip
 def test_show_has_a_line_for_what_there_is(

@@ -171,6 +171,10 @@ def _written(reply: SubmissionReply) -> str:
         words.append(["-p", fields["pool"]])
     if "group" in fields:
         words.append(["-g", fields["group"]])
+    if "node" in fields:
+        words.append(["--node", fields["node"]])
+    if fields.get("features"):
+        words.append(["--constraint", ",".join(fields["features"])])
     words += [[f"--priority={fields['priority']}"], ["-o", fields["stdout"]]]
     if fields["stderr"] != fields["stdout"]:
         words.append(["-e", fields["stderr"]])

@@ -35,7 +35,8 @@ _LAST = 10_000
 _FIELDS = {
     **dict.fromkeys(("cores", "mem", "io", "gres"), "demand"),
     "time": "time_limit_s", "begin": "begin_s", "hold": "held",
-    "retry_on": "retry", "notify_command": "notify", "output_max": "output_max_bytes",
+    "retry_on": "retry", "constraint": "features", "notify_command": "notify",
+    "output_max": "output_max_bytes",
 }  # fmt: skip
 
 
@@ -435,6 +436,9 @@ class Changes:
         found = {**submission, **self.fields}
         for name in self.gone:
             found.pop(name, None)
+        if "retry" in self.fields:
+            # Another number leaves the outcomes as they were.
+            found["retry"] = {**submission.get("retry", {}), **self.fields["retry"]}
         if self.words:
             found["argv"] = list(self.words)
         if "array" in self.fields and "again" in found:
@@ -509,6 +513,8 @@ def read_changes(words: list[str], *, takes_wrap: bool = False) -> Changes:
     # As in a first submission: the errors go to the file of the output.
     names |= {"stderr"} if "stdout" in names else set()
     changed = {name: whole[name] for name in names}
+    if "retry" in changed and "retry_on" not in given:
+        changed["retry"] = {"times": given["retry"]}
     return Changes(changed if wrap is None else {**changed, "argv": ["sh", "-c", wrap]}, export)
 
 

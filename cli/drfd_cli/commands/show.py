@@ -73,6 +73,11 @@ def _show(reply: ShowReply) -> None:
         output.tell(f"  {output.clean(line, 400).rstrip()}")
 
 
+def _preemptible(job: SubmittedView) -> list[tuple[str, str]]:
+    is_so = job.get("preemptible", False)
+    return [("preemptible", "it may be stopped for others, and run again")] if is_so else []
+
+
 def _conditions(job: ConditionsView) -> list[tuple[str, str]]:
     """Return the lines for start conditions, the warning and retries."""
     lines = []
@@ -160,6 +165,7 @@ def array_lines(array: DetailedArrayView) -> list[tuple[str, str]]:
         ("limit", "no time limit" if limit is None else show_duration(limit)),
         *_retry_of(array),
         *_group(array),
+        *_preemptible(array),
         *_conditions(array),
         ("submitted", output.show_time(submitted_at)),
         ("command", output.shell_line(array["argv"])),
@@ -201,6 +207,7 @@ def job_lines(
         *_all_runs(all_runs),
         *_curve_lines(points, job["demand"]),
         *_kernel_lines(used),
+        *_preemptible(job),
         *_conditions(job),
         ("submitted", output.show_time(job["submitted_at"])),
         ("started", output.show_time(job["started_at"])),

@@ -25,10 +25,12 @@ _VALUES = {
     "priority": "--priority", "begin": "--begin", "retry": "--retry", "warn": "--warn",
     "array": "--array", "group": "--group", "notify_command": "--notify-command",
     "output": "--output", "error": "--error", "output_max": "--output-max",
+    "node": "--node", "if_never": "--if-never",
 }  # fmt: skip
 #: Keys whose value may be a list → the option, and what joins its values, or "" for an option each.
 _LISTS = {
     "io": ("--io", ""), "gres": ("--gres", ""), "export": ("--export", ""),
+    "constraint": ("--constraint", ""),
     "after": ("--after", ""), "retry_on": ("--retry-on", ","), "notify": ("--notify", ","),
 }  # fmt: skip
 #: Keys with true or false → the option, and the value that asks for it.

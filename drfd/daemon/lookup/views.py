@@ -236,6 +236,8 @@ def job_view(
         view["only_node"] = job.spec.demand.node
     if job.spec.demand.features:
         view["features"] = list(job.spec.demand.features)
+    if job.spec.preemptible:
+        view["preemptible"] = True
     if job.node:
         view["node"] = job.node
     if job.spec.demand.gres:
@@ -658,6 +660,8 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Group | None) -> 
         view["only_node"] = spec.demand.node
     if spec.demand.features:
         view["features"] = list(spec.demand.features)
+    if spec.preemptible:
+        view["preemptible"] = True
     return view
 
 
