@@ -79,6 +79,12 @@ def output_path(
     return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 
+def is_named_by_id(pattern: str) -> bool:
+    """Return whether an output file is named by the job's id. Others can guess that name, so the
+    file must be the user's own."""
+    return not signs_in(pattern.rpartition("/")[2]).isdisjoint(("%j", "%A"))
+
+
 def signs_in(pattern: str) -> frozenset[str]:
     """Return the %-signs in an output pattern, such as %j."""
     return frozenset(_SIGN.findall(pattern))

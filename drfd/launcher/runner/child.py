@@ -39,6 +39,7 @@ from drfd.launcher.runner.failures import (
     explain,
     no_space,
     no_terminal,
+    not_own,
     terminal_gone,
     terminal_of_another,
     unreadable,
@@ -48,12 +49,13 @@ from drfd.launcher.system.files import get, put
 from drfd.linux.sealed import read_sealed
 from drfd.linux.unix_sockets import at_socket, peer_of, send_descriptors
 from drfd.payload.pack import encode
-from drfd.payload.unpack import LaunchPayload, decode
+from drfd.payload.unpack import LaunchPayload, decode, is_named_by_id
 
 #: Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely.
 _OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
 #: Linux truncates only regular files (open(2)).
 _EMPTIED_FLAGS = _OUTPUT_FLAGS | os.O_TRUNC
+_OWN_FLAGS = _OUTPUT_FLAGS & ~os.O_CREAT | os.O_NOFOLLOW
 _INPUT_FLAGS = os.O_RDONLY
 _SIZE_FLAGS = os.O_PATH | os.O_CLOEXEC
 _ATTACH_WAIT_S = 10.0
@@ -347,24 +349,28 @@ def _open_outputs(
     _move_descriptor(open_fd("/dev/null", _INPUT_FLAGS), 0)
     # The output of an attempt that was preempted is kept.
     empty = order.empties_output
-    stdout, stderr = (
-        order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
-    )
-    out = _open_output(stdout, user, outside, empty=empty)
+    patterns = payload.stdout, payload.stderr
+    stdout, stderr = (order.output_path(each, payload.cwd) for each in patterns)
+    own_out, own_err = map(is_named_by_id, patterns)
+    out = _open_output(stdout, user, outside, empty=empty, own=own_out)
     same = stderr == stdout
-    err = os.dup(out) if same else _open_output(stderr, user, outside, empty=empty)
+    err = os.dup(out) if same else _open_output(stderr, user, outside, empty=empty, own=own_err)
     _move_descriptor(out, 1)
     _move_descriptor(err, 2)
 
 
-def _open_output(path: str, user: str, outside: int | None, *, empty: bool) -> int:
-    flags = _EMPTIED_FLAGS if empty else _OUTPUT_FLAGS
+def _open_output(path: str, user: str, outside: int | None, *, empty: bool, own: bool) -> int:
+    flags = _EMPTIED_FLAGS if empty and not own else _OUTPUT_FLAGS
+    if own:
+        flags |= os.O_EXCL
     try:
         try:
             fd = private_tmp.open_outside(outside, path, flags, 0o666)
         except FileNotFoundError:
             _make_directories(os.path.dirname(path), outside)
             fd = private_tmp.open_outside(outside, path, flags, 0o666)
+    except FileExistsError:
+        fd = _open_own(path, user, outside, empty=empty)
     except OSError as error:
         is_pipe = error.errno == errno.ENXIO and _is_pipe(path, outside)
         raise cannot_write(user, path, error, is_pipe=is_pipe) from error
@@ -379,6 +385,24 @@ def _make_directories(path: str, outside: int | None) -> None:
         above = "/".join(names[:count])
         with suppress(FileExistsError), private_tmp.path_outside(outside, above) as each:
             os.mkdir(each)
+
+
+def _open_own(path: str, user: str, outside: int | None, *, empty: bool) -> int:
+    """Open an output file that is there already and must be the user's own: another user may have
+    put a file or a link there, to read the output or to have it written elsewhere."""
+    try:
+        fd = private_tmp.open_outside(outside, path, _OWN_FLAGS)
+        status = os.fstat(fd)
+        is_own = status.st_uid == os.getuid() and status.st_nlink == 1
+        if not (is_own and stat.S_ISREG(status.st_mode)):
+            raise not_own(path)
+        if empty:
+            os.ftruncate(fd, 0)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise not_own(path) from error
+        raise cannot_write(user, path, error, is_pipe=False) from error
+    return fd
 
 
 def _is_pipe(path: str, outside: int | None) -> bool:

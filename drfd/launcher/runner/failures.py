@@ -122,6 +122,15 @@ def cannot_write(user: str, path: str, error: OSError, *, is_pipe: bool) -> Step
     return StepFailed(f"{user} cannot write the output file {path}: {why}")
 
 
+def not_own(path: str) -> StepFailed:
+    """Return the failure of a job at whose output file's name something of another user's is, or a
+    link."""
+    return StepFailed(
+        f"the output file {path} is there already, and is not an ordinary file of the user's own: "
+        "remove it, or name another one with -o"
+    )
+
+
 def terminal_gone(error: OSError | None) -> StepFailed:
     """Return the failure of an attached job. Without an error its terminal has sent too little."""
     text = "the terminal that waited for this job is gone"

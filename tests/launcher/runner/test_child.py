@@ -374,6 +374,45 @@ def test_an_output_file_that_cannot_be_written_is_named_at_once(
     assert not (work / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "what", ["link", "dangling", "hard link", "pipe", pytest.param("file", marks=as_root)]
+)
+@pytest.mark.parametrize("pattern", ["drf-%j.out", "%A_%a"])
+def test_a_name_that_others_can_guess_is_not_written_where_they_have_put_something(
+    run: Run, work: Path, what: str, pattern: str
+) -> None:
+    """The output went where a link led, or to another user's file, who read it."""
+    name, own = {"drf-%j.out": "drf-1.out", "%A_%a": "1_0"}[pattern], work / "thesis"
+    own.write_text("mine")
+    place = work / name
+    reader = None
+    if what in ("link", "dangling"):
+        place.symlink_to(own if what == "link" else work / "new")
+    elif what == "hard link":
+        place.hardlink_to(own)
+    elif what == "pipe":
+        os.mkfifo(place)
+        reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    else:
+        place.touch(mode=0o666)
+        os.chown(place, 65534, -1)
+    attempt = run(order("touch", "ran", cwd=work, stdout=pattern))
+    why = f"the output file {place} is there already, and is not an ordinary file of the user's own"
+    broke(attempt, f"{why}: remove it, or name another one with -o", let_go=False)
+    assert own.read_text() == "mine"
+    assert not (work / "ran").exists() and not (work / "new").exists()
+    if reader is not None:
+        os.close(reader)
+
+
+def test_the_users_own_file_of_that_name_is_begun_anew(run: Run, work: Path) -> None:
+    (work / "drf-1.out").write_text("old\n" * 100)
+    for attempt in (1, 2):
+        asked = shell("echo x", cwd=work, attempt=attempt, stdout="drf-%j.out")
+        succeeded(run(replace(asked, empties_output=attempt == 1)))
+    assert (work / "drf-1.out").read_text() == "x\n" * 2
+
+
 # -- directories and programs ---------------------------------------------------------------
 
 

@@ -63,6 +63,8 @@ def _error(step: str, cause: OSError, what: str, job: JobStart) -> BaseException
             return failures.cannot_enter(user, what, cause, hint)
         case "output" | "pipe":
             return failures.cannot_write(user, what, cause, is_pipe=step == "pipe")
+        case "not own":
+            return failures.not_own(what)
         case "attach":
             return failures.terminal_gone(cause)
         case "another":

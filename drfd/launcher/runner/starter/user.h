@@ -77,18 +77,52 @@ static void make_directories(char *path)
 	}
 }
 
-static long open_output(char *path, unsigned long flags)
+/* Whether the job's id is in the last part of the path, as unpack.is_named_by_id. */
+static int is_named_by_id(const char *pattern)
+{
+	int found = 0;
+
+	for (; *pattern; pattern++)
+		if (*pattern == '/') {
+			found = 0;
+		} else if (*pattern == '%' && pattern[1] && pattern[1] != '/') {
+			pattern++;
+			found |= *pattern == 'j' || *pattern == 'A';
+		}
+	return found;
+}
+
+/* Open an output file that is there already and must be the user's own: as child._open_own. */
+static long open_own(const char *path, int how, int empties)
+{
+	long fd = open_outside(path, (how & ~O_CREAT) | O_NOFOLLOW);
+	struct stat file;
+
+	if (fd == -ELOOP || fd == -ENXIO)
+		fail("not own", 0, path);
+	if (fd < 0)
+		return fd;
+	must(call(fstat, fd, &file), "setting", "");
+	if (!S_ISREG(file.st_mode) || file.st_uid != call(getuid) || file.st_nlink != 1)
+		fail("not own", 0, path);
+	if (empties)
+		must(call(ftruncate, fd, 0), "output", path);
+	return fd;
+}
+
+static long open_output(char *path, unsigned long flags, int own)
 {
 	/* Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely. */
-	int how = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK;
-	long fd;
+	int how = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK, empties = flags & EMPTIES_OUTPUT;
+	int first = how | (own ? O_EXCL : empties ? O_TRUNC : 0);
+	long fd = open_outside(path, first);
 
-	how |= flags & EMPTIES_OUTPUT ? O_TRUNC : 0;
-	fd = open_outside(path, how);
 	if (fd == -ENOENT) {
 		make_directories(path);
-		fd = open_outside(path, how);
+		fd = open_outside(path, first);
 	}
+	if (own && fd == -EEXIST)
+		fd = open_own(path, how, empties);
 	if (fd == -ENXIO) {
 		struct stat file;
 		long found = open_outside(path, O_PATH);
@@ -109,9 +143,9 @@ static void open_outputs(const struct plan *plan, const char *cwd, const char *o
 
 	/* First, as an output may be named /dev/stdin. */
 	must(call(dup3, null, 0, 0), "setting", "");
-	out_fd = err_fd = open_output(out_path, plan->flags);
+	out_fd = err_fd = open_output(out_path, plan->flags, is_named_by_id(out));
 	if (strcmp(out_path, err_path) != 0)
-		err_fd = open_output(err_path, plan->flags);
+		err_fd = open_output(err_path, plan->flags, is_named_by_id(err));
 	must(call(dup3, out_fd, 1, 0), "setting", "");
 	must(call(dup3, err_fd, 2, 0), "setting", "");
 }
