@@ -13,11 +13,12 @@ import os
 import sys
 
 from drfd.common.errors import ConfigError
-from drfd.common.quick_json import decode, encode
+from drfd.common.quick_json import decode
 from drfd.linux.unix_sockets import connect_in_line, peer_of
 from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
 from drfd.payload.pack import of_request, output_fields
 from drfd.payload.signature import digest_of, fetch_key, proof_of
+from drfd.protocol.codec import encode_request
 from drfd_cli.submitting import personal
 from drfd_cli.submitting.foresight import doubts_about
 
@@ -263,10 +264,10 @@ def _key_for(connection: _socket.socket) -> bytes | None:
 
 def line_of(request: Mapping[str, object], key: bytes | None) -> bytes:
     """Return the line that submits this job, signed with the key if there is one. Raises ValueError
-    for text that is not UTF-8."""
+    for text that no message carries."""
     if key is not None:
         request = {**request, "proof": proof_of(key, digest_of(of_request(request)))}
-    return encode({"op": "submit", "v": 1, **request}).encode() + b"\n"
+    return encode_request({"op": "submit", "v": 1, **request})
 
 
 def send(connection: _socket.socket, line: bytes) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from drfd.common.quick_json import encode
 from drfd.linux.unix_sockets import without_limits
+from drfd.protocol.codec import encode_request
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.quick_request import (
     NO_WARNINGS,
@@ -53,8 +53,8 @@ def run(args: list[str]) -> None:
     if doubts is None:
         return
     try:
-        # Text that is not UTF-8 cannot be sent; the complete program says so.
-        encode(fields).encode()
+        # What cannot be sent is told by the complete program.
+        encode_request(fields)
         connection, key = connect()
     except (OSError, ValueError):
         return

@@ -40,7 +40,7 @@ from drfd.common.units import (
     parse_duration,
     parse_memory,
 )
-from drfd.payload.environment import as_given, capture, not_text
+from drfd.payload.environment import as_given, capture
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import BatchVerb
@@ -412,11 +412,7 @@ def _own_environment(export: Iterable[str]) -> dict[str, str]:
 
 
 def _passed_on(export: tuple[str, ...]) -> dict[str, str]:
-    env = capture(as_given(dict(os.environ)), export)
-    for name in not_text(env):
-        # Its value is not UTF-8 text, which a request cannot contain.
-        del env[name]
-    return env
+    return capture(as_given(dict(os.environ)), export)
 
 
 # -- reading arguments ---------------------------------------------------------------------------

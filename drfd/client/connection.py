@@ -205,7 +205,8 @@ class Connection:
         try:
             data = b"".join(encode_request({"op": op, "v": VERSION, **each}) for each in requests)
         except UnicodeEncodeError as error:
-            raise Refused("bad-value", f"{_text_around(error)!r} is not UTF-8 text") from None
+            text = f"{_text_around(error)!r} has a character that cannot be sent"
+            raise Refused("bad-value", text) from None
         if self._has_been_left():
             # The daemon was restarted since the last request. A new connection is safe: nothing
             # of this request has been sent.

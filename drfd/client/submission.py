@@ -14,7 +14,6 @@ from pathlib import Path
 from drfd.client.words import Gres, Ref
 from drfd.common.errors import Refused
 from drfd.common.units import Range
-from drfd.payload.environment import not_text
 from drfd.payload.pack import output_fields
 from drfd.payload.shell_lines import name_of
 
@@ -94,8 +93,7 @@ class Submission:
     notify_command: str | None = None
 
     def fields(self) -> dict[str, object]:
-        """Return the fields of the request. Raises Refused for values that no daemon accepts."""
-        self._check()
+        """Return the fields of the request."""
         umask = os.umask(0o077)
         os.umask(umask)
         retry, warn = self.retry, self.warn
@@ -135,23 +133,6 @@ class Submission:
         """Return the name of a script, or of a line of the shell, or None: then the daemon takes
         the program's."""
         return name_of(self.argv) if self.script is None else Path(self.argv[0]).name
-
-    def _check(self) -> None:
-        if not_text(dict.fromkeys(self.argv, "")):
-            raise Refused("bad-value", "an argument of the command is not UTF-8 text")
-        texts = (
-            self.name,
-            self.pool,
-            self.group,
-            self.stdout,
-            self.stderr,
-            self.notify_command,
-            self.cwd,
-            self.node,
-            *self.constraint,
-        )
-        if not_text(dict.fromkeys((word for word in texts if word), "")):
-            raise Refused("bad-value", "the value of an option is not UTF-8 text")
 
 
 def demand_fields(

@@ -219,16 +219,3 @@ def is_secret(name: str) -> bool:
     # of its own.
     word = name.upper().lower().replace("\u0307", "").removesuffix("\n")
     return word.endswith(_SECRET_ENDS) or any(part in word for part in _SECRET_PARTS)
-
-
-def not_text(env: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that are not UTF-8, which no message can carry."""
-    return [name for name, value in env.items() if not _is_text(name + value)]
-
-
-def _is_text(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

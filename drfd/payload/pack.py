@@ -16,6 +16,8 @@ give equal bytes, whoever encodes them.
 
 from __future__ import annotations
 
+from drfd.payload.raw_bytes import raw
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +53,7 @@ def encode(
     text = "\0".join((*texts, ""))
     if text.count("\0") != len(texts):
         raise ValueError("a text holds a NUL")
-    return b"".join((MAGIC, b"\0", _bytes(text), _bytes(script or "")))
+    return b"".join((MAGIC, b"\0", raw(text), raw(script or "")))
 
 
 def of_request(fields: Mapping[str, Any]) -> bytes:
@@ -95,7 +97,3 @@ def output_fields(fields: Mapping[str, Any]) -> dict[str, str]:
 def usual_output(*, is_array: bool) -> str:
     """Return the default pattern of output files, without the ending."""
     return "drf-%A_%a" if is_array else "drf-%j"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")

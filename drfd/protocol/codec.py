@@ -6,6 +6,7 @@ Imports must stay few: every command of `drf` loads this module.
 from __future__ import annotations
 
 from drfd.common import quick_json
+from drfd.payload.raw_bytes import MARKS, carried, restored
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,15 +33,16 @@ def encode(message: Mapping[str, object]) -> bytes:
 def encode_request(message: Mapping[str, object]) -> bytes:
     """Return the message as a line of UTF-8. Raises UnicodeEncodeError for text that cannot be
     encoded: the caller can report it better than the daemon."""
-    return quick_json.encode(message).encode() + b"\n"
+    return carried(quick_json.encode(message)).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Return the message of a line. Raises ValueError for anything but one JSON object."""
+    """Return the message of a line, which the daemon has sent. Raises ValueError for anything but
+    one JSON object."""
     try:
         message = quick_json.decode(line)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")
-    return message
+    return restored(message) if any(mark in line for mark in MARKS) else message

@@ -25,6 +25,7 @@ from drfd.client.connection import choose
 from drfd.common import paths
 from drfd.common.errors import Refused
 from drfd.common.units import parse_cores, parse_duration, parse_memory
+from drfd.payload.raw_bytes import raw
 from drfd_cli import quick_request, quick_submit
 from drfd_cli.quick_request import amount_of
 from seeds import examples
@@ -386,20 +387,19 @@ BYTE = os.fsdecode(b"\xff")
 def test_the_environment_goes_along_without_secrets_and_session(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon
 ) -> None:
-    """And without what is not text. The umask goes along, too."""
+    """The umask goes along, too."""
     daemon.replies = {"submit": {"id": 7}}
     words = ("submit", "-q", "--export", "OTHER", "--", "true")
     result = finish(spawn(*words, env=ENV | {"BAD": BYTE, "OTHER": "x"}, umask=0o027))
     assert (result.code, result.out) == (0, "7\n")
     assert result.err == (
-        "drf: left out the variable BAD: it is not UTF-8 text\n"
         "drf: left out MY_TOKEN, which may be secret; --export MY_TOKEN keeps it\n"
     )
     request = daemon.requests[-1]
     assert request["umask"] == 0o027
     assert request["env"] == {
         "PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü", "OTHER": "x",
-        "DRFD_SOCKET": str(daemon.path),
+        "BAD": "\U0010ffff", "DRFD_SOCKET": str(daemon.path),
     }  # fmt: skip
     assert finish(spawn("submit", "--export", "MY_TOKEN", "--", "true", env=ENV)).err == ""
     assert daemon.requests[-1]["env"]["MY_TOKEN"] == "s"
@@ -429,34 +429,37 @@ def test_a_time_that_could_mean_something_else_is_told(
     assert drf("submit", "-q", *words).err.strip() == said
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["-n", BYTE, "--", "true"], ["-o", BYTE, "--", "true"], ["-p", BYTE, "--", "true"],
-        ["--", "echo", BYTE],
-    ],
-    ids=lambda words: words[0],
-)  # fmt: skip
-def test_what_is_not_text_is_refused_in_one_line(
-    drf: Drf, daemon: CannedDaemon, words: list[str]
-) -> None:
-    """The daemon could only say at which byte of the message it stopped understanding."""
-    result = drf("submit", *words)
-    assert (result.out, result.err.count("\n"), daemon.requests) == ("", 1, [])
-    assert result.code in (1, 2)
+def test_what_is_not_utf8_reaches_the_daemon_byte_by_byte(
+    submitted: Submitted, drf: Drf, daemon: CannedDaemon, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / os.fsdecode(b"d\xff")).mkdir()
+    monkeypatch.chdir(tmp_path / os.fsdecode(b"d\xff"))
+    Path(BYTE).write_bytes(b"#!/bin/sh\n# f\xfcr\n#DRF -m 64M\n")
+    monkeypatch.setenv("V", BYTE)
+    result = drf("submit", "-o", BYTE, BYTE, BYTE)
+    request = daemon.requests.pop()
+    assert (result.code, result.err, request["demand"]) == (0, "", {"memory_bytes": 64 << 20})
+    sent = [*request["argv"], request["stdout"], request["env"]["V"]]
+    assert [raw(each) for each in sent] == [os.fsencode(BYTE)] * 4
+    assert raw(request["script"]) == Path(BYTE).read_bytes()
+    assert raw(request["cwd"]) == os.fsencode(os.getcwd())
+
+
+def test_what_stands_for_a_byte_cannot_be_sent(refused: Complaint) -> None:
+    assert "has a character that cannot be sent" in refused("--", "echo", "\U0010ffe9")
 
 
 @pytest.mark.parametrize(
     ("name", "spoil", "told"),
     [
         ("gone", os.rmdir, "the current directory cannot be used: No such file or directory"),
-        (os.fsdecode(b"d\xff"), None, "'{}/d?' is not UTF-8 text"),
         pytest.param(
             "shut", lambda path: os.chmod(path, 0o600), "you may not enter the current directory",
             marks=pytest.mark.skipif(os.getuid() == 0, reason="root may enter every directory"),
         ),
     ],
-    ids=["gone", "not text", "shut"],
+    ids=["gone", "shut"],
 )  # fmt: skip
 def test_a_directory_that_cannot_be_used_is_refused(
     drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -520,6 +523,7 @@ def test_lines_of_a_script_are_options_with_quotes_and_comments_and_lose_to_type
         # A demand that is silently ignored is the worst kind.
         *((line, 8000) for line in ("#DRF\t-c 8", "#DRF  -c 8", "#DRF-c 8", "#DRF -c 8\r")),
         # What comes before it: an indented comment, blank lines, and what ends lines elsewhere.
+        ("#\udcfc\n#DRF -c 8", 8000),
         *((f"{line}\n#DRF -c 8", 8000) for line in ("  # text", "\t#", " \v", "# a\fb", "#\x85")),
     ],
 )  # fmt: skip

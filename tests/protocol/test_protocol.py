@@ -14,14 +14,16 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
 from drfd.launcher import protocol as launcher
+from drfd.payload.pack import of_request
 from drfd.protocol import requests as msg
-from drfd.protocol.codec import decode, encode
+from drfd.protocol.codec import decode, encode, encode_request
 from drfd.protocol.requests import (
     Demand,
     DependencyPart,
     HistoryFilter,
     RetryPart,
     Selection,
+    SubmitRequest,
     WarnPart,
     decode_request,
 )
@@ -389,6 +391,32 @@ def _understood_or_refused(line: bytes) -> None:
         decode_request(line)
     except Refused as refusal:
         assert_one_line(str(refusal))
+
+
+@given(some.lists(some.binary(max_size=20), min_size=1), some.binary(max_size=50))
+@examples(300)
+def test_all_bytes_of_arguments_and_scripts_reach_the_payload(
+    words: list[bytes], script: bytes
+) -> None:
+    words = [word.replace(b"\0", b"") for word in words]
+    fields = {
+        "argv": [word.decode(errors="surrogateescape") for word in words], "cwd": "/", "env": {},
+        "script": script.decode(errors="surrogateescape"),
+    }  # fmt: skip
+    try:
+        line = encode_request({"op": "submit", "v": 1, **fields})
+    except UnicodeEncodeError:
+        # The private characters themselves.
+        assert b"\xf4\x8f" in b"".join([*words, script])
+        return
+    request = decode_request(line)
+    assert isinstance(request, SubmitRequest)
+    received = {name: getattr(request, name) for name in fields}
+    payload = of_request(received)
+    assert payload == of_request(fields), "what the client signs"
+    assert payload.endswith(b"\0".join([b"", *words, b""]) + script)
+    # The daemon gives it back as it was.
+    assert decode(encode(received)) == fields
 
 
 @pytest.mark.parametrize(

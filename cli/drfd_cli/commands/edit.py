@@ -286,7 +286,7 @@ def _edited(text: str, label: str) -> _Text | None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="drf-edit-") as place:
         file = Path(place, f"job-{label}.sh")
-        file.write_text(text)
+        file.write_text(text, errors="surrogateescape")
         while True:
             try:
                 # As other programs do it: the variable may hold options, which a shell splits.
@@ -298,7 +298,7 @@ def _edited(text: str, label: str) -> _Text | None:
                     "no-editor", f"the editor {editor} failed; job {label} stays as it is",
                     hint="VISUAL or EDITOR names another one",
                 )  # fmt: skip
-            now = file.read_text(errors="replace")
+            now = file.read_text(errors="surrogateescape")
             if now == text:
                 return None
             try:

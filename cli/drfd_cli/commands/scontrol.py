@@ -434,10 +434,10 @@ def _write(words: list[str], in_a_line: bool) -> int:
         raise Refused("no-script", f"job {reply['label']} has a command and no script")
     path = words[2] if len(words) > 2 else f"slurm-{reply['label']}.sh"
     if path == "-":
-        click.echo(script, nl=False)
+        click.echo(os.fsencode(script), nl=False)
         return 0
-    with open(path, "w") as file:
-        file.write(script)
+    with open(path, "wb") as file:
+        file.write(os.fsencode(script))
     click.echo(f"batch script for job {reply['label']} written to {path}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -31,7 +32,9 @@ from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
 from drfd.host.disks import Disk, disk_of
 from drfd.payload.pack import usual_output
+from drfd.payload.raw_bytes import raw, readable
 from drfd.protocol import requests as parts
+from drfd.protocol.limits import NAME_LENGTH
 from drfd.protocol.requests import SubmitRequest
 
 #: The longest argument or variable that the kernel accepts, in bytes (MAX_ARG_STRLEN, execve(2)).
@@ -99,7 +102,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
     most_cores = _upper(asked.cores_milli, asked.cores_max_milli, defaults.cores_max_milli)
     limit, notify = request.time_limit_s, request.notify
     usual = usual_output(is_array=request.array is not None)
-    name = request.name or request.argv[0].rsplit("/", 1)[-1][:256] or "job"
+    name = readable(request.name or request.argv[0].rsplit("/", 1)[-1])[:NAME_LENGTH] or "job"
     return JobSpec(
         name=name,
         user=actor.user,
@@ -268,7 +271,7 @@ def _upper(least: int | None, most: Most | None, default: Most) -> Most:
 
 def _own_disk(disks: Sequence[Disk], cwd: str) -> str:
     """Return the name of the disk that rates without a disk's name are for."""
-    return ((disk_of(cwd, disks) if len(disks) > 1 else None) or disks[0]).name
+    return ((disk_of(os.fsdecode(raw(cwd)), disks) if len(disks) > 1 else None) or disks[0]).name
 
 
 def _check_sizes(request: SubmitRequest, limits: UserLimits) -> None:
