@@ -115,6 +115,63 @@ def test_memory_over_the_limit_kills_the_whole_tree_and_is_on_record(instance: I
     assert 32 << 20 < usage.largest_process_bytes < 80 << 20
 
 
+#: Ways to hold four times the job's memory in the kernel.
+HOARDS = {
+    "pipes": """
+import fcntl, os
+held = []
+for _ in range(256):
+    held.append(os.pipe())
+    fcntl.fcntl(held[-1][1], 1031, 1 << 20)
+    os.set_blocking(held[-1][1], False)
+    os.write(held[-1][1], bytes(1 << 20))
+""",
+    "page tables": """
+import mmap
+area = mmap.mmap(-1, 128 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
+area.madvise(mmap.MADV_NOHUGEPAGE)
+for at in range(0, 128 << 30, 2 << 20):
+    area[at]
+""",
+    "files in memory": """
+import os
+fd = os.memfd_create("x")
+for _ in range(256):
+    os.write(fd, bytes(1 << 20))
+""",
+}
+
+
+@pytest.mark.parametrize("code", HOARDS.values(), ids=HOARDS.keys())
+def test_memory_that_the_kernel_holds_for_a_job_is_the_jobs(instance: Instance, code: str) -> None:
+    assert instance.ended("-m", "64M", "--", sys.executable, "-c", code)["state"] == "OUT_OF_MEMORY"
+
+
+def test_what_nobody_reads_from_sockets_is_within_the_limit(instance: Instance) -> None:
+    """A job of 64 MiB held gigabytes of datagrams, with cgroup v1."""
+    code = """
+import resource, socket, struct
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+into = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+into.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+held = 0
+for _ in range(1500):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("127.0.0.1", 0))
+    for _ in range(8):
+        try:
+            into.sendto(bytes(30000), one.getsockname())
+        except OSError:
+            pass
+    held += struct.unpack("9I", one.getsockopt(socket.SOL_SOCKET, 55, 36))[0]
+    one.detach()
+print(held)
+"""
+    job = instance.ended("-m", "64M", "--", sys.executable, "-c", code)
+    assert job["state"] == "COMPLETED"
+    assert 8 << 20 < int(instance.output(job["id"])) < 80 << 20
+
+
 def test_the_mean_is_of_what_it_held_while_it_ran(instance: Instance) -> None:
     """It holds it for most of its life, however long its interpreter takes to start."""
     hold = (

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from cgroupspy.contenttypes import DeviceThrottle
 from cgroupspy.controllers import BlkIOController, CpuController, MemoryController
-from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile, TypedFile
+from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile, IntegerFile, TypedFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
 from drfd.launcher.confinement.interface import Counted, LimitFailed
@@ -126,7 +126,7 @@ class CpuFiles(Plain, CpuController):  # type: ignore[misc]  # cgroupspy has no 
 
 
 class Memory(Plain, MemoryController):  # type: ignore[misc]  # cgroupspy has no types
-    pass
+    sockets_limit_in_bytes = IntegerFile("memory.kmem.tcp.limit_in_bytes")
 
 
 class Pids(Plain):

@@ -60,6 +60,8 @@ USED = REQUIRED + OPTIONAL
 _USUAL_SHARES = 1024
 #: The kernel's bounds of cpu.shares.
 _LEAST_SHARES, _MOST_SHARES = 2, 1 << 18
+#: The limit of buffers of sockets, of UDP, too (kernel: cgroup-v1/memory.rst, section 2.7).
+_SOCKETS = "memory.kmem.tcp.limit_in_bytes"
 
 
 class CgroupV1:
@@ -90,7 +92,9 @@ class CgroupV1:
             disk = "enforced"
         return {
             "cores": "enforced",
-            "memory": "enforced",
+            "memory": "enforced"
+            if os.path.exists(f"{self._mounts['memory']}/{self._group}/{_SOCKETS}")
+            else f"enforced: without buffers of sockets, as the kernel has no {_SOCKETS}",
             "read": disk,
             "write": f"{disk}: direct I/O only; cgroup v1 does not attribute buffered writes"
             if disk == "enforced"
@@ -312,14 +316,18 @@ class CgroupV1:
         memory.limit_in_bytes = rounded
         if not self._begins_with(memory, "swappiness", 0):
             memory.swappiness = 0
+        # Buffers of sockets count apart here, and without a limit of their own not at all.
+        if self._has(memory.directory, _SOCKETS):
+            memory.sockets_limit_in_bytes = rounded
+            verify(_SOCKETS, rounded, memory.sockets_limit_in_bytes)
         # Memory and swap together no more than memory alone; absent without swap accounting.
-        if self._has_memsw(memory.directory):
+        if self._has(memory.directory, "memory.memsw.limit_in_bytes"):
             memory.memsw_limit_in_bytes = rounded
             verify("memory.memsw.limit_in_bytes", rounded, memory.memsw_limit_in_bytes)
         verify("memory.limit_in_bytes", rounded, memory.limit_in_bytes)
 
-    def _has_memsw(self, directory: str) -> bool:
-        name = "memory.memsw.limit_in_bytes"
+    def _has(self, directory: str, name: str) -> bool:
+        """Return whether a cgroup has this file, which not all kernels have."""
         if name not in self._given and os.path.exists(f"{directory}/{name}"):
             self._given.add(name)
         return name in self._given

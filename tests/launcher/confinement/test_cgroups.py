@@ -75,7 +75,11 @@ FRESH_V1 = {
     "cpuacct": {"cpuacct.usage": "0"},
     "memory": {
         **dict.fromkeys(
-            ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "9223372036854771712"
+            (
+                *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+                "memory.kmem.tcp.limit_in_bytes",
+            ),
+            "9223372036854771712",
         ),
         "memory.max_usage_in_bytes": "0", "memory.swappiness": "60", "cgroup.event_control": "",
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0",
@@ -507,6 +511,7 @@ IN_FILES = {
         "pids.max": "100",
         "memory.limit_in_bytes": str(64 << 20),
         "memory.memsw.limit_in_bytes": str(64 << 20),
+        "memory.kmem.tcp.limit_in_bytes": str(64 << 20),
         "memory.swappiness": "0",
         "blkio.throttle.read_bps_device": "8:0 1000",
         "blkio.throttle.write_bps_device": "8:0 2000",
@@ -628,6 +633,7 @@ def test_each_disk_is_limited_in_the_directions_that_are_declared(
         ("cpu.shares", "1024"),
         ("memory.limit_in_bytes", "9223372036854771712"),
         ("memory.memsw.limit_in_bytes", "9223372036854771712"),
+        ("memory.kmem.tcp.limit_in_bytes", "9223372036854771712"),
         ("pids.max", "max"),
         ("pids.max", "99"),
         ("blkio.throttle.read_bps_device", "8:0 999"),
@@ -713,8 +719,8 @@ def test_what_every_new_cgroup_has_already_is_not_set_again(kernel: KernelV1) ->
         kernel.create(key=(1, attempt))
         mine = [os.path.basename(path) for path, _ in kernel.writes if f"job-1-{attempt}" in path]
         assert mine == [
-            *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-            *("cpu.shares", "cpu.cfs_quota_us", "pids.max"),
+            *("memory.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"),
+            *("memory.memsw.limit_in_bytes", "cpu.shares", "cpu.cfs_quota_us", "pids.max"),
         ]
 
 
