@@ -22,7 +22,7 @@ ALLOWED = {
     "wording": {"core"},
     "journal": {"core"},
     "host": {"core"},
-    "launcher": {"core"},
+    "launcher": {"core", "slurm"},
     "sim": {"core"},
     "install": set(),
     "slurm": set(),

@@ -190,9 +190,14 @@ def _name_in(found: re.Match[str] | None) -> Name | None:
     return None if found is None else Name(found[1], (int(found[2]), int(found[3])))
 
 
-def read_jobs(text: str) -> list[SlurmJob]:
-    """Read the answer to `LIST_JOBS`. Jobs that are not drfd's are left out."""
-    found = (_read_job(line) for line in text.splitlines())
+def read_jobs(text: str) -> list[SlurmJob] | None:
+    """Read the answer to `LIST_JOBS`. Jobs that are not drfd's are left out. None if an id comes
+    twice: somebody has written lines of a list into the name of a job."""
+    lines = text.split("\n")
+    ids = [line.split("|", 1)[0] for line in lines if line.count("|") >= len(_FIELDS) - 1]
+    if len(set(ids)) < len(ids):
+        return None
+    found = (_read_job(line) for line in lines)
     return [job for job in found if job is not None]
 
 

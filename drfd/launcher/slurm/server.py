@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -167,7 +167,8 @@ class SlurmLauncher:
                     chosen.data()
             self._commands.run_due()
             self._checks.run_due()
-            self._submissions.begin()
+            if self._nodes.knows_gate:
+                self._submissions.begin(self._nodes.gate_fault)
             self._ask_for_list()
             self._nodes.ask()
             self.port.flush()
@@ -369,7 +370,10 @@ class SlurmLauncher:
 
     def _take_list(self, number: int, answer: Answer) -> None:
         self._times.end()
-        if not answer.is_good:
+        listed = mapping.read_jobs(answer.output) if answer.is_good else None
+        if listed is None:
+            if answer.is_good:
+                answer = replace(answer, code=None, complaint="its list names a job twice")
             if not self._is_away:
                 log.error("event=slurm-away error=%s", mapping.first_line(answer.complaint))
             self._is_away = True
@@ -382,7 +386,7 @@ class SlurmLauncher:
             self._nodes.see_back()
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
-        for job in mapping.read_jobs(answer.output):
+        for job in listed:
             if not job.is_waiting:
                 self._nudge.saw(job.id)
             if job.name.journal in self._attempts.journals:

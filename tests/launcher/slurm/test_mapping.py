@@ -59,6 +59,15 @@ def test_a_list_has_drfds_jobs_alone() -> None:
     ]
 
 
+def test_a_list_into_which_somebody_has_written_lines_is_none() -> None:
+    """The name of a job may hold line ends: a user had root cancel another's job."""
+    forged = f"x\n12|1000|RUNNING|0|NONE|NONE|n1|drfd-7|{NAME}"
+    text = (
+        f"12|1000|RUNNING|0|1795477560|NONE|n1|another's||\n13|1001|PENDING|0|N/A|N/A||{forged}||\n"
+    )
+    assert read_jobs(text) is None
+
+
 @pytest.mark.parametrize(
     ("shown", "status"),
     [
@@ -70,7 +79,7 @@ def test_a_list_has_drfds_jobs_alone() -> None:
     ],
 )
 def test_a_status_is_a_number_or_its_parts(shown: str, status: int) -> None:
-    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n")
+    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n") or []
     assert job.wait_status == status
 
 

@@ -22,6 +22,7 @@ from drfd.common import failpoints
 from drfd.launcher.protocol import AttemptLimits, Message
 from drfd.launcher.system.process import start_ticks
 from drfd.slurm.files import MORE_CONF
+from drfd.slurm.settings import GATE_FILE
 from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, until
 from launcher.slurm.cluster import Cluster
 from slurm_cluster import missing
@@ -834,6 +835,41 @@ def test_slurmctld_is_asked_when_it_started_only_if_it_may_be_another(
         slurm.clean_up()
         shutil.rmtree(programs)
         (place / "asked").unlink(missing_ok=True)
+
+
+def test_a_slurm_that_takes_jobs_of_others_is_given_none(
+    cluster: Cluster, slurm: SlurmLauncherProcess, jobs_dir: Path
+) -> None:
+    """Their names can hold lines, with which they write into the lists that root reads."""
+    gate = cluster.directory / GATE_FILE
+    text = gate.read_text()
+    controller = slurm.connect()
+    fault = f"JobSubmitPlugins=lua and {gate}"
+    asked = job("touch ran", jobs_dir)
+    try:
+        gate.write_text(text.replace("uid == 0 and", "uid == 0 or"))
+        heard_of_nodes(controller, fault)
+        controller.launch(asked)
+        assert fault in controller.take("shortage", id=asked.id)["text"]
+    finally:
+        gate.write_text(text)
+    heard_of_nodes(controller, "")
+    assert not (jobs_dir / "ran").exists()
+    controller.launch(job("touch ran", jobs_dir, id=asked.id, attempt=2))
+    controller.take("up", id=asked.id, attempt=2)
+    controller.take("ended", id=asked.id, attempt=2)
+
+
+def heard_of_nodes(controller: Controller, fault: str) -> None:
+    """It says that all nodes are away for this reason, or that they are not."""
+
+    def is_said() -> bool:
+        controller.list()
+        assert controller.nodes is not None
+        away = controller.nodes["away"] or ""
+        return fault in away and bool(fault) is bool(away)
+
+    until("what it says of nodes", is_said, lambda: controller.nodes)
 
 
 def is_shown(cluster: Cluster, key: tuple[int, int], state: str) -> bool:

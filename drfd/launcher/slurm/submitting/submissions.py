@@ -88,13 +88,18 @@ class Submissions:
         if key in self._all:
             self._all.pop(key).assignment.close()
 
-    def begin(self) -> None:
-        """Run sbatch for those whose names no list has shown."""
+    def begin(self, fault: str | None) -> None:
+        """Run sbatch for those whose names no list has shown. With a fault of Slurm's none is given
+        to it."""
         count = sum(each.runs for each in self._all.values())
-        for key, each in self._all.items():
+        for key, each in list(self._all.items()):
             if count >= _AT_ONCE:
                 return
             if each.runs or each.looks > 0:
+                continue
+            if fault is not None:
+                self.end(key)
+                self.on_failed(key, failure(fault, Shortage(JOB, "slurm", "EAGAIN")))
                 continue
             each.runs = True
             count += 1
