@@ -52,6 +52,7 @@ ReturnToService=2
 MpiDefault=none
 SwitchType=switch/none
 JobRequeue=0
+PrivateData=jobs
 KillWait=2
 SlurmdTimeout=10
 JobSubmitPlugins=lua

@@ -136,6 +136,7 @@ SETTINGS = (
     _among("SelectTypeParameters", "CR_Core_Memory", "cores and memory are what drfd counts"),
     _exact("ProctrackType", "proctrack/cgroup", "no process of a job outlives its end"),
     _among("TaskPlugin", "task/cgroup", "jobs are kept to the resources that they declare"),
+    _among("PrivateData", "jobs", "users would see directories and output files of others' jobs"),
     _exact("JobRequeue", "0", "a job that Slurm started again by itself would run twice"),
     _at_least("MinJobAge", _AGE_S, "the end of a job must be there when drfd asks for it"),
     _at_least("MaxJobCount", _RECORDS, f"ended jobs count, too, for the {_AGE_S} s of MinJobAge"),

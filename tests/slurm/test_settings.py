@@ -40,6 +40,7 @@ MinJobAge               = 3600 sec
 PreemptMode             = OFF
 PreemptType             = preempt/none
 PriorityType            = priority/basic
+PrivateData             = jobs
 ProctrackType           = proctrack/cgroup
 Prolog                  = /etc/slurm/drfd-disks
 PrologSlurmctld         = /etc/slurm/drfd-event
@@ -132,6 +133,7 @@ def test_more_than_is_needed_will_do(name: str, value: str) -> None:
         ("MaxJobCount", "10000"),
         ("JobCompType", "jobcomp/none"),
         ("JobSubmitPlugins", "(null)"),
+        ("PrivateData", "none"),
         ("ConstrainCores", "no"),
         ("ConstrainRAMSpace", "no"),
         ("ConstrainDevices", "no"),
