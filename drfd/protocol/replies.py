@@ -768,6 +768,8 @@ class BatchReply(TypedDict):
     labels: NotRequired[list[str]]
     #: By the label of an array: indices of running tasks, which were not changed.
     kept: NotRequired[dict[str, str]]
+    #: How many more of the named jobs were refused than are in `failed`.
+    unnamed: NotRequired[int]
     launcher_away_s: NotRequired[float | None]
     notices: NotRequired[list[CodeText]]
 

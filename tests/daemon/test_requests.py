@@ -28,6 +28,7 @@ from drfd.core.model.stimuli import Actor, Frozen
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource
+from drfd.daemon.handlers import batch
 from drfd.daemon.handlers.doctor import (
     InstallContext,
     away_text,
@@ -799,6 +800,19 @@ async def test_who_has_too_many_ended_tasks_kept_submits_no_more(make_desk: Make
     await desk.submit(ALICE)
 
 
+async def test_of_many_names_in_vain_the_reply_has_the_first_and_their_count(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each took a kilobyte of the daemon's memory, and a client may name 100,000."""
+    monkeypatch.setattr(batch, "_MOST_REFUSALS", 3)
+    over, live = await desk.submit(ALICE, array="0-4", held=True), await desk.submit(ALICE)
+    await desk.ask(ALICE, op="cancel", select={"ids": [over]})
+    names = [f"{over}_{index}" for index in range(7)] + [live, 900, 901]
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": names})
+    assert (reply["done"], len(reply["failed"]), reply["unnamed"]) == ([live], 3, 6)
+    assert {each["error"]["code"] for each in reply["failed"]} <= {"ended", "no-such-job"}
+
+
 def largest(names: list[Any], waited: int) -> dict[str, View]:
     """The request of each verb that names jobs, with as many of these tasks as it takes; `waited`
     is a job that waits for all of them."""
@@ -1172,8 +1186,12 @@ def failed(code: str, *refs: int | str) -> list[View]:
          "verb=cancel uid=1001 user=alice result=unknown"),
         (msg.CancelRequest(v=1, select=SELECT), {"done": list(range(1, 100_001)), "failed": []},
          "verb=cancel uid=1001 user=alice jobs=1-100000 result=done"),
+        # A flood of invented names is no flood of the log.
+        (msg.CancelRequest(v=1, select=SELECT),
+         {"done": [], "failed": failed("no-such-job", *range(1, 100), "7_1", *["8_1"] * 900)},
+         "verb=cancel uid=1001 user=alice refused=1-99,7_1,+900:no-such-job result=done"),
     ],
-    ids=["some", "tasks", "submission", "refusal", "unknown", "many"],
+    ids=["some", "tasks", "submission", "refusal", "unknown", "many", "flood"],
 )  # fmt: skip
 def test_the_line_says_who_what_which_and_how_it_went(
     audit_log: pytest.LogCaptureFixture, request_: msg.AnyRequest, reply: Any, line: str

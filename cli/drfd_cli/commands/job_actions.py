@@ -104,7 +104,7 @@ def act(
     return Result(
         show=lambda: _show(client, reply, done_word, tell),
         # The daemon sends notices only if a part of the request has to wait.
-        view=lambda: {**pick(reply, ("done", "failed")), **output.standing(reply)},
+        view=lambda: {**pick(reply, ("done", "failed", "unnamed")), **output.standing(reply)},
         finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),
     )
 
@@ -144,6 +144,8 @@ def _finish(reply: BatchReply, done_word: str, *, is_filtered: bool) -> int:
         output.say(", ".join([f"{len(reply['done'])} {done_word}", *counts]))
     for line in refusals(failed):
         output.say(line)
+    if "unnamed" in reply:
+        output.say(f"{reply['unnamed']} more of the jobs that you have named were refused, too")
     away = output.launcher_away(reply)
     if away is not None:
         output.say(f"{away}; the request is kept, and done then")

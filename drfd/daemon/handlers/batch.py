@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from drfd.common.errors import Refused
 from drfd.common.groups import read_group
@@ -29,6 +30,9 @@ from drfd.protocol.requests import Selection
 
 #: Jobs decided in one turn of the engine.
 _AT_ONCE = 25
+#: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
+#: or never were.
+_MOST_REFUSALS = 1000
 #: A change of this many ranges of array tasks takes as long as that of one job.
 _RANGES = 10
 
@@ -70,8 +74,9 @@ class _BatchResult:
     """Events and refusals so far, by label."""
 
     events: dict[str, list[ev.Event]] = field(default_factory=dict)
-    #: The first refusal of each label.
+    #: The first refusal of each label, of the first `most` labels.
     refused: dict[str, Refused] = field(default_factory=dict)
+    most: float = inf
 
 
 @dataclass
@@ -93,8 +98,19 @@ class BatchActions:
 
     async def _ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
         failed: list[Failure] = []
-        wanted = [each async for each in self._wanted(actor, select, failed)]
-        result, yielding = _BatchResult(), CooperativeYield()
+        result, yielding = (
+            _BatchResult(most=_MOST_REFUSALS if select.ids else inf),
+            CooperativeYield(),
+        )
+        wanted: list[_Target] = []
+        unnamed = 0
+        async for target in self._wanted(actor, select):
+            if isinstance(target, _Target):
+                wanted.append(target)
+            elif len(failed) < result.most:
+                failed.append(target)
+            else:
+                unnamed += 1
         await self._ask_all(await self._in_parts(wanted), actor, make, result)
         done: dict[str, int] = {}
         kept: dict[str, str] = {}
@@ -102,6 +118,9 @@ class BatchActions:
         for each in wanted:
             await yielding.maybe_yield()
             if each.label not in result.events:
+                if each.label not in result.refused or len(failed) >= result.most:
+                    unnamed += 1
+                    continue
                 error = error_view(self._explain_refusal(each.job_id, result.refused[each.label]))
                 failed.append({"id": each.job_id, "error": error})
                 continue
@@ -115,16 +134,16 @@ class BatchActions:
             reply["labels"] = list(done)
         if kept:
             reply["kept"] = kept
+        if unnamed:
+            reply["unnamed"] = unnamed
         return reply
 
-    async def _wanted(
-        self, actor: st.Actor, select: Selection, failed: list[Failure]
-    ) -> AsyncIterator[_Target]:
-        """Yield the selected jobs and arrays; ids that do not exist are added to `failed`."""
+    async def _wanted(self, actor: st.Actor, select: Selection) -> AsyncIterator[_Target | Failure]:
+        """Yield the selected jobs and arrays, and why there are not those that are named."""
         yielding = CooperativeYield()
         async for ref, job_id in resolved(self.lookup, select.ids):
             if isinstance(job_id, Refused):
-                failed.append({"id": ref, "error": error_view(job_id)})
+                yield {"id": ref, "error": error_view(job_id)}
             else:
                 yield _Target(str(ref), job_id, False)
         has_filter = select.user or select.name or select.group or select.states
@@ -183,7 +202,8 @@ class BatchActions:
         )
         for target, outcome in zip(targets, outcomes, strict=True):
             if isinstance(outcome, Refused):
-                result.refused.setdefault(target.label, outcome)
+                if len(result.refused) < result.most:
+                    result.refused.setdefault(target.label, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:

@@ -22,8 +22,11 @@ from drfd.protocol.requests import Ref
 
 log = logging.getLogger("drfd.audit")
 
-#: Jobs by which an entry of the system log can be found, at most; its line names them all.
+#: Jobs by which an entry of the system log can be found, at most; its line names all that have
+#: changed.
 _MAX_FIELDS = 100
+#: Refused references that a line names, at most, for each reason: a request may invent them.
+_MAX_REFUSED = 100
 _PLAIN = re.compile(r"[\w.@$+-]+", re.ASCII)
 
 
@@ -66,9 +69,11 @@ def ranges(ids: Iterable[int]) -> str:
 
 def _refused(refs: list[Ref]) -> str:
     """Return refused references in short form, such as `1-3,5_7`. Those that were not found are as
-    they were asked for."""
-    ids = ranges(ref for ref in refs if isinstance(ref, int))
-    return ",".join(filter(None, [ids, *(ref for ref in refs if isinstance(ref, str))]))
+    they were asked for. Of many, the first ones and how many there are besides: `1-3,5_7,+900`."""
+    named = refs[:_MAX_REFUSED]
+    ids = ranges(ref for ref in named if isinstance(ref, int))
+    more = f"+{len(refs) - len(named)}" if len(refs) > len(named) else ""
+    return ",".join(filter(None, [ids, *(ref for ref in named if isinstance(ref, str)), more]))
 
 
 def _result(result: Reply | DrfdError | None) -> str:
