@@ -48,6 +48,11 @@ function duration(seconds) {
   return m ? (s ? `${m}m ${s}s` : `${m}m`) : `${s}s`;
 }
 
+// How long the latest attempt has run until then, without the time of its suspensions.
+function ran(job, at) {
+  return (job.suspended_at ?? job.ended_at ?? at) - job.started_at - (job.suspended_seconds ?? 0);
+}
+
 function moment(seconds) {
   if (seconds == null) return "–";
   const when = new Date(seconds * 1000);

@@ -127,7 +127,7 @@ function showQueue() {
     ["State", "", (row) => row.state.toLowerCase()],
     ["Cores", "number", (row) => `${cores(row.now?.cores)} / ${cores(row.demand.cores)}`],
     ["Memory", "number", (row) => `${size(row.now?.memory)} / ${size(row.demand.memory)}`],
-    ["For", "number", (row) => (row.started_at == null ? "" : duration(at - row.started_at))],
+    ["For", "number", (row) => (row.started_at == null ? "" : duration(ran(row, at)))],
     ["Limit", "number", (row) => (row.time_limit_s ? duration(row.time_limit_s) : "none")],
   ], snapshot.running, (row) => row.label);
   byId("no-running").hidden = snapshot.running.length > 0;
@@ -171,7 +171,7 @@ async function showHistory(isMore) {
       ["Job", "id", (job) => ({ text: label(job), href: `#job/${encodeURIComponent(label(job))}` })],
       nameCell, userCell,
       ["Ended", "", (job) => moment(job.ended_at)],
-      ["Ran", "number", (job) => (job.started_at == null ? "never" : duration(job.ended_at - job.started_at))],
+      ["Ran", "number", (job) => (job.started_at == null ? "never" : duration(ran(job)))],
       ["Peak memory", "number", (job) => `${size(job.used.memory_peak)} / ${size(job.demand.memory)}`],
       ["End", "", (job) => ({ text: job.state.toLowerCase().replaceAll("_", " "), mark: job.state === "COMPLETED" ? "good" : "bad" })],
       ["Cause", "why wide", (job) => shorten(job.outcome?.text, 400)],
