@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK
 from typing import Any
 
 import click
@@ -14,11 +17,12 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import ROOT, Drf
+from drfd.launcher.runner.inheritance import LIMITS
 from drfd_cli.commands.run import command as run_command
 from drfd_cli.commands.submit import command as submit_command
 from drfd_cli.options import parse_start
 from drfd_cli.quick_request import amount_of
-from drfd_cli.submitting import personal
+from drfd_cli.submitting import foresight, personal
 from drfd_cli.submitting.foresight import about_other_directives, about_script_words, doubts_about
 from drfd_cli.words import complete
 
@@ -415,6 +419,49 @@ def test_an_output_that_cannot_be_written(
     files = {"stderr": err} | ({} if out is None else {"stdout": out})
     assert doubts(place, "python3", **files) == ([] if told is None else [told.format(place)])
     assert doubts(place, "python3", attach="/none", **files) == [], "it goes to a terminal"
+
+
+def test_a_program_behind_a_closed_directory_is_not_told_to_be_missing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def stat(path: Any, **how: Any) -> os.stat_result:
+        if path == str(place / "shut/x"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path, **how)
+
+    monkeypatch.setattr(os, "stat", stat)
+    told = "shut/x: you may not enter a directory of that path, so it cannot be run"
+    assert doubts(place, "shut/x") == [told]
+
+
+@pytest.mark.parametrize(
+    ("soft", "told"),
+    [
+        ({}, None), ({RLIMIT_STACK: 4 << 20}, None),
+        ({RLIMIT_STACK: RLIM_INFINITY}, "ulimit -s unlimited"),
+        ({RLIMIT_STACK: 1 << 40, RLIMIT_CORE: 1 << 50},
+         "ulimit -s 1073741824; ulimit -c 1099511627776"),
+    ],
+)  # fmt: skip
+def test_raised_limits_that_a_job_does_not_have_are_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch, soft: dict[int, int], told: str | None
+) -> None:
+    for line in Path("/proc/1/limits").read_text().splitlines():
+        if line.startswith(("Max stack", "Max core")) and "unlimited" in line.split()[:4]:
+            pytest.skip("the machine's first process has no such limits")
+    limits = {RLIMIT_STACK: 8 << 20, RLIMIT_CORE: 0, RLIMIT_NOFILE: 1024} | soft
+    monkeypatch.setattr(foresight, "getrlimit", lambda limit: (limits[limit], RLIM_INFINITY))
+    line = f"the job does not have your raised limits; its script can set them: {told}"
+    assert doubts(place, "python3") == ([] if told is None else [line])
+
+
+def test_the_limits_of_jobs_are_those_of_the_launcher() -> None:
+    usual = {limit: soft for limit, soft, _, _ in foresight._LIMITS.values()}
+    assert usual == {
+        getattr(resource, f"RLIMIT_{name}"): LIMITS[name][0] for name in ("STACK", "CORE", "NOFILE")
+    }
 
 
 def test_variables_that_may_be_secret_are_named(place: Path) -> None:

@@ -429,6 +429,18 @@ def test_a_time_that_could_mean_something_else_is_told(
     assert drf("submit", "-q", *words).err.strip() == said
 
 
+def test_no_job_gets_a_terminal_whose_output_cannot_be_written(
+    drf: Drf, daemon: CannedDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was queued, cancelled at once, and recorded as cancelled by its user."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "x").mkdir()
+    result = drf("submit", "--pty", "-o", "x", "--", "true")
+    assert (result.code, daemon.requests) == (1, [])
+    assert result.err == "drf: -o x is a directory; name a file in it: -o x/%j.out\n"
+
+
 def test_what_is_not_utf8_reaches_the_daemon_byte_by_byte(
     submitted: Submitted, drf: Drf, daemon: CannedDaemon, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

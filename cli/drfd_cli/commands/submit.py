@@ -177,6 +177,11 @@ def command(
     attach_socket = _attach_socket() if pty and not dry_run else None
     attach = None if attach_socket is None else attach_socket.path
     request = client.addressed(fields(command, script=script, attach=attach, **asked))
+    if attach_socket is not None:
+        for text in foresight.outputs_in_doubt(request):
+            # This process writes it, so that no job is queued that would be cancelled at once.
+            attach_socket.close()
+            raise Refused("no-output", text)
     if dry_run:
         forecast = client.forecast(**request)
         for setting in call.personal:

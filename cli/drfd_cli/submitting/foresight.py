@@ -7,6 +7,7 @@ Imports must stay few: `drf submit` loads this module.
 from __future__ import annotations
 
 import os
+from resource import RLIM_INFINITY, RLIMIT_CORE, RLIMIT_NOFILE, RLIMIT_STACK, getrlimit
 
 from drfd.payload.environment import DEFAULT_PATH, is_secret
 from drfd.payload.pack import usual_output
@@ -27,6 +28,12 @@ _SHELL_WORDS = frozenset(
 #: Words of bash that other shells by the name of sh do not know.
 _BASH_WORDS = frozenset(("[[", "declare", "mapfile", "pushd", "readarray", "shopt", "source"))
 _SHELL_SIGNS = frozenset("|&;<>$*`(){}\n")
+#: Options of `ulimit` → the limit, the soft one of jobs, its line in /proc/PID/limits, the unit.
+_LIMITS = {
+    "s": (RLIMIT_STACK, 8 << 20, "Max stack size", 1024),
+    "c": (RLIMIT_CORE, 0, "Max core file size", 1024),
+    "n": (RLIMIT_NOFILE, 1024, "Max open files", 1),
+}
 #: Most variables that are named.
 _NAMED = 6
 #: Least likeness of a name that is proposed, as in `difflib`.
@@ -60,10 +67,52 @@ def doubts_about(request: Mapping[str, Any], given: Collection[str]) -> list[str
     else:
         found.append(_about_interpreter(script, path, cwd))
     if request.get("attach") is None:
-        found += [_about_output(option, pattern, cwd) for option, pattern in _outputs(request)]
+        found += outputs_in_doubt(request)
     found.append(_about_name(request.get("name")))
     found.append(_about_secrets(given, env))
+    found.append(_about_limits())
     return [text for text in found if text is not None]
+
+
+def outputs_in_doubt(request: Mapping[str, Any]) -> list[str]:
+    """Return a line for each output file that cannot be written."""
+    found = [_about_output(option, each, request["cwd"]) for option, each in _outputs(request)]
+    return [text for text in found if text is not None]
+
+
+def _about_limits() -> str | None:
+    """Return a line about soft limits that this process has raised, which a job does not have, or
+    None if there are none. What the machine's first process has was raised for everybody."""
+    raised = {
+        option: soft
+        for option, (limit, usual, _, _) in _LIMITS.items()
+        if (soft := _order(getrlimit(limit)[0])) > usual
+    }
+    if not raised:
+        return None
+    try:
+        with open("/proc/1/limits") as file:
+            lines = file.read()
+    except OSError:
+        return None
+    words = []
+    for option, soft in raised.items():
+        _, _, title, unit = _LIMITS[option]
+        first = lines.partition(title)[2].split(maxsplit=1)[:1]
+        if first != ["unlimited"] and soft > int("".join(first) or 0):
+            value = "unlimited" if soft == _UNLIMITED else soft // unit
+            words.append(f"ulimit -{option} {value}")
+    if not words:
+        return None
+    return f"the job does not have your raised limits; its script can set them: {'; '.join(words)}"
+
+
+#: Above every limit.
+_UNLIMITED = 1 << 64
+
+
+def _order(limit: int) -> int:
+    return _UNLIMITED if limit == RLIM_INFINITY else limit
 
 
 def _outputs(request: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -178,6 +227,8 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
         if os.path.exists(file):
             way = f"chmod +x {_typed(name)}, or write its interpreter before it"
             return f"{name} is not executable; {way}"
+        if _is_out_of_reach(file):
+            return f"{name}: you may not enter a directory of that path, so it cannot be run"
         return _about_one_word(argv) or f"there is no file {name}, which the job is to run"
     if name and _is_in(path, name, cwd):
         return None
@@ -242,6 +293,17 @@ def _about_one_word(argv: Sequence[str]) -> str | None:
     else:
         way = "no shell reads it; write -- sh -c before it"
     return f"'{name}' is one word, and there is no command of that name; {way}"
+
+
+def _is_out_of_reach(file: str) -> bool:
+    """Return whether the file may be there, behind a directory that this user may not enter."""
+    try:
+        os.stat(file)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _typed(*words: str) -> str:
