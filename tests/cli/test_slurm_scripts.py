@@ -385,6 +385,12 @@ def test_an_exported_value_is_cut_only_at_a_comma_outside_quotes_which_is_told(
     assert result.err == "".join(f"drf: without effect here: {each}\n" for each in told)
 
 
+def test_other_names_of_options_are_abbreviated_too() -> None:
+    assert parse(["--tasks=2", "--work", "/"])[0] == {
+        "ntasks-per-node": Given("2"), "chdir": Given("/"),
+    }  # fmt: skip
+
+
 def test_mail_goes_to_the_address(asked: Asked, tmp_path: Path) -> None:
     notify = tmp_path / "drfd" / "notify"
     notify.parent.mkdir()

@@ -220,10 +220,11 @@ def _full_name(name: str, where: str, known: Mapping[str, str]) -> str:
     name = _ALIASES.get(name, name)
     if name in known:
         return name
-    near = [each for each in known if name and each.startswith(name)]
+    names = {each: each for each in known} | _ALIASES
+    near = {full for each, full in names.items() if name and each.startswith(name)}
     if len(near) != 1:
         raise refusal(where, f"--{name}", "is no option of sbatch")
-    return near[0]
+    return near.pop()
 
 
 def read_lines(script: str, name: str) -> Options | None:
