@@ -19,9 +19,8 @@ from drfd_cli.output import Result, of_each, pick
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, TasksView, WhyReply
 
-#: A disk is full if less than one part in so many is free, and a file takes much of it if it takes
-#: more than one part in so many.
-_FULL, _MUCH = 100, 10
+#: A disk is full if less than one part in so many is free.
+_FULL = 100
 #: Columns to which a list of indices is cut.
 _INDICES = 60
 
@@ -110,22 +109,20 @@ def _enough(most_bytes: int, job: JobView) -> int:
 
 
 def _full_disk(job: JobView) -> Iterator[str]:
-    """Yield a note if the disk of the caller's failed job is full now, and its output takes much of
-    it: then the job can hardly have written that there was no more room."""
+    """Yield a note if the disk of the output of the caller's failed job is full now: the job can
+    hardly have written that there was no more room."""
     path, outcome = job["stdout"], job["outcome"]
     if outcome is None or outcome["code"] != "FAILED" or path is None or job["uid"] != os.getuid():
         return
     try:
-        file, disk = os.stat(path), os.statvfs(path)
+        disk = os.statvfs(path)
     except OSError:
         return
     free_bytes, disk_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    # The blocks that a file has: a file with holes is larger than what it takes.
-    taken_bytes = file.st_blocks * 512
-    if free_bytes * _FULL < disk_bytes < taken_bytes * _MUCH:
+    if free_bytes * _FULL < disk_bytes:
         yield (
-            f"the disk of its output is full now ({show_size(free_bytes)} of "
-            f"{show_size(disk_bytes)} free), and {path} takes {show_size(taken_bytes)} of it"
+            f"the disk of its output {path} is full now ({show_size(free_bytes)} of "
+            f"{show_size(disk_bytes)} free)"
         )
 
 
