@@ -199,9 +199,9 @@ def parse_begin(text: str, now_s: float | None = None) -> int:
         raise Refused("bad-value", f"begin: {text!r} is not a time", hint=_HINT)
     date, *clock = found.groups()
     year, month, day = _day(date, now_s)
-    moment_s = _unix(year, month, day, *clock)
+    moment_s = _unix(year, month, day, *clock, now_s=now_s)
     if date is None and moment_s <= now_s:
-        moment_s = _unix(year, month, day + 1, *clock)
+        moment_s = _unix(year, month, day + 1, *clock, now_s=now_s)
     if moment_s <= now_s:
         raise Refused("bad-value", f"begin: {text!r} is over already", hint=_HINT)
     return moment_s
@@ -276,13 +276,19 @@ def _day(date: str | None, now_s: float) -> tuple[int, int, int]:
 
 
 def _unix(
-    year: int, month: int, day: int, hour: str | None, minute: str | None, second: str | None
-) -> int:
+    year: int, month: int, day: int, hour: str | None, minute: str | None, second: str | None,
+    *, now_s: float,
+) -> int:  # fmt: skip
+    """Return the next moment after now that has this date and time, or else the last. Where clocks
+    are set back, there are two."""
     clock = int(hour or 0), int(minute or 0), int(second or 0)
     if clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
         raise Refused("bad-value", f"begin: there is no time {hour}:{minute}", hint=_HINT)
-    # With -1, mktime(3) finds out about summer time; it takes a 32nd for the next month's 1st.
+    # In summer time, not in it, and as mktime(3) finds out, which moves a time that is left out. It
+    # takes a 32nd for the next month's 1st.
     try:
-        return int(time.mktime((year, month, day, *clock, 0, 0, -1)))
+        found = [int(time.mktime((year, month, day, *clock, 0, 0, each))) for each in (1, 0, -1)]
     except OverflowError:
         raise Refused("bad-value", f"begin: the year {year} is too far away", hint=_HINT) from None
+    exact = [each for each in found if time.localtime(each)[3:6] == clock] or found[2:]
+    return next((each for each in exact if each > now_s), exact[-1])

@@ -144,6 +144,21 @@ def test_a_moment_is_what_the_clock_on_the_wall_says(zone: str) -> None:
     assert parse_begin("now", 1e9) == 0
 
 
+#: 02:45 and 02:50 in Berlin, in the night in which the clocks are set back, both times.
+@pytest.mark.parametrize(
+    ("now_s", "starts_s"),
+    [
+        (1_792_889_100, 1_792_889_400), (1_792_892_700, 1_792_893_000),
+        # 02:55 of the first, and of the second.
+        (1_792_889_700, 1_792_893_000), (1_792_893_300, 1_792_979_400),
+    ],
+)  # fmt: skip
+def test_of_two_equal_times_of_the_day_the_next_one_is_meant(
+    in_berlin: None, now_s: int, starts_s: int
+) -> None:
+    assert parse_begin("02:50", now_s) == starts_s
+
+
 @pytest.mark.parametrize(
     "word",
     [
