@@ -383,6 +383,10 @@ def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever() -> N
     full = {"memory_gib": 1, "memory_peak_bytes": GIB, "limit_hits": 500}
     assert one(ran(**full, memory_working_bytes=200 * MIB)).memory_bytes == 240 * MIB
     assert one(ran(**full, memory_working_bytes=1000 * MIB)).memory_bytes == GIB
+    # Too short for a sample: less is enough, but not known how much less.
+    assert one(ran(**full)).memory_bytes == GIB
+    quick = ran(memory_gib=0.05, memory_peak_bytes=50 * MIB, limit_hits=9)
+    assert one(quick).memory_bytes == quick.spec.demand.memory_bytes
     # A process that was larger than any sample says more than the samples.
     lone = ran(**full, memory_working_bytes=200 * MIB, largest_process_bytes=500 * MIB)
     assert one(lone).memory_bytes == 640 * MIB

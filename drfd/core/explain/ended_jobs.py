@@ -504,12 +504,13 @@ def _memory(job: Job) -> int:
     if ran_out(job):
         return more_memory(max(peak, declared))
     working = usage.memory_working_bytes
-    if usage.limit_hits == 0 or peak * 10 < declared * 9 or working is None:
+    if usage.limit_hits == 0 or peak * 10 < declared * 9:
         return round_size(peak * 6 // 5)
-    # The job reached its limit and survived, so a part of its memory was reclaimable cache.
-    needed = max(working, min(usage.largest_process_bytes or 0, peak))
-    enough = round_size(needed * 6 // 5)
-    return enough if enough < declared else round_size(declared)
+    # The job reached its limit and survived, so a part of its memory was reclaimable cache. A job
+    # that ended before it was sampled has shown no more than that.
+    own = min(usage.largest_process_bytes or 0, peak)
+    needed = declared if working is None else max(working, own)
+    return min(round_size(needed * 6 // 5), declared)
 
 
 def _gres_memory(
