@@ -13,6 +13,7 @@ from signal import Signals
 
 from drfd.common.errors import Refused
 from drfd.common.indices import count_of, read_array
+from drfd.common.signals import MARKS
 from drfd.common.units import parse_duration, parse_memory
 from drfd.devices.gpu import GPU
 from drfd.protocol.limits import MOST_AFTER, MOST_IDS
@@ -241,12 +242,15 @@ def parse_if_never(text: str) -> str:
 
 
 def parse_signal(text: str) -> int:
-    """Return the number of "USR1", "SIGUSR1" or "10"."""
-    word = text.strip().upper()
+    """Return the number of "USR1", "SIGUSR1" or "10", with the mark of "first:" or "rest:" (see
+    drfd.common.signals)."""
+    whom, sign, name = text.strip().rpartition(":")
+    word = name.upper()
     try:
-        return Signals(int(word)) if word.isdecimal() else Signals[f"SIG{word.removeprefix('SIG')}"]
+        number = int(word) if word.isdecimal() else Signals[f"SIG{word.removeprefix('SIG')}"].value
+        return Signals(number) | (MARKS[whom] if sign else 0)
     except (KeyError, ValueError):
-        raise _bad("signal", text, "not a signal", "write USR1, TERM or a number") from None
+        raise _bad("signal", name or text, "not a signal", "write USR1, TERM or a number") from None
 
 
 def parse_warning(text: str) -> tuple[int, int]:

@@ -13,9 +13,9 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from signal import NSIG
 from typing import Any
 
+from drfd.common.signals import is_signal
 from drfd.core.model.job import UNSTARTED, Owner
 from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, threads_of
@@ -654,7 +654,7 @@ def _signals(what: str, value: object) -> tuple[int, ...]:
         raise BadMessage(f"{what} is not a list of numbers")
     if len(value) > _MOST_SIGNALS:
         raise BadMessage(f"{what} holds more than {_MOST_SIGNALS} signals")
-    if not all(1 <= each < NSIG for each in value):
+    if not all(map(is_signal, value)):
         raise BadMessage(f"{what} holds what is no signal")
     return tuple(value)
 

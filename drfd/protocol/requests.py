@@ -7,13 +7,13 @@ in `drfd.protocol.replies`. A request does not name its sender: the kernel does 
 
 from __future__ import annotations
 
-from signal import NSIG
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused, printable
+from drfd.common.signals import is_signal
 from drfd.protocol.codec import VERSION
 from drfd.protocol.limits import (
     MOST_AFTER,
@@ -33,7 +33,6 @@ Text = Annotated[str, Meta(max_length=TEXT_LENGTH)]
 Moment = Annotated[int, Meta(ge=0, le=1 << 40)]
 #: Unix time of a past event.
 Instant = Annotated[float, Meta(ge=0, le=1e12)]
-SignalNumber = Annotated[int, Meta(ge=1, lt=NSIG)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
 #: A signature (`drfd.payload.signature`). The launcher would hang up on a controller that passes on
@@ -137,10 +136,19 @@ class RetryPart(Struct, forbid_unknown_fields=True, frozen=True):
     ] = []
 
 
+def _check_signal(signal: int) -> None:
+    if not is_signal(signal):
+        raise ValueError(f"{signal} is no signal")
+
+
 class WarnPart(Struct, forbid_unknown_fields=True, frozen=True):
-    signal: SignalNumber
+    #: As in `SignalRequest`.
+    signal: int
     #: Seconds before the time limit.
     before_s: Annotated[int, Meta(ge=1, le=1 << 40)]
+
+    def __post_init__(self) -> None:
+        _check_signal(self.signal)
 
 
 class Request(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -347,7 +355,11 @@ class ResumeRequest(BatchRequest, tag="resume", frozen=True):
 
 
 class SignalRequest(BatchRequest, tag="signal", frozen=True):
-    signal: SignalNumber
+    #: The number, or more than that for some processes alone: see drfd.common.signals.
+    signal: int
+
+    def __post_init__(self) -> None:
+        _check_signal(self.signal)
 
 
 class SetRequest(BatchRequest, tag="set", frozen=True):

@@ -17,6 +17,7 @@ import pytest
 from canned import CannedDaemon, MakeJob, Message, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Result, Spawn
 from drfd.common.errors import Refused
+from drfd.common.signals import FIRST, REST
 from drfd.core.explain.reasons import ArrayLimit, Draining, Evidence, HeldBy, ReasonCode, WaitReason
 from drfd.wording.waits import wait_text
 from drfd_cli.commands import slurm_names
@@ -454,10 +455,13 @@ def test_scancel_cancels_and_signals(drf: Drf, daemon: CannedDaemon) -> None:
     assert request["select"] == {"ids": [7, "51_2"], "user": None, "states": []}
     assert drf("scancel", "-s", "USR1", "-u", "alice", "-t", "R", "-n", "train").code == 0
     request = daemon.requests.pop()
-    assert (request["op"], request["signal"]) == ("signal", 10)
+    assert (request["op"], request["signal"]) == ("signal", REST | 10)
     assert request["select"] == {
         "ids": [], "user": "alice", "states": ["RUNNING"], "name": "train",
     }  # fmt: skip
+    for words, number in (("-b", FIRST | 10), ("-f", 10), ("--full -s KILL", 9), ("-s KILL", 9)):
+        drf("scancel", "-s", "USR1", *words.split(), "7")
+        assert daemon.requests.pop()["signal"] == number, words
     failed = [{"id": 9, "error": {"code": "no-such-job", "text": "there is no live job 9"}}]
     daemon.replies["cancel"] = {"done": [], "failed": failed}
     result = drf("scancel", "9")

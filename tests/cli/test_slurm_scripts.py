@@ -19,6 +19,7 @@ from canned import CannedDaemon, MakeJob, Message
 from cli.drf import Drf
 from drfd.client import submission
 from drfd.common.errors import Refused
+from drfd.common.signals import FIRST, REST
 from drfd_cli.commands.submit import read_script
 from drfd_cli.slurm.batch_script import NAMES
 from drfd_cli.slurm.sbatch_options import SLURM_NAMES, Given, parse, read_lines, translate
@@ -444,46 +445,15 @@ def test_a_job_may_need_the_start_of_one_that_has_started(
 
 
 @pytest.mark.parametrize(
-    ("head", "signal", "body", "is_spared", "said"),
-    [
-        ("#!/bin/bash", "USR1", "", True, ""),
-        ("#!/bin/bash -e", "R:USR1", "", True, ""),
-        ("#!/bin/bash", "B:USR1", "", False,
-         "drf: without effect here: B: in --signal=B:USR1@60 (all that the job runs gets the "
-         "signal)\n"),
-        ("#!/bin/sh", "USR1", "", False,
-         "drf: without effect here: --signal=USR1 spares no shell but bash: #!/bin/bash goes on\n"),
-        ("#!/bin/sh", "USR1", "trap : USR1", False, ""),
-        ("#!/usr/bin/python3", "USR1", "", False, ""),
-    ],
-)  # fmt: skip
-def test_a_signal_is_for_what_the_script_runs(
-    of: Of, monkeypatch: pytest.MonkeyPatch, head: str, signal: str, body: str, is_spared: bool,
-    said: str,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("BASH_ENV", "/mine")
-    request, told = of(head, f"#SBATCH --signal={signal}@60", "#SBATCH -t 10", body)
-    assert request["warn"] == {"signal": 10, "before_s": 60}
-    env = {name: request["env"].get(name) for name in ("DRF_SPARED", "DRF_BASH_ENV")}
-    mine = {"DRF_SPARED": "USR1", "DRF_BASH_ENV": "/mine"}
-    assert env == (mine if is_spared else dict.fromkeys(env))
-    assert (request["env"]["BASH_ENV"] == "/mine") != is_spared
-    assert told == said
-
-
-def test_the_shell_of_a_script_outlives_the_signal(tmp_path: Path) -> None:
-    """And what it runs does not inherit that, nor what makes it so."""
-    mine = tmp_path / "mine"
-    mine.write_text("echo mine\n")
-    lines = "kill -USR1 $$; bash -c 'kill -USR1 $$; echo not'; echo $? $BASH_ENV ${DRF_SPARED-none}"
-    spare = os.path.join(os.path.dirname(NAMES), "spare.bash")
-    env = {"PATH": "/usr/bin:/bin", "BASH_ENV": spare, "DRF_SPARED": "USR1"}
-    for given, said in (("", "138 none\n"), (str(mine), f"mine\nmine\n138 {mine} none\n")):
-        done = subprocess.run(
-            ["bash", "-c", lines], env={**env, "DRF_BASH_ENV": given}, capture_output=True,
-            text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout == said
+    ("signal", "number"),
+    [("USR1", REST | 10), ("R:USR1", REST | 10), ("B:USR1", FIRST | 10), ("BR:12", FIRST | 12)],
+)
+def test_a_signal_is_for_what_the_script_runs_or_for_its_shell(
+    of: Of, signal: str, number: int
+) -> None:
+    request, told = of("#!/bin/sh", f"#SBATCH --signal={signal}@60", "#SBATCH -t 10")
+    assert request["warn"] == {"signal": number, "before_s": 60}
+    assert told == ""
 
 
 # -- how its words are read --------------------------------------------------------------------

@@ -181,6 +181,19 @@ def test_a_warning_comes_before_the_time_limit(any_instance: Instance) -> None:
     assert kinds.index("Warned") < kinds.index("Exited")
 
 
+def test_a_signal_is_for_the_first_process_or_for_the_rest(any_instance: Instance) -> None:
+    """As that of a batch script is, whose shell has no trap for what its steps get."""
+    traps = 'trap "echo step; exit" USR1; trap "echo no" USR2'
+    step = f"sh -c '{traps}; touch up; while :; do sleep 0.1; done'"
+    # What the shells themselves tell of a signal goes where errors go.
+    job_id = sh(any_instance, f"trap 'echo shell' USR2; {step}; echo on", "-e", "/dev/null")
+    wait_for("the traps", lambda: (any_instance.work / "up").exists())
+    any_instance.drf("signal", "first:USR2", job_id)
+    any_instance.drf("signal", "rest:USR1", job_id)
+    assert any_instance.wait_end(job_id)["state"] == "COMPLETED"
+    assert any_instance.output(job_id).splitlines() == ["step", "shell", "on"]
+
+
 def test_a_signal_reaches_the_job_once_whoever_is_killed(any_instance: Instance) -> None:
     instance = any_instance
     job_id = sh(instance, COUNT.format("USR1"))

@@ -363,6 +363,7 @@ def test_commands_are_read_as_they_were_sent() -> None:
     "changes",
     [
         {"signals": [0]}, {"signals": [65]}, {"signals": [-9]}, {"signals": ["USR1"]},
+        {"signals": [256]}, {"signals": [778]},
         {"signals": [True]}, {"signals": 10}, {"signals": None}, {"count": -1}, {"count": "1"},
         {"id": "1"}, {"attempt": None}, {"more": 1},
     ],

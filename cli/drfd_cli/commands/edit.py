@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import OUTCOMES, Ref
 from drfd.common.errors import DrfdError, Refused
+from drfd.common.signals import show_signal
 from drfd.common.units import (
     exact_duration,
     exact_size,
@@ -224,7 +224,7 @@ def _kept(fields: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]
         words = [word for word, outcome in OUTCOMES.items() if outcome in fields["retry"]["on"]]
         found.append(f"--retry-on {','.join(words)}")
     if "warn" in fields:
-        name = signal.Signals(fields["warn"]["signal"]).name.removeprefix("SIG")
+        name = show_signal(fields["warn"]["signal"]).replace("SIG", "")
         found.append(f"--warn {name}@{fields['warn']['before_s']}s")
     if fields.get("if_never") == "cancel":
         found.append("--if-never cancel")

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from signal import SIGKILL
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import Ref, parse_ids, parse_signal
 from drfd.common.errors import Refused
+from drfd.common.signals import FIRST, REST
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import connect, parse_moment
@@ -593,11 +595,14 @@ def scancel(words: list[str]) -> int:
         }
         if not confirmed:
             return 1 if others else 0
-    signal = parse_signal(found["signal"][-1]) if "signal" in found else None
+    signal = None if "signal" not in found else parse_signal(found["signal"][-1])
     if signal is None:
         reply = client.request("cancel", select=select)
     else:
-        reply = client.request("signal", select=select, signal=int(signal))
+        # The shell of a batch script gets only what ends it in any case.
+        is_for_all = "full" in found or signal == SIGKILL
+        signal |= FIRST if "batch" in found else 0 if is_for_all else REST
+        reply = client.request("signal", select=select, signal=signal)
     failed = [] if "quiet" in found else reply["failed"]
     for failure in failed:
         output.say(f"scancel: {failure['error']['text']}")

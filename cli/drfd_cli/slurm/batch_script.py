@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 PARTITION = "main"
 #: A directory with Slurm's commands, each of which calls drf.
 NAMES = os.path.join(os.path.dirname(__file__), "names")
-#: The first line of a script for bash, and for a shell that has no such file to read.
-_BASH = re.compile(r"#![^\n]*(?:/|[ \t])bash(?:[ \t]|\n|$)")
-_OTHER_SHELL = re.compile(r"(?!#!)|#![^\n]*(?:/|[ \t])(?:da|a|k|z)?sh(?:[ \t]|\n|$)")
-#: What bash reads before a script whose own shell outlives a signal.
-_SPARE = os.path.join(os.path.dirname(__file__), "spare.bash")
 #: The first line of a script for bash as a login shell.
 _LOGIN_SHELL = re.compile(
     r"#![^\n]*(?:/|[ \t])bash[ \t](?:[^\n]*[ \t])?(?:--login|-[a-z]*l[a-z]*)[ \t]*(?:\n|$)"
@@ -80,7 +75,6 @@ def resolve(
             way = "sbatch --chdir=DIR SCRIPT runs it elsewhere"
             raise refusal(where, f"--chdir={path}", "there is no such directory", way)
         found["cwd"] = path
-    spare_shell(made, script)
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
     made.is_for_login_shell = script is not None and _LOGIN_SHELL.match(script) is not None
@@ -100,17 +94,6 @@ def resolve(
                 "(sbatch --export=ALL,SLURM_TMPDIR=DIR SCRIPT names one that you have made)"
             )
     return found
-
-
-def spare_shell(made: Translation, script: str | None) -> None:
-    """Find out whether the script's own shell can outlive the signal of --signal: bash can, and a
-    shell that has a trap."""
-    if made.spared_signal is None or _BASH.match(script or ""):
-        return
-    if script is not None and "trap" not in script and _OTHER_SHELL.match(script):
-        text = f"--signal={made.spared_signal} spares no shell but bash: #!/bin/bash goes on"
-        made.unsupported.append(text)
-    made.spared_signal = None
 
 
 def _find(name: str) -> str | None:
@@ -141,9 +124,6 @@ def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
     if own and made.is_for_login_shell:
         # Such a shell sets PATH anew, and keeps functions.
         found |= {f"BASH_FUNC_{name}%%": _FUNCTION.format(name=name, names=NAMES) for name in own}
-    if made.spared_signal is not None:
-        found |= {"DRF_SPARED": made.spared_signal, "DRF_BASH_ENV": found.get("BASH_ENV", "")}
-        found["BASH_ENV"] = _SPARE
     program = os.path.realpath(shutil.which(sys.argv[0]) or "")
     if NAMES in found.get("PATH", "") and os.path.basename(program) == "drf":
         found["DRF_PROGRAM"] = program

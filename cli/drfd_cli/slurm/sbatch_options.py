@@ -147,8 +147,6 @@ class Translation:
     #: Whether the job asks for all memory of the machine, and for all its cores.
     has_all_memory: bool = False
     has_all_cores: bool = False
-    #: The signal before the time limit that the script's own shell outlives.
-    spared_signal: str | None = None
     #: Whether the script is for bash as a login shell.
     is_for_login_shell: bool = False
     #: Jobs that must have started.
@@ -548,12 +546,8 @@ class _Translator:
             match = re.fullmatch(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d+))?", options["signal"].value)
             if match is None:
                 raise self._fault("signal", "is not SIGNAL@SECONDS")
-            self._add("--warn", f"{match[2]}@{match[3] or 60}s")
-            if "B" in (match[1] or ""):
-                written = f"B: in --signal={options['signal'].value}"
-                self._made.unsupported.append(f"{written} (all that the job runs gets the signal)")
-            else:
-                self._made.spared_signal = match[2]
+            whom = "first" if "B" in (match[1] or "") else "rest"
+            self._add("--warn", f"{whom}:{match[2]}@{match[3] or 60}s")
         if "kill-on-invalid-dep" in options:
             word = options["kill-on-invalid-dep"].value.lower()
             if word not in ("yes", "no"):

@@ -26,6 +26,7 @@ from drfd.core.decisions.outcome import (
     judge_end,
     loss_of,
     not_before_s,
+    signal_for,
     timeout_text,
 )
 from drfd.core.fairness.rules import Rules
@@ -233,7 +234,8 @@ def _tick(ledger: Ledger, tick: st.Tick, rules: Rules) -> list[ev.Event]:
             found += job_requests.stop(job, tick.now, Outcome.TIMEOUT, timeout_text(job))
         else:
             assert job.spec.warn is not None
-            found.append(ev.Warned(job_id=job.id, at_s=tick.now.at_s, signal=job.spec.warn.signal))
+            signal = signal_for(job, job.spec.warn.signal)
+            found.append(ev.Warned(job_id=job.id, at_s=tick.now.at_s, signal=signal))
     found += begin(ledger, tick.now.at_s)
     return sorted(found, key=lambda event: getattr(event, "job_id", 0))
 

@@ -36,7 +36,7 @@ from drfd.common.units import (
 from drfd.core.amounts.resources import CORE_MILLI, NOTHING, Axes, Resources, with_gres
 from drfd.core.amounts.vectors import Vector, fits, short_axes
 from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
-from drfd.core.decisions.outcome import is_to_retry
+from drfd.core.decisions.outcome import is_to_retry, signal_for
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger, spans_bytes
@@ -475,8 +475,8 @@ def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
             f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",
             hint=f"drf resume {job.label} lets it run" if is_frozen else "",
         )
-    by = asked.actor.user
-    return [ev.SignalRequested(job_id=job.id, at_s=asked.now.at_s, signal=asked.signal, by=by)]
+    by, number = asked.actor.user, signal_for(job, asked.signal)
+    return [ev.SignalRequested(job_id=job.id, at_s=asked.now.at_s, signal=number, by=by)]
 
 
 def _refuse_if_kept(job: Job, actor: st.Actor) -> None:

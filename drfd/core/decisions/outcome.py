@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from signal import Signals
 
+from drfd.common.signals import number_of
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
 from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Outcome
@@ -91,6 +92,11 @@ def loss_of(outcome: Outcome | None, end: AttemptEnded) -> str | None:
 
 def _ended_before_stop(job: Job, end: AttemptEnded) -> bool:
     return job.stop is not None and end.mono_s is not None and end.mono_s < job.stop.mono_s
+
+
+def signal_for(job: Job, signal: int) -> int:
+    """Return the signal as the job is sent it: one with a terminal has no batch shell to spare."""
+    return signal if job.spec.attach is None else number_of(signal)
 
 
 def signal_name(number: int) -> str:

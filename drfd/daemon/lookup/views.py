@@ -12,10 +12,11 @@ import msgspec
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, count_of, merged, show_spans
+from drfd.common.signals import show_signal
 from drfd.common.units import short_utc, utc_time
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
-from drfd.core.decisions.outcome import GpuMemory, attempts_of, signal_name
+from drfd.core.decisions.outcome import GpuMemory, attempts_of
 from drfd.core.explain.account import account_of
 from drfd.core.explain.reasons import WaitReason
 from drfd.core.fairness.rules import ROOT, Rules
@@ -343,9 +344,9 @@ def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventVie
             if len(event.all) > _NAMED:
                 text += f", and {len(event.all) - _NAMED} more have ended"
         case ev.Warned():
-            text = f"the time limit is near: {_signal(event.signal)} sent"
+            text = f"the time limit is near: {show_signal(event.signal)} sent"
         case ev.SignalRequested():
-            text = f"{_signal(event.signal)}, by {event.by}"
+            text = f"{show_signal(event.signal)}, by {event.by}"
         case ev.Altered():
             text = f"{event.text}, by {event.by}"
         case _:
@@ -369,7 +370,7 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
         else {"times": retry.times, "on": [each.value for each in retry.on], "done": job.retries},
         "warn": None
         if warn is None
-        else {"signal": _signal(warn.signal), "before_s": warn.before_s},
+        else {"signal": show_signal(warn.signal), "before_s": warn.before_s},
         "attempts": attempts_text(attempts_of(job)),
         "if_never": "cancel" if spec.cancel_if_never else "keep",
     }
@@ -379,11 +380,6 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
 NO_CONDITIONS: ConditionsView = {
     "after": [], "begin_at": None, "retry": None, "warn": None, "attempts": "", "if_never": "keep",
 }  # fmt: skip
-
-
-def _signal(number: int) -> str:
-    name = signal_name(number)
-    return name if name.startswith("SIG") else f"signal {number}"
 
 
 # -- rows of snapshots, and use over time ---------------------------------------------------------

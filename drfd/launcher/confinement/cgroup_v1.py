@@ -45,7 +45,7 @@ from drfd.launcher.confinement.interface import (
     reach_before_devices,
     reach_before_limits,
 )
-from drfd.launcher.confinement.processes import MembersV1, remove_all
+from drfd.launcher.confinement.processes import MembersV1, first_process, remove_all
 from drfd.launcher.protocol import AttemptLimits, DiskLimit
 from drfd.launcher.system.files import Plain, put, unless_gone
 from drfd.linux import syscalls
@@ -199,7 +199,7 @@ class CgroupV1:
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)
-        self._members(key).signal(number)
+        self._members(key).signal(number, first_process(attempt))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         is_frozen = self._members(key).freeze()

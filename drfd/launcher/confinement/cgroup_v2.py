@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from signal import SIGKILL
 
+from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement import cores
 from drfd.launcher.confinement.cgroup_files import (
@@ -43,7 +44,7 @@ from drfd.launcher.confinement.interface import (
     reach_before_devices,
     reach_before_limits,
 )
-from drfd.launcher.confinement.processes import MembersV2, remove_all
+from drfd.launcher.confinement.processes import MembersV2, first_process, remove_all
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import unless_gone
@@ -229,8 +230,9 @@ class CgroupV2:
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
         self._cores.thaw(key)
         members = self._members(key)
-        members.signal(number)
-        process.signal_all(members.escaped(attempt), number)
+        first = first_process(attempt)
+        members.signal(number, first)
+        process.signal_all(reached(members.escaped(attempt), number, first), number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         is_frozen = self._members(key).freeze()

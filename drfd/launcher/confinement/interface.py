@@ -171,7 +171,8 @@ class Confinement(Protocol):
         """Return the kernel's counters of the attempt so far."""
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        """Send a signal to every process of the attempt, and thaw them if they were frozen."""
+        """Send a signal to every process of the attempt that it is for (see drfd.common.signals),
+        and thaw them if they were frozen."""
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         """Stop all processes of the attempt; True once none runs. Frozen ones can be killed."""

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from signal import SIGKILL
 
+from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.cgroup_files import Freezer, JobCgroup
 from drfd.launcher.system import process
@@ -94,17 +95,19 @@ class Members(ABC):
             return self._is_frozen()
         return False
 
-    def signal(self, number: int) -> None:
-        """Signal all processes while they are frozen, so that a fork bomb cannot outrun this and no
-        pid is reused meanwhile. Thaws them afterwards."""
+    def signal(self, number: int, first: int | None = None) -> None:
+        """Signal the processes that the signal is for, `first` being the job's first one, while all
+        are frozen, so that a fork bomb cannot outrun this and no pid is reused meanwhile. Thaws
+        them afterwards."""
         with unless_gone():
             self._set_frozen(True)
             if self._stand_still():
-                process.signal_all(self.pids(), number)
+                process.signal_all(reached(self.pids(), number, first), number_of(number))
             else:
                 # Listed processes can be signalled even if the freeze is delayed, but one of them
                 # may exit and its pid be reused.
-                process.signal_those(self.pids, number)
+                listed = lambda: reached(self.pids(), number, first)  # noqa: E731
+                process.signal_those(listed, number_of(number))
             self._set_frozen(False)
 
     def kill(self) -> None:
@@ -217,6 +220,11 @@ class MembersV2(Members):
     @property
     def _cgroup(self) -> JobCgroup:
         return JobCgroup(self._directory)
+
+
+def first_process(attempt: Attempt | None) -> int | None:
+    """Return the pid of the job's first process, or None if it is not known."""
+    return None if attempt is None else (attempt.running or {}).get("pid")
 
 
 def living_runner(attempt: Attempt | None) -> int | None:

@@ -15,6 +15,7 @@ import time
 from itertools import count
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
+from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
 from drfd.launcher.confinement.interface import (
@@ -25,7 +26,7 @@ from drfd.launcher.confinement.interface import (
     Entrance,
     LimitFailed,
 )
-from drfd.launcher.confinement.processes import is_of_this_boot, living_runner
+from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
 from drfd.linux import syscalls
@@ -123,7 +124,8 @@ class Unconfined:
         return {}
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        process.signal_all(_members(key, attempt), number)
+        pids = reached(_members(key, attempt), number, first_process(attempt))
+        process.signal_all(pids, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         """Stop all processes; True once they are proven to be stopped.

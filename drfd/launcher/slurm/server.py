@@ -22,6 +22,7 @@ from pathlib import Path
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
+from drfd.common.signals import number_of
 from drfd.core.model.job import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, Key, Record
@@ -649,4 +650,5 @@ class SlurmLauncher:
             return
         self._attempts.note_signals(key, count)
         for number in dict.fromkeys(new):
-            self._control.signal(job, str(number))
+            # Slurm does not know the processes of what is one job script to it.
+            self._control.signal(job, str(number_of(number)))
