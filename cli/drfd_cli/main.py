@@ -84,7 +84,8 @@ EXAMPLES = {
 }
 #: Slurm's names, which the help puts on one line.
 _HIDDEN = (
-    "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol", "slurm-names",
+    "sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol",
+    "slurm-names",
 )  # fmt: skip
 #: The verbs that share a module; each other verb has the module of its name in `commands`.
 _SHARED_MODULES = {
@@ -102,7 +103,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("cat", "output"), "drf log ID"),
     "info": "drf doctor, or drf shares",
     **dict.fromkeys(("add", "batch", "condor_submit", "qsub"), "drf submit -- CMD"),
-    "salloc": "drf run -- CMD",
     "past": "drf history",
     **dict.fromkeys(
         ("pause", "freeze"),
@@ -110,7 +110,6 @@ _ELSEWHERE = {
     ),
     **dict.fromkeys(("continue", "unpause", "thaw"), "drf resume ID, or drf release ID if held"),
     **dict.fromkeys(("explain", "reason", "analyze", "sprio"), "drf why ID"),
-    "seff": "drf why ID, or drf report",
     "sstat": "drf show ID",
     "sshare": "drf shares",
     "stash": "drf hold ID, or drf submit --hold",

@@ -7,9 +7,9 @@ import os
 import sys
 
 _SLURM_NAMES = (
-    *("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol"),
+    *("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol"),
     # Of these there is a hint.
-    *("salloc", "seff", "sprio", "sshare", "sstat"),
+    *("sprio", "sshare", "sstat"),
 )
 
 

@@ -95,7 +95,7 @@ def test_a_wrong_command_line_is_2_and_nothing_is_asked(
         ("frobnicate", "drf: No such command 'frobnicate'. drf --help lists them.\n"),
         ("ls", "No such command 'ls'. That is: drf status"),
         ("kill 3", "No such command 'kill'. That is: drf cancel ID"),
-        ("seff 3", "No such command 'seff'. That is: drf why ID, or drf report"),
+        ("sstat 3", "No such command 'sstat'. That is: drf show ID"),
         ("condor_q", "No such command 'condor_q'. That is: drf status"),
         ("parallel", "No such command 'parallel'. That is: drf submit -g NAME%N"),
         ("tail 3", "No such command 'tail'. That is: drf log -f ID"),

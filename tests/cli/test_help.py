@@ -85,7 +85,7 @@ def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
     width = max(map(len, VERBS)) + 2
     for verb, what in VERBS.items():
         assert out.count(f"  {verb:<{width}}{what}\n") == 1
-    assert "  sbatch, srun, squeue, scancel, sinfo, sacct, scontrol (drf slurm-names DIR" in out
+    assert "  sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff, scontrol (drf" in out
     assert drf("help").out == out == drf("-h").out
     assert drf("help", "submit").out == drf("submit", "--help").out
     assert drf("help", "sumbit").err == drf("sumbit").err

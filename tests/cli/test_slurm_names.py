@@ -315,6 +315,33 @@ def test_variables_stand_for_options(
     assert {line.strip() for line in lines("sacct -n -a -X")} == {"alice", "bob"}
 
 
+def test_fields_may_be_named_in_words(lines: Lines, queue: CannedDaemon, drf: Drf) -> None:
+    queue.replies["shares"] = SHARES
+    names = "JobArrayID:8,StateCompact:.3/,tres-alloc:30,RestartCnt"
+    assert lines(f"squeue -j 42 -O {names}")[:2] == [
+        "JOBID    ST/TRES_ALLOC                    RESTART_COUNT       ",
+        "42        R/cpu=8,mem=16384M,node=1       0                   ",
+    ]
+    assert lines("sinfo -h --noconvert -O CPUs:5,Memory,PartitionName:8,PriorityTier:2")[0] == (
+        f"8    {8 << 10:<20}main    1 "
+    )
+    told = drf("squeue", "-h", "-O", "Name,Odd")
+    assert told.err == "drf: not known here, so empty: %{odd}\n"
+
+
+def test_seff_tells_how_much_of_its_cores_and_memory_a_job_has_used(
+    drf: Drf, daemon: CannedDaemon, ended: MakeJob
+) -> None:
+    used = {"memory_peak": 1 << 30, "cpu_seconds": 72.0}
+    daemon.replies["show"] = {"job": ended("COMPLETED", id=7), "used": used}
+    told = drf("seff", "7").out.splitlines()
+    assert told[-5:] == [
+        "CPU Utilized: 00:01:12", "CPU Efficiency: 10.00% of 00:12:00 core-walltime",
+        "Job Wall-clock time: 00:01:30", "Memory Utilized: 1024.00 MB",
+        "Memory Efficiency: 6.25% of 16384.00 MB",
+    ]  # fmt: skip
+
+
 # -- sacct -------------------------------------------------------------------------------------
 
 
@@ -770,9 +797,7 @@ NO_TIME = "is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"
          "drf scontrol: there is no wait_job here (that is: drf wait ID)"),
         (2, "scontrol bogus", "drf scontrol: there is no bogus here (scontrol --help lists what "),
         (2, "scontrol show lic", "drf scontrol: there is no show lic here; there are: hostnames "
-         "hostlist jobid job node partition"),
-        (2, "scontrol show config",
-         "drf scontrol: there is no show config here (that is: drf doctor)"),
+         "hostlist jobid job node partition config"),
         (2, "scontrol hold", "drf scontrol: no job is named: scontrol hold ID"),
         (2, "scontrol update TimeLimit=5", "drf scontrol: what is to change is not named: JobId=42,"
          " or NodeName=HOST"),
@@ -808,7 +833,7 @@ def test_each_tells_its_options(drf: Drf, daemon: CannedDaemon, name: str) -> No
     assert (result.code, result.err, daemon.requests) == (0, "", [])
     assert result.out.startswith(f"Usage: {name} ")
     assert all(len(line) <= 100 for line in result.out.splitlines())
-    assert drf(name, "--version").out.startswith("drfd ")
+    assert drf(name, "--version").out.startswith("slurm 22.05")
     if name not in ("squeue", "sinfo"):
         assert drf(name, "-h").out == result.out
     told = set(re.findall(r"--([A-Za-z0-9-]+)", result.out))
@@ -915,8 +940,7 @@ def test_names_are_made_and_a_real_sbatch_is_not_touched(
     for _ in range(2):
         assert drf("slurm-names", "bin").code == 0
     assert {each.name for each in Path("bin").iterdir()} == {
-        "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol",
-        "salloc", "seff", "sprio", "sshare", "sstat",
+        *SLURM_NAMES, "sprio", "sshare", "sstat",
     }  # fmt: skip
     (tmp_path / "squeue").write_text("real")
     result = drf("slurm-names", tmp_path)

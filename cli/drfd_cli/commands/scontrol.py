@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -13,12 +14,13 @@ from drfd.client.connection import Connection
 from drfd.client.submission import demand_fields, dependencies
 from drfd.client.words import Ref, parse_ids
 from drfd.common.errors import Refused
+from drfd.common.indices import MAX_INDEX
 from drfd_cli import output
 from drfd_cli.options import connect
 from drfd_cli.slurm import fields
 from drfd_cli.slurm.batch_script import PARTITION, host_name
-from drfd_cli.slurm.command_line import parts, read_words, slurm_command
-from drfd_cli.slurm.lookup import partitions
+from drfd_cli.slurm.command_line import SLURM_VERSION, parts, read_words, slurm_command, version
+from drfd_cli.slurm.lookup import KNOWN_S, partitions
 from drfd_cli.slurm.machine import read_machine
 from drfd_cli.slurm.sbatch_options import Given, Options, Translation, translate
 
@@ -68,8 +70,6 @@ def _show(words: list[str], in_a_line: bool) -> int:
     if kind is None and what.lower().rstrip("s") in _SHOWN:
         kind = what.lower().rstrip("s")
     if kind is None:
-        if what.startswith("config"):
-            raise click.UsageError("there is no show config here (that is: drf doctor)")
         there = " ".join(_SHOWN)
         raise click.UsageError(f"there is no show {what} here; there are: {there}".strip())
     return _SHOWN[kind](names, in_a_line)
@@ -241,9 +241,22 @@ def _show_partition(names: list[str], in_a_line: bool) -> int:
     return 0
 
 
+def _show_config(names: list[str], in_a_line: bool) -> int:
+    """Print what is so here of Slurm's settings that programs ask for."""
+    told = {
+        "ClusterName": host_name(), "JobRequeue": "1", "MaxArraySize": str(MAX_INDEX + 1),
+        "MinJobAge": f"{KNOWN_S} sec", "MpiDefault": "none", "OverTimeLimit": "0 min",
+        "SLURM_VERSION": SLURM_VERSION, "SlurmctldHost[0]": host_name(),
+    }  # fmt: skip
+    click.echo(f"Configuration data as of {fields.moment(time.time())}")
+    for name, value in told.items():
+        click.echo(f"{name:<23} = {value}")
+    return 0
+
+
 _SHOWN: dict[str, Callable[[list[str], bool], int]] = {
     "hostnames": _show_hostnames, "hostlist": _show_hostlist, "jobid": _show_job,
-    "job": _show_job, "node": _show_node, "partition": _show_partition,
+    "job": _show_job, "node": _show_node, "partition": _show_partition, "config": _show_config,
 }  # fmt: skip
 
 
@@ -443,9 +456,7 @@ def _write(words: list[str], in_a_line: bool) -> int:
 
 
 def _version(words: list[str], in_a_line: bool) -> int:
-    from drfd import __version__
-
-    click.echo(f"drfd {__version__}")
+    click.echo(version())
     return 0
 
 

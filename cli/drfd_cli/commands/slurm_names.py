@@ -35,7 +35,7 @@ from drfd_cli.slurm.batch_script import (
     whole_machine,
 )
 from drfd_cli.slurm.command_line import parts, read_options, read_words, slurm_command
-from drfd_cli.slurm.machine import read_machine
+from drfd_cli.slurm.machine import WORDS, read_machine
 from drfd_cli.slurm.sbatch_options import (
     FLAG,
     KNOWN,
@@ -114,9 +114,16 @@ def _script(name: str) -> str:
         raise Refused(error.code, error.text, hint=hint) from None
 
 
+@slurm_command("salloc", "run a command, else a shell, with what it asks for, as `drf run` does")
+def salloc(words: list[str]) -> int:
+    options, command = parse(words, known=_SRUN, short=_SRUN_SHORT, name="salloc")
+    made = translate(options, host_name())
+    return _run("salloc", made, command or [os.environ.get("SHELL") or "/bin/sh"])
+
+
 @slurm_command("srun", "run a command with the resources that it asks for, as `drf run` does")
 def srun(words: list[str]) -> int:
-    options, command = parse(words, known=_SRUN, short=_SRUN_SHORT)
+    options, command = parse(words, known=_SRUN, short=_SRUN_SHORT, name="srun")
     if not command:
         raise click.UsageError("there is no command")
     if "multi-prog" in options:
@@ -131,13 +138,18 @@ def srun(words: list[str]) -> int:
         from drfd_cli.slurm import step
 
         return step.run(options, command, lambda: [drf_path(), "srun", *words])
-    from drfd_cli.commands import run
-
     made = translate(options, host_name())
     if int(made.variables.get("SLURM_NTASKS", "1")) > 1 or "label" in options:
         # The tasks are started by another srun, within the job.
         made.words += [] if "job-name" in options else ["-n", os.path.basename(command[0])]
         command = [drf_path(), "srun", *_words_of_step(options, made), "--", *command]
+    return _run("srun", made, command)
+
+
+def _run(name: str, made: Translation, command: list[str]) -> int:
+    """Run a command as a job of its own, attached to this terminal."""
+    from drfd_cli.commands import run
+
     chosen, left = _for_run(made)
     client = connect()
     if made.partitions and "-p" not in chosen:
@@ -146,7 +158,7 @@ def srun(words: list[str]) -> int:
     made.unsupported += left
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
-    with run.command.make_context("srun", [*chosen, "--", *command]) as inner:
+    with run.command.make_context(name, [*chosen, "--", *command]) as inner:
         asked = {**inner.params, "slurm": made}
     asked |= whole_machine(made, asked, client)
     check_begun(made.begun, client)
@@ -229,7 +241,7 @@ QUEUE_OPTIONS = {
     **dict.fromkeys(("sort", "account", "nodelist", "qos", "clusters"), True),
     **dict.fromkeys(("iterate", "reservation", "Format"), True),
     **dict.fromkeys(("noheader", "long", "array", "all", "me", "start", "verbose"), False),
-    **dict.fromkeys(("json", "yaml", "steps"), False),
+    **dict.fromkeys(("json", "yaml", "steps", "noconvert"), False),
 }
 
 
@@ -253,9 +265,16 @@ def squeue(words: list[str]) -> int:
 
 
 def _refuse_json(found: Mapping[str, object], name: str, instead: str) -> None:
-    for option in ("json", "yaml", "Format"):
+    for option in ("json", "yaml"):
         if option in found:
             raise click.UsageError(f"{name} has no --{option} here (that is: {instead})")
+
+
+def _format(found: Mapping[str, list[str]], usual: str, words: Mapping[str, str]) -> str:
+    """Return the format of -o or -O in signs."""
+    if "Format" in found:
+        return fields.by_signs(found["Format"][-1], words)
+    return found.get("format", [usual])[-1]
 
 
 def _seconds(text: str) -> int:
@@ -292,7 +311,7 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     usual = fields.LONG if "long" in found else fields.USUAL
     if "start" in found:
         usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
-    text = found.get("format", [usual])[-1]
+    text = _format(found, usual, fields.WORDS)
     if not {"%S", "%E"}.isdisjoint(fields.signs_of(text)):
         jobs = lookup.with_starts(client, jobs)
     order = found.get("sort", ["S" if "start" in found else ""])[-1]
@@ -318,14 +337,10 @@ def _just_ended(
     states = [state for state in select["states"] if state in fields.ENDED]
     if select["states"] and not states:
         return []
-    past = {"since_s": time.time() - _KNOWN_S, "states": states, "user": select["user"]}
+    past = {"since_s": time.time() - lookup.KNOWN_S, "states": states, "user": select["user"]}
     known = {job["id"] for job in listed}
     ended = _past(client, {key: each for key, each in past.items() if each})
     return [job for job in ended if job["id"] not in known][::-1]
-
-
-#: Seconds that squeue knows a job after its end.
-_KNOWN_S = 300
 
 
 def _named(
@@ -339,7 +354,7 @@ def _named(
         return jobs
     live = [job for job in jobs if job["ended_at"] is None]
     ended_at_s = max((job["ended_at"] for job in jobs if job["ended_at"] is not None), default=0.0)
-    is_old = time.time() - ended_at_s > _KNOWN_S
+    is_old = time.time() - ended_at_s > lookup.KNOWN_S
     return None if jobs and not live and len(ids) == 1 and is_old else live
 
 
@@ -408,7 +423,7 @@ ACCOUNT_OPTIONS = {
     **dict.fromkeys(
         (
             *("brief", "long", "allclusters", "duplicates", "truncate", "helpformat"),
-            *("json", "yaml"),
+            *("json", "yaml", "noconvert"),
         ),
         False,
     ),
@@ -489,6 +504,20 @@ def _lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str,
         return
     if job["started_at"] is not None:
         yield fields.batch_step(job)
+
+
+@slurm_command("seff", "tell how well a job has used its cores and memory, as `drf why` does")
+def seff(words: list[str]) -> int:
+    _, rest = read_words(words, {}, {})
+    if not rest:
+        raise click.UsageError("no job is named: seff ID")
+    client = connect()
+    for ref in parse_ids(",".join(rest)):
+        reply = client.request("show", id=ref)
+        if "job" not in reply:
+            raise Refused("is-array", f"{ref} is an array: name one of its tasks", hint=f"{ref}_1")
+        click.echo("\n".join(fields.efficiency({**reply["job"], "used": reply.get("used")})))
+    return 0
 
 
 def _number(job: Mapping[str, Any]) -> int:
@@ -603,6 +632,10 @@ def scancel(words: list[str]) -> int:
         is_for_all = "full" in found or signal == SIGKILL
         signal |= FIRST if "batch" in found else 0 if is_for_all else REST
         reply = client.request("signal", select=select, signal=signal)
+    if "verbose" in found:
+        for label in reply.get("labels", reply["done"]):
+            what = "Terminating" if signal is None else "Signal {} to".format(found["signal"][-1])
+            output.say(f"scancel: {what} job {label}")
     failed = [] if "quiet" in found else reply["failed"]
     for failure in failed:
         output.say(f"scancel: {failure['error']['text']}")
@@ -661,7 +694,7 @@ INFO_OPTIONS = {
     **dict.fromkeys(("format", "partition", "nodes", "states", "clusters", "sort"), True),
     **dict.fromkeys(("Format", "iterate"), True),
     **dict.fromkeys(("noheader", "Node", "summarize", "long", "all", "exact", "verbose"), False),
-    **dict.fromkeys(("list-reasons", "reservation", "dead", "responding"), False),
+    **dict.fromkeys(("list-reasons", "reservation", "dead", "responding", "noconvert"), False),
     **dict.fromkeys(("json", "yaml"), False),
 }
 
@@ -699,7 +732,7 @@ def sinfo(words: list[str]) -> int:
         usual = "%9P %.5a %.10l %.16F %N"
     elif "list-reasons" in found:
         usual, names = "%20E %9u %19H %N", names[:1]
-    text = found.get("format", [usual])[-1]
+    text = _format(found, usual, WORDS)
     rows = [machine.signs(name, is_default=name == PARTITION) for name in names]
     heads = machine.signs("", is_default=False)
     _warn_of_fields(fields.unknown_signs(text, heads))
@@ -716,15 +749,15 @@ def sinfo(words: list[str]) -> int:
 
 
 #: Slurm's commands in whose place there are others.
-HINTED = ("salloc", "seff", "sprio", "sshare", "sstat")
+HINTED = ("sprio", "sshare", "sstat")
 
 
 @click.command("slurm-names")
 @click.argument("directory", metavar="DIR")
 def slurm_names(directory: str) -> int:
-    """Make sbatch, srun, squeue, scancel, sinfo, sacct and scontrol in a directory, as links to
-    drf. If one of these names is there already, none is made. Links of some other names of Slurm
-    tell what to call here."""
+    """Make sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff and scontrol in a directory,
+    as links to drf. If one of these names is there already, none is made. Links of some other names
+    of Slurm tell what to call here."""
     program = drf_path()
     os.makedirs(directory, exist_ok=True)
     paths = [os.path.join(directory, name) for name in SLURM_NAMES]

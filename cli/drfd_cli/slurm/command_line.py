@@ -33,15 +33,23 @@ def slurm_command(
                 click.echo(help_of(name, text), nl=False)
                 return 0
             if words[:1] in (("--version",), ("-V",)):
-                from drfd import __version__
-
-                click.echo(f"drfd {__version__}")
+                click.echo(version())
                 return 0
             return function(list(words))
 
         return command
 
     return make
+
+
+#: The version of Slurm whose words and answers these are, for programs that ask before they begin.
+SLURM_VERSION = "22.05.8"
+
+
+def version() -> str:
+    from drfd import __version__
+
+    return f"slurm {SLURM_VERSION} (drfd {__version__})"
 
 
 def read_words(

@@ -59,7 +59,10 @@ BRIEF = "JobID,State,ExitCode"
 _OF_ARRAY = re.compile(r"array \d+ runs \d+ tasks? at once")
 #: The outcome of a job that somebody has cancelled.
 _CANCELLED = re.compile(r"cancelled by (\S+)")
-_SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z])", re.ASCII)
+#: A sign of a format, or a field of `-O` that has none, in braces.
+_SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z]|\{[\w-]+\})", re.ASCII)
+#: A field of `-O` with its width and what follows it: `Comment:.20/`.
+_FIELD = re.compile(r"([^:,]+)(?::(\.?)(\d*)([^,]*))?")
 
 
 def native_states(words: Iterable[str]) -> list[str]:
@@ -216,7 +219,32 @@ SIGNS: dict[str, tuple[str, Callable[[View], str]]] = {
     "k": ("COMMENT", lambda job: "(null)"),
     "v": ("RESERVATION", lambda job: "(null)"),
     "y": ("NICE", lambda job: str(-job["priority"])),
+    "{tres-alloc}": ("TRES_ALLOC", lambda job: _tres(job)),
+    "{restartcnt}": ("RESTART_COUNT", lambda job: str(max(0, job["attempt"] - 1))),
+    "{eligibletime}": ("ELIGIBLE_TIME", lambda job: moment(job["eligible_at"])),
+    "{stdout}": ("STDOUT", lambda job: str(job["stdout"])),
+    "{stderr}": ("STDERR", lambda job: str(job["stderr"])),
 }
+#: Fields of `squeue -O` → their signs; others are signs of their own.
+WORDS = {
+    "account": "a", "arrayjobid": "F", "arraytaskid": "K", "batchhost": "B", "command": "o",
+    "comment": "k", "dependency": "E", "endtime": "e", "feature": "f", "gres": "b",
+    "jobarrayid": "i", "jobid": "A", "mincpus": "c", "minmemory": "m", "mintmpdisk": "d",
+    "name": "j", "nice": "y", "nodelist": "N", "nodes": "D", "numcpus": "C", "numnodes": "D",
+    "oversubscribe": "h", "partition": "P", "priority": "p", "prioritylong": "Q", "qos": "q",
+    "reason": "r", "reasonlist": "R", "reservation": "v", "starttime": "S", "state": "T",
+    "statecompact": "t", "submittime": "V", "timeleft": "L", "timelimit": "l", "timeused": "M",
+    "tres-per-node": "b", "userid": "U", "username": "u", "workdir": "Z",
+}  # fmt: skip
+
+
+def by_signs(text: str, words: Mapping[str, str]) -> str:
+    """Return a format of `-O` as one of `-o`. A field has 20 columns unless it says how many."""
+    found = ((name.strip().lower(), *rest) for name, *rest in _FIELD.findall(text))
+    return "".join(
+        f"%{right}{width or 20}{words.get(name, f'{{{name}}}')}{tail}"
+        for name, right, width, tail in found
+    )
 
 
 def rows_by_signs(text: str, jobs: Iterable[View], *, heads: bool) -> list[str]:
@@ -394,6 +422,26 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
     "reason": ("Reason", 22, lambda job: "None" if job["reason"] is None else _reason(job)),
     "comment": ("Comment", 14, lambda job: (job["outcome"] or {}).get("text", "")),
 }
+
+
+def efficiency(job: View) -> list[str]:
+    """Return the lines of `seff`."""
+    used_s, held_s = _used(job, "cpu_seconds") or 0.0, _cpu_seconds(job)
+    peak, limit = _used(job, "memory_peak") or 0, job["demand"]["memory"]
+    return [
+        f"Job ID: {job['id']}",
+        f"Cluster: {host_name()}",
+        *([f"Array Job ID: {job_label(job)}"] if job["array_id"] is not None else []),
+        f"User/Group: {job['user']}/N/A",
+        f"State: {_state(job)} (exit code {job['exit_code'] or 0})",
+        f"Cores: {_cpus(job)}",
+        f"CPU Utilized: {span(used_s, whole=True)}",
+        f"CPU Efficiency: {100 * used_s / (held_s or 1):.2f}% of {span(held_s, whole=True)} "
+        "core-walltime",
+        f"Job Wall-clock time: {span(elapsed_s(job), whole=True)}",
+        f"Memory Utilized: {peak / (1 << 20):.2f} MB",
+        f"Memory Efficiency: {100 * peak / (limit or 1):.2f}% of {limit / (1 << 20):.2f} MB",
+    ]
 
 
 #: Fields that the line of a job's batch step leaves empty, as it has none of its own.

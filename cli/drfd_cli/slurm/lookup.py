@@ -16,6 +16,8 @@ from drfd_cli.slurm.command_line import parts
 
 #: Options by their long names, each with its values.
 Found = Mapping[str, list[str]]
+#: Seconds that squeue knows a job after its end.
+KNOWN_S = 300
 #: Waiting jobs that are asked about one by one.
 _MOST = 50
 

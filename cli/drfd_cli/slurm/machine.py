@@ -17,6 +17,16 @@ from drfd_cli.slurm.fields import moment
 _LONG = {"mix": "mixed", "alloc": "allocated", "drain": "drained", "drng": "draining"}
 
 
+#: Fields of `sinfo -O` → their signs; others are signs of their own.
+WORDS = {
+    "available": "a", "cpus": "c", "cpusload": "O", "cpusstate": "C", "disk": "d", "features": "f",
+    "features_act": "f", "freemem": "e", "gres": "G", "memory": "m", "nodeai": "A",
+    "nodeaiot": "F", "nodehost": "n", "nodelist": "N", "nodes": "D", "partition": "P",
+    "partitionname": "R", "prioritytier": "p", "reason": "E", "statecompact": "t",
+    "statelong": "T", "time": "l", "timestamp": "H", "user": "u",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     name: str
@@ -65,7 +75,8 @@ class Machine:
             "A": ("NODES(A/I)", nodes[:3]), "F": ("NODES(A/I/O/T)", f"{nodes}/1"),
             "E": ("REASON", self.reason), "u": ("USER", self.by or "Unknown"),
             "H": ("TIMESTAMP", since), "O": ("CPU_LOAD", f"{os.getloadavg()[0]:.2f}"),
-            "f": ("AVAIL_FEATURES", "(null)"), "d": ("TMP_DISK", "0"),
+            "f": ("AVAIL_FEATURES", "(null)"), "d": ("TMP_DISK", "0"), "p": ("PRIO_TIER", "1"),
+            "{allocmem}": ("ALLOCMEM", str(self.memory_bytes - self.free_memory_bytes >> 20)),
         }  # fmt: skip
 
 

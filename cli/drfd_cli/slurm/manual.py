@@ -12,6 +12,8 @@ _WIDTH = 100
 _USAGE = {
     "sbatch": "[OPTIONS] SCRIPT [ARGS...]|[OPTIONS] --wrap=LINE",
     "srun": "[OPTIONS] COMMAND [ARGS...]",
+    "salloc": "[OPTIONS] [COMMAND [ARGS...]]",
+    "seff": "IDS",
     "squeue": "[OPTIONS]",
     "scancel": "[OPTIONS] [IDS]",
     "sinfo": "[OPTIONS]",
@@ -34,13 +36,13 @@ _SUBMISSION = {
     "-b, --begin=TIME": "not before; -H, --hold: not before scontrol release",
     "--nice[=N]": "order among your own jobs; also --priority",
     "--signal=[B:]SIGNAL[@S]": "a signal so many seconds before the limit to what the script runs;"
-    " B: to its shell too",
+    " B: to its shell alone",
     "--requeue": "one more attempt if the job is lost",
     "-D, --chdir=DIR": "the directory",
 }  # fmt: skip
 _SHOWING = {
     "-h, --noheader": "no heading",
-    "-o, --format=FORMAT": "fields as below",
+    "-o, --format=FORMAT": "fields as below; -O, --Format=NAMES: by their names",
 }
 #: Command → what its options do.
 _OPTIONS: dict[str, dict[str, str]] = {
@@ -63,6 +65,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--jobid=ID": "inside this running job",
         "--overlap": "within a job: without waiting for what its other steps hold",
     },
+    "salloc": _SUBMISSION,
+    "seff": {},
     "squeue": {
         "-u, --user=NAMES": "of these users; --me: your own",
         "-j, --jobs=IDS": "these jobs",
@@ -79,7 +83,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-u, --user=NAME": "jobs of this user; --me: your own",
         "-n, --name=NAME": "jobs of this name, or like 'train-*'",
         "-t, --state=STATES": "PD, R, S, ...",
-        "-s, --signal=SIGNAL": "send it in place of cancelling",
+        "-s, --signal=SIGNAL": "send it in place of cancelling, past the shell of a batch script;"
+        " -b: to that shell alone, -f: to all",
         "-i, --interactive": "ask for each",
         "-q, --quiet": "say nothing of jobs that have ended",
     },
@@ -121,7 +126,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
 def help_of(name: str, text: str) -> str:
     """Return the help of one of Slurm's commands; `text` says what it does."""
     options = _OPTIONS[name]
-    width = max(map(len, options)) + 2
+    width = max(map(len, options), default=0) + 2
     usages = "\n   or: ".join(f"{name} {usage}" for usage in _USAGE[name].split("|"))
     lines = [f"Usage: {usages}", "", f"{text[0].upper()}{text[1:]}.", ""]
     for option, what in options.items():

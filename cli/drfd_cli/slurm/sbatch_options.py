@@ -155,22 +155,23 @@ class Translation:
 
 def parse(
     words: list[str], where: str = "", *, known: Mapping[str, str] = KNOWN,
-    short: Mapping[str, str] = SHORT,
+    short: Mapping[str, str] = SHORT, name: str = "sbatch",
 ) -> tuple[Options, list[str]]:  # fmt: skip
-    """Read options up to the first other word. Returns them and the rest. Raises Refused.
+    """Read options up to the first other word. Returns them and the rest. Raises Refused that says
+    which command, `name`, has no such option.
 
     `known`: long names → how each takes a value; `short`: letters → long names.
     """
     found: Options = {}
     at = 0
 
-    def value_of(name: str, joined: str | None) -> str:
+    def value_of(option: str, joined: str | None) -> str:
         nonlocal at
         if joined is not None:
             return joined
         at += 1
         if at >= len(words):
-            raise refusal(where, f"--{name}", "needs a value")
+            raise refusal(where, f"--{option}", "needs a value", name=name)
         return words[at]
 
     while at < len(words):
@@ -181,28 +182,28 @@ def parse(
         if word == "-" or not word.startswith("-"):
             break
         if word.startswith("--"):
-            name, sign, joined = word[2:].partition("=")
-            name = _full_name(name, where, known)
-            kind = known[name]
+            option, sign, joined = word[2:].partition("=")
+            option = _full_name(option, where, known, name)
+            kind = known[option]
             if kind == _VALUE:
-                found[name] = Given(value_of(name, joined if sign else None), where)
+                found[option] = Given(value_of(option, joined if sign else None), where)
             else:
-                found[name] = Given(joined, where)
+                found[option] = Given(joined, where)
         else:
             letters = word[1:]
             while letters:
                 letter, letters = letters[0], letters[1:]
                 if letter not in short:
-                    raise refusal(where, f"-{letter}", "is no option of sbatch")
-                name = short[letter]
-                if known[name] == _VALUE:
+                    raise refusal(where, f"-{letter}", f"is no option of {name}", name=name)
+                option = short[letter]
+                if known[option] == _VALUE:
                     joined_value = letters.removeprefix("=") or None
-                    found[name] = Given(value_of(name, joined_value), where)
+                    found[option] = Given(value_of(option, joined_value), where)
                     letters = ""
-                elif known[name] == MAY and letters:
-                    found[name], letters = Given(letters, where), ""
+                elif known[option] == MAY and letters:
+                    found[option], letters = Given(letters, where), ""
                 else:
-                    found[name] = Given("", where)
+                    found[option] = Given("", where)
         at += 1
     return found, words[at:]
 
@@ -214,14 +215,15 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def _full_name(name: str, where: str, known: Mapping[str, str]) -> str:
-    name = _ALIASES.get(name, name)
-    if name in known:
-        return name
+def _full_name(option: str, where: str, known: Mapping[str, str], name: str) -> str:
+    option = _ALIASES.get(option, option)
+    if option in known:
+        return option
     names = {each: each for each in known} | _ALIASES
-    near = {full for each, full in names.items() if name and each.startswith(name)}
+    near = {full for each, full in names.items() if option and each.startswith(option)}
+    near.intersection_update(known)
     if len(near) != 1:
-        raise refusal(where, f"--{name}", "is no option of sbatch")
+        raise refusal(where, f"--{option}", f"is no option of {name}", name=name)
     return near.pop()
 
 
@@ -285,10 +287,12 @@ def in_slurms_words(complaint: str) -> str:
     return f"{_OF_SBATCH.get(found[1], found[1])}: {complaint[found.end() :]}"
 
 
-def refusal(where: str, what: str, fault: str, hint: str | None = None) -> Refused:
-    """Return the refusal of an option that stands there, `what` as it is written."""
+def refusal(
+    where: str, what: str, fault: str, hint: str | None = None, *, name: str = "sbatch"
+) -> Refused:
+    """Return the refusal of an option that stands there, `what` as it is written, by a command."""
     is_line = bool(where) and not where.startswith("$")
-    place = f"{where}: #SBATCH " if is_line else f"sbatch: {where}{': ' if where else ''}"
+    place = f"{where}: #SBATCH " if is_line else f"{name}: {where}{': ' if where else ''}"
     way = hint or ("drf submit --ignore-sbatch leaves out these lines" if is_line else "")
     return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
 
@@ -683,7 +687,9 @@ def environment(
 
 
 #: Slurm's commands, as far as there are ones of these names here.
-SLURM_NAMES = ("sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "scontrol")
+SLURM_NAMES = (
+    *("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol"),
+)
 #: Commands that often are functions of the shell, which a file defines that the script reads.
 _DEFINED = ("conda", "mamba", "micromamba", "spack")
 #: Commands of clusters that scripts call, at the beginning of a line or after `time` or `exec`.
