@@ -19,6 +19,7 @@ from drfd.common.signals import is_signal
 from drfd.core.model.job import UNSTARTED, Owner
 from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, threads_of
+from drfd.payload.pack import MAX_COMMAND_BYTES
 
 Message = dict[str, Any]
 
@@ -60,8 +61,6 @@ MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
 MAX_INSTANCES, _MAX_GRANTS = 1024, 64
 #: Commands that come with the descriptor of a sealed payload.
 WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
-#: Largest number of bytes of a command that is to run inside a job.
-MAX_COMMAND_BYTES = 1 << 20
 
 #: The uid of "nobody" on every Linux: a system account, although others of that range are not.
 _NOBODY = 65534

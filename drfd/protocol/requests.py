@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused, printable
 from drfd.common.signals import is_signal
+from drfd.payload.pack import MAX_COMMAND_BYTES
 from drfd.protocol.codec import VERSION
 from drfd.protocol.limits import (
     MOST_AFTER,
@@ -436,7 +437,7 @@ class ExecRequest(Request, tag="exec", frozen=True):
     #: The attempt that the command is for.
     attempt: Annotated[int, Meta(ge=0)]
     #: What is run, as `drfd.payload.pack` encodes it: program, the client's socket, variables.
-    command: Annotated[bytes, Meta(min_length=1, max_length=1 << 20)]
+    command: Annotated[bytes, Meta(min_length=1, max_length=MAX_COMMAND_BYTES)]
     #: The sender's signature (`drfd.payload.signature.exec_digest`).
     proof: Proof | None = None
 

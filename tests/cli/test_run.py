@@ -562,10 +562,22 @@ def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(
 ) -> None:
     """The user would sign it, whichever job the controller would like it to run in."""
     daemon.replies = {"show": {"job": job(id=43, state="RUNNING")}}
-    result = drf("exec", "42", "--", "true")
-    assert (result.code, result.out) == (1, "")
-    assert result.err == "drf: the daemon answered about job 43, not 42\n"
-    assert [each["op"] for each in daemon.requests] == ["show"]
+    for named in ("42", "40_2"):
+        result = drf("exec", named, "--", "true")
+        assert (result.code, result.out) == (1, "")
+        assert result.err == f"drf: the daemon answered about job 43, not {named}\n"
+    assert {each["op"] for each in daemon.requests} == {"show"}
+
+
+def test_a_command_that_is_too_long_for_root_is_refused_with_the_remedy(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob
+) -> None:
+    daemon.replies = {"show": {"job": {**job(id=42, state="RUNNING"), "attempt": 1}}}
+    result = drf("exec", "42", "--", *["x" * 1000] * 140)
+    assert result.err.endswith(
+        "bytes, and 131072 are the most (put it into a script, and run that)\n"
+    )
+    assert {each["op"] for each in daemon.requests} == {"show"}
 
 
 # -- keys --------------------------------------------------------------------------------------

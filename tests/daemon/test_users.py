@@ -441,6 +441,15 @@ def test_changes_have_a_rate_of_their_own_and_each_job_counts() -> None:
     assert q.change_delay_s(ALICE_UID, is_cancel=False) == pytest.approx(0.1)
 
 
+def test_a_request_that_counts_as_many_is_not_counted_when_it_is_refused() -> None:
+    q = quotas(Clock(), changes_per_s=10)
+    q.changed(ALICE_UID, round(10 * (BURST_S + quotas_module.MAX_DELAY_S)) - 1)
+    assert q.change_delay_s(ALICE_UID, is_cancel=False, count=100) > 29
+    for _ in range(2):
+        with pytest.raises(Refused, match="try again in 40 s"):
+            q.change_delay_s(ALICE_UID, is_cancel=False, count=100)
+
+
 def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same() -> None:
     clock = Clock()
     q = quotas(clock, changes_per_s=10)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from drfd.launcher import attempt_files
 from drfd.launcher.protocol import (
-    MAX_COMMAND_BYTES,
     AttemptCommand,
     AttemptLimits,
     BadMessage,
@@ -43,6 +42,7 @@ from drfd.launcher.protocol import (
     read_signals,
     signal_message,
 )
+from drfd.payload.pack import MAX_COMMAND_BYTES
 from launcher.rig import order
 
 DISK = DiskLimit(device="8:0", read_bps=1000, write_bps=0)

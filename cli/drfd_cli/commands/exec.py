@@ -14,7 +14,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused, Unavailable
-from drfd.payload.pack import encode
+from drfd.payload.pack import MAX_COMMAND_BYTES, encode
 from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli import output
 from drfd_cli.attached import (
@@ -86,9 +86,11 @@ def command(job_id: Ref, command: tuple[str, ...], escape: str) -> int:
     if "job" not in reply:
         raise Refused("is-array", f"{job_id} is an array: name a task", hint=f"as in {job_id}_1")
     view = reply["job"]
-    if isinstance(job_id, int) and view["id"] != job_id:
+    if job_id not in (view["id"], output.label(view)):
         # What is signed below is for this job, whatever the reply says.
-        raise Refused("other-job", f"the daemon answered about job {view['id']}, not {job_id}")
+        raise Refused(
+            "other-job", f"the daemon answered about job {output.label(view)}, not {job_id}"
+        )
     signals = catch_signals()
     attach_socket = AttachSocket()
     terminal = None
@@ -108,6 +110,12 @@ def command(job_id: Ref, command: tuple[str, ...], escape: str) -> int:
             attach=attach_socket.path,
             notify=(),
         )
+        if len(words) > MAX_COMMAND_BYTES:
+            raise Refused(
+                "too-long",
+                f"the command has {len(words)} bytes, and {MAX_COMMAND_BYTES} are the most",
+                hint="put it into a script, and run that",
+            )
         client.send(
             "exec",
             id=view["id"],

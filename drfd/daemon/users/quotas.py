@@ -20,6 +20,8 @@ AT_ONCE = 16
 BURST_S = 100.0
 #: Stored bytes that count like one more submission or change.
 WEIGHT_BYTES = 4096
+#: Changes that a command inside a job counts as: the launcher forks for each on its only thread.
+EXEC_CHANGES = 100
 #: Seconds of delay from which on a request for changes is refused.
 MAX_DELAY_S = 30.0
 #: Seconds that a cancellation is delayed at most: it makes room.
@@ -145,15 +147,15 @@ class Quotas:
         it must wait: 0 below the allowed rate."""
         return self._submissions.take(uid, 1 + size // WEIGHT_BYTES)
 
-    def change_delay_s(self, uid: int, *, is_cancel: bool) -> float:
-        """Count one more request to change jobs, and return for how many seconds it must wait.
-        Raises Refused if that is too long."""
-        delay_s = self._changes.take(uid, 1)
+    def change_delay_s(self, uid: int, *, is_cancel: bool, count: int = 1) -> float:
+        """Count one more request to change jobs, as so many, and return for how many seconds it
+        must wait. Raises Refused if that is too long."""
+        delay_s = self._changes.take(uid, count)
         if is_cancel:
             return min(delay_s, MAX_CANCEL_DELAY_S)
         if delay_s > MAX_DELAY_S:
             # A refused request is not counted, or a client that repeats it would never succeed.
-            self._changes.take(uid, -1)
+            self._changes.take(uid, -count)
             rate = self._limits().changes_per_s
             raise Refused(
                 "too-many-changes",
