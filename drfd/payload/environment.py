@@ -28,6 +28,9 @@ _AFTER_OPENMP = ("NUMEXPR_NUM_THREADS",)
 #: slowest, OpenBLAS and BLIS by spinning: on fewer cores than threads they are slower than with as
 #: many threads as cores. MKL, whose threads wait as those of OpenMP, is not known to gain.
 _STATIC = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+#: How many ranks mpirun starts by itself: of Open MPI 4, and of its successors (PRRTE). Else it is
+#: one for each core of the machine.
+SLOTS = ("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots")
 #: Thread counts that one runtime each reads. Left out: VECLIB_MAXIMUM_THREADS (macOS only) and
 #: JAVA_TOOL_OPTIONS (prints a line into the job's output); the JVM and .NET respect CPU quotas.
 _ALONE = (
@@ -41,6 +44,7 @@ _ALONE = (
     # Processes, each with its own memory: those of joblib and scikit-learn, and of R's parallel.
     "LOKY_MAX_CPU_COUNT",
     "MC_CORES",
+    *SLOTS,
 )
 
 

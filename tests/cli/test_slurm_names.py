@@ -861,8 +861,17 @@ def test_srun_starts_the_tasks_of_a_step(spawn: Spawn, finish: Finish) -> None:
     assert result.code == 2
     result = finish(spawn("srun", "-n1", "-c", "4", "sh", "-c", "echo $OMP_NUM_THREADS", env=env))
     assert (result.code, result.out) == (0, "4\n")
-    no_mpi = "drf: srun: this one starts no MPI (mpirun -n N COMMAND)\n"
-    assert finish(spawn("srun", "--mpi=pmix", "true", env=env)) == Result(1, "", no_mpi)
+    Path("ranks").write_bytes(b"\x7fELF\0libmpi.so.40\0")
+    env |= {"PATH": str(Path.cwd())}
+    no_mpi = "srun: ./ranks uses MPI, and there is no mpirun in the PATH"
+    told = f"drf: {no_mpi} (--mpi=none starts its tasks one by one)\n"
+    assert finish(spawn("srun", "./ranks", env=env)) == Result(1, "", told)
+    mpirun = Path("mpirun")
+    mpirun.write_text("#!/bin/sh\necho run $* in $OMPI_MCA_orte_set_default_slots\n")
+    mpirun.chmod(0o755)
+    for words in (["./ranks", "x"], ["-l", "./ranks", "x"], ["--mpi=pmix", "./ranks", "x"]):
+        result = finish(spawn("srun", *words, env=env))
+        assert result.out.removeprefix("0: ") == "run -n 2 ./ranks x in 2\n"
 
 
 @pytest.fixture
@@ -884,7 +893,7 @@ def found(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
     ("words", "step", "demand"),
     [
         (["-n", "3"], ["-n", "3"], {"cores_milli": 3000}),
-        (["-n2", "-c", "2", "-l"], ["-n", "2", "-c", "2", "-l"], {"cores_milli": 4000}),
+        (["-n2", "-c", "2", "-l"], ["-n", "2", "--cpus-per-task=2", "-l"], {"cores_milli": 4000}),
         (["--ntasks-per-node=2"], ["-n", "2"], {"cores_milli": 2000}),
     ],
 )

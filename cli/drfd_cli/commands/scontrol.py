@@ -22,7 +22,7 @@ from drfd_cli.slurm.batch_script import PARTITION, host_name
 from drfd_cli.slurm.command_line import SLURM_VERSION, parts, read_words, slurm_command, version
 from drfd_cli.slurm.lookup import KNOWN_S, partitions
 from drfd_cli.slurm.machine import read_machine
-from drfd_cli.slurm.sbatch_options import Given, Options, Translation, translate
+from drfd_cli.slurm.sbatch_options import Given, Options, translate
 
 _SHORT = {"o": "oneliner", "d": "details", "a": "all", "Q": "quiet", "v": "verbose"}
 _LONG = {
@@ -365,21 +365,13 @@ def _moved_limit(client: Connection, ref: Ref, by: str) -> int:
     reply = client.request("show", id=ref)
     job: Any = reply["array"] if "array" in reply else reply["job"]
     limit_s = job["time_limit_s"]
-    words = _translated({"time": Given(by[1:])}).words
+    words = translate({"time": Given(by[1:])}, host_name(), "scontrol").words
     if limit_s is None or words[1] == "unlimited":
         raise Refused("bad-value", f"TimeLimit={by}: job {ref} has no time limit to change by that")
     moved = limit_s + int(words[1].rstrip("s")) * (-1 if by[0] == "-" else 1)
     if moved < 1:
         raise Refused("bad-value", f"TimeLimit={by}: job {ref} has only {limit_s} s")
     return int(moved)
-
-
-def _translated(options: Options) -> Translation:
-    try:
-        return translate(options, host_name())
-    except Refused as error:
-        text = f"scontrol: {error.text.removeprefix('sbatch: ')}"
-        raise Refused(error.code, text, hint=error.hint) from None
 
 
 def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[str, Any]:
@@ -393,7 +385,7 @@ def _changes(given: Mapping[str, str], *, limit_s: int | None = None) -> dict[st
     }
     if options.get("priority", Given("")).value == "0":
         del options["priority"]
-    made = _translated(options)
+    made = translate(options, host_name(), "scontrol")
     if made.is_singleton or made.begun:
         raise Refused("bad-value", "Dependency: after and singleton are for a submission alone")
     words = ["--rename" if word == "-n" else word for word in made.words]

@@ -117,7 +117,7 @@ def _script(name: str) -> str:
 @slurm_command("salloc", "run a command, else a shell, with what it asks for, as `drf run` does")
 def salloc(words: list[str]) -> int:
     options, command = parse(words, known=_SRUN, short=_SRUN_SHORT, name="salloc")
-    made = translate(options, host_name())
+    made = translate(options, host_name(), "salloc")
     return _run("salloc", made, command or [os.environ.get("SHELL") or "/bin/sh"])
 
 
@@ -128,8 +128,6 @@ def srun(words: list[str]) -> int:
         raise click.UsageError("there is no command")
     if "multi-prog" in options:
         raise click.UsageError("--multi-prog is not known here")
-    if "mpi" in options and options["mpi"].value not in ("none", ""):
-        raise Refused("no-mpi", "srun: this one starts no MPI", hint="mpirun -n N COMMAND")
     if "jobid" in options:
         job = options["jobid"].value.partition(".")[0]
         if job != os.environ.get("DRF_JOB_ID"):
@@ -138,8 +136,8 @@ def srun(words: list[str]) -> int:
         from drfd_cli.slurm import step
 
         return step.run(options, command, lambda: [drf_path(), "srun", *words])
-    made = translate(options, host_name())
-    if int(made.variables.get("SLURM_NTASKS", "1")) > 1 or "label" in options:
+    made = translate(options, host_name(), "srun")
+    if int(made.variables.get("SLURM_NTASKS", "1")) > 1 or {"label", "mpi"} & options.keys():
         # The tasks are started by another srun, within the job.
         made.words += [] if "job-name" in options else ["-n", os.path.basename(command[0])]
         command = [drf_path(), "srun", *_words_of_step(options, made), "--", *command]
@@ -168,7 +166,8 @@ def _run(name: str, made: Translation, command: list[str]) -> int:
 
 def _words_of_step(options: Mapping[str, Given], made: Translation) -> list[str]:
     words = ["-n", made.variables.get("SLURM_NTASKS", "1")]
-    words += ["-c", options["cpus-per-task"].value] if "cpus-per-task" in options else []
+    for name in ("cpus-per-task", "mpi"):
+        words += [f"--{name}={options[name].value}"] if name in options else []
     return words + (["-l"] if "label" in options else [])
 
 
@@ -184,7 +183,7 @@ def _run_inside(job: str, options: Mapping[str, Given], command: list[str]) -> i
 
 
 #: Options of a step within a job.
-_OF_STEP = frozenset(("ntasks", "ntasks-per-node", "cpus-per-task"))
+_OF_STEP = frozenset(("ntasks", "ntasks-per-node", "cpus-per-task", "mpi"))
 
 
 def drf_path() -> str:

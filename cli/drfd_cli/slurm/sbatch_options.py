@@ -297,11 +297,15 @@ def refusal(
     return Refused("bad-value", f"{place}{what[:60]}: {fault}", hint=way)
 
 
-def translate(options: Options, host: str) -> Translation:
-    """Return what the options ask for. Raises Refused for values that cannot be read, and for what
-    needs several machines."""
+def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
+    """Return what the options of the command `name` ask for. Raises Refused for values that cannot
+    be read, and for what needs several machines."""
     made = Translation()
-    _Translator(options, made, host).run()
+    try:
+        _Translator(options, made, host).run()
+    except Refused as error:
+        text = re.sub("^sbatch: ", f"{name}: ", error.text)
+        raise Refused(error.code, text, hint=error.hint) from None
     for name, given in options.items():
         is_done = name == "exclusive" and not given.value
         if name in _UNSUPPORTED and name not in _SILENT and not is_done:

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from mmap import ACCESS_READ, mmap
 from threading import Lock, Thread
 from typing import NoReturn
 
 from drfd.client.words import parse_gres
 from drfd.common.errors import Refused
-from drfd.payload.environment import DEVICE_LISTS, may_set, thread_defaults
+from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaults
 from drfd_cli import output
 from drfd_cli.slurm import step_queue
 from drfd_cli.slurm.batch_script import host_name
@@ -57,6 +58,8 @@ class Step:
     command: list[str]
     env: Mapping[str, str]
     tasks: int = field(init=False)
+    #: What srun itself starts: each task, or one mpirun that starts those of a program with MPI.
+    processes: int = field(init=False)
     cores: int = field(init=False)
     #: Mebibytes; 0 where none are asked for, or all of the job's, which steps share.
     memory: int = field(init=False)
@@ -80,6 +83,11 @@ class Step:
         elif self.env.get("SLURM_CPUS_PER_TASK", "").isdecimal():
             per_task = int(self.env["SLURM_CPUS_PER_TASK"])
         self.cores = self.tasks * per_task
+        self.processes = self.tasks
+        mpi = self.options.get("mpi", Given("")).value
+        if self.tasks > 1 and mpi != "none" and (mpi or _is_mpi(self.command[0])):
+            self.command = [_mpirun(self.command[0]), "-n", str(self.tasks), *self.command]
+            self.processes = 1
         self.memory = 0
         if "mem" in options:
             self.memory = as_size(options["mem"], "mem") >> 20
@@ -132,6 +140,8 @@ class Step:
     def variables(self) -> dict[str, str]:
         text = str(self.tasks)
         found = {"SLURM_NTASKS": text, "SLURM_NPROCS": text, "SLURM_STEP_NUM_TASKS": text}
+        if self.processes < self.tasks:
+            found |= dict.fromkeys(SLOTS, text)
         if "cpus-per-task" in self.options:
             cpus = self.options["cpus-per-task"].value
             found |= {"SLURM_CPUS_PER_TASK": cpus, "OMP_NUM_THREADS": cpus}
@@ -173,6 +183,28 @@ class Step:
         }
 
 
+def _is_mpi(name: str) -> bool:
+    """Return whether a program is linked to a library of MPI."""
+    try:
+        with (
+            open(shutil.which(name) or name, "rb") as file,
+            mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+        ):
+            return data[:4] == b"\x7fELF" and data.find(b"\0libmpi") >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def _mpirun(name: str) -> str:
+    """Return what starts the ranks of a program with MPI. Raises Refused: started one by one, each
+    would take itself for the only one, and write the same files."""
+    found = shutil.which("mpirun") or shutil.which("prterun")
+    if found is None:
+        text = f"srun: {output.clean(name)} uses MPI, and there is no mpirun in the PATH"
+        raise Refused("no-mpi", text, hint="--mpi=none starts its tasks one by one")
+    return found
+
+
 def run(options: Options, command: list[str], again: Callable[[], list[str]]) -> int:
     """Run the tasks of a step within the job that calls srun, each a process of its own. `again`
     returns the command that calls srun with the same words."""
@@ -184,12 +216,12 @@ def run(options: Options, command: list[str], again: Callable[[], list[str]]) ->
             output.say(f"srun: without effect on a step: {', '.join(left)}")
     waits = _must_wait(step)
     step_queue.leave_line()
-    if step.tasks == 1 and step.limit_s is None and "label" not in options:
+    if step.processes == 1 and step.limit_s is None and "label" not in options:
         _go_to(options.get("chdir"))
-        _check_program(command)
+        _check_program(step.command)
         _redirect(_files(step, 0))
         env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-        _become([*waits, *command], env)
+        _become([*waits, *step.command], env)
     if waits:
         _become([*waits, *again()], {**os.environ, **within})
     _go_to(options.get("chdir"))
@@ -332,7 +364,7 @@ def _run_tasks(step: Step) -> int:
     program = shutil.which(step.command[0]) or step.command[0]
     label = "label" in step.options
     sys.stdout.flush()
-    files = [_files(step, number) for number in range(step.tasks)]
+    files = [_files(step, number) for number in range(step.processes)]
     tasks: list[subprocess.Popen[bytes]] = []
 
     def end(*_: object) -> None:
@@ -343,7 +375,8 @@ def _run_tasks(step: Step) -> int:
     signal.signal(signal.SIGTERM, end)
     step_queue.heed_no_warning()
     for number, own in enumerate(files):
-        env = {**step.exported(), **step.variables(), **step.devices(number)}
+        env = {**step.exported(), **step.variables()}
+        env |= step.devices(number) if step.processes > 1 else {}
         env["SLURM_PROCID"] = str(number)
         tasks.append(
             subprocess.Popen(
