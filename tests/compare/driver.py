@@ -46,7 +46,7 @@ USERS = {"root": 0, "ann": 1001, "ben": 1002, "cyd": 1003, "dan": 1004}
 _CLIENT = "\0drfd-compare-"
 #: Seconds of real time after which a history hangs.
 _HISTORY_S = 600
-#: Seconds of virtual time between a reply and the next request.
+#: Seconds of virtual time after a reply, and after daemon or launcher have come up.
 _MOMENT_S = 0.001
 #: Histories after which garbage is collected.
 _COLLECT = 25
@@ -229,6 +229,12 @@ class World:
         self._life.clear()
         os.kill(os.getpid(), signal.SIGTERM)
         await self._life.wait()
+        await self.come_to_rest()
+
+    @staticmethod
+    async def come_to_rest() -> None:
+        """Threads take a while of real time, and must not decide what comes first."""
+        await asyncio.sleep(_MOMENT_S)
 
     async def ask(self, user: str, op: str, **fields: Any) -> Message:
         """The reply to a request, when there is nothing more to do at this time."""
@@ -240,8 +246,7 @@ class World:
         reader, writer = self._clients[user]
         writer.write(json.dumps({"v": 1, "op": op, **fields}).encode() + b"\n")
         reply = json.loads(await reader.readline())
-        # Threads take a while of real time, and must not decide what comes first.
-        await asyncio.sleep(_MOMENT_S)
+        await self.come_to_rest()
         return reply
 
 
@@ -281,6 +286,7 @@ class Launcher:
         path = self._world.directory / "launcher/launcher.sock"
         path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, path)
+        await self._world.come_to_rest()
 
     def fall(self) -> None:
         """It dies; what it has started goes on."""
