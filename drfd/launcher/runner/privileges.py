@@ -48,6 +48,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "kcmp": (312, 272),
+    "process_madvise": (440, 440),
     "pidfd_getfd": (438, 438),
     "personality": (135, 92),
     # Other identities and rights.
@@ -72,6 +73,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "mount": (165, 40),
     "umount2": (166, 39),
     "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
     "fsconfig": (431, 431),
@@ -97,6 +99,9 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "symlinkat": (266, 36),
     "mknod": (133, None),
     "mknodat": (259, 33),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
     # The network, and local sockets.
     "socket": (41, 198),
     "socketpair": (53, 199),
@@ -119,6 +124,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "io_uring_register": (427, 427),
     "fanotify_init": (300, 262),
     "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
     "acct": (163, 89),
     "syslog": (103, 116),
     "reboot": (169, 142),
