@@ -54,6 +54,10 @@ _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
+    # A job's output is put at 1 and 2, which must not be files of the launcher's.
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
     manager = service.take(os.environ)
     journald.set_up("drfd-launcher", has_journal=manager.has_journal)
     if not options.no_cgroups and not options.moved:

@@ -823,6 +823,19 @@ def refusal(uid: int) -> str:
 # -- one at a time --------------------------------------------------------------------------
 
 
+def test_jobs_have_their_outputs_where_its_own_were_closed(
+    make_launcher: MakeLauncher, work: Path
+) -> None:
+    """The file that was opened as 1 could not be put there."""
+    launcher = make_launcher()
+    launcher.start(prelude="import os; os.closerange(0, 3)\n")
+    controller = launcher.connect()
+    controller.launch(shell("echo there; echo errors >&2", cwd=work))
+    controller.take("up")
+    assert controller.take("ended")["exit_code"] == 0
+    assert ((work / "out").read_text(), (work / "err").read_text()) == ("there\n", "errors\n")
+
+
 def test_a_second_launcher_waits_until_the_first_is_gone(launcher: LauncherProcess) -> None:
     first = launcher.connect()
     old = launcher.process
