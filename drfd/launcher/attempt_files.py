@@ -161,11 +161,10 @@ def created_record(
     return record
 
 
-def may_have_payload(attempt: Attempt, digest: bytes | None) -> bool:
-    """Return whether the attempt may have been launched with the payload of this digest: it has
-    been, or one of them is not known."""
-    recorded = attempt.created.get("payload")
-    return recorded is None or digest is None or recorded == digest.hex()
+def has_payload(attempt: Attempt, digest: bytes | None) -> bool:
+    """Return whether the attempt was launched with the payload of this digest; None, both times,
+    where nothing is signed."""
+    return attempt.created.get("payload") == (None if digest is None else digest.hex())
 
 
 def create(dir_fd: int, key: Key, created: Record) -> int:

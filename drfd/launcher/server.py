@@ -472,7 +472,7 @@ class Launcher:
         if not assignment.is_signed or not self._checks.accepts_inside(order, inside):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
-        if not attempt_files.may_have_payload(attempt, assignment.digest):
+        if not attempt_files.has_payload(attempt, assignment.digest):
             # Its environment and directory are signed, but for another job.
             log.error("event=exec-other-payload job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _OTHER_PAYLOAD

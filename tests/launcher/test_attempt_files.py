@@ -240,18 +240,19 @@ def test_what_an_attempt_says_of_its_program(
     assert (attempt.is_over, attempt.may_have_run) == (is_over, may_have_run)
 
 
-def test_of_an_attempt_whose_payload_is_not_recorded_any_is_believed() -> None:
-    """Where nothing is signed there is no digest."""
+def test_a_payload_that_is_not_known_is_not_believed_to_be_that_of_an_attempt() -> None:
+    """Where nothing is signed there is no digest; a command would run with another job's
+    environment if a part of this were missing."""
     owner = Owner(uid=1, user="u", journal="j", submitted_us=1)
     plain = attempt_files.created_record(owner, "b", None)
     signed = attempt_files.created_record(owner, "b", None, payload=b"\1")
     assert "payload" not in plain
-    may_have = [
-        attempt_files.may_have_payload(Attempt(created), digest)
+    has = [
+        attempt_files.has_payload(Attempt(created), digest)
         for created in (plain, signed)
         for digest in (None, b"\1", b"\2")
     ]
-    assert may_have == [True, True, True, True, True, False]
+    assert has == [True, False, False, False, True, False]
 
 
 CUT = JobsStopRecord("this boot", 50.0)
