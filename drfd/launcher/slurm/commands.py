@@ -8,9 +8,10 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 #: Largest number of bytes of an answer that is read.
 _MOST_BYTES = 64 << 20
@@ -76,13 +77,15 @@ class Commands:
         *,
         stdin: int = subprocess.DEVNULL,
         fds: Sequence[int] = (),
+        env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Run one of Slurm's commands, which gets these descriptors under their numbers."""
+        """Run one of Slurm's commands, which gets these descriptors under their numbers, and these
+        variables."""
         output_fd, complaint_fd = os.memfd_create("output"), os.memfd_create("complaint")
         try:
             process = subprocess.Popen(
                 [str(self.programs / words[0]), *words[1:]],
-                env=self.env,
+                env={**self.env, **env},
                 cwd="/",
                 stdin=stdin,
                 pass_fds=fds,

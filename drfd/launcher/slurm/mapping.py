@@ -460,9 +460,6 @@ def submit_words(
     order: LaunchOrder,
     *,
     partition: str | None,
-    cwd: str,
-    stdout: str,
-    stderr: str,
     gid: int | None,
     env_fd: int,
 ) -> list[str]:
@@ -475,8 +472,7 @@ def submit_words(
         *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
         f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
         f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
-        *(f"--chdir={cwd}", "--input=/dev/null"),
-        *(f"--output={_literal(stdout)}", f"--error={_literal(stderr)}"),
+        *("--chdir=/", "--input=/dev/null"),
         f"--open-mode={'truncate' if order.empties_output else 'append'}",
     ]
     # With --export other than ALL, Slurm would run a login shell on the node.
@@ -491,6 +487,12 @@ def submit_words(
     if partition is not None:
         words.append(f"--partition={partition}")
     return words
+
+
+def submit_env(stdout: str, stderr: str) -> dict[str, str]:
+    """Return the variables of that command which name the job's output files: everybody can read
+    the words of root's processes."""
+    return {"SBATCH_OUTPUT": _literal(stdout), "SBATCH_ERROR": _literal(stderr)}
 
 
 def _literal(path: str) -> str:

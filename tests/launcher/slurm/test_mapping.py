@@ -26,6 +26,7 @@ from drfd.launcher.slurm.mapping import (
     read_jobs,
     read_nodes,
     read_settings,
+    submit_env,
     submit_words,
     without_slurms,
 )
@@ -236,14 +237,16 @@ def test_an_order_in_sbatchs_words() -> None:
     limits = replace(asked.limits, cores_milli=1500, memory_bytes=(1 << 20) + 1)
     words = submit_words(
         replace(asked, limits=limits).order,
-        partition="p", cwd="/w", stdout="/w/50%", stderr="/w/e", gid=5, env_fd=9,
+        partition="p", gid=5, env_fd=9,
     )  # fmt: skip
     assert words[0] == "sbatch"
     assert set(words) >= {
         *(f"--comment={NAME}", "--nodelist=n1", "--cpus-per-task=2", "--mem=2M", "--time=2"),
-        *("--gres=gpu:2", "--partition=p", "--output=/w/50%%", "--open-mode=append"),
+        *("--gres=gpu:2", "--partition=p", "--open-mode=append"),
         *("--no-requeue", "--parsable", "--export-file=9", "--gid=5"),
     }
+    # Everybody can read the words of root's sbatch.
+    assert submit_env("/w/50%", "/w/e") == {"SBATCH_OUTPUT": "/w/50%%", "SBATCH_ERROR": "/w/e"}
 
 
 def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:

@@ -36,7 +36,7 @@ class Prepared:
     them, but for those of `Commands.watch`."""
 
     pid: int
-    #: Directory, output and error output, each before a NUL.
+    #: Output and error output, each before a NUL.
     paths_fd: int
     complaint_fd: int
     #: The gid in a line of its own, written with root's rights; then a `failed` record, if any.
@@ -101,7 +101,7 @@ def _prepare(assignment: Assignment, into: Prepared) -> NoReturn:
             order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
         ]
         for fd, texts in (
-            (into.paths_fd, [payload.cwd, *outputs]),
+            (into.paths_fd, outputs),
             (into.env_fd, [f"{name}={text}" for name, text in env.items()]),
         ):
             _write(fd, "".join(f"{text}\0" for text in texts).encode(errors="surrogateescape"))
@@ -121,7 +121,8 @@ def script_of(payload: LaunchPayload) -> bytes:
     """Return the shell script that Slurm keeps a copy of and runs on the node.
 
     Its first line after the interpreter's is no comment, so sbatch reads no options in it."""
-    lines = ["#!/bin/sh", f"umask {payload.umask:o}"]
+    directory = shlex.quote(payload.cwd)
+    lines = ["#!/bin/sh", f"umask {payload.umask:o}", f"cd -- {directory} || exit 125"]
     argv = list(payload.argv)
     if not argv or not argv[0]:
         raise unreadable("it names no program")

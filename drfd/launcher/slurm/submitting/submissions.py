@@ -31,7 +31,7 @@ _LOOKS, _LOOK_PAUSE_S = 2, 2.0
 #: Submissions that run at a time.
 _AT_ONCE = 8
 #: Number of paths of a submission.
-_PATHS = 3
+_PATHS = 2
 
 
 @dataclass(slots=True)
@@ -143,9 +143,6 @@ class Submissions:
             words = mapping.submit_words(
                 order,
                 partition=self.partition,
-                cwd=paths[0],
-                stdout=paths[1],
-                stderr=paths[2],
                 gid=gid if os.getuid() == 0 else None,
                 env_fd=prepared.env_fd,
             )
@@ -155,6 +152,7 @@ class Submissions:
                 partial(self._submitted, key),
                 stdin=prepared.script_fd,
                 fds=(prepared.env_fd,),
+                env=mapping.submit_env(*paths[:-1]),
             )
         finally:
             prepared.close()
