@@ -603,6 +603,20 @@ def test_cores_that_others_use_are_not_idle_and_a_node_that_drains_says_why(
     assert lines("sinfo -h -t drain -o %D") == ["1"]
 
 
+def test_a_job_for_the_whole_machine_says_what_keeps_it_waiting(
+    drf: Drf, daemon: CannedDaemon
+) -> None:
+    kept = {"cores": 1.973, "memory": 0}
+    daemon.replies["nodes"] = {"nodes": []}
+    daemon.replies["shares"] = {**SHARES, "external": {"cores": 2.0, "memory": 0, "kept": kept}}
+    told = drf("sbatch", "--exclusive", "--wrap", "true").err
+    assert told == (
+        "drf: it asks for the whole machine, of which processes outside drfd hold 1.973 cores now: "
+        "it waits until they use none\n"
+    )
+    assert drf("sbatch", "--mem=0", "--wrap", "true").err == "", "it asks for no cores of theirs"
+
+
 # -- scontrol ----------------------------------------------------------------------------------
 
 

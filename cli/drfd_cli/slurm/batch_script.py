@@ -14,6 +14,7 @@ from drfd.client.counted import count_resources
 from drfd.client.submission import find_notice
 from drfd.client.words import parse_features
 from drfd.common.errors import Refused
+from drfd.common.units import show_cores, show_size
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
 from drfd_cli.slurm.sbatch_options import (
@@ -27,7 +28,7 @@ from drfd_cli.slurm.sbatch_options import (
 )
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import MachineView
+    from drfd.protocol.replies import CoresAndMemory, MachineView
 
 #: The partition that stands for the machine.
 PARTITION = "main"
@@ -188,7 +189,8 @@ def whole_machine(
     memory = made.has_all_memory and asked["mem"] is None
     if not cores and not memory:
         return {}
-    capacity = client.request("shares")["capacity"]
+    shares = client.request("shares")
+    capacity, external = shares["capacity"], shares.get("external")
     named = [
         each["capacity"]
         for each in machines(client)
@@ -198,8 +200,21 @@ def whole_machine(
     if named:
         # Of several machines, that with the most cores.
         capacity = max(named, key=lambda each: (each["cores"], each["memory"]))
+    elif external is not None:
+        _warn_of_outside(external["kept"], cores=cores, memory=memory)
     found = {"cores": int(capacity["cores"] * 1000)} if cores else {}
     return found | ({"mem": int(capacity["memory"])} if memory else {})
+
+
+def _warn_of_outside(kept: CoresAndMemory, *, cores: bool, memory: bool) -> None:
+    """Say what keeps a job that asks for the whole machine from starting."""
+    held = [show_cores(int(kept["cores"] * 1000)) + " cores"] if cores and kept["cores"] else []
+    held += [show_size(kept["memory"])] if memory and kept["memory"] else []
+    if held:
+        output.say(
+            f"it asks for the whole machine, of which processes outside drfd hold "
+            f"{' and '.join(held)} now: it waits until they use none"
+        )
 
 
 def check_counted(made: Translation, client: Connection) -> None:
