@@ -559,7 +559,13 @@ demand_options = all_of(
     click.option("-n", "--name", help="A name for lists."),
     click.option("-p", "--pool", help="The pool that pays for it."),
     click.option("--priority", type=PRIORITY, default=0, help="Order among the jobs of your leaf."),
-    click.option("--export", multiple=True, metavar="NAME", help="Keep a secret variable too."),
+    click.option(
+        "--export",
+        multiple=True,
+        metavar="NAMES",
+        help="Keep these secret variables too.",
+        callback=lambda ctx, param, value: tuple(filter(None, ",".join(value).split(","))),
+    ),
     click.option(
         # Eager, because it silences what is said of the values of others.
         "--no-warnings",

@@ -24,7 +24,7 @@ from drfd_cli.submitting.foresight import doubts_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
 #: The option of both verbs that turns warnings off.
@@ -184,14 +184,15 @@ def _any_amount(option: str, value: str) -> int | None:
         return None
 
 
-def surroundings() -> dict[str, object] | None:
+def surroundings(keep: Collection[str] = ()) -> dict[str, object] | None:
     """Return the fields that the job takes from this process: environment, directory and umask.
-    Returns None if the complete program is needed."""
+    `keep` names variables of the login session that it has, too. Returns None if the complete
+    program is needed."""
     # A file that drf opens would get the number of a closed standard descriptor.
     if None in (sys.stdin, sys.stdout, sys.stderr):
         return None
     try:
-        env = addressed(capture(as_given(os.environ), ()), socket_of_daemon()[0])
+        env = addressed(capture(as_given(os.environ), keep), socket_of_daemon()[0])
         cwd = os.getcwd()
     except OSError:
         return None

@@ -11,6 +11,7 @@ import os
 import sys
 
 from drfd.linux.unix_sockets import without_limits
+from drfd.payload.environment import ATTACHED
 from drfd.protocol.codec import encode_request
 from drfd_cli.attachment import AttachSocket, catch_signals
 from drfd_cli.quick_request import (
@@ -45,7 +46,7 @@ def run(args: list[str]) -> None:
         return
     fields, given = found
     escape = str(fields.pop("escape", "~"))
-    around = surroundings()
+    around = surroundings(ATTACHED)
     if around is None or not is_sign(escape) or not _shows_all_text():
         return
     fields |= around

@@ -166,6 +166,11 @@ _SESSION = frozenset(
         *("NOTIFY_SOCKET", "JOURNAL_STREAM", "MAINPID", "_", "SHLVL", "OLDPWD"),
     )
 )
+#: Those of them that a job attached to the session's terminal keeps: windows, agent and bus.
+ATTACHED = (
+    *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"),
+    "DBUS_SESSION_BUS_ADDRESS",
+)
 _SESSION_PREFIXES = (
     *("SSH_", "XDG_SESSION_", "DBUS_", "TMUX", "SUDO_", "LISTEN_", "WATCHDOG_", "DRFD_", "DRF_"),
 )

@@ -347,6 +347,7 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, words: list[str]
 ) -> None:
     env = {"A": "b", "MY_TOKEN": "x", "LANG": "C.UTF-8"}
+    env |= {"DISPLAY": ":1", "SSH_AUTH_SOCK": "/s", "SSH_TTY": "/t"}
     light, whole = (
         finish(spawn("run", *words, env=env, program=program)) for program in (LIGHT_DRF, DRF)
     )
@@ -358,6 +359,8 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     assert "priority" not in short, "it went the long way"
     assert len({short.pop("attach"), long.pop("attach")}) == 2
     assert LEFT_OUT | short == long
+    kept = {"DISPLAY": ":1", "SSH_AUTH_SOCK": "/s", "SSH_TTY": None}
+    assert {name: long["env"].get(name) for name in kept} == kept, "windows and agent, as here"
     assert wait == wait_too == {"op": "wait", "ids": [42], "attended": True}
 
 

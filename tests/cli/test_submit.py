@@ -389,8 +389,9 @@ def test_the_environment_goes_along_without_secrets_and_session(
 ) -> None:
     """The umask goes along, too."""
     daemon.replies = {"submit": {"id": 7}}
-    words = ("submit", "-q", "--export", "OTHER", "--", "true")
-    result = finish(spawn(*words, env=ENV | {"BAD": BYTE, "OTHER": "x"}, umask=0o027))
+    words = ("submit", "-q", "--export", "OTHER,SSH_TTY", "--", "true")
+    env = ENV | {"BAD": BYTE, "OTHER": "x", "SSH_TTY": "/t", "DISPLAY": ":1"}
+    result = finish(spawn(*words, env=env, umask=0o027))
     assert (result.code, result.out) == (0, "7\n")
     assert result.err == (
         "drf: left out MY_TOKEN, which may be secret; --export MY_TOKEN keeps it\n"
@@ -399,6 +400,7 @@ def test_the_environment_goes_along_without_secrets_and_session(
     assert request["umask"] == 0o027
     assert request["env"] == {
         "PATH": os.environ["PATH"], "TZ": "UTC", "LANG": "C.UTF-8", "KEEP": "ü", "OTHER": "x",
+        "SSH_TTY": "/t",
         "BAD": "\U0010ffff", "DRFD_SOCKET": str(daemon.path),
     }  # fmt: skip
     assert finish(spawn("submit", "--export", "MY_TOKEN", "--", "true", env=ENV)).err == ""

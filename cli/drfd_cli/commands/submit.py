@@ -14,7 +14,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.submission import Submission
 from drfd.common.errors import Refused
-from drfd.payload.environment import as_given, capture
+from drfd.payload.environment import ATTACHED, as_given, capture
 from drfd_cli import output
 from drfd_cli.commands.wait import wait_for
 from drfd_cli.options import (
@@ -379,7 +379,8 @@ def fields(
     options of the `preset` are among those that are given."""
     if retry_on is not None and retry is None:
         raise click.UsageError("--retry-on says when to try again; --retry N how often")
-    env = capture(as_given(os.environ), export)
+    kept = ATTACHED if asked.get("attach") is not None else ()
+    env = capture(as_given(os.environ), (*export, *kept))
     if asked.get("script") is not None:
         env["DRF_SCRIPT"] = os.path.abspath(argv[0])
     for name in export:
