@@ -260,7 +260,8 @@ def test_messages_do_not_stand_in_the_line(
     daemon: CannedDaemon, job: MakeJob, watched: Watched
 ) -> None:
     waits = job(state="HELD", started_at=None, reason={"code": "HELD", "text": "held by bob"})
-    daemon.replies = {"show": {"job": waits}, "status": {"jobs": [waits]}, "hello": AWAY}
+    daemon.replies = {"show": {"job": waits}, "status": {"jobs": [waits]}}
+    daemon.replies["hello"] = [{"version": "1"}, AWAY]
     sent = watched(42, op="hello", times=2)
     assert "\r\x1b[Kjob 42 HELD: HELD: held by bob\r\x1b[Kdrf: the launcher has been away" in sent
 
