@@ -44,6 +44,24 @@ def fail(number: int) -> None:
     raise ValueError(f"wrong {number}")
 
 
+class Count:
+    """Counts on, when it is queued again, from where it was when it was told to save its state."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+
+    def __call__(self, upto: int) -> int:
+        while self.number < upto:
+            time.sleep(0.5)
+            self.number += 1
+        return self.number
+
+    def checkpoint(self, upto: int) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(Count(self.number), upto)
+
+
 def submitit() -> dict[str, Any]:
     import submitit
 
@@ -54,7 +72,11 @@ def submitit() -> dict[str, Any]:
     hog, long = executor.submit(bytearray, 600 << 20), executor.submit(time.sleep, 1000)
     await_so(lambda: long.state == "RUNNING")
     long.cancel()
-    for job in (one, wrong, *array, hog, long):
+    requeued = executor.submit(Count(), 12)
+    await_so(lambda: requeued.state == "RUNNING")
+    time.sleep(3)
+    requeued._interrupt()
+    for job in (one, wrong, *array, hog, long, requeued):
         await_so(lambda job=job: job.done(force_check=True))
     return {
         "one": one.result(),
@@ -62,6 +84,7 @@ def submitit() -> dict[str, Any]:
         "array": [job.result() for job in array],
         "hog": hog.state,
         "long": long.state.split()[0],
+        "requeued": [requeued.result(), restarts_of(requeued.job_id)],
     }
 
 
@@ -162,6 +185,11 @@ def state_of(job: int) -> str:
     words = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(job))
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     return said.split()[0] if said else ""
+
+
+def restarts_of(job: str) -> str:
+    words = ("sacct", "-X", "-n", "-P", "-o", "Restarts", "-j", job)
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def await_so(is_so: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from instance import Instance
+from instance import ALONE, Instance
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +40,7 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["submitit"],
         {
             "one": 25, "wrong": ["FAILED", True], "array": SQUARES[1:5],
-            "hog": "OUT_OF_MEMORY", "long": "CANCELLED",
+            "hog": "OUT_OF_MEMORY", "long": "CANCELLED", "requeued": [12, "1"],
         },
     ),
     "dask": (["dask-jobqueue"], {"squares": SQUARES, "wrong": "wrong 3"}),
@@ -60,7 +60,7 @@ CLIENTS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.fixture
 def daemon(make_instance: Callable[..., Instance]) -> Instance:
-    instance = make_instance(CONFIG).start()
+    instance = make_instance(CONFIG + ALONE).start()
     instance.drf("slurm-names", instance.root / "bin")
     return instance
 
