@@ -7,6 +7,7 @@ import inspect
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,9 @@ from hypothesis import HealthCheck, settings
 from instance import CONFIG, Instance
 from kernel import Kernel
 from seeds import FULL_EXAMPLES, QUICK_EXAMPLES
+
+if TYPE_CHECKING:
+    from fakes import Bench
 
 pytest_plugins = ["quick"]
 
@@ -64,6 +68,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("system"):
                 item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A machine of 9 cores and 18 GiB; every test that uses it ends with books that agree."""
+    from fakes import Bench
+
+    bench = Bench()
+    yield bench
+    bench.check()
 
 
 @pytest.fixture

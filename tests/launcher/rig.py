@@ -5,6 +5,7 @@ No cgroups anywhere: these tests run as any user and leave the machine's own alo
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pwd
@@ -15,12 +16,16 @@ import struct
 import subprocess
 import sys
 import time
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
 
 import drfd
 from drfd.core.model.job import Owner
@@ -610,3 +615,40 @@ class Controller:
     def close(self) -> None:
         self._reports.close()
         self._connection.close()
+
+
+P = ParamSpec("P")
+
+
+def alone(test: Callable[P, None]) -> Callable[P, None]:
+    """The test, in a child process; it fails with what it raises there."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            # Of Python 3.12 and later, about the parent's threads: the child does without them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            os._exit(_tell(writing, lambda: test(*args, **kwargs)))
+        os.close(writing)
+        with open(reading) as told:
+            words = told.read()
+        _, status = os.waitpid(pid, 0)
+        if words or status:
+            pytest.fail(words or f"the test's process ended with status {status}", pytrace=False)
+
+    return run
+
+
+def _tell(writing: int, test: Callable[[], None]) -> int:
+    try:
+        test()
+    except BaseException:
+        os.write(writing, traceback.format_exc().encode(errors="replace")[:60_000])
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from alone import alone
 from drfd.common.errors import HostError
 from drfd.core.model.job import UNSTARTED
 from drfd.devices.gpus import Gpu
@@ -33,6 +32,7 @@ from launcher.rig import (
     Controller,
     LauncherProcess,
     MakeLauncher,
+    alone,
     go,
     order,
     parent_of,

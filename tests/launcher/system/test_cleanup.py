@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from alone import alone
 from drfd.launcher.runner import inheritance
 from drfd.launcher.system import cleanup, private_tmp
 from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.launcher.system.cleanup import IpcSweeps, remove_tree
 from drfd.launcher.system.private_tmp import PrivateSpaces, Unsafe, open_home
 from kernel_calls import is_dumpable
+from launcher.rig import alone
 
 # -- work ---------------------------------------------------------------------------------
 
