@@ -375,7 +375,7 @@ BROKEN = [
     ("--", "/tmp/drfd-none/x"),
     ("--output", "/etc/drfd-test", "--", "true"),
     ("--output", "/dev/full/x", "--", "true"),
-    ("--output", "/tmp/drfd-none/x", "--", "true"),
+    ("--output", "/etc/drfd-none/x", "--", "true"),
 ]
 
 
