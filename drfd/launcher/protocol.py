@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from drfd.common.signals import is_signal
-from drfd.core.model.job import UNSTARTED, Owner
+from drfd.core.model.owner import UNSTARTED, Owner
 from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, threads_of
 from drfd.payload.pack import MAX_COMMAND_BYTES

@@ -42,7 +42,6 @@ from drfd.core.model.job import (
     JobSpec,
     JobState,
     Outcome,
-    Owner,
     Postponed,
     Retry,
     Stop,
@@ -51,6 +50,7 @@ from drfd.core.model.job import (
     Whose,
 )
 from drfd.core.model.lifecycle import SendSignals, signals_owed
+from drfd.core.model.owner import Owner
 from drfd.core.scheduling.scheduling_pass import start_events
 from fakes import (
     ADMIN,

@@ -38,7 +38,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
-    UNSTARTED,
     Array,
     Broken,
     Dependency,
@@ -55,6 +54,7 @@ from drfd.core.model.job import (
     owner_of,
 )
 from drfd.core.model.lifecycle import InvalidTransition, NotifyNever, RemoveAttempt, owed
+from drfd.core.model.owner import UNSTARTED
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduling_pass import POLICIES
 from fakes import (

@@ -32,16 +32,9 @@ from drfd.core.amounts.vectors import (
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.copying import copier
-from drfd.core.model.job import (
-    ALLOCATED_STATES,
-    NO_WORDS,
-    Job,
-    JobSpec,
-    JobState,
-    Owner,
-    most_cores_milli,
-)
+from drfd.core.model.job import ALLOCATED_STATES, NO_WORDS, Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.lifecycle import TRANSITIONS, InvalidTransition, Kill, next_state, owed
+from drfd.core.model.owner import Owner
 from drfd.core.model.ranges import most_here, most_of
 from fakes import BOB, demand, happened, ledger_at, spec, table_rows, tables
 from seeds import examples

@@ -30,7 +30,6 @@ from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.model import stimuli as st
 from drfd.core.model.events import Event, OwnerNotified
 from drfd.core.model.job import (
-    UNSTARTED,
     Array,
     Broken,
     Dependency,
@@ -42,6 +41,7 @@ from drfd.core.model.job import (
     Usage,
     Words,
 )
+from drfd.core.model.owner import UNSTARTED
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfd.core.decisions.outcome import LOSSES
-from drfd.core.model.job import Owner
+from drfd.core.model.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,

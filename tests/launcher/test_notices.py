@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.model.job import UNSTARTED
+from drfd.core.model.owner import UNSTARTED
 from drfd.devices.gpus import Gpu
 from drfd.launcher import attempt_files, notices, sessions
 from drfd.launcher.attempt_files import Attempt

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.core.model.job import Owner
+from drfd.core.model.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
 from drfd.launcher.attempt_files import Attempt, Record
@@ -274,7 +274,7 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
 FULL = """
 import os, sys
 from types import SimpleNamespace
-from drfd.core.model.job import Owner
+from drfd.core.model.owner import Owner
 from drfd.launcher import attempt_files as attempts
 from drfd.launcher.signalling import Signalling
 

@@ -34,8 +34,9 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import UNSTARTED, Job, JobState, Outcome, Owner, owner_of
+from drfd.core.model.job import Job, JobState, Outcome, owner_of
 from drfd.core.model.lifecycle import TRANSITIONS, RemoveAttempt
+from drfd.core.model.owner import UNSTARTED, Owner
 
 #: Highest id that a launcher report can raise the next id above. No machine has given out as many,
 #: so an attempt with a higher id is not drfd's.

@@ -1,22 +1,19 @@
-"""Jobs and job arrays: specification, state, outcome, and the identity of attempts (`Owner`).
-
-A job's id alone does not identify an attempt. A journal that was restored from a copy, or started
-again from nothing, gives out ids again while processes of earlier attempts with them still run.
-"""
+"""Jobs and job arrays: specification, state and outcome."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
 from drfd.core.amounts.instances import Instances
 from drfd.core.amounts.resources import Resources
 from drfd.core.model.account import Account
+from drfd.core.model.owner import Owner
 from drfd.payload import unpack
 
 #: Bytes that `JobSpec.stored_bytes` adds for each job, text and dependency to the texts' own bytes.
@@ -67,10 +64,6 @@ class Words:
 
 
 NO_WORDS = Words()
-
-#: The attempt number of a notification about a job that never starts. It is the highest that a
-#: file's name can have, so no attempt that runs has it.
-UNSTARTED = 10**18 - 1
 
 
 class JobState(StrEnum):
@@ -535,39 +528,6 @@ def shares_output(job: Job, others: Iterable[Job]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The user, journal and submission that an attempt belongs to.
-
-    A field is None if it is not known: a damaged attempt file has none of them.
-    """
-
-    uid: int | None = None
-    user: str | None = None
-    #: The random id of the journal.
-    journal: str | None = None
-    #: Unix time of the submission in microseconds; no two jobs of a user share it.
-    submitted_us: int | None = None
-
-    def may_be(self, other: Owner) -> bool:
-        """True if no field that is known to both differs."""
-        return (
-            _may_equal(self.uid, other.uid)
-            and _may_equal(self.user, other.user)
-            and _may_equal(self.journal, other.journal)
-            and _may_equal(self.submitted_us, other.submitted_us)
-        )
-
-    def facts(self) -> dict[str, int | str]:
-        """Return the known fields by name."""
-        values = ((name, getattr(self, name)) for name in self.__slots__)
-        return {name: value for name, value in values if value is not None}
-
-
-def _may_equal(one: object, other: object) -> bool:
-    return one is None or other is None or one == other
-
-
 def owner_of(job: Job, journal_id: str) -> Owner:
     """Return the owner of every attempt of the job."""
     return Owner(
@@ -577,18 +537,6 @@ def owner_of(job: Job, journal_id: str) -> Owner:
 
 def submitted_us(job: Job) -> int:
     return round(job.submitted_at * 1e6)
-
-
-def read_owner(record: Mapping[str, object]) -> Owner:
-    """Read the owner from the first record of an attempt file or from a launcher report.
-
-    A missing field, or one of a wrong type, is not known.
-    """
-    kinds = {"uid": int, "user": str, "journal": str, "submitted_us": int}
-    known: dict[str, Any] = {
-        name: record[name] for name, kind in kinds.items() if type(record.get(name)) is kind
-    }
-    return Owner(**known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

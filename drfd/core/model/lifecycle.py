@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import UNSTARTED, Job
+from drfd.core.model.job import Job
 from drfd.core.model.job import JobState as S
+from drfd.core.model.owner import UNSTARTED
 
 #: State → event → next state. `Submitted` creates a job as PENDING or HELD.
 TRANSITIONS: dict[S, dict[type, S]] = {

@@ -31,7 +31,7 @@ from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
-from drfd.core.model.job import UNSTARTED, Job, JobState, Owner, owner_of
+from drfd.core.model.job import Job, JobState, owner_of
 from drfd.core.model.lifecycle import (
     Effect,
     Freeze,
@@ -43,6 +43,7 @@ from drfd.core.model.lifecycle import (
     Terminate,
     Thaw,
 )
+from drfd.core.model.owner import UNSTARTED, Owner
 from drfd.core.model.ranges import most_here
 from drfd.core.model.stimuli import (
     AttemptMissing,

@@ -38,18 +38,16 @@ from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
-    UNSTARTED,
     Array,
     Job,
     JobSpec,
     Outcome,
-    Owner,
     Usage,
     Whose,
-    read_owner,
     shares_output,
     submitted_us,
 )
+from drfd.core.model.owner import UNSTARTED, Owner, read_owner
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload
