@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from drfd.common.errors import HostError
 from drfd.common.failpoints import reach
@@ -120,7 +121,7 @@ class Journal:
         with self._db.reported("write"):
             self._db.begin()
         spec = self.commands.stored(event.spec)
-        return event if spec is event.spec else replace(event, spec=spec)
+        return event if spec is event.spec else structs.replace(event, spec=spec)
 
     def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
         """Add the event to the open transaction, with the job that `Ledger.apply` returned for it.

@@ -7,7 +7,6 @@ the words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, Final
 
 import msgspec
@@ -54,9 +53,6 @@ _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 def encode(record: ev.Event | ev.AuditEvent | Job | Array | Curve) -> bytes:
-    if isinstance(record, ev.Altered):
-        given = {each.name: getattr(record, each.name) for each in fields(record)}
-        return _encoder.encode({name: value for name, value in given.items() if value is not None})
     data = _encoder.encode(record)
     if isinstance(record, Curve):
         return data.replace(_NO_GPUS, b"").replace(_NO_TALLY, b"").replace(_NO_LENT, b"")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
 from core.test_walks import STEPS, walked
 from drfd.core.amounts.resources import Axes, Node, Resources
@@ -330,9 +331,9 @@ def end(hours: float) -> ev.IdsRaised | ev.Configured:
 def test_times_that_a_launcher_tells_later_are_no_clock_set_back() -> None:
     """A job has ended an hour before the daemon was back and took note of it."""
     events = (
-        replace(happened(ev.Launched, 1), at_s=unix(-0.1)),
+        structs.replace(happened(ev.Launched, 1), at_s=unix(-0.1)),
         started(hours=3, away=1),
-        replace(happened(ev.Exited, 1), at_s=unix(2)),
+        structs.replace(happened(ev.Exited, 1), at_s=unix(2)),
         started(hours=3, away=2),
     )
     account = folded(started(), *HOLDS, *events, end(4))
@@ -396,11 +397,11 @@ def test_jobs_of_others_on_other_nodes_count_as_far_as_they_go() -> None:
         started("nodes"),
         *HOLDS,
         load,
-        replace(load, at_s=unix(1), elsewhere=more),
-        replace(load, at_s=unix(2), elsewhere=all_of_it),
+        structs.replace(load, at_s=unix(1), elsewhere=more),
+        structs.replace(load, at_s=unix(2), elsewhere=all_of_it),
         ev.Drained(at_s=unix(3), on=True, by="root", node="n1"),
         ev.Drained(at_s=unix(4), on=False, by="root", node="n1"),
-        replace(load, at_s=unix(4), elsewhere=()),
+        structs.replace(load, at_s=unix(4), elsewhere=()),
         end(5),
     )
     third = WHOLE // 3
@@ -511,7 +512,7 @@ JOB = Job(
 def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> None:
     def of(**counts: int) -> Job:
         asks = replace(JOB.spec.demand, gres=tuple(sorted(counts.items())))
-        return replace(JOB, spec=spec(asks=asks))
+        return structs.replace(JOB, spec=spec(asks=asks))
 
     one = account_of(of(gpu=2))
     assert one is not None
@@ -522,9 +523,9 @@ def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name() -> No
 
 
 def test_a_job_that_never_ran_is_in_no_account() -> None:
-    assert account_of(replace(JOB, started_at=None)) is None
+    assert account_of(structs.replace(JOB, started_at=None)) is None
     books = UsageAccounts("user")
-    books.take([replace(JOB, started_at=None)])
+    books.take([structs.replace(JOB, started_at=None)])
     assert (books.rows, books.total()) == ({}, UsageAccount())
 
 
@@ -540,9 +541,9 @@ def test_a_row_stands_for_what_is_asked(by: str, row: tuple[str, ...]) -> None:
 
 
 def test_evidence_is_the_last_jobs_that_teach_something() -> None:
-    failed = replace(JOB, outcome=Outcome.FAILED)
+    failed = structs.replace(JOB, outcome=Outcome.FAILED)
     books = UsageAccounts("job")
-    books.take([failed, *(replace(JOB, id=at) for at in range(20, 0, -1))])
+    books.take([failed, *(structs.replace(JOB, id=at) for at in range(20, 0, -1))])
     assert [job.id for job in books.similar(("7", "train", "alice"))] == list(
         range(20, 20 - LAST, -1)
     )
@@ -550,7 +551,7 @@ def test_evidence_is_the_last_jobs_that_teach_something() -> None:
 
 
 SOME_JOBS = some.builds(
-    lambda user, name, cores, run_s, cpu_s, known, outcome: replace(
+    lambda user, name, cores, run_s, cpu_s, known, outcome: structs.replace(
         JOB,
         spec=replace(spec(asks=demand(cores), name=name), user=user),
         ended_at=1000.0 + run_s,

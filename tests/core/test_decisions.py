@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
 from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
@@ -469,7 +470,7 @@ HOST_LIMIT = (
 
 def stopped(at_s: float, outcome: Outcome | None = Outcome.CANCELLED, text: str = "why") -> Job:
     stop = Stop(outcome=outcome, text=text, at_s=now(at_s).at_s, mono_s=now(at_s).mono_s)
-    return replace(RUNNING, state=JobState.STOPPING, stop=stop)
+    return structs.replace(RUNNING, state=JobState.STOPPING, stop=stop)
 
 
 KILLED: Fields = {"exit_code": None, "signal": 9}
@@ -479,7 +480,7 @@ OVER: Fields = {"oom_killed": True, "over_limit": True}
 
 
 def test_a_job_that_wrote_too_much_is_told_how_much_that_was() -> None:
-    limited = replace(RUNNING, spec=replace(RUNNING.spec, output_max_bytes=1 << 30))
+    limited = structs.replace(RUNNING, spec=replace(RUNNING.spec, output_max_bytes=1 << 30))
     assert judge_end(limited, ended(**KILLED, output_bytes=3 << 29)) == (
         Outcome.LIMIT_EXCEEDED,
         "wrote 1.5G to its output files, of which 1G are allowed, and was killed with all its "
@@ -725,7 +726,7 @@ def test_memory_is_judged_before_io() -> None:
 
 
 def on_disks(*rates: tuple[str, int, int]) -> Job:
-    return replace(job_that_declares(), spec=spec(asks=Resources(disks=rates)))
+    return structs.replace(job_that_declares(), spec=spec(asks=Resources(disks=rates)))
 
 
 def test_what_is_measured_is_the_sum_over_all_disks() -> None:

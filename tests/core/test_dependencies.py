@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from core.worlds import change, lines_counted
 from drfd.common.errors import NotPermitted, Refused
@@ -216,11 +217,11 @@ def test_what_the_tasks_of_an_array_wait_for_is_looked_at_once(
     chain = [bench.submit(spec(), held=True)]
     for _ in range(39):
         chain.append(bench.submit(after(chain[-1])))
-    tasks = [replace(bench.job(chain[-1]), id=1000 + at) for at in range(40)]
+    tasks = [structs.replace(bench.job(chain[-1]), id=1000 + at) for at in range(40)]
     looked = _counted(bench, monkeypatch)
     assert first_stuck(tasks, bench.ledger) is None
     assert len(looked) < 200
-    broken = replace(tasks[7], broken=Broken(5, Outcome.FAILED))
+    broken = structs.replace(tasks[7], broken=Broken(5, Outcome.FAILED))
     assert first_stuck([*tasks, broken], bench.ledger) is broken
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
 import drfd.launcher
 from drfd.client.words import Gres, parse_gres
@@ -88,7 +89,7 @@ USED = ResourcesUsed(12.25, 400, 2000, 100 * MIB, GIB)
 
 @pytest.mark.parametrize("outcome", [*Outcome, None])
 def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome: Outcome | None) -> None:
-    unseen = replace(ended_job(Outcome.LOST), outcome=outcome, usage=None)
+    unseen = structs.replace(ended_job(Outcome.LOST), outcome=outcome, usage=None)
     used = (Ran, UsedBeforeLoss, KilledForMemory, UsedNearEnd)
     assert not any(isinstance(note, used) for note in end_notes(unseen))
 
@@ -119,7 +120,7 @@ def test_out_of_memory_by_many_small_processes_and_a_child_s_fault() -> None:
 
 def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be_timed() -> None:
     ended = ended_job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, signal=9)
-    assert end_notes(replace(ended, started_at=None)) == [
+    assert end_notes(structs.replace(ended, started_at=None)) == [
         KilledForMemory(0, GIB, GIB),
         InKernelLog(),
     ]
@@ -130,7 +131,7 @@ def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log() -> Non
     ended = ended_job(
         Outcome.OUT_OF_MEMORY, memory_peak_bytes=3 * GIB, limit_hits=None, oom_kills=None, signal=15
     )
-    assert end_notes(replace(ended, stop=stop)) == [
+    assert end_notes(structs.replace(ended, stop=stop)) == [
         KilledForMemory(30_500, 3 * GIB, GIB, is_measured=True)
     ]
 
@@ -186,7 +187,7 @@ def test_codes_and_signals_are_named(end: dict[str, int], found: list[EndNote]) 
 
 def test_what_a_job_wrote_to_a_terminal_is_in_no_log() -> None:
     failed = ended_job(Outcome.FAILED, exit_code=1)
-    assert end_notes(replace(failed, spec=replace(failed.spec, attach="/run/attach"))) == []
+    assert end_notes(structs.replace(failed, spec=replace(failed.spec, attach="/run/attach"))) == []
 
 
 def test_a_lost_job_tells_what_was_seen_of_it() -> None:
@@ -194,7 +195,7 @@ def test_a_lost_job_tells_what_was_seen_of_it() -> None:
 
 
 def test_work_that_never_began_is_not_unknown() -> None:
-    lost = replace(ended_job(Outcome.LOST), usage=None, loss="SLURM_NOT_STARTED")
+    lost = structs.replace(ended_job(Outcome.LOST), usage=None, loss="SLURM_NOT_STARTED")
     assert end_notes(lost) == []
 
 
@@ -324,7 +325,7 @@ def on_gpus(
     plain = ran(outcome, **used)
     memory = () if declared_gib is None else (("gpu", declared_gib * GIB),)
     asks = replace(plain.spec.demand, gres=(("gpu", 2),), gres_memory=memory)
-    return replace(plain, spec=replace(plain.spec, demand=asks))
+    return structs.replace(plain, spec=replace(plain.spec, demand=asks))
 
 
 def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None:
@@ -428,10 +429,12 @@ def test_a_range_keeps_its_upper_end_and_its_lower_end_follows_the_mean(
 def test_the_widest_range_of_similar_jobs_counts_and_is_nothing_new_if_it_was_asked_for() -> None:
     wide, plain = ran(cores=2, most=MOST, cpu_s=180.0, lent_us=5), ran(cores=3, cpu_s=250.0)
     assert cores_of(wide, plain)[:2] == cores_of(plain, wide)[:2] == (2500, 8000)
-    asked = replace(wide, spec=replace(wide.spec, demand=demand(2, 0.375), time_limit_s=180))
+    asked = structs.replace(
+        wide, spec=replace(wide.spec, demand=demand(2, 0.375), time_limit_s=180)
+    )
     advice = one(wide)
     assert is_as_asked(advice, asked)
-    assert not is_as_asked(advice, replace(asked, spec=replace(asked.spec, most=None)))
+    assert not is_as_asked(advice, structs.replace(asked, spec=replace(asked.spec, most=None)))
 
 
 def test_a_range_of_rates_keeps_its_upper_end() -> None:
@@ -527,7 +530,7 @@ def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() 
     def on(*disks: tuple[str, int, int]) -> Job:
         was = ran(read_bytes=500 * MIB, written_bytes=0)
         asks = replace(was.spec.demand, read_bps=0, write_bps=0, disks=disks)
-        return replace(was, spec=replace(was.spec, demand=asks))
+        return structs.replace(was, spec=replace(was.spec, demand=asks))
 
     data, both = ("data", 100 * MIB, 0), ("scratch", MIB, 0)
     assert rates(one(on(data, ("scratch", 0, 0)))) == ("data", 6 * MIB, 0)
@@ -539,7 +542,7 @@ def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more() 
 
 
 def kind(name: str, *argv: str) -> tuple[str, ...]:
-    return kind_of_job(replace(ran(), spec=replace(spec(name=name), argv=Words.of(argv))))
+    return kind_of_job(structs.replace(ran(), spec=replace(spec(name=name), argv=Words.of(argv))))
 
 
 @pytest.mark.parametrize(

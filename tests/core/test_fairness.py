@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
 from core.worlds import CAROL, context, forecast, pass_of, pass_over
 from drfd.common.errors import NotPermitted, Refused
@@ -437,8 +438,8 @@ def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_e
     bench = Bench()
     job = bench.job(bench.submit())
     rules, scheduler = bench.rules, Scheduler(half_life_s=7 * DAY)
-    ahead = replace(job, started_at=now(10 * YEAR - 50).at_s, ended_at=now(10 * YEAR).at_s)
-    usual = replace(job, started_at=now(-50).at_s, ended_at=now(0).at_s)
+    ahead = structs.replace(job, started_at=now(10 * YEAR - 50).at_s, ended_at=now(10 * YEAR).at_s)
+    usual = structs.replace(job, started_at=now(-50).at_s, ended_at=now(0).at_s)
     # As a restarted daemon reads it in the journal.
     scheduler.remember([ahead], rules, now(0))
     read = dict(scheduler.past_usage)
@@ -710,7 +711,7 @@ def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
             bench.start(in_pool(BOB, "free", preemptible=True))
         if is_over:
             hog = bench.job(1)
-            hog = replace(hog, id=99, spec=replace(hog.spec, pool="root.lab"))
+            hog = structs.replace(hog, id=99, spec=replace(hog.spec, pool="root.lab"))
             scheduler.week_use.count(hog, [Stretch(now(-10 * HOUR).at_s, now().at_s)])
         bench.submit(in_pool(ALICE, "lab", 4))
         found = [type(each) for each in scheduler.run(bench.ledger, how, now(HOUR))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import get_args
 
@@ -31,8 +31,7 @@ from drfd.core.amounts.vectors import (
 )
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.copying import copier
-from drfd.core.model.job import ALLOCATED_STATES, NO_WORDS, Job, JobSpec, JobState, most_cores_milli
+from drfd.core.model.job import ALLOCATED_STATES, JobState, most_cores_milli
 from drfd.core.model.lifecycle import TRANSITIONS, InvalidTransition, Kill, next_state, owed
 from drfd.core.model.owner import Owner
 from drfd.core.model.ranges import most_here, most_of
@@ -203,9 +202,8 @@ def test_every_kind_is_in_the_journals_list_under_its_own_name() -> None:
 
 @pytest.mark.parametrize("kind", ev.KINDS.values(), ids=lambda kind: kind.__name__)
 def test_a_kind_has_no_subclass_and_says_when_it_happened(kind: type) -> None:
-    assert is_dataclass(kind)
     assert kind.__subclasses__() == []
-    assert "at_s" in {field.name for field in fields(kind)}
+    assert "at_s" in kind.__struct_fields__
 
 
 # -- the books -------------------------------------------------------------------------------------
@@ -323,37 +321,6 @@ def test_what_is_not_known_of_an_owner_does_not_differ() -> None:
     assert not owner.may_be(replace(owner, user="bob"))
     assert not owner.may_be(Owner(journal="k"))
     assert not Owner(uid=1000, submitted_us=6).may_be(owner)
-
-
-# -- copies of a job -------------------------------------------------------------------------------
-
-
-PLAIN_JOB = Job(
-    id=7,
-    spec=JobSpec(
-        name="job", user="alice", uid=1000, gid=1000, pool="root.alice", demand=Resources(),
-        time_limit_s=None, argv=NO_WORDS, cwd="/", stdout="o", stderr="e",
-    ),
-    submitted_at=1.5,
-    signals=(1, 2),
-)  # fmt: skip
-
-
-def test_a_copy_is_what_replace_would_make_whatever_is_changed() -> None:
-    copy = copier(Job)
-    assert copy(PLAIN_JOB) == PLAIN_JOB
-    for field in fields(Job):
-        changed = copy(PLAIN_JOB, **{field.name: "other"})
-        assert changed == replace(PLAIN_JOB, **{field.name: "other"})
-        assert changed != PLAIN_JOB
-    ended = copy(PLAIN_JOB, state=JobState.ENDED, ended_at=3.0)
-    assert ended == replace(PLAIN_JOB, state=JobState.ENDED, ended_at=3.0)
-    assert PLAIN_JOB.ended_at is None
-
-
-def test_a_field_that_there_is_not_is_refused() -> None:
-    with pytest.raises(KeyError):
-        copier(Job)(PLAIN_JOB, colour="red")
 
 
 # -- upper ends of ranges --------------------------------------------------------------------------

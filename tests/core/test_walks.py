@@ -24,6 +24,7 @@ from random import Random
 from typing import Any, get_args
 
 import pytest
+from msgspec import structs
 
 from core.oracle import Vector, line, within
 from core.worlds import all_reserved, lines_counted, reserved
@@ -882,7 +883,7 @@ class Twins:
         for job_id in range(1, here.next_id):
             task, job = here.find(job_id), there.find(job_id)
             if task is not None:
-                task = replace(task, array_id=None, array_index=None)
+                task = structs.replace(task, array_id=None, array_index=None)
             assert task == job
 
 

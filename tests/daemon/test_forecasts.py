@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from daemon.desk import Desk, MakeDesk, Shell, View, look_ahead
 from drfd.common.errors import Refused
@@ -217,7 +218,7 @@ def test_the_copy_of_the_books_is_exact_after_whatever_has_changed(shell: Shell,
 def wordless(job: Job) -> Job:
     """Of a long command line only that it is long is sent."""
     words = job.spec.argv if len(job.spec.argv.data) <= LONG_BYTES else NO_WORDS
-    return replace(job, spec=replace(job.spec, argv=words))
+    return structs.replace(job, spec=replace(job.spec, argv=words))
 
 
 @pytest.mark.parametrize("seed", range(2))

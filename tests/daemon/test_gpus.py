@@ -10,6 +10,7 @@ from pathlib import Path
 from pwd import getpwuid
 
 import pytest
+from msgspec import structs
 
 from daemon.desk import View, gpu_line
 from daemon.desk import gpu_process as process
@@ -241,7 +242,7 @@ FOREIGN = {
 
 
 def ordered(instances: Instances, *gres: str) -> LaunchOrder:
-    job = replace(STARTED, instances=instances)
+    job = structs.replace(STARTED, instances=instances)
     there = tuple((name, ()) for name in gres)
     return order_for(job, JOURNAL, LaunchSettings((), 64, "quota"), countables=there)
 
@@ -264,17 +265,17 @@ def test_a_job_is_told_its_own_gpus_and_no_other_word_of_any() -> None:
 def test_the_launcher_is_told_what_others_may_have_too() -> None:
     """Also what was taken out of the configuration while a job has it."""
     taken = [("gpu", "7"), ("gpu", "0"), ("tape", "left"), ("gpu", "1"), ("tape", "right")]
-    job = replace(STARTED, instances=(("gpu", ("1",)), ("tape", ("right",))))
+    job = structs.replace(STARTED, instances=(("gpu", ("1",)), ("tape", ("right",))))
     there: Instances = (("gpu", ("0", "1", "2")), ("tape", ("left", "right")))
     settings = LaunchSettings((), 64, "quota", frozenset({"gpu", "fpga"}))
     made = order_for(job, JOURNAL, settings, countables=there, taken=taken)
     assert made.grants == (Grant(name="gpu", given=("1",), others=("0", "2", "7")),)
     demand = replace(job.spec.demand, gres_memory=(("gpu", 20 << 30),))
-    limited = replace(job, spec=replace(job.spec, demand=demand))
+    limited = structs.replace(job, spec=replace(job.spec, demand=demand))
     made = order_for(limited, JOURNAL, settings, countables=there, taken=taken)
     grant = Grant(name="gpu", given=("1",), others=("0", "2", "7"), memory_bytes=20 << 30)
     assert made.grants == (grant,)
-    without = replace(STARTED, instances=())
+    without = structs.replace(STARTED, instances=())
     made = order_for(without, JOURNAL, settings, countables=there)
     assert made.grants == (Grant(name="gpu", given=(), others=("0", "1", "2")),)
     assert checked_order(launch_message(made)) == made
@@ -285,7 +286,7 @@ def test_the_launcher_is_told_what_others_may_have_too() -> None:
 
 
 JOB = Job(id=1, spec=spec(asks=demand(1, 1)), state=JobState.RUNNING, attempt=2, submitted_at=0.0)
-OTHER = replace(JOB, id=2)
+OTHER = structs.replace(JOB, id=2)
 JOBS = {job.id: job for job in (JOB, OTHER)}
 
 
@@ -349,8 +350,8 @@ def test_of_a_gpu_that_tells_no_processes_the_job_that_has_it_is_not_measured(
     use: GpuUse, meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs that were given another GPU, or none, cannot be there."""
-    has_it = replace(JOB, instances=(("gpu", ("GPU-a",)),))
-    has_another = replace(OTHER, instances=(("gpu", ("1",)),))
+    has_it = structs.replace(JOB, instances=(("gpu", ("GPU-a",)),))
+    has_another = structs.replace(OTHER, instances=(("gpu", ("1",)),))
     monkeypatch.setitem(JOBS, 1, has_it)
     monkeypatch.setitem(JOBS, 2, has_another)
     take(use, gpu(processes=None), gpu(process(11, THEIRS), name="1", pci="0000:02:00.0", uuid="B"))
@@ -420,7 +421,7 @@ def of_each(meter: Meter, job: Job) -> dict[str, tuple[int, ...]]:
 @pytest.fixture
 def has_two(monkeypatch: pytest.MonkeyPatch) -> Job:
     """The first job has the GPUs that the configuration calls "0" and "GPU-b"."""
-    job = replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
+    job = structs.replace(JOB, instances=(("gpu", ("0", "GPU-b")),))
     monkeypatch.setitem(JOBS, 1, job)
     return job
 
@@ -447,10 +448,10 @@ def test_readings_around_a_gap_do_not_follow_each_other(
 
 
 def test_readings_are_of_the_attempt_that_has_the_gpus(use: GpuUse, meter: Meter) -> None:
-    later = replace(JOB, attempt=3, instances=(("gpu", ("0",)),))
+    later = structs.replace(JOB, attempt=3, instances=(("gpu", ("0",)),))
     use.take("any", gpu_line(gpu(process(1, OURS))), {1: later})
     assert of_each(meter, later) == {}
-    assert of_each(meter, replace(later, attempt=2)) == {}
+    assert of_each(meter, structs.replace(later, attempt=2)) == {}
 
 
 def _gpu_fields(usage: Usage) -> tuple[int | None, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from daemon.desk import FullDisk, gpu_line, gpu_process, gpu_reading
 from daemon.fake_launcher import (
@@ -96,8 +97,8 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(
     changes: dict[str, Any], other: dict[str, Any], empties: bool
 ) -> None:
     usual = replace(JOB.spec, name="train", stdout="%j.out", stderr="%j.out")
-    job = replace(JOB, attempt=1, spec=replace(usual, **changes))
-    beside = [job, replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
+    job = structs.replace(JOB, attempt=1, spec=replace(usual, **changes))
+    beside = [job, structs.replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
     order = order_for(job, JOURNAL_ID, LaunchSettings([DISK], 512, "weight"), beside=beside)
     assert order.empties_output is empties
 
@@ -107,8 +108,8 @@ def test_tasks_with_one_file_never_empty_it() -> None:
     patterns = {"%A.out": False, "%a.out": True, "%A_%a": True, "%%j": False, "%j": True}
     for pattern, empties in patterns.items():
         both = replace(JOB.spec, stdout=pattern, stderr=pattern)
-        task = replace(JOB, attempt=1, array_id=40, array_index=5, spec=both)
-        beside = [task, replace(task, id=43, array_index=6)]
+        task = structs.replace(JOB, attempt=1, array_id=40, array_index=5, spec=both)
+        beside = [task, structs.replace(task, id=43, array_index=6)]
         order = order_for(task, JOURNAL_ID, settings, beside=beside)
         assert order.empties_output is empties, pattern
 
@@ -140,7 +141,7 @@ def test_what_a_job_may_be_lent_is_never_below_its_demand(
     broken = Broken(40, Outcome.FAILED)
     shown = {"DRF_CORES_MAX": show_cores(cores_milli)} if cores_milli > 2500 else {}
     assert order.variables == plain.variables | {"DRF_CORES": "2.5"} | shown
-    assert never_notice_for(replace(JOB, broken=broken), order, 42, "x").most is None
+    assert never_notice_for(structs.replace(JOB, broken=broken), order, 42, "x").most is None
 
 
 # -- reports -----------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_only_such_ends_are_told_of_as_were_asked_for(
     on: tuple[str, ...], outcome: Outcome | None, is_told: bool
 ) -> None:
     notify = Notify(on, Words.of(["x"])) if on else None
-    job = replace(TOLD_JOB, outcome=outcome, spec=replace(TOLD_SPEC, notify=notify))
+    job = structs.replace(TOLD_JOB, outcome=outcome, spec=replace(TOLD_SPEC, notify=notify))
     assert (notice_for(job, launch(job)) is not None) is is_told
     assert launch(job).tells_start is ("start" in on)
 
@@ -269,19 +270,19 @@ def test_an_attempt_that_is_tried_again_is_no_end() -> None:
     trying = replace(
         TOLD_SPEC, notify=Notify(("end",), Words.of(["x"])), retry=Retry(1, (Outcome.FAILED,))
     )
-    job = replace(TOLD_JOB, outcome=Outcome.FAILED, spec=trying)
+    job = structs.replace(TOLD_JOB, outcome=Outcome.FAILED, spec=trying)
     assert notice_for(job, launch(job)) is None
-    assert notice_for(replace(job, retries=1), launch(job)) is not None
+    assert notice_for(structs.replace(job, retries=1), launch(job)) is not None
 
 
-NEVER = replace(
+NEVER = structs.replace(
     TOLD_JOB, state=JobState.PENDING, attempt=0, started_at=None, ended_at=None, exit_code=None,
     outcome=None, outcome_text="", broken=Broken(3, Outcome.TIMEOUT),
 )  # fmt: skip
 
 
 def test_an_array_of_which_no_task_ever_starts_is_named_as_a_whole() -> None:
-    array = Array(common=replace(NEVER, array_id=7), spans=((0, 9, 1),), at_once=None)
+    array = Array(common=structs.replace(NEVER, array_id=7), spans=((0, 9, 1),), at_once=None)
     order = order_for(array.common, JOURNAL_ID, LaunchSettings((), 64, QUOTA), array)
     order = with_slurm_variables(order, {"DRF_SLURM": "1"})
     told = never_notice_for(array.common, order, 8, "3")

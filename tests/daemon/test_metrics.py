@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
@@ -42,8 +43,8 @@ from strangers import full_listener
 
 
 WAITING = Job(id=7, spec=spec(), submitted_at=100.0)
-RUNNING = replace(WAITING, state=JobState.RUNNING, attempt=1, started_at=103.0)
-ENDED = replace(RUNNING, state=JobState.ENDED, outcome=Outcome.COMPLETED)
+RUNNING = structs.replace(WAITING, state=JobState.RUNNING, attempt=1, started_at=103.0)
+ENDED = structs.replace(RUNNING, state=JobState.ENDED, outcome=Outcome.COMPLETED)
 
 
 def starts(tally: Tally) -> tuple[int, float]:
@@ -53,7 +54,10 @@ def starts(tally: Tally) -> tuple[int, float]:
 
 @pytest.mark.parametrize(
     "changes",
-    [(WAITING, RUNNING, RUNNING, replace(RUNNING, state=JobState.STOPPING), ENDED), (ENDED,)],
+    [
+        (WAITING, RUNNING, RUNNING, structs.replace(RUNNING, state=JobState.STOPPING), ENDED),
+        (ENDED,),
+    ],
 )
 def test_a_start_and_an_end_count_once_however_often_the_job_changes(changes: list[Job]) -> None:
     """Also if it starts and ends in one turn."""
@@ -67,13 +71,15 @@ def test_a_start_and_an_end_count_once_however_often_the_job_changes(changes: li
 
 def test_starts_that_an_earlier_daemon_has_seen_are_not_counted_again() -> None:
     tally = Tally()
-    requeued = replace(WAITING, id=8, attempt=1)
-    starting = replace(WAITING, id=9, attempt=1, state=JobState.STARTING)
+    requeued = structs.replace(WAITING, id=8, attempt=1)
+    starting = structs.replace(WAITING, id=9, attempt=1, state=JobState.STARTING)
     tally.resume([RUNNING, requeued, starting])
     tally.job_changed(ENDED)
-    tally.job_changed(replace(requeued, attempt=2, state=JobState.RUNNING, started_at=900.0))
+    tally.job_changed(
+        structs.replace(requeued, attempt=2, state=JobState.RUNNING, started_at=900.0)
+    )
     assert starts(tally) == (0, 0.0)
-    tally.job_changed(replace(starting, state=JobState.RUNNING, started_at=110.0))
+    tally.job_changed(structs.replace(starting, state=JobState.RUNNING, started_at=110.0))
     assert starts(tally) == (1, 10.0)
 
 

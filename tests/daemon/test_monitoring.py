@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from daemon.desk import Desk, MakeShell
 from drfd.common.errors import Refused
@@ -108,7 +109,7 @@ def test_use_comes_from_the_two_latest_samples(meter: Meter, tmp_path: Path) -> 
 
 
 #: Holds a core and may be lent three more; started at 990 on the meter's clock.
-LENDING = replace(
+LENDING = structs.replace(
     JOB, spec=spec(asks=demand(1, 1), most=Resources(cores_milli=4000)), started_mono_s=990.0
 )
 
@@ -124,7 +125,7 @@ def test_the_loan_of_a_job_without_any_sample_is_known_from_its_start_and_end(me
     assert usage == Usage(lent_us=20_000_000)
     meter.forget(KEY)
     assert meter.finish(LENDING, 30.0, None) is None
-    undated = replace(LENDING, started_mono_s=None)
+    undated = structs.replace(LENDING, started_mono_s=None)
     assert meter.finish(undated, 30.0, 1000.0) == Usage(lent_us=0)
 
 
@@ -154,7 +155,7 @@ def test_that_it_may_not_look_is_in_the_log_once(
         os.seteuid(65534)
     try:
         for number in (1, 1, 2):
-            meter.sample(replace(JOB, id=number))
+            meter.sample(structs.replace(JOB, id=number))
     finally:
         if is_root:
             os.seteuid(0)
@@ -183,7 +184,7 @@ def runner_pid() -> Iterator[int]:
 def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
     meter: Meter, runner_pid: int, gib: float, is_over: bool
 ) -> None:
-    job = replace(JOB, cgroup=None, spec=spec(asks=demand(1, gib)))
+    job = structs.replace(JOB, cgroup=None, spec=spec(asks=demand(1, gib)))
     meter.watch(KEY, runner_pid, None)
     assert meter.sample(job) is None
     breach = meter.sample(job)
@@ -245,7 +246,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(
     meter: Meter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ordinary user has no io controller: memory is enforced, rates are measured."""
-    job = replace(JOB, spec=spec(asks=demand(1, 1, write=1_000_000)))
+    job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1_000_000)))
     monkeypatch.setattr(measurements.psutil, "Process", BusyWriter)
     write_unified(tmp_path, cpu_us=0, anon=1 << 40, peak=1 << 40)
     configure(meter, hello(tmp_path, "measured: the io controller is not given to us"))
@@ -261,7 +262,7 @@ def test_disk_rates_that_the_kernel_is_not_given_are_judged(
 
 
 def test_disk_rates_that_the_kernel_enforces_are_not_judged(meter: Meter, tmp_path: Path) -> None:
-    job = replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
+    job = structs.replace(JOB, spec=spec(asks=demand(1, 1, write=1)))
     configure(meter, hello(tmp_path))
     meter.watch(KEY, 99, "drfd/1.1")
     write_unified(tmp_path, cpu_us=0, anon=1, peak=1)
@@ -284,9 +285,12 @@ def test_a_pinned_jobs_cpus_are_read_from_either_version(meter: Meter, tmp_path:
     assert meter.pinned_cpus(JOB) == "0-3,8"
     configure(meter, hello(tmp_path))
     assert meter.pinned_cpus(JOB) == "0-3,8"
-    for other in (replace(JOB, state=JobState.SUSPENDED), replace(JOB, cgroup=None)):
+    for other in (
+        structs.replace(JOB, state=JobState.SUSPENDED),
+        structs.replace(JOB, cgroup=None),
+    ):
         assert meter.pinned_cpus(other) is None
-    assert meter.pinned_cpus(replace(JOB, cgroup="drfd/2.1")) is None, "it is over"
+    assert meter.pinned_cpus(structs.replace(JOB, cgroup="drfd/2.1")) is None, "it is over"
 
 
 # -- use from outside: that of the machine, less what drfd and its jobs use --------------------

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from drfd import __version__
 from drfd.common.errors import HostError
@@ -61,7 +62,7 @@ def fill(journal: Journal, count: int) -> Ledger:
     ledger = Ledger(Axes())
     for job_id in range(1, count + 1):
         for event in (happened(ev.Submitted, job_id), happened(ev.Cancelled, job_id)):
-            apply_and_append(journal, replace(event, at_s=job_id * DAY_S), ledger)
+            apply_and_append(journal, structs.replace(event, at_s=job_id * DAY_S), ledger)
     journal.commit()
     return ledger
 

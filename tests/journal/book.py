@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from drfd.core.amounts.resources import Axes
 from drfd.core.model import events as ev
 from drfd.core.model.job import Words
@@ -31,7 +33,7 @@ class Book:
     def enter(self, *events: ev.Event, at_s: float | None = None) -> None:
         """Record events as the engine does, by a clock that is set by hand."""
         for event in events:
-            dated = event if at_s is None else replace(event, at_s=at_s)
+            dated = event if at_s is None else structs.replace(event, at_s=at_s)
             apply_and_append(self.journal, dated, self.ledger)
 
     def submit(

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from core.test_walks import walked
 from drfd.common.errors import HostError
@@ -61,7 +62,7 @@ class History:
         apply_and_append(self.journal, event, self.books)
 
     def happen(self, kind: type, job_id: int, hours: float, **changes: object) -> None:
-        self.enter(replace(happened(kind, job_id, **changes), at_s=at(hours)))
+        self.enter(structs.replace(happened(kind, job_id, **changes), at_s=at(hours)))
         self.journal.commit()
 
     def run(self, job_id: int, begin: float, end: float, actor: Actor = BOB) -> None:
@@ -101,7 +102,7 @@ def walk_into(journal: Journal, seed: int, upto: Callable[[], None] = lambda: No
         at_s += random.choice([0, 1, 60, 1000, 4000])
         if random.random() < 0.05:
             at_s -= 5000
-        history.enter(replace(event, at_s=at_s))
+        history.enter(structs.replace(event, at_s=at_s))
         if random.random() < 0.05:
             journal.commit()
             upto()
@@ -251,7 +252,7 @@ def test_jobs_of_others_on_other_nodes_stay_counted_by_whoever_goes_on(journal: 
     caught_up(journal.path)
     history.happen(ev.Submitted, 4, 4.5, spec=spec(BOBS, actor=BOB))
     caught_up(journal.path)
-    history.record(replace(load, at_s=at(5), elsewhere=()))
+    history.record(structs.replace(load, at_s=at(5), elsewhere=()))
     history.record(history.started(6))
     found = hours_of(journal.path)
     tenth = 10**9 // 10

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
 from bench.traces import MACHINES, RESULTS, Block, blocks, run
 from core.test_lending import FluidJob, FluidMachine, fluid_queues
@@ -778,7 +779,7 @@ def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
     begin_s = min(ran.job.submit_s for ran in run.ran)
     for since_s, *_, event in sorted(moments, key=lambda each: each[:3]):
         at_s = since_s - begin_s
-        yield replace(event, at_s=at_s)
+        yield structs.replace(event, at_s=at_s)
         if isinstance(event, ev.Exited):
             yield happened(ev.Cleaned, event.job_id, at_s=at_s - now().at_s)
 
@@ -853,7 +854,7 @@ def test_two_months_of_an_overloaded_cluster_as_a_journal_keeps_them(tmp_path: P
         books = Ledger(rules.axes)
         for event in events_of(simulate(jobs, rules)):
             if isinstance(event, ev.DaemonStarted):
-                journal.append_audit(replace(event, rules=digest(text)))
+                journal.append_audit(structs.replace(event, rules=digest(text)))
             else:
                 apply_and_append(journal, event, books)  # type: ignore[arg-type]  # of jobs alone
         journal.commit()

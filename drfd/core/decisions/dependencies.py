@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
+
+from msgspec import structs
 
 from drfd.common.errors import Refused
 from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
@@ -311,7 +313,7 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
             array_state.slowest = min(_parts(ledger, job_id), key=place).id
         is_common = array_state.slowest == job_id
         slowest = array_state.array.common if is_common else ledger.jobs[array_state.slowest]
-        return replace(slowest, id=job_id, array_index=None)
+        return structs.replace(slowest, id=job_id, array_index=None)
 
     gone = ledger.dependents.ended
     ids = dict.fromkeys(each.job_id for each in job.awaits if each.job_id not in gone)

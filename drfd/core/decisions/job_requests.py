@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import count_of
 from drfd.common.units import (
@@ -97,7 +99,7 @@ def _together(array_state: ArrayState, event: ev.Event) -> ev.Event:
     assert isinstance(
         event, ev.Cancelled | ev.Held | ev.Released | ev.Altered | ev.DependencySettled
     )
-    return replace(event, job_id=array_state.array.id)
+    return structs.replace(event, job_id=array_state.array.id)
 
 
 def owns(actor: st.Actor, spec: JobSpec) -> bool:

@@ -10,20 +10,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from msgspec import structs
 
 from drfd.core.amounts.resources import NOTHING
 from drfd.core.ledger.queue import Line
 from drfd.core.model import events as ev
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
-from drfd.core.model.copying import copier
 from drfd.core.model.job import Broken, Job, JobState, Outcome, Stop
-
-if TYPE_CHECKING:
-    # So that the names and types of the fields are checked.
-    from dataclasses import replace as replace_in
-else:
-    replace_in = copier(Job)
 
 #: Number of requested signals that a job remembers. Older ones that could not be sent meanwhile are
 #: lost, much as the kernel merges equal pending signals.
@@ -135,9 +130,9 @@ def eligible(job: Job, at_s: float) -> Job:
     """Return the job, marked eligible if no condition delays it at that Unix time."""
     is_early = job.not_before_s is not None and job.not_before_s > at_s
     if job.state is not JobState.PENDING or job.awaits or job.broken is not None or is_early:
-        return replace_in(job, eligible_at=None)
+        return structs.replace(job, eligible_at=None)
     since_s = at_s if job.eligible_at is None else job.eligible_at
-    return replace_in(job, eligible_at=since_s, not_before_s=None)
+    return structs.replace(job, eligible_at=since_s, not_before_s=None)
 
 
 def settled(job: Job, event: ev.DependencySettled) -> Job:
@@ -147,7 +142,7 @@ def settled(job: Job, event: ev.DependencySettled) -> Job:
     if broken is None:
         unmet = (Broken(each.on, each.outcome) for each in event.all if not each.is_met)
         broken = next(unmet, None)
-    return eligible(replace_in(job, awaits=awaits, broken=broken), event.at_s)
+    return eligible(structs.replace(job, awaits=awaits, broken=broken), event.at_s)
 
 
 def altered(job: Job, event: ev.Altered) -> Job:
@@ -164,11 +159,11 @@ def altered(job: Job, event: ev.Altered) -> Job:
         group=spec.group if event.group is None else event.group if event.group.name else None,
         most=spec.most if event.most is None else event.most if event.most != NOTHING else None,
     )
-    job = replace_in(job, spec=spec)
+    job = structs.replace(job, spec=spec)
     if event.after is not None:
-        job = replace_in(job, awaits=spec.after, broken=None, is_never_notified=False)
+        job = structs.replace(job, awaits=spec.after, broken=None, is_never_notified=False)
     if event.begin_s is not None:
-        job = replace_in(job, not_before_s=spec.begin_s)
+        job = structs.replace(job, not_before_s=spec.begin_s)
     is_plain = event.after is None and event.begin_s is None
     return job if is_plain else eligible(job, event.at_s)
 
@@ -201,14 +196,14 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
         postponements=job.postponements,
     )
     if job.postponed is not None and job.outcome is None:
-        again = replace_in(
+        again = structs.replace(
             again,
             postponed=job.postponed,
             not_before_s=job.not_before_s,
             eligible_at=job.eligible_at,
         )
     if isinstance(event, ev.Retried):
-        again = replace_in(
+        again = structs.replace(
             again,
             not_before_s=event.not_before_s,
             retries=job.retries + 1,
@@ -219,7 +214,7 @@ def queued_again(job: Job, event: ev.Requeued | ev.Retried) -> Job:
 
 def signalled(job: Job, number: int) -> Job:
     signals = (*job.signals, number)[-SIGNALS_KEPT:]
-    return replace_in(job, signals=signals, signal_count=job.signal_count + 1)
+    return structs.replace(job, signals=signals, signal_count=job.signal_count + 1)
 
 
 def recount_conditions(before: Job, job: Job, dependents: Dependents, begins: Begins) -> None:
@@ -265,7 +260,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
     match event:
         # The events of every job come first: patterns are tried in order.
         case ev.Admitted():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 attempt=event.attempt,
@@ -273,7 +268,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 node=event.node,
             )
         case ev.Launched():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 started_at=event.at_s,
@@ -282,7 +277,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 postponed=None,
             )
         case ev.Exited():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 freezing=False,
@@ -295,13 +290,13 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 usage=event.usage,
             )
         case ev.Cleaned():
-            return replace_in(job, state=state)
+            return structs.replace(job, state=state)
         case ev.Held():
-            return replace_in(job, state=state, held_by=event.by, eligible_at=None)
+            return structs.replace(job, state=state, held_by=event.by, eligible_at=None)
         case ev.Released():
-            return eligible(replace_in(job, state=state, held_by=None), event.at_s)
+            return eligible(structs.replace(job, state=state, held_by=None), event.at_s)
         case ev.Cancelled():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 ended_at=event.at_s,
@@ -309,7 +304,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 outcome_text=event.why or f"cancelled by {event.by} before it {_next_step(job)}",
             )
         case ev.LaunchFailed():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 freezing=False,
@@ -318,7 +313,7 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 outcome_text=event.text,
             )
         case ev.LaunchPostponed():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 freezing=False,
@@ -344,37 +339,39 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 stop = replace(
                     job.stop, outcome=event.outcome, text=event.text, held_by=event.held_by
                 )
-            job = replace_in(job, state=state, stop=stop, freezing=False)
+            job = structs.replace(job, state=state, stop=stop, freezing=False)
             if state is JobState.CLEANING:
-                return replace_in(job, outcome=event.outcome, outcome_text=event.text)
+                return structs.replace(job, outcome=event.outcome, outcome_text=event.text)
             return job
         case ev.PreemptRequested():
             stop = Stop(outcome=None, text=event.text, at_s=event.at_s, mono_s=event.mono_s)
-            return replace_in(job, state=state, stop=stop, freezing=False, preempted_at=event.at_s)
+            return structs.replace(
+                job, state=state, stop=stop, freezing=False, preempted_at=event.at_s
+            )
         case ev.Escalated():
             assert job.stop is not None
-            return replace_in(job, state=state, stop=replace(job.stop, escalated=True))
+            return structs.replace(job, state=state, stop=replace(job.stop, escalated=True))
         case ev.Requeued() | ev.Retried():
             return queued_again(job, event)
         case ev.DependencySettled():
             return settled(job, event)
         case ev.OwnerNotified():
-            return replace_in(job, is_never_notified=True)
+            return structs.replace(job, is_never_notified=True)
         case ev.BeginReached():
-            return eligible(replace_in(job, not_before_s=None), event.at_s)
+            return eligible(structs.replace(job, not_before_s=None), event.at_s)
         case ev.Altered():
             return altered(job, event)
         case ev.Warned():
-            return signalled(replace_in(job, warned=True), event.signal)
+            return signalled(structs.replace(job, warned=True), event.signal)
         case ev.SignalRequested():
             return signalled(job, event.signal)
         case ev.SuspendRequested():
             if state is JobState.RUNNING:
-                job = replace_in(job, freezing=True)
+                job = structs.replace(job, freezing=True)
             preempted_at = event.at_s if event.by is None else job.preempted_at
-            return replace_in(job, held_by=event.by, preempted_at=preempted_at)
+            return structs.replace(job, held_by=event.by, preempted_at=preempted_at)
         case ev.Suspended():
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 freezing=False,
@@ -383,10 +380,10 @@ def moved(job: Job, event: ev.JobEvent, state: JobState) -> Job:
                 suspensions=job.suspensions + 1,
             )
         case ev.ResumeRequested():
-            return replace_in(job, held_by=None)
+            return structs.replace(job, held_by=None)
         case ev.Resumed():
             assert job.suspended_mono_s is not None
-            return replace_in(
+            return structs.replace(
                 job,
                 state=state,
                 suspended_at=None,

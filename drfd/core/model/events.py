@@ -6,9 +6,10 @@ new kind. No kind is a subclass of another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import get_args
+
+from msgspec import Struct
 
 from drfd.core.amounts.instances import Instances
 from drfd.core.amounts.resources import Resources
@@ -26,19 +27,16 @@ class StartReason(StrEnum):
     BACKFILL = "backfill"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfJob:
+class _OfJob(Struct, frozen=True, kw_only=True):
     job_id: int
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfAttempt(_OfJob):
+class _OfAttempt(_OfJob, frozen=True, kw_only=True):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted(_OfAttempt):
+class Admitted(_OfAttempt, frozen=True, kw_only=True):
     """The job starts: its demand and these instances are allocated, and its launch is owed."""
 
     instances: Instances = ()
@@ -53,14 +51,12 @@ class Admitted(_OfAttempt):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched(_OfAttempt):
+class Launched(_OfAttempt, frozen=True, kw_only=True):
     mono_s: float
     cgroup: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFailed(_OfAttempt):
+class LaunchFailed(_OfAttempt, frozen=True, kw_only=True):
     """The job's program never ran: a limit could not be applied, a directory is missing, …"""
 
     #: A sentence for the submitter that says what failed.
@@ -69,8 +65,7 @@ class LaunchFailed(_OfAttempt):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchPostponed(_OfAttempt):
+class LaunchPostponed(_OfAttempt, frozen=True, kw_only=True):
     """The job's program has not run, because of a temporary shortage.
 
     Once the attempt is removed, the job waits again at its old place in the queue.
@@ -81,8 +76,7 @@ class LaunchPostponed(_OfAttempt):
     not_before_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested(_OfJob):
+class StopRequested(_OfJob, frozen=True, kw_only=True):
     """A user or a limit requires the job to stop; recorded before the first signal is sent."""
 
     mono_s: float
@@ -93,8 +87,7 @@ class StopRequested(_OfJob):
     held_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptRequested(_OfJob):
+class PreemptRequested(_OfJob, frozen=True, kw_only=True):
     """The job is stopped for another and queued again; recorded before the first signal."""
 
     mono_s: float
@@ -103,13 +96,11 @@ class PreemptRequested(_OfJob):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Escalated(_OfJob):
+class Escalated(_OfJob, frozen=True, kw_only=True):
     """The grace time is over, and SIGKILL is owed from now on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exited(_OfAttempt):
+class Exited(_OfAttempt, frozen=True, kw_only=True):
     """The job's first process has ended; its cgroup may not be empty yet."""
 
     #: Both are None if the exit status cannot be known.
@@ -123,21 +114,18 @@ class Exited(_OfAttempt):
     loss: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned(_OfAttempt):
+class Cleaned(_OfAttempt, frozen=True, kw_only=True):
     """No process and no cgroup of the attempt is left, so its resources are free."""
 
     #: Result of the notification command, or None if there was none.
     notice: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requeued(_OfAttempt):
+class Requeued(_OfAttempt, frozen=True, kw_only=True):
     """The attempt is removed, and the job waits again at its old place in the queue."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspendRequested(_OfJob):
+class SuspendRequested(_OfJob, frozen=True, kw_only=True):
     """The job is to be frozen; it keeps its whole allocation until then."""
 
     #: The user who must resume it, or None if drfd resumes it as soon as there is room.
@@ -145,68 +133,58 @@ class SuspendRequested(_OfJob):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspended(_OfAttempt):
+class Suspended(_OfAttempt, frozen=True, kw_only=True):
     """All processes of the job are frozen; it keeps its memory and releases cores and rates."""
 
     mono_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequested(_OfJob):
+class ResumeRequested(_OfJob, frozen=True, kw_only=True):
     """The job is to go on as soon as the resources that it released are free."""
 
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(_OfJob):
+class Resumed(_OfJob, frozen=True, kw_only=True):
     """The job's whole demand is allocated again, and its thaw is owed."""
 
     mono_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retried(_OfAttempt):
+class Retried(_OfAttempt, frozen=True, kw_only=True):
     """The attempt is removed, and its outcome is one after which the job is tried again."""
 
     #: Unix time before which the next attempt may not start.
     not_before_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned(_OfJob):
+class Warned(_OfJob, frozen=True, kw_only=True):
     """The time limit is near, and the signal that the job asked for is owed."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalRequested(_OfJob):
+class SignalRequested(_OfJob, frozen=True, kw_only=True):
     """A user has requested a signal for the job; recorded before it is sent."""
 
     signal: int
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted(_OfJob):
+class Submitted(_OfJob, frozen=True, kw_only=True):
     spec: JobSpec
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held(_OfJob):
+class Held(_OfJob, frozen=True, kw_only=True):
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released(_OfJob):
+class Released(_OfJob, frozen=True, kw_only=True):
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled(_OfJob):
+class Cancelled(_OfJob, frozen=True, kw_only=True):
     """The job ended without having run."""
 
     #: Name of the user, or "drfd" if it was cancelled by a rule that its submitter has chosen.
@@ -215,8 +193,7 @@ class Cancelled(_OfJob):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """The end of a job that another waits for."""
 
     #: The id of the job that has ended.
@@ -226,8 +203,7 @@ class Settled:
     is_met: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DependencySettled(_OfJob):
+class DependencySettled(_OfJob, frozen=True, kw_only=True):
     """One or more jobs that this one waits for have ended; `on` is the first of them."""
 
     on: int
@@ -243,21 +219,18 @@ class DependencySettled(_OfJob):
         return (first, *self.also)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerNotified(_OfJob):
+class OwnerNotified(_OfJob, frozen=True, kw_only=True):
     """The job's owner was notified that the job can never start, or could not be."""
 
     #: Result of the notification command, or why it was not run.
     notice: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginReached(_OfJob):
+class BeginReached(_OfJob, frozen=True, kw_only=True):
     """The earliest start time of the job has passed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Altered(_OfJob):
+class Altered(_OfJob, frozen=True, kw_only=True, omit_defaults=True):
     """The specification of the job was changed; a field that is None is unchanged."""
 
     by: str
@@ -277,8 +250,7 @@ class Altered(_OfJob):
     most: Resources | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArraySubmitted:
+class ArraySubmitted(Struct, frozen=True, kw_only=True):
     """An array was submitted; its tasks have the ids after its own, in the order of their indices.
 
     A job event whose `job_id` is an array's id is about all tasks that have no record of their own.
@@ -294,8 +266,7 @@ class ArraySubmitted:
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
+class Drained(Struct, frozen=True, kw_only=True):
     """Launching was stopped (`on`) or allowed again, on one node or on all, or the reason of the
     stop was changed; not about one job."""
 
@@ -315,8 +286,7 @@ class Drained:
         return self.at_s if self.since_s is None else self.since_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class Configured(Struct, frozen=True, kw_only=True):
     """New rules came into force; not about one job."""
 
     at_s: float
@@ -324,8 +294,7 @@ class Configured:
     rules: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonStarted:
+class DaemonStarted(Struct, frozen=True, kw_only=True):
     """A controller started; not about one job."""
 
     at_s: float
@@ -337,15 +306,13 @@ class DaemonStarted:
     away_since_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonStopped:
+class DaemonStopped(Struct, frozen=True, kw_only=True):
     """A controller shut down in order while jobs run on; not about one job."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalLoadChanged:
+class ExternalLoadChanged(Struct, frozen=True, kw_only=True):
     """Processes or jobs outside drfd use more or less of the capacity than at the last such event.
 
     Not about one job. Small changes are not recorded.
@@ -359,8 +326,7 @@ class ExternalLoadChanged:
     elsewhere: tuple[tuple[str, Resources], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchersAway:
+class LaunchersAway(Struct, frozen=True, kw_only=True):
     """Other nodes than before are without a launcher, so that nothing starts on them.
 
     Not about one job. A launcher is taken to be there until such an event says otherwise.
@@ -373,8 +339,7 @@ class LaunchersAway:
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdsRaised:
+class IdsRaised(Struct, frozen=True, kw_only=True):
     """The next job gets this id or a higher one.
 
     The launcher knows attempts with lower ids that this journal never gave out.

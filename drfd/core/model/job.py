@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Self
+
+from msgspec import Struct, structs
 
 from drfd.common.indices import MAX_INDEX, Ids, Span, Spans, show_spans
 from drfd.core.amounts.instances import Instances
@@ -385,8 +387,7 @@ class Postponed:
     own_tries: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """A job at one moment; for an array, also one that represents tasks that are all alike."""
 
     id: int
@@ -600,7 +601,7 @@ class Array:
 
     def task(self, job_id: int) -> Job:
         """Return a task that has no record of its own, as a job."""
-        return replace(self.common, id=job_id, array_index=self.index_of(job_id))
+        return structs.replace(self.common, id=job_id, array_index=self.index_of(job_id))
 
     def has_task(self, job_id: int) -> bool:
         return self.id < job_id <= self.last_id
@@ -642,7 +643,7 @@ class Group:
     @property
     def job(self) -> Job:
         """A job that represents all of them: the first task, without its index."""
-        return replace(self.array.common, id=self.first_id)
+        return structs.replace(self.array.common, id=self.first_id)
 
     @property
     def indices(self) -> str:

@@ -17,6 +17,8 @@ from functools import partial
 from itertools import chain
 from typing import NoReturn, Protocol
 
+from msgspec import structs
+
 from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
@@ -774,7 +776,7 @@ class Engine:
                 for taken in self.taken_attempts.values():
                     if event.job_id in taken:
                         above = taken[event.job_id] + 1
-                        event = replace(event, attempt=max(event.attempt, above))
+                        event = structs.replace(event, attempt=max(event.attempt, above))
             self._record(event, touched)
         end_mono_s = self.clock().mono_s
         if is_idle and end_mono_s - begin_mono_s > _LONG_PASS_S:
