@@ -17,8 +17,8 @@ from drfd.core.fairness.rules import Pool, Rules
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
-from drfd.core.model.lifecycle import TRANSITIONS, Effect
 from drfd.core.model.stimuli import (
     Actor,
     AttemptEnded,
@@ -254,6 +254,13 @@ def tables(ledger: Ledger) -> dict[str, Any]:
     for name in ("axes", "latest_array", "shortages", "windows", "limit_hours"):
         del known[name]
     return deepcopy(known)
+
+
+#: State → event → next state.
+TRANSITIONS: dict[JobState, dict[type[ev.JobEvent], JobState]] = {
+    state: {kind: kind.moves[state] for kind in ev.JobEvent.__subclasses__() if state in kind.moves}
+    for state in JobState
+}
 
 
 def table_rows() -> list[str]:

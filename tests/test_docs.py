@@ -13,9 +13,8 @@ from drfd.client import Client
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model.job import Outcome
-from drfd.core.model.lifecycle import TRANSITIONS
 from drfd_cli.main import VERBS, command_of
-from fakes import table_rows
+from fakes import TRANSITIONS, table_rows
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -37,6 +37,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MOST_PAUSE_S
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.effects import SendSignals, signals_owed
 from drfd.core.model.job import (
     Dependency,
     Job,
@@ -50,7 +51,6 @@ from drfd.core.model.job import (
     Warn,
     Whose,
 )
-from drfd.core.model.lifecycle import SendSignals, signals_owed
 from drfd.core.model.owner import Owner
 from drfd.core.scheduling.scheduling_pass import start_events
 from fakes import (

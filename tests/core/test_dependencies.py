@@ -38,6 +38,7 @@ from drfd.core.explain.reasons import (
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.effects import NotifyNever, RemoveAttempt, owed
 from drfd.core.model.job import (
     Array,
     Broken,
@@ -54,7 +55,6 @@ from drfd.core.model.job import (
     Words,
     owner_of,
 )
-from drfd.core.model.lifecycle import InvalidTransition, NotifyNever, RemoveAttempt, owed
 from drfd.core.model.owner import UNSTARTED
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduling_pass import POLICIES
@@ -914,7 +914,7 @@ def test_an_event_that_cannot_be_changes_nothing(event: ev.Event) -> None:
     bench = Bench()
     submit_array(bench, (0, 4, 1))
     before = tables(bench.ledger)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(ev.InvalidTransition):
         bench.ledger.apply(event)
     assert tables(bench.ledger) == before
 
@@ -923,7 +923,7 @@ def test_nothing_can_happen_to_the_rest_of_an_array_of_which_all_tasks_have_reco
     bench = Bench()
     array_id = submit_array(bench, (0, 0, 1))
     bench.schedule()
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(ev.InvalidTransition):
         bench.ledger.apply(ev.Held(job_id=array_id, at_s=0.0, by="alice"))
     bench.check()
 

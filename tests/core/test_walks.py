@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -37,8 +37,8 @@ from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.priority_tree import DecayedUsage
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import effects
 from drfd.core.model import events as ev
-from drfd.core.model import lifecycle
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
@@ -257,11 +257,11 @@ class Walk:
 
     def told(self) -> st.Stimulus | None:
         """The owner of a job that never starts, or of any, has been notified."""
-        owed = [*map(lifecycle.owed, self.bench.ledger.jobs_to_notify())]
+        owed = [*map(effects.owed, self.bench.ledger.jobs_to_notify())]
         if not owed:
             return st.NeverNotified(self.now, self._pick().id, "told")
         effect = self.random.choice(owed)
-        assert isinstance(effect, lifecycle.NotifyNever)
+        assert isinstance(effect, effects.NotifyNever)
         return st.NeverNotified(self.now, effect.job_id, "told")
 
     def removal(self) -> st.Stimulus:
@@ -774,7 +774,7 @@ def test_the_stream_is_a_hard_one() -> None:
         *(ev.DependencySettled, ev.OwnerNotified, ev.BeginReached, ev.Retried),
         *(ev.Warned, ev.SignalRequested, ev.Altered, ev.LaunchPostponed),
     }
-    few = {kind for kind in get_args(ev.JobEvent) if met[kind] < 40}
+    few = {kind for kind in ev.JobEvent.__subclasses__() if met[kind] < 40}
     assert few == {ev.Escalated, *others}, "see the walks for these"
     assert len(watch.kept_for) > 100
     # Where estimates are as good as here there is hardly a drain: see test_backfill for these.

@@ -24,8 +24,8 @@ from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
-from drfd.core.model.lifecycle import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
 from drfd.core.model.stimuli import Actor, Now, Tick
 from drfd.core.scheduling.plan import PassLimits

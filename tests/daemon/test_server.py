@@ -31,7 +31,7 @@ import pytest
 from daemon.desk import Desk, MakeDesk
 from drfd import __version__
 from drfd.common.errors import BY_KIND, HostError
-from drfd.core.model.lifecycle import Launch
+from drfd.core.model.effects import Launch
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Config, UserLimits
 from drfd.daemon.lookup.lookup import Lookup

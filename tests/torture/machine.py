@@ -15,8 +15,7 @@ from random import Random
 from typing import Protocol
 
 from drfd.core.model import stimuli as st
-from drfd.core.model.job import Job, Usage, Whose
-from drfd.core.model.lifecycle import (
+from drfd.core.model.effects import (
     Effect,
     Freeze,
     Kill,
@@ -27,6 +26,7 @@ from drfd.core.model.lifecycle import (
     Terminate,
     Thaw,
 )
+from drfd.core.model.job import Job, Usage, Whose
 from torture.books import claim
 
 Key = tuple[int, int]

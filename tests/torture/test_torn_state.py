@@ -25,8 +25,8 @@ from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Axes
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.effects import Launch, RemoveAttempt, Terminate
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
-from drfd.core.model.lifecycle import Launch, RemoveAttempt, Terminate
 from drfd.core.model.stimuli import (
     AttemptEnded,
     AttemptRemoved,

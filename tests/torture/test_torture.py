@@ -23,8 +23,8 @@ import pytest
 
 from drfd.core.decisions import decide
 from drfd.core.ledger import ledger
+from drfd.core.model import effects as ef
 from drfd.core.model import events as ev
-from drfd.core.model import lifecycle as ef
 from drfd.core.model.job import Outcome
 from drfd.core.scheduling import drf_policy, wait_index
 from drfd.daemon.engine import engine

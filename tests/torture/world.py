@@ -28,8 +28,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.model.lifecycle import Effect
 from drfd.core.model.owner import Owner
 from drfd.core.promises.event_fold import EventFold
 from drfd.core.scheduling.backfill import PassContext

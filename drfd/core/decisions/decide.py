@@ -34,8 +34,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
+from drfd.core.model.effects import RemoveAttempt
 from drfd.core.model.job import Job, JobState, Outcome, owner_of
-from drfd.core.model.lifecycle import TRANSITIONS, RemoveAttempt
 from drfd.core.model.owner import UNSTARTED, Owner
 
 #: Highest id that a launcher report can raise the next id above. No machine has given out as many,
@@ -95,12 +95,15 @@ Report = TypeVar("Report", bound=st.AttemptStarted | st.AttemptEnded | st.Attemp
 
 
 def _about(
-    ledger: Ledger, report: Report, kind: type, judge: Callable[[Job, Report], list[ev.Event]]
+    ledger: Ledger,
+    report: Report,
+    kind: type[ev.JobEvent],
+    judge: Callable[[Job, Report], list[ev.Event]],
 ) -> list[ev.Event]:
     """Return the events of `judge` if the report is about the present attempt of its job, and the
     job's state allows `kind`."""
     job = ledger.jobs.get(report.job_id)
-    if job is None or job.attempt != report.attempt or kind not in TRANSITIONS[job.state]:
+    if job is None or job.attempt != report.attempt or job.state not in kind.moves:
         return []
     return judge(job, report)
 

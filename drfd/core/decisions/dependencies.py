@@ -18,8 +18,8 @@ from msgspec import structs
 from drfd.common.errors import Refused
 from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
 from drfd.core.ledger import postponed
+from drfd.core.ledger.conditions import End
 from drfd.core.ledger.ledger import Ledger, more_dependencies
-from drfd.core.ledger.transitions import End
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Broken, Dependency, Job, JobState, Outcome, RequiredOutcome

@@ -55,7 +55,6 @@ from drfd.core.model.job import (
     UserGroup,
     show_path,
 )
-from drfd.core.model.lifecycle import TRANSITIONS
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.ranges import most_of
 from drfd.devices.gpu import GPU
@@ -365,7 +364,7 @@ def owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
 def cancel(ledger: Ledger, asked: st.CancelAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     now = asked.now
-    if ev.Cancelled in TRANSITIONS[job.state]:
+    if job.state in ev.Cancelled.moves:
         return [ev.Cancelled(job_id=job.id, at_s=now.at_s, by=asked.actor.user)]
     return stop(job, now, Outcome.CANCELLED, f"cancelled by {asked.actor.user}")
 
@@ -391,7 +390,7 @@ def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
     outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
     if job.state is JobState.HELD and not outweighs:
         return []
-    if ev.Held not in TRANSITIONS[job.state]:
+    if job.state not in ev.Held.moves:
         is_running = job.state is JobState.RUNNING
         raise Refused(
             "not-waiting",
@@ -403,7 +402,7 @@ def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
 
 def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
-    if ev.Released not in TRANSITIONS[job.state]:
+    if job.state not in ev.Released.moves:
         raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
     _refuse_if_kept(job, asked.actor)
     return [ev.Released(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
@@ -442,7 +441,7 @@ def requeue(ledger: Ledger, asked: st.RequeueAsked) -> list[ev.Event]:
 
 def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
-    if ev.SuspendRequested not in TRANSITIONS[job.state]:
+    if job.state not in ev.SuspendRequested.moves:
         hint = "drf hold keeps a waiting job from starting" if job.state is JobState.PENDING else ""
         raise Refused(
             "not-running",
@@ -471,7 +470,7 @@ def resume(ledger: Ledger, asked: st.ResumeAsked) -> list[ev.Event]:
 def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
     job = owned(ledger, asked.job_id, asked.actor)
     is_frozen = job.state is JobState.SUSPENDED or job.freezing
-    if ev.SignalRequested not in TRANSITIONS[job.state] or is_frozen:
+    if job.state not in ev.SignalRequested.moves or is_frozen:
         raise Refused(
             "not-running",
             f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",

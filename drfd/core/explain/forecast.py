@@ -27,10 +27,10 @@ from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
+from drfd.core.ledger.conditions import End
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
-from drfd.core.ledger.transitions import End
 from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome

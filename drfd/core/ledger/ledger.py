@@ -20,6 +20,13 @@ from drfd.core.amounts.instance_room import OnInstances
 from drfd.core.amounts.instances import Instance, count_instances, each_instance
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector, minus, plus
+from drfd.core.ledger.conditions import (
+    Begins,
+    Dependents,
+    End,
+    count_conditions,
+    recount_conditions,
+)
 from drfd.core.ledger.postponed import LaunchBlocks, Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
@@ -30,17 +37,9 @@ from drfd.core.ledger.queue import (
     Run,
     entry_of,
 )
-from drfd.core.ledger.transitions import (
-    Begins,
-    Dependents,
-    End,
-    count_conditions,
-    moved,
-    recount_conditions,
-    submitted,
-)
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
+from drfd.core.model.events import InvalidTransition
 from drfd.core.model.job import (
     ALLOCATED_STATES,
     Array,
@@ -50,7 +49,6 @@ from drfd.core.model.job import (
     JobState,
     Outcome,
 )
-from drfd.core.model.lifecycle import InvalidTransition, next_state
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 
 
@@ -437,7 +435,7 @@ class Ledger:
     def apply(self, event: ev.Event) -> Job | None:
         """Apply the event, and return the job after it, or None if it is not about a job.
 
-        Raises InvalidTransition, and changes nothing, when the table does not allow it.
+        Raises InvalidTransition, and changes nothing, when the state of the job does not allow it.
         """
         self.latest_array = None
         if isinstance(event, ev.Drained):
@@ -448,14 +446,14 @@ class Ledger:
             return None
         if isinstance(event, ev.ArraySubmitted):
             self._refuse_known(event.array_id, event)
-            common = submitted(event)
+            common = event.new_job()
             array = Array(common=common, spans=event.spans, at_once=event.at_once)
             self.latest_array = ArrayState.of(array, array.whole.ids)
             self._enrol(self.latest_array)
             return common
         if isinstance(event, ev.Submitted):
             self._refuse_known(event.job_id, event)
-            job = submitted(event)
+            job = event.new_job()
             self._put(None, job)
             return job
         array_state = self.arrays.get(event.job_id)
@@ -465,7 +463,7 @@ class Ledger:
         before = self.find(event.job_id)
         if before is None:
             raise InvalidTransition(f"no live job {event.job_id} for {event!r}")
-        job = moved(before, event, next_state(before.state, event))
+        job = event.apply(before)
         array_state = None if job.array_id is None else self.arrays[job.array_id]
         self.latest_array = array_state
         self._put(before, job)
@@ -493,7 +491,7 @@ class Ledger:
     def _move_together(self, array_state: ArrayState, event: ev.JobEvent) -> Job:
         """Apply the event to all tasks of the array that have no record of their own."""
         before = array_state.array.common
-        job = moved(before, event, next_state(before.state, event))
+        job = event.apply(before)
         if not array_state.unmaterialized or job.is_allocated:
             raise InvalidTransition(f"no task of array {before.id} is there for {event!r}")
         ids: list[int] = []

@@ -1,19 +1,43 @@
 """Events, named in the past tense: only events are appended to the journal and applied.
 
+The event of a job has everything about it in its class: its fields, the states in which it may
+happen with the next state of each, and what it changes of the job. docs/architecture.md shows the
+table of all states, and a test compares it.
+
 A kind, once released, is never edited, because its records must stay readable. A new meaning gets a
 new kind. No kind is a subclass of another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from drfd.core.amounts.instances import Instances
-from drfd.core.amounts.resources import Resources
-from drfd.core.model.job import Dependency, JobSpec, Outcome, Postponed, Usage, UserGroup
+from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.model.account import NO_ACCOUNT, account_of_run
+from drfd.core.model.job import (
+    Broken,
+    Dependency,
+    Job,
+    JobSpec,
+    Outcome,
+    Postponed,
+    Stop,
+    Usage,
+    UserGroup,
+)
+from drfd.core.model.job import JobState as S
+
+#: The states of a job that has not started, and of one that is not being stopped.
+_WAITS, _RUNS = (S.PENDING, S.HELD), (S.STARTING, S.RUNNING, S.SUSPENDED)
+#: Number of requested signals that a job remembers. Older ones that could not be sent meanwhile are
+#: lost, much as the kernel merges equal pending signals.
+_MAX_SIGNALS = 16
 
 
 class StartReason(StrEnum):
@@ -27,22 +51,57 @@ class StartReason(StrEnum):
     BACKFILL = "backfill"
 
 
-class _OfJob(Struct, frozen=True, kw_only=True):
+class InvalidTransition(Exception):
+    """A bug: an event that the state does not allow. The daemon ends; the journal stays intact."""
+
+
+def _from(*states: S, to: S | None = None) -> dict[S, S]:
+    """Return the moves from these states to `to`, or of an event that leaves them as they are."""
+    return {state: to or state for state in states}
+
+
+class JobEvent(Struct, frozen=True, kw_only=True):
     job_id: int
     at_s: float
+    #: State → next state. In any other state the event cannot happen.
+    moves: ClassVar[Mapping[S, S]] = {}
+
+    def apply(self, job: Job) -> Job:
+        """Return the job after the event. Raises InvalidTransition if its state does not allow
+        the event."""
+        state = self.moves.get(job.state)
+        if state is None:
+            raise InvalidTransition(f"{job.state} does not allow {self!r}")
+        return self.changed(job if state is job.state else structs.replace(job, state=state))
+
+    def changed(self, job: Job) -> Job:
+        """Return the job, given in its next state, with all other changes."""
+        return job
 
 
-class _OfAttempt(_OfJob, frozen=True, kw_only=True):
-    attempt: int
+class Submitted(JobEvent, frozen=True, kw_only=True):
+    """A job was submitted: it is PENDING, or HELD."""
+
+    spec: JobSpec
+    held: bool = False
+
+    def new_job(self) -> Job:
+        return _submitted(self, self.job_id, None)
 
 
-class Admitted(_OfAttempt, frozen=True, kw_only=True):
+class Admitted(JobEvent, frozen=True, kw_only=True):
     """The job starts: its demand and these instances are allocated, and its launch is owed."""
 
+    attempt: int
     instances: Instances = ()
     #: The node that it starts on; "" if there is one machine.
     node: str = ""
     why: StartReason = StartReason.TURN
+
+    moves = _from(S.PENDING, to=S.STARTING)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(job, attempt=self.attempt, instances=self.instances, node=self.node)
 
     def launched(self, mono_s: float) -> Launched:
         """Return the event of a launch that takes no time, as in simulations and forecasts."""
@@ -51,146 +110,43 @@ class Admitted(_OfAttempt, frozen=True, kw_only=True):
         )
 
 
-class Launched(_OfAttempt, frozen=True, kw_only=True):
-    mono_s: float
-    cgroup: str | None
-
-
-class LaunchFailed(_OfAttempt, frozen=True, kw_only=True):
-    """The job's program never ran: a limit could not be applied, a directory is missing, …"""
-
-    #: A sentence for the submitter that says what failed.
-    text: str
-    #: LAUNCH_FAILED, or the outcome of the stop requested while the job was starting.
-    outcome: Outcome
-
-
-class LaunchPostponed(_OfAttempt, frozen=True, kw_only=True):
-    """The job's program has not run, because of a temporary shortage.
-
-    Once the attempt is removed, the job waits again at its old place in the queue.
-    """
-
-    why: Postponed
-    #: Unix time before which this job may not start, or None if only the shortage delays it.
-    not_before_s: int | None = None
-
-
-class StopRequested(_OfJob, frozen=True, kw_only=True):
-    """A user or a limit requires the job to stop; recorded before the first signal is sent."""
-
-    mono_s: float
-    #: None if the job is to be queued again.
-    outcome: Outcome | None
-    text: str
-    #: Of a job that is queued again, the user who holds it from then on, or None.
-    held_by: str | None = None
-
-
-class PreemptRequested(_OfJob, frozen=True, kw_only=True):
-    """The job is stopped for another and queued again; recorded before the first signal."""
-
-    mono_s: float
-    #: The starving job that gets the released resources.
-    for_job: int
-    text: str
-
-
-class Escalated(_OfJob, frozen=True, kw_only=True):
-    """The grace time is over, and SIGKILL is owed from now on."""
-
-
-class Exited(_OfAttempt, frozen=True, kw_only=True):
-    """The job's first process has ended; its cgroup may not be empty yet."""
-
-    #: Both are None if the exit status cannot be known.
-    exit_code: int | None
-    signal: int | None
-    #: None if only this attempt is over and the job goes back to the queue.
-    outcome: Outcome | None
-    text: str
-    usage: Usage | None
-    #: With LOST, the cause: one of `core.decisions.outcome.LOSSES`.
-    loss: str | None = None
-
-
-class Cleaned(_OfAttempt, frozen=True, kw_only=True):
-    """No process and no cgroup of the attempt is left, so its resources are free."""
-
-    #: Result of the notification command, or None if there was none.
-    notice: str | None = None
-
-
-class Requeued(_OfAttempt, frozen=True, kw_only=True):
-    """The attempt is removed, and the job waits again at its old place in the queue."""
-
-
-class SuspendRequested(_OfJob, frozen=True, kw_only=True):
-    """The job is to be frozen; it keeps its whole allocation until then."""
-
-    #: The user who must resume it, or None if drfd resumes it as soon as there is room.
-    by: str | None
-    text: str
-
-
-class Suspended(_OfAttempt, frozen=True, kw_only=True):
-    """All processes of the job are frozen; it keeps its memory and releases cores and rates."""
-
-    mono_s: float
-
-
-class ResumeRequested(_OfJob, frozen=True, kw_only=True):
-    """The job is to go on as soon as the resources that it released are free."""
+class Held(JobEvent, frozen=True, kw_only=True):
+    """The job was held; an administrator's hold replaces the owner's own."""
 
     by: str
 
+    moves = _from(*_WAITS, to=S.HELD)
 
-class Resumed(_OfJob, frozen=True, kw_only=True):
-    """The job's whole demand is allocated again, and its thaw is owed."""
-
-    mono_s: float
-
-
-class Retried(_OfAttempt, frozen=True, kw_only=True):
-    """The attempt is removed, and its outcome is one after which the job is tried again."""
-
-    #: Unix time before which the next attempt may not start.
-    not_before_s: int
+    def changed(self, job: Job) -> Job:
+        return structs.replace(job, held_by=self.by, eligible_at=None)
 
 
-class Warned(_OfJob, frozen=True, kw_only=True):
-    """The time limit is near, and the signal that the job asked for is owed."""
-
-    signal: int
-
-
-class SignalRequested(_OfJob, frozen=True, kw_only=True):
-    """A user has requested a signal for the job; recorded before it is sent."""
-
-    signal: int
+class Released(JobEvent, frozen=True, kw_only=True):
     by: str
 
+    moves = _from(S.HELD, to=S.PENDING)
 
-class Submitted(_OfJob, frozen=True, kw_only=True):
-    spec: JobSpec
-    held: bool = False
-
-
-class Held(_OfJob, frozen=True, kw_only=True):
-    by: str
+    def changed(self, job: Job) -> Job:
+        return _eligible(structs.replace(job, held_by=None), self.at_s)
 
 
-class Released(_OfJob, frozen=True, kw_only=True):
-    by: str
-
-
-class Cancelled(_OfJob, frozen=True, kw_only=True):
+class Cancelled(JobEvent, frozen=True, kw_only=True):
     """The job ended without having run."""
 
     #: Name of the user, or "drfd" if it was cancelled by a rule that its submitter has chosen.
     by: str
     #: Why drfd cancelled it, in a sentence; empty if a user did.
     why: str = ""
+
+    moves = _from(*_WAITS, to=S.ENDED)
+
+    def changed(self, job: Job) -> Job:
+        first = "started again" if job.earlier_runs else "started"
+        step = "was tried again" if job.retries else first
+        text = self.why or f"cancelled by {self.by} before it {step}"
+        return structs.replace(
+            job, ended_at=self.at_s, outcome=Outcome.CANCELLED, outcome_text=text
+        )
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -203,7 +159,7 @@ class Settled(Struct, frozen=True, kw_only=True):
     is_met: bool
 
 
-class DependencySettled(_OfJob, frozen=True, kw_only=True):
+class DependencySettled(JobEvent, frozen=True, kw_only=True):
     """One or more jobs that this one waits for have ended; `on` is the first of them."""
 
     on: int
@@ -212,25 +168,321 @@ class DependencySettled(_OfJob, frozen=True, kw_only=True):
     #: Further ends in the same event, so that a thousand ends need one event per waiting job.
     also: tuple[Settled, ...] = ()
 
+    moves = _from(*_WAITS)
+
     @property
     def all(self) -> tuple[Settled, ...]:
         """All ends of this event, the first one included."""
         first = Settled(on=self.on, outcome=self.outcome, is_met=self.is_met)
         return (first, *self.also)
 
+    def changed(self, job: Job) -> Job:
+        gone = {each.on for each in self.all}
+        awaits = tuple([each for each in job.awaits if each.job_id not in gone])
+        unmet = (Broken(each.on, each.outcome) for each in self.all if not each.is_met)
+        broken = next(unmet, None) if job.broken is None else job.broken
+        return _eligible(structs.replace(job, awaits=awaits, broken=broken), self.at_s)
 
-class OwnerNotified(_OfJob, frozen=True, kw_only=True):
+
+class OwnerNotified(JobEvent, frozen=True, kw_only=True):
     """The job's owner was notified that the job can never start, or could not be."""
 
     #: Result of the notification command, or why it was not run.
     notice: str
 
+    moves = _from(*_WAITS)
 
-class BeginReached(_OfJob, frozen=True, kw_only=True):
+    def changed(self, job: Job) -> Job:
+        return structs.replace(job, is_never_notified=True)
+
+
+class BeginReached(JobEvent, frozen=True, kw_only=True):
     """The earliest start time of the job has passed."""
 
+    moves = _from(*_WAITS)
 
-class Altered(_OfJob, frozen=True, kw_only=True, omit_defaults=True):
+    def changed(self, job: Job) -> Job:
+        return _eligible(structs.replace(job, not_before_s=None), self.at_s)
+
+
+class Launched(JobEvent, frozen=True, kw_only=True):
+    """The job's program runs; a stop may overtake the report of that."""
+
+    attempt: int
+    mono_s: float
+    cgroup: str | None
+
+    moves = _from(S.STARTING, to=S.RUNNING) | _from(S.STOPPING)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(
+            job,
+            started_at=self.at_s,
+            started_mono_s=self.mono_s,
+            cgroup=self.cgroup,
+            postponed=None,
+        )
+
+
+class LaunchFailed(JobEvent, frozen=True, kw_only=True):
+    """The job's program never ran: a limit could not be applied, a directory is missing, …"""
+
+    attempt: int
+    #: A sentence for the submitter that says what failed.
+    text: str
+    #: LAUNCH_FAILED, or the outcome of the stop requested while the job was starting.
+    outcome: Outcome
+
+    # RUNNING: the runner reports that it is up before exec has succeeded.
+    moves = _from(S.STARTING, S.RUNNING, S.STOPPING, to=S.CLEANING)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(
+            job,
+            freezing=False,
+            ended_at=self.at_s,
+            outcome=self.outcome,
+            outcome_text=self.text,
+        )
+
+
+class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
+    """The job's program has not run, because of a temporary shortage.
+
+    Once the attempt is removed, the job waits again at its old place in the queue.
+    """
+
+    attempt: int
+    why: Postponed
+    #: Unix time before which this job may not start, or None if only the shortage delays it.
+    not_before_s: int | None = None
+
+    moves = LaunchFailed.moves
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(
+            job,
+            freezing=False,
+            started_at=None,
+            started_mono_s=None,
+            ended_at=self.at_s,
+            not_before_s=self.not_before_s,
+            postponed=self.why,
+            postponements=job.postponements + 1,
+        )
+
+
+class StopRequested(JobEvent, frozen=True, kw_only=True):
+    """A user or a limit requires the job to stop; recorded before the first signal is sent.
+
+    Of a job that stops or is cleaned up already, it changes whether the job ends or is requeued.
+    """
+
+    mono_s: float
+    #: None if the job is to be queued again.
+    outcome: Outcome | None
+    text: str
+    #: Of a job that is queued again, the user who holds it from then on, or None.
+    held_by: str | None = None
+
+    moves = _from(*_RUNS, S.STOPPING, to=S.STOPPING) | _from(S.CLEANING)
+
+    def changed(self, job: Job) -> Job:
+        # A frozen job cannot act on SIGTERM, so there is no grace time. That of a job with a stop
+        # has begun already.
+        is_frozen = job.suspended_at is not None
+        stop = job.stop or _stop(self, escalated=is_frozen)
+        stop = replace(stop, outcome=self.outcome, text=self.text, held_by=self.held_by)
+        job = structs.replace(job, stop=stop, freezing=False)
+        if job.state is S.CLEANING:
+            return structs.replace(job, outcome=self.outcome, outcome_text=self.text)
+        return job
+
+
+class PreemptRequested(JobEvent, frozen=True, kw_only=True):
+    """The job is stopped for another and queued again; recorded before the first signal."""
+
+    mono_s: float
+    #: The starving job that gets the released resources.
+    for_job: int
+    text: str
+
+    moves = _from(S.RUNNING, to=S.STOPPING)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(job, stop=_stop(self), freezing=False, preempted_at=self.at_s)
+
+
+class SuspendRequested(JobEvent, frozen=True, kw_only=True):
+    """The job is to be frozen; it keeps its whole allocation until then."""
+
+    #: The user who must resume it, or None if drfd resumes it as soon as there is room.
+    by: str | None
+    text: str
+
+    # It runs until the freeze is reported.
+    moves = _from(S.RUNNING, S.SUSPENDED)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(
+            job,
+            held_by=self.by,
+            preempted_at=self.at_s if self.by is None else job.preempted_at,
+            freezing=job.freezing or job.state is S.RUNNING,
+        )
+
+
+class ResumeRequested(JobEvent, frozen=True, kw_only=True):
+    """The job is to go on as soon as the resources that it released are free."""
+
+    by: str
+
+    moves = SuspendRequested.moves
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(job, held_by=None)
+
+
+class Suspended(JobEvent, frozen=True, kw_only=True):
+    """All processes of the job are frozen; it keeps its memory and releases cores and rates."""
+
+    attempt: int
+    mono_s: float
+
+    moves = _from(S.RUNNING, to=S.SUSPENDED)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(
+            job,
+            freezing=False,
+            suspended_at=self.at_s,
+            suspended_mono_s=self.mono_s,
+            suspensions=job.suspensions + 1,
+        )
+
+
+class Resumed(JobEvent, frozen=True, kw_only=True):
+    """The job's whole demand is allocated again, and its thaw is owed."""
+
+    mono_s: float
+
+    moves = _from(S.SUSPENDED, to=S.RUNNING)
+
+    def changed(self, job: Job) -> Job:
+        assert job.suspended_mono_s is not None
+        return structs.replace(
+            job,
+            suspended_at=None,
+            suspended_mono_s=None,
+            suspended_s=job.suspended_s + self.mono_s - job.suspended_mono_s,
+        )
+
+
+class Warned(JobEvent, frozen=True, kw_only=True):
+    """The time limit is near, and the signal that the job asked for is owed."""
+
+    signal: int
+
+    moves = _from(S.RUNNING)
+
+    def changed(self, job: Job) -> Job:
+        return _signalled(structs.replace(job, warned=True), self.signal)
+
+
+class SignalRequested(JobEvent, frozen=True, kw_only=True):
+    """A user has requested a signal for the job; recorded before it is sent."""
+
+    signal: int
+    by: str
+
+    moves = _from(S.RUNNING)
+
+    def changed(self, job: Job) -> Job:
+        return _signalled(job, self.signal)
+
+
+class Escalated(JobEvent, frozen=True, kw_only=True):
+    """The grace time is over, and SIGKILL is owed from now on."""
+
+    moves = _from(S.STOPPING)
+
+    def changed(self, job: Job) -> Job:
+        assert job.stop is not None
+        return structs.replace(job, stop=replace(job.stop, escalated=True))
+
+
+class Exited(JobEvent, frozen=True, kw_only=True):
+    """The job's first process has ended; its cgroup may not be empty yet."""
+
+    attempt: int
+    #: Both are None if the exit status cannot be known.
+    exit_code: int | None
+    signal: int | None
+    #: None if only this attempt is over and the job goes back to the queue.
+    outcome: Outcome | None
+    text: str
+    usage: Usage | None
+    #: With LOST, the cause: one of `core.decisions.outcome.LOSSES`.
+    loss: str | None = None
+
+    # STARTING: the launcher was disconnected during the whole run and reports only the end.
+    moves = _from(*_RUNS, S.STOPPING, to=S.CLEANING)
+
+    def changed(self, job: Job) -> Job:
+        return structs.replace(
+            job,
+            freezing=False,
+            ended_at=self.at_s,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            outcome=self.outcome,
+            outcome_text=self.text,
+            loss=self.loss,
+            usage=self.usage,
+        )
+
+
+class Cleaned(JobEvent, frozen=True, kw_only=True):
+    """No process and no cgroup of the attempt is left, so its resources are free."""
+
+    attempt: int
+    #: Result of the notification command, or None if there was none.
+    notice: str | None = None
+
+    moves = _from(S.CLEANING, to=S.ENDED)
+
+
+class Requeued(JobEvent, frozen=True, kw_only=True):
+    """The attempt is removed, and the job waits again at its old place in the queue."""
+
+    attempt: int
+
+    moves = _from(S.CLEANING, to=S.PENDING)
+
+    def changed(self, job: Job) -> Job:
+        return _eligible(_queued_again(job), self.at_s)
+
+
+class Retried(JobEvent, frozen=True, kw_only=True):
+    """The attempt is removed, and its outcome is one after which the job is tried again."""
+
+    attempt: int
+    #: Unix time before which the next attempt may not start.
+    not_before_s: int
+
+    moves = Requeued.moves
+
+    def changed(self, job: Job) -> Job:
+        again = structs.replace(
+            _queued_again(job),
+            not_before_s=self.not_before_s,
+            retries=job.retries + 1,
+            last_end=f"attempt {job.attempt} ended {job.outcome} ({job.outcome_text})",
+        )
+        return _eligible(again, self.at_s)
+
+
+class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     """The specification of the job was changed; a field that is None is unchanged."""
 
     by: str
@@ -249,6 +501,32 @@ class Altered(_OfJob, frozen=True, kw_only=True, omit_defaults=True):
     #: The new upper ends of ranges; nothing of all for none.
     most: Resources | None = None
 
+    moves = _from(*_WAITS, *_RUNS)
+
+    def changed(self, job: Job) -> Job:
+        wishes = {name: getattr(self, name) for name in _SPEC_FIELDS}
+        changes: dict[str, Any] = {
+            name: None if wish == _REMOVES.get(name) else wish
+            for name, wish in wishes.items()
+            if wish is not None
+        }
+        job = structs.replace(job, spec=replace(job.spec, **changes))
+        if "after" in changes:
+            job = structs.replace(job, awaits=job.spec.after, broken=None, is_never_notified=False)
+        if "begin_s" in changes:
+            job = structs.replace(job, not_before_s=job.spec.begin_s)
+        return _eligible(job, self.at_s) if {"after", "begin_s"} & changes.keys() else job
+
+
+_SPEC_FIELDS = tuple(name for name in Altered.__struct_fields__ if name in JobSpec.__slots__)
+#: The values in `Altered` that remove what the job has.
+_REMOVES: Mapping[str, Any] = {
+    "time_limit_s": 0,
+    "begin_s": 0,
+    "group": UserGroup(""),
+    "most": NOTHING,
+}
+
 
 class ArraySubmitted(Struct, frozen=True, kw_only=True):
     """An array was submitted; its tasks have the ids after its own, in the order of their indices.
@@ -264,6 +542,77 @@ class ArraySubmitted(Struct, frozen=True, kw_only=True):
     #: Maximum number of tasks running at once, or None if there is no such limit.
     at_once: int | None
     held: bool = False
+
+    def new_job(self) -> Job:
+        """Return the job that represents all tasks."""
+        return _submitted(self, self.array_id, self.array_id)
+
+
+def _submitted(event: Submitted | ArraySubmitted, job_id: int, array_id: int | None) -> Job:
+    spec = event.spec
+    is_early = spec.begin_s is not None and spec.begin_s > event.at_s
+    must_wait = event.held or bool(spec.after) or is_early
+    return Job(
+        id=job_id,
+        array_id=array_id,
+        spec=spec,
+        state=S.HELD if event.held else S.PENDING,
+        submitted_at=event.at_s,
+        eligible_at=None if must_wait else event.at_s,
+        held_by=spec.user if event.held else None,
+        awaits=spec.after,
+        not_before_s=spec.begin_s if must_wait else None,
+    )
+
+
+def _eligible(job: Job, at_s: float) -> Job:
+    """Return the job, marked eligible if no condition delays it at that Unix time."""
+    is_early = job.not_before_s is not None and job.not_before_s > at_s
+    if job.state is not S.PENDING or job.awaits or job.broken is not None or is_early:
+        return structs.replace(job, eligible_at=None)
+    since_s = at_s if job.eligible_at is None else job.eligible_at
+    return structs.replace(job, eligible_at=since_s, not_before_s=None)
+
+
+def _stop(event: StopRequested | PreemptRequested, *, escalated: bool = False) -> Stop:
+    return Stop(
+        outcome=None,
+        text=event.text,
+        at_s=event.at_s,
+        mono_s=event.mono_s,
+        escalated=escalated,
+    )
+
+
+def _signalled(job: Job, number: int) -> Job:
+    signals = (*job.signals, number)[-_MAX_SIGNALS:]
+    return structs.replace(job, signals=signals, signal_count=job.signal_count + 1)
+
+
+def _queued_again(job: Job) -> Job:
+    """Return the job without the state of its last attempt, waiting again.
+
+    A job whose launch was postponed keeps the time since which it has been eligible.
+    """
+    run = account_of_run(job)
+    is_postponed = job.postponed is not None and job.outcome is None
+    return Job(
+        id=job.id,
+        spec=job.spec,
+        state=S.PENDING,
+        attempt=job.attempt,
+        submitted_at=job.submitted_at,
+        preempted_at=job.preempted_at,
+        retries=job.retries,
+        last_end=job.last_end,
+        earlier_runs=job.earlier_runs if run is None else (job.earlier_runs or NO_ACCOUNT) + run,
+        array_id=job.array_id,
+        array_index=job.array_index,
+        postponements=job.postponements,
+        postponed=job.postponed if is_postponed else None,
+        not_before_s=job.not_before_s if is_postponed else None,
+        eligible_at=job.eligible_at if is_postponed else None,
+    )
 
 
 class Drained(Struct, frozen=True, kw_only=True):
@@ -349,37 +698,12 @@ class IdsRaised(Struct, frozen=True, kw_only=True):
     next_id: int
 
 
-JobEvent = (
-    Submitted
-    | Held
-    | Released
-    | Cancelled
-    | Admitted
-    | Launched
-    | LaunchFailed
-    | LaunchPostponed
-    | StopRequested
-    | PreemptRequested
-    | Escalated
-    | Exited
-    | Cleaned
-    | Requeued
-    | SuspendRequested
-    | Suspended
-    | ResumeRequested
-    | Resumed
-    | DependencySettled
-    | OwnerNotified
-    | BeginReached
-    | Retried
-    | Warned
-    | SignalRequested
-    | Altered
-)
 Event = JobEvent | ArraySubmitted | Drained | IdsRaised
 #: Events that do not change the ledger, recorded because an audit cannot derive them from jobs.
 AuditEvent = Configured | DaemonStarted | DaemonStopped | ExternalLoadChanged | LaunchersAway
 
 #: Every kind of event by its name in the journal.
-KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
+KINDS: dict[str, type] = {
+    cls.__name__: cls for cls in (*JobEvent.__subclasses__(), *get_args(Event)[1:])
+}
 AUDIT_KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(AuditEvent)}

@@ -41,8 +41,8 @@ from drfd.core.fairness.week_quotas import (
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
+from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
-from drfd.core.model.lifecycle import Effect, owed, signals_owed
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
 from drfd.core.model.stimuli import (
     AttemptStarted,

@@ -31,8 +31,7 @@ from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
-from drfd.core.model.job import Job, JobState, owner_of
-from drfd.core.model.lifecycle import (
+from drfd.core.model.effects import (
     Effect,
     Freeze,
     Kill,
@@ -43,6 +42,7 @@ from drfd.core.model.lifecycle import (
     Terminate,
     Thaw,
 )
+from drfd.core.model.job import Job, JobState, owner_of
 from drfd.core.model.owner import UNSTARTED, Owner
 from drfd.core.model.ranges import most_here
 from drfd.core.model.stimuli import (

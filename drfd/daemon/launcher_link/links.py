@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Iterable
 
 from drfd.core.decisions.decide import AttemptKey
+from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job
-from drfd.core.model.lifecycle import Effect
 from drfd.core.model.owner import Owner
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.engine.nodes import NO_NODES, Nodes

@@ -25,8 +25,7 @@ from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.queue import FailedTask
 from drfd.core.model import events as ev
-from drfd.core.model.events import StartReason
-from drfd.core.model.lifecycle import InvalidTransition
+from drfd.core.model.events import InvalidTransition, StartReason
 from drfd.core.promises.account import Counted, Parts, PastStart, Starts, Stretch
 from drfd.core.promises.event_fold import EventFold, Standing
 from drfd.journal import records
