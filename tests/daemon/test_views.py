@@ -153,7 +153,7 @@ EVENTS: list[tuple[ev.Event, str]] = [
     (happened(ev.Warned), "the time limit is near: SIGUSR1 sent"),
     (happened(ev.SignalRequested, signal=40, by="bob"), "signal 40, by bob"),
     (happened(ev.Altered, by="bob", text="priority 3 → 4"), "priority 3 → 4, by bob"),
-    (ev.Drained(at_s=AT_S, on=True, by="root"), ""),
+    (ev.Drained(at_s=AT_S, on=True, by="root"), "by root"),
     (ev.IdsRaised(at_s=AT_S, next_id=9), ""),
 ]  # fmt: skip
 

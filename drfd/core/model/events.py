@@ -1,8 +1,8 @@
 """Events, named in the past tense: only events are appended to the journal and applied.
 
 The event of a job has everything about it in its class: its fields, the states in which it may
-happen with the next state of each, and what it changes of the job. docs/architecture.md shows the
-table of all states, and a test compares it.
+happen with the next state of each, what it changes of the job, and what `drf show` says of it.
+docs/architecture.md shows the table of all states, and a test compares it.
 
 A kind, once released, is never edited, because its records must stay readable. A new meaning gets a
 new kind. No kind is a subclass of another.
@@ -10,13 +10,15 @@ new kind. No kind is a subclass of another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, get_args
 
 from msgspec import Struct, structs
 
+from drfd.common.indices import count_of
+from drfd.common.signals import show_signal
 from drfd.core.amounts.instances import Instances
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
@@ -51,6 +53,16 @@ class StartReason(StrEnum):
     BACKFILL = "backfill"
 
 
+_START_TEXTS = {
+    StartReason.TURN: "",
+    StartReason.RESERVATION: ", in the room reserved for it",
+    StartReason.BACKFILL: ", beside a reservation that it does not delay",
+}
+#: Number of ended jobs named in a line of `drf show`; there may be a thousand.
+_MAX_NAMED = 10
+NameOf = Callable[[int], str]
+
+
 class InvalidTransition(Exception):
     """A bug: an event that the state does not allow. The daemon ends; the journal stays intact."""
 
@@ -60,7 +72,14 @@ def _from(*states: S, to: S | None = None) -> dict[S, S]:
     return {state: to or state for state in states}
 
 
-class JobEvent(Struct, frozen=True, kw_only=True):
+class _Event(Struct, frozen=True, kw_only=True):
+    def line(self, name_of: NameOf) -> str:
+        """Return what `drf show` says of the event; `name_of` gives the name of another job."""
+        text: str = getattr(self, "text", "")
+        return text or (f"by {self.by}" if hasattr(self, "by") else "")
+
+
+class JobEvent(_Event, frozen=True, kw_only=True):
     job_id: int
     at_s: float
     #: State → next state. In any other state the event cannot happen.
@@ -109,6 +128,10 @@ class Admitted(JobEvent, frozen=True, kw_only=True):
             job_id=self.job_id, at_s=self.at_s, attempt=self.attempt, mono_s=mono_s, cgroup=None
         )
 
+    def line(self, name_of: NameOf) -> str:
+        given = "".join(f", {name} {','.join(some)}" for name, some in self.instances)
+        return f"attempt {self.attempt}{given}{_START_TEXTS[self.why]}"
+
 
 class Held(JobEvent, frozen=True, kw_only=True):
     """The job was held; an administrator's hold replaces the owner's own."""
@@ -148,6 +171,9 @@ class Cancelled(JobEvent, frozen=True, kw_only=True):
             job, ended_at=self.at_s, outcome=Outcome.CANCELLED, outcome_text=text
         )
 
+    def line(self, name_of: NameOf) -> str:
+        return self.why or super().line(name_of)
+
 
 class Settled(Struct, frozen=True, kw_only=True):
     """The end of a job that another waits for."""
@@ -183,6 +209,12 @@ class DependencySettled(JobEvent, frozen=True, kw_only=True):
         broken = next(unmet, None) if job.broken is None else job.broken
         return _eligible(structs.replace(job, awaits=awaits, broken=broken), self.at_s)
 
+    def line(self, name_of: NameOf) -> str:
+        named = self.all[:_MAX_NAMED]
+        text = ", ".join(f"job {name_of(each.on)} ended {each.outcome}" for each in named)
+        left = len(self.all) - len(named)
+        return f"{text}, and {left} more have ended" if left else text
+
 
 class OwnerNotified(JobEvent, frozen=True, kw_only=True):
     """The job's owner was notified that the job can never start, or could not be."""
@@ -194,6 +226,9 @@ class OwnerNotified(JobEvent, frozen=True, kw_only=True):
 
     def changed(self, job: Job) -> Job:
         return structs.replace(job, is_never_notified=True)
+
+    def line(self, name_of: NameOf) -> str:
+        return f"notification {self.notice}"
 
 
 class BeginReached(JobEvent, frozen=True, kw_only=True):
@@ -270,6 +305,9 @@ class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
             postponed=self.why,
             postponements=job.postponements + 1,
         )
+
+    def line(self, name_of: NameOf) -> str:
+        return self.why.text
 
 
 class StopRequested(JobEvent, frozen=True, kw_only=True):
@@ -388,6 +426,9 @@ class Warned(JobEvent, frozen=True, kw_only=True):
     def changed(self, job: Job) -> Job:
         return _signalled(structs.replace(job, warned=True), self.signal)
 
+    def line(self, name_of: NameOf) -> str:
+        return f"the time limit is near: {show_signal(self.signal)} sent"
+
 
 class SignalRequested(JobEvent, frozen=True, kw_only=True):
     """A user has requested a signal for the job; recorded before it is sent."""
@@ -399,6 +440,9 @@ class SignalRequested(JobEvent, frozen=True, kw_only=True):
 
     def changed(self, job: Job) -> Job:
         return _signalled(job, self.signal)
+
+    def line(self, name_of: NameOf) -> str:
+        return f"{show_signal(self.signal)}, by {self.by}"
 
 
 class Escalated(JobEvent, frozen=True, kw_only=True):
@@ -451,6 +495,9 @@ class Cleaned(JobEvent, frozen=True, kw_only=True):
 
     moves = _from(S.CLEANING, to=S.ENDED)
 
+    def line(self, name_of: NameOf) -> str:
+        return "" if self.notice is None else f"notification {self.notice}"
+
 
 class Requeued(JobEvent, frozen=True, kw_only=True):
     """The attempt is removed, and the job waits again at its old place in the queue."""
@@ -480,6 +527,9 @@ class Retried(JobEvent, frozen=True, kw_only=True):
             last_end=f"attempt {job.attempt} ended {job.outcome} ({job.outcome_text})",
         )
         return _eligible(again, self.at_s)
+
+    def line(self, name_of: NameOf) -> str:
+        return f"after attempt {self.attempt}"
 
 
 class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -517,6 +567,9 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
             job = structs.replace(job, not_before_s=job.spec.begin_s)
         return _eligible(job, self.at_s) if {"after", "begin_s"} & changes.keys() else job
 
+    def line(self, name_of: NameOf) -> str:
+        return f"{self.text}, by {self.by}"
+
 
 _SPEC_FIELDS = tuple(name for name in Altered.__struct_fields__ if name in JobSpec.__slots__)
 #: The values in `Altered` that remove what the job has.
@@ -528,7 +581,7 @@ _REMOVES: Mapping[str, Any] = {
 }
 
 
-class ArraySubmitted(Struct, frozen=True, kw_only=True):
+class ArraySubmitted(_Event, frozen=True, kw_only=True):
     """An array was submitted; its tasks have the ids after its own, in the order of their indices.
 
     A job event whose `job_id` is an array's id is about all tasks that have no record of their own.
@@ -546,6 +599,9 @@ class ArraySubmitted(Struct, frozen=True, kw_only=True):
     def new_job(self) -> Job:
         """Return the job that represents all tasks."""
         return _submitted(self, self.array_id, self.array_id)
+
+    def line(self, name_of: NameOf) -> str:
+        return f"{count_of(self.spans)} tasks"
 
 
 def _submitted(event: Submitted | ArraySubmitted, job_id: int, array_id: int | None) -> Job:
@@ -615,7 +671,7 @@ def _queued_again(job: Job) -> Job:
     )
 
 
-class Drained(Struct, frozen=True, kw_only=True):
+class Drained(_Event, frozen=True, kw_only=True):
     """Launching was stopped (`on`) or allowed again, on one node or on all, or the reason of the
     stop was changed; not about one job."""
 
@@ -688,7 +744,7 @@ class LaunchersAway(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
-class IdsRaised(Struct, frozen=True, kw_only=True):
+class IdsRaised(_Event, frozen=True, kw_only=True):
     """The next job gets this id or a higher one.
 
     The launcher knows attempts with lower ids that this journal never gave out.

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar, cast
 import msgspec
 
 from drfd.common.errors import DrfdError
-from drfd.common.indices import Ids, count_of, merged, show_spans
+from drfd.common.indices import Ids, merged, show_spans
 from drfd.common.signals import show_signal
 from drfd.common.units import short_utc, utc_time
 from drfd.core.amounts.resources import Axes, Resources
@@ -67,8 +67,6 @@ from drfd.protocol.replies import (
 )
 from drfd.wording.waits import attempts_text, limit_hours_text, wait_columns, wait_text
 
-#: The most ended dependencies that the line of an event names; there may be a thousand.
-_NAMED = 10
 #: The most indices, or ranges of indices, in a sentence.
 _MOST_INDICES = 20
 #: The most ranges of indices in a label.
@@ -301,58 +299,11 @@ def count_row(counts: dict[str, int], row: JobView) -> None:
 
 # -- the story and the conditions of a job ---------------------------------------------------------
 
-#: Text for a start out of turn.
-_START_TEXTS: dict[ev.StartReason | None, str] = {
-    ev.StartReason.RESERVATION: ", in the room reserved for it",
-    ev.StartReason.BACKFILL: ", beside a reservation that it does not delay",
-}
-
 
 def event_view(event: ev.Event, name_of: Callable[[int], str] = str) -> EventView:
     """Return one line of a job's story. `name_of` gives the name of another job."""
-    text = ""
-    match event:
-        case ev.Admitted():
-            text = f"attempt {event.attempt}"
-            text += "".join(f", {name} {','.join(some)}" for name, some in event.instances)
-            text += _START_TEXTS.get(event.why, "")
-        case ev.Retried():
-            text = f"after attempt {event.attempt}"
-        case ev.LaunchPostponed():
-            text = event.why.text
-        case (
-            ev.LaunchFailed()
-            | ev.StopRequested()
-            | ev.PreemptRequested()
-            | ev.SuspendRequested()
-            | ev.Exited()
-        ):
-            text = event.text
-        case ev.Cleaned() if event.notice is not None:
-            text = f"notification {event.notice}"
-        case ev.OwnerNotified():
-            text = f"notification {event.notice}"
-        case ev.ArraySubmitted():
-            text = f"{count_of(event.spans)} tasks"
-        case ev.Held() | ev.Released() | ev.Cancelled() | ev.ResumeRequested():
-            text = f"by {event.by}"
-            if isinstance(event, ev.Cancelled) and event.why:
-                text = event.why
-        case ev.DependencySettled():
-            named = event.all[:_NAMED]
-            text = ", ".join(f"job {name_of(each.on)} ended {each.outcome}" for each in named)
-            if len(event.all) > _NAMED:
-                text += f", and {len(event.all) - _NAMED} more have ended"
-        case ev.Warned():
-            text = f"the time limit is near: {show_signal(event.signal)} sent"
-        case ev.SignalRequested():
-            text = f"{show_signal(event.signal)}, by {event.by}"
-        case ev.Altered():
-            text = f"{event.text}, by {event.by}"
-        case _:
-            pass
     kind = "Changed" if isinstance(event, ev.Altered) else type(event).__name__
-    return {"at": event.at_s, "event": kind, "text": text}
+    return {"at": event.at_s, "event": kind, "text": event.line(name_of)}
 
 
 def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> ConditionsView:
