@@ -15,7 +15,9 @@ from random import Random
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
-from fakes import GIB
+
+#: Not from `fakes`, which imports what a tree that is compared with this one may not have.
+GIB = 1 << 30
 
 #: Kinds of steps, and how often they come.
 KINDS = {
