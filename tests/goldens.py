@@ -106,6 +106,7 @@ _SHORT = Postponed(
     whose=Whose.MACHINE, text="the machine is short of processes", resource="processes",
     at_s=76.5, until_s=80.5, tries=3, own_tries=2,
 )  # fmt: skip
+_GONE = ev.Settled(on=7, outcome=Outcome.CANCELLED, is_met=False)
 #: A history in which every kind of event happens.
 EVENTS: list[ev.Event] = [
     _now(ev.Submitted, 1, spec=SPEC, held=True),
@@ -159,10 +160,10 @@ EVENTS: list[ev.Event] = [
     _now(ev.Cancelled, 7, by="drfd", why="its user asked for that"),
     _now(ev.Cancelled, 6, by="alice"),
     _now(
-        ev.DependencySettled, 8, on=7, outcome=Outcome.CANCELLED, is_met=False,
-        also=(ev.Settled(on=6, outcome=Outcome.CANCELLED, is_met=True),),
+        ev.DependencySettled, 8,
+        ends=(_GONE, ev.Settled(on=6, outcome=Outcome.CANCELLED, is_met=True)),
     ),
-    _now(ev.DependencySettled, 9, on=7, outcome=Outcome.CANCELLED, is_met=False),
+    _now(ev.DependencySettled, 9, ends=(_GONE,)),
     _now(ev.OwnerNotified, 9, notice="told"),
     _now(
         ev.Altered, 8, by="alice", text="all of it", name="other", pool="root.lab", priority=-1,

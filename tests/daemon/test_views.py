@@ -112,6 +112,7 @@ def test_exit_status(
 
 
 AT_S = now().at_s
+FAILED = ev.Settled(on=7, outcome=Outcome.FAILED, is_met=False)
 EVENTS: list[tuple[ev.Event, str]] = [
     (happened(ev.Submitted), ""),
     (happened(ev.Held), "by alice"),
@@ -139,11 +140,10 @@ EVENTS: list[tuple[ev.Event, str]] = [
     (happened(ev.Suspended), ""),
     (happened(ev.ResumeRequested, by="root"), "by root"),
     (happened(ev.Resumed), ""),
-    (happened(ev.DependencySettled, on=7, outcome=Outcome.FAILED, is_met=False),
-     "job 7 ended FAILED"),
-    (happened(ev.DependencySettled, on=7, outcome=Outcome.FAILED, is_met=False,
-              also=tuple(ev.Settled(on=on, outcome=Outcome.COMPLETED, is_met=True)
-                         for on in range(8, 20))),
+    (happened(ev.DependencySettled, ends=(FAILED,)), "job 7 ended FAILED"),
+    (happened(ev.DependencySettled, ends=(FAILED, *(
+        ev.Settled(on=on, outcome=Outcome.COMPLETED, is_met=True) for on in range(8, 20)
+    ))),
      ", ".join(["job 7 ended FAILED", *(f"job {on} ended COMPLETED" for on in range(8, 17))])
      + ", and 3 more have ended"),
     (happened(ev.OwnerNotified), "notification told"),

@@ -70,19 +70,15 @@ EVERY_KIND: list[ev.Event] = [
         after=(Dependency(3), Dependency(4, RequiredOutcome.FAIL)), begin_s=17,
         retry=Retry(2, (Outcome.FAILED, Outcome.LOST)), warn=Warn(10, 60),
     )),
-    *(happened(kind) for kind in (
-        ev.Held, ev.Released, ev.Cancelled, ev.Admitted, ev.Launched, ev.LaunchFailed,
-        ev.StopRequested, ev.PreemptRequested, ev.Escalated, ev.Exited, ev.Cleaned, ev.Requeued,
-        ev.SuspendRequested, ev.Suspended, ev.ResumeRequested, ev.Resumed, ev.DependencySettled,
-        ev.OwnerNotified, ev.BeginReached, ev.Retried, ev.Warned, ev.SignalRequested,
-        ev.LaunchPostponed, ev.Altered,
-    )),
+    *(happened(kind) for kind in ev.JobEvent.__subclasses__()),
     happened(ev.Admitted, instances=(("gpu", ("0", "GPU-5c")),)),
     happened(ev.Launched, mono_s=0.1 + 0.2, cgroup=None),
     happened(ev.Exited, exit_code=3, outcome=Outcome.FAILED, text="exit code 3", usage=USAGE),
     happened(ev.Exited, exit_code=None, signal=9, outcome=None, text=""),
     happened(ev.SuspendRequested, by=None, text="suspended for job 7"),
-    happened(ev.DependencySettled, also=(ev.Settled(on=4, outcome=Outcome.FAILED, is_met=False),)),
+    happened(ev.DependencySettled, ends=tuple(
+        ev.Settled(on=on, outcome=Outcome.FAILED, is_met=False) for on in (3, 4)
+    )),
     happened(ev.LaunchPostponed, not_before_s=3, why=postponed(
         whose=Whose.JOB, text="its quota is used up", resource="quota", tries=3, own_tries=2,
     )),

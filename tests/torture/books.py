@@ -545,7 +545,7 @@ class Books:
 
     def _settle(self, job: Record, event: ev.DependencySettled) -> None:
         claim(job.state in WAITS, "it waits for nobody any more", event)
-        for end in event.all:
+        for end in event.ends:
             claim(end.on in self.ended, "what it waits for has not ended", event)
             claim(self.ended[end.on] is end.outcome, "what it waits for ended otherwise", event)
             wants = [each for each in job.spec.after if each.job_id == end.on]

@@ -67,7 +67,7 @@ def settle_ended(
 
 def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]:
     """Return the cancellation that follows if one of these ends is another than required."""
-    unmet = next((each for each in event.all if not each.is_met), None)
+    unmet = next((each for each in event.ends if not each.is_met), None)
     if unmet is None:
         return []
     why = never_text(Broken(unmet.on, unmet.outcome), ledger.label_of(unmet.on), is_cancelled=True)
@@ -130,17 +130,10 @@ def settled(
         for each in after
         if each.job_id in ended and not is_met(each.want, ended[each.job_id])
     }
-    first, *also = (
+    ends = tuple(
         ev.Settled(on=on, outcome=outcome, is_met=on not in unmet) for on, outcome in ended.items()
     )
-    return ev.DependencySettled(
-        job_id=job_id,
-        at_s=at_s,
-        on=first.on,
-        outcome=first.outcome,
-        is_met=first.is_met,
-        also=tuple(also),
-    )
+    return ev.DependencySettled(job_id=job_id, at_s=at_s, ends=ends)
 
 
 def begin(ledger: Ledger, at_s: float) -> list[ev.Event]:

@@ -186,33 +186,23 @@ class Settled(Struct, frozen=True, kw_only=True):
 
 
 class DependencySettled(JobEvent, frozen=True, kw_only=True):
-    """One or more jobs that this one waits for have ended; `on` is the first of them."""
+    """Some jobs that this one waits for have ended, one or up to a thousand."""
 
-    on: int
-    outcome: Outcome
-    is_met: bool
-    #: Further ends in the same event, so that a thousand ends need one event per waiting job.
-    also: tuple[Settled, ...] = ()
+    ends: tuple[Settled, ...]
 
     moves = _from(*_WAITS)
 
-    @property
-    def all(self) -> tuple[Settled, ...]:
-        """All ends of this event, the first one included."""
-        first = Settled(on=self.on, outcome=self.outcome, is_met=self.is_met)
-        return (first, *self.also)
-
     def changed(self, job: Job) -> Job:
-        gone = {each.on for each in self.all}
+        gone = {each.on for each in self.ends}
         awaits = tuple([each for each in job.awaits if each.job_id not in gone])
-        unmet = (Broken(each.on, each.outcome) for each in self.all if not each.is_met)
+        unmet = (Broken(each.on, each.outcome) for each in self.ends if not each.is_met)
         broken = next(unmet, None) if job.broken is None else job.broken
         return _eligible(structs.replace(job, awaits=awaits, broken=broken), self.at_s)
 
     def line(self, name_of: NameOf) -> str:
-        named = self.all[:_MAX_NAMED]
+        named = self.ends[:_MAX_NAMED]
         text = ", ".join(f"job {name_of(each.on)} ended {each.outcome}" for each in named)
-        left = len(self.all) - len(named)
+        left = len(self.ends) - len(named)
         return f"{text}, and {left} more have ended" if left else text
 
 
