@@ -10,12 +10,13 @@ new kind. No kind is a subclass of another.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, get_args
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from drfd.common.indices import count_of
 from drfd.common.signals import show_signal
@@ -91,7 +92,7 @@ class JobEvent(_Event, frozen=True, kw_only=True):
         state = self.moves.get(job.state)
         if state is None:
             raise InvalidTransition(f"{job.state} does not allow {self!r}")
-        return self.changed(job if state is job.state else structs.replace(job, state=state))
+        return self.changed(job if state is job.state else replace(job, state=state))
 
     def changed(self, job: Job) -> Job:
         """Return the job, given in its next state, with all other changes."""
@@ -116,11 +117,10 @@ class Admitted(JobEvent, frozen=True, kw_only=True):
     #: The node that it starts on; "" if there is one machine.
     node: str = ""
     why: StartReason = StartReason.TURN
-
     moves = _from(S.PENDING, to=S.STARTING)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(job, attempt=self.attempt, instances=self.instances, node=self.node)
+        return replace(job, attempt=self.attempt, instances=self.instances, node=self.node)
 
     def launched(self, mono_s: float) -> Launched:
         """Return the event of a launch that takes no time, as in simulations and forecasts."""
@@ -137,20 +137,18 @@ class Held(JobEvent, frozen=True, kw_only=True):
     """The job was held; an administrator's hold replaces the owner's own."""
 
     by: str
-
     moves = _from(*_WAITS, to=S.HELD)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(job, held_by=self.by, eligible_at=None)
+        return replace(job, held_by=self.by, eligible_at=None)
 
 
 class Released(JobEvent, frozen=True, kw_only=True):
     by: str
-
     moves = _from(S.HELD, to=S.PENDING)
 
     def changed(self, job: Job) -> Job:
-        return _eligible(structs.replace(job, held_by=None), self.at_s)
+        return _eligible(replace(job, held_by=None), self.at_s)
 
 
 class Cancelled(JobEvent, frozen=True, kw_only=True):
@@ -160,16 +158,13 @@ class Cancelled(JobEvent, frozen=True, kw_only=True):
     by: str
     #: Why drfd cancelled it, in a sentence; empty if a user did.
     why: str = ""
-
     moves = _from(*_WAITS, to=S.ENDED)
 
     def changed(self, job: Job) -> Job:
         first = "started again" if job.earlier_runs else "started"
         step = "was tried again" if job.retries else first
         text = self.why or f"cancelled by {self.by} before it {step}"
-        return structs.replace(
-            job, ended_at=self.at_s, outcome=Outcome.CANCELLED, outcome_text=text
-        )
+        return replace(job, ended_at=self.at_s, outcome=Outcome.CANCELLED, outcome_text=text)
 
     def line(self, name_of: NameOf) -> str:
         return self.why or super().line(name_of)
@@ -189,7 +184,6 @@ class DependencySettled(JobEvent, frozen=True, kw_only=True):
     """Some jobs that this one waits for have ended, one or up to a thousand."""
 
     ends: tuple[Settled, ...]
-
     moves = _from(*_WAITS)
 
     def changed(self, job: Job) -> Job:
@@ -197,7 +191,7 @@ class DependencySettled(JobEvent, frozen=True, kw_only=True):
         awaits = tuple([each for each in job.awaits if each.job_id not in gone])
         unmet = (Broken(each.on, each.outcome) for each in self.ends if not each.is_met)
         broken = next(unmet, None) if job.broken is None else job.broken
-        return _eligible(structs.replace(job, awaits=awaits, broken=broken), self.at_s)
+        return _eligible(replace(job, awaits=awaits, broken=broken), self.at_s)
 
     def line(self, name_of: NameOf) -> str:
         named = self.ends[:_MAX_NAMED]
@@ -211,11 +205,10 @@ class OwnerNotified(JobEvent, frozen=True, kw_only=True):
 
     #: Result of the notification command, or why it was not run.
     notice: str
-
     moves = _from(*_WAITS)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(job, is_never_notified=True)
+        return replace(job, is_never_notified=True)
 
     def line(self, name_of: NameOf) -> str:
         return f"notification {self.notice}"
@@ -227,7 +220,7 @@ class BeginReached(JobEvent, frozen=True, kw_only=True):
     moves = _from(*_WAITS)
 
     def changed(self, job: Job) -> Job:
-        return _eligible(structs.replace(job, not_before_s=None), self.at_s)
+        return _eligible(replace(job, not_before_s=None), self.at_s)
 
 
 class Launched(JobEvent, frozen=True, kw_only=True):
@@ -236,11 +229,10 @@ class Launched(JobEvent, frozen=True, kw_only=True):
     attempt: int
     mono_s: float
     cgroup: str | None
-
     moves = _from(S.STARTING, to=S.RUNNING) | _from(S.STOPPING)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(
+        return replace(
             job,
             started_at=self.at_s,
             started_mono_s=self.mono_s,
@@ -257,17 +249,12 @@ class LaunchFailed(JobEvent, frozen=True, kw_only=True):
     text: str
     #: LAUNCH_FAILED, or the outcome of the stop requested while the job was starting.
     outcome: Outcome
-
     # RUNNING: the runner reports that it is up before exec has succeeded.
     moves = _from(S.STARTING, S.RUNNING, S.STOPPING, to=S.CLEANING)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(
-            job,
-            freezing=False,
-            ended_at=self.at_s,
-            outcome=self.outcome,
-            outcome_text=self.text,
+        return replace(
+            job, freezing=False, ended_at=self.at_s, outcome=self.outcome, outcome_text=self.text
         )
 
 
@@ -281,11 +268,10 @@ class LaunchPostponed(JobEvent, frozen=True, kw_only=True):
     why: Postponed
     #: Unix time before which this job may not start, or None if only the shortage delays it.
     not_before_s: int | None = None
-
     moves = LaunchFailed.moves
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(
+        return replace(
             job,
             freezing=False,
             started_at=None,
@@ -312,7 +298,6 @@ class StopRequested(JobEvent, frozen=True, kw_only=True):
     text: str
     #: Of a job that is queued again, the user who holds it from then on, or None.
     held_by: str | None = None
-
     moves = _from(*_RUNS, S.STOPPING, to=S.STOPPING) | _from(S.CLEANING)
 
     def changed(self, job: Job) -> Job:
@@ -320,10 +305,10 @@ class StopRequested(JobEvent, frozen=True, kw_only=True):
         # has begun already.
         is_frozen = job.suspended_at is not None
         stop = job.stop or _stop(self, escalated=is_frozen)
-        stop = replace(stop, outcome=self.outcome, text=self.text, held_by=self.held_by)
-        job = structs.replace(job, stop=stop, freezing=False)
+        stop = dataclasses.replace(stop, outcome=self.outcome, text=self.text, held_by=self.held_by)
+        job = replace(job, stop=stop, freezing=False)
         if job.state is S.CLEANING:
-            return structs.replace(job, outcome=self.outcome, outcome_text=self.text)
+            return replace(job, outcome=self.outcome, outcome_text=self.text)
         return job
 
 
@@ -334,11 +319,10 @@ class PreemptRequested(JobEvent, frozen=True, kw_only=True):
     #: The starving job that gets the released resources.
     for_job: int
     text: str
-
     moves = _from(S.RUNNING, to=S.STOPPING)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(job, stop=_stop(self), freezing=False, preempted_at=self.at_s)
+        return replace(job, stop=_stop(self), freezing=False, preempted_at=self.at_s)
 
 
 class SuspendRequested(JobEvent, frozen=True, kw_only=True):
@@ -347,12 +331,11 @@ class SuspendRequested(JobEvent, frozen=True, kw_only=True):
     #: The user who must resume it, or None if drfd resumes it as soon as there is room.
     by: str | None
     text: str
-
     # It runs until the freeze is reported.
     moves = _from(S.RUNNING, S.SUSPENDED)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(
+        return replace(
             job,
             held_by=self.by,
             preempted_at=self.at_s if self.by is None else job.preempted_at,
@@ -364,11 +347,10 @@ class ResumeRequested(JobEvent, frozen=True, kw_only=True):
     """The job is to go on as soon as the resources that it released are free."""
 
     by: str
-
     moves = SuspendRequested.moves
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(job, held_by=None)
+        return replace(job, held_by=None)
 
 
 class Suspended(JobEvent, frozen=True, kw_only=True):
@@ -376,11 +358,10 @@ class Suspended(JobEvent, frozen=True, kw_only=True):
 
     attempt: int
     mono_s: float
-
     moves = _from(S.RUNNING, to=S.SUSPENDED)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(
+        return replace(
             job,
             freezing=False,
             suspended_at=self.at_s,
@@ -393,12 +374,11 @@ class Resumed(JobEvent, frozen=True, kw_only=True):
     """The job's whole demand is allocated again, and its thaw is owed."""
 
     mono_s: float
-
     moves = _from(S.SUSPENDED, to=S.RUNNING)
 
     def changed(self, job: Job) -> Job:
         assert job.suspended_mono_s is not None
-        return structs.replace(
+        return replace(
             job,
             suspended_at=None,
             suspended_mono_s=None,
@@ -410,11 +390,10 @@ class Warned(JobEvent, frozen=True, kw_only=True):
     """The time limit is near, and the signal that the job asked for is owed."""
 
     signal: int
-
     moves = _from(S.RUNNING)
 
     def changed(self, job: Job) -> Job:
-        return _signalled(structs.replace(job, warned=True), self.signal)
+        return _signalled(replace(job, warned=True), self.signal)
 
     def line(self, name_of: NameOf) -> str:
         return f"the time limit is near: {show_signal(self.signal)} sent"
@@ -425,7 +404,6 @@ class SignalRequested(JobEvent, frozen=True, kw_only=True):
 
     signal: int
     by: str
-
     moves = _from(S.RUNNING)
 
     def changed(self, job: Job) -> Job:
@@ -442,7 +420,7 @@ class Escalated(JobEvent, frozen=True, kw_only=True):
 
     def changed(self, job: Job) -> Job:
         assert job.stop is not None
-        return structs.replace(job, stop=replace(job.stop, escalated=True))
+        return replace(job, stop=dataclasses.replace(job.stop, escalated=True))
 
 
 class Exited(JobEvent, frozen=True, kw_only=True):
@@ -458,12 +436,11 @@ class Exited(JobEvent, frozen=True, kw_only=True):
     usage: Usage | None
     #: With LOST, the cause: one of `core.decisions.outcome.LOSSES`.
     loss: str | None = None
-
     # STARTING: the launcher was disconnected during the whole run and reports only the end.
     moves = _from(*_RUNS, S.STOPPING, to=S.CLEANING)
 
     def changed(self, job: Job) -> Job:
-        return structs.replace(
+        return replace(
             job,
             freezing=False,
             ended_at=self.at_s,
@@ -482,7 +459,6 @@ class Cleaned(JobEvent, frozen=True, kw_only=True):
     attempt: int
     #: Result of the notification command, or None if there was none.
     notice: str | None = None
-
     moves = _from(S.CLEANING, to=S.ENDED)
 
     def line(self, name_of: NameOf) -> str:
@@ -493,7 +469,6 @@ class Requeued(JobEvent, frozen=True, kw_only=True):
     """The attempt is removed, and the job waits again at its old place in the queue."""
 
     attempt: int
-
     moves = _from(S.CLEANING, to=S.PENDING)
 
     def changed(self, job: Job) -> Job:
@@ -506,11 +481,10 @@ class Retried(JobEvent, frozen=True, kw_only=True):
     attempt: int
     #: Unix time before which the next attempt may not start.
     not_before_s: int
-
     moves = Requeued.moves
 
     def changed(self, job: Job) -> Job:
-        again = structs.replace(
+        again = replace(
             _queued_again(job),
             not_before_s=self.not_before_s,
             retries=job.retries + 1,
@@ -540,7 +514,6 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
     group: UserGroup | None = None
     #: The new upper ends of ranges; nothing of all for none.
     most: Resources | None = None
-
     moves = _from(*_WAITS, *_RUNS)
 
     def changed(self, job: Job) -> Job:
@@ -550,11 +523,11 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
             for name, wish in wishes.items()
             if wish is not None
         }
-        job = structs.replace(job, spec=replace(job.spec, **changes))
+        job = replace(job, spec=dataclasses.replace(job.spec, **changes))
         if "after" in changes:
-            job = structs.replace(job, awaits=job.spec.after, broken=None, is_never_notified=False)
+            job = replace(job, awaits=job.spec.after, broken=None, is_never_notified=False)
         if "begin_s" in changes:
-            job = structs.replace(job, not_before_s=job.spec.begin_s)
+            job = replace(job, not_before_s=job.spec.begin_s)
         return _eligible(job, self.at_s) if {"after", "begin_s"} & changes.keys() else job
 
     def line(self, name_of: NameOf) -> str:
@@ -615,24 +588,20 @@ def _eligible(job: Job, at_s: float) -> Job:
     """Return the job, marked eligible if no condition delays it at that Unix time."""
     is_early = job.not_before_s is not None and job.not_before_s > at_s
     if job.state is not S.PENDING or job.awaits or job.broken is not None or is_early:
-        return structs.replace(job, eligible_at=None)
+        return replace(job, eligible_at=None)
     since_s = at_s if job.eligible_at is None else job.eligible_at
-    return structs.replace(job, eligible_at=since_s, not_before_s=None)
+    return replace(job, eligible_at=since_s, not_before_s=None)
 
 
 def _stop(event: StopRequested | PreemptRequested, *, escalated: bool = False) -> Stop:
     return Stop(
-        outcome=None,
-        text=event.text,
-        at_s=event.at_s,
-        mono_s=event.mono_s,
-        escalated=escalated,
+        outcome=None, text=event.text, at_s=event.at_s, mono_s=event.mono_s, escalated=escalated
     )
 
 
 def _signalled(job: Job, number: int) -> Job:
     signals = (*job.signals, number)[-_MAX_SIGNALS:]
-    return structs.replace(job, signals=signals, signal_count=job.signal_count + 1)
+    return replace(job, signals=signals, signal_count=job.signal_count + 1)
 
 
 def _queued_again(job: Job) -> Job:
