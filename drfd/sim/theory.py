@@ -3,15 +3,16 @@
 The shares are exact fractions, by progressive filling (Ghodsi et al., NSDI 2011, section 4.2),
 which goes on after a resource is full for those who need none of it (Parkes, Procaccia, Shah,
 EC'12), weighted and in a tree (Bhattacharya et al., SoCC'13, as a flow). `ceei` is the competitive
-equilibrium from equal incomes, to more digits than a float has.
+equilibrium from equal incomes, in floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from functools import partial
+from math import inf
 from operator import mul
 
 from drfd.core.amounts.vectors import Vector
@@ -198,15 +199,12 @@ class Flow:
             self._held[path] = [held + each * span for held, each in pairs]
 
 
-#: Decimal digits of the arithmetic, and of the result.
-_DIGITS, _SHOWN_DIGITS = 90, 20
-#: The final weight of the product against the barrier. The error is about its inverse at an
-#: ordinary optimum, and the root of that where a resource is full and its price is zero.
-_LAST = Decimal(10) ** 42
-#: The factor by which the weight grows from one round of Newton steps to the next.
-_GROWTH = Decimal(100)
+Row = list[float]
+_zip = partial(zip, strict=True)
 
-Row = list[Decimal]
+#: Steps of the method at most, the mean slack times price at which it ends, and the significant
+#: digits of its result.
+_STEPS, _ENOUGH, _DIGITS = 200, 1e-30, 12
 
 
 def ceei(
@@ -216,13 +214,8 @@ def ceei(
 
     With equal (or weighted) incomes and tasks of fixed proportions the equilibrium maximises the
     Nash product, the product of everybody's tasks to the power of their weights (Ghodsi et al.,
-    NSDI 2011, section 5.2; Eisenberg and Gale 1959): a convex programme. It is solved along the
-    central path of its logarithmic barrier by damped Newton steps (Nesterov and Nemirovski 1994;
-    Boyd and Vandenberghe, Convex Optimization, chapters 9.6 and 11.3): the barrier is
-    self-concordant, so each step is safe without a line search. The arithmetic is decimal with so
-    many digits that the path can be followed to where its distance from the optimum does not show.
-
-    The relative error is below 1e-15. The result is decimal, so thirds are rounded.
+    NSDI 2011, section 5.2; Eisenberg and Gale 1959): a convex programme, solved in floats. The
+    result is rounded to 12 digits.
     """
     can = {
         leaf: want
@@ -230,98 +223,89 @@ def ceei(
         if want.tasks != 0
         and all(top or not each for each, top in zip(want.demand, capacity, strict=True))
     }
-    got = dict.fromkeys(wants, Fraction(0))
-    if can:
-        with localcontext(Context(prec=_DIGITS)):
-            market = _market(capacity, can, weights or {})
-            for leaf, tasks in zip(can, market.equilibrium(), strict=True):
-                got[leaf] = Fraction(Context(prec=_SHOWN_DIGITS).plus(tasks))
-    return got
+    # Tasks are counted in parts of an equal split, so that all numbers are near one.
+    units = [
+        min(top / each for each, top in zip(want.demand, capacity, strict=True) if each) / len(can)
+        for want in can.values()
+    ]
+    asked = [
+        [float(want.demand[axis] * unit / top) for want, unit in _zip(can.values(), units)]
+        for axis, top in enumerate(capacity)
+        if any(want.demand[axis] for want in can.values())
+    ]
+    # Nobody can get more than the whole machine.
+    limits = [
+        min(2.0 * len(can), inf if want.tasks is None else float(want.tasks / unit))
+        for want, unit in _zip(can.values(), units)
+    ]
+    incomes = [float((weights or {}).get(leaf, ONE)) for leaf in can]
+    found = _equilibrium(asked, limits, [each / sum(incomes) for each in incomes]) if can else []
+    tasks = dict.fromkeys(wants, ZERO)
+    for leaf, unit, parts in _zip(can, units, found):
+        tasks[leaf] = Fraction(f"{float(unit) * parts:.{_DIGITS}g}")
+    return tasks
 
 
-def _market(
-    capacity: Vector, wants: Mapping[str, FlowDemand], weights: Mapping[str, Fraction]
-) -> _Market:
-    least = min(weights.get(leaf, Fraction(1)) for leaf in wants)
-    return _Market(
-        weights=[_decimal(weights.get(leaf, Fraction(1)) / least) for leaf in wants],
-        asked=[
-            [_decimal(want.demand[axis] / top) for want in wants.values()]
-            for axis, top in enumerate(capacity)
-            if any(want.demand[axis] for want in wants.values())
-        ],
-        most=[None if want.tasks is None else _decimal(want.tasks) for want in wants.values()],
-    )
+def _equilibrium(asked: list[Row], limits: Row, incomes: Row) -> Row:
+    """Return the x below `limits` that maximise the sum of income · log x, where the sum of each
+    row of `asked` times x is at most 1.
 
-
-def _decimal(number: Fraction) -> Decimal:
-    return Decimal(number.numerator) / number.denominator
-
-
-@dataclass(frozen=True, slots=True)
-class _Market:
-    """The convex programme whose optimum is the equilibrium."""
-
-    #: At least 1, because the barrier would not be self-concordant below.
-    weights: Row
-    #: For each resource, the part of it that one task of each leaf takes.
-    asked: list[Row]
-    #: The number of tasks of each leaf, or None if there is no end of them.
-    most: list[Decimal | None]
-
-    def equilibrium(self) -> Row:
-        tasks = self._start()
-        pull = Decimal(1)
-        while True:
-            tasks = self._centred(tasks, pull)
-            if pull >= _LAST:
-                return tasks
-            pull *= _GROWTH
-
-    def _start(self) -> Row:
-        """Return an interior point: half of an equal split, at most half of the tasks wanted."""
-        count = len(self.weights)
-        found = []
-        for at, most in enumerate(self.most):
-            takes = [row[at] for row in self.asked] + ([] if most is None else [1 / most])
-            found.append(1 / (2 * count * max(takes)))
-        return found
-
-    def _centred(self, tasks: Row, pull: Decimal) -> Row:
-        """Return the point of the central path for this weight, to many digits."""
-        while True:
-            step, decrement2 = self._newton(tasks, pull)
-            decrement = decrement2.sqrt()
-            # Below a quarter, full steps converge quadratically; above, they may leave the region.
-            part = Decimal(1) if decrement < Decimal("0.25") else 1 / (1 + decrement)
-            tasks = [each + part * move for each, move in zip(tasks, step, strict=True)]
-            if decrement < Decimal("1e-6"):
-                return tasks
-
-    def _newton(self, tasks: Row, pull: Decimal) -> tuple[Row, Decimal]:
-        """Return the Newton step of pull · product + barrier, and its squared decrement."""
-        slack = [1 - sum(map(mul, row, tasks)) for row in self.asked]
-        # Each resource's row over its slack: the gradient of its barrier.
-        push = [[each / left for each in row] for row, left in zip(self.asked, slack, strict=True)]
-        gradient, curvature = [], []
-        for at, (weight, each, most) in enumerate(zip(self.weights, tasks, self.most, strict=True)):
-            edge = Decimal(0) if most is None else 1 / (most - each)
-            gradient.append(-pull * weight / each + edge + sum(row[at] for row in push))
-            curvature.append(pull * weight / (each * each) + edge * edge)
-        # The Hessian is this diagonal plus the outer products of `push`: by Woodbury's identity
-        # only a system of the size of the number of resources has to be solved.
-        soft = [slope / bend for slope, bend in zip(gradient, curvature, strict=True)]
-        thin = [[each / bend for each, bend in zip(row, curvature, strict=True)] for row in push]
-        inner = [
-            [sum(map(mul, row, other)) + Decimal(int(i == j)) for j, other in enumerate(thin)]
-            for i, row in enumerate(push)
+    A primal-dual interior-point method (Boyd and Vandenberghe, Convex Optimization, chapter 11.7):
+    Newton steps towards income / x = the prices of what x needs, and price · slack = `aim` for
+    each row (`free`) and each limit (`room`), while `aim` falls to zero.
+    """
+    columns = list(_zip(*asked))
+    x = [min(1.0, limit) / 2 for limit in limits]
+    free = [1 - _dot(row, x) for row in asked]
+    room = [limit - each for limit, each in _zip(limits, x)]
+    prices, rents = [1.0] * len(free), [1 / limit for limit in limits]
+    for _ in range(_STEPS):
+        mean = (_dot(free, prices) + _dot(room, rents)) / len(free + room)
+        if mean < _ENOUGH:
+            break
+        aim = mean / 10
+        pull = [
+            income / each - _dot(column, prices) - aim / left
+            for income, each, column, left in _zip(incomes, x, columns, room)
         ]
-        share = _solve(inner, [sum(map(mul, row, soft), Decimal(0)) for row in push])
-        step = [
-            sum((part * row[at] for part, row in zip(share, thin, strict=True)), -each)
-            for at, each in enumerate(soft)
+        ease = [
+            1 / (income / each**2 + rent / left)
+            for income, each, rent, left in _zip(incomes, x, rents, room)
         ]
-        return step, -sum(map(mul, gradient, step), Decimal(0))
+        eased = [[each * soft for each, soft in _zip(row, ease)] for row in asked]
+        matrix = [[_dot(row, other) for other in asked] for row in eased]
+        for at, (left, price) in enumerate(_zip(free, prices)):
+            # Of rows that are the same, any prices do.
+            matrix[at][at] += left / price + 1e-14 * matrix[at][at]
+        right = [
+            _dot(row, pull) - left + aim / price for row, left, price in _zip(eased, free, prices)
+        ]
+        to_prices = _solve(matrix, right)
+        to_x = [
+            soft * (each - _dot(column, to_prices))
+            for soft, each, column in _zip(ease, pull, columns)
+        ]
+        to_rents = [
+            (aim + rent * step) / left - rent for rent, step, left in _zip(rents, to_x, room)
+        ]
+        moves = (
+            *((x, to_x), (prices, to_prices), (rents, to_rents)),
+            *((free, [-_dot(row, to_x) for row in asked]), (room, [-step for step in to_x])),
+        )
+        # No number may come down to zero.
+        part = min(
+            [
+                1.0,
+                *(-0.99 * at / step for row, to in moves for at, step in _zip(row, to) if step < 0),
+            ]
+        )
+        for row, to in moves:
+            row[:] = [at + part * step for at, step in _zip(row, to)]
+    return x
+
+
+def _dot(row: Iterable[float], other: Iterable[float]) -> float:
+    return float(sum(map(mul, row, other)))
 
 
 def _solve(matrix: Sequence[Row], right: Row) -> Row:
