@@ -223,7 +223,7 @@ PACKAGES = {
     "hatchling": {"launcher"},
     "pynvml": {"launcher"},
     "sqlite3": {"journal"},
-    "msgspec": {"core", "protocol", "journal", "daemon"},
+    "msgspec": {"core", "protocol", "journal", "daemon", "sim"},
     "prometheus_client": {"daemon"},
     "click": {"cli"},
     "rich": {"cli"},

@@ -1,4 +1,4 @@
-"""Strict reading of TOML tables and JSON objects: an unknown key or a wrong value is an error.
+"""Strict reading of TOML tables: an unknown key or a wrong value is an error.
 
 Each error names the place (file, table, key) and says how to correct it.
 """
@@ -6,30 +6,26 @@ Each error names the place (file, table, key) and says how to correct it.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from drfd.common.errors import ConfigError, DrfdError, Refused
+from drfd.common.errors import ConfigError, Refused
 from drfd.common.units import is_endless, parse_duration, parse_size
 
 T = TypeVar("T")
 Toml = dict[str, object]
 
 
-class StrictTable(ABC):
-    """A table with its place in the text. A subclass decides which error an invalid one raises."""
+class TomlTable:
+    """A table of a TOML file. A key is known once it has been read with `take`."""
 
-    def __init__(self, values: Mapping[str, object], place: str) -> None:
-        self._values = values
-        self._place = place
-
-    @abstractmethod
-    def error(self, place: str, text: str, hint: str = "") -> DrfdError:
-        """Return the error for this place."""
+    def __init__(self, values: Toml, source: str, place: str) -> None:
+        self._values, self._source, self._place = values, source, place
+        self._known: set[str] = set()
+        self._children: list[TomlTable] = []
 
     def fail(self, key: str, text: str, hint: str = "") -> NoReturn:
         raise self.error(self.at(key), text, hint)
@@ -37,28 +33,6 @@ class StrictTable(ABC):
     def at(self, key: str) -> str:
         """Return the place of a key: the place of the table, a dot and the key."""
         return f"{self._place}.{key}" if self._place else key
-
-    def refuse_unknown(
-        self, known: Collection[str], show: Callable[[object], str] = str, *, others: str
-    ) -> None:
-        """Raise the error of this table for the first key that is not known.
-
-        `others` is the hint where no known key resembles it.
-        """
-        for key in self._values:
-            if key not in known:
-                hint = suggestion(key, known, others=others)
-                raise self.error(self.at(show(key)), "unknown key", hint)
-
-
-class TomlTable(StrictTable):
-    """A table of a TOML file. A key is known once it has been read with `take`."""
-
-    def __init__(self, values: Toml, source: str, place: str) -> None:
-        super().__init__(values, place)
-        self._source = source
-        self._known: set[str] = set()
-        self._children: list[TomlTable] = []
 
     def names(self) -> list[str]:
         return list(self._values)
@@ -105,11 +79,14 @@ class TomlTable(StrictTable):
             homes = [f"[{child._place}]" for child in self._children if key in child._known]
             if homes:
                 raise self.error(self.at(key), "unknown key", f"it belongs in {' or '.join(homes)}")
-        self.refuse_unknown(self._known, others=others)
+        for key in self._values:
+            if key not in self._known:
+                hint = suggestion(key, self._known, others=others)
+                raise self.error(self.at(key), "unknown key", hint)
         for child in self._children:
             child.done()
 
-    def error(self, place: str, text: str, hint: str = "") -> DrfdError:
+    def error(self, place: str, text: str, hint: str = "") -> ConfigError:
         return ConfigError("config", f"{self._source}: {place}: {text}", hint=hint)
 
 

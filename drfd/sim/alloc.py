@@ -7,18 +7,19 @@ numbers may be written as numbers or as decimals in quotes; all numbers are exac
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import lcm
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
+
+import msgspec
+from msgspec import Struct
 
 from drfd.common.errors import Refused
-from drfd.common.strict_table import StrictTable, suggestion
+from drfd.common.strict_table import suggestion
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
@@ -37,6 +38,9 @@ MODES = ("discrete", "continuous")
 
 #: Largest depth of pools inside pools.
 _DEEPEST = 20
+#: Most digits of a number, and the largest and smallest power of ten of the first one; others are
+#: typing errors, and slow to compute.
+_MOST_DIGITS, _LARGEST, _FINEST = 60, 18, -18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +72,55 @@ class Spec:
     slots: int | None = None
 
 
+_Weight = Decimal | dict[str, Decimal] | list[Decimal] | None
+
+
+class _Pool(Struct, forbid_unknown_fields=True):
+    weight: _Weight = None
+    parent: str | None = None
+
+
+class _User(Struct, forbid_unknown_fields=True):
+    name: str
+    demand: dict[str, Decimal]
+    weight: _Weight = None
+    tasks: Decimal | None = None
+    pool: str | None = None
+
+
+class _Problem(Struct, forbid_unknown_fields=True):
+    """The input as it is written. Null is as good as nothing."""
+
+    capacity: dict[str, Decimal]
+    users: list[_User]
+    pools: dict[str, _Pool] | None = None
+    policy: str | None = None
+    mode: str | None = None
+    slots: int | None = None
+
+
 def read_spec(text: str) -> Spec:
     """Parse the input. Raises Refused, whose text begins with the place of the error."""
-    top = JsonTable(decoded(text), "", ("capacity", "users", "pools", "policy", "mode", "slots"))
-    policy = top.take("policy", one_of(POLICIES), POLICIES[0])
-    mode = top.take("mode", one_of(MODES), "continuous" if policy == "ceei" else "discrete")
-    capacity = top.need("capacity", _amounts)
-    pools = _pools(top.take("pools", read_table, {}), capacity)
-    users = [
-        _user(value, f"users[{at}]", capacity, pools)
-        for at, value in enumerate(top.need("users", read_list))
-    ]
+    try:
+        problem = msgspec.json.decode(text.encode(errors="replace"), type=_Problem)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `$.")
+        refuse(place.rstrip("`"), _short(words, 100), "see drf simulate alloc --help")
+    except msgspec.DecodeError as error:
+        refuse("", f"is not JSON: {error}")
+    policy = _one_of(POLICIES, problem.policy or POLICIES[0], "policy")
+    usual = "continuous" if policy == "ceei" else "discrete"
+    if not problem.capacity:
+        refuse("capacity", "names no resource", 'write {"cpu": 9, "mem": 18}')
+    capacity = _numbers(problem.capacity, "capacity", problem.capacity)
+    pools = _pools(problem.pools or {}, capacity)
     spec = Spec(
         policy=policy,
-        mode=mode,
+        mode=_one_of(MODES, problem.mode or usual, "mode"),
         capacity=capacity,
-        users=users,
+        users=[_user(at, user, capacity, pools) for at, user in enumerate(problem.users)],
         pools=pools,
-        slots=top.take("slots", read_count, None),
+        slots=problem.slots,
     )
     _check(spec)
     return spec
@@ -95,105 +130,128 @@ def _check(spec: Spec) -> None:
     """Check what the single values cannot show. Raises Refused."""
     seen: set[str] = set()
     for at, user in enumerate(spec.users):
+        place = f"users[{at}]"
         if user.name in seen:
-            refuse(f"users[{at}].name", f"{shown(user.name)} stands twice", "give another name")
+            refuse(f"{place}.name", f"{_short(user.name)} stands twice", "give another name")
         seen.add(user.name)
-        is_whole = user.tasks is None or user.tasks.denominator == 1
-        if spec.mode == "discrete" and not is_whole:
+        if spec.mode == "discrete" and user.tasks is not None and user.tasks.denominator > 1:
             refuse(
-                f"users[{at}].tasks",
+                f"{place}.tasks",
                 "must be a whole number in mode discrete",
                 'round it, or ask for "mode": "continuous"',
             )
         if spec.policy == "cpu" and not user.demand[0] and user.tasks is None:
-            first = next(iter(spec.capacity))
+            first = _short(next(iter(spec.capacity)))
             refuse(
-                f"users[{at}].demand",
-                f"asks for no {shown(first)}, so the policy cpu gives tasks without end",
+                f"{place}.demand",
+                f"asks for no {first}, so the policy cpu gives tasks without end",
                 'limit them with "tasks"',
             )
         if spec.policy == "ceei" and len(set(user.weights)) > 1:
-            refuse(f"users[{at}].weight", "must be one number for the policy ceei", "write 2")
+            refuse(f"{place}.weight", "must be one number for the policy ceei", "write 2")
         if spec.policy == "ceei" and user.pool is not None:
-            refuse(f"users[{at}].pool", "the policy ceei knows no pools", "leave it out")
+            refuse(f"{place}.pool", "the policy ceei knows no pools", "leave it out")
     if spec.policy == "ceei" and spec.mode == "discrete":
         refuse("mode", "the policy ceei is continuous only", 'write "mode": "continuous"')
     if spec.policy == "slots" and spec.slots is None:
         refuse("slots", "is missing; the policy slots needs it", 'write "slots": 4')
+    if spec.slots is not None and spec.slots < 1:
+        refuse("slots", f"{spec.slots} is not above zero", "write 4")
 
 
 def _user(
-    value: object, place: str, capacity: Mapping[str, Fraction], pools: Mapping[str, WorkloadNode]
+    at: int, user: _User, capacity: Mapping[str, Fraction], pools: Mapping[str, WorkloadNode]
 ) -> User:
-    table = JsonTable(value, place, ("name", "demand", "weight", "tasks", "pool"))
-    demand = table.need("demand", _of_resources(capacity, read_amount))
+    place = f"users[{at}]"
+    demand = _numbers(user.demand, f"{place}.demand", capacity, may_be_zero=True)
+    if not user.name:
+        refuse(f"{place}.name", "is empty", 'write "A"')
     if not any(demand.values()):
-        table.fail("demand", "asks for nothing, so its tasks would never end", 'write {"cpu": 1}')
+        refuse(
+            f"{place}.demand", "asks for nothing, so its tasks would never end", 'write {"cpu": 1}'
+        )
     return User(
-        name=table.need("name", read_name),
-        weights=_weights(table, capacity),
+        name=user.name,
+        weights=_weights(user.weight, f"{place}.weight", capacity),
         demand=tuple(demand.get(name, Fraction(0)) for name in capacity),
-        tasks=table.take("tasks", read_amount, None),
-        pool=table.take("pool", pool_of(pools), None),
+        tasks=None if user.tasks is None else _number(user.tasks, f"{place}.tasks", True),
+        pool=None if user.pool is None else _one_of(pools, user.pool, f"{place}.pool"),
     )
 
 
 def _pools(
-    values: Mapping[str, object], capacity: Mapping[str, Fraction]
+    values: Mapping[str, _Pool], capacity: Mapping[str, Fraction]
 ) -> dict[str, WorkloadNode]:
     pools = {}
-    for name, value in values.items():
-        table = JsonTable(value, f"pools.{shown(name)}", ("weight", "parent"))
-        parent = table.take("parent", pool_of(values), None)
-        pools[name] = WorkloadNode(name=name, weights=_weights(table, capacity), pool=parent)
+    for name, pool in values.items():
+        place = f"pools.{_short(name)}"
+        pools[name] = WorkloadNode(
+            name=name,
+            weights=_weights(pool.weight, f"{place}.weight", capacity),
+            pool=None if pool.parent is None else _one_of(values, pool.parent, f"{place}.parent"),
+        )
     for name in pools:
         above, at = 0, pools[name].pool
         while at is not None:
             above, at = above + 1, pools[at].pool
             if above > _DEEPEST:
                 refuse(
-                    f"pools.{shown(name)}.parent",
+                    f"pools.{_short(name)}.parent",
                     f"more than {_DEEPEST} pools are above it, or it is above itself",
                     "write null for a pool at the top",
                 )
     return pools
 
 
-def _weights(table: JsonTable, capacity: Mapping[str, Fraction]) -> tuple[Fraction, ...]:
-    weight = table.take("weight", _weight(capacity), Fraction(1))
-    if isinstance(weight, Fraction):
-        return (weight,) * len(capacity)
-    return tuple(weight.get(name, Fraction(1)) for name in capacity)
+def _weights(weight: _Weight, place: str, capacity: Mapping[str, Fraction]) -> tuple[Fraction, ...]:
+    if isinstance(weight, list):
+        if len(weight) != len(capacity):
+            refuse(place, "is not one number for each resource", "write 2")
+        weight = dict(zip(capacity, weight, strict=True))
+    if isinstance(weight, Decimal):
+        return (_number(weight, place, False),) * len(capacity)
+    found = _numbers(weight or {}, place, capacity)
+    return tuple(found.get(name, Fraction(1)) for name in capacity)
 
 
-def _amounts(value: object, place: str) -> dict[str, Fraction]:
-    table = read_table(value, place)
-    if not table:
-        refuse(place, "names no resource", 'write {"cpu": 9, "mem": 18}')
-    return {name: read_positive(each, f"{place}.{shown(name)}") for name, each in table.items()}
+def _numbers(
+    values: Mapping[str, Decimal],
+    place: str,
+    known: Mapping[str, object],
+    may_be_zero: bool = False,
+) -> dict[str, Fraction]:
+    return {
+        _one_of(known, name, place): _number(value, f"{place}.{_short(name)}", may_be_zero)
+        for name, value in values.items()
+    }
 
 
-def _of_resources(
-    capacity: Mapping[str, Fraction], read: Read[Fraction]
-) -> Read[dict[str, Fraction]]:
-    def read_all(value: object, place: str) -> dict[str, Fraction]:
-        table = JsonTable(value, place, tuple(capacity))
-        return {name: table.need(name, read) for name in read_table(value, place)}
+def _number(value: Decimal, place: str, may_be_zero: bool) -> Fraction:
+    is_sane = value.is_finite() and len(value.as_tuple().digits) <= _MOST_DIGITS
+    # The place of the first digit; a comparison would round, and may overflow.
+    if not is_sane or (value and not _FINEST <= value.adjusted() <= _LARGEST):
+        refuse(place, f"{_short(value)} is beyond all measure", "use larger or smaller units")
+    if value < 0 or not (value or may_be_zero):
+        bound = "below" if may_be_zero else "not above"
+        refuse(place, f"{_short(value)} is {bound} zero", "write 2 or 0.5")
+    return Fraction(value) if value else Fraction(0)
 
-    return read_all
+
+def _one_of(words: Collection[str], word: str, place: str) -> str:
+    if word not in words:
+        known = ", ".join(map(_short, words)) or "none"
+        hint = suggestion(word, words, _short, others=f"known: {_short(known, 100)}")
+        refuse(place, f"{_short(word)} is not known", hint)
+    return word
 
 
-def _weight(capacity: Mapping[str, Fraction]) -> Read[Fraction | dict[str, Fraction]]:
-    def read(value: object, place: str) -> Fraction | dict[str, Fraction]:
-        if isinstance(value, list):
-            if len(value) != len(capacity):
-                refuse(place, f"{shown(value)} is not one number for each resource", "write 2")
-            value = dict(zip(capacity, value, strict=True))
-        if isinstance(value, dict):
-            return _of_resources(capacity, read_positive)(value, place)
-        return read_positive(value, place)
+def _short(word: object, most: int = 40) -> str:
+    text = str(word)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
-    return read
+
+def refuse(place: str, text: str, hint: str = "") -> NoReturn:
+    raise Refused("bad-spec", f"{place}: {text}" if place else text, hint=hint)
 
 
 _MOST_TASKS = 200_000
@@ -340,138 +398,3 @@ def _count(spec: Spec, tasks: Fraction | None, demand: Vector, capacity: Vector)
         rooms = [spec.slots or 0]
     most = min(rooms) + 1 if rooms else _MOST_TASKS + 1
     return most if tasks is None else min(most, int(tasks))
-
-
-T = TypeVar("T")
-#: Converts a value at a place, or raises Refused.
-Read = Callable[[object, str], T]
-
-_DECIMAL = re.compile(r"[+-]?(\d{1,60}(\.\d{0,60})?|\.\d{1,60})([eE][+-]?\d{1,9})?", re.ASCII)
-#: Largest and smallest power of ten of a number; others are typing errors, and slow to compute.
-_LARGEST, _FINEST = 18, -18
-
-
-class JsonTable(StrictTable):
-    """An object of the text. A key that is not among `keys` is refused at once."""
-
-    def __init__(self, value: object, place: str, keys: Sequence[str]) -> None:
-        super().__init__(read_table(value, place), place)
-        self.refuse_unknown(keys, shown, others=f"known keys: {', '.join(keys)}")
-
-    def need(self, key: str, read: Read[T]) -> T:
-        """Return the value of a key. Raises Refused if it is missing."""
-        if key not in self._values:
-            self.fail(key, "is missing")
-        return read(self._values[key], self.at(key))
-
-    def take(self, key: str, read: Read[T], default: Any) -> Any:
-        """Return the value of a key, or the default if it is missing or null."""
-        value = self._values.get(key)
-        return default if value is None else read(value, self.at(key))
-
-    def error(self, place: str, text: str, hint: str = "") -> Refused:
-        return _error(place, text, hint)
-
-
-def refuse(place: str, text: str, hint: str = "") -> NoReturn:
-    raise _error(place, text, hint)
-
-
-def _error(place: str, text: str, hint: str) -> Refused:
-    return Refused("bad-spec", f"{place}: {text}" if place else text, hint=hint)
-
-
-def decoded(text: str) -> object:
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            refuse("", f"the key {shown(twice)} stands twice in one object", "leave one out")
-        return table
-
-    try:
-        found: object = json.loads(text, parse_float=Decimal, object_pairs_hook=once)
-    except json.JSONDecodeError as error:
-        refuse("", f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}")
-    except (ValueError, ArithmeticError, RecursionError):
-        refuse("", "is JSON with numbers or nesting beyond all measure")
-    return found
-
-
-def shown(value: object) -> str:
-    """Return a value as it was written, cut to 40 characters."""
-    is_plain = value != "" and isinstance(value, str | Decimal)
-    word = str(value) if is_plain else json.dumps(value, default=str)
-    return word if len(word) <= 40 else f"{word[:37]}..."
-
-
-def read_table(value: object, place: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        refuse(place, f"{shown(value)} is not an object", 'write {"key": value}')
-    return value
-
-
-def read_list(value: object, place: str) -> list[Any]:
-    if not isinstance(value, list):
-        refuse(place, f"{shown(value)} is not a list", "write [ … ]")
-    return value
-
-
-def read_name(value: object, place: str) -> str:
-    if not isinstance(value, str) or not value:
-        refuse(place, f"{shown(value)} is not a name", 'write "A"')
-    return value
-
-
-def one_of(words: Sequence[str]) -> Read[str]:
-    return _among(words, "{} is not known", f"one of {', '.join(words)}")
-
-
-def pool_of(names: Mapping[str, object]) -> Read[str]:
-    known = ", ".join(map(shown, names)) or "none"
-    return _among(names, "there is no pool {}", f"there are: {known}")
-
-
-def _among(words: Collection[str], text: str, others: str) -> Read[str]:
-    """Return a reader that refuses other words, with `others` as the hint if none is similar."""
-
-    def read(value: object, place: str) -> str:
-        if not isinstance(value, str) or value not in words:
-            hint = suggestion(str(value), words, shown, others=others)
-            refuse(place, text.format(shown(value)), hint)
-        return value
-
-    return read
-
-
-def read_number(value: object, place: str) -> Fraction:
-    is_number = isinstance(value, int | str | Decimal) and not isinstance(value, bool)
-    if not is_number or not _DECIMAL.fullmatch(str(value)):
-        refuse(place, f"{shown(value)} is not a number", 'write 2, 0.5 or "0.5"')
-    exact = Decimal(str(value))
-    # The place of the first digit; a comparison would round, and may overflow.
-    if exact and not _FINEST <= exact.adjusted() <= _LARGEST:
-        refuse(place, f"{shown(value)} is beyond all measure", "use larger or smaller units")
-    return Fraction(exact) if exact else Fraction(0)
-
-
-def read_amount(value: object, place: str) -> Fraction:
-    number = read_number(value, place)
-    if number < 0:
-        refuse(place, f"{shown(value)} is below zero", "write 0 or more")
-    return number
-
-
-def read_positive(value: object, place: str) -> Fraction:
-    number = read_number(value, place)
-    if number <= 0:
-        refuse(place, f"{shown(value)} is not above zero", "write 2 or 0.5")
-    return number
-
-
-def read_count(value: object, place: str) -> int:
-    number = read_positive(value, place)
-    if number.denominator != 1:
-        refuse(place, f"{shown(value)} is not a whole number", "write 4")
-    return int(number)
