@@ -43,6 +43,9 @@ OWN = (
     *("cpu_s", "cores_max"),
 )
 
+#: The columns of SWIM's own files, which are separated by tabs and have no header.
+_SWIM_COLUMNS = ("job", "submit_s", "gap_s", "input_bytes", "shuffle_bytes", "output_bytes")
+SWIM = "SWIM"
 #: Bytes per second that a task of a SWIM trace reads and writes, and bytes of input of a task.
 SWIM_TASK_BPS, SWIM_TASK_BYTES = 50_000_000, 64 << 20
 
@@ -62,14 +65,10 @@ class TraceFormat:
     columns: tuple[str, ...] | None = None
 
 
-def recognise(header: list[str], rates: tuple[int, int]) -> TraceFormat:
-    """Return the format with this header. Raises Refused if there is none.
-
-    `rates` are the bytes that the simulated machine reads and writes per second, from which the run
-    times of a trace without them are computed.
-    """
+def _recognised(header: list[str], forms: Iterable[TraceFormat]) -> TraceFormat:
+    """Return the format with this header. Raises Refused if there is none."""
     there = frozenset(header)
-    for form in (*_FORMS, _swim(rates)):
+    for form in forms:
         if form.marks <= there:
             unknown = sorted(there.difference(form.columns or there))
             if unknown:
@@ -90,7 +89,7 @@ def _own(row: Row) -> SimJob:
         submit_s=seconds(row["submit_s"], "submit_s"),
         run_s=seconds(row["run_s"], "run_s"),
         demand=Resources(
-            cores_milli=round(number(row["cores"], "cores", 1e9) * 1000),
+            cores_milli=_milli(row["cores"]),
             memory_bytes=_size(row["memory"], "memory"),
             read_bps=_size(row.get("read") or "0", "read"),
             write_bps=_size(row.get("write") or "0", "write"),
@@ -98,17 +97,17 @@ def _own(row: Row) -> SimJob:
         limit_s=_limit(row.get("limit_s", ""), "limit_s"),
         user=name(row["user"], "user"),
         group=row.get("group") or None,
-        cpu_s=_cpu_s(row.get("cpu_s"), "cpu_s"),
-        most_cores_milli=_most(row.get("cores_max"), "cores_max"),
+        cpu_s=_cpu_s(row.get("cpu_s")),
+        most_cores_milli=_milli(row.get("cores_max") or None, "cores_max"),
     )
 
 
-def _cpu_s(text: str | None, what: str) -> float | None:
-    return number(text, what) if text else None
+def _cpu_s(text: str | None) -> float | None:
+    return number(text, "the processor time") if text else None
 
 
-def _most(text: str | None, what: str) -> int:
-    return round(number(text, what, 1e9) * 1000) if text else 0
+def _milli(text: str | None, what: str = "cores") -> int:
+    return round(number(text, what, 1e9) * 1000) if text is not None else 0
 
 
 def _size(text: str, what: str) -> int:
@@ -137,7 +136,7 @@ def _history(row: Row) -> SimJob:
         submit_s=seconds(row["submitted_at"], "submission"),
         run_s=max(0.0, ended_s - started_s - frozen_s),
         demand=Resources(
-            cores_milli=round(number(row["declared_cores"], "cores", 1e9) * 1000),
+            cores_milli=_milli(row["declared_cores"]),
             memory_bytes=round(number(row["declared_memory"], "memory")),
             read_bps=round(number(row["declared_read"], "read")),
             write_bps=round(number(row["declared_write"], "write")),
@@ -145,8 +144,8 @@ def _history(row: Row) -> SimJob:
         limit_s=_limit(row["time_limit_s"], "time_limit_s"),
         user=name(row["user"], "user"),
         group=pool_name(row["pool"], row["user"]),
-        cpu_s=_cpu_s(row.get("cpu_seconds"), "cpu_seconds"),
-        most_cores_milli=_most(row.get("declared_cores_max"), "declared_cores_max"),
+        cpu_s=_cpu_s(row.get("cpu_seconds")),
+        most_cores_milli=_milli(row.get("declared_cores_max") or None, "cores_max"),
     )
 
 
@@ -165,7 +164,7 @@ def _cluster(row: Row) -> SimJob:
         submit_s=seconds(row["submit_s"], "submit_s"),
         run_s=seconds(row["run_s"], "run_s"),
         demand=Resources(
-            cores_milli=round(number(row["cores"], "cores", 1e9) * 1000),
+            cores_milli=_milli(row["cores"]),
             memory_bytes=round(number(row["mem_mb"], "mem_mb") * _MIB),
         ),
         limit_s=_limit(row["limit_s"], "limit_s"),
@@ -221,11 +220,12 @@ def _swim(rates: tuple[int, int]) -> TraceFormat:
             demand=Resources(read_bps=ceil(reads / run_s), write_bps=ceil(writes / run_s)),
             limit_s=None,
             user="all",
+            data_bytes=int(given + shuffled + written),
         )
 
     return TraceFormat(
-        "SWIM",
-        frozenset(("job", "submit_s", "input_bytes", "shuffle_bytes", "output_bytes")),
+        SWIM,
+        frozenset(_SWIM_COLUMNS).difference(("gap_s",)),
         read,
         (
             "run times and rates are not in the trace: a task for each 64M of input at 50 MB/s, "
@@ -258,74 +258,49 @@ _FORMS = (
 )
 
 
-FIELDS = 18
+#: The fields of the Standard Workload Format that are used; it has a few more.
+_SWF_COLUMNS = (
+    *("job", "submit", "wait", "run", "allocated", "cpu", "used", "asked", "limit", "memory"),
+    *("status", "user", "group", *map(str, range(5))),
+)
 #: The status of a job that was cancelled.
 _CANCELLED = "5"
 
 
-def read_swf(lines: Iterable[str], *, source: str) -> Workload:
-    reader = _Reader()
-    work = collect(reader.found(lines), source=source, kind="Standard Workload Format")
-    notes = []
-    if reader.unmeasured:
-        notes.append(f"{reader.unmeasured} jobs say nothing of memory, and ask for none here")
-    if reader.used:
-        notes.append(f"{reader.used} jobs ask for the memory that they used: no other is recorded")
-    return replace(work, notes=tuple(notes))
+def _swf(without_memory: list[str], by_use: list[str]) -> TraceFormat:
+    """Return the Standard Workload Format. Names of jobs without any memory, and of jobs whose
+    requested memory is unknown, are added to the lists."""
 
-
-def is_swf(line: str) -> bool:
-    """Return whether a file that begins with this line is in the Standard Workload Format."""
-    words = line.split()
-    are_numbers = all(word.lstrip("-").replace(".", "", 1).isdigit() for word in words)
-    return line.startswith(";") or (are_numbers and len(words) == FIELDS)
-
-
-class _Reader:
-    def __init__(self) -> None:
-        #: Numbers of jobs without any memory, and of jobs whose requested memory is unknown.
-        self.unmeasured = self.used = 0
-
-    def found(self, lines: Iterable[str]) -> Iterator[tuple[int, Callable[[], SimJob]]]:
-        for at, line in enumerate(lines, start=1):
-            words = line.partition(";")[0].split()
-            if words:
-                yield at, partial(self._job, words)
-
-    def _job(self, words: list[str]) -> SimJob:
-        if len(words) != FIELDS:
-            raise NotAJob(f"it has {len(words)} fields, not {FIELDS}")
-        job, submit, _, run, allocated, cpu, used, asked, limit, memory, status, user, group = (
-            words[:13]
-        )
-        if run.startswith("-") and status == _CANCELLED:
+    def read(row: Row) -> SimJob:
+        if row["run"].startswith("-") and row["status"] == _CANCELLED:
             raise NotAJob("it was cancelled before it started")
-        processors = number(allocated if _is_unknown(asked) else asked, "processors")
+        processors = number(
+            row["allocated" if _is_unknown(row["asked"]) else "asked"], "processors"
+        )
         if not processors:
             raise NotAJob("it has no processors")
-        submit_s, run_s = seconds(submit, "the submission"), seconds(run, "the run time")
-        limit_s = None if _is_unknown(limit) else seconds(limit, "the requested time")
-        each_kb = 0.0
-        if not _is_unknown(memory):
-            each_kb = number(memory, "the requested memory")
-        elif not _is_unknown(used):
-            each_kb = number(used, "the used memory")
-            self.used += 1
-        if not each_kb:
-            self.unmeasured += 1
-        return SimJob(
-            name=job,
-            submit_s=submit_s,
-            run_s=run_s,
+        memory = next((row[each] for each in ("memory", "used") if not _is_unknown(row[each])), "0")
+        each_kb = number(memory, "the memory")
+        job = SimJob(
+            name=row["job"],
+            submit_s=seconds(row["submit"], "the submission"),
+            run_s=seconds(row["run"], "the run time"),
             demand=Resources(
                 cores_milli=round(processors * 1000), memory_bytes=round(each_kb * processors) << 10
             ),
-            limit_s=limit_s,
-            user="unknown" if _is_unknown(user) else f"u{user}",
-            group=None if _is_unknown(group) else f"g{group}",
+            limit_s=None if _is_unknown(row["limit"]) else seconds(row["limit"], "the limit"),
+            user="unknown" if _is_unknown(row["user"]) else f"u{row['user']}",
+            group=None if _is_unknown(row["group"]) else f"g{row['group']}",
             # An average over the processors that the job had.
-            cpu_s=None if _is_unknown(cpu) else number(cpu, "the processor time") * processors,
+            cpu_s=None if _is_unknown(row["cpu"]) else (_cpu_s(row["cpu"]) or 0) * processors,
         )
+        if not each_kb:
+            without_memory.append(job.name)
+        elif _is_unknown(row["memory"]):
+            by_use.append(job.name)
+        return job
+
+    return TraceFormat("Standard Workload Format", frozenset(_SWF_COLUMNS), read)
 
 
 def _is_unknown(field: str) -> bool:
@@ -366,20 +341,39 @@ def read_lines(lines: Iterable[str], *, source: str, rates: tuple[int, int] = (0
     """Read a trace from its lines, which results will call `source`. Raises Refused."""
     rest = iter(lines)
     first = next(rest, "").removeprefix("\ufeff")
-    if is_swf(first):
-        return read_swf(chain([first], rest), source=source)
-    header = next(csv.reader([first]), [])
-    doubled = [each for at, each in enumerate(header) if each in header[:at]]
-    if doubled:
-        raise Refused("bad-trace", f"line 1: there are two columns {doubled[0]!r}")
-    form = recognise(header, rates)
-    # Each line is parsed by itself, so that a stray quote spoils one job, not all after it.
+    words, at = first.split(), 1
+    without_memory: list[str] = []
+    by_use: list[str] = []
+    split: Callable[[str], list[str]] = str.split
+    if first.startswith(";") or _are_numbers(words, len(_SWF_COLUMNS)):
+        form, header = _swf(without_memory, by_use), list(_SWF_COLUMNS)
+        rest = (line.partition(";")[0] for line in chain([first], rest))
+    elif _are_numbers(words[1:], len(_SWIM_COLUMNS) - 1):
+        form, header, rest = _swim(rates), list(_SWIM_COLUMNS), chain([first], rest)
+    else:
+        # Each line is parsed by itself, so that a stray quote spoils one job, not all after it.
+        header, split, at = next(csv.reader([first]), []), _cells, 2
+        doubled = [each for at, each in enumerate(header) if each in header[:at]]
+        if doubled:
+            raise Refused("bad-trace", f"line 1: there are two columns {doubled[0]!r}")
+        form = _recognised(header, (*_FORMS, _swim(rates)))
     found = (
-        (at, partial(_parsed, form, header, line))
-        for at, line in enumerate(rest, start=2)
+        (number, partial(_parsed, form, header, split, line))
+        for number, line in enumerate(rest, at)
         if line.strip()
     )
-    return collect(found, source=source, kind=form.kind, notes=form.notes)
+    work = collect(found, source=source, kind=form.kind, notes=form.notes)
+    notes = list(work.notes)
+    if without_memory:
+        notes.append(f"{len(without_memory)} jobs say nothing of memory, and ask for none here")
+    if by_use:
+        notes.append(f"{len(by_use)} jobs ask for the memory that they used: no other is recorded")
+    return replace(work, notes=tuple(notes))
+
+
+def _are_numbers(words: list[str], count: int) -> bool:
+    are = all(word.lstrip("-").replace(".", "", 1).isdigit() for word in words)
+    return len(words) == count and are
 
 
 def _decoded(file: BufferedReader) -> Iterator[str]:
@@ -389,11 +383,17 @@ def _decoded(file: BufferedReader) -> Iterator[str]:
             yield line
 
 
-def _parsed(form: TraceFormat, header: list[str], line: str) -> SimJob:
+def _cells(line: str) -> list[str]:
     try:
-        cells = next(csv.reader([line], strict=True))
+        return next(csv.reader([line], strict=True))
     except csv.Error:
         raise NotAJob("its quotes do not match") from None
+
+
+def _parsed(
+    form: TraceFormat, header: list[str], split: Callable[[str], list[str]], line: str
+) -> SimJob:
+    cells = split(line)
     if len(cells) != len(header):
         raise NotAJob(f"it has {len(cells)} fields, not {len(header)}")
     return form.read(dict(zip(header, cells, strict=True)))
@@ -415,7 +415,7 @@ def of_history(jobs: Iterable[View]) -> Workload:
     if any(job["attempt"] > 1 for job in seen):
         notes.append(_PREEMPTED)
     seen.sort(key=lambda job: int(job["id"]))
-    found = ((job["id"], partial(_job, job)) for job in seen)
+    found = ((job["id"], partial(_past, job)) for job in seen)
     work = collect(found, source="the history of this machine", kind="drf history")
     return replace(work, notes=tuple(notes), unit="job")
 
@@ -454,18 +454,12 @@ def _weight(weight: float | Mapping[str, float]) -> dict[str, Any]:
     return {"weight": Fraction(str(weight))}
 
 
-def _job(job: View) -> SimJob:
-    if job["started_at"] is None:
-        raise NotAJob("it never started")
-    frozen_s = (job.get("used") or {}).get("suspended_seconds") or 0.0
-    return SimJob(
-        name=str(job["id"]),
-        submit_s=job["submitted_at"],
-        run_s=max(0.0, job["ended_at"] - job["started_at"] - frozen_s),
-        demand=amount_of(job["demand"]),
-        limit_s=job["time_limit_s"],
-        user=job["user"],
-        group=pool_name(job["pool"], job["user"]),
-        cpu_s=(job.get("used") or {}).get("cpu_seconds"),
-        most_cores_milli=round(job["demand"].get("cores_max", 0) * 1000),
-    )
+def _past(job: View) -> SimJob:
+    """Parse a job as its line in `drf history --csv` would be, with its countable resources."""
+    demand, used = job["demand"], job.get("used") or {}
+    cells = {**job, "cpu_seconds": used.get("cpu_seconds")}
+    cells["suspended_seconds"] = used.get("suspended_seconds")
+    for each in ("cores", "memory", "read", "write", "cores_max"):
+        cells[f"declared_{each}"] = demand.get(each)
+    row = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
+    return replace(_history(row), demand=amount_of(demand))

@@ -103,6 +103,8 @@ class SimJob:
     cpu_s: float | None = None
     #: The upper end of its range of cores; 0 without one.
     most_cores_milli: int = 0
+    #: The bytes of its input, of what it shuffles and of its output, or 0 if unknown.
+    data_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

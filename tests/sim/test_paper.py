@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from drfd.sim.cluster import (
 from drfd.sim.driver import simulate
 from drfd.sim.figures import Cell, Figure
 from drfd.sim.paper import facebook, macro, sharing, worked
+from drfd.sim.recorded_workloads import read_lines, read_trace
 from drfd.sim.workload import SimJob
 from seeds import examples
 
@@ -371,33 +371,35 @@ def test_figure_14_jobs_end_sooner_under_drf(hour: facebook.Load) -> None:
     assert max(saved) > 0.3  # type: ignore[type-var,operator]
 
 
+def load(text: str) -> facebook.Load:
+    return facebook.load_of(read_lines(text.splitlines(keepends=True), source="x"))
+
+
 def test_a_swim_sample_is_read_in_either_form() -> None:
     ours = "job,submit_s,input_bytes,shuffle_bytes,output_bytes\njob0,23,410483,0,2513586060\n"
     theirs = "job0\t23\t23\t410483\t0\t2513586060\n"
-    assert facebook.read_swim(ours, "x").jobs == facebook.read_swim(theirs, "x").jobs == ((23, 2),)
+    assert load(ours).jobs == load(theirs).jobs == ((23, 2),)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "x: has no jobs"),
-        ("a,1,2,3,4\nb,1,2,3\n", "x, line 2: is no job of a SWIM sample"),
-        ("a,1,2,-3,4\n", "x, line 1: is no job of a SWIM sample"),
+        ("a\t1\t2\t3\t4\t5\nb\t1\t2\t3\n", "x: line 2: it has 4 fields, not 6"),
+        ("user,submit_s,run_s,cores,memory\na,1,1,1,1G\n", "x: is no SWIM sample, but a table of"),
     ],
 )
 def test_a_bad_sample_is_refused_by_line(text: str, words: str) -> None:
     with pytest.raises(Refused) as caught:
-        facebook.read_swim(text, "x")
-    assert caught.value.text == words
+        load(text)
+    assert caught.value.text.startswith(words)
 
 
 @pytest.mark.skipif("DRFD_TRACES" not in os.environ, reason="no DRFD_TRACES")
 @pytest.mark.parametrize(("name", "jobs"), [("swim-fb2009-0", 5894), ("swim-fb2009-1", 6638)])
 def test_the_published_samples_are_read_whole(name: str, jobs: int) -> None:
-    text = gzip.decompress(Path(os.environ["DRFD_TRACES"], f"{name}.csv.gz").read_bytes())
-    load = facebook.read_swim(text.decode(), name)
-    assert len(load.jobs) == jobs
-    assert f"{jobs} jobs of the SWIM sample {name}" in load.label
+    found = facebook.load_of(read_trace(Path(os.environ["DRFD_TRACES"], f"{name}.csv.gz")))
+    assert len(found.jobs) == jobs
+    assert f"{jobs} jobs of the SWIM sample" in found.label
 
 
 # -- recorded results ------------------------------------------------------------------------------

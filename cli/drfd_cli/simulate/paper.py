@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -30,8 +31,6 @@ EXPERIMENTS = {
     "fig13": "a Hadoop cluster's jobs: use of CPUs and memory",
     "fig14": "… how much sooner they end than with slots",
 }
-#: Most bytes of a trace; a day of jobs takes less than a fiftieth.
-_LONGEST = 64 << 20
 
 
 @click.command("paper")
@@ -103,6 +102,7 @@ def _run(
     # Imported here, so that other verbs start without the core.
     from drfd.sim.cluster import SWAP_COST
     from drfd.sim.paper import facebook, macro, sharing, worked
+    from drfd.sim.recorded_workloads import read_trace
 
     if name in worked.EXAMPLES:
         return worked.EXAMPLES[name]()
@@ -111,25 +111,9 @@ def _run(
     if name in ("fig13", "fig14"):
         load = facebook.generated(seed)
         if trace is not None:
-            load = facebook.read_swim(_read(trace), output.clean(trace))
+            load = facebook.load_of(read_trace(Path(output.clean(trace))))
         draw = facebook.figure13 if name == "fig13" else facebook.figure14
         return draw(load, seed, nodes or facebook.NODES)
     cost = SWAP_COST if swap_cost is None else swap_cost
     number = int(name.removeprefix("fig"))
     return macro.figure(number, seed, cost, nodes=nodes or macro.NODES)
-
-
-def _read(path: str) -> str:
-    import gzip
-
-    try:
-        with open(path, "rb") as file:
-            is_zipped = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_zipped else open(path, "rb") as file:
-            data = file.read(_LONGEST + 1)
-    except (OSError, EOFError) as error:
-        words = getattr(error, "strerror", None) or "is damaged"
-        raise Refused("bad-trace", f"{path}: cannot be read: {words}") from None
-    if len(data) > _LONGEST:
-        raise Refused("bad-trace", f"{path}: is too long", hint="64M are the most")
-    return data.decode("ascii", errors="replace")

@@ -16,6 +16,8 @@ from random import Random
 from drfd.common.errors import Refused
 from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+from drfd.sim.recorded_workloads import SWIM
+from drfd.sim.workload import Workload
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)
@@ -64,29 +66,14 @@ def generated(seed: int, *, hours: int = 3, jobs_per_hour: int = 230) -> Load:
     return Load(tuple(jobs), f"{label}; the paper's trace is not public")
 
 
-def read_swim(text: str, source: str) -> Load:
-    """Parse a sample of SWIM: its own lines of six columns, or a CSV with a header.
-
-    Raises Refused.
-    """
-    jobs = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or (number == 1 and line.startswith("job,")):
-            continue
-        parts = line.replace("\t", ",").split(",")
-        # SWIM's own third column is the time since the job before.
-        fields = [parts[1], *parts[3:]] if len(parts) == 6 else parts[1:]
-        if len(fields) != 4 or not all(each.strip().isdecimal() for each in fields):
-            raise Refused(
-                "bad-trace",
-                f"{source}, line {number}: is no job of a SWIM sample",
-                hint="job, submit_s, input_bytes, shuffle_bytes, output_bytes",
-            )
-        at_s, *amounts = map(int, fields)
-        jobs.append((at_s, max(1, -(-sum(amounts) // _TASK_BYTES))))
-    if not jobs:
-        raise Refused("bad-trace", f"{source}: has no jobs")
-    label = f"{len(jobs)} jobs of the SWIM sample {source}, a task for each 1.28 GB"
+def load_of(sample: Workload) -> Load:
+    """Return the jobs of a sample of SWIM. Raises Refused."""
+    if sample.kind != SWIM:
+        raise Refused("bad-trace", f"{sample.source}: is no SWIM sample, but {sample.kind}")
+    for bad in sample.bad:
+        raise Refused("bad-trace", f"{sample.source}: line {bad.number}: {bad.why}")
+    jobs = [(int(job.submit_s), max(1, -(-job.data_bytes // _TASK_BYTES))) for job in sample.jobs]
+    label = f"{len(jobs)} jobs of the SWIM sample {sample.source}, a task for each 1.28 GB"
     return Load(tuple(sorted(jobs)), f"{label}; the paper's own trace is not public")
 
 
