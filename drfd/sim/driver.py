@@ -1,16 +1,18 @@
 """Simulation of a workload by the daemon's own scheduler, on a virtual clock.
 
 `core.scheduling.scheduler.Scheduler`, the ledger and the events are those of the daemon. The
-machine is replaced: an admitted job runs at once, and ends after its run time, or sooner if it is
-lent cores. There is one scheduling pass after all events of one moment. No job is preempted, cut at
-its limit, or measured.
+machine is replaced: an admitted job runs at once, at the speed that a `Speeds` gives it, and ends
+when its run time is over. There is one scheduling pass after all events of one moment. No job is
+preempted, cut at its limit, or measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
 
 from drfd.common.errors import Refused
 from drfd.core.amounts.vectors import Vector
@@ -22,7 +24,6 @@ from drfd.core.model.job import NO_WORDS, Job, JobSpec, Outcome
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.sim.lending import RunningJobs
 from drfd.sim.workload import SimJob
 
 #: The run times that the scheduler assumes.
@@ -92,6 +93,23 @@ class Run:
             yield at_s, self.leaves[each.job.id], demand, sign
 
 
+class Speeds:
+    """The speeds at which running jobs go: parts of those that their run times stand for. Here all
+    are 1."""
+
+    def start(self, job: SimJob, leaf: str, node: str, now_s: float) -> None:
+        """Take account of a start."""
+
+    def end(self, job: SimJob, now_s: float) -> Sequence[SimJob]:
+        """Take account of an end, and return the jobs that are submitted because of it."""
+        return ()
+
+    def changed(self, used: Mapping[str, Vector], now_s: float) -> Mapping[int, float]:
+        """Return the speeds of jobs, also equal ones, after all changes of one moment. `used` is
+        what each leaf holds."""
+        return {}
+
+
 #: Called now and then with the number of jobs that have ended or were refused.
 Progress = Callable[[int], None]
 
@@ -102,45 +120,51 @@ def simulate(
     *,
     policy: str = "drf",
     estimates: str = "predicted",
-    lends: bool = False,
+    speeds: Speeds | None = None,
+    until_s: float = inf,
     progress: Progress | None = None,
 ) -> Run:
-    """Simulate `jobs`, which are in the order of submission, under `rules`. With `lends`, jobs that
-    have a range are lent cores that others leave idle, as `drfd.sim.lending` has it.
+    """Simulate `jobs`, which are in the order of submission, under `rules`, up to a time.
 
     The result depends on the arguments alone: equal arguments give equal runs.
     """
-    simulation = _Simulation(rules_for(rules, policy, estimates), estimates, lends=lends)
-    upcoming, at = list(jobs), 0
+    run = _Simulation(rules_for(rules, policy, estimates), estimates, speeds or Speeds())
+    comes, goes = deque(jobs), deque(sorted((job.until_s, job.id) for job in jobs if job.until_s))
     ended_before = -1
-    while at < len(upcoming) or simulation.running.next_end_s is not None:
-        times = [upcoming[at].submit_s] if at < len(upcoming) else []
-        end_s = simulation.running.next_end_s
-        times += [] if end_s is None else [end_s]
-        simulation.now = Now(at_s=min(times), mono_s=min(times))
-        while (job_id := simulation.running.take_ended(simulation.now.at_s)) is not None:
-            simulation.end(job_id)
-        while at < len(upcoming) and upcoming[at].submit_s <= simulation.now.at_s:
-            simulation.submit(upcoming[at])
-            at += 1
-        simulation.pass_now()
-        if progress is not None and simulation.ended != ended_before:
-            ended_before = simulation.ended
-            progress(simulation.ended + len(simulation.refused))
+    while True:
+        times = [run.next_end_s, comes[0].submit_s if comes else inf, goes[0][0] if goes else inf]
+        if (now_s := min(times)) >= until_s:
+            break
+        run.now = Now(at_s=now_s, mono_s=now_s)
+        while run.next_end_s <= now_s:
+            run.end_next()
+        while goes and goes[0][0] <= now_s:
+            run.withdraw(goes.popleft()[1])
+        while comes and comes[0].submit_s <= now_s:
+            run.submit(comes.popleft())
+        run.pass_now()
+        if progress is not None and len(run.ended) != ended_before:
+            ended_before = len(run.ended)
+            progress(ended_before + len(run.refused))
     return Run(
         policy=policy,
         estimates=estimates,
         rules=rules,
-        ran=tuple(simulation.ran()),
-        refused=tuple(simulation.refused),
-        unstarted=tuple(
-            UnfinishedJob(simulation.asked[job_id], "never started")
-            for job_id in sorted(simulation.ledger.jobs)
+        ran=tuple(
+            FinishedJob(*started, run.ended[job_id])
+            for job_id, started in run.started.items()
+            if job_id in run.ended
         ),
-        leaves=simulation.leaves,
-        reasons=simulation.reasons,
-        passes=simulation.passes,
-        lends=lends,
+        refused=tuple(run.refused),
+        unstarted=tuple(
+            UnfinishedJob(job, "never started")
+            for job_id, job in sorted(run.asked.items())
+            if job_id not in run.started
+        ),
+        leaves=run.leaves,
+        reasons=run.reasons,
+        passes=run.passes,
+        lends=speeds is not None,
     )
 
 
@@ -161,26 +185,45 @@ class _DeclaredRunTimes(RunTimes):
         return super().length_s(spec) if spec.time_limit_s is None else float(spec.time_limit_s)
 
 
+#: Speeds that differ by less than this part are equal, against rounding errors.
+_SAME = 1e-9
+
+
 class _Simulation:
     """The ledger, the scheduler, and a machine on which jobs just run."""
 
-    def __init__(self, rules: Rules, estimates: str, *, lends: bool) -> None:
-        self.rules, self._estimates = rules, estimates
+    def __init__(self, rules: Rules, estimates: str, speeds: Speeds) -> None:
+        self.rules, self._estimates, self._speeds = rules, estimates, speeds
         self.ledger = Ledger(rules.axes)
         run_times = RunTimes() if estimates in ("predicted", "none") else _DeclaredRunTimes()
         self._scheduler = Scheduler(rules.half_life_s, run_times)
         self.now = Now(0.0, 0.0)
-        self.running = RunningJobs(rules.shares, lends=lends)
+        #: Job id → the job, while it waits or runs.
         self.asked: dict[int, SimJob] = {}
         self.leaves: dict[int, str] = {}
         self.reasons: dict[int, ev.StartReason] = {}
         #: Job id → the job and when it started, in the order of starts; and when it ended.
-        self._started: dict[int, tuple[SimJob, float]] = {}
-        self._ended: dict[int, float] = {}
+        self.started: dict[int, tuple[SimJob, float]] = {}
+        self.ended: dict[int, float] = {}
         self.refused: list[UnfinishedJob] = []
-        self.ended = self.passes = 0
+        self.passes = 0
         #: The specification that equal jobs share, or the text of its refusal.
         self._specs: dict[tuple[object, ...], JobSpec | str] = {}
+        #: Running job → (since when it has its speed, what is left then, in seconds at speed 1;
+        #: speed, end).
+        self._left: dict[int, tuple[float, float, float, float]] = {}
+        #: (end, job), a heap. An entry is out of date if the job's end is another one by now.
+        self._heap: list[tuple[float, int]] = []
+
+    @property
+    def next_end_s(self) -> float:
+        """When the next job ends, or infinity."""
+        while self._heap:
+            end_s, job_id = self._heap[0]
+            if job_id in self._left and self._left[job_id][3] == end_s:
+                return end_s
+            heappop(self._heap)
+        return inf
 
     def submit(self, job: SimJob) -> None:
         spec = self._spec(job)
@@ -191,6 +234,12 @@ class _Simulation:
         self.leaves[job.id] = spec.leaf
         self._apply(ev.Submitted(job_id=job.id, at_s=self.now.at_s, spec=spec))
 
+    def withdraw(self, job_id: int) -> None:
+        """Cancel a job if it waits."""
+        if job_id in self.asked and job_id not in self.started:
+            job = self.asked.pop(job_id)
+            self._apply(ev.Cancelled(job_id=job_id, at_s=self.now.at_s, by=job.user))
+
     def pass_now(self) -> None:
         self.passes += 1
         for event in self._scheduler.run(self.ledger, self.rules, self.now):
@@ -199,15 +248,27 @@ class _Simulation:
             self._apply(event.launched(self.now.mono_s))
             self.reasons[event.job_id] = event.why
             job = self.asked[event.job_id]
-            self._started[job.id] = job, self.now.at_s
-            self.running.start(job, self.leaves[job.id], self.now.at_s)
-        self.running.divide(self.ledger.used, self.now.at_s)
+            self.started[job.id] = job, self.now.at_s
+            self._speeds.start(job, self.leaves[job.id], event.node, self.now.at_s)
+            self._run_on(job.id, job.run_s, 1.0)
+        for job_id, speed in self._speeds.changed(self.ledger.used, self.now.at_s).items():
+            since_s, left_s, before, _ = self._left[job_id]
+            if abs(speed - before) > _SAME * before:
+                done_s = (self.now.at_s - since_s) * before
+                self._run_on(job_id, max(0.0, left_s - done_s), speed)
+        if len(self._heap) > 4 * len(self._left) + 100:
+            self._heap = [(end_s, job_id) for job_id, (*_, end_s) in self._left.items()]
+            heapify(self._heap)
 
-    def ran(self) -> Iterator[FinishedJob]:
-        for job_id, (job, start_s) in self._started.items():
-            yield FinishedJob(job, start_s, self._ended[job_id])
+    def _run_on(self, job_id: int, left_s: float, speed: float) -> None:
+        """Have a job run on from now at a speed."""
+        end_s = self.now.at_s + left_s / speed
+        self._left[job_id] = self.now.at_s, left_s, speed, end_s
+        heappush(self._heap, (end_s, job_id))
 
-    def end(self, job_id: int) -> None:
+    def end_next(self) -> None:
+        _, job_id = heappop(self._heap)
+        del self._left[job_id]
         exited = self._apply(
             ev.Exited(
                 job_id=job_id,
@@ -222,9 +283,9 @@ class _Simulation:
         )
         self._scheduler.remember([exited], self.rules, self.now)
         self._apply(ev.Cleaned(job_id=job_id, at_s=self.now.at_s, attempt=1))
-        self._ended[job_id] = self.now.at_s
-        self.ended += 1
-        del self.asked[job_id]
+        self.ended[job_id] = self.now.at_s
+        for job in self._speeds.end(self.asked.pop(job_id), self.now.at_s):
+            self.submit(job)
 
     def _apply(self, event: ev.Event) -> Job:
         job = self.ledger.apply(event)

@@ -1,4 +1,4 @@
-"""The running jobs of a simulation: when they end, at the speed that the cores lent to them allow.
+"""The speeds of the running jobs of a simulation, by the cores that are lent to them.
 
 A job's use of its declared cores is known only as a mean: its processor time over its run time. It
 is taken for a part of the time in which the job kept all its cores busy, and a rest in which it
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
 
 from drfd.core.amounts.vectors import Vector, plus
 from drfd.core.fairness.rules import Rules
@@ -23,10 +22,9 @@ from drfd.core.fairness.share_tree import FairShare
 from drfd.core.lending.ceilings import Place, node_of
 from drfd.core.lending.division import Claim, divide
 from drfd.core.lending.places import places_of
+from drfd.sim.driver import Speeds
 from drfd.sim.workload import SimJob, Workload
 
-#: Speeds that differ by less than this part are equal, against rounding errors.
-_SAME = 1e-9
 #: The place of cores in a vector, which has thousandths of them.
 _CORES, _UNIT = 0, 1000
 
@@ -90,72 +88,37 @@ def used_together(jobs: Sequence[SimJob], rules: Rules) -> dict[int, float]:
     return divided(found, capacity_milli / _UNIT, places)
 
 
-class RunningJobs:
-    """The jobs that run in a simulation. Without lending, each takes its run time."""
+class Lender(Speeds):
+    """The speeds of jobs that are lent the cores that others leave idle."""
 
-    def __init__(self, shares: FairShare, *, lends: bool) -> None:
-        self._shares, self._lends = shares, lends
-        self._capacity_milli = shares.capacity[_CORES]
+    def __init__(self, shares: FairShare) -> None:
+        self._shares = shares
         self._jobs: dict[int, Borrower] = {}
-        #: Job → (since when it has its speed, what is left then, in seconds without lending; speed)
-        self._left: dict[int, tuple[float, float, float]] = {}
-        #: (end, job), a heap. An entry is out of date if the job's end is another one by now.
-        self._heap: list[tuple[float, int]] = []
-        self._ends: dict[int, float] = {}
         #: Running jobs that may be lent something.
         self._borrowing = 0
 
-    @property
-    def next_end_s(self) -> float | None:
-        while self._heap and self._ends.get(self._heap[0][1]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+    def start(self, job: SimJob, leaf: str, node: str, now_s: float) -> None:
+        found = self._jobs[job.id] = borrower(job, leaf, self._shares.capacity[_CORES])
+        self._borrowing += found.most > found.least
 
-    def start(self, job: SimJob, leaf: str, now_s: float) -> None:
-        if self._lends:
-            self._jobs[job.id] = borrower(job, leaf, self._capacity_milli)
-            self._borrowing += self._may_borrow(job.id)
-        self._set(job.id, now_s, job.run_s, 1.0)
+    def end(self, job: SimJob, now_s: float) -> Sequence[SimJob]:
+        found = self._jobs.pop(job.id)
+        self._borrowing -= found.most > found.least
+        return ()
 
-    def take_ended(self, now_s: float) -> int | None:
-        """Remove a job that has ended by now and return its id, or None if there is no more."""
-        end_s = self.next_end_s
-        if end_s is None or end_s > now_s:
-            return None
-        _, job_id = heappop(self._heap)
-        del self._left[job_id], self._ends[job_id]
-        if self._lends:
-            self._borrowing -= self._may_borrow(job_id)
-            del self._jobs[job_id]
-        return job_id
-
-    def divide(self, used: Mapping[str, Vector], now_s: float) -> None:
-        """Lend anew, after a change of what runs. `used` is what each leaf holds."""
+    def changed(self, used: Mapping[str, Vector], now_s: float) -> Mapping[int, float]:
         if not self._borrowing:
-            return
-        cores = self._capacity_milli / _UNIT
+            return {}
+        cores = self._shares.capacity[_CORES] / _UNIT
         if sum(job.most for job in self._jobs.values()) <= cores:
             parts = {job_id: job.most for job_id, job in self._jobs.items()}
         else:
             places = places_of(self._shares, used, _CORES, _UNIT)
             parts = divided(self._jobs, cores, places)
-        for job_id, job in self._jobs.items():
-            speed = max(1.0, parts[job_id] / job.least) if job.most > job.least else 1.0
-            since_s, left_s, before = self._left[job_id]
-            if abs(speed - before) > _SAME * before:
-                self._set(job_id, now_s, left_s - (now_s - since_s) * before, speed)
-        if len(self._heap) > 4 * len(self._ends) + 100:
-            self._heap = [(end_s, job_id) for job_id, end_s in self._ends.items()]
-            heapify(self._heap)
-
-    def _may_borrow(self, job_id: int) -> bool:
-        job = self._jobs[job_id]
-        return job.most > job.least
-
-    def _set(self, job_id: int, now_s: float, left_s: float, speed: float) -> None:
-        self._left[job_id] = now_s, max(0.0, left_s), speed
-        self._ends[job_id] = end_s = now_s + max(0.0, left_s) / speed
-        heappush(self._heap, (end_s, job_id))
+        return {
+            job_id: max(1.0, parts[job_id] / job.least) if job.most > job.least else 1.0
+            for job_id, job in self._jobs.items()
+        }
 
 
 def for_lending(work: Workload, factor: float | None) -> Workload:

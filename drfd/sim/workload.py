@@ -105,6 +105,8 @@ class SimJob:
     most_cores_milli: int = 0
     #: The bytes of its input, of what it shuffles and of its output, or 0 if unknown.
     data_bytes: int = 0
+    #: When it is withdrawn if it still waits; None for never.
+    until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

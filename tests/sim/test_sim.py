@@ -41,7 +41,7 @@ from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
 from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
 from drfd.sim.figures import Panel, panels_of
-from drfd.sim.lending import for_lending, used_together
+from drfd.sim.lending import Lender, for_lending, used_together
 from drfd.sim.machine import configured, of_groups, parse_capacity, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
 from drfd.sim.recorded_workloads import of_history, read_lines, read_trace, with_weights
@@ -964,7 +964,7 @@ def ends(run: Run) -> dict[int, float]:
 
 
 def lent(jobs: Sequence[SimJob], rules: Rules, **options: Any) -> dict[int, float]:
-    return ends(simulate(jobs, rules, lends=True, **options))
+    return ends(simulate(jobs, rules, speeds=Lender(rules.shares), **options))
 
 
 def test_what_jobs_hold_and_do_not_use_is_lent() -> None:
@@ -1018,7 +1018,8 @@ def test_measures_tell_busy_cores_from_held_ones() -> None:
         "the time",
     )
     plain, lending = (
-        measure(simulate(ready.jobs, small(8, 100), lends=lends)) for lends in (False, True)
+        measure(simulate(ready.jobs, small(8, 100), speeds=speeds))
+        for speeds in (None, Lender(small(8, 100).shares))
     )
     assert (plain["lends"], lending["lends"]) == (False, True)
     assert plain["cores_busy"] == 600 / 800
@@ -1059,8 +1060,8 @@ def test_no_job_ends_later_where_none_waits_or_all_wait_in_one_line(jobs: list[S
     roomy = small(50, 400)
     for rules, policy in ((roomy, "drf"), (small(4, 40), "fifo")):
         plain, lending = (
-            ends(simulate(jobs, rules, policy=policy, estimates="none", lends=lends))
-            for lends in (False, True)
+            ends(simulate(jobs, rules, policy=policy, estimates="none", speeds=speeds))
+            for speeds in (None, Lender(rules.shares))
         )
         assert plain.keys() == lending.keys() == {each.id for each in jobs}
         late = {id: end_s for id, end_s in lending.items() if end_s > plain[id] + 1e-6}
@@ -1072,7 +1073,8 @@ def test_no_users_jobs_end_later_on_average_where_all_have_ranges(seed: int) -> 
     """Queues under DRF with reservations. Single jobs may: who ends sooner frees other places."""
     work = for_lending(generate(Recipe(jobs=300, users=6, capacity=DISK_NODE, seed=seed)), 4)
     plain, lending = (
-        _stays(simulate(work.jobs, rules_of(DISK_NODE), lends=each)) for each in (0, 1)
+        _stays(simulate(work.jobs, rules_of(DISK_NODE), speeds=speeds))
+        for speeds in (None, Lender(rules_of(DISK_NODE).shares))
     )
     assert all(lending[user] <= plain[user] + 1e-6 for user in plain)
     assert sum(lending.values()) < 0.8 * sum(plain.values())
@@ -1124,6 +1126,8 @@ def test_equal_arguments_give_equal_runs() -> None:
             cpu_s=random.random())
         for id in range(1, 100)
     ]  # fmt: skip
-    first, second = (simulate(jobs, small(8, 100), lends=True) for _ in range(2))
+    first, second = (
+        simulate(jobs, small(8, 100), speeds=Lender(small(8, 100).shares)) for _ in "ab"
+    )
     assert first.ran == second.ran
     assert sum(each.run_s < each.job.run_s for each in first.ran) > 10

@@ -145,8 +145,6 @@ def figure(
             f"Tolerance: {_TOLERANCE:.0%} of all nodes for a share, {_TASK_TOLERANCE:g} for a "
             "number of tasks. "
             + (f"Beyond it: {'; '.join(wrong)}." if wrong else "All differences are within it."),
-            "The simulator fills one node after the other, as Mesos did in the paper; drfd looks "
-            "at all nodes together.",
             "TOO LITTLE MEMORY is the part of the nodes' time in which their tasks need more than "
             "they have: the paper's nodes swapped then, those of this host do not.",
         ],

@@ -27,8 +27,8 @@ from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.sim.cluster import SharingScheme
     from drfd.sim.figures import Cell, Figure
+    from drfd.sim.paper.cluster import SharingScheme
     from drfd.sim.paper.macro import Kind
 
 #: Number of nodes in the demo (48 in the paper), and number of users of each kind: with large

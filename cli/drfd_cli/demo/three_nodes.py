@@ -23,7 +23,7 @@ from drfd_cli.demo import figure8, private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
 
 if TYPE_CHECKING:
-    from drfd.sim.cluster import SharingScheme
+    from drfd.sim.paper.cluster import SharingScheme
     from drfd.sim.paper.macro import Kind
     from drfd.sim.paper.sharing import Shares
 
@@ -143,7 +143,7 @@ def _config(place: Path, pools: list[str], cores: int, memory_bytes: int, schedu
 def ways() -> list[SharingScheme]:
     """Return the ways of sharing of figure 9 that are compared. drfd, unlike Mesos, keeps room for
     a task that does not fit yet."""
-    from drfd.sim.cluster import SharingScheme
+    from drfd.sim.paper.cluster import SharingScheme
 
     slots = [SharingScheme(name=f"{each} slots", policy="slots", slots=each) for each in (3, 6)]
     return [SharingScheme(name="DRF", policy="drf", reserves=True), *slots]
@@ -259,7 +259,7 @@ def simulated_shares(phase_s: int, seeds: Sequence[int]) -> list[Shares]:
 def simulated_crowd(way: SharingScheme, seconds: int, seeds: Sequence[int]) -> Crowd:
     """Return the mean of figure 9 over three nodes of the simulator. Nothing swaps there. Each seed
     also has another user first, who gets the slot that cannot be divided."""
-    from drfd.sim.cluster import SECOND, Batch, Cluster, Simulation
+    from drfd.sim.paper.cluster import Batch, Cluster, run
     from drfd.sim.paper.macro import LARGE, NODE, SMALL
 
     cluster = Cluster(nodes=len(NODES), node=(NODE[0] * 1000, NODE[1] * 1024), swap_cost=0)
@@ -267,22 +267,20 @@ def simulated_crowd(way: SharingScheme, seconds: int, seeds: Sequence[int]) -> C
     batches = [
         Batch(
             user=user, tasks=int(NODE[0] * len(NODES) * seconds / _TASK_S),
-            demand=(int(kind.cpus * 1000), int(kind.gb * 1024)), task_us=int(_TASK_S * SECOND),
+            demand=(int(kind.cpus * 1000), int(kind.gb * 1024)), task_s=_TASK_S,
         )
         for user, kind in users
     ]  # fmt: skip
-    step_us = int(_FRAME_S * SECOND)
     runs = []
     for seed in seeds:
         first = seed % len(users)
         turned = [*batches[first:], *batches[:first]]
-        simulation = Simulation(turned, cluster, way, step_us=step_us, seed=seed)
-        runs.append(simulation.until(seconds * SECOND))
+        runs.append(run(turned, cluster, way, step_s=_FRAME_S, seed=seed, end_s=seconds))
     skipped = int(settled_s() / _FRAME_S)
     tasks = dict.fromkeys((LARGE.name, SMALL.name), 0.0)
-    for run in runs:
+    for found in runs:
         for user, kind in users:
-            rows = run.held[user][skipped:]
+            rows = found.held[user][skipped:]
             mean = sum(cores for cores, _ in rows) / (len(rows) * int(kind.cpus * 1000))
             tasks[kind.name] += mean / len(runs)
-    return Crowd(tasks, float(sum(run.overcommitted for run in runs) / len(runs)))
+    return Crowd(tasks, sum(found.overcommitted for found in runs) / len(runs))

@@ -100,8 +100,8 @@ def _run(
     name: str, seed: int, nodes: int | None, swap_cost: int | None, trace: str | None
 ) -> Figure:
     # Imported here, so that other verbs start without the core.
-    from drfd.sim.cluster import SWAP_COST
     from drfd.sim.paper import facebook, macro, sharing, worked
+    from drfd.sim.paper.cluster import SWAP_COST
     from drfd.sim.recorded_workloads import read_trace
 
     if name in worked.EXAMPLES:

@@ -243,6 +243,7 @@ def _runs(
 ) -> Iterator[tuple[str, Run]]:  # fmt: skip
     """Simulate each, and with `lends` each once more with lending."""
     from drfd.sim.driver import simulate
+    from drfd.sim.lending import Lender
 
     for policy in policies:
         # Other policies use no estimates of run times.
@@ -259,7 +260,8 @@ def _runs(
                 label = " ".join((policy, *filter(None, several)))
                 with _Progress(label, len(work.jobs)) as progress:
                     run = simulate(
-                        work.jobs, rules, policy=policy, estimates=estimate, lends=with_loans,
+                        work.jobs, rules, policy=policy, estimates=estimate,
+                        speeds=Lender(rules.shares) if with_loans else None,
                         progress=progress.tell,
                     )  # fmt: skip
                     progress.done(run.passes + len(run.ran))

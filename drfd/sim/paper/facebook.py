@@ -14,8 +14,8 @@ from itertools import pairwise
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+from drfd.sim.paper.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
 from drfd.sim.recorded_workloads import SWIM
 from drfd.sim.workload import Workload
 
@@ -89,15 +89,12 @@ def outcomes(load: Load, seed: int, nodes: int = NODES) -> tuple[ClusterRun, ...
                 user=f"user {user}",
                 tasks=tasks,
                 demand=random.choices(_DEMANDS, _HUNDREDTHS)[0],
-                task_us=_TASK_S * SECOND,
-                at_us=at_s * SECOND,
+                task_s=_TASK_S,
+                at_s=at_s,
             )
         )
     cluster = Cluster(nodes=nodes, node=(NODE[0] * 1000, NODE[1] * 1024))
-    return tuple(
-        Simulation(batches, cluster, way, step_us=_STEP_S * SECOND, seed=seed).until(None)
-        for way in _WAYS
-    )
+    return tuple(run(batches, cluster, way, step_s=_STEP_S, seed=seed) for way in _WAYS)
 
 
 def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
@@ -109,8 +106,7 @@ def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
         # The mean is over the time in which jobs were submitted; both run the rest afterwards.
         last = load.jobs[-1][0] // _STEP_S + 1
         means = [sum(y for _, y in each[:last]) / len(each[:last]) for each in curves]
-        end_s = outcome.end_us / SECOND
-        rows.append([way.name, *means, end_s])
+        rows.append([way.name, *means, outcome.end_s])
     columns = [Column("SHARED BY"), Column("CPU", "%"), Column("MEM", "%"), Column("ALL DONE", "s")]
     return Figure(
         name="fig13",
@@ -200,7 +196,7 @@ def _times_by_size(outcome: ClusterRun) -> list[list[float]]:
     found: list[list[float]] = [[] for _ in _SIZES]
     for each in outcome.ended:
         times = found[bisect_right(_SIZES, each.batch.tasks) - 1]
-        times.append((each.ended_us - each.submitted_us) / SECOND)
+        times.append(each.ended_s - each.submitted_s)
     return found
 
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cache
 
 from drfd.core.amounts.vectors import Vector
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
+from drfd.sim.paper.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
 
 NODE = (8, 6)
 NODES = 48
@@ -55,11 +55,11 @@ class MacroResult:
     def response_s(self, kind: Kind) -> float | None:
         """Return the mean time from submission to end, or None if no job has ended."""
         times = self._times(kind)
-        return sum(times) / len(times) / SECOND if times else None
+        return sum(times) / len(times) if times else None
 
-    def _times(self, kind: Kind) -> list[int]:
+    def _times(self, kind: Kind) -> list[float]:
         return [
-            each.ended_us - each.submitted_us
+            each.ended_s - each.submitted_s
             for each in self.outcome.ended
             if each.batch.user.startswith(kind.name)
         ]
@@ -77,14 +77,16 @@ def results(
             user=f"{kind.name} {number}",
             tasks=_tasks(nodes),
             demand=_vector(kind.cpus, kind.gb),
-            task_us=int(_TASK_S * SECOND),
+            task_s=_TASK_S,
             repeats=True,
         )
         for kind in (LARGE, SMALL)
         for number in range(1, _USERS_OF_A_KIND + 1)
     ]
-    runs = {way: Simulation(batches, cluster, way, step_us=SECOND, seed=seed) for way in WAYS}
-    return tuple(MacroResult(way, run.until(run_s * SECOND)) for way, run in runs.items())
+    return tuple(
+        MacroResult(way, run(batches, cluster, way, step_s=1, seed=seed, end_s=run_s))
+        for way in WAYS
+    )
 
 
 def figure(
@@ -135,7 +137,7 @@ def _table(found: Sequence[MacroResult]) -> Table:
     rows: list[list[Cell]] = [
         [
             each.way.name, each.jobs(LARGE), PAPER_LARGE[each.way.name], each.jobs(SMALL),
-            each.response_s(LARGE), each.response_s(SMALL), float(each.outcome.overcommitted),
+            each.response_s(LARGE), each.response_s(SMALL), each.outcome.overcommitted,
         ]
         for each in found
     ]  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from drfd.core.amounts.vectors import Vector
-from drfd.sim.cluster import SECOND, Batch, Cluster, ClusterRun, SharingScheme, Simulation
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+from drfd.sim.paper.cluster import Batch, Cluster, SharingScheme, run
 from drfd.sim.paper.worked import divide
 
 JOBS = ("job 1", "job 2")
@@ -54,17 +54,20 @@ def simulate(seed: int, *, nodes: int, phase_s: int, task_s: float) -> Shares:
             # More tasks than can start in a phase.
             tasks=int(2 * phase_s // task_s) * nodes * NODE[0] + nodes * NODE[0],
             demand=_vector(demand),
-            task_us=int(task_s * SECOND),
-            at_us=number * phase_s * SECOND,
-            until_us=(number + 1) * phase_s * SECOND,
+            task_s=task_s,
+            at_s=number * phase_s,
+            until_s=(number + 1) * phase_s,
         )
         for number, phase in enumerate(PHASES)
         for job, demand in zip(JOBS, phase.demands, strict=True)
     ]
-    end_us = phase_s * len(PHASES) * SECOND
     way = SharingScheme(name="DRF", policy="drf", reserves=True)
-    outcome = Simulation(batches, cluster, way, step_us=SECOND, seed=seed).until(end_us)
-    return shares_of(outcome, cluster)
+    outcome = run(batches, cluster, way, step_s=1, seed=seed, end_s=phase_s * len(PHASES))
+    top = cluster.capacity
+    return {
+        job: [(cores / top[0], memory / top[1]) for cores, memory in held]
+        for job, held in outcome.held.items()
+    }
 
 
 def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure:
@@ -80,7 +83,7 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
         tables=[phase_table(shares, phase_s, nodes)],
         panels=panels(shares),
         notes=[
-            "DRF evens out the dominant shares; node by node, whole tasks keep it from the share "
+            "DRF evens out the dominant shares; whole tasks on single nodes keep it from the share "
             "that tasks would have that could be cut.",
             "In phase 1 one task of 10 GB and three of 1 GB fill a node: 71 % and 75 %.",
             "In phase 3 a node has room for one of 7 GB and one of 4 GB, or for three of 4 GB: "
@@ -88,14 +91,6 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
             "names the same cause.",
         ],
     )
-
-
-def shares_of(outcome: ClusterRun, cluster: Cluster) -> Shares:
-    top = cluster.capacity
-    return {
-        job: [(cores / top[0], memory / top[1]) for cores, memory in held]
-        for job, held in outcome.held.items()
-    }
 
 
 def steady(shares: Shares, job: str, phase: int, phase_s: int) -> tuple[float, float]:

@@ -1,0 +1,264 @@
+"""A cluster of equal nodes on which the paper's experiments run, simulated by `sim.driver`.
+
+Shares are parts of the whole cluster, and a task runs on one node. DRF is compared with policies
+that look at less than a task needs: at a slot, or at the CPUs alone. They are fair to the users in
+what they look at, and overcommit the rest, so that nodes become slow (`slowdown`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import ceil, inf
+from random import Random
+
+from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.amounts.vectors import Vector, minus, plus
+from drfd.core.fairness.rules import ReservationSettings, Rules
+from drfd.sim.driver import Speeds, simulate
+from drfd.sim.workload import SimJob
+
+#: Indices of the vectors of a cluster.
+CORES, MEMORY = 0, 1
+
+#: Fitted: with six slots a node, as many large jobs end as in figure 9 of the DRF paper.
+SWAP_COST = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A job of equal tasks, which may run in any order and on any node."""
+
+    user: str
+    tasks: int
+    #: Thousandths of cores, and MiB.
+    demand: Vector
+    #: Run time of a task on a node that is not overcommitted; each task takes up to a fifth more or
+    #: less, at random.
+    task_s: float
+    at_s: float = 0.0
+    #: When tasks that still wait are withdrawn, or None if they never are.
+    until_s: float | None = None
+    #: Whether its user submits the same job again when it has ended.
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A number of equal nodes."""
+
+    nodes: int
+    #: The capacity of one node.
+    node: Vector
+    #: The slowdown by swapping: see `slowdown`.
+    swap_cost: int = SWAP_COST
+
+    @property
+    def capacity(self) -> Vector:
+        return tuple(each * self.nodes for each in self.node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingScheme:
+    """What is shared fairly: all resources by "drf", `slots` of each node by "slots", cores by
+    "cpu"."""
+
+    name: str
+    policy: str
+    slots: int | None = None
+    #: Whether room is kept for a task that is served next and does not fit yet, as drfd does. If
+    #: not, the task is passed over, as by Mesos.
+    reserves: bool = False
+
+    def looked_at(self, amounts: Vector, *, tasks: int = 1) -> Resources:
+        """Return what the scheme counts of a task, or of a node that has room for `tasks`."""
+        if self.policy == "slots":
+            return Resources(cores_milli=tasks * 1000)
+        memory_bytes = 0 if self.policy == "cpu" else amounts[MEMORY] << 20
+        return Resources(cores_milli=amounts[CORES], memory_bytes=memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    batch: Batch
+    submitted_s: float
+    ended_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterRun:
+    """The result of a simulation."""
+
+    step_s: float
+    #: User → the resources held at 0, `step_s`, 2 * `step_s` and so on.
+    held: dict[str, list[Vector]]
+    #: The jobs all of whose tasks have ended, in order.
+    ended: list[BatchEnd] = field(default_factory=list)
+    end_s: float = 0.0
+    #: The part of all node time in which the tasks of a node asked for more memory than it has.
+    overcommitted: float = 0.0
+
+
+def slowdown(held: Vector, node: Vector, swap_cost: int) -> float:
+    """Return the factor by which run times grow on a node whose tasks ask for `held` together.
+
+    A model for schedulers that overcommit; without overcommitment the factor is 1.
+
+    Cores are divided: tasks that ask for 12 of 8 cores run at 8/12 of their speed. Memory costs
+    more. Where tasks hold h of m bytes, h > m, a part f = 1 - m/h lies in the swap space: the bytes
+    that are touched least. If touches fall off linearly from the most to the least used byte, f^2
+    of them go there, and each of these takes `swap_cost` times as long as one in memory: the tasks
+    take 1 + swap_cost * f^2 times as long. Both hold for every task of the node, also for those
+    that would have fitted.
+    """
+    swapped = max(0.0, 1 - node[MEMORY] / max(1, held[MEMORY]))
+    return max(1.0, held[CORES] / node[CORES]) * (1 + swap_cost * swapped**2)
+
+
+def run(
+    batches: Sequence[Batch],
+    cluster: Cluster,
+    way: SharingScheme,
+    *,
+    step_s: float,
+    seed: int,
+    end_s: float | None = None,
+) -> ClusterRun:
+    """Simulate until a time, or until all tasks have ended if it is None. Then no batch may repeat.
+    Each task must fit on an empty node."""
+    node = way.looked_at(cluster.node, tasks=way.slots or 1)
+    whole = Resources(
+        cores_milli=node.cores_milli * cluster.nodes, memory_bytes=node.memory_bytes * cluster.nodes
+    )
+    rules = Rules(
+        axes=Axes(nodes=tuple(Node(name=f"n{at}", capacity=node) for at in range(cluster.nodes))),
+        capacity=whole,
+        patience=ReservationSettings(patience_s=0, reserves=way.reserves),
+        min_hold_s=0,
+    )
+    nodes = _Nodes(batches, cluster, way, step_s, seed)
+    simulate(
+        [task for batch in batches for task in nodes.submitted(batch, batch.at_s)],
+        rules,
+        estimates="limit",
+        speeds=nodes,
+        until_s=inf if end_s is None else end_s,
+    )
+    return nodes.result(end_s)
+
+
+@dataclass(slots=True)
+class _Submission:
+    batch: Batch
+    submitted_s: float
+    #: Tasks that have not ended.
+    left: int
+
+
+@dataclass(slots=True)
+class _Node:
+    held: Vector
+    tasks: set[int] = field(default_factory=set)
+    #: Since when it holds this.
+    since_s: float = 0.0
+
+
+class _Nodes(Speeds):
+    """The nodes, with what runs on each."""
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        cluster: Cluster,
+        way: SharingScheme,
+        step_s: float,
+        seed: int,
+    ) -> None:
+        self._cluster, self._way = cluster, way
+        self._random = Random(seed)  # noqa: S311  # chance, not secrets
+        self._ids = count(1)
+        nothing: Vector = (0,) * len(cluster.node)
+        self._nodes = {f"n{at}": _Node(nothing) for at in range(cluster.nodes)}
+        self._used = dict.fromkeys((batch.user for batch in batches), nothing)
+        #: Task → its submission; running task → its node.
+        self._of: dict[int, _Submission] = {}
+        self._on: dict[int, str] = {}
+        self._touched: set[str] = set()
+        self._now_s = self._overcommitted_s = 0.0
+        self._run = ClusterRun(step_s=step_s, held={user: [] for user in self._used})
+
+    def submitted(self, batch: Batch, at_s: float) -> Iterator[SimJob]:
+        submission = _Submission(batch, at_s, batch.tasks)
+        demand = self._way.looked_at(batch.demand)
+        for _ in range(batch.tasks):
+            task_id = next(self._ids)
+            self._of[task_id] = submission
+            yield SimJob(
+                id=task_id,
+                name="",
+                user=batch.user,
+                submit_s=at_s,
+                run_s=batch.task_s * self._random.uniform(0.8, 1.2),
+                demand=demand,
+                limit_s=batch.task_s,
+                until_s=batch.until_s,
+            )
+
+    def start(self, job: SimJob, leaf: str, node: str, now_s: float) -> None:
+        self._change(job.id, node, now_s, plus)
+        self._on[job.id] = node
+        self._nodes[node].tasks.add(job.id)
+
+    def end(self, job: SimJob, now_s: float) -> Sequence[SimJob]:
+        node = self._on.pop(job.id)
+        self._change(job.id, node, now_s, minus)
+        self._nodes[node].tasks.remove(job.id)
+        submission = self._of.pop(job.id)
+        submission.left -= 1
+        if submission.left:
+            return ()
+        batch = submission.batch
+        self._run.ended.append(BatchEnd(batch, submission.submitted_s, now_s))
+        return tuple(self.submitted(batch, now_s)) if batch.repeats else ()
+
+    def changed(self, used: Mapping[str, Vector], now_s: float) -> Mapping[int, float]:
+        speeds = {}
+        for name in self._touched:
+            node = self._nodes[name]
+            speed = 1 / slowdown(node.held, self._cluster.node, self._cluster.swap_cost)
+            speeds.update(dict.fromkeys(node.tasks, speed))
+        self._touched.clear()
+        return speeds
+
+    def result(self, end_s: float | None) -> ClusterRun:
+        run = self._run
+        run.end_s = self._now_s if end_s is None else end_s
+        self._sample(run.end_s)
+        for node in self._nodes.values():
+            self._count(node, run.end_s)
+        run.overcommitted = self._overcommitted_s / (run.end_s * len(self._nodes) or 1)
+        return run
+
+    def _change(
+        self, task_id: int, name: str, now_s: float, change: Callable[[Vector, Vector], Vector]
+    ) -> None:
+        """Take account of a task that starts or ends on the node."""
+        self._sample(now_s)
+        batch, node = self._of[task_id].batch, self._nodes[name]
+        self._count(node, now_s)
+        node.held = change(node.held, batch.demand)
+        self._used[batch.user] = change(self._used[batch.user], batch.demand)
+        self._touched.add(name)
+
+    def _count(self, node: _Node, now_s: float) -> None:
+        if node.held[MEMORY] > self._cluster.node[MEMORY]:
+            self._overcommitted_s += now_s - node.since_s
+        node.since_s = now_s
+
+    def _sample(self, now_s: float) -> None:
+        """Record what has been held since the latest change, for every step before now."""
+        if now_s > self._now_s:
+            self._now_s = now_s
+            for user, rows in self._run.held.items():
+                rows += [self._used[user]] * (ceil(now_s / self._run.step_s) - len(rows))
