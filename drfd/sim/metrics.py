@@ -55,14 +55,14 @@ class OverTime:
     account: Account
 
 
-def over_time(run: Run) -> OverTime:
+def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
     first = [left.job.submit_s for left in run.unstarted]
     first += [ran.job.submit_s for ran in run.ran]
     last = [*first, *(ran.end_s for ran in run.ran)]
     start_s = min(first, default=0.0)
     span_s = max(last, default=0.0) - start_s
     window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-    account = Account(run.rules.shares, window_s * 1000)
+    account = Account(run.rules.shares, window_s * 1000, has_pairs=has_pairs)
     watch = _Watch(account, run)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(_changes(run), key=itemgetter(0)):

@@ -789,7 +789,7 @@ def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
     recipe = Recipe(jobs=150, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
     jobs = generate(recipe).jobs
     run = simulate(jobs, Rules(capacity=NODE, pools=POOLS), policy=policy)
-    told = over_time(run).account
+    told = over_time(run, has_pairs=True).account
     fold = EventFold(HOUR_MS, lambda digest: run.rules)
     for event in events_of(run):
         fold.take(event)
@@ -823,7 +823,7 @@ def test_two_months_of_an_overloaded_cluster(
     run = simulate(jobs, rules_of(parse_capacity("cores=700,memory=4600G")), policy=policy)
     found = measure(run)
     assert {name: round(100 * part, 1) for name, part in found["promised"].items()} == promised
-    account = over_time(run).account
+    account = over_time(run, has_pairs=True).account
     waited_ms = sum(sums.waited for sums in account.sums.values())
     assert round(waited_ms / HOUR_MS) == waited_h
     leaf = max(account.longest, key=lambda each: account.longest[each].length_ms)

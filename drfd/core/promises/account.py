@@ -150,6 +150,8 @@ class _Leaf:
         #: For each axis that counts: the axis, and the satisfaction that one unit of it gives,
         #: times the promise, as numerator and denominator; None until they are asked for.
         self.measures: list[tuple[int, int, int]] | None = None
+        #: Its parts per millisecond while it waits, `size` with what others hold; None likewise.
+        self.rate: Parts | None = None
 
 
 class Account:
@@ -160,8 +162,9 @@ class Account:
     capacity of the shares in force.
     """
 
-    def __init__(self, shares: FairShare, window_ms: int) -> None:
-        self._window_ms = window_ms
+    def __init__(self, shares: FairShare, window_ms: int, *, has_pairs: bool = True) -> None:
+        """Without `has_pairs` it is not counted who holds what another one is short of."""
+        self._window_ms, self._has_pairs = window_ms, has_pairs
         self.now_ms = 0
         #: Leaf → since when it has waited below its promise.
         self.below_since: dict[str, int] = {}
@@ -218,7 +221,8 @@ class Account:
         if at_ms <= since_ms:
             return
         over = self._over_promise() if self._waiting else {}
-        rates = [(leaf, *self._rate(leaf, over)) for leaf in self._waiting]
+        total = sum(over.values())
+        rates = [(leaf, *self._rate(leaf, over, total)) for leaf in self._waiting]
         for leaf, rate, _ in rates:
             self._follow_stretch(leaf, since_ms, is_below=rate.short > 0)
         while since_ms < at_ms and rates:
@@ -245,7 +249,7 @@ class Account:
         held = self._nothing if used is None else tuple(used)
         if held != leaf.used:
             more = minus(held, leaf.used)
-            leaf.used, leaf.held = held, None
+            leaf.used, leaf.held, leaf.rate = held, None, None
             self._free = minus(self._free, more)
             self._tree.hold(name, more)
         leaf.demands = demands
@@ -263,6 +267,8 @@ class Account:
         """Have the obstacle keep these amounts from jobs, from now on: the capacity for all."""
         self._kept_from[obstacle] = amounts
         self._kept_parts[obstacle] = _part(amounts, self._shares.capacity)
+        for leaf in self._leaves.values():
+            leaf.rate = None
 
     def count_start(
         self, name: str, demand: Vector, why: StartReason, job_id: int | None = None
@@ -308,7 +314,7 @@ class Account:
         self._is_divided = True
         have_parts_changed = bool(self._tree.redivide())
         for leaf in self._leaves.values():
-            leaf.promised = None
+            leaf.promised = leaf.rate = None
             if have_parts_changed:
                 leaf.held = leaf.measures = None
 
@@ -354,15 +360,29 @@ class Account:
                     found[name] = over
         return found
 
-    def _rate(self, name: str, over: Mapping[str, int]) -> tuple[Parts, list[tuple[str, int]]]:
-        """Return the leaf's parts per millisecond, and that of `others` by leaf."""
+    def _rate(
+        self, name: str, over: Mapping[str, int], total: int
+    ) -> tuple[Parts, list[tuple[str, int]]]:
+        """Return the leaf's parts per millisecond, and that of `others` by leaf. `total` is the sum
+        of `over`."""
         leaf = self._leaves[name]
+        # Limits of a pool depend on what other leaves hold.
+        if leaf.rate is None or self._has_limits:
+            leaf.rate = self._own_rate(name, leaf)
+        others = min(leaf.rate.size, total)
+        if not others:
+            return leaf.rate, []
+        by = _divided(others, total, over) if self._has_pairs else []
+        return Parts(*leaf.rate[:-2], others, leaf.rate.size - others), by
+
+    def _own_rate(self, name: str, leaf: _Leaf) -> Parts:
+        """Return `_Leaf.rate`."""
         promised = self._promised(name, leaf)
         kept = min(promised, self._held(name, leaf))
         kept_part = kept * WHOLE // promised if promised else WHOLE
         rest = promised - kept
         if not rest:
-            return Parts(1, kept_part, promised, kept), []
+            return Parts(1, kept_part, promised, kept)
         away = min(rest, self._kept_parts.get(Obstacle.AWAY, 0))
         rest -= away
         drained = min(rest, self._kept_parts.get(Obstacle.DRAINED, 0))
@@ -371,12 +391,7 @@ class Account:
         rest -= own_limit
         outside = min(rest, self._kept_parts.get(Obstacle.OUTSIDE, 0))
         rest -= outside
-        by = _divided(rest, over)
-        others = sum(amount for _, amount in by)
-        rate = Parts(
-            1, kept_part, promised, kept, away, drained, own_limit, outside, others, rest - others
-        )
-        return rate, by
+        return Parts(1, kept_part, promised, kept, away, drained, own_limit, outside, 0, rest)
 
     def _is_limited(self, name: str, leaf: _Leaf) -> bool:
         """Return whether none of the leaf's jobs could start on an empty machine, by limits."""
@@ -402,13 +417,9 @@ def _part(amounts: Vector, capacity: Vector) -> int:
     return max([amount * WHOLE // top for amount, top in pairs if top], default=0)
 
 
-def _divided(short: int, over: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Charge those who are over their promises with what is short, in proportion, but with no more
-    than they are over. What is left by rounding down falls to the first ones, one each."""
-    total = sum(over.values())
-    charged = min(short, total)
-    if not charged:
-        return []
+def _divided(charged: int, total: int, over: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Charge those who are over their promises, by `total` together, with at most that much, in
+    proportion. What is left by rounding down falls to the first ones, one each."""
     by = {name: charged * amount // total for name, amount in over.items()}
     left = charged - sum(by.values())
     for name, amount in over.items():
