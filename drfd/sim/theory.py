@@ -19,10 +19,9 @@ from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.entitlement import ONE, ZERO, Shares
 from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up
 
+_zip = partial(zip, strict=True)
 #: Leaf → number of tasks.
 Tasks = dict[str, Fraction]
-#: The most that a node may hold on each axis, as parts of the machine, or None without a limit.
-Caps = tuple[Fraction | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +63,20 @@ class Flow:
         entitled: Mapping[str, Shares],
         wants: Mapping[str, FlowDemand],
         asked: Mapping[str, Shares],
-        caps: Mapping[str, Caps],
+        top: Shares,
         by_assets: bool = False,
         goes_on: bool = True,
     ) -> None:
-        """`entitled` has all active nodes, `asked` one task of each leaf, and `caps` the machine as
-        the cap of the root. With `by_assets`, a node holds the sum of its parts of all resources
-        (asset fairness), else the largest part (DRF). With `goes_on`, a full resource stops only
-        those who need it."""
-        self._entitled, self._wants, self._asked, self._caps = entitled, wants, asked, caps
+        """`entitled` has all active nodes, `asked` one task of each leaf, and `top` 1 for each
+        resource, or 0 if the machine lacks it. With `by_assets`, a node holds the sum of its parts
+        of all resources (asset fairness), else the largest part (DRF). With `goes_on`, a full
+        resource stops only those who need it."""
+        self._entitled, self._wants, self._asked, self._top = entitled, wants, asked, top
         self._by_assets, self._goes_on = by_assets, goes_on
         self._children: dict[str, list[str]] = {}
         for path in entitled:
             self._children.setdefault(parent_of(path), []).append(path)
-        axes = range(len(caps[TOP]))
-        self._held = {path: [ZERO for _ in axes] for path in (TOP, *entitled)}
+        self._held = {path: [ZERO] * len(top) for path in (TOP, *entitled)}
         self._got = dict.fromkeys(wants, ZERO)
 
     def run(self) -> Tasks:
@@ -91,7 +89,9 @@ class Flow:
         while (drive := self._drive(TOP)) is not None:
             flows = self._flows(drive.speeds)
             self._advance(self._until(drive.speeds, flows), drive.speeds, flows)
-            if not self._goes_on and any(map(self._is_stopped, self._wants)):
+            if not self._goes_on and any(
+                self._lacks(leaf) and self._is_full(leaf) for leaf in self._wants
+            ):
                 break
         return self._got
 
@@ -99,18 +99,10 @@ class Flow:
         want = self._wants[leaf]
         return want.tasks is None or self._got[leaf] < want.tasks
 
-    def _is_full(self, path: str, leaf: str) -> bool:
-        """Return whether the node is at its cap of a resource that the leaf needs."""
-        return any(
-            each and cap is not None and held >= cap
-            for each, cap, held in zip(
-                self._asked[leaf], self._caps.get(path, ()), self._held[path], strict=False
-            )
-        )
-
-    def _is_stopped(self, leaf: str) -> bool:
-        """Return whether the machine stops the leaf, rather than a limit or a lack of tasks."""
-        return self._lacks(leaf) and self._is_full(TOP, leaf)
+    def _is_full(self, leaf: str) -> bool:
+        """Return whether a resource that the leaf needs is full."""
+        rows = _zip(self._asked[leaf], self._top, self._held[TOP])
+        return any(each and held >= top for each, top, held in rows)
 
     def _drive(self, path: str) -> _Drive | None:
         """Return the rates at which a node is served, or None if nothing below it can grow."""
@@ -134,7 +126,7 @@ class Flow:
     def _drive_leaf(self, leaf: str) -> _Drive | None:
         if leaf not in self._entitled or not any(self._asked[leaf]) or not self._lacks(leaf):
             return None
-        if any(self._is_full(path, leaf) for path in (TOP, *path_up(leaf))):
+        if self._is_full(leaf):
             return None
         pairs = zip(self._asked[leaf], self._entitled[leaf], strict=True)
         if any(each and not part for each, part in pairs):
@@ -164,21 +156,15 @@ class Flow:
         flows: dict[str, list[Fraction]] = {}
         for leaf, speed in speeds.items():
             for path in (TOP, *path_up(leaf)):
-                flow = flows.setdefault(path, [ZERO] * len(self._caps[TOP]))
+                flow = flows.setdefault(path, [ZERO] * len(self._top))
                 for axis, each in enumerate(self._asked[leaf]):
                     flow[axis] += speed * each
         return flows
 
     def _until(self, speeds: Tasks, flows: Mapping[str, Sequence[Fraction]]) -> Fraction:
         """Return the time until a rate changes."""
-        ends = [
-            (cap - held) / each
-            for path, flow in flows.items()
-            for cap, held, each in zip(
-                self._caps.get(path, ()), self._held[path], flow, strict=False
-            )
-            if each and cap is not None
-        ]
+        rows = _zip(self._top, self._held[TOP], flows[TOP])
+        ends: list[Fraction] = [(top - held) / each for top, held, each in rows if each]
         for leaf, speed in speeds.items():
             most = self._wants[leaf].tasks
             if most is not None:
@@ -200,7 +186,6 @@ class Flow:
 
 
 Row = list[float]
-_zip = partial(zip, strict=True)
 
 #: Steps of the method at most, the mean slack times price at which it ends, and the significant
 #: digits of its result.
@@ -351,7 +336,7 @@ def cpu(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     """
     asked = {leaf: parts[:1] for leaf, parts in _asked(shares, wants).items()}
     entitled = {path: parts[:1] for path, parts in _entitled(shares, wants).items()}
-    return Flow(entitled, wants, asked, {TOP: (_whole(shares.capacity[0]),)}).run()
+    return Flow(entitled, wants, asked, _whole(shares)[:1]).run()
 
 
 def slots(shares: FairShare, wants: Mapping[str, FlowDemand], count: int) -> Tasks:
@@ -361,7 +346,7 @@ def slots(shares: FairShare, wants: Mapping[str, FlowDemand], count: int) -> Tas
         path: (min(part for part, top in zip(parts, shares.capacity, strict=True) if top),)
         for path, parts in _entitled(shares, wants).items()
     }
-    return Flow(entitled, wants, asked, {TOP: (ONE,)}).run()
+    return Flow(entitled, wants, asked, (ONE,)).run()
 
 
 def fifo(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
@@ -384,14 +369,12 @@ def _flow(
     by_assets: bool = False,
     goes_on: bool = True,
 ) -> Flow:
-    entitled = _entitled(shares, wants)
-    caps: dict[str, Caps] = {path: _limit(shares, path) for path in entitled}
-    caps[TOP] = tuple(map(_whole, shares.capacity))
-    return Flow(entitled, wants, _asked(shares, wants), caps, by_assets, goes_on)
+    asked, entitled = _asked(shares, wants), _entitled(shares, wants)
+    return Flow(entitled, wants, asked, _whole(shares), by_assets, goes_on)
 
 
-def _whole(top: int) -> Fraction:
-    return ONE if top else ZERO
+def _whole(shares: FairShare) -> Shares:
+    return tuple(ONE if top else ZERO for top in shares.capacity)
 
 
 def _asked(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shares]:
@@ -413,16 +396,7 @@ def _entitled(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, S
     active = {leaf for leaf, want in wants.items() if want.tasks != 0}
     share_tree = shares.share_tree({}, active)
     return {
-        path: tuple(
-            part * _whole(top)
-            for part, top in zip(share_tree.entitled(path), shares.capacity, strict=True)
-        )
+        path: tuple(map(mul, share_tree.entitled(path), _whole(shares)))
         for leaf in sorted(active)
         for path in path_up(leaf)
     }
-
-
-def _limit(shares: FairShare, path: str) -> Caps:
-    limit = shares.rule(path).limit or (None,) * len(shares.capacity)
-    pairs = zip(limit, shares.capacity, strict=True)
-    return tuple(None if most is None or not top else Fraction(most, top) for most, top in pairs)

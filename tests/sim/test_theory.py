@@ -366,12 +366,6 @@ def test_a_pool_that_is_served_in_vain_catches_up_before_others_go_on() -> None:
     assert theory.drf(shares, wants) == quarter | {"m": half, "p.b": half}
 
 
-def test_limits_of_pools_stop_their_members_and_nobody_else() -> None:
-    shares = FairShare((10, 10), {"p": NodeRule(limit=(4, None))})
-    wants = {"a": want(1, 1), "p.x": want(1, 0), "p.y": want(0, 1)}
-    assert theory.drf(shares, wants) == {"a": 5, "p.x": 4, "p.y": 5}
-
-
 GRAIN = 20
 
 
