@@ -24,7 +24,7 @@ from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.scheduling import scheduling_pass
-from drfd.core.scheduling.plan import PassInput, PolicyOptions
+from drfd.core.scheduling.plan import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from drfd.sim import theory
 from drfd.sim.theory import FlowDemand, Tasks
@@ -147,8 +147,8 @@ def _check(spec: Spec) -> None:
                 f"asks for no {first}, so the policy cpu gives tasks without end",
                 'limit them with "tasks"',
             )
-        if spec.policy == "ceei" and len(set(user.weights)) > 1:
-            refuse(f"{place}.weight", "must be one number for the policy ceei", "write 2")
+        if spec.policy in ("ceei", "slots") and len(set(user.weights)) > 1:
+            refuse(f"{place}.weight", f"must be one number for the policy {spec.policy}", "write 2")
         if spec.policy == "ceei" and user.pool is not None:
             refuse(f"{place}.pool", "the policy ceei knows no pools", "leave it out")
     if spec.policy == "ceei" and spec.mode == "discrete":
@@ -259,15 +259,14 @@ _MOST_TASKS = 200_000
 _MOST_UNITS = 1 << 60
 
 Solve = Callable[[FairShare, Mapping[str, FlowDemand]], Tasks]
+#: Those that are not DRF on all or some of the resources.
 _SOLVERS: Mapping[str, Solve] = {
-    "drf": theory.drf,
-    "hdrf": theory.drf,
-    "hdrf-naive": theory.drf,
     "algorithm1": theory.algorithm1,
     "asset": theory.asset,
-    "cpu": theory.cpu,
     "fifo": theory.fifo,
 }
+#: Policy → that of a pass which does the same on what it looks at.
+_PASSES = {"hdrf": "drf", "cpu": "hdrf-naive", "slots": "hdrf-naive"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +287,11 @@ def allocate(spec: Spec) -> Allocation:
     """Divide the machine. Raises Refused for too many tasks, or too fine units."""
     shares, demands = _in_whole_units(spec)
     leaves = dict(zip(demands, spec.users, strict=True))
+    if spec.policy != "fifo":
+        # All users wait from the start, so this decides every tie. The sort is stable.
+        in_turn = sorted(demands, key=lambda leaf: -shares.dominant_share(demands[leaf]))
+        demands = {leaf: demands[leaf] for leaf in in_turn}
+    shares, demands = _looked_at(spec, shares, demands)
     if spec.mode == "continuous":
         order, tasks = [], _cut(spec, shares, demands, leaves)
     else:
@@ -314,7 +318,7 @@ def dominant_resource(spec: Spec, user: User) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def _in_whole_units(spec: Spec) -> tuple[FairShare, dict[str, Vector]]:
+def _in_whole_units(spec: Spec) -> tuple[FairShare, Mapping[str, Vector]]:
     """Return the tree whose leaves are the users, and by leaf the amounts of one task."""
     rows = [tuple(spec.capacity.values()), *(user.demand for user in spec.users)]
     units = [lcm(*(each.denominator for each in column)) for column in zip(*rows, strict=True)]
@@ -336,6 +340,21 @@ def _in_whole_units(spec: Spec) -> tuple[FairShare, dict[str, Vector]]:
     return FairShare(whole[0], rules), dict(zip(leaves, whole[1:], strict=True))
 
 
+def _looked_at(
+    spec: Spec, shares: FairShare, demands: Mapping[str, Vector]
+) -> tuple[FairShare, Mapping[str, Vector]]:
+    """Return what the policy looks at: "cpu" at the first resource alone, and "slots" at a slot for
+    each task."""
+    if spec.policy not in ("cpu", "slots"):
+        return shares, demands
+    rules = {
+        path: NodeRule(weights=(rule.weights or ())[:1]) for path, rule in shares.rules.items()
+    }
+    if spec.slots is not None and spec.policy == "slots":
+        return FairShare((spec.slots,), rules), dict.fromkeys(demands, (1,))
+    return FairShare(shares.capacity[:1], rules), {leaf: each[:1] for leaf, each in demands.items()}
+
+
 def _cut(
     spec: Spec, shares: FairShare, demands: Mapping[str, Vector], leaves: Mapping[str, User]
 ) -> Tasks:
@@ -346,10 +365,7 @@ def _cut(
     if spec.policy == "ceei":
         weights = {leaf: user.weights[0] for leaf, user in leaves.items()}
         return theory.ceei(shares.capacity, wants, weights)
-    if spec.policy == "slots":
-        assert spec.slots is not None
-        return theory.slots(shares, wants, spec.slots)
-    return _SOLVERS[spec.policy](shares, wants)
+    return _SOLVERS.get(spec.policy, theory.drf)(shares, wants)
 
 
 def _launched(
@@ -363,14 +379,10 @@ def _launched(
             "capacity: counted in the finest digit of any demand, it is more than 2^60",
             hint='round the numbers, or ask for "mode": "continuous"',
         )
-    in_turn = list(leaves)
-    if spec.policy != "fifo":
-        # All users wait from the start, so this decides every tie. The sort is stable.
-        in_turn.sort(key=lambda leaf: -shares.dominant_share(demands[leaf]))
     queues: dict[str, LeafQueue] = {}
     owners: list[str] = []
-    for leaf in in_turn:
-        count = _count(spec, leaves[leaf].tasks, demands[leaf], capacity)
+    for leaf, demand in demands.items():
+        count = _count(leaves[leaf].tasks, demand, capacity)
         if len(owners) + count > _MOST_TASKS:
             raise Refused(
                 "bad-spec",
@@ -378,23 +390,19 @@ def _launched(
                 hint='ask for larger tasks, or for "mode": "continuous"',
             )
         for _ in range(count):
-            queues.setdefault(leaf, LeafQueue()).add(demands[leaf], (0, len(owners)))
+            queues.setdefault(leaf, LeafQueue()).add(demand, (0, len(owners)))
             owners.append(leaf)
     given = PassInput(
         wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),
         free=capacity,
-        options=PolicyOptions(slots=spec.slots, overcommit=True),
     )
-    done = scheduling_pass.POLICIES["drf" if spec.policy == "hdrf" else spec.policy](given)
+    done = scheduling_pass.POLICIES[_PASSES.get(spec.policy, spec.policy)](given)
     return [owners[job_id] for job_id in done.admitted]
 
 
-def _count(spec: Spec, tasks: Fraction | None, demand: Vector, capacity: Vector) -> int:
+def _count(tasks: Fraction | None, demand: Vector, capacity: Vector) -> int:
     """Return how many tasks to queue: all that fit alone and one more, since some policies stop
     at the first task that does not fit."""
-    pairs = list(zip(demand, capacity, strict=True))
-    rooms = [top // each for each, top in (pairs[:1] if spec.policy == "cpu" else pairs) if each]
-    if spec.policy == "slots":
-        rooms = [spec.slots or 0]
+    rooms = [top // each for each, top in zip(demand, capacity, strict=True) if each]
     most = min(rooms) + 1 if rooms else _MOST_TASKS + 1
     return most if tasks is None else min(most, int(tasks))

@@ -329,26 +329,6 @@ def asset(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     return _flow(shares, wants, by_assets=True).run()
 
 
-def cpu(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
-    """Max-min fairness of the first resource; the others may be overcommitted without bound.
-
-    A leaf that asks for none of the first resource gets all its tasks, which must be finite.
-    """
-    asked = {leaf: parts[:1] for leaf, parts in _asked(shares, wants).items()}
-    entitled = {path: parts[:1] for path, parts in _entitled(shares, wants).items()}
-    return Flow(entitled, wants, asked, _whole(shares)[:1]).run()
-
-
-def slots(shares: FairShare, wants: Mapping[str, FlowDemand], count: int) -> Tasks:
-    """Max-min fairness of `count` slots; any task fits a slot, whatever it needs."""
-    asked: dict[str, Shares] = dict.fromkeys(wants, (Fraction(1, count),))
-    entitled = {
-        path: (min(part for part, top in zip(parts, shares.capacity, strict=True) if top),)
-        for path, parts in _entitled(shares, wants).items()
-    }
-    return Flow(entitled, wants, asked, (ONE,)).run()
-
-
 def fifo(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     """Serve one leaf after the other, in the order of `wants`, until one does not get all."""
     free = [Fraction(amount) for amount in shares.capacity]

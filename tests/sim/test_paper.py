@@ -87,7 +87,11 @@ def test_cpu_and_slots_forget_what_they_do_not_look_at() -> None:
     found = solve(*users, policy="cpu")
     assert found.tasks == {"A": 5, "B": 4}
     assert found.dominant_share("A") == Fraction(50, 18)
-    assert tasks(*users, policy="slots", slots=30) == {"A": 15, "B": 15}
+    for mode in ("discrete", "continuous"):
+        assert tasks(*users, policy="slots", slots=30, mode=mode) == {"A": 15, "B": 15}
+        three = user("A", 1, 90), user("B", 8, 1, tasks=1), user("C", 1, 1, weight=2)
+        found = tasks(*three, policy="slots", slots=10, mode=mode)
+        assert found == {"A": 3, "B": 1, "C": 6}
 
 
 def test_who_asks_for_no_cpu_may_have_a_limited_number_of_tasks_under_cpu() -> None:

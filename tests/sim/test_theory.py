@@ -456,30 +456,6 @@ def test_asset_fairness_evens_out_what_all_resources_are_worth(
     assert_max_min(*problem, theory.asset(*problem), measure=sum)
 
 
-@STEADY
-@given(problems())
-def test_cpu_fairness_evens_out_the_first_resource_and_forgets_the_others(
-    problem: tuple[FairShare, Wants],
-) -> None:
-    shares, wants = problem
-    asked = {leaf: each for leaf, each in wants.items() if each.demand[0]}
-    only = {
-        leaf: FlowDemand(demand=each.demand[:1], tasks=each.tasks) for leaf, each in asked.items()
-    }
-    assert_max_min(first_axis(shares), only, theory.cpu(shares, asked))
-
-
-def test_cpu_fairness_gives_all_to_who_asks_for_none_of_it() -> None:
-    wants = {"A": want(0, 5, tasks=7), "B": want(1, 1)}
-    assert theory.cpu(FairShare((4, 4)), wants) == {"A": 7, "B": 4}
-
-
-def test_slots_are_shared_whatever_is_in_them() -> None:
-    wants = {"A": want(1, 90), "B": want(8, 1, tasks=1), "C": want(1, 1)}
-    shares = FairShare((9, 18), weighted(2, {"C": 2}))
-    assert theory.slots(shares, wants, 10) == {"A": 3, "B": 1, "C": 6}
-
-
 def test_first_come_first_served_stops_at_the_first_that_is_cut_short() -> None:
     wants = {"A": want(2, 1, tasks=2), "B": want(4, 1, tasks=9), "C": want(0, 1, tasks=1)}
     shares = FairShare((9, 18))

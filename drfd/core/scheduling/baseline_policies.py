@@ -18,7 +18,7 @@ have been bugs of comparators like this one).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from heapq import heappop, heappush
 from math import lcm
@@ -35,16 +35,12 @@ from drfd.core.model.events import StartReason
 from drfd.core.scheduling.backfill import Backfill, Reservation
 from drfd.core.scheduling.plan import PassInput, Plan
 
-#: More than any demand: the amount on an axis that does not bind.
-_ENDLESS = 1 << 200
-
 #: A waiting job: its entry in its leaf's queue, and its demand.
 Head = tuple[Entry, Vector]
 
 
 class BaselinePass:
-    def __init__(self, pass_input: PassInput, *, binding: Iterable[int] | None = None) -> None:
-        """`binding` are the axes on which there must be room, or None for all."""
+    def __init__(self, pass_input: PassInput) -> None:
         tables = pass_input.wait_index.tables
         self.queues = pass_input.wait_index.open_queues()
         self.free = pass_input.free
@@ -60,13 +56,11 @@ class BaselinePass:
         self.count: dict[str, int] = {}
         for leaf, number in pass_input.options.running.items():
             self._add(leaf, number)
-        axes = range(len(pass_input.free))
-        self._loose = set() if binding is None else set(axes).difference(binding)
-        self._most = self._loosened(tables.shares.capacity)
+        self._most = tables.shares.capacity
         #: What the nodes on which jobs start have in all, if there are others.
         self._open: Vector | None = None
         if isinstance(pass_input.free, NodeRoom) and pass_input.free.closed:
-            self._open = self._loosened(pass_input.free.without_jobs())
+            self._open = pass_input.free.without_jobs()
         #: The number of admitted jobs of each demand, by leaf.
         self._passed: dict[str, Counter[Vector]] = {}
         #: The jobs admitted before earlier ones of their queue.
@@ -118,11 +112,11 @@ class BaselinePass:
 
     def headroom(self, leaf: str) -> Vector:
         """Return what is free within the limits of the leaf and of the pools that it is in."""
-        return self.share_tree.headroom(leaf, self._loosened(self.free))
+        return self.share_tree.headroom(leaf, self.free)
 
     def fits_free(self, demand: Vector) -> bool:
         """Return whether there is room, apart from limits."""
-        return fits(demand, self._loosened(self.free))
+        return fits(demand, self.free)
 
     def admit(self, leaf: str, head: Head) -> None:
         (_, job_id), demand = head
@@ -156,11 +150,6 @@ class BaselinePass:
     def _add(self, leaf: str, number: int) -> None:
         for path in path_up(leaf):
             self.count[path] = self.count.get(path, 0) + number
-
-    def _loosened(self, free: Vector) -> Vector:
-        if not self._loose:
-            return free
-        return tuple([_ENDLESS if at in self._loose else each for at, each in enumerate(free)])
 
 
 #: Returns the job of a leaf that would be next.
@@ -387,14 +376,14 @@ def asset(pass_input: PassInput) -> Plan:
 
 def cpu(pass_input: PassInput) -> Plan:
     """Apply max-min fairness to the first resource alone."""
-    baseline = BaselinePass(pass_input, binding=(0,) if pass_input.options.overcommit else None)
+    baseline = BaselinePass(pass_input)
     return _served(baseline, _order_by_parts(baseline, pass_input, itemgetter(0)))
 
 
 def slots(pass_input: PassInput) -> Plan:
     """Apply max-min fairness to slots, one for each job, whatever it needs."""
     assert pass_input.options.slots is not None, "how many slots?"
-    baseline = BaselinePass(pass_input, binding=() if pass_input.options.overcommit else None)
+    baseline = BaselinePass(pass_input)
     factors = _factors(
         {path: (baseline.share_tree.entitlement(path),) for path in _nodes(baseline)}, (1,)
     )

@@ -35,9 +35,6 @@ class PolicyOptions:
     slots: int | None = None
     #: How many jobs of each leaf hold a slot.
     running: Mapping[str, int] = field(default_factory=dict)
-    #: Whether "slots" and "cpu" ignore the resources that they do not compare. The daemon never
-    #: sets it: on a real machine it would start jobs that have no room.
-    overcommit: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

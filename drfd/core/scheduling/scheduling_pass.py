@@ -32,8 +32,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad, kept, launches_with_roo
 from drfd.core.scheduling.plan import PassInput, PassLimits, Plan, PolicyOptions
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
-#: A policy changes no table, and gives out no more of a resource than is free (but see
-#: `PolicyOptions.overcommit`).
+#: A policy changes no table, and gives out no more of a resource than is free.
 Policy = Callable[[PassInput], Plan]
 
 POLICIES: Mapping[str, Policy] = {
