@@ -139,12 +139,14 @@ class _Watch:
             if not self._running[leaf]:
                 del self._running[leaf], self._used[leaf]
         first = next(iter(self._waiting.get(leaf, {}).values()), None)
-        demands = () if first is None else tuple(dict.fromkeys((first, *self._demands[leaf])))
+        demands = () if first is None else (first, *self._demands[leaf])
         self._account.put(leaf, demands=demands, used=self._used.get(leaf))
 
     def _stop_waiting(self, leaf: str, job_id: int) -> None:
         demand = self._waiting[leaf].pop(job_id)
-        self._demands[leaf] -= Counter([demand])
+        self._demands[leaf][demand] -= 1
+        if not self._demands[leaf][demand]:
+            del self._demands[leaf][demand]
         if not self._waiting[leaf]:
             del self._waiting[leaf], self._demands[leaf]
 

@@ -20,8 +20,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import repeat
 from math import floor
-from operator import add
+from operator import add, mul
 from typing import NamedTuple
 
 from drfd.core.amounts.vectors import Vector, fits, minus, plus
@@ -61,8 +62,7 @@ class Parts(NamedTuple):
 
     def after(self, rate: Parts, length_ms: int) -> Parts:
         """Return the sums after another time at these amounts per millisecond."""
-        rows = zip(self, rate, strict=True)
-        return Parts(*[before + each * length_ms for before, each in rows])
+        return Parts._make(map(add, self, map(mul, rate, repeat(length_ms))))
 
     @property
     def short(self) -> int:
@@ -405,10 +405,10 @@ class Account:
         if not is_below:
             self.below_since.pop(name, None)
             return
-        found = Stretch(self.below_since.setdefault(name, since_ms), self.now_ms)
+        begin_ms = self.below_since.setdefault(name, since_ms)
         longest = self.longest.get(name)
-        if longest is None or found.length_ms > longest.length_ms:
-            self.longest[name] = found
+        if longest is None or self.now_ms - begin_ms > longest.length_ms:
+            self.longest[name] = Stretch(begin_ms, self.now_ms)
 
 
 def _part(amounts: Vector, capacity: Vector) -> int:
