@@ -354,6 +354,7 @@ def test_what_cannot_be_simulated_is_refused_in_one_line(
     assert said in result.err
 
 
+@pytest.mark.slow
 def test_a_dash_is_standard_input(drf: Drf, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PAPER.encode())))
     assert json.loads(drf("simulate", "alloc", "-", "--json").out)["tasks"] == {"A": 3, "B": 2}
