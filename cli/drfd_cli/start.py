@@ -6,18 +6,15 @@ from __future__ import annotations
 import os
 import sys
 
-_SLURM_NAMES = (
-    *("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol"),
-    # Of these there is a hint.
-    *("sprio", "sshare", "sstat"),
-)
-
 
 def main() -> None:
     name = os.path.basename(sys.argv[0])
-    if name in _SLURM_NAMES:
-        # A link of `drf slurm-names`.
-        sys.argv[1:1] = [name]
+    if name != "drf":
+        from drfd_cli.slurm import HINTED, SLURM_NAMES
+
+        if name in SLURM_NAMES + HINTED:
+            # A link of `drf slurm-names`.
+            sys.argv[1:1] = [name]
     key = None
     try:
         match sys.argv[1:2]:

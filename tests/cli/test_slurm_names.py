@@ -21,8 +21,7 @@ from drfd.common.signals import FIRST, REST
 from drfd.core.explain.reasons import ArrayLimit, Draining, Evidence, HeldBy, ReasonCode, WaitReason
 from drfd.wording.waits import wait_text
 from drfd_cli.commands import slurm_names
-from drfd_cli.slurm import fields, sbatch_options
-from drfd_cli.slurm.sbatch_options import SLURM_NAMES
+from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, sbatch_options
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
 HOST = os.uname().nodename.partition(".")[0]
@@ -946,7 +945,7 @@ def test_the_names_lead_to_drf(
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert drf("slurm-names", "bin").code == 0
-    for name in slurm_names.HINTED:
+    for name in HINTED:
         done = subprocess.run([f"bin/{name}", "7"], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2
         assert done.stderr.startswith(f"drf: No such command '{name}'. That is: drf ")

@@ -21,8 +21,9 @@ from drfd.client import submission
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
 from drfd_cli.commands.submit import read_script
+from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.batch_script import NAMES
-from drfd_cli.slurm.sbatch_options import SLURM_NAMES, Given, parse, read_lines, translate
+from drfd_cli.slurm.sbatch_options import Given, parse, read_lines, translate
 from seeds import examples
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"

@@ -25,7 +25,7 @@ from drfd.common.signals import FIRST, REST
 from drfd_cli import output
 from drfd_cli.commands import submit
 from drfd_cli.options import connect, parse_moment
-from drfd_cli.slurm import fields, lookup
+from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, lookup
 from drfd_cli.slurm.batch_script import (
     PARTITION,
     check_begun,
@@ -41,7 +41,6 @@ from drfd_cli.slurm.sbatch_options import (
     KNOWN,
     MAY,
     SHORT,
-    SLURM_NAMES,
     Given,
     Translation,
     from_environment,
@@ -745,10 +744,6 @@ def sinfo(words: list[str]) -> int:
 
 
 # -- the names ---------------------------------------------------------------------------------
-
-
-#: Slurm's commands in whose place there are others.
-HINTED = ("sprio", "sshare", "sstat")
 
 
 @click.command("slurm-names")

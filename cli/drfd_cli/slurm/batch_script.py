@@ -17,8 +17,8 @@ from drfd.common.errors import Refused
 from drfd.common.units import show_cores, show_size
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
+from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.sbatch_options import (
-    SLURM_NAMES,
     Translation,
     environment,
     missing_commands,

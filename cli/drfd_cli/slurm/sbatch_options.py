@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
+from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.submitting.option_lines import option_lines
 
 _VALUE, FLAG, MAY = "value", "flag", "may"
@@ -690,10 +691,6 @@ def environment(
     return {**kept, **one, **first, **here, **own, **made.variables}
 
 
-#: Slurm's commands, as far as there are ones of these names here.
-SLURM_NAMES = (
-    *("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol"),
-)
 #: Commands that often are functions of the shell, which a file defines that the script reads.
 _DEFINED = ("conda", "mamba", "micromamba", "spack")
 #: Commands of clusters that scripts call, at the beginning of a line or after `time` or `exec`.
