@@ -30,10 +30,16 @@ def reached(pids: Iterable[int], signal: int, first: int | None) -> list[int]:
     return [pid for pid in pids if pid != first or not signal & REST]
 
 
+def name_of(number: int) -> str | None:
+    """Return `SIGUSR1`, or None for a number without a name, as most real-time signals are."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return None
+
+
 def show_signal(signal: int) -> str:
     """Return `SIGUSR1`, `rest:SIGUSR1`, or `signal 35`."""
     mark = next((f"{word}:" for word, mark in MARKS.items() if signal & mark), "")
-    try:
-        return mark + Signals(number_of(signal)).name
-    except ValueError:
-        return f"{mark}signal {number_of(signal)}"
+    number = number_of(signal)
+    return mark + (name_of(number) or f"signal {number}")

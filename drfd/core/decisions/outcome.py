@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from signal import Signals
 
-from drfd.common.signals import number_of
+from drfd.common.signals import name_of, number_of
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
 from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Outcome
@@ -74,7 +73,10 @@ def judge_end(job: Job, end: AttemptEnded) -> tuple[Outcome | None, str]:
             "--output-max allows more next time"
         )
     if end.signal is not None:
-        return Outcome.FAILED, f"killed by signal {end.signal} ({signal_name(end.signal)})"
+        return (
+            Outcome.FAILED,
+            f"killed by signal {end.signal} ({name_of(end.signal) or 'real-time'})",
+        )
     if end.exit_code is None:
         why = LOSSES.get(end.loss or "", "the machine was restarted or its runner was killed")
         return Outcome.LOST, f"its exit status cannot be known: {why}"
@@ -97,13 +99,6 @@ def _ended_before_stop(job: Job, end: AttemptEnded) -> bool:
 def signal_for(job: Job, signal: int) -> int:
     """Return the signal as the job is sent it: one with a terminal has no batch shell to spare."""
     return signal if job.spec.attach is None else number_of(signal)
-
-
-def signal_name(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:
-        return "real-time"
 
 
 #: The pause before the first retry and the longest one, in seconds; each is twice as long as the

@@ -27,8 +27,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from signal import Signals
 
+from drfd.common.signals import name_of
 from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions.outcome import (
     SLURM_NOT_STARTED,
@@ -283,7 +283,7 @@ def _failed(job: Job, usage: Usage | None) -> Iterator[EndNote]:
     elif code in (126, 127):
         yield ShellRefused(code)
     elif code is not None and 128 < code < 128 + 65:
-        name = _name(code - 128)
+        name = name_of(code - 128)
         if name is not None:
             yield ShellSawSignal(code, name)
             yield from _signal(code - 128, usage)
@@ -296,7 +296,7 @@ def _failed(job: Job, usage: Usage | None) -> Iterator[EndNote]:
 
 
 def _signal(number: int, usage: Usage | None) -> Iterator[EndNote]:
-    name = _name(number)
+    name = name_of(number)
     if name in FAULT_SIGNALS:
         yield FaultSignal(name)
     elif name in _KILLING_SIGNALS:
@@ -328,13 +328,6 @@ def _ran_ms(job: Job) -> int:
     if job.started_at is None or job.ended_at is None:
         return 0
     return max(0, round((job.ended_at - job.started_at - job.frozen_s(job.ended_at)) * 1000))
-
-
-def _name(number: int) -> str | None:
-    try:
-        return Signals(number).name
-    except ValueError:
-        return None
 
 
 #: Number of last similar jobs that count, and the completed ones needed to lower a demand.
