@@ -67,14 +67,19 @@ async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[R
             await yielding.maybe_yield()
 
 
-async def ids_of(lookup: Lookup, refs: Iterable[Ref]) -> list[int]:
-    """Return the ids of jobs and arrays, each once. Raises Refused if one does not exist."""
-    found: dict[int, None] = {}
-    async for _, job_id in resolved(lookup, refs):
+async def id_by_name(lookup: Lookup, refs: Iterable[Ref]) -> dict[Ref, int]:
+    """Return the id of each job and array by its name. Raises Refused if one does not exist."""
+    found: dict[Ref, int] = {}
+    async for ref, job_id in resolved(lookup, refs):
         if isinstance(job_id, Refused):
             raise job_id
-        found[job_id] = None
-    return list(found)
+        found[ref] = job_id
+    return found
+
+
+async def ids_of(lookup: Lookup, refs: Iterable[Ref]) -> list[int]:
+    """Return the ids of jobs and arrays, each once. Raises Refused if one does not exist."""
+    return list(dict.fromkeys((await id_by_name(lookup, refs)).values()))
 
 
 async def by_ids(lookup: Lookup, request: msg.StatusRequest) -> msg.StatusRequest:
@@ -130,11 +135,7 @@ class Lookup:
         """Return the request with the dependencies that it names replaced by ids."""
         if not isinstance(request, msg.SubmitRequest | msg.SetRequest) or not request.after:
             return request
-        ids: dict[Ref, int] = {}
-        async for ref, job_id in resolved(self, [each.id for each in request.after]):
-            if isinstance(job_id, Refused):
-                raise job_id
-            ids[ref] = job_id
+        ids = await id_by_name(self, [each.id for each in request.after])
         return replace(request, after=[replace(each, id=ids[each.id]) for each in request.after])
 
     async def names_of(self, after: Iterable[Dependency]) -> Callable[[int], str]:
