@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -83,6 +85,13 @@ def is_named_by_id(pattern: str) -> bool:
     """Return whether an output file is named by the job's id. Others can guess that name, so the
     file must be the user's own."""
     return not signs_in(pattern.rpartition("/")[2]).isdisjoint(("%j", "%A"))
+
+
+def is_own_file(status: os.stat_result) -> bool:
+    """Return whether an open file is an ordinary one of this process's user, without another name:
+    what else has the name of an output file may have been put there by another user."""
+    is_own = status.st_uid == os.getuid() and status.st_nlink == 1
+    return is_own and stat.S_ISREG(status.st_mode)
 
 
 def signs_in(pattern: str) -> frozenset[str]:

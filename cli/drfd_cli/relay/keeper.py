@@ -16,7 +16,6 @@ import select
 import time
 from errno import EPERM
 from pwd import getpwuid
-from stat import S_ISREG
 
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
@@ -96,9 +95,10 @@ def keep_from_the_start(client: Connection, entrance: Entrance, job_id: int) -> 
 def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     """Open the job's output file, which `drf log` reads, as the job would open it. Its name follows
     from what the user has signed: the daemon must not choose what is written to."""
-    from drfd.payload.unpack import is_named_by_id, output_path
+    from drfd.payload.pack import usual_output
+    from drfd.payload.unpack import is_named_by_id, is_own_file, output_path
 
-    pattern, cwd, name = "drf-%j.out", os.getcwd(), ""
+    pattern, cwd, name = f"{usual_output(is_array=False)}.out", os.getcwd(), ""
     other = client.another()
     try:
         fields: Any = other.submission(job_id)["submission"]
@@ -113,9 +113,7 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     own = is_named_by_id(pattern)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
     file = os.open(path, flags | (os.O_NOFOLLOW if own else 0), 0o666)
-    status = os.fstat(file)
-    is_own = status.st_uid == os.getuid() and status.st_nlink == 1
-    if own and not (is_own and S_ISREG(status.st_mode)):
+    if own and not is_own_file(os.fstat(file)):
         os.close(file)
         raise PermissionError(EPERM, "it is not an ordinary file of your own", path)
     return path, file

@@ -49,7 +49,7 @@ from drfd.launcher.system.files import get, put
 from drfd.linux.sealed import read_sealed
 from drfd.linux.unix_sockets import at_socket, peer_of, send_descriptors
 from drfd.payload.pack import encode
-from drfd.payload.unpack import LaunchPayload, decode, is_named_by_id
+from drfd.payload.unpack import LaunchPayload, decode, is_named_by_id, is_own_file
 
 #: Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely.
 _OUTPUT_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
@@ -392,9 +392,7 @@ def _open_own(path: str, user: str, outside: int | None, *, empty: bool) -> int:
     put a file or a link there, to read the output or to have it written elsewhere."""
     try:
         fd = private_tmp.open_outside(outside, path, _OWN_FLAGS)
-        status = os.fstat(fd)
-        is_own = status.st_uid == os.getuid() and status.st_nlink == 1
-        if not (is_own and stat.S_ISREG(status.st_mode)):
+        if not is_own_file(os.fstat(fd)):
             raise not_own(path)
         if empty:
             os.ftruncate(fd, 0)
