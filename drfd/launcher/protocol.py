@@ -17,6 +17,7 @@ from typing import Any
 
 from drfd.common.signals import is_signal
 from drfd.core.model.owner import UNSTARTED, Owner
+from drfd.linux.own_process import NOBODY
 from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, threads_of
 from drfd.payload.pack import MAX_COMMAND_BYTES
@@ -62,8 +63,6 @@ MAX_INSTANCES, _MAX_GRANTS = 1024, 64
 #: Commands that come with the descriptor of a sealed payload.
 WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
 
-#: The uid of "nobody" on every Linux: a system account, although others of that range are not.
-_NOBODY = 65534
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
 
@@ -82,7 +81,8 @@ NO_SHARE = "nothing can be lent"
 def is_system_account(uid: int, min_uid: int) -> bool:
     """Return whether a uid is root's or a system account's, where those of users begin at
     `min_uid`."""
-    return uid < min_uid or uid == _NOBODY
+    # "nobody" has a uid above those of other system accounts.
+    return uid < min_uid or uid == NOBODY
 
 
 class BadMessage(Exception):

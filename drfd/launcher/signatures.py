@@ -31,10 +31,11 @@ from pathlib import Path
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import SECRET_NAME, Assignment, Inside, LaunchOrder
-from drfd.launcher.system.background import NOBODY, BackgroundWork, become_bare
+from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.linux import syscalls
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.descriptors import opened
+from drfd.linux.own_process import NOBODY
 from drfd.linux.unix_sockets import peer_of
 from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
 from drfd.payload.signature import (

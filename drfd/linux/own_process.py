@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from drfd.linux import syscalls
 
+#: The uid and gid of "nobody" on every Linux.
+NOBODY = 65534
 OOM_SCORE = "/proc/self/oom_score_adj"
 #: OOM score of drfd's processes, from -1000 (killed never) to 1000 (first); jobs have 0, the usual.
 SPARED = -500

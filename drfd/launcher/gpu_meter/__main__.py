@@ -21,10 +21,8 @@ from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.nvidia import NvidiaGpus
 from drfd.launcher.gpu_meter.reading import DRM, NVIDIA, PERIOD_S, Unmeasured, encode, named
 from drfd.linux import syscalls
-from drfd.linux.own_process import be_killed_first
+from drfd.linux.own_process import NOBODY, be_killed_first
 
-#: The uid and gid of "nobody" on every Linux.
-_NOBODY = 65534
 #: To read the fdinfo of all users' processes (proc_pid_fdinfo(5)); capabilities(7) has the number.
 _CAP_SYS_PTRACE = 1 << 19
 
@@ -67,8 +65,8 @@ def _give_up_rights(keep: int) -> None:
         if keep:
             syscalls.keep_capabilities()
         os.setgroups([])
-        os.setresgid(*(_NOBODY,) * 3)
-        os.setresuid(*(_NOBODY,) * 3)
+        os.setresgid(*(NOBODY,) * 3)
+        os.setresuid(*(NOBODY,) * 3)
         kept = syscalls.capabilities().permitted & keep
         syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
     syscalls.set_no_new_privileges()

@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 from drfd.launcher.system import process
 from drfd.linux import syscalls
+from drfd.linux.own_process import NOBODY
 
 #: Nice value of these processes, so that users' jobs go first.
 _NICE = 10
-#: The uid and gid of "nobody" on every Linux.
-NOBODY = 65534
 
 
 class BackgroundWork:
