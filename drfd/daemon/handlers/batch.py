@@ -98,10 +98,8 @@ class BatchActions:
 
     async def _ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
         failed: list[Failure] = []
-        result, yielding = (
-            _BatchResult(most=_MOST_REFUSALS if select.ids else inf),
-            CooperativeYield(),
-        )
+        result = _BatchResult(most=_MOST_REFUSALS if select.ids else inf)
+        yielding = CooperativeYield()
         wanted: list[_Target] = []
         unnamed = 0
         async for target in self._wanted(actor, select):

@@ -93,7 +93,7 @@ class CgroupV1:
         return {
             "cores": "enforced",
             "memory": "enforced"
-            if os.path.exists(f"{self._mounts['memory']}/{self._group}/{_SOCKETS}")
+            if self._has(f"{self._mounts['memory']}/{self._group}", _SOCKETS)
             else f"enforced: without buffers of sockets, as the kernel has no {_SOCKETS}",
             "read": disk,
             "write": f"{disk}: direct I/O only; cgroup v1 does not attribute buffered writes"

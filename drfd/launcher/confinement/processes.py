@@ -106,8 +106,7 @@ class Members(ABC):
             else:
                 # Listed processes can be signalled even if the freeze is delayed, but one of them
                 # may exit and its pid be reused.
-                listed = lambda: reached(self.pids(), number, first)  # noqa: E731
-                process.signal_those(listed, number_of(number))
+                process.signal_those(lambda: reached(self.pids(), number, first), number_of(number))
             self._set_frozen(False)
 
     def kill(self) -> None:
