@@ -99,6 +99,7 @@ def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_pa
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_the_threads_of_a_user_are_counted() -> None:
     """As RLIMIT_NPROC counts them. Of processes alone nobody who runs tests has so many."""
     release = threading.Event()
