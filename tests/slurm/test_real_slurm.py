@@ -333,13 +333,6 @@ def test_a_countable_resource_of_which_slurm_has_fewer_is_named(threaded: Cluste
     )
 
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(missing()), reason=missing() or "there is Slurm"),
-]
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="drfd-slurm-", dir="/var/tmp"))

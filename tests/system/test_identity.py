@@ -25,7 +25,6 @@ from instance import Accounts, Instance, add_account, delete_account, is_alive, 
 
 pytestmark = pytest.mark.system
 
-pytestmark = pytest.mark.system
 #: A job that tells all about itself.
 PROBE = r"""
 import json, os, resource, signal, sys
