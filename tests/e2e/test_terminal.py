@@ -599,9 +599,10 @@ def test_a_full_screen_program_draws_itself_again(sit: Sit, attach: Attach) -> N
 
 
 def test_a_batch_job_with_a_terminal(sit: Sit, attach: Attach, instance: Instance) -> None:
-    """Its output is in its file; the daemon may be restarted; a script has one, too."""
+    """Its output is in its file, whose directory is made; the daemon may be restarted; a script has
+    one, too."""
     (instance.work / "script").write_text("#!/bin/sh\ntty\necho up\nread x\necho got $x\n")
-    terminal = sit(DRF, "submit", "--pty", "script")
+    terminal = sit(DRF, "submit", "--pty", "-o", "logs/%j", "script")
     assert terminal.ends() == 0
     assert terminal.lines() == [f"submitted job {latest(instance)}"]
     wait_for("its output", lambda: "up" in instance.output(latest(instance)))

@@ -111,6 +111,7 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     user = getpwuid(os.getuid()).pw_name if "%u" in pattern else ""
     path = output_path(pattern, cwd=cwd, job_id=job_id, array_id=0, index=0, name=name, user=user)
     own = is_named_by_id(pattern)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
     file = os.open(path, flags | (os.O_NOFOLLOW if own else 0), 0o666)
     if own and not is_own_file(os.fstat(file)):
