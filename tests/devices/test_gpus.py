@@ -4,10 +4,7 @@ vendors, and the numbers of device nodes."""
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
 from drfd.devices.nodes import BLOCK, CHARACTER, DeviceNode, is_basic, node_at, show_node
-from drfd.devices.roster import Roster
 from drfd.devices.variables import variables_for
 from tests.gpu_machines import names, unfold
 
@@ -371,38 +367,3 @@ def test_a_node_of_another_name_is_basic_if_jobs_cannot_start_without_it(tmp_pat
         os.mknod(tmp_path / name, 0o600 | stat.S_IFCHR, os.makedev(1, minor))
     found = [name for name in ("null", "zero", "random") if is_basic(str(tmp_path / name))]
     assert found == ["null", "random"]
-
-
-# -- GPUs of this machine -----------------------------------------------------------------
-
-
-@pytest.fixture
-def real_gpus() -> tuple[Gpu, ...]:
-    found = find_gpus()
-    if not found:
-        pytest.skip("this machine has no GPU with a driver for computing")
-    return found
-
-
-@pytest.mark.gpu
-def test_gpus_of_this_machine_have_nodes_in_dev_and_stay_the_same(
-    real_gpus: tuple[Gpu, ...],
-) -> None:
-    """Those of MIG capabilities are made when they are needed first."""
-    paths = [path for path in Path("/dev").rglob("*") if path.is_char_device()]
-    there = {node_at(path) for path in paths}
-    for gpu in real_gpus:
-        if not gpu.fault and ":" not in gpu.name:
-            assert gpu.nodes <= there
-    roster = Roster()
-    assert roster.look_up() == roster.look_up()
-    assert [gpu.nodes for gpu in roster.look_up()] == [gpu.nodes for gpu in real_gpus]
-
-
-@pytest.mark.gpu
-def test_nvidia_smi_lists_the_same_gpus_in_the_same_order(real_gpus: tuple[Gpu, ...]) -> None:
-    if shutil.which("nvidia-smi") is None or any(":" in gpu.name or gpu.fault for gpu in real_gpus):
-        pytest.skip("nvidia-smi is not here, or lists something else: slices, or lost GPUs")
-    said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
-    uuids = re.findall(r"^GPU \d+: .*\(UUID: (GPU-[0-9a-f-]+)\)", said, re.MULTILINE)
-    assert [gpu.uuid for gpu in find_gpus() if gpu.vendor == "nvidia"] == uuids
