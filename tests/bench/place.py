@@ -17,7 +17,6 @@ import argparse
 import os
 import pwd
 import resource
-import shutil
 import signal
 import statistics
 import subprocess
@@ -49,8 +48,6 @@ from kernel import Kernel
 HERE = Path(__file__).parent
 #: More than can be in progress at a time.
 CORES = 16
-#: An environment variable: the directory in which the programs are, made elsewhere.
-PROGRAMS = "DRFD_BENCH_PROGRAMS"
 #: Of the accounts that this process makes.
 _NUMBERS = count()
 
@@ -263,18 +260,9 @@ class Place:
         return [top for top in Kernel().groups(group_for(self.instance.state)) if top.exists()]
 
     def _compile(self, name: str, *options: str) -> str:
-        made = self.instance.root / name
-        compile_to(made, *options)
-        return str(made)
-
-
-def compile_to(made: Path, *options: str) -> None:
-    """Make the program of that name, or copy it from where there is no compiler (PROGRAMS)."""
-    if there := os.environ.get(PROGRAMS):
-        shutil.copy(Path(there, made.name), made)
-        return
-    source = HERE / f"{made.name}.c"
-    subprocess.run(["cc", "-O2", "-Wall", *options, "-o", str(made), str(source)], check=True)
+        made, source = str(self.instance.root / name), str(HERE / f"{name}.c")
+        subprocess.run(["cc", "-O2", "-Wall", *options, "-o", made, source], check=True)
+        return made
 
 
 def children_cpu_s() -> float:
