@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from drfd.common.errors import HostError
 from drfd.devices.gpu import GpuFault
 
 #: Seconds until a driver counts as one that does not answer. To wake a GPU takes one or two.
@@ -42,20 +43,25 @@ class _Left:
 
 def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
     """Return the content of each file, or why it cannot be had. Takes some seconds at most, and no
-    time while an earlier reader still waits for the driver."""
+    time while an earlier reader still waits for the driver. Raises HostError if no reader can be
+    started, which says nothing of the driver."""
     faults = {path: GpuFault(f"{path}: the driver does not answer") for path in paths}
     found: dict[str, str | OSError | GpuFault] = {**faults}
     if not paths or _is_stuck():
         return found
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _READER, *paths],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _READER, *paths],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise _unread(error.strerror) from None
     said, is_over = _read_until(process, time.monotonic() + _PATIENCE_S)
     if is_over:
-        process.wait()
+        if (status := process.wait()) != 0:
+            raise _unread(f"it ended with {status}")
     else:
         process.kill()
         _Left.process = process
@@ -65,6 +71,11 @@ def read_each(paths: Sequence[str]) -> dict[str, str | OSError | GpuFault]:
             path, text, number = json.loads(line)
             found[path] = OSError(number, os.strerror(number), path) if number else text
     return found
+
+
+def _unread(why: str | None) -> HostError:
+    text = f"cannot ask NVIDIA's driver: {sys.executable} does not run as uid {os.getuid()}: {why}"
+    return HostError("gpus", text)
 
 
 def _is_stuck() -> bool:

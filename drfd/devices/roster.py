@@ -57,6 +57,11 @@ class Roster:
         self._keep()
         return (*self._known, *(gpu for gpu in found if gpu.pci.startswith(UNPLACED)))
 
+    @property
+    def known(self) -> tuple[Gpu, ...]:
+        """All GPUs as they were when they could be looked up last."""
+        return self._known
+
     def _keep(self) -> None:
         lasting = tuple(replace(gpu, fault="") for gpu in self._known)
         if self._file is None or not self._keeps or lasting == self._written:

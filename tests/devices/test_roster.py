@@ -3,8 +3,11 @@ read a driver's files hangs where that hangs."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 import timeit
 from collections.abc import Callable, Iterator
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common.errors import HostError
 from drfd.devices import driver_files
 from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import GpuFault
@@ -311,6 +315,21 @@ def test_each_file_has_its_content_or_its_error(tmp_path: Path) -> None:
 def test_nothing_is_started_to_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
     assert read_each([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [("/nowhere/python3", "No such file or directory"), ("/bin/false", "it ended with 1")],
+)
+def test_a_reader_that_cannot_run_says_nothing_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
+) -> None:
+    """Python may be where only root can read: then its own files are missing for nobody."""
+    roster = Roster(unfold("two-nvidia-desktop", tmp_path))
+    monkeypatch.setattr(sys, "executable", program)
+    text = f"cannot ask NVIDIA's driver: {program} does not run as uid {os.getuid()}: {why}"
+    with pytest.raises(HostError, match=f"^{re.escape(text)}$"):
+        roster.look_up()
 
 
 @pytest.mark.slow

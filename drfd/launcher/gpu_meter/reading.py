@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NotRequired, TypedDict
 
 from drfd.common.errors import HostError
@@ -125,7 +126,8 @@ def named(readings: list[GpuReading], roster: Roster, kind: str) -> list[GpuRead
     try:
         gpus = roster.look_up()
     except HostError:
-        gpus = ()
+        # What is read says itself whether it is lost.
+        gpus = tuple(replace(gpu, fault="") for gpu in roster.known)
     known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
     found: list[GpuReading] = []
     for each in readings:

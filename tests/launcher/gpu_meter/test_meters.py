@@ -24,6 +24,7 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.devices.gpu import Gpu
 from drfd.devices.roster import Roster
+from drfd.devices.roster_file import RosterFile
 from drfd.launcher.gpu_meter import drm, supervision
 from drfd.launcher.gpu_meter.drm import DrmGpus, is_present
 from drfd.launcher.gpu_meter.reading import (
@@ -39,7 +40,7 @@ from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
-from gpu_machines import Nvml, a_library, needs_nvml
+from gpu_machines import Nvml, a_library, needs_nvml, unfold
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
 
 # -- AMD's and Intel's --------------------------------------------------------------------
@@ -543,6 +544,20 @@ def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Roster, "look_up", fail)
     assert named([reading_of()], Roster(), NVIDIA) == [reading_of(name=None)]
+
+
+def test_gpus_that_cannot_be_looked_up_are_those_of_before_and_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where nobody cannot run Python, and the launcher has seen them."""
+    (tmp_path / "seen").mkdir()
+    seen = Roster(unfold("two-nvidia-desktop", tmp_path), RosterFile(tmp_path / "seen"), keeps=True)
+    first, second = seen.look_up()
+    assert first.uuid is not None
+    other = Roster(tmp_path, RosterFile(tmp_path / "seen"))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    readings = [reading_of(pci=first.pci, uuid=first.uuid)]
+    assert named(readings, other, NVIDIA) == [{**readings[0], "name": "0"}]
 
 
 def used_by(uid: int, pids: range, cgroup: str, **changes: Any) -> list[ProcessReading]:
