@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -108,6 +110,31 @@ class Nvml:
         fresh.write_text("".join(f"{line}\n" for line in lines))
         os.chmod(fresh, 0o644)
         fresh.rename(self._answers)
+
+
+def recorded(label: str) -> list[dict[str, Any]]:
+    """The calls of NVML on the H100, and their answers, of the recording with this label."""
+    lines = (MACHINES / "one-nvidia-h100.jsonl").read_text().splitlines()
+    return [call for call in map(json.loads, lines) if call["label"] == label]
+
+
+def as_answers(calls: list[dict[str, Any]]) -> list[str]:
+    """The lines with which the stand-in answers these calls as the library did."""
+    said: dict[str, Any] = {}
+    for call in calls:
+        said.setdefault(call["call"].removeprefix("nvmlDeviceGet"), call.get("answer"))
+    memory, pci = said["MemoryInfo"], said["PciInfo"]["busIdLegacy"]
+    found = [
+        f"gpu {pci} {said['UUID']} {memory['total']} {memory['used']} "
+        f"{said['UtilizationRates']['gpu']} 0 {memory['reserved']}"
+    ]
+    samples = {each["pid"]: each for each in said["ProcessUtilization"] or ()}
+    for kind in ("Compute", "Graphics"):
+        for each in said[f"{kind}RunningProcesses_v3"]:
+            sample = samples[each["pid"]]
+            process = f"{each['pid']} {each['usedGpuMemory']}"
+            found.append(f"proc 0 {kind[0]} {process} {sample['smUtil']} {sample['timeStamp']}")
+    return found
 
 
 @contextmanager

@@ -2,11 +2,15 @@
  * from the file that DRFD_TEST_NVML names, which is read at each call. Its lines:
  *
  *     init CODE                      what initialising answers
- *     gpu PCI UUID TOTAL USED UTIL CODE     UTIL -1: not supported; CODE: what all calls answer
+ *     gpu PCI UUID TOTAL USED UTIL CODE [RESERVED]
+ *                                    UTIL -1: not supported; CODE: what all calls answer
  *     lacks NAME CODE                what the function NAME answers
- *     proc GPU C|G PID BYTES SM      BYTES -1: not available; SM -1: no sample
+ *     proc GPU C|G PID BYTES SM [AT] BYTES -1: not available; SM -1: no sample; AT: when it was
+ *                                    taken, else it is always a new one
  *     mig GPU UUID GI CI TOTAL USED  a slice; processes of it: proc with 100 * (GPU + 1) + its place
  *     hang NAME                      the function never answers
+ *
+ * What an H100 has answered is in data/gpus/one-nvidia-h100.jsonl, and a test compares.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +19,9 @@
 
 typedef unsigned long long u64;
 enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, INVALID = 2 };
-struct gpu { char pci[32], uuid[96]; u64 total, used; int util, code; };
+struct gpu { char pci[32], uuid[96]; u64 total, used, kept; int util, code; };
 struct mig { int gpu; char uuid[96]; unsigned gi, ci; u64 total, used; };
-struct proc { int gpu; char kind; unsigned pid; long long bytes; int sm; };
+struct proc { int gpu; char kind; unsigned pid; long long bytes; int sm; u64 at; };
 static struct gpu gpus[16];
 static struct mig migs[16];
 static struct proc procs[64];
@@ -34,14 +38,15 @@ static void look(const char *name)
         struct gpu *gpu = gpus + gpu_count;
         struct mig *mig = migs + mig_count;
         struct proc *proc = procs + proc_count;
-        if (sscanf(line, "gpu %31s %95s %llu %llu %d %d", gpu->pci, gpu->uuid, &gpu->total,
-                   &gpu->used, &gpu->util, &gpu->code) == 6)
+        gpu->kept = proc->at = 0;
+        if (sscanf(line, "gpu %31s %95s %llu %llu %d %d %llu", gpu->pci, gpu->uuid, &gpu->total,
+                   &gpu->used, &gpu->util, &gpu->code, &gpu->kept) >= 6)
             gpu_count++;
         else if (sscanf(line, "mig %d %95s %u %u %llu %llu", &mig->gpu, mig->uuid, &mig->gi,
                         &mig->ci, &mig->total, &mig->used) == 6)
             mig_count++;
-        else if (sscanf(line, "proc %d %c %u %lld %d", &proc->gpu, &proc->kind, &proc->pid,
-                        &proc->bytes, &proc->sm) == 5)
+        else if (sscanf(line, "proc %d %c %u %lld %d %llu", &proc->gpu, &proc->kind,
+                        &proc->pid, &proc->bytes, &proc->sm, &proc->at) >= 5)
             proc_count++;
         else if (sscanf(line, "lacks %95s %d", word, &code) == 2 && !strcmp(word, name))
             answer = code;
@@ -93,6 +98,11 @@ int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci)
     BEGIN(handle);
     memset(pci, 0, sizeof *pci);
     sscanf(gpu_of(handle)->pci, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
+    snprintf(pci->legacy, sizeof pci->legacy, "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus,
+             pci->device);
+    snprintf(pci->text, sizeof pci->text, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+    pci->id = 0x233010de;
+    pci->subsystem = 0x16c110de;
     return OK;
 }
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size)
@@ -107,7 +117,8 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory)
     BEGIN(handle);
     memory->total = mig_of(handle) ? mig_of(handle)->total : gpu_of(handle)->total;
     /* Here the driver's own counts as used. */
-    memory->used = (mig_of(handle) ? mig_of(handle)->used : gpu_of(handle)->used) + 1000;
+    memory->used = mig_of(handle) ? mig_of(handle)->used : gpu_of(handle)->used;
+    memory->used += gpu_of(handle)->kept;
     memory->free = memory->total - memory->used;
     return OK;
 }
@@ -117,6 +128,8 @@ int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *memory)
     BEGIN(handle);
     memory->total = mig_of(handle) ? mig_of(handle)->total : gpu_of(handle)->total;
     memory->used = mig_of(handle) ? mig_of(handle)->used : gpu_of(handle)->used;
+    memory->reserved = gpu_of(handle)->kept;
+    memory->free = memory->total - memory->reserved - memory->used;
     return OK;
 }
 int nvmlDeviceGetUtilizationRates(void *handle, unsigned rates[2])
@@ -165,13 +178,15 @@ struct sample { unsigned pid; u64 at_us; unsigned sm, memory, encoder, decoder; 
 int nvmlDeviceGetProcessUtilization(void *handle, struct sample *into, unsigned *count, u64 since)
 {
     unsigned at, found = 0;
+    u64 taken;
     BEGIN(handle);
-    for (at = 0; at < (unsigned)proc_count; at++) {
+    for (at = proc_count; at-- > 0;) {
         struct proc *proc = procs + at;
-        if (proc->gpu + 1 != (int)(long)handle || proc->sm < 0)
+        taken = proc->at ? proc->at : since + 1 + at;
+        if (proc->gpu + 1 != (int)(long)handle || proc->sm < 0 || taken <= since)
             continue;
         if (into && found < *count)
-            into[found] = (struct sample){proc->pid, since + 1 + at, (unsigned)proc->sm, 0, 0, 0};
+            into[found] = (struct sample){proc->pid, taken, (unsigned)proc->sm, 0, 0, 0};
         found++;
     }
     if (!found)

@@ -40,7 +40,7 @@ from drfd.launcher.gpu_meter.supervision import GpuMeters
 from drfd.launcher.protocol import Message
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
-from gpu_machines import Nvml, a_library, needs_nvml, unfold
+from gpu_machines import Nvml, a_library, as_answers, needs_nvml, recorded, unfold
 from launcher.rig import WAIT_S, LauncherProcess, MakeLauncher, lives, state_of, until
 
 # -- AMD's and Intel's --------------------------------------------------------------------
@@ -354,6 +354,40 @@ def test_each_gpu_tells_its_memory_and_the_processes_that_use_it(
     }  # fmt: skip
 
 
+#: Prints what `recording` does, also where pids are not the driver's.
+_RECORD = """
+import sys
+from drfd.launcher.gpu_meter import nvidia
+from tests.devices import recording
+nvidia.names_processes = lambda: True
+recording.main("nvml", sys.argv[1])
+"""
+
+
+@needs_nvml
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ["idle", "busy", "shared"])
+def test_the_library_that_stands_in_answers_as_a_real_one_did(nvml: Nvml, label: str) -> None:
+    calls = recorded(label)
+    nvml.answer(*as_answers(calls))
+    done = subprocess.run(
+        [sys.executable, "-c", _RECORD, label], env={**os.environ, **nvml.environ},
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found: list[dict[str, Any]] = []
+    reading: dict[str, Any] = {}
+    for said in map(json.loads, done.stdout.splitlines()):
+        if said.pop("uid") != os.getuid():
+            continue
+        if said["call"] == "read":
+            reading = reading or said["answer"][0][0]
+        elif said["call"] != "package" and said not in found:
+            found.append(said)
+    assert found == calls
+    processes = {"idle": [], "busy": [(763, 37)], "shared": [(831, 20), (840, 1)]}[label]
+    assert [(each["pid"], each["utilisation"]) for each in reading["processes"]] == processes
+
+
 @needs_nvml
 @in_first_pids
 def test_a_process_that_is_gone_has_no_owner(nvml: Nvml, measure: Measure) -> None:
@@ -380,13 +414,13 @@ def test_a_figure_that_the_driver_refuses_is_null(nvml: Nvml, measure: Measure, 
 
 @needs_nvml
 def test_an_older_driver_tells_by_its_older_functions(nvml: Nvml, measure: Measure) -> None:
-    """Its memory in use includes what the driver keeps: a thousand bytes here."""
+    """Its memory in use includes what the driver keeps."""
     names = ("MemoryInfo_v2", "ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3")
     nvml.answer(
-        "gpu 0000:01:00 GPU-a 1000 400 35 0",
+        "gpu 0000:01:00 GPU-a 1000 400 35 0 50",
         *(f"lacks nvmlDeviceGet{name} {NO_FUNCTION}" for name in names),
     )
-    assert line(measure())["gpus"] == [measured(memory_used=1400, processes=[] if _OURS else None)]
+    assert line(measure())["gpus"] == [measured(memory_used=450, processes=[] if _OURS else None)]
 
 
 @needs_nvml
@@ -552,8 +586,7 @@ def test_gpus_that_cannot_be_looked_up_are_those_of_before_and_not_lost(
     """As where nobody cannot run Python, and the launcher has seen them."""
     (tmp_path / "seen").mkdir()
     seen = Roster(unfold("two-nvidia-desktop", tmp_path), RosterFile(tmp_path / "seen"), keeps=True)
-    first, second = seen.look_up()
-    assert first.uuid is not None
+    first, _ = seen.look_up()
     other = Roster(tmp_path, RosterFile(tmp_path / "seen"))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     readings = [reading_of(pci=first.pci, uuid=first.uuid)]
