@@ -110,8 +110,10 @@ class NvidiaGpus:
         processes: list[ProcessReading] | None,
     ) -> GpuReading:
         nvml = self._nvml
-        # The first version counts what the driver keeps for itself as used.
+        # What the driver keeps for itself is no program's to have. The first version counts it as
+        # used.
         memory: Any = self._maybe(nvml.nvmlDeviceGetMemoryInfo, gpu, nvml.nvmlMemory_v2)
+        kept = 0 if memory is None else memory.reserved
         if memory is None:
             memory = self._maybe(nvml.nvmlDeviceGetMemoryInfo, gpu)
         return {
@@ -119,7 +121,7 @@ class NvidiaGpus:
             "uuid": uuid,
             "slice": of_slice,
             "memory_used": None if memory is None else memory.used,
-            "memory_total": None if memory is None else memory.total,
+            "memory_total": None if memory is None else memory.total - kept,
             "utilisation": utilisation,
             "is_lost": False,
             "processes": processes,

@@ -386,6 +386,7 @@ def test_the_library_that_stands_in_answers_as_a_real_one_did(nvml: Nvml, label:
     assert found == calls
     processes = {"idle": [], "busy": [(763, 37)], "shared": [(831, 20), (840, 1)]}[label]
     assert [(each["pid"], each["utilisation"]) for each in reading["processes"]] == processes
+    assert reading["memory_total"] == 85017493504, "as CUDA says, without what the driver keeps"
 
 
 @needs_nvml
