@@ -410,11 +410,11 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk: MakeDesk) -> None
     lost = gpu_reading(**plain, is_lost=True, memory_used=None, processes=None)
     measure(gpu_reading(**plain), lost)
     figures = "1 lost, 1 without memory, 2 without utilisation, 1 without processes"
-    assert await said() == f"measured on 2 of them: {figures}"
+    assert await said() == f"measured on 2 GPUs: {figures}"
     measure(why="no driver")
     assert await said() == "not measured: no driver"
     measure(gpu_reading())
-    assert await said() == "measured on 1 of them"
+    assert await said() == "measured on 1 GPU"
     (shown,) = (await desk.ask(BOB, op="status"))["gpus"]
     assert (shown["uuid"], shown["memory_used"], shown["memory_outside"]) == ("GPU-a", 900, 900)
 

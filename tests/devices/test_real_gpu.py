@@ -339,7 +339,7 @@ class Daemon:
         return text
 
     def why(self, job_id: int) -> str:
-        return " ".join(self.instance.drf("why", job_id).stdout.split())
+        return " / ".join(self.instance.drf("why", job_id).stdout.splitlines())
 
     def gpus_of(self, job: Program) -> list[str]:
         self.instance.wait_state(job.id, "RUNNING")
@@ -471,7 +471,7 @@ def test_doctor_says_what_holds(gpus: tuple[Gpu, ...], start: Callable[[str], Da
     daemon.status()
     controls = daemon.controls()
     keep("drf doctor", daemon.instance.drf("doctor").stdout)
-    assert controls["gpu use"].startswith(f"measured on {len(gpus)} of them")
+    assert controls["gpu use"].startswith(f"measured on {len(gpus)} GPU")
     return f"limits by {daemon.doctor()['enforcement']}; {controls}"
 
 

@@ -254,7 +254,8 @@ def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
     gpus = link.gpu_use.gpus()
     parts = [f"not measured: {why}" for _, why in sorted(link.gpu_use.why.items())]
     if gpus:
-        parts.insert(0, f"measured on {len(gpus)} of them{_missing_figures(gpus)}")
+        count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+        parts.insert(0, f"measured on {count}{_missing_figures(gpus)}")
     return {_GPU_USE: "; ".join(parts) or "not measured: no GPU has been read yet"}
 
 
