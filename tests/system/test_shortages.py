@@ -140,13 +140,13 @@ def test_jobs_wait_while_no_process_can_be_forked_and_then_all_complete(
             "a second try",
             lambda: re.search(r"after (\d+) tries in vain", wait_short(instance, ids[0])),
         )
-        # While it is tried again it has no reason.
+        # While it is launched again it has no reason.
         wait_for("the words", lambda: "short of processes" in instance.drf("why", ids[5]).stdout)
         instance.drf("cancel", ids[5])
         assert instance.wait_end(ids[5])["state"] == "CANCELLED"
         tried = sum(events(instance, job_id).count("Admitted") for job_id in ids)
-        # Six at first, and then one at a time, after longer and longer pauses.
-        assert tried < 15
+        # After longer and longer pauses.
+        assert tried < 30
         assert 2 <= int(told[1]) <= tried
     all_completed(instance, ids[:5])
     assert instance.cgroups() == []

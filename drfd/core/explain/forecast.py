@@ -208,8 +208,6 @@ class Forecast:
                 self._end(job_id)
             for event in begin(self.ledger, self.now.at_s):
                 self.ledger.apply(event)
-            # Shortages are assumed to be over at the next try.
-            self.ledger.shortages.forget(self.now.at_s)
         return None, Certainty.UNKNOWN
 
     def _expect_end(self, job: Job, ends: list[tuple[float, int, Certainty]]) -> None:

@@ -32,7 +32,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome
+from drfd.core.model.job import Job, JobState, Outcome, Postponed, RequiredOutcome, Whose
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
@@ -413,15 +413,10 @@ def explain_wait(
         return WaitReason(ReasonCode.DRAINING, _draining(ledger.drained))
     if not can_launch:
         return WaitReason(ReasonCode.STARTING_SOON, LauncherAway())
-    blocks = None if last is None else last.blocks
-    if blocks is not None and blocks.machine is not None and blocks.blocks_all:
-        return WaitReason(ReasonCode.MACHINE_SHORT, blocks.machine)
-    if blocks is not None and job.state is JobState.SUSPENDED:
-        # A resumption needs no launch, but a pass skips all jobs of a user with a shortage.
-        shut_by = None if job.spec.user in blocks.allowing_one else blocks.users.get(job.spec.user)
-        if shut_by is not None:
-            return WaitReason(ReasonCode.MACHINE_SHORT, shut_by)
-        blocks = None
+    kept_by = None if last is None or last.blocks is None else last.blocks.delaying(job)
+    # A resumption needs no launch, but a pass skips all jobs of a user with a shortage.
+    if kept_by is not None and (kept_by.whose is Whose.MACHINE or job.state is JobState.SUSPENDED):
+        return WaitReason(ReasonCode.MACHINE_SHORT, kept_by)
     node = job.spec.demand.node
     if node and node not in (each.name for each in rules.axes.nodes):
         return WaitReason(ReasonCode.NODE_AWAY, NodesClosed((ClosedNode(node),)))
@@ -453,7 +448,6 @@ def explain_wait(
     by_policy = _by_policy(job, ledger, last, rules)
     if by_policy is not None:
         return by_policy
-    kept_by = None if blocks is None else blocks.delaying(job)
     if kept_by is not None and fits(demand, last.free):
         return WaitReason(ReasonCode.MACHINE_SHORT, kept_by)
     share_tree = last.share_tree or rules.shares.share_tree(ledger.used, ledger.queues)

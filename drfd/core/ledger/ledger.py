@@ -27,7 +27,7 @@ from drfd.core.ledger.conditions import (
     count_conditions,
     recount_conditions,
 )
-from drfd.core.ledger.postponed import LaunchBlocks, Shortages
+from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
@@ -316,15 +316,6 @@ class Ledger:
         array_id = self.arrays.of_task(job_id)
         return str(job_id) if array_id is None else self.arrays[array_id].array.task(job_id).label
 
-    def launch_blocks(self, now_s: float) -> LaunchBlocks:
-        """Return whose launches are blocked by shortages at that Unix time."""
-
-        def is_starting(job_id: int) -> bool:
-            job = self.jobs.get(job_id)
-            return job is not None and job.state is JobState.STARTING
-
-        return self.shortages.launch_blocks(now_s, is_starting)
-
     @property
     def nothing(self) -> Vector:
         return self._nothing
@@ -478,8 +469,6 @@ class Ledger:
         match event:
             case ev.LaunchPostponed():
                 self.shortages.note(job)
-            case ev.Admitted():
-                self.shortages.note_try(job, event.at_s)
             case ev.Launched():
                 self.shortages.note_start(job)
             case ev.Exited() if event.exit_code is not None or event.signal is not None:

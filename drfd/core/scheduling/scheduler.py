@@ -158,10 +158,6 @@ class Scheduler:
         how, last = rules.preempting, self.last_plan
         if how is None or last is None or last.share_tree is None or ledger.draining:
             return
-        blocks = last.blocks
-        if blocks is not None and blocks.machine is not None:
-            # No job could be launched in room made now.
-            return
         kept, shut = None, tuple[str, ...]()
         if external is not None:
             kept = external.kept_by_node(ledger)
@@ -184,7 +180,7 @@ class Scheduler:
             self._has_dropped_reservation = True
         supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=kept, shut=shut)
         for starving in due:
-            if blocks is not None and ledger.job(starving.job_id).spec.user in blocks.users:
+            if last.blocks is not None and last.blocks.delaying(ledger.job(starving.job_id)):
                 continue
             requests = preempt(ledger, last.share_tree, supply, starving, how, now)
             if requests:

@@ -20,7 +20,6 @@ from drfd.core.amounts.vectors import Room, Vector, minus
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.postponed import LaunchBlocks
 from drfd.core.model import events as ev
 from drfd.core.model.job import GroupKey, JobState
 from drfd.core.model.stimuli import Now
@@ -62,8 +61,8 @@ def schedule(
     and must have been told of every change since the last one. `used_up` are the nodes that have
     used up their quota of the week."""
     free = free_of(ledger, rules, pass_context.external)
-    blocks = ledger.launch_blocks(pass_context.now_s) if ledger.shortages else None
-    if ledger.draining or (blocks is not None and blocks.blocks_all):
+    blocks = ledger.shortages.launch_blocks(pass_context.now_s)
+    if ledger.draining or (blocks is not None and blocks.machine is not None):
         # Reservations are renewed when launches go on.
         before = pass_context.before
         return Plan(admitted=[], free=free, order=[], reservations=before, blocks=blocks)
@@ -81,14 +80,11 @@ def schedule(
         wait_index=wait_index,
         free=free,
         pass_context=pass_context,
-        # `_one_at_a_time` will keep few of the launches, and must see the resumed jobs among them.
-        limits=limits if blocks is None else replace(limits, starts=None),
+        limits=limits,
         options=options,
     )
     plan = POLICIES[rules.policy](pass_input)
-    if blocks is not None:
-        plan = _one_at_a_time(plan, blocks, ledger, free, pass_context.before)
-    elif limits.starts is not None and len(plan.admitted) > limits.starts:
+    if limits.starts is not None and len(plan.admitted) > limits.starts:
         plan = _first_of(plan, limits.starts, ledger, free, pass_context.before)
     if ledger.groups:
         plan = _within_groups(plan, ledger, free, pass_context.before)
@@ -96,7 +92,7 @@ def schedule(
     if fewer is not None:
         plan = _with_fewer(plan, *fewer, ledger, pass_context.before)
     external = pass_context.external
-    return plan if external is None else replace(plan, external=external)
+    return replace(plan, external=external, blocks=blocks)
 
 
 def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:
@@ -229,28 +225,3 @@ def _within_groups(
     # Other jobs may start at once in the room of the jobs left out.
     left = _free_beside(admitted, plan, free)
     return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)
-
-
-def _one_at_a_time(
-    plan: Plan, blocks: LaunchBlocks, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
-) -> Plan:
-    """Return the plan with at most one launch of all the jobs, or of each user's, that a shortage
-    affects: that launch shows whether others can follow. A resumed job needs no launch."""
-    admitted: list[int] = []
-    tried = set[str]()
-    for job_id in plan.admitted:
-        job = ledger.job(job_id)
-        if job.state is not JobState.SUSPENDED:
-            if (blocks.machine is not None and tried) or (
-                job.spec.user in blocks.users and job.spec.user in tried
-            ):
-                continue
-            tried.add(job.spec.user)
-        admitted.append(job_id)
-    is_cut = plan.is_cut
-    if len(admitted) < len(plan.admitted):
-        left = _free_beside(admitted, plan, free)
-        plan = _with_fewer(plan, admitted, left, ledger, before)
-        # Other jobs may start at once in the room of the jobs left out.
-        is_cut = True
-    return replace(plan, blocks=blocks, is_cut=is_cut and blocks.machine is None)
