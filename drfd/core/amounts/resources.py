@@ -272,12 +272,6 @@ class Axes:
         """Return whether this is the controller's own node."""
         return node in ("", self.home)
 
-    def part_at_home(self, free: Vector) -> Vector:
-        """Return what of this is on the controller's own node."""
-        if not isinstance(free, OnNodes):
-            return free
-        return free.nodes.get(self.home, self.vector(NOTHING))
-
     def to_resume(self, demand: Vector, node: str) -> Vector:
         """Return what a job that is frozen on this node waits for."""
         released = self.released(tuple(demand))

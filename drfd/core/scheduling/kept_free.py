@@ -16,8 +16,8 @@ job, and its size is known exactly. It raises the level at once.
 
 Each running job has a runner, a process of drfd outside the job's cgroup and demand. A few hundred
 runners fit into the memory that the machine has besides its capacity. The memory of more is taken
-from the capacity, so that thousands of tiny jobs cannot start more runners than there is memory
-for. No user's share counts it.
+from what is free for the next pass, so that thousands of tiny jobs cannot start more runners than
+there is memory for: at most those of one pass have none. No user's share counts it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from drfd.core.amounts.instances import Instance, each_instance
-from drfd.core.amounts.node_room import OnNodes, node_of
+from drfd.core.amounts.node_room import OnNodes
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Vector, minus, plus, total
+from drfd.core.amounts.vectors import Vector, plus, total
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.job import ALLOCATED_STATES, JobState
+from drfd.core.model.job import ALLOCATED_STATES
 
 #: The memory of one runner, rounded up: 2.6 MB, measured with 300 of them, shared pages divided.
 RUNNER_BYTES = 3 << 20
@@ -63,43 +63,6 @@ def runner_count(ledger: Ledger) -> int:
     if ledger.axes.nodes:
         return sum(ledger.axes.is_home(job.node) for job in ledger.allocated_jobs())
     return sum([ledger.job_counts.states[state] for state in ALLOCATED_STATES])
-
-
-def launches_with_room(
-    admitted: list[int], held: Mapping[int, Vector], ledger: Ledger, rules: Rules, free: Vector
-) -> tuple[list[int], Vector] | None:
-    """Return the jobs of `admitted` for whose runners there is memory too, and the resources free
-    after them; or None if that is all of them. `held` is what each of them holds once it has
-    started, and `free` is from before the pass.
-
-    A job alone on the machine always starts, since it may ask for the whole capacity. Where there
-    are several, the runners of other nodes take nothing from this one.
-    """
-    if rules.root_room_bytes is None:
-        return None
-    count, unit = runner_count(ledger), Resources(memory_bytes=1)
-    if not runner_bytes(count + len(admitted), rules):
-        return None
-    axis = rules.axes.vector(unit).index(1)
-    left: list[int] = []
-    before = runner_bytes(count, rules)
-    for job_id in admitted:
-        job = ledger.job(job_id)
-        after = minus(free, held[job_id])
-        room = rules.axes.part_at_home(after)[axis]
-        is_elsewhere = not rules.axes.is_home(node_of(held[job_id]))
-        if job.state is JobState.SUSPENDED or is_elsewhere:
-            # A suspended job has a runner already.
-            left.append(job_id)
-            free = after
-        elif not count or room >= runner_bytes(count + 1, rules) - before:
-            count += 1
-            left.append(job_id)
-            free = after
-    if len(left) == len(admitted):
-        return None
-    taken = runner_bytes(count + 1, rules) - before
-    return left, minus(free, rules.axes.at_home(Resources(memory_bytes=taken)))
 
 
 #: The number of latest samples that must be on one side of the level to move it.

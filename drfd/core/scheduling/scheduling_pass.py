@@ -2,9 +2,9 @@
 
 `schedule` is the only way into a pass: the daemon, the simulator and the forecast call it. It hands
 what is free, and the index of waiting jobs, to the configured policy (`POLICIES`), and then applies
-what no policy knows: shortages, draining, the limits on launches and of users' groups, and the
-memory of drfd's own processes. Of leaves that wait for the next week's quota no policy learns. A
-pass changes no table; `start_events` turns its plan into events.
+what no policy knows: shortages, draining, and the limits on launches and of users' groups. Of
+leaves that wait for the next week's quota no policy learns. A pass changes no table; `start_events`
+turns its plan into events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from drfd.core.scheduling import baseline_policies as baselines
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.demand_tree import ANY_LENGTH
 from drfd.core.scheduling.drf_policy import drf
-from drfd.core.scheduling.kept_free import ExternalLoad, kept, launches_with_room
+from drfd.core.scheduling.kept_free import ExternalLoad, kept
 from drfd.core.scheduling.plan import PassInput, PassLimits, Plan, PolicyOptions
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
@@ -88,9 +88,6 @@ def schedule(
         plan = _first_of(plan, limits.starts, ledger, free, pass_context.before)
     if ledger.groups:
         plan = _within_groups(plan, ledger, free, pass_context.before)
-    fewer = launches_with_room(plan.admitted, plan.held, ledger, rules, free)
-    if fewer is not None:
-        plan = _with_fewer(plan, *fewer, ledger, pass_context.before)
     external = pass_context.external
     return replace(plan, external=external, blocks=blocks)
 
