@@ -20,8 +20,7 @@ from drfd.core.ledger.conditions import End
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome
-from drfd.core.model.stimuli import Kept
+from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.scheduling.backfill import Promise
 from drfd.core.usage import Curve
 from drfd.journal import records
@@ -348,10 +347,11 @@ class Journal:
                     yield seq, self._records.event(kind, data)
 
     def live_bytes(self, uid: int) -> int:
-        """Return the bytes stored for the user's live jobs and arrays.
+        """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
+        record of their own.
 
-        They are long command lines, environments, scripts and events. Texts that several jobs have
-        in common count once.
+        They are long command lines, environments, scripts and events, and some for each record.
+        Texts that several jobs have in common count once.
         """
         return self.commands.live_bytes[uid] + self.payloads.bytes[uid] + self._tally.bytes[uid]
 
@@ -366,15 +366,6 @@ class Journal:
         They cannot be removed until the array has ended.
         """
         return self._finished.bytes[uid]
-
-    def kept(self, uid: int, spec: JobSpec | None = None, payload: Payload | None = None) -> Kept:
-        """Return the bytes stored for live jobs, those of a new job included, if one is given."""
-        more = 0
-        if spec is not None:
-            more += self.commands.bytes_with(uid, spec) - self.commands.live_bytes[uid]
-        if payload is not None:
-            more += self.payloads.bytes_with(uid, payload) - self.payloads.bytes[uid]
-        return Kept(self.live_bytes(uid) + more, self.live_bytes_in_total() + more)
 
     def used_bytes(self) -> int:
         """Return the length of the journal without its unused pages."""

@@ -27,6 +27,8 @@ from drfd.journal.texts import Commands
 #: however long they are.
 MOST, MOST_BYTES = 1000, 1 << 20
 FIRST, LAST = 20, 50
+#: Bytes that a live job or array takes in memory and in the journal besides events and texts.
+JOB_BYTES = 1400
 #: Number of events deleted at a time.
 _AT_ONCE = 50
 #: Kinds deleted first: they leave no trace in the job, or only the last of them does.
@@ -47,6 +49,11 @@ class EventCount(NamedTuple):
     #: Number of events that were deleted.
     dropped: int = 0
 
+    @property
+    def cost(self) -> int:
+        """The bytes that the job or array takes until it has ended."""
+        return self.bytes + JOB_BYTES if self.number else 0
+
 
 _NONE = EventCount()
 
@@ -60,7 +67,7 @@ class EventTally:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._of: dict[int, EventCount] = {}
-        #: Bytes of the events of live jobs and arrays, by uid.
+        #: Bytes that live jobs and arrays take without their texts, by uid.
         self.bytes: Counter[int] = Counter()
         self.count()
 
@@ -74,28 +81,28 @@ class EventTally:
             query = f"select {columns} from {table} where live = 1"  # noqa: S608
             for job_id, uid, *figures in self._db.execute(query):
                 self._of[job_id] = EventCount(*figures)
-                self.bytes[uid] += figures[1]
+                self.bytes[uid] += self._of[job_id].cost
 
     def added(self, job_id: int, spec: JobSpec, size: int, *, live: bool) -> EventCount:
         """Count an appended event of `size` bytes; return the counts for the job's row.
 
         `live` tells whether the job is live after the event.
         """
-        number, before, dropped = self._of.get(job_id, _NONE)
-        number, total = number + 1, before + size
+        before = self._of.get(job_id, _NONE)
+        number, total, dropped = before.number + 1, before.bytes + size, before.dropped
         if number > MOST or (total > MOST_BYTES and number > FIRST + LAST + _AT_ONCE):
             number, total, dropped = self._thin(job_id, EventCount(number, total, dropped))
         now = EventCount(number, total, dropped)
         if live:
             self._of[job_id] = now
-            self.bytes[spec.uid] += total - before
+            self.bytes[spec.uid] += now.cost - before.cost
         else:
             self.forget(job_id, spec.uid)
         return now
 
     def forget(self, job_id: int, uid: int) -> None:
         """Drop the counts of a job or array that has ended."""
-        self.bytes[uid] -= self._of.pop(job_id, _NONE).bytes
+        self.bytes[uid] -= self._of.pop(job_id, _NONE).cost
         if not self.bytes[uid]:
             del self.bytes[uid]
 

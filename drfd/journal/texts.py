@@ -12,7 +12,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -46,16 +45,6 @@ class Commands:
         self._by_number.clear()
         query = "select uid, sum(bytes) from commands where live > 0 group by uid"
         self.live_bytes = Counter(dict(self._db.rows(query)))
-
-    def bytes_with(self, uid: int, spec: JobSpec) -> int:
-        """Return the bytes of the user's long command lines if this job were added."""
-        new = {words.data: len(words.data) for words in _long(spec)}
-        query = "select live from commands where uid = ? and digest = ? and bytes = ?"
-        for data in list(new):
-            row = self._db.row(query, (uid, _digest(data), len(data)))
-            if row is not None and row[0] > 0:
-                del new[data]
-        return self.live_bytes[uid] + sum(new.values())
 
     def stored(self, spec: JobSpec) -> JobSpec:
         """Store the long command lines of a new job or array, and return its specification.
@@ -171,22 +160,6 @@ class _Refs(msgspec.Struct, frozen=True, omit_defaults=True):
 _refs = msgspec.json.Decoder(_Refs)
 
 
-class _Text(NamedTuple):
-    data: bytes
-    digest: bytes
-
-    @classmethod
-    def of(cls, data: bytes) -> _Text:
-        return cls(data, _digest(data))
-
-
-class _Texts(NamedTuple):
-    """What is stored of a payload apart from it; None for what it does not have."""
-
-    env: _Text | None
-    script: _Text | None
-
-
 class Payloads:
     """The tables of payloads and texts; writes belong to the journal's open transaction."""
 
@@ -194,8 +167,6 @@ class Payloads:
         self._db = db
         #: Row numbers of some stored texts, by uid, digest and length: a user's jobs repeat them.
         self._numbers: dict[tuple[int, bytes, int], int] = {}
-        #: The payload that was encoded last and is not stored yet, and its texts.
-        self._encoded: tuple[Payload, _Texts] | None = None
         #: Payloads of ended jobs.
         self.past = PastPayloads(db)
         #: Bytes of the stored texts, by uid.
@@ -209,23 +180,12 @@ class Payloads:
         self.bytes = Counter(dict(self._db.rows(query)))
         self.past.count()
 
-    def bytes_with(self, uid: int, payload: Payload) -> int:
-        """Return the bytes of the user's texts if this payload were added."""
-        texts = self._texts(payload)
-        new = sum(
-            len(text.data)
-            for text in (texts.env, texts.script)
-            if text is not None and self._number(uid, text) is None
-        )
-        return self.bytes[uid] + new
-
     def put(self, job_id: int, payload: Payload) -> None:
         """Store the payload of a job or array that has been appended."""
         with self._db.reported("write"):
             uid = self._uid_of(job_id)
-            texts, self._encoded = self._texts(payload), None
-            env = None if texts.env is None else self._add(uid, texts.env)
-            script = None if texts.script is None else self._add(uid, texts.script)
+            env = self._add(uid, _encoder.encode(payload.env)) if payload.env else None
+            script = None if payload.script is None else self._add(uid, payload.script.encode())
             self._db.execute(
                 "insert into payloads (job_id, data) values (?, ?)",
                 (job_id, _encoder.encode(_Refs(env, script, payload.proof))),
@@ -273,40 +233,25 @@ class Payloads:
         digest, size = self._db.execute(query, (number,)).fetchone()
         return digest, size, lambda: self._text(number) or b""
 
-    def _texts(self, payload: Payload) -> _Texts:
-        """Return the texts of a payload, encoded once for all who ask before it is stored."""
-        if self._encoded is None or self._encoded[0] is not payload:
-            env = _Text.of(_encoder.encode(payload.env)) if payload.env else None
-            script = None if payload.script is None else _Text.of(payload.script.encode())
-            self._encoded = payload, _Texts(env, script)
-        return self._encoded[1]
-
-    def _number(self, uid: int, text: _Text) -> int | None:
-        """Return the row number of a text of the user's, or None if it is not stored."""
-        number = self._numbers.get((uid, text.digest, len(text.data)))
+    def _add(self, uid: int, data: bytes) -> int:
+        """Store a text of the user's, once, and return its row number."""
+        key = uid, _digest(data), len(data)
+        number = self._numbers.get(key)
         if number is None:
             query = "select id from texts where uid = ? and digest = ? and bytes = ?"
-            row = self._db.row(query, (uid, text.digest, len(text.data)))
-            number = None if row is None else self._remember(uid, text, row[0])
-        return number
-
-    def _remember(self, uid: int, text: _Text, number: int) -> int:
-        if len(self._numbers) >= _MOST_NUMBERS:
-            self._numbers.clear()
-        self._numbers[uid, text.digest, len(text.data)] = number
-        return number
-
-    def _add(self, uid: int, text: _Text) -> int:
-        number = self._number(uid, text)
+            row = self._db.row(query, key)
+            number = None if row is None else int(row[0])
         if number is not None:
             self._db.execute("update texts set uses = uses + 1 where id = ?", (number,))
-            return number
-        size = len(text.data)
-        query = "insert into texts (uid, digest, bytes, uses, data) values (?, ?, ?, 1, ?)"
-        new = self._db.execute(query, (uid, text.digest, size, text.data)).lastrowid
-        assert new is not None
-        self.bytes[uid] += size
-        return self._remember(uid, text, new)
+        else:
+            query = "insert into texts (uid, digest, bytes, uses, data) values (?, ?, ?, 1, ?)"
+            number = self._db.execute(query, (*key, data)).lastrowid
+            assert number is not None
+            self.bytes[uid] += len(data)
+        if len(self._numbers) >= _MOST_NUMBERS:
+            self._numbers.clear()
+        self._numbers[key] = number
+        return number
 
     def _release(self, number: int) -> None:
         query = "update texts set uses = uses - 1 where id = ? returning uid, bytes, uses, digest"

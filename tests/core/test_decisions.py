@@ -17,7 +17,6 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import parse_memory, parse_size
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.decide import Leftovers, leftovers
-from drfd.core.decisions.job_requests import ALWAYS_BYTES
 from drfd.core.decisions.outcome import (
     IO_FACTOR,
     IO_WINDOW_S,
@@ -288,115 +287,6 @@ def test_of_several_disks_one_must_be_named_and_must_be_there() -> None:
         with pytest.raises(Refused, match=complaint):
             change(bench, job_id, **wish)
     assert bench.job(job_id).spec.demand == TWO
-
-
-# -- limits on stored bytes ------------------------------------------------------------------------
-
-
-def long(size: int = 10_000, **more: object) -> JobSpec:
-    """A specification of many bytes."""
-    return replace(spec(**more), stderr="x" * size)  # type: ignore[arg-type]
-
-
-# -- what counts -----------------------------------------------------------------------------------
-
-
-def test_the_socket_of_a_job_with_a_terminal_counts() -> None:
-    """It was left out: 200,000 waiting jobs could have 16 KiB each, far above any budget."""
-    plain = spec()
-    attached = replace(plain, attach="/" + "ü" * 4000)
-    assert attached.stored_bytes - plain.stored_bytes >= 4 * 4000
-
-
-# -- a user's budget -------------------------------------------------------------------------------
-
-
-def full_bench(**more: int) -> Bench:
-    """Alice's two jobs leave no room for a third."""
-    most = 2 * long().stored_bytes + 100
-    bench = Bench(replace(rules(), max_kept_bytes_per_user=most, **more))  # type: ignore[arg-type]
-    for _ in range(2):
-        bench.feed(st.SubmitAsked(now(), long(), held=True))
-    return bench
-
-
-def test_a_users_jobs_have_a_bound_together() -> None:
-    bench = full_bench()
-    refusal = refused(bench, st.SubmitAsked(now(), long()))
-    assert (refusal.code, refusal.exit_code) == ("too-long", 1)
-    assert str(refusal) == (
-        "the jobs of alice would take 33.3K of drfd's memory and journal, and may take 22.3K "
-        "(wait for some to end; have long lists of arguments read from a file, and submit jobs "
-        "with the same environment and script)"
-    )
-    bench.submit(spec("root.bob", actor=BOB))
-    bench.feed(st.CancelAsked(now(), 1, ALICE))
-    bench.feed(st.SubmitAsked(now(), long()))
-    bench.check()
-
-
-def test_what_the_journal_keeps_is_in_the_same_budget() -> None:
-    bench = Bench(replace(rules(), max_kept_bytes_per_user=3 * MIB))
-    kept = st.Kept(own_bytes=3 * MIB - spec().stored_bytes)
-    bench.feed(st.SubmitAsked(now(), spec(), kept=kept))
-    assert refused(bench, st.SubmitAsked(now(), spec(), kept=kept)).code == "too-long"
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        st.HoldAsked(now(), 1, ALICE),
-        st.ReleaseAsked(now(), 1, ALICE),
-        st.ChangeAsked(now(), 1, ALICE, st.Change(priority=7)),
-        st.SuspendAsked(now(), 1, ALICE),
-        st.ResumeAsked(now(), 1, ALICE),
-        st.SignalAsked(now(), 1, ALICE, 10),
-    ],
-    ids=lambda ask: type(ask).__name__,
-)
-def test_changes_are_refused_when_the_budget_is_used_up(ask: st.HoldAsked) -> None:
-    """None of them was counted: one user filled the disk by setting a priority again and again."""
-    bench = full_bench()
-    kept = st.Kept(own_bytes=bench.rules.max_kept_bytes_per_user // 8)
-    refusal = refused(bench, replace(ask, kept=kept))
-    assert refusal.code == "too-long"
-    assert str(refusal).endswith("(cancel some, or wait for some to end)")
-    assert refused(bench, replace(ask, job_id=99, kept=kept)).code == "no-such-job"
-    assert refused(bench, replace(ask, actor=BOB, kept=kept)).code == "not-yours"
-
-
-def test_jobs_that_fill_the_budget_can_be_put_in_order() -> None:
-    bench = full_bench()
-    assert bench.feed(st.ReleaseAsked(now(), 1, ALICE)) == [happened(ev.Released, 1, by="alice")]
-    bench.feed(st.ChangeAsked(now(), 1, ALICE, st.Change(priority=7)))
-    after = tuple(Dependency(2) for _ in range(100))
-    refusal = refused(bench, st.ChangeAsked(now(), 1, ALICE, st.Change(after=after)))
-    assert refusal.code == "too-long"
-
-
-# -- the budget of all -----------------------------------------------------------------------------
-
-
-def test_all_users_together_have_a_bound_and_each_has_a_little_in_any_case() -> None:
-    """Many users together could exhaust the daemon's memory, each within a bound of his own."""
-    bench = Bench(replace(rules(), max_kept_bytes=4 * MIB))
-    big = long(2 * MIB)
-    bench.feed(st.SubmitAsked(now(), big))
-    refusal = refused(bench, st.SubmitAsked(now(), replace(big, user="bob", uid=BOB.uid)))
-    assert (refusal.code, refusal.exit_code) == ("too-much-kept", 1)
-    assert str(refusal) == (
-        "the jobs of all users would take 4M of drfd's memory and journal, and may take 4M "
-        "(wait for some to end; the administrator can raise stored_bytes_total under [limits])"
-    )
-    bench.feed(st.SubmitAsked(now(), replace(big, user="root", uid=0), is_admin=True))
-    small = replace(spec("root.bob", actor=BOB), stderr="x" * (ALWAYS_BYTES // 2))
-    bench.feed(st.SubmitAsked(now(), small))
-    assert refused(bench, st.SubmitAsked(now(), small)).code == "too-much-kept"
-    kept = st.Kept(own_bytes=ALWAYS_BYTES, all_bytes=ALWAYS_BYTES)
-    assert bench.job(3).state is JobState.PENDING
-    assert refused(bench, st.HoldAsked(now(), 3, BOB, kept=kept)).code == "too-much-kept"
-    bench.feed(st.HoldAsked(now(), 3, BOB))
-    bench.check()
 
 
 # -- freezing --------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from drfd.core.model.stimuli import Actor, Frozen
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource
+from drfd.daemon.engine import engine
 from drfd.daemon.handlers import batch
 from drfd.daemon.handlers.doctor import (
     InstallContext,
@@ -781,6 +782,46 @@ async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk
     assert [job["id"] for each in told for job in each["never"]] == [later, behind]
     again = await desk.ask(ALICE, op="wait", ids=[last], timeout_s=0.0)
     assert [job["id"] for job in again["never"]] == [last]
+
+
+async def test_who_has_used_up_the_bytes_stores_no_more_and_makes_room_by_cancelling(
+    desk: Desk,
+) -> None:
+    desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes_per_user=20_000)
+    most = desk.shell.engine.rules.max_kept_bytes_per_user
+    long = {"stdout": "/" + "x" * 4000, "held": True}
+    ids = []
+    with pytest.raises(Refused, match=r"may take 19\.5K") as refusal:
+        while len(ids) < 20:
+            ids.append(await desk.submit(ALICE, **long))
+    assert (refusal.value.code, len(ids)) == ("too-long", 4)
+    assert most <= desk.shell.engine.journal.live_bytes(ALICE.uid) < most + most // 4
+    await desk.submit(BOB, **long)
+    for job_id in range(20):
+        # None of them was counted: one user filled the disk by setting a priority again and again.
+        change = {"op": "set", "select": {"ids": ids[:1]}, "priority": job_id}
+        reply = await desk.ask(ALICE, **change)
+    (error,) = reply["failed"]
+    assert error["error"]["code"] == "too-long"
+    await desk.ask(ALICE, op="cancel", select={"ids": ids[:2]})
+    await desk.submit(ALICE, **long)
+
+
+async def test_all_users_have_a_bound_together_and_each_has_a_little_in_any_case(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many users together could exhaust the daemon's memory, each within a bound of his own."""
+    monkeypatch.setattr(engine, "ALWAYS_BYTES", 5000)
+    desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes=20_000)
+    long = {"stdout": "/" + "x" * 4000, "held": True}
+    for _ in range(4):
+        await desk.submit(ALICE, **long)
+    await desk.submit(BOB, **long)
+    for user in (ALICE, BOB):
+        with pytest.raises(Refused, match="of all users") as refusal:
+            await desk.submit(user, **long)
+        assert refusal.value.code == "too-much-kept"
+    await desk.submit(ADMIN, **long)
 
 
 @pytest.mark.slow

@@ -31,13 +31,13 @@ from drfd.core.model.job import (
     Whose,
     Words,
 )
-from drfd.core.model.stimuli import Actor, Kept
+from drfd.core.model.stimuli import Actor
 from drfd.core.scheduling.scheduling_pass import start_events
 from drfd.core.usage import Curve
 from drfd.journal import past
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import read_shares
+from drfd.journal.pruning import JOB_BYTES, read_shares
 from drfd.journal.records import Payload
 from fakes import (
     ADMIN,
@@ -394,13 +394,10 @@ def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJo
     book.submit(1, argv=long())
     book.submit(2, argv=long())
     book.submit(3, argv=Words.of([*LONG, "more"]))
-    mine, bobs = replace(spec(), argv=long()), replace(spec("root.bob", actor=BOB), argv=long())
     size = len(long().data)
     kept = {ALICE.uid: 2 * size + len("more") + 1}
     commands = book.journal.commands
     assert commands.live_bytes == kept
-    assert commands.bytes_with(ALICE.uid, mine) == kept[ALICE.uid]
-    assert commands.bytes_with(BOB.uid, bobs) == size
     book.journal.commit()
     assert open_journal().commands.live_bytes == kept
     book.cancel(1)
@@ -408,7 +405,6 @@ def test_how_much_is_kept_of_each_user_is_known(book: Book, open_journal: OpenJo
     book.cancel(2)
     left = {ALICE.uid: size + len("more") + 1}
     assert commands.live_bytes == left
-    assert commands.bytes_with(ALICE.uid, mine) == left[ALICE.uid] + size
     book.journal.commit()
     assert open_journal().commands.live_bytes == left
 
@@ -437,19 +433,26 @@ def test_it_is_counted_anew_after_a_rollback(book: Book, open_journal: OpenJourn
     book.journal.commit()
     book.submit(2, payload=Payload(script="x" * 1000))
     book.cancel(1)
-    assert book.journal.payloads.bytes_with(ALICE.uid, Payload()) == 1000
+    assert book.journal.payloads.bytes == {ALICE.uid: 1000}
     book.journal.rollback()
     for journal in (book.journal, open_journal()):
-        assert journal.payloads.bytes_with(ALICE.uid, Payload()) == size
+        assert journal.payloads.bytes == {ALICE.uid: size}
 
 
-def test_a_new_long_command_line_is_in_the_sum_and_one_that_is_there_is_not(book: Book) -> None:
+def test_jobs_cost_their_events_their_texts_once_and_some_for_each(
+    book: Book, open_journal: OpenJournal
+) -> None:
     """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
-    some = replace(spec(), argv=Words.of([""] * 1000))
-    assert book.journal.kept(ALICE.uid, some) == Kept(1000, 1000)
-    book.enter(happened(ev.Submitted, 1, spec=some))
-    assert book.journal.kept(ALICE.uid, some) == book.journal.kept(ALICE.uid)
-    assert book.journal.kept(BOB.uid, some).own_bytes == 1000
+    argv = Words.of([""] * 1000)
+    for job_id in (1, 2):
+        book.submit(job_id, argv=argv)
+    events = sum(len(data) for (data,) in book.journal._db.execute("select data from events"))
+    assert book.journal.live_bytes(ALICE.uid) == 1000 + events + 2 * JOB_BYTES
+    book.journal.commit()
+    assert open_journal().live_bytes_in_total() == book.journal.live_bytes(ALICE.uid)
+    for job_id in (1, 2):
+        book.cancel(job_id)
+    assert book.journal.live_bytes_in_total() == 0
 
 
 # -- payloads of ended jobs: kept for their user, and not without end --------------------------

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from drfd.core.decisions import job_requests
 from drfd.core.decisions.dependencies import begin, jobs_to_notify, never_notified
-from drfd.core.decisions.job_requests import change_each, each, refuse_change
+from drfd.core.decisions.job_requests import change_each, each
 from drfd.core.decisions.outcome import (
     MACHINE_CRASH,
     deadline_mono_s,
@@ -44,8 +44,6 @@ HIGHEST_RAISED_ID = 10**15
 
 
 def decide(ledger: Ledger, stimulus: st.Stimulus, rules: Rules) -> list[ev.Event]:
-    if isinstance(stimulus, st.StoringAsked):
-        refuse_change(ledger, stimulus, rules)
     match stimulus:
         case st.SubmitAsked():
             return job_requests.submit(ledger, stimulus, rules)

@@ -2,11 +2,6 @@
 
 A request that must not be granted raises Refused; one that is fulfilled already gives no events.
 
-drfd limits the bytes that it stores for live jobs, of each user and of all users. The ledger counts
-specifications without long command lines (`JobCounts.stored_bytes`); the journal counts these,
-environments, scripts and events (`stimuli.Kept`). All count until their job has ended. Cancelling
-is never refused, so a user at the limit can make room.
-
 In a request about an array, the first of the tasks without a record represents them all, and an
 event that follows for it becomes one event about all of them.
 
@@ -41,7 +36,7 @@ from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
 from drfd.core.decisions.outcome import is_to_retry, signal_for
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.ledger.ledger import Ledger, spans_bytes
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState, Kind, kind_of
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
@@ -257,7 +252,6 @@ def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event
     after, at_s = asked.spec.after, asked.now.at_s
     refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
     _refuse_too_many(ledger.job_counts.waiting[asked.spec.user], asked, rules)
-    refuse_submission(ledger, asked, rules)
     _refuse_many_kinds(ledger, asked.spec, NewKinds(set))
     job_id = ledger.next_id
     ended_before = settle_ended(
@@ -777,80 +771,3 @@ def _after(after: tuple[Dependency, ...], ledger: Ledger, names: Mapping[int, st
     named = ",".join(f"{name(each.job_id)}:{each.want}" for each in after[:_NAMED])
     more = f" and {len(after) - _NAMED} more" if len(after) > _NAMED else ""
     return f"{named}{more}" or "nothing"
-
-
-#: Bytes that each user may store even if the limit of all users is reached: some hundred jobs.
-ALWAYS_BYTES = 1 << 20
-
-
-def refuse_submission(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> None:
-    """Raise Refused for a submission beyond the limit of its user or of all users.
-
-    The limit of all users does not apply to a submission by an administrator.
-    """
-    spec, job_counts = asked.spec, ledger.job_counts
-    new = spec.stored_bytes + spans_bytes(len(asked.spans))
-    own = job_counts.stored_bytes[spec.user] + asked.kept.own_bytes + new
-    most = rules.max_kept_bytes_per_user
-    if own > most:
-        raise Refused(
-            "too-long",
-            f"the jobs of {spec.user} would take {show_size(own)} of drfd's memory and journal, "
-            f"and may take {show_size(most)}",
-            hint="wait for some to end; have long lists of arguments read from a file, and submit "
-            "jobs with the same environment and script",
-        )
-    all_users = job_counts.all_stored_bytes + asked.kept.all_bytes + new
-    if not asked.is_admin and own > ALWAYS_BYTES and all_users > rules.max_kept_bytes:
-        raise Refused(
-            "too-much-kept",
-            f"the jobs of all users would take {show_size(all_users)} of drfd's memory and "
-            f"journal, and may take {show_size(rules.max_kept_bytes)}",
-            hint="wait for some to end; the administrator can raise stored_bytes_total under "
-            "[limits]",
-        )
-
-
-def refuse_change(ledger: Ledger, asked: st.StoringAsked, rules: Rules) -> None:
-    """Raise Refused for a change of jobs whose user has reached the limit.
-
-    The limits are a sixteenth higher than for submissions, so that jobs that fill them can still be
-    held, released and reordered.
-    """
-    job = ledger.find_common(asked.job_id)
-    if job is None or asked.actor.is_admin or asked.actor.uid != job.spec.uid:
-        # The request itself is refused for another user's job, without showing that user's bytes.
-        return
-    spec = job.spec
-    most = rules.max_kept_bytes_per_user
-    more = _more_bytes(asked, spec)
-    own = ledger.job_counts.stored_bytes[spec.user] + asked.kept.own_bytes + more
-    if own > most + most // 16:
-        raise Refused(
-            "too-long",
-            f"the jobs of {spec.user}, and what has happened to them, would take {show_size(own)} "
-            f"of drfd's memory and journal, and may take {show_size(most)}",
-            hint="cancel some, or wait for some to end",
-        )
-    all_users = ledger.job_counts.all_stored_bytes + asked.kept.all_bytes + more
-    most = rules.max_kept_bytes
-    if own > ALWAYS_BYTES and all_users > most + most // 16:
-        raise Refused(
-            "too-much-kept",
-            f"the jobs of all users, and what has happened to them, would take "
-            f"{show_size(all_users)} of drfd's memory and journal, and may take {show_size(most)}",
-            hint="cancel some jobs, or wait for some to end",
-        )
-
-
-def _more_bytes(asked: st.StoringAsked, spec: JobSpec) -> int:
-    """Return the bytes by which the specification would grow, or 0."""
-    if not isinstance(asked, st.ChangeAsked):
-        return 0
-    wish = asked.change
-    changed = replace(
-        spec,
-        name=spec.name if wish.name is None else wish.name,
-        after=spec.after if wish.after is None else wish.after,
-    )
-    return max(0, changed.stored_bytes - spec.stored_bytes)

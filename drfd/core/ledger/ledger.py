@@ -4,8 +4,8 @@
 given only events that are durable or about to be.
 Ended jobs leave the ledger; the journal keeps them.
 
-The ledger also counts jobs by state and user, with the bytes that they take (`JobCounts`), and
-keeps the jobs with an allocation by leaf (`Allocations`).
+The ledger also counts jobs by state and user (`JobCounts`), and keeps the jobs with an allocation
+by leaf (`Allocations`).
 """
 
 from __future__ import annotations
@@ -97,10 +97,6 @@ def keeps_allocation(before: Job, job: Job) -> bool:
     )
 
 
-#: Estimated bytes that one range of an array's indices takes in memory and in the journal.
-SPAN_BYTES = 200
-
-
 @dataclass
 class JobCounts:
     """Counters of live jobs; keys with a count of zero are absent."""
@@ -108,11 +104,9 @@ class JobCounts:
     states: Counter[JobState] = field(default_factory=Counter)
     #: Jobs not yet started (PENDING or HELD) by user name.
     waiting: Counter[str] = field(default_factory=Counter)
-    #: Sum of `JobSpec.stored_bytes` of live jobs by user name, and over all users. An array counts
-    #: as one job with its ranges of indices, plus each of its tasks that has a record of its own.
-    stored_bytes: Counter[str] = field(default_factory=Counter)
-    all_stored_bytes: int = 0
-    #: Dependencies of live jobs beyond the first of each job, by user name.
+    #: Live jobs, arrays, and tasks with a record of their own, by user name.
+    records: Counter[str] = field(default_factory=Counter)
+    #: Dependencies beyond the first of each of these, by user name.
     more_dependencies: Counter[str] = field(default_factory=Counter)
 
     def count(self, spec: JobSpec, state: JobState, change: int) -> None:
@@ -124,7 +118,7 @@ class JobCounts:
             _add(self.waiting, spec.user, change)
 
     def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
-        """Replace the specification of a job or array in the sums.
+        """Replace the specification of a job or array in the sums by user.
 
         `before` is None for a new job, and `after` is None for one that has ended.
         """
@@ -132,22 +126,9 @@ class JobCounts:
             return
         for spec, sign in ((before, -1), (after, 1)):
             if spec is not None:
-                size = sign * spec.stored_bytes
-                _add(self.stored_bytes, spec.user, size)
-                self.all_stored_bytes += size
+                _add(self.records, spec.user, sign)
                 if spec.after:
                     _add(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
-
-    def charge_spans(self, user: str, count: int) -> None:
-        """Add the ranges of indices of a live array, or with a negative count remove them."""
-        size = spans_bytes(abs(count)) * (1 if count > 0 else -1)
-        _add(self.stored_bytes, user, size)
-        self.all_stored_bytes += size
-
-
-def spans_bytes(count: int) -> int:
-    """Return the bytes of this many ranges of indices; the first one counts with the array."""
-    return SPAN_BYTES * max(0, count - 1)
 
 
 def more_dependencies(after: Sequence[Dependency]) -> int:
@@ -518,13 +499,11 @@ class Ledger:
     def _drop_if_over(self, array_state: ArrayState) -> None:
         if array_state.is_over:
             self.job_counts.charge(array_state.array.spec, None)
-            self.job_counts.charge_spans(array_state.array.spec.user, -len(array_state.array.spans))
         self.arrays.drop_if_over(array_state)
 
     def _enrol(self, array_state: ArrayState) -> None:
         self.arrays.enrol(array_state)
         self.job_counts.charge(None, array_state.array.spec)
-        self.job_counts.charge_spans(array_state.array.spec.user, len(array_state.array.spans))
         self._count_unmaterialized(array_state, 1)
         self._open_tasks(array_state)
         self.next_id = max(self.next_id, array_state.array.last_id + 1)

@@ -18,8 +18,8 @@ from drfd.core.model.account import Account
 from drfd.core.model.owner import Owner
 from drfd.payload import unpack
 
-#: Bytes that `JobSpec.stored_bytes` adds for each job, text and dependency to the texts' own bytes.
-JOB_BYTES, TEXT_BYTES, DEPENDENCY_BYTES = 1024, 64, 160
+#: Bytes of memory that a dependency takes.
+DEPENDENCY_BYTES = 160
 #: A command line longer than this, in bytes, is stored once for all jobs of a user that have it.
 LONG_BYTES = 256
 
@@ -273,30 +273,6 @@ class JobSpec:
         """Whether it is cancelled in the turn in which it is known that it never starts. With a
         notification, it is cancelled after that."""
         return self.cancel_if_never and not self.notifies_never
-
-    @property
-    def stored_bytes(self) -> int:
-        """Estimate the bytes that this job takes in memory and in the journal until its end.
-
-        Long command lines are not counted, because jobs of a user share them. A test measures how
-        good the estimate is.
-        """
-        texts = [self.name, self.cwd, self.stdout, self.stderr]
-        if self.attach is not None:
-            texts.append(self.attach)
-        if self.group is not None:
-            texts.append(self.group.name)
-        # A character may take four bytes in Python and in UTF-8.
-        size = len("".join(texts))
-        size += 3 * sum([len(each) for each in texts if not each.isascii()])
-        count = len(texts) + 1
-        if len(self.argv.data) <= LONG_BYTES:
-            size += len(self.argv.data)
-        if self.notify is not None:
-            count += 1
-            if len(self.notify.argv.data) <= LONG_BYTES:
-                size += len(self.notify.argv.data)
-        return JOB_BYTES + size + TEXT_BYTES * count + DEPENDENCY_BYTES * len(self.after)
 
 
 def most_cores_milli(spec: JobSpec) -> int:

@@ -32,19 +32,6 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Bytes that the journal stores for live jobs besides their specifications.
-
-    These are events, and long command lines, environments and scripts; texts that several jobs of
-    one user have in common count once.
-    """
-
-    #: Bytes of the user who owns the job in question, and of all users.
-    own_bytes: int = 0
-    all_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class SubmitAsked:
     now: Now
     spec: JobSpec
@@ -55,8 +42,6 @@ class SubmitAsked:
     spans: tuple[Span, ...] = ()
     #: Maximum number of tasks of the array running at once.
     at_once: int | None = None
-    #: Stored bytes, those of this submission included.
-    kept: Kept = Kept()
     #: Whether an administrator asks.
     is_admin: bool = False
 
@@ -77,39 +62,32 @@ class CancelAsked(JobAsked):
     """A request to end a job, or to take it out of the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoringAsked(JobAsked):
-    """A request whose event is stored until the job ends, and may be refused for its bytes."""
-
-    kept: Kept = field(default=Kept(), kw_only=True)
-
-
-class HoldAsked(StoringAsked):
+class HoldAsked(JobAsked):
     """A request to keep a waiting job from starting until it is released."""
 
 
-class ReleaseAsked(StoringAsked):
+class ReleaseAsked(JobAsked):
     """A request to let a held job start."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequeueAsked(StoringAsked):
+class RequeueAsked(JobAsked):
     """A request to stop a job's attempt and queue the job again."""
 
     #: Whether it is held from then on.
     held: bool
 
 
-class SuspendAsked(StoringAsked):
+class SuspendAsked(JobAsked):
     """A request to freeze a running job."""
 
 
-class ResumeAsked(StoringAsked):
+class ResumeAsked(JobAsked):
     """A request to let a suspended job go on."""
 
 
 @dataclass(frozen=True, slots=True)
-class SignalAsked(StoringAsked):
+class SignalAsked(JobAsked):
     """A request to send a running job a signal."""
 
     signal: int
@@ -148,7 +126,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeAsked(StoringAsked):
+class ChangeAsked(JobAsked):
     """A request to change the specification of a job."""
 
     change: Change

@@ -22,7 +22,7 @@ from msgspec import structs
 from drfd.common.errors import DrfdError, HostError, Refused, short_of_memory
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
-from drfd.common.units import show_amount
+from drfd.common.units import show_amount, show_size
 from drfd.core.amounts.instances import Instance
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import decide
@@ -46,13 +46,13 @@ from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
 from drfd.core.model.stimuli import (
     AttemptStarted,
+    CancelAsked,
     ChangeAsked,
     Heard,
-    Kept,
+    JobAsked,
     NeverNotified,
     Now,
     Stimulus,
-    StoringAsked,
     SubmitAsked,
     Tick,
 )
@@ -84,6 +84,8 @@ _OVERDUE_S = 0.5
 _REMEMBERED_HALF_LIVES = 6
 #: Demand vectors that one pass may examine, summed over its launches: about a tenth of a second.
 _MOST_LOOKS = 20_000
+#: Bytes that each user may store even if the limit of all users is reached: some hundred jobs.
+ALWAYS_BYTES = 1 << 20
 #: Jobs started in one turn, at most: launching costs more than choosing.
 _MOST_STARTS = 64
 #: Seconds from which on a pass counts as long, and the longest rest after it, which otherwise lasts
@@ -687,6 +689,7 @@ class Engine:
         if repeated is not None:
             return [repeated]
         try:
+            self._refuse_beyond_budget(work.stimulus)
             events = decide(self.ledger, self._informed(work), self.rules)
         except Refused as refusal:
             return refusal
@@ -716,8 +719,7 @@ class Engine:
         because jobs may have ended earlier in this turn."""
         match stimulus := work.stimulus:
             case SubmitAsked():
-                kept = self.journal.kept(stimulus.spec.uid, stimulus.spec, work.payload)
-                return replace(stimulus, ended=self.ended(stimulus.spec.after), kept=kept)
+                return replace(stimulus, ended=self.ended(stimulus.spec.after))
             case ChangeAsked() if stimulus.change.after is not None:
                 wanted = stimulus.change.after
                 job = self.ledger.find_common(stimulus.job_id)
@@ -725,21 +727,52 @@ class Engine:
                     # It is refused without a look at what it is to wait for.
                     return stimulus
                 names = self._names((*wanted, *job.spec.after))
-                kept = self._kept(stimulus.job_id)
-                return replace(stimulus, ended=self.ended(wanted), names=names, kept=kept)
+                return replace(stimulus, ended=self.ended(wanted), names=names)
             case NeverNotified():
                 return replace(stimulus, names=self.names_of_broken(stimulus.job_id))
-            case StoringAsked():
-                return replace(stimulus, kept=self._kept(stimulus.job_id))
             case Tick():
                 return replace(stimulus, heard=self.heard)
             case _:
                 return stimulus
 
-    def _kept(self, job_id: int) -> Kept:
-        """Return the bytes that the journal keeps for the owner of a live job or array."""
-        job = self.ledger.find_common(job_id)
-        return Kept() if job is None else self.journal.kept(job.spec.uid)
+    def _refuse_beyond_budget(self, stimulus: Stimulus) -> None:
+        """Raise Refused for a request by which a user who has used up the limit of stored bytes, or
+        shares one with all users that is used up, would store more. Cancelling makes room.
+
+        For changes the limits are a sixteenth higher, so that jobs that fill them can still be
+        held, released and reordered.
+        """
+        user_limit, total_limit = self.rules.max_kept_bytes_per_user, self.rules.max_kept_bytes
+        if isinstance(stimulus, SubmitAsked):
+            spec, is_exempt, slack = stimulus.spec, stimulus.is_admin, 0
+        elif isinstance(stimulus, JobAsked) and not isinstance(stimulus, CancelAsked):
+            job = self.ledger.find_common(stimulus.job_id)
+            if job is None or stimulus.actor.is_admin or stimulus.actor.uid != job.spec.uid:
+                # Another user's request is refused without showing the bytes of this one.
+                return
+            spec, is_exempt, slack = job.spec, False, 1
+        else:
+            return
+        own = self.journal.live_bytes(spec.uid)
+        if own >= user_limit + slack * user_limit // 16:
+            raise Refused(
+                "too-long",
+                f"the jobs of {spec.user}, and what has happened to them, take {show_size(own)} of "
+                f"drfd's memory and journal, and may take {show_size(user_limit)}",
+                hint="wait for some to end, or cancel some; have long lists of arguments read from "
+                "a file, and submit jobs with the same environment and script",
+            )
+        if is_exempt or own < ALWAYS_BYTES:
+            return
+        total = self.journal.live_bytes_in_total()
+        if total >= total_limit + slack * total_limit // 16:
+            raise Refused(
+                "too-much-kept",
+                f"the jobs of all users take {show_size(total)} of drfd's memory and journal, and "
+                f"may take {show_size(total_limit)}",
+                hint="wait for some to end; the administrator can raise stored_bytes_total under "
+                "[limits]",
+            )
 
     def names_of_broken(self, job_id: int) -> dict[int, str]:
         """Return the labels of array tasks no longer in the ledger because of whose ends the job

@@ -88,7 +88,7 @@ def _is_meant(spec: JobSpec, actor: st.Actor, request: RecentRequest) -> bool:
 
 
 def _words(rules: Rules, ledger: Ledger) -> RecentWords:
-    users = sorted(ledger.job_counts.stored_bytes)[:_MOST_USERS]
+    users = sorted(ledger.job_counts.records)[:_MOST_USERS]
     return {
         "pools": sorted(rules.pools),
         "users": users,
