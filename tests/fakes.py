@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.decide import decide
-from drfd.core.decisions.dependencies import settle_all
+from drfd.core.decisions.dependencies import report_all_ends
 from drfd.core.fairness.rules import Pool, Rules
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.ledger import Ledger
@@ -340,7 +340,7 @@ class Bench:
             assert tables(self.ledger) == before, "decide has changed the books"
         for event in found:
             self.ledger.apply(event)
-        found += settle_all(self.ledger)
+        found += report_all_ends(self.ledger)
         self.events += found
         return found
 

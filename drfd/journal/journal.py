@@ -294,11 +294,11 @@ class Journal:
         return found
 
     def _ended(self, ids: Sequence[int]) -> dict[int, End]:
-        """Return the ends of these jobs, tasks and arrays, numbered in the order they happened.
+        """Return the ends of these jobs, tasks and arrays.
 
         A killed daemon may not have reported them to all jobs that wait for them.
         """
-        found = []
+        found = {}
         for job_id in ids:
             query = (
                 "select ifnull((select max(at_s) from events where job_id = :id), ended_at), user"
@@ -310,11 +310,8 @@ class Journal:
             if at_s is None:
                 at_s = self.audit.last_event_at() or 0.0
             # A job without a record has been removed from the history meanwhile.
-            found.append((at_s, -job_id, self.outcome(job_id) or Outcome.LOST, user))
-        return {
-            -negative: End(outcome, at_s, user, number)
-            for number, (at_s, negative, outcome, user) in enumerate(sorted(found), start=1)
-        }
+            found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s, user)
+        return found
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
         """Yield the ledger's events in order: those of one job or array, or all.

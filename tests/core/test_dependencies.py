@@ -20,7 +20,13 @@ from drfd.common.indices import Span
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions.decide import decide, leftovers
-from drfd.core.decisions.dependencies import Settlement, awaited, first_stuck, is_met, settle_all
+from drfd.core.decisions.dependencies import (
+    awaited,
+    first_stuck,
+    is_met,
+    report_all_ends,
+    report_ends,
+)
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import (
     AwaitedJob,
@@ -174,27 +180,6 @@ def test_only_so_many_jobs_wait_for_one_and_others_cannot_take_all_their_places(
             bench.submit(asked)
     # One that is among them may stay.
     change(bench, last, after=(Dependency(job_id, RequiredOutcome.ANY),))
-
-
-def test_only_so_many_jobs_wait_for_the_tasks_of_one_array(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All tasks may be cancelled in one turn, in which everybody else waits."""
-    monkeypatch.setattr(dependencies, "MOST_DEPENDENTS", 4)
-    monkeypatch.setattr(dependencies, "MOST_OF_OTHERS", 2)
-    (submitted,) = bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 99, 1),)))
-    assert isinstance(submitted, ev.ArraySubmitted)
-    first = submitted.array_id + 1
-    for task in (first, first + 1):
-        bench.submit(after(task, pool="root.bob", actor=BOB))
-    with pytest.raises(Refused, match="wait 2 times for array 1"):
-        bench.submit(after(first + 2, pool="root.bob", actor=BOB))
-    with pytest.raises(Refused, match="and 4 times are the most"):
-        bench.submit(after(first + 2, first + 3, first + 4))
-    last = bench.submit(after(first + 2, first + 3))
-    # Those that are among them may stay.
-    change(bench, last, after=(Dependency(first + 3, RequiredOutcome.ANY),))
-    bench.submit(after(first + 99))
 
 
 def _counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -377,7 +362,6 @@ class Parts:
 
     def __init__(self, most: float = inf) -> None:
         self.ledger = Ledger(RULES.axes)
-        self.settlement = Settlement()
         self.most = most
         #: How each has ended, as the journal keeps it.
         self.ended: dict[int, Outcome] = {}
@@ -391,7 +375,7 @@ class Parts:
     def tell(self) -> list[ev.Event]:
         """One part."""
         found = []
-        for event in self.settlement.take(self.ledger, self.most):
+        for event in report_ends(self.ledger, self.most):
             self.book(event)
             found.append(event)
         return found
@@ -490,15 +474,14 @@ def test_told_in_parts_all_jobs_stand_as_if_they_had_been_told_at_once(
                 before.jobs.values(),
                 arrays=before.arrays.live(),
                 next_id=before.next_id,
-                ended=lambda ids: {each: before.dependents.ended[each] for each in ids},
+                ended=lambda ids: before.dependents.ended,
             )
-            books.settlement = Settlement()
 
         life(at_once, seed, at_once.tell)
         life(parts, seed, parts.tell)
         life(read, seed, read_again)
         for books in (parts, read):
-            told += len(settle_all(books.ledger))
+            told += len(report_all_ends(books.ledger))
             assert results(books.ledger) == results(at_once.ledger), seed
             assert not books.ledger.dependents.ended
             books.ledger.check()
@@ -561,7 +544,7 @@ def test_a_copy_of_the_books_knows_whom_to_tell(bench: Bench) -> None:
     crowd(books, first, *(after(first) for _ in range(3)))
     books.tell()
     copy = deepcopy(books.ledger.with_axes(RULES.axes))
-    assert [event.job_id for event in settle_all(copy)] == [3, 4]
+    assert [event.job_id for event in report_all_ends(copy)] == [3, 4]
 
 
 # -- jobs that are cancelled when they can never start ---------------------------------------------
@@ -647,7 +630,6 @@ def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed: int, most: 
                 next_id=books.ledger.next_id,
                 ended=lambda ids: {each: books.ledger.dependents.ended[each] for each in ids},
             )  # fmt: skip
-            books.settlement = Settlement()
     while books.ledger.dependents.ended:
         assert books.tell(), "what is left is told"
     for job_id in ids:

@@ -15,7 +15,7 @@ import pytest
 from drfd.common.errors import HostError, Refused
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions.decide import decide
-from drfd.core.decisions.dependencies import Settlement
+from drfd.core.decisions.dependencies import report_ends
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
@@ -136,7 +136,7 @@ def live_through(chance: random.Random, journal: Journal) -> Ledger:
             take(ledger, journal, stimulus)
             # Others are told of an end in parts, and perhaps after a restart.
             if chance.random() < 0.7:
-                for told in Settlement().take(ledger, most=2):
+                for told in report_ends(ledger, most=2):
                     apply_and_append(journal, told, ledger)
         if chance.random() < 0.2:
             preempt_somebody(ledger, journal, chance, step)

@@ -2,7 +2,7 @@
 
 It changes nothing. A stimulus that no longer matters (a report of an earlier attempt, the second
 report of one end) gives no events. A request that must not be granted raises Refused.
-`core.decisions.dependencies.Settlement` reports ends to the jobs that wait for them.
+`core.decisions.dependencies.report_ends` reports ends to the jobs that wait for them.
 
 When the launcher is connected again, it first reports every attempt that it knows.
 `missing_attempts` and `leftovers` then find the attempts that only one side knows.

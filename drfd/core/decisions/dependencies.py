@@ -1,15 +1,14 @@
 """Dependencies and begin times: which are refused, and which events follow when they are met.
 
-`Settlement` tells the waiting jobs of an end, some of them in each turn: an end may be news for ten
+`report_ends` tells the waiting jobs of ends, some of them in each turn: an end may be news for ten
 thousand jobs, and telling all of them at once would block everybody else for more than a second.
 The ledger knows which ends have not been reported to all jobs, so a restart continues at any point.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
@@ -18,7 +17,6 @@ from msgspec import structs
 from drfd.common.errors import Refused
 from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
 from drfd.core.ledger import postponed
-from drfd.core.ledger.conditions import End
 from drfd.core.ledger.ledger import Ledger, more_dependencies
 from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
@@ -178,7 +176,6 @@ def refuse_impossible(
     for `job_id` itself (a job or an array), and any beyond the user's limit.
     """
     _refuse_too_many(ledger, after, user, job_id)
-    _refuse_crowded(ledger, after, user, job_id)
     for each in after:
         on = ledger.find_common(each.job_id)
         if on is None and each.job_id not in ended:
@@ -217,32 +214,6 @@ def _refuse_too_many(
             "are the most",
             hint="wait for an array, or for a job that waits for the others",
         )
-
-
-def _refuse_crowded(
-    ledger: Ledger, after: Sequence[Dependency], user: str, job_id: int | None
-) -> None:
-    """Raise Refused for dependencies on tasks of an array for which too many jobs wait."""
-    wanted: Counter[int] = Counter()
-    for each in after:
-        array_id = ledger.arrays.of_task(each.job_id)
-        if array_id is not None:
-            # A dependency that the job has already may stay.
-            wanted[array_id] += job_id not in ledger.dependents.get(each.job_id, ())
-    for array_id, more in wanted.items():
-        array = ledger.arrays[array_id].array
-        tasks = ledger.dependents.within(array_id, array.last_id)
-        total = sum(
-            len(ledger.dependents[each]) for each in tasks if each not in ledger.dependents.ended
-        )
-        most = MOST_DEPENDENTS if array.spec.user == user else MOST_OF_OTHERS
-        if more and total + more > most:
-            raise Refused(
-                "too-many-jobs",
-                f"jobs wait {total} times for array {array_id} or a task of it, and {most} times "
-                "are the most",
-                hint=f"wait for the array as a whole: --after {array_id}",
-            )
 
 
 def _first_back(ledger: Ledger, after: Sequence[Dependency], wanted: int) -> int | None:
@@ -359,113 +330,60 @@ def _parts(ledger: Ledger, job_id: int) -> list[Job]:
 
 #: Number of a job's dependencies that cost as much work as one event.
 _DEPENDENCIES = 32
-#: Number of jobs whose sorting costs as much work as one event.
-_ORDERED = 128
 
 
-@dataclass
-class _Line:
-    """The jobs to which one end is still to be reported."""
+def report_ends(ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
+    """Yield the next events, about `most` of them, by which waiting jobs learn of ends; apply each
+    before asking for the next.
 
-    on: int
-    #: The jobs of each user in reverse order of their reports, or None if they are not sorted yet.
-    users: deque[list[int]] | None = None
-
-
-class Settlement:
-    """The order in which ends are reported to waiting jobs, for one ledger.
-
-    The owners of ended jobs take turns, and so do the users who wait for one end, so one user's ten
-    thousand jobs do not delay another's. Among one user's jobs, those that would start first come
-    first.
+    The owners of ended jobs take turns, so one user's ten thousand jobs do not delay another's.
     """
-
-    def __init__(self) -> None:
-        self._owners: deque[tuple[str, deque[_Line]]] = deque()
-        #: Number of the latest end that was added.
-        self._last_number = 0
-
-    def take(self, ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
-        """Yield the next events, about `most` of them; apply each before asking for the next."""
-        left = most
-        while left > 0:
-            # A job that is cancelled for the end of another is an end for those that wait for it.
-            self._add_new(ledger.dependents.ended)
-            if not self._owners:
-                break
-            owner, lines = self._owners[0]
-            self._owners.rotate(-1)
-            line = lines[0]
-            if line.users is None:
-                line.users = _in_order(ledger, line.on)
-                left -= sum(map(len, line.users)) // _ORDERED
-            job = _next(ledger, line)
-            if job is not None:
-                event = _settled_for(ledger, job)
-                yield event
-                left -= 1 + len(job.awaits) // _DEPENDENCIES
-                # Others are cancelled by `never_notified`.
-                if job.spec.is_cancelled_at_once:
-                    for cancelled in cancelled_for(ledger, event):
-                        yield cancelled
-                        left -= 1
-            elif len(lines) > 1:
-                lines.popleft()
-            else:
-                self._owners.remove((owner, lines))
-
-    def _add_new(self, ended: dict[int, End]) -> None:
-        """Add the ends that have happened since the last call."""
-        new: list[tuple[int, End]] = []
-        for on in reversed(ended):
-            if ended[on].number <= self._last_number:
-                break
-            new.append((on, ended[on]))
-        owners = dict(self._owners)
-        for on, end in reversed(new):
-            if end.user not in owners:
-                owners[end.user] = deque()
-                self._owners.append((end.user, owners[end.user]))
-            owners[end.user].append(_Line(on))
-            self._last_number = end.number
+    ended, left = ledger.dependents.ended, most
+    # A job that is cancelled for the end of another is an end for those that wait for it.
+    while ended and left > 0:
+        by_owner: dict[str, list[int]] = {}
+        for on, end in ended.items():
+            by_owner.setdefault(end.user, []).append(on)
+        turns = deque(_dependents(ledger, ids) for ids in by_owner.values())
+        while turns and left > 0:
+            job = next(turns[0], None)
+            if job is None:
+                turns.popleft()
+                continue
+            turns.rotate(-1)
+            event = _settled_for(ledger, job)
+            yield event
+            left -= 1 + len(job.awaits) // _DEPENDENCIES
+            # Others are cancelled by `never_notified`.
+            if job.spec.is_cancelled_at_once:
+                for cancelled in cancelled_for(ledger, event):
+                    yield cancelled
+                    left -= 1
 
 
-def settle_all(ledger: Ledger) -> list[ev.Event]:
+def _dependents(ledger: Ledger, ids: Iterable[int]) -> Iterator[Job]:
+    """Yield the jobs that still wait for these ends when it is their turn."""
+    for on in ids:
+        for job_id in sorted(ledger.dependents.get(on, ())):
+            if job_id in ledger.dependents.get(on, ()):
+                job = ledger.find_common(job_id)
+                assert job is not None
+                yield job
+
+
+def report_all_ends(ledger: Ledger) -> list[ev.Event]:
     """Report all ends in this ledger at once, and return the applied events."""
     applied: list[ev.Event] = []
-    for event in Settlement().take(ledger):
+    for event in report_ends(ledger):
         ledger.apply(event)
         applied.append(event)
     return applied
-
-
-def _in_order(ledger: Ledger, on: int) -> deque[list[int]]:
-    users: dict[str, list[tuple[int, int]]] = {}
-    for job_id in ledger.dependents.get(on, ()):
-        job = ledger.find_common(job_id)
-        assert job is not None
-        users.setdefault(job.spec.user, []).append((job.spec.priority, -job_id))
-    return deque([-negative for _, negative in sorted(each)] for _, each in sorted(users.items()))
-
-
-def _next(ledger: Ledger, line: _Line) -> Job | None:
-    """Return the next job that still waits for this end, or None."""
-    assert line.users is not None
-    while line.users:
-        jobs = line.users[0]
-        job_id = jobs.pop()
-        line.users.rotate(-1)
-        if not jobs:
-            line.users.pop()
-        if job_id in ledger.dependents.get(line.on, ()):
-            return ledger.find_common(job_id)
-    return None
 
 
 def _settled_for(ledger: Ledger, job: Job) -> ev.DependencySettled:
     """Return the event for all ends that the job waits for, in the order in which they happened."""
     ended = ledger.dependents.ended
     ids = {each.job_id for each in job.awaits if each.job_id in ended}
-    in_order = sorted(ids, key=lambda on: ended[on].number)
+    in_order = sorted(ids, key=lambda on: (ended[on].at_s, on))
     outcomes = {on: ended[on].outcome for on in in_order}
-    return settled(job.id, job.awaits, outcomes, max(ended[on].at_s for on in ids))
+    return settled(job.id, job.awaits, outcomes, ended[in_order[-1]].at_s)

@@ -22,7 +22,7 @@ from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.decide import decide
-from drfd.core.decisions.dependencies import begin, settle_all
+from drfd.core.decisions.dependencies import begin, report_all_ends
 from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
@@ -90,7 +90,7 @@ class Circumstances:
         )
         ledger.nodes_away = self.nodes_away
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
-        settle_all(ledger)
+        report_all_ends(ledger)
         week_use = None if self.week_use is None else self.week_use.copy()
         return Forecast(
             ledger,
@@ -274,7 +274,7 @@ class Forecast:
         for event in _ending(job, self.now.at_s):
             ended = self.ledger.apply(event) or ended
         self._note(ended)
-        settle_all(self.ledger)
+        report_all_ends(self.ledger)
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)

@@ -6,8 +6,6 @@ functions of this module, and like the ledger it decides nothing.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from drfd.core.ledger.queue import Line
@@ -22,8 +20,6 @@ class End(NamedTuple):
     at_s: float
     #: The owner of the ended job.
     user: str
-    #: Serial number of the end, in the order in which ends happened.
-    number: int
 
 
 class Dependents(dict[int, set[int]]):
@@ -31,41 +27,23 @@ class Dependents(dict[int, set[int]]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: The keys, sorted.
-        self._ids: list[int] = []
-        #: Ends that have not been reported to all waiting jobs yet, by key; `Settlement` in
+        #: Ends that have not been reported to all waiting jobs yet, by key; `report_ends` in
         #: `core.decisions.dependencies` reports them.
         self.ended: dict[int, End] = {}
-        #: Number of the latest end.
-        self.last_number = 0
 
     def add(self, on: int, job_id: int) -> None:
-        if on not in self:
-            self[on] = set()
-            insort(self._ids, on)
-        self[on].add(job_id)
+        self.setdefault(on, set()).add(job_id)
 
     def remove(self, on: int, job_id: int) -> None:
         self[on].remove(job_id)
         if not self[on]:
             del self[on]
-            del self._ids[bisect_left(self._ids, on)]
             self.ended.pop(on, None)
 
     def note_end(self, on: int, outcome: Outcome, at_s: float, user: str) -> None:
         """Record the end of a job, task or array if any job waits for it."""
         if on in self:
-            self.last_number += 1
-            self.ended[on] = End(outcome, at_s, user, self.last_number)
-
-    def resume(self, ended: Mapping[int, End]) -> None:
-        """Take over the ends recorded by the ledger before this one."""
-        self.ended = dict(ended)
-        self.last_number = max((end.number for end in ended.values()), default=0)
-
-    def within(self, first: int, last: int) -> list[int]:
-        """Return the keys from `first` to `last`, both included."""
-        return self._ids[bisect_left(self._ids, first) : bisect_right(self._ids, last)]
+            self.ended[on] = End(outcome, at_s, user)
 
 
 class Begins(Line):

@@ -220,7 +220,7 @@ class Ledger:
         ledger.shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
-            ledger.dependents.resume(ended(gone) if gone else {})
+            ledger.dependents.ended = dict(ended(gone)) if gone else {}
         return ledger
 
     @classmethod
@@ -466,8 +466,9 @@ class Ledger:
             raise InvalidTransition(f"no task of array {before.id} is there for {event!r}")
         ids: list[int] = []
         if job.state is JobState.ENDED and self.dependents:
-            tasks = self.dependents.within(before.id + 1, array_state.array.last_id)
-            ids = [each for each in tasks if array_state.has_unmaterialized(each)]
+            tasks = range(before.id + 1, array_state.array.last_id + 1)
+            awaited = [each for each in tasks if each in self.dependents]
+            ids = [each for each in awaited if array_state.has_unmaterialized(each)]
         self._count_unmaterialized(array_state, -1)
         array_state.become(job)
         self.job_counts.charge(before.spec, job.spec)

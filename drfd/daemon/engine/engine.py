@@ -26,7 +26,7 @@ from drfd.common.units import show_amount, show_size
 from drfd.core.amounts.instances import Instance
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.decide import decide
-from drfd.core.decisions.dependencies import Settlement, is_any_due, jobs_to_notify
+from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import ROOT, Rules
@@ -226,8 +226,6 @@ class Engine:
     #: (job, attempt) of ends whose usage is counted and that may not be durable yet. If its turn
     #: fails, an attempt ends once more, and its usage must not be counted twice.
     _remembered: set[tuple[int, int]] = field(default_factory=set)
-    #: Progress of notifying dependents of the ends of other jobs.
-    _settlement: Settlement = field(default_factory=Settlement)
     #: The earliest time, on the monotonic clock, at which a turn continues leftover work. Each part
     #: of that work is followed by a rest as long, in which requests find the loop free.
     leftovers_due_mono_s: float = 0.0
@@ -395,7 +393,7 @@ class Engine:
             answers = [(work, self._take(work, touched)) for work in batch]
             if goes_on and self.ledger.dependents.ended:
                 since_mono_s = self.clock().mono_s
-                for event in self._settlement.take(self.ledger, self.notified_at_once):
+                for event in report_ends(self.ledger, self.notified_at_once):
                     self._record(event, touched)
                 self.notifying_s = self.clock().mono_s - since_mono_s
             self._schedule(touched)
@@ -876,11 +874,9 @@ class Engine:
             log.info(words, job.id, user, kind, state, extra=about(job=job.id, user=user))
 
     def _use_ledger(self, ledger: Ledger) -> None:
-        """Replace the ledger. Each ledger numbers ends from the start, so the progress of
-        notifying dependents, which goes by these numbers, is reset too."""
+        """Replace the ledger."""
         ledger.nodes_away, self.ledger = self.ledger.nodes_away, ledger
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
-        self._settlement = Settlement()
 
     def _reload_ledger(self) -> None:
         """Read the ledger from the journal again after a turn that could not be recorded."""
