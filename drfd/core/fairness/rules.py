@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import TypedDict, TypeVar
 
 from drfd.common.errors import NotPermitted, Refused
@@ -176,7 +176,7 @@ class Rules:
     grace_s: int = 10
     max_waiting_per_user: int = 200_000
     #: What drfd may keep, in memory and in the journal, for the live jobs of one user, and for
-    #: those of all users together; see `core.decisions.job_requests`.
+    #: those of all users together; see `daemon.engine.engine`.
     max_kept_bytes_per_user: int = 512 << 20
     max_kept_bytes: int = 4 << 30
     #: When a waiting job gets a reservation.
@@ -199,20 +199,20 @@ class Rules:
     #: their use is not considered (see `core.scheduling.kept_free`).
     root_room_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        vector = self.axes.amounts(self.capacity)
+    @cached_property
+    def shares(self) -> FairShare:
         rules = {
             path: node.rule_within(self.limits_now[path], self.axes)
             if path in self.limits_now
             else node.rule(self.axes)
             for path, node in self.pools_and_users()
         }
-        object.__setattr__(self, "shares", FairShare(vector, rules))
-        object.__setattr__(self, "room", self.axes.room(vector))
+        return FairShare(self.axes.amounts(self.capacity), rules)
 
-    shares: FairShare = field(init=False, compare=False)
-    #: What is free while no job runs.
-    room: Vector = field(init=False, compare=False)
+    @cached_property
+    def room(self) -> Vector:
+        """What is free while no job runs."""
+        return self.axes.room(self.axes.amounts(self.capacity))
 
     def pools_and_users(self) -> Iterator[tuple[str, NodeSettings]]:
         """Yield the configured pools and users, each with its path."""
