@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drfd.core.model.job import Job, Usage
@@ -88,31 +88,8 @@ class Account:
     lent_us: int | None = None
 
     def __add__(self, other: Account) -> Account:
-        return Account(
-            jobs=self.jobs + other.jobs,
-            runs=self.runs + other.runs,
-            run_ms=self.run_ms + other.run_ms,
-            frozen_ms=self.frozen_ms + other.frozen_ms,
-            cores=self.cores + other.cores,
-            memory=self.memory + other.memory,
-            read=self.read + other.read,
-            write=self.write + other.write,
-            read_bytes=self.read_bytes + other.read_bytes,
-            written_bytes=self.written_bytes + other.written_bytes,
-            memory_declared_bytes=max(self.memory_declared_bytes, other.memory_declared_bytes),
-            memory_peak_bytes=max(self.memory_peak_bytes, other.memory_peak_bytes),
-            throttled_us=self.throttled_us + other.throttled_us,
-            throttled_unknown_jobs=self.throttled_unknown_jobs + other.throttled_unknown_jobs,
-            out_of_memory_jobs=self.out_of_memory_jobs + other.out_of_memory_jobs,
-            timeout_jobs=self.timeout_jobs + other.timeout_jobs,
-            gres_ms=_summed(self.gres_ms, other.gres_ms),
-            gpus=self.gpus + other.gpus,
-            gpu_memory_peak_bytes=_higher(self.gpu_memory_peak_bytes, other.gpu_memory_peak_bytes),
-            gpu_memory_single_peak_bytes=_higher(
-                self.gpu_memory_single_peak_bytes, other.gpu_memory_single_peak_bytes
-            ),
-            lent_us=_more(self.lent_us, other.lent_us),
-        )
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return Account(**{name: _joined(name, one, more) for name, one, more in pairs})
 
 
 NO_ACCOUNT = Account()
@@ -157,20 +134,26 @@ def account_of_run(job: Job) -> Account | None:
     )
 
 
-def _higher(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+#: Fields that hold the highest figure of a single job.
+_HIGHEST = frozenset(
+    (
+        *("memory_declared_bytes", "memory_peak_bytes"),
+        *("gpu_memory_peak_bytes", "gpu_memory_single_peak_bytes"),
+    )
+)
 
 
-def _more(one: int | None, other: int | None) -> int | None:
-    return one if other is None else (one or 0) + other
-
-
-def _summed(
-    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, int], ...]:
-    sums = Counter(dict(left))
-    sums.update(dict(right))
-    return tuple(sorted(sums.items()))
+def _joined(name: str, one: Any, other: Any) -> Any:
+    """Return this field of the sum of two accounts; None stands for what is not known."""
+    if one is None or other is None:
+        return one if other is None else other
+    if name in _HIGHEST:
+        return max(one, other)
+    if name == "gres_ms":
+        sums = Counter(dict(one))
+        sums.update(dict(other))
+        return tuple(sorted(sums.items()))
+    return one + other
 
 
 def _amount(declared: int, used: int | None) -> AccountedAmount:
