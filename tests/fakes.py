@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
-from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import report_all_ends
-from drfd.core.fairness.rules import Pool, Rules
-from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import events as ev
-from drfd.core.model.effects import Effect
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
-from drfd.core.model.stimuli import (
+from drfd.core.decisions.stimuli import (
     Actor,
     AttemptEnded,
     AttemptRemoved,
@@ -31,6 +24,12 @@ from drfd.core.model.stimuli import (
     SubmitAsked,
     SuspendAsked,
 )
+from drfd.core.fairness.rules import Pool, Rules
+from drfd.core.fairness.share_tree import FairShare, NodeRule
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.effects import Effect
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import Plan
@@ -335,7 +334,7 @@ class Bench:
         """What came of it, already in the books. What is refused changes nothing."""
         before = tables(self.ledger)
         try:
-            found = decide(self.ledger, stimulus, self.rules)
+            found = stimulus.decide(self.ledger, self.rules)
         finally:
             assert tables(self.ledger) == before, "decide has changed the books"
         for event in found:

@@ -16,7 +16,7 @@ from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import parse_memory, parse_size
 from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.decisions.decide import Leftovers, leftovers
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
     IO_FACTOR,
     IO_WINDOW_S,
@@ -30,12 +30,12 @@ from drfd.core.decisions.outcome import (
     suggest_memory,
     timeout_text,
 )
+from drfd.core.decisions.reconciliation import Leftovers, leftovers
 from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MOST_PAUSE_S
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.effects import SendSignals, signals_owed
 from drfd.core.model.job import (
     Dependency,

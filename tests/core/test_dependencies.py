@@ -19,7 +19,7 @@ from drfd.common.groups import read_group
 from drfd.common.indices import Span
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import dependencies, job_requests
-from drfd.core.decisions.decide import decide, leftovers
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import (
     awaited,
     first_stuck,
@@ -27,6 +27,7 @@ from drfd.core.decisions.dependencies import (
     report_all_ends,
     report_ends,
 )
+from drfd.core.decisions.reconciliation import leftovers
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import (
     AwaitedJob,
@@ -43,7 +44,6 @@ from drfd.core.explain.reasons import (
 )
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.effects import NotifyNever, RemoveAttempt, owed
 from drfd.core.model.job import (
     Array,
@@ -367,7 +367,7 @@ class Parts:
         self.ended: dict[int, Outcome] = {}
 
     def feed(self, stimulus: st.Stimulus) -> list[ev.Event]:
-        found = decide(self.ledger, stimulus, RULES)
+        found = stimulus.decide(self.ledger, RULES)
         for event in found:
             self.book(event)
         return found

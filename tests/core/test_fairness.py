@@ -20,6 +20,7 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.amounts.vectors import fits, minus
+from drfd.core.decisions.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import (
     BeyondLimit,
@@ -53,7 +54,6 @@ from drfd.core.model import events as ev
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.model.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart
 from drfd.core.scheduling.release_times import RunTimes

@@ -20,6 +20,7 @@ from core.worlds import forecast, of, start_s
 from drfd.common.errors import Refused
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import fits
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.explain.forecast import NEVER_KNOWN, smaller_demand, upcoming
 from drfd.core.explain.reasons import ReasonCode, WaitReason, WindowAhead, explain_wait
@@ -27,7 +28,6 @@ from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import NO_LIMIT_S, Window, blocking
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart
 from drfd.core.scheduling.release_times import RunTimes

@@ -20,6 +20,7 @@ from drfd.core.amounts.instance_room import OnInstances
 from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances, each_instance
 from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
 from drfd.core.amounts.vectors import fits, minus
+from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import smaller_demand
 from drfd.core.explain.holders import ResourceShortage, Shortfall
 from drfd.core.explain.reasons import (
@@ -35,7 +36,6 @@ from drfd.core.explain.reasons import (
 )
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import stimuli as st
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.scheduling.backfill import Reservation

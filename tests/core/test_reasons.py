@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain.holders import (
     Holder,
@@ -54,7 +55,6 @@ from drfd.core.explain.reasons import (
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.lending.rivals import Rivals
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
     Job,

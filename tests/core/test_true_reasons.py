@@ -19,13 +19,13 @@ from hypothesis import strategies as some
 from core.worlds import pass_over
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
+from drfd.core.decisions import stimuli as st
 from drfd.core.explain import reasons as why
 from drfd.core.explain.holders import ReservedFirst, ServedFirst, Shortfall
 from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan

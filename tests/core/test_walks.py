@@ -32,14 +32,13 @@ from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
 from drfd.core.amounts.resources import Axes
 from drfd.core.amounts.vectors import fits
-from drfd.core.decisions.decide import decide
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.priority_tree import DecayedUsage
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import effects
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
     Job,
@@ -527,7 +526,7 @@ class Life:
 
     def _feed(self, stimulus: st.Stimulus) -> None:
         try:
-            found = decide(self.ledger, stimulus, self.rules)
+            found = stimulus.decide(self.ledger, self.rules)
         except Refused as refusal:
             assert refusal.code in ("above-limit", "no-such-job", "not-waiting", "not-held")
             return
@@ -953,7 +952,7 @@ def array_life(size: int) -> Iterator[tuple[str, int]]:
             if isinstance(stimulus, st.Now):
                 found = list(start_events(ledger, schedule(ledger, how), stimulus))
             else:
-                found = decide(ledger, stimulus, how)
+                found = stimulus.decide(ledger, how)
             for event in found:
                 ledger.apply(event)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, within
 from drfd.common.errors import Refused
+from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.fairness.rules import Preempting, ReservationSettings
@@ -26,7 +27,6 @@ from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobSpec
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext, Reservation

@@ -12,11 +12,11 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_ty
 import msgspec
 
 from drfd.common.errors import DrfdError, HostError
+from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Stimulus
 from drfd.core.explain.forecast import Forecast
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job
-from drfd.core.model.stimuli import Actor, AttemptRemoved, Stimulus
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.forecasting.forecaster import answer
 from drfd.daemon.forecasting.forecasts import Forecasts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drfd.core.model import stimuli as st
+from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.launcher import protocol

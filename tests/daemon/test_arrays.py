@@ -14,7 +14,7 @@ import pytest
 
 from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.model import stimuli as st
+from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Outcome
 from drfd.daemon.handlers import waiting
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for

@@ -16,6 +16,8 @@ import pytest
 from daemon.desk import FullDisk, MakeDesk, MakeShell, Shell, look_ahead
 from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Axes, Node
+from drfd.core.decisions import stimuli as st
+from drfd.core.decisions.stimuli import Actor, Now, Tick
 from drfd.core.explain.reasons import OutOfQuota, explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
@@ -23,11 +25,9 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import Window
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate, Thaw
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.stimuli import Actor, Now, Tick
 from drfd.core.scheduling.plan import PassLimits
 from drfd.daemon.engine.engine import Inbox, Work
 from drfd.daemon.forecasting.messages import LedgerChanges, LedgerCopy

@@ -21,9 +21,9 @@ from msgspec import structs
 
 from daemon.desk import Desk, MakeDesk, Shell, View, look_ahead
 from drfd.common.errors import Refused
-from drfd.core.model import stimuli as st
+from drfd.core.decisions import stimuli as st
+from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.core.model.job import LONG_BYTES, NO_WORDS, Dependency, Job, RequiredOutcome, Words
-from drfd.core.model.stimuli import SubmitAsked
 from drfd.daemon.forecasting import forecaster, forecasts
 from drfd.daemon.forecasting.messages import (
     LedgerChanges,

@@ -28,7 +28,7 @@ from daemon.fake_launcher import (
 from drfd.common.errors import HostError
 from drfd.common.units import show_cores
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.model import stimuli as st
+from drfd.core.decisions import stimuli as st
 from drfd.core.model.events import Event, OwnerNotified
 from drfd.core.model.job import (
     Array,

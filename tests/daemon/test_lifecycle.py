@@ -24,7 +24,7 @@ import pytest
 
 from daemon.desk import MakeShell
 from drfd.common.errors import ConfigError, HostError
-from drfd.core.model.stimuli import DrainAsked
+from drfd.core.decisions.stimuli import DrainAsked
 from drfd.daemon import controller
 from drfd.daemon import main as main_module
 from drfd.daemon.config import Config, DiskConfig, load

@@ -22,10 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 from daemon.desk import MakeShell, Shell
 from drfd.common.errors import HostError
+from drfd.core.decisions.stimuli import Actor, SubmitAsked
 from drfd.core.fairness.rules import Pool
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.model.stimuli import Actor, SubmitAsked
 from drfd.daemon.metrics import endpoint as endpoint_module
 from drfd.daemon.metrics import printing
 from drfd.daemon.metrics.endpoint import MOST_CONNECTIONS, Endpoint

@@ -17,10 +17,10 @@ import pytest
 from daemon.fake_launcher import LIST, Behind, FakeLauncher, Message, ended, live_through, until, up
 from drfd.common.errors import ConfigError
 from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.core.decisions import stimuli as st
 from drfd.core.explain.reasons import ClosedNode, NodesClosed, ReasonCode, explain_wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import JobState, Outcome, Words
 from drfd.daemon.cluster import NodeConfig, SlurmSettings, late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey

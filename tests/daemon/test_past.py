@@ -14,8 +14,8 @@ import pytest
 
 from daemon.desk import Desk, MakeDesk
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
+from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
-from drfd.core.model.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.usage import Curve, Point
 from drfd.daemon.accounting.messages import Task
 from drfd.daemon.accounting.worker import answer_to

@@ -19,12 +19,12 @@ from drfd.common import patterns
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import utc_time
 from drfd.core.amounts.instances import InstancePlace
+from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
 from drfd.core.lending.rivals import Rivals
 from drfd.core.model.effects import Freeze, Launch, SendSignals, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
-from drfd.core.model.stimuli import Actor, Frozen
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import Config, HistorySettings, survey
 from drfd.daemon.countable import CountableResource

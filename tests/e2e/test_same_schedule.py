@@ -17,8 +17,8 @@ from typing import Any
 
 from drfd.client.client import connect
 from drfd.client.connection import Connection
+from drfd.core.decisions import stimuli as st
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.daemon.config import load, survey
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.spawn import Places

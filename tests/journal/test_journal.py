@@ -14,11 +14,10 @@ import pytest
 
 from drfd.common.errors import HostError, Refused
 from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.decisions.decide import decide
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import report_ends
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
     JobState,
@@ -206,7 +205,7 @@ def take(ledger: Ledger, journal: Journal, stimulus: st.Stimulus | st.Now) -> No
             apply_and_append(journal, started, ledger)
         return
     try:
-        found = decide(ledger, stimulus, rules())
+        found = stimulus.decide(ledger, rules())
     except Refused:
         return
     for event in found:

@@ -12,9 +12,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from drfd.core.amounts.resources import Resources
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import (
     Dependency,
     JobSpec,

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from drfd.core.model import stimuli as st
+from drfd.core.decisions import stimuli as st
 from drfd.core.model.effects import (
     Effect,
     Freeze,

@@ -23,11 +23,7 @@ import pytest
 
 from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Axes
-from drfd.core.ledger.ledger import Ledger
-from drfd.core.model import events as ev
-from drfd.core.model.effects import Launch, RemoveAttempt, Terminate
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome
-from drfd.core.model.stimuli import (
+from drfd.core.decisions.stimuli import (
     AttemptEnded,
     AttemptRemoved,
     AttemptStarted,
@@ -36,6 +32,10 @@ from drfd.core.model.stimuli import (
     SubmitAsked,
     Tick,
 )
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model import events as ev
+from drfd.core.model.effects import Launch, RemoveAttempt, Terminate
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal

@@ -18,8 +18,9 @@ from random import Random
 
 import drfd.core.scheduling.scheduler as scheduling
 from drfd.common.errors import DrfdError, HostError
-from drfd.core.decisions.decide import leftovers, missing_attempts
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import deadline_mono_s
+from drfd.core.decisions.reconciliation import leftovers, missing_attempts
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.stored_rules import read_rules
@@ -27,7 +28,6 @@ from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.owner import Owner

@@ -19,8 +19,7 @@ from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
 from drfd.core.ledger import postponed
 from drfd.core.ledger.ledger import Ledger, more_dependencies
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
-from drfd.core.model.job import Broken, Dependency, Job, JobState, Outcome, RequiredOutcome
+from drfd.core.model.job import Broken, Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
 
 #: Maximum number of jobs that wait for one job, or for one array and its tasks: for a job of the
 #: same user, and of another user. An end costs work for each of them, and no user may block
@@ -46,21 +45,14 @@ def is_met(want: RequiredOutcome, outcome: Outcome) -> bool:
 
 
 def settle_ended(
-    job_id: int,
-    after: Sequence[Dependency],
-    ended: Mapping[int, Outcome],
-    at_s: float,
-    *,
-    ledger: Ledger,
-    cancels: bool,
+    job_id: int, spec: JobSpec, ended: Mapping[int, Outcome], at_s: float, ledger: Ledger
 ) -> list[ev.Event]:
-    """Return the events for new dependencies on jobs of which some have ended before. `cancels`:
-    whether the waiting job is to be cancelled if it can never start."""
-    known = {each.job_id: ended[each.job_id] for each in after if each.job_id in ended}
+    """Return the events for new dependencies of a job on jobs of which some have ended before."""
+    known = {each.job_id: ended[each.job_id] for each in spec.after if each.job_id in ended}
     if not known:
         return []
-    event = settled(job_id, after, known, at_s)
-    return [event, *(cancelled_for(ledger, event) if cancels else ())]
+    event = settled(job_id, spec.after, known, at_s)
+    return [event, *(cancelled_for(ledger, event) if spec.is_cancelled_at_once else ())]
 
 
 def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]:
@@ -102,21 +94,6 @@ def _common_of_first(ledger: Ledger, job_id: int) -> Job | None:
     if array_state is None or not array_state.unmaterialized:
         return None
     return array_state.array.common
-
-
-def never_notified(ledger: Ledger, told: st.NeverNotified) -> list[ev.Event]:
-    """Return the events when the owner has been notified that a job can never start; a job that is
-    to be cancelled for that is cancelled now."""
-    found: list[ev.Event] = []
-    at_s = told.now.at_s
-    for job in jobs_to_notify(ledger, told.job_id):
-        found.append(ev.OwnerNotified(job_id=job.id, at_s=at_s, notice=told.notice))
-        if job.spec.cancel_if_never:
-            assert job.broken is not None
-            label = told.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
-            why = never_text(job.broken, label, is_cancelled=True)
-            found.append(ev.Cancelled(job_id=job.id, at_s=at_s, by=BY_RULE, why=why))
-    return found
 
 
 def settled(
@@ -354,7 +331,7 @@ def report_ends(ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
             event = _settled_for(ledger, job)
             yield event
             left -= 1 + len(job.awaits) // _DEPENDENCIES
-            # Others are cancelled by `never_notified`.
+            # Others are cancelled once their owner has been notified.
             if job.spec.is_cancelled_at_once:
                 for cancelled in cancelled_for(ledger, event):
                     yield cancelled

@@ -1,26 +1,16 @@
-"""Requests of users: who may make them, when they are refused, and which events follow.
+"""Requests of users: who may make them, which are refused, and how `drf set` changes a job.
 
-A request that must not be granted raises Refused; one that is fulfilled already gives no events.
-
-In a request about an array, the first of the tasks without a record represents them all, and an
-event that follows for it becomes one event about all of them.
-
-`drf set` may change any part of a waiting job's specification, and is checked like a submission. Of
-a started job it may change the wall time, which the owner may shorten, and only an administrator
-may lengthen, since others count on its end; and the upper ends of ranges, which are never booked.
+`core.decisions.stimuli` has the requests themselves.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TypeVar
-
-from msgspec import structs
 
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.indices import count_of
+from drfd.common.indices import Span, count_of
 from drfd.common.units import (
     Most,
     show_amount,
@@ -32,71 +22,18 @@ from drfd.common.units import (
 )
 from drfd.core.amounts.resources import CORE_MILLI, NOTHING, Axes, Resources, with_gres
 from drfd.core.amounts.vectors import Vector, fits, short_axes
-from drfd.core.decisions.dependencies import refuse_impossible, settle_ended
-from drfd.core.decisions.outcome import is_to_retry, signal_for
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import ArrayState, Kind, kind_of
-from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
-from drfd.core.model.job import (
-    Dependency,
-    GroupKey,
-    Job,
-    JobSpec,
-    JobState,
-    Outcome,
-    UserGroup,
-    show_path,
-)
+from drfd.core.ledger.queue import Kind, kind_of
+from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, show_path
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.model.ranges import most_of
+from drfd.core.model.stimuli import Actor, Change
 from drfd.devices.gpu import GPU
 
-Ask = TypeVar("Ask", bound=st.JobAsked)
 
-
-def each(
-    ledger: Ledger, wanted: Ask, judge: Callable[[Ledger, Ask], list[ev.Event]]
-) -> list[ev.Event]:
-    """Return the events of `judge` for the job, or for every task of the array.
-
-    Raises Refused if `judge` refuses all of them.
-    """
-    array_state = ledger.arrays.get(wanted.job_id)
-    if array_state is None:
-        return judge(ledger, wanted)
-    found: list[ev.Event] = []
-    refusals: list[Refused] = []
-    tasks = [] if wanted.unmaterialized_only else sorted(array_state.live)
-    if array_state.unmaterialized:
-        tasks.insert(0, array_state.unmaterialized.first[1])
-    for job_id in tasks:
-        try:
-            events = judge(ledger, replace(wanted, job_id=job_id))
-        except Refused as refusal:
-            refusals.append(refusal)
-            continue
-        found += (
-            events
-            if job_id in array_state.live
-            else [_together(array_state, one) for one in events]
-        )
-    if len(refusals) == len(tasks):
-        raise refusals[0] if refusals else no_such(wanted.job_id)
-    return found
-
-
-def _together(array_state: ArrayState, event: ev.Event) -> ev.Event:
-    """Return the event for all tasks without a record, in place of one for the first of them."""
-    assert isinstance(
-        event, ev.Cancelled | ev.Held | ev.Released | ev.Altered | ev.DependencySettled
-    )
-    return structs.replace(event, job_id=array_state.array.id)
-
-
-def owns(actor: st.Actor, spec: JobSpec) -> bool:
+def owns(actor: Actor, spec: JobSpec) -> bool:
     """Return whether a job is the user's own.
 
     The name is compared too, because the uid of a deleted account may be given to another.
@@ -104,12 +41,12 @@ def owns(actor: st.Actor, spec: JobSpec) -> bool:
     return (actor.uid, actor.user) == (spec.uid, spec.user)
 
 
-def may_touch(actor: st.Actor, spec: JobSpec) -> bool:
+def may_touch(actor: Actor, spec: JobSpec) -> bool:
     """Return whether the user may act on a job: the ownership rule of most verbs."""
     return actor.is_admin or owns(actor, spec)
 
 
-def _refuse_unknown_node(name: str, axes: Axes) -> None:
+def refuse_unknown_node(name: str, axes: Axes) -> None:
     """Raise Refused if there is no node of this name."""
     names = [node.name for node in axes.nodes]
     if name not in names:
@@ -120,7 +57,7 @@ def _refuse_unknown_node(name: str, axes: Axes) -> None:
 def _refuse_without_node(demand: Resources, asked: Vector, axes: Axes) -> None:
     """Raise Refused for a demand that no node can satisfy, where there are several."""
     if demand.node:
-        _refuse_unknown_node(demand.node, axes)
+        refuse_unknown_node(demand.node, axes)
     among = axes.nodes_for(demand)
     able = [node for node in axes.nodes if node.name in among]
     lacks = not any(
@@ -244,40 +181,7 @@ def refuse_late_warning(spec: JobSpec) -> None:
         )
 
 
-def submit(ledger: Ledger, asked: st.SubmitAsked, rules: Rules) -> list[ev.Event]:
-    spec = _in_group(ledger, asked.spec)
-    asked = asked if spec is asked.spec else replace(asked, spec=spec)
-    refuse_unfit(asked.spec, rules, ledger.limit_hours, asked.now.at_s)
-    refuse_late_warning(asked.spec)
-    after, at_s = asked.spec.after, asked.now.at_s
-    refuse_impossible(ledger, after, asked.ended, user=asked.spec.user)
-    _refuse_too_many(ledger.job_counts.waiting[asked.spec.user], asked, rules)
-    _refuse_many_kinds(ledger, asked.spec, NewKinds(set))
-    job_id = ledger.next_id
-    ended_before = settle_ended(
-        *(job_id, after, asked.ended, at_s),
-        ledger=ledger,
-        cancels=asked.spec.is_cancelled_at_once,
-    )
-    if asked.spans:
-        return [
-            ev.ArraySubmitted(
-                array_id=job_id,
-                at_s=at_s,
-                spec=asked.spec,
-                spans=asked.spans,
-                at_once=asked.at_once,
-                held=asked.held,
-            ),
-            *ended_before,
-        ]
-    return [
-        ev.Submitted(job_id=job_id, at_s=at_s, spec=asked.spec, held=asked.held),
-        *ended_before,
-    ]
-
-
-def _in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
+def in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
     """Return the specification of a new job. If it names a group and no limit, it has that of the
     group's jobs that wait, or else of those that run; of several limits the lowest."""
     key = spec.group_key
@@ -291,15 +195,16 @@ def _in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
     return replace(spec, group=replace(spec.group, at_once=min(found))) if found else spec
 
 
-def _refuse_too_many(waiting: int, asked: st.SubmitAsked, rules: Rules) -> None:
-    most, user = rules.max_waiting_per_user, asked.spec.user
+def refuse_too_many(waiting: int, user: str, spans: Sequence[Span], rules: Rules) -> None:
+    """Raise Refused for a job, or an array, beyond the limit of the user's waiting jobs."""
+    most = rules.max_waiting_per_user
     if waiting >= most:
         raise Refused(
             "too-many-jobs",
             f"{user} already has {waiting} jobs waiting, the most that is allowed",
             hint="wait for some of them to start",
         )
-    count = count_of(asked.spans)
+    count = count_of(spans)
     if waiting + count > most:
         raise Refused(
             "too-many-jobs",
@@ -318,7 +223,7 @@ MOST_KINDS = 1000
 NewKinds = defaultdict[GroupKey, set[Kind]]
 
 
-def _refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
+def refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
     """Raise Refused if jobs of too many unlike demands would wait in the group; else add the job's
     kind to `new`, which has those of the same request that are not in the ledger yet.
 
@@ -346,7 +251,7 @@ def no_such(job_id: int) -> Refused:
     return Refused("no-such-job", f"there is no live job {job_id}")
 
 
-def owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
+def owned(ledger: Ledger, job_id: int, actor: Actor) -> Job:
     job = ledger.find(job_id)
     if job is None:
         raise no_such(job_id)
@@ -355,154 +260,10 @@ def owned(ledger: Ledger, job_id: int, actor: st.Actor) -> Job:
     return job
 
 
-def cancel(ledger: Ledger, asked: st.CancelAsked) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    now = asked.now
-    if job.state in ev.Cancelled.moves:
-        return [ev.Cancelled(job_id=job.id, at_s=now.at_s, by=asked.actor.user)]
-    return stop(job, now, Outcome.CANCELLED, f"cancelled by {asked.actor.user}")
-
-
-def stop(job: Job, now: st.Now, outcome: Outcome, text: str) -> list[ev.Event]:
-    """Return the request to stop, or nothing if the job is being stopped or has ended already.
-
-    A job that was to be requeued or retried ends instead.
-    """
-    is_ended = job.state is JobState.CLEANING and job.outcome is not None
-    is_over = is_ended and not (is_to_retry(job) and outcome is Outcome.CANCELLED)
-    if is_over or (job.stop is not None and job.stop.outcome is not None):
-        return []
-    return [
-        ev.StopRequested(
-            job_id=job.id, at_s=now.at_s, mono_s=now.mono_s, outcome=outcome, text=text
-        )
-    ]
-
-
-def hold(ledger: Ledger, asked: st.HoldAsked) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
-    if job.state is JobState.HELD and not outweighs:
-        return []
-    if job.state not in ev.Held.moves:
-        is_running = job.state is JobState.RUNNING
-        raise Refused(
-            "not-waiting",
-            f"job {job.label} is {job.shown_state}; only a waiting job can be held",
-            hint=f"drf suspend {job.label} freezes it" if is_running else "",
-        )
-    return [ev.Held(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
-
-
-def release(ledger: Ledger, asked: st.ReleaseAsked) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    if job.state not in ev.Released.moves:
-        raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
-    _refuse_if_kept(job, asked.actor)
-    return [ev.Released(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
-
-
-def requeue(ledger: Ledger, asked: st.RequeueAsked) -> list[ev.Event]:
-    """Return the request to stop the attempt and queue the job again under its id.
-
-    A job that has run out of its time, or has just ended, may be queued again as long as it is not
-    cleaned up: its program may ask for that when it is told to end.
-    """
-    job = owned(ledger, asked.job_id, asked.actor)
-    if job.state in _WAITS:
-        hint = f"drf hold {job.label} keeps it from starting" if asked.held else ""
-        text = f"job {job.label} is {job.shown_state}: it is in the queue already"
-        raise Refused("not-running", text, hint=hint)
-    if job.spec.attach is not None:
-        raise Refused("not-batch", f"job {job.label} has a terminal; only a batch job is requeued")
-    intended = job.outcome if job.stop is None else job.stop.outcome
-    if intended is Outcome.CANCELLED:
-        raise Refused("not-running", f"job {job.label} is being cancelled")
-    by = asked.actor.user if asked.held else None
-    if job.stop is not None and (job.stop.outcome, job.stop.held_by) == (None, by):
-        return []
-    return [
-        ev.StopRequested(
-            job_id=job.id,
-            at_s=asked.now.at_s,
-            mono_s=asked.now.mono_s,
-            outcome=None,
-            text=f"requeued by {asked.actor.user}",
-            held_by=by,
-        )
-    ]
-
-
-def suspend(ledger: Ledger, asked: st.SuspendAsked) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    if job.state not in ev.SuspendRequested.moves:
-        hint = "drf hold keeps a waiting job from starting" if job.state is JobState.PENDING else ""
-        raise Refused(
-            "not-running",
-            f"job {job.label} is {job.shown_state}; only a running job can be suspended",
-            hint=hint,
-        )
-    outweighs = asked.actor.is_admin and job.held_by == job.spec.user != asked.actor.user
-    if job.held_by is not None and not outweighs:
-        return []
-    by = asked.actor.user
-    return [
-        ev.SuspendRequested(job_id=job.id, at_s=asked.now.at_s, by=by, text=f"suspended by {by}")
-    ]
-
-
-def resume(ledger: Ledger, asked: st.ResumeAsked) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    if job.state is not JobState.SUSPENDED and not job.freezing:
-        raise Refused("not-suspended", f"job {job.label} is {job.shown_state}, not suspended")
-    _refuse_if_kept(job, asked.actor)
-    if job.held_by is None:
-        return []
-    return [ev.ResumeRequested(job_id=job.id, at_s=asked.now.at_s, by=asked.actor.user)]
-
-
-def signal(ledger: Ledger, asked: st.SignalAsked) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    is_frozen = job.state is JobState.SUSPENDED or job.freezing
-    if job.state not in ev.SignalRequested.moves or is_frozen:
-        raise Refused(
-            "not-running",
-            f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",
-            hint=f"drf resume {job.label} lets it run" if is_frozen else "",
-        )
-    by, number = asked.actor.user, signal_for(job, asked.signal)
-    return [ev.SignalRequested(job_id=job.id, at_s=asked.now.at_s, signal=number, by=by)]
-
-
-def _refuse_if_kept(job: Job, actor: st.Actor) -> None:
+def refuse_if_kept(job: Job, actor: Actor) -> None:
     """Raise NotPermitted if an administrator holds the job and the user is not one."""
     if job.held_by not in (None, actor.user, job.spec.user) and not actor.is_admin:
         raise NotPermitted("held-by-admin", f"job {job.label} is held by {job.held_by}")
-
-
-def drain(ledger: Ledger, asked: st.DrainAsked) -> list[ev.Event]:
-    if not asked.actor.is_admin:
-        raise NotPermitted("not-admin", "only an administrator may drain or undrain")
-    node, before = asked.node, ledger.drained
-    if node:
-        before = ledger.node_drains.get(node)
-        # A node that was removed from the configuration may still be undrained.
-        if before is None:
-            _refuse_unknown_node(node, ledger.axes)
-    if before is None and not asked.on:
-        return []
-    if before is not None and asked.on and asked.reason in (None, before.reason):
-        return []
-    return [
-        ev.Drained(
-            at_s=asked.now.at_s,
-            on=asked.on,
-            by=asked.actor.user,
-            reason=(asked.reason or "") if asked.on else "",
-            since_s=before.stopped_s if before is not None and asked.on else None,
-            node=node,
-        )
-    ]
 
 
 #: Fields of `Change` for amounts that may be ranges.
@@ -512,77 +273,11 @@ _AMOUNTS = frozenset(
         *("write_max_bps", "disks"),
     )
 )
-_WAITS = (JobState.PENDING, JobState.HELD)
-_RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
 #: Number of dependencies named in the text of a change; there may be a thousand.
 _NAMED = 10
 
-T = TypeVar("T")
 
-
-def change_each(ledger: Ledger, asked: st.ChangeAsked, rules: Rules) -> list[ev.Event]:
-    """Change a job, or all tasks of an array."""
-    if asked.change.after and asked.job_id in ledger.arrays:
-        user = ledger.arrays[asked.job_id].array.spec.user
-        refuse_impossible(ledger, asked.change.after, asked.ended, user=user, job_id=asked.job_id)
-    new = NewKinds(set)
-    return each(ledger, asked, lambda ledger, asked: change(ledger, asked, rules, new))
-
-
-def change(ledger: Ledger, asked: st.ChangeAsked, rules: Rules, new: NewKinds) -> list[ev.Event]:
-    job = owned(ledger, asked.job_id, asked.actor)
-    wish, at_s = asked.change, asked.now.at_s
-    spec = _changed(job.spec, wish, rules)
-    if job.state in _RUNS:
-        _refuse_while_running(job, wish, spec, asked.actor)
-    elif job.state not in _WAITS:
-        raise Refused(
-            "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
-        )
-    elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
-        # A job that no longer fits since a change of the configuration may still be renamed.
-        _refuse_unfit(spec, rules, ledger.limit_hours, at_s)
-    if job.state in _WAITS:
-        _refuse_many_kinds(ledger, spec, new)
-    if wish.time_limit_s is not None:
-        refuse_late_warning(spec)
-    if wish.after is not None:
-        refuse_impossible(ledger, wish.after, asked.ended, user=job.spec.user, job_id=job.id)
-    sets_begin = wish.begin_s is not None
-    is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
-    if spec == job.spec and not (sets_begin and is_waiting_anew):
-        return []
-    return [
-        ev.Altered(
-            job_id=job.id,
-            at_s=at_s,
-            by=asked.actor.user,
-            text=", ".join(_differences(job.spec, spec, ledger, asked.names))
-            or "may start at once",
-            name=_other(job.spec.name, spec.name),
-            pool=_other(job.spec.pool, spec.pool),
-            priority=_other(job.spec.priority, spec.priority),
-            time_limit_s=_other(job.spec.time_limit_s or 0, spec.time_limit_s or 0),
-            demand=_other(job.spec.demand, spec.demand),
-            after=wish.after,
-            begin_s=wish.begin_s,
-            group=_other(job.spec.group or UserGroup(""), spec.group or UserGroup("")),
-            most=_other(job.spec.most or NOTHING, spec.most or NOTHING),
-        ),
-        *settle_ended(
-            *(job.id, wish.after or (), asked.ended, at_s),
-            ledger=ledger,
-            cancels=spec.is_cancelled_at_once,
-        ),
-    ]
-
-
-def _other(before: T, after: T) -> T | None:
-    """Return the new value, or None if it equals the old one."""
-    return None if before == after else after
-
-
-def _refuse_unfit(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) -> None:
+def refuse_unfit_change(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) -> None:
     try:
         refuse_unfit(spec, rules, hours, now_s)
     except Refused as refusal:
@@ -592,7 +287,7 @@ def _refuse_unfit(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) 
         raise Refused(refusal.code, refusal.text, hint=hint) from None
 
 
-def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
+def changed(spec: JobSpec, wish: Change, rules: Rules) -> JobSpec:
     demand = replace(
         with_gres(
             _with_rates(spec.demand, wish, rules.axes),
@@ -616,7 +311,7 @@ def _changed(spec: JobSpec, wish: st.Change, rules: Rules) -> JobSpec:
     )
 
 
-def _with_most(spec: JobSpec, demand: Resources, wish: st.Change, rules: Rules) -> Resources | None:
+def _with_most(spec: JobSpec, demand: Resources, wish: Change, rules: Rules) -> Resources | None:
     """Return the upper ends of the ranges with the requested ones. A new lower end without an upper
     one makes a single figure of the range."""
     if all(getattr(wish, name) is None for name in _AMOUNTS):
@@ -643,7 +338,7 @@ def _upper(wish: Most | None, least: int | None, before: Most) -> Most:
     return before if least is None else 0
 
 
-def _with_rates(demand: Resources, wish: st.Change, axes: Axes) -> Resources:
+def _with_rates(demand: Resources, wish: Change, axes: Axes) -> Resources:
     """Return the demand with the requested rates on the machine's disks.
 
     On a disk that the machine no longer has, the job keeps its rates or sets them to zero.
@@ -689,7 +384,7 @@ def _changes_most_alone(before: JobSpec, after: JobSpec) -> bool:
     return before == replace(after, time_limit_s=before.time_limit_s, most=before.most)
 
 
-def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Actor) -> None:
+def refuse_while_running(job: Job, wish: Change, spec: JobSpec, actor: Actor) -> None:
     """Raise Refused for all but the wall time, which only an administrator may lengthen."""
     asked = {each.name for each in fields(wish) if getattr(wish, each.name) not in (None, ())}
     others = asked.difference(_AMOUNTS, {"disks_max", "time_limit_s"})
@@ -708,7 +403,7 @@ def _refuse_while_running(job: Job, wish: st.Change, spec: JobSpec, actor: st.Ac
         )
 
 
-def _differences(
+def differences(
     before: JobSpec, after: JobSpec, ledger: Ledger, names: Mapping[int, str]
 ) -> list[str]:
     """Return the differences for people; `names` has the labels of jobs that left the ledger."""

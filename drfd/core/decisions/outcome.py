@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 from drfd.common.signals import name_of, number_of
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
 from drfd.core.amounts.resources import Resources
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.model.stimuli import AttemptEnded
 from drfd.devices.gpu import GPU
+
+if TYPE_CHECKING:
+    from drfd.core.decisions.stimuli import AttemptEnded
 
 MACHINE_CRASH = "MACHINE_CRASH"
 SLURM_NOT_STARTED = "SLURM_NOT_STARTED"

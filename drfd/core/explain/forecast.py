@@ -21,8 +21,8 @@ from drfd.common.errors import Refused
 from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
-from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import begin, report_all_ends
+from drfd.core.decisions.stimuli import Now, SubmitAsked
 from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
@@ -35,7 +35,6 @@ from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.stimuli import Now, SubmitAsked
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -134,7 +133,7 @@ class Forecast:
         Raises Refused as a submission does.
         """
         job_id = self.ledger.next_id
-        for event in decide(self.ledger, asked, self.rules):
+        for event in asked.decide(self.ledger, self.rules):
             self.ledger.apply(event)
         return self.ledger.job(job_id + bool(asked.spans))
 

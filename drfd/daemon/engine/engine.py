@@ -25,9 +25,20 @@ from drfd.common.journald import about
 from drfd.common.units import show_amount, show_size
 from drfd.core.amounts.instances import Instance
 from drfd.core.amounts.resources import NOTHING, Resources
-from drfd.core.decisions.decide import decide
 from drfd.core.decisions.dependencies import is_any_due, jobs_to_notify, report_ends
 from drfd.core.decisions.outcome import deadline_mono_s
+from drfd.core.decisions.stimuli import (
+    AttemptStarted,
+    CancelAsked,
+    ChangeAsked,
+    Heard,
+    JobAsked,
+    NeverNotified,
+    Now,
+    Stimulus,
+    SubmitAsked,
+    Tick,
+)
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.week_quotas import (
@@ -44,18 +55,6 @@ from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.limit_hours import NO_HOURS, Limit, LimitHours
-from drfd.core.model.stimuli import (
-    AttemptStarted,
-    CancelAsked,
-    ChangeAsked,
-    Heard,
-    JobAsked,
-    NeverNotified,
-    Now,
-    Stimulus,
-    SubmitAsked,
-    Tick,
-)
 from drfd.core.scheduling.backfill import Promise
 from drfd.core.scheduling.kept_free import ExternalLoad, beside_jobs
 from drfd.core.scheduling.plan import PassLimits
@@ -688,7 +687,7 @@ class Engine:
             return [repeated]
         try:
             self._refuse_beyond_budget(work.stimulus)
-            events = decide(self.ledger, self._informed(work), self.rules)
+            events = self._informed(work).decide(self.ledger, self.rules)
         except Refused as refusal:
             return refusal
         for event in events:

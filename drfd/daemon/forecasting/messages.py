@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import msgspec
 
 from drfd.common.indices import Ids
+from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.core.explain.forecast import Circumstances
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model.job import LONG_BYTES, Job, Words
-from drfd.core.model.stimuli import SubmitAsked
 from drfd.core.scheduling.certainty import Certainty
 from drfd.daemon.error_message import ErrorMessage
 from drfd.journal.records import Records, encode

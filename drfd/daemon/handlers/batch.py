@@ -15,8 +15,8 @@ from math import inf
 from drfd.common.errors import Refused
 from drfd.common.groups import read_group
 from drfd.common.indices import joined, show_spans
+from drfd.core.decisions import stimuli as st
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
@@ -36,19 +36,8 @@ _MOST_REFUSALS = 1000
 #: A change of this many ranges of array tasks takes as long as that of one job.
 _RANGES = 10
 
-#: The stimuli of verbs for jobs and arrays.
-BatchStimulus = (
-    st.CancelAsked
-    | st.HoldAsked
-    | st.ReleaseAsked
-    | st.RequeueAsked
-    | st.SuspendAsked
-    | st.ResumeAsked
-    | st.SignalAsked
-    | st.ChangeAsked
-)
 #: Makes a stimulus from the time, the id of the job or array, and the sender.
-MakeStimulus = Callable[[st.Now, int, st.Actor], BatchStimulus]
+MakeStimulus = Callable[[st.Now, int, st.Actor], st.JobAsked]
 #: The stimuli of verbs without further fields.
 _PLAIN: dict[type[msg.BatchRequest], MakeStimulus] = {
     msg.CancelRequest: st.CancelAsked,
@@ -249,12 +238,12 @@ class BatchActions:
         return refusal
 
 
-def _stimulus(target: _Target, now: st.Now, actor: st.Actor, make: MakeStimulus) -> BatchStimulus:
+def _stimulus(target: _Target, now: st.Now, actor: st.Actor, make: MakeStimulus) -> st.JobAsked:
     stimulus = make(now, target.job_id, actor)
     return replace(stimulus, unmaterialized_only=True) if target.is_group else stimulus
 
 
-def _size_of(stimulus: BatchStimulus) -> int:
+def _size_of(stimulus: st.JobAsked) -> int:
     """Estimate how many bytes the stimulus adds to the journal, beyond those of most changes."""
     after = stimulus.change.after if isinstance(stimulus, st.ChangeAsked) else None
     return DEPENDENCY_BYTES * len(after or ())

@@ -17,7 +17,7 @@ from drfd.common.errors import NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
 from drfd.common.units import show_size
 from drfd.core.amounts.resources import NOTHING
-from drfd.core.decisions.decide import decide
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.ended_jobs import end_notes
@@ -25,7 +25,6 @@ from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import ReasonCode
 from drfd.core.model import events as ev
-from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.ranges import most_here
 from drfd.core.scheduling.certainty import Certainty
@@ -782,7 +781,7 @@ class Requests:
         if found.missing is not None:
             if found.reason is None:
                 # The forecaster has not judged the submission: refuse it here if it is refused.
-                decide(self.engine.ledger, trial().asked, self.engine.rules)
+                trial().asked.decide(self.engine.ledger, self.engine.rules)
             reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
         return reply
 

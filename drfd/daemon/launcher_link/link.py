@@ -28,9 +28,19 @@ from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.core.amounts.resources import NOTHING, Resources
-from drfd.core.decisions.decide import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
+from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_boot, missing_attempts
+from drfd.core.decisions.stimuli import (
+    AttemptMissing,
+    AttemptRemoved,
+    Breached,
+    IdsSeen,
+    LaunchAborted,
+    NeverNotified,
+    Stimulus,
+    Tick,
+)
 from drfd.core.model.effects import (
     Effect,
     Freeze,
@@ -45,16 +55,6 @@ from drfd.core.model.effects import (
 from drfd.core.model.job import Job, JobState, owner_of
 from drfd.core.model.owner import UNSTARTED, Owner
 from drfd.core.model.ranges import most_here
-from drfd.core.model.stimuli import (
-    AttemptMissing,
-    AttemptRemoved,
-    Breached,
-    IdsSeen,
-    LaunchAborted,
-    NeverNotified,
-    Stimulus,
-    Tick,
-)
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, Nodes
 from drfd.daemon.launcher_link.lending import CORES, DISKS, lends

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job
 from drfd.core.model.owner import Owner

@@ -33,10 +33,10 @@ from drfd.common.errors import HostError
 from drfd.common.units import show_cores
 from drfd.core.amounts.instances import Instance, Instances
 from drfd.core.amounts.resources import Resources
-from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import never_text
 from drfd.core.decisions.outcome import is_to_retry
-from drfd.core.model import stimuli as st
+from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import (
     Array,
     Job,

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from drfd.core.amounts.resources import Resources
-from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, judge
 from drfd.core.lending.disks import DiskRate
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
-from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import Job
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, GpuShare, Meter
 from drfd.devices.gpus import GPU

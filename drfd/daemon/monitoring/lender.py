@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Resources
-from drfd.core.decisions.decide import AttemptKey
+from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
 from drfd.core.lending.cores import Machine
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals

@@ -1,0 +1,691 @@
+"""Inputs of the core: requests of users, reports from the launcher, and the passing of time.
+
+Each decides which events follow from it, given the ledger and the rules, and changes nothing. A
+stimulus that no longer matters (a report of an earlier attempt, the second report of one end) gives
+no events. A request that must not be granted raises Refused; one that is fulfilled already gives no
+events.
+
+Each carries its time, because the core reads no clock: `at_s` is Unix time, for people; `mono_s`
+is the machine's monotonic clock, by which limits and grace times are measured.
+
+In a request about an array, the first of the tasks without a record represents them all, and an
+event that follows for it becomes one event about all of them.
+
+`drf set` may change any part of a waiting job's specification, and is checked like a submission. Of
+a started job it may change the wall time, which the owner may shorten, and only an administrator
+may lengthen, since others count on its end; and the upper ends of ranges, which are never booked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+from msgspec import structs
+
+from drfd.common.errors import NotPermitted, Refused
+from drfd.common.indices import Span
+from drfd.core.amounts.resources import NOTHING
+from drfd.core.decisions.dependencies import (
+    BY_RULE,
+    begin,
+    jobs_to_notify,
+    never_text,
+    refuse_impossible,
+    settle_ended,
+)
+from drfd.core.decisions.job_requests import (
+    NewKinds,
+    changed,
+    differences,
+    in_group,
+    no_such,
+    owned,
+    refuse_if_kept,
+    refuse_late_warning,
+    refuse_many_kinds,
+    refuse_too_many,
+    refuse_unfit,
+    refuse_unfit_change,
+    refuse_unknown_node,
+    refuse_while_running,
+)
+from drfd.core.decisions.outcome import (
+    deadline_mono_s,
+    is_timed_out,
+    is_to_retry,
+    judge_end,
+    loss_of,
+    not_before_s,
+    signal_for,
+    timeout_text,
+)
+from drfd.core.fairness.rules import Rules
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import alone_until_s, next_try
+from drfd.core.model import events as ev
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage, UserGroup, Whose
+from drfd.core.model.stimuli import Actor as Actor
+from drfd.core.model.stimuli import Change as Change
+from drfd.core.model.stimuli import Heard as Heard
+from drfd.core.model.stimuli import Now as Now
+
+#: Highest id that a launcher report can raise the next id above. No machine has given out as many,
+#: so an attempt with a higher id is not drfd's.
+HIGHEST_RAISED_ID = 10**15
+T = TypeVar("T")
+_WAITS = (JobState.PENDING, JobState.HELD)
+_RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
+
+
+class Stimulus:
+    """An input of the core."""
+
+    __slots__ = ()
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        """Return the events that follow. Raises Refused for a request that is not granted."""
+        raise NotImplementedError
+
+
+# -- requests -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitAsked(Stimulus):
+    now: Now
+    spec: JobSpec
+    held: bool = False
+    #: Outcomes of those dependencies that have left the ledger, by job id.
+    ended: Mapping[int, Outcome] = field(default_factory=dict)
+    #: Indices of the array (see `drfd.common.indices`), or empty for a single job.
+    spans: tuple[Span, ...] = ()
+    #: Maximum number of tasks of the array running at once.
+    at_once: int | None = None
+    #: Whether an administrator asks.
+    is_admin: bool = False
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        spec, at_s = in_group(ledger, self.spec), self.now.at_s
+        refuse_unfit(spec, rules, ledger.limit_hours, at_s)
+        refuse_late_warning(spec)
+        refuse_impossible(ledger, spec.after, self.ended, user=spec.user)
+        refuse_too_many(ledger.job_counts.waiting[spec.user], spec.user, self.spans, rules)
+        refuse_many_kinds(ledger, spec, NewKinds(set))
+        job_id, held = ledger.next_id, self.held
+        event: ev.Event = ev.Submitted(job_id=job_id, at_s=at_s, spec=spec, held=held)
+        if self.spans:
+            event = ev.ArraySubmitted(
+                array_id=job_id,
+                at_s=at_s,
+                spec=spec,
+                spans=self.spans,
+                at_once=self.at_once,
+                held=held,
+            )
+        return [event, *settle_ended(job_id, spec, self.ended, at_s, ledger)]
+
+
+@dataclass(frozen=True, slots=True)
+class JobAsked(Stimulus):
+    """A request about a live job, or about all tasks of an array."""
+
+    now: Now
+    #: The id of the job or array.
+    job_id: int
+    actor: Actor
+    #: Whether it is only about the tasks of the array that have no record of their own.
+    unmaterialized_only: bool = field(default=False, kw_only=True)
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        return self.for_each_job(ledger, self.judge)
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        """Return the events for a job that the actor may act on."""
+        raise NotImplementedError
+
+    def for_each_job(
+        self, ledger: Ledger, judge: Callable[[Job], list[ev.Event]]
+    ) -> list[ev.Event]:
+        """Return the events of `judge` for the job, or for every task of the array.
+
+        Raises Refused if `judge` refuses all of them.
+        """
+        array_state = ledger.arrays.get(self.job_id)
+        if array_state is None:
+            return judge(owned(ledger, self.job_id, self.actor))
+        found: list[ev.Event] = []
+        refusals: list[Refused] = []
+        tasks = [] if self.unmaterialized_only else sorted(array_state.live)
+        if array_state.unmaterialized:
+            tasks.insert(0, array_state.unmaterialized.first[1])
+        for job_id in tasks:
+            try:
+                events = judge(owned(ledger, job_id, self.actor))
+            except Refused as refusal:
+                refusals.append(refusal)
+                continue
+            if job_id not in array_state.live:
+                # All of these are job events.
+                events = [structs.replace(each, job_id=self.job_id) for each in events]
+            found += events
+        if len(refusals) == len(tasks):
+            raise refusals[0] if refusals else no_such(self.job_id)
+        return found
+
+    def outweighs(self, job: Job) -> bool:
+        """Return whether an administrator's hold is to replace the owner's own."""
+        return self.actor.is_admin and job.held_by == job.spec.user != self.actor.user
+
+
+class CancelAsked(JobAsked):
+    """A request to end a job, or to take it out of the queue."""
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        by = self.actor.user
+        if job.state in ev.Cancelled.moves:
+            return [ev.Cancelled(job_id=job.id, at_s=self.now.at_s, by=by)]
+        return stop(job, self.now, Outcome.CANCELLED, f"cancelled by {by}")
+
+
+class HoldAsked(JobAsked):
+    """A request to keep a waiting job from starting until it is released."""
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        if job.state is JobState.HELD and not self.outweighs(job):
+            return []
+        if job.state not in ev.Held.moves:
+            is_running = job.state is JobState.RUNNING
+            raise Refused(
+                "not-waiting",
+                f"job {job.label} is {job.shown_state}; only a waiting job can be held",
+                hint=f"drf suspend {job.label} freezes it" if is_running else "",
+            )
+        return [ev.Held(job_id=job.id, at_s=self.now.at_s, by=self.actor.user)]
+
+
+class ReleaseAsked(JobAsked):
+    """A request to let a held job start."""
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        if job.state not in ev.Released.moves:
+            raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
+        refuse_if_kept(job, self.actor)
+        return [ev.Released(job_id=job.id, at_s=self.now.at_s, by=self.actor.user)]
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueAsked(JobAsked):
+    """A request to stop a job's attempt and queue the job again under its id.
+
+    A job that has run out of its time, or has just ended, may be queued again as long as it is not
+    cleaned up: its program may ask for that when it is told to end.
+    """
+
+    #: Whether it is held from then on.
+    held: bool
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        if job.state in _WAITS:
+            hint = f"drf hold {job.label} keeps it from starting" if self.held else ""
+            text = f"job {job.label} is {job.shown_state}: it is in the queue already"
+            raise Refused("not-running", text, hint=hint)
+        if job.spec.attach is not None:
+            text = f"job {job.label} has a terminal; only a batch job is requeued"
+            raise Refused("not-batch", text)
+        intended = job.outcome if job.stop is None else job.stop.outcome
+        if intended is Outcome.CANCELLED:
+            raise Refused("not-running", f"job {job.label} is being cancelled")
+        by = self.actor.user if self.held else None
+        if job.stop is not None and (job.stop.outcome, job.stop.held_by) == (None, by):
+            return []
+        return [
+            ev.StopRequested(
+                job_id=job.id,
+                at_s=self.now.at_s,
+                mono_s=self.now.mono_s,
+                outcome=None,
+                text=f"requeued by {self.actor.user}",
+                held_by=by,
+            )
+        ]
+
+
+class SuspendAsked(JobAsked):
+    """A request to freeze a running job."""
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        if job.state not in ev.SuspendRequested.moves:
+            is_waiting = job.state is JobState.PENDING
+            raise Refused(
+                "not-running",
+                f"job {job.label} is {job.shown_state}; only a running job can be suspended",
+                hint="drf hold keeps a waiting job from starting" if is_waiting else "",
+            )
+        if job.held_by is not None and not self.outweighs(job):
+            return []
+        by, at_s = self.actor.user, self.now.at_s
+        return [ev.SuspendRequested(job_id=job.id, at_s=at_s, by=by, text=f"suspended by {by}")]
+
+
+class ResumeAsked(JobAsked):
+    """A request to let a suspended job go on."""
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        if job.state is not JobState.SUSPENDED and not job.freezing:
+            raise Refused("not-suspended", f"job {job.label} is {job.shown_state}, not suspended")
+        refuse_if_kept(job, self.actor)
+        if job.held_by is None:
+            return []
+        return [ev.ResumeRequested(job_id=job.id, at_s=self.now.at_s, by=self.actor.user)]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAsked(JobAsked):
+    """A request to send a running job a signal."""
+
+    signal: int
+
+    def judge(self, job: Job) -> list[ev.Event]:
+        is_frozen = job.state is JobState.SUSPENDED or job.freezing
+        if job.state not in ev.SignalRequested.moves or is_frozen:
+            raise Refused(
+                "not-running",
+                f"job {job.label} is {job.shown_state}; only a running job can be sent a signal",
+                hint=f"drf resume {job.label} lets it run" if is_frozen else "",
+            )
+        by, number = self.actor.user, signal_for(job, self.signal)
+        return [ev.SignalRequested(job_id=job.id, at_s=self.now.at_s, signal=number, by=by)]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAsked(JobAsked):
+    """A request to change the specification of a job."""
+
+    change: Change
+    #: As in `SubmitAsked`.
+    ended: Mapping[int, Outcome] = field(default_factory=dict)
+    #: Labels of the tasks among its old and new dependencies that have left the ledger, by id.
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        new, array_state = NewKinds(set), ledger.arrays.get(self.job_id)
+        if array_state is not None:
+            self._refuse_impossible(ledger, self.job_id, array_state.array.spec)
+        return self.for_each_job(ledger, lambda job: self._change(job, ledger, rules, new))
+
+    def _refuse_impossible(self, ledger: Ledger, job_id: int, spec: JobSpec) -> None:
+        after = self.change.after
+        if after is not None:
+            refuse_impossible(ledger, after, self.ended, user=spec.user, job_id=job_id)
+
+    def _change(self, job: Job, ledger: Ledger, rules: Rules, new: NewKinds) -> list[ev.Event]:
+        wish, at_s = self.change, self.now.at_s
+        spec = changed(job.spec, wish, rules)
+        if job.state in _RUNS:
+            refuse_while_running(job, wish, spec, self.actor)
+        elif job.state not in _WAITS:
+            raise Refused(
+                "not-waiting", f"job {job.label} is {job.shown_state}: nothing can be changed"
+            )
+        elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
+            # A job that no longer fits since a change of the configuration may still be renamed.
+            refuse_unfit_change(spec, rules, ledger.limit_hours, at_s)
+        if job.state in _WAITS:
+            refuse_many_kinds(ledger, spec, new)
+        if wish.time_limit_s is not None:
+            refuse_late_warning(spec)
+        self._refuse_impossible(ledger, job.id, job.spec)
+        is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
+        if spec == job.spec and (wish.begin_s is None or not is_waiting_anew):
+            return []
+        text = ", ".join(differences(job.spec, spec, ledger, self.names))
+        event = ev.Altered(
+            job_id=job.id,
+            at_s=at_s,
+            by=self.actor.user,
+            text=text or "may start at once",
+            name=_other(job.spec.name, spec.name),
+            pool=_other(job.spec.pool, spec.pool),
+            priority=_other(job.spec.priority, spec.priority),
+            time_limit_s=_other(job.spec.time_limit_s or 0, spec.time_limit_s or 0),
+            demand=_other(job.spec.demand, spec.demand),
+            after=wish.after,
+            begin_s=wish.begin_s,
+            group=_other(job.spec.group or UserGroup(""), spec.group or UserGroup("")),
+            most=_other(job.spec.most or NOTHING, spec.most or NOTHING),
+        )
+        if wish.after is None:
+            return [event]
+        return [event, *settle_ended(job.id, spec, self.ended, at_s, ledger)]
+
+
+def _other(before: T, after: T) -> T | None:
+    """Return the new value, or None if it equals the old one."""
+    return None if before == after else after
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked(Stimulus):
+    now: Now
+    on: bool
+    actor: Actor
+    #: None to keep the reason of a stop that lasts already.
+    reason: str | None = None
+    #: The node, or "" for all of them.
+    node: str = ""
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        if not self.actor.is_admin:
+            raise NotPermitted("not-admin", "only an administrator may drain or undrain")
+        node, before = self.node, ledger.drained
+        if node:
+            before = ledger.node_drains.get(node)
+            # A node that was removed from the configuration may still be undrained.
+            if before is None:
+                refuse_unknown_node(node, ledger.axes)
+        if before is None and not self.on:
+            return []
+        if before is not None and self.on and self.reason in (None, before.reason):
+            return []
+        return [
+            ev.Drained(
+                at_s=self.now.at_s,
+                on=self.on,
+                by=self.actor.user,
+                reason=(self.reason or "") if self.on else "",
+                since_s=before.stopped_s if before is not None and self.on else None,
+                node=node,
+            )
+        ]
+
+
+# -- reports ------------------------------------------------------------------------------------
+
+
+class Report(Stimulus):
+    """A report on one attempt, by the launcher or from measurements. It matters while the attempt
+    is the present one of its job, and the job's state allows the event."""
+
+    __slots__ = ()
+
+    job_id: int
+    attempt: int
+    #: The event that follows from it as a rule.
+    event: ClassVar[type[ev.JobEvent]]
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        job = ledger.jobs.get(self.job_id)
+        if job is None or job.attempt != self.attempt or job.state not in self.event.moves:
+            return []
+        return self.judge(job, ledger)
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted(Report):
+    """The attempt's program runs. The launcher reports it again after every reconnection."""
+
+    job_id: int
+    attempt: int
+    at_s: float
+    mono_s: float
+    cgroup: str | None
+    event = ev.Launched
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        if job.started_at is not None:
+            return []
+        return [
+            ev.Launched(
+                job_id=job.id,
+                at_s=self.at_s,
+                attempt=self.attempt,
+                mono_s=self.mono_s,
+                cgroup=self.cgroup,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport(Report):
+    now: Now
+    job_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAborted(AttemptReport):
+    """The attempt's program could not be started."""
+
+    text: str
+    event = ev.LaunchFailed
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        outcome, text = Outcome.LAUNCH_FAILED, self.text
+        if job.stop is not None and job.stop.outcome is not None:
+            outcome, text = job.stop.outcome, job.stop.text
+        at_s, attempt = self.now.at_s, self.attempt
+        return [
+            ev.LaunchFailed(job_id=job.id, at_s=at_s, attempt=attempt, text=text, outcome=outcome)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShort(LaunchAborted):
+    """The attempt's program has not run, because of a temporary shortage."""
+
+    whose: Whose
+    #: As in `Postponed`.
+    resource: str
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        if job.stop is not None and job.stop.outcome is not None:
+            # The job is to stop, so its launch is not tried again.
+            return LaunchAborted.judge(self, job, ledger)
+        at_s, resource = self.now.at_s, self.resource
+        why = next_try(
+            ledger.shortages, job, self.whose, text=self.text, resource=resource, at_s=at_s
+        )
+        return [
+            ev.LaunchPostponed(
+                job_id=job.id,
+                at_s=at_s,
+                attempt=self.attempt,
+                why=why,
+                not_before_s=alone_until_s(why),
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded(Report):
+    """The attempt's first process has ended; code and signal are both None if unknown."""
+
+    job_id: int
+    attempt: int
+    at_s: float
+    #: None if the runner was gone before the end.
+    mono_s: float | None
+    exit_code: int | None
+    signal: int | None
+    #: Whether the kernel killed a process in this cgroup for memory.
+    oom_killed: bool
+    #: Whether the job's own memory limit was the cause, not a shortage of the whole machine.
+    over_limit: bool
+    usage: Usage | None
+    #: How much it had written to its output files when it was killed for that, or None.
+    output_bytes: int | None = None
+    #: For an end that was not observed, its cause: one of `core.decisions.outcome.LOSSES`.
+    loss: str | None = None
+    event = ev.Exited
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        outcome, text = judge_end(job, self)
+        return [
+            ev.Exited(
+                job_id=job.id,
+                at_s=self.at_s,
+                attempt=self.attempt,
+                exit_code=self.exit_code,
+                signal=self.signal,
+                outcome=outcome,
+                text=text,
+                usage=self.usage,
+                loss=loss_of(outcome, self),
+            )
+        ]
+
+
+class Frozen(AttemptReport):
+    """All processes of the attempt are frozen."""
+
+    event = ev.Suspended
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        # Ignore a report that is repeated after a restart, or that a thaw has overtaken.
+        if not job.freezing:
+            return []
+        at_s, mono_s = self.now.at_s, self.now.mono_s
+        return [ev.Suspended(job_id=job.id, at_s=at_s, attempt=job.attempt, mono_s=mono_s)]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptMissing(AttemptReport):
+    """The launcher has no trace of an attempt that should exist."""
+
+    #: The cause if it is known: one of `core.decisions.outcome.LOSSES`.
+    loss: str | None = None
+    event = ev.Exited
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        # A STARTING job has not been launched yet: the launch is still owed.
+        if job.state is JobState.STARTING:
+            return []
+        end = AttemptEnded(
+            job_id=job.id,
+            attempt=self.attempt,
+            at_s=self.now.at_s,
+            mono_s=None,
+            exit_code=None,
+            signal=None,
+            oom_killed=False,
+            over_limit=False,
+            usage=None,
+            loss=self.loss,
+        )
+        return end.judge(job, ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRemoved(AttemptReport):
+    """No process and no cgroup of the attempt is left."""
+
+    #: Result of the notification command, or None if there was none.
+    notice: str | None = None
+    event = ev.Cleaned
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        job_id, at_s, attempt = job.id, self.now.at_s, self.attempt
+        if job.outcome is None:
+            holder = None if job.stop is None else job.stop.held_by
+            again = ev.Requeued(job_id=job_id, at_s=at_s, attempt=attempt)
+            return [again, *([ev.Held(job_id=job_id, at_s=at_s, by=holder)] if holder else [])]
+        if is_to_retry(job):
+            until_s = not_before_s(job, at_s)
+            return [ev.Retried(job_id=job_id, at_s=at_s, attempt=attempt, not_before_s=until_s)]
+        return [ev.Cleaned(job_id=job_id, at_s=at_s, attempt=attempt, notice=self.notice)]
+
+
+@dataclass(frozen=True, slots=True)
+class Breached(AttemptReport):
+    """The job has exceeded a measured limit for so long that it must be stopped."""
+
+    outcome: Outcome
+    text: str
+    event = ev.StopRequested
+
+    def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
+        return stop(job, self.now, self.outcome, self.text)
+
+
+def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
+    """Return the request to stop, or nothing if the job is being stopped or has ended already.
+
+    A job that was to be requeued or retried ends instead.
+    """
+    is_ended = job.state is JobState.CLEANING and job.outcome is not None
+    is_over = is_ended and not (is_to_retry(job) and outcome is Outcome.CANCELLED)
+    if is_over or (job.stop is not None and job.stop.outcome is not None):
+        return []
+    at_s, mono_s = now.at_s, now.mono_s
+    return [ev.StopRequested(job_id=job.id, at_s=at_s, mono_s=mono_s, outcome=outcome, text=text)]
+
+
+@dataclass(frozen=True, slots=True)
+class NeverNotified(Stimulus):
+    """The owner of a job that never starts was notified of that, or cannot be. A job that is to be
+    cancelled for that is cancelled now."""
+
+    now: Now
+    job_id: int
+    #: Result of the notification command, or why it was not run.
+    notice: str
+    #: Labels of array tasks that are no longer in the ledger.
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        found: list[ev.Event] = []
+        at_s = self.now.at_s
+        for job in jobs_to_notify(ledger, self.job_id):
+            found.append(ev.OwnerNotified(job_id=job.id, at_s=at_s, notice=self.notice))
+            if job.spec.cancel_if_never:
+                assert job.broken is not None
+                label = self.names.get(job.broken.job_id) or ledger.label_of(job.broken.job_id)
+                why = never_text(job.broken, label, is_cancelled=True)
+                found.append(ev.Cancelled(job_id=job.id, at_s=at_s, by=BY_RULE, why=why))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class IdsSeen(Stimulus):
+    """The launcher knows attempts of jobs with ids up to this one. The next id is above all of
+    them: a journal restored from an old copy would otherwise give two jobs, perhaps of two users,
+    one id."""
+
+    now: Now
+    highest: int
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        if self.highest < ledger.next_id or self.highest > HIGHEST_RAISED_ID:
+            return []
+        return [ev.IdsRaised(at_s=self.now.at_s, next_id=self.highest + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Stimulus):
+    """Time has passed, so wall-time limits and grace times are checked."""
+
+    now: Now
+    heard: Heard = field(default_factory=Heard)
+
+    def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
+        found: list[ev.Event] = []
+        at_s, mono_s = self.now.at_s, self.now.mono_s
+        for job in ledger.allocated_jobs():
+            due_mono_s = deadline_mono_s(job, rules.grace_s, self.heard.since_mono_s(job.node))
+            if due_mono_s is None or due_mono_s > mono_s:
+                continue
+            if job.state is JobState.STOPPING:
+                found.append(ev.Escalated(job_id=job.id, at_s=at_s))
+            elif is_timed_out(job, mono_s):
+                found += stop(job, self.now, Outcome.TIMEOUT, timeout_text(job))
+            else:
+                assert job.spec.warn is not None
+                signal = signal_for(job, job.spec.warn.signal)
+                found.append(ev.Warned(job_id=job.id, at_s=at_s, signal=signal))
+        found += begin(ledger, at_s)
+        return sorted(found, key=lambda event: getattr(event, "job_id", 0))
