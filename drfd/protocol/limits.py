@@ -23,15 +23,14 @@ _WORDS = {
     "demand.disks": "--io", "demand.gres": "--gres", "demand.memory_bytes": "-m",
     "features": "--constraint", "group": "-g", "ids": "the list of jobs", "name": "the name",
     "node": "--node", "notify.argv": "--notify-command", "output_max_bytes": "--output-max",
-    "past.ids": "the list of jobs", "pool": "-p", "priority": "--priority", "reason": "--reason",
-    "retry.times": "--retry", "select.group": "-g", "select.ids": "the list of jobs",
-    "select.name": "the name", "select.user": "-u", "stderr": "-e", "stdout": "-o",
-    "text": "the filter", "time_limit_s": "-t", "warn.before_s": "--warn",
+    "pool": "-p", "priority": "--priority", "reason": "--reason", "retry.times": "--retry",
+    "stderr": "-e", "stdout": "-o", "text": "the filter", "time_limit_s": "-t", "user": "-u",
+    "warn.before_s": "--warn",
 }  # fmt: skip
 _HINTS = {
     "after": "wait for a whole array, or for a job that waits for the others",
     "argv": "write them to a file that the command reads",
-    **dict.fromkeys(("ids", "select.ids", "past.ids"), "name fewer at a time"),
+    "ids": "name fewer at a time",
 }
 _UNITS = {"milli": show_cores, "bytes": show_size, "bps": show_size, "s": show_duration}
 #: A complaint of msgspec, such as "Expected `array` of length <= 1000 - at `$.after`".
@@ -43,9 +42,13 @@ _COMPLAINT = re.compile(
 def refusal_of(complaint: str) -> Refused | None:
     """Return the refusal of a request with a value beyond its limit, or None for other faults."""
     found = _COMPLAINT.fullmatch(complaint)
-    if found is None or found[5] not in _WORDS:
+    if found is None:
         return None
     kind, is_length, sign, limit, field, _ = found.groups()
+    # The jobs that a request is about are chosen by the same words in each of them.
+    field = field.removeprefix("select.").removeprefix("past.")
+    if field not in _WORDS:
+        return None
     what, is_most = _WORDS[field], sign == "<="
     if is_length:
         unit = "entries" if kind == "array" else "characters"

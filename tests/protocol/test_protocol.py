@@ -443,6 +443,28 @@ def test_a_limit_is_told_in_the_users_words(fields: dict[str, Any], told: str) -
     assert str(refusal.value) == told
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        *(({"op": op, "past": {"name": "x" * 257}}, "the name has more than 256 characters")
+          for op in ("history", "report")),
+        ({"op": "history", "past": {"user": "x" * 257}}, "-u has more than 256 characters"),
+        ({"op": "history", "past": {"group": "x" * 257}}, "-g has more than 256 characters"),
+        ({"op": "history", "past": {"pool": "x" * 257}}, "-p has more than 256 characters"),
+        ({"op": "history", "past": {"ids": [1] * 100_001}},
+         "the list of jobs has more than 100000 entries (name fewer at a time)"),
+        ({"op": "cancel", "select": {"ids": [1] * 100_001}},
+         "the list of jobs has more than 100000 entries (name fewer at a time)"),
+        ({"op": "status", "select": {"group": "x" * 257}}, "-g has more than 256 characters"),
+        ({"op": "ledger", "user": "x" * 257}, "-u has more than 256 characters"),
+    ],
+)  # fmt: skip
+def test_a_limit_of_a_list_is_told_in_the_users_words(asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        decode_request(json.dumps({"v": 1, **asked}).encode())
+    assert str(refusal.value) == told
+
+
 def assert_one_line(text: str) -> None:
     assert text
     assert text.isprintable(), f"not one printable line: {text[:200]!r}"
