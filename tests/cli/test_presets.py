@@ -493,6 +493,9 @@ def test_options_after_a_script_are_the_scripts(words: str, shown: str | None) -
     assert told == (None if shown is None else wanted)
     for knowing in ("while getopts c: x; do", "case $1 in -c) shift"):
         assert about_script_words(knowing, ["x.sh", "-c", "2"], amount_of) is None
+    for line in ("#DRF --mem 1G", "#SBATCH --mem=1G"):
+        told = about_script_words(f"#!/bin/sh\n{line}\n", ["x.sh", "--mem=4G"], amount_of)
+        assert told is not None, "a line of options is no use that the script makes of them"
 
 
 @pytest.mark.parametrize(
@@ -554,7 +557,8 @@ def test_doubts_are_told_after_the_submission_in_harmless_lines(
     assert hostile.count("\n") == 1 and "\x1b" not in hostile
     path = tmp_path / "train.sh"
     path.write_text("#!/bin/sh\necho\n")
-    assert "-c 2 stands after the script" in drf("submit", path, "-c", "2").err
+    assert "for drf it stands before: drf submit -c 2 " in drf("submit", path, "-c", "2").err
+    assert "for drf it stands before: sbatch --mem=500 " in drf("sbatch", path, "--mem=500").err
     daemon.replies = {"submit": refuse("Refused", "too-big", "it could never start")}
     result = drf("submit", "--", "no-such-command")
     assert (result.code, result.err) == (1, "drf: it could never start\n"), "a refusal is one line"

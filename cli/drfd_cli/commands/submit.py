@@ -399,7 +399,9 @@ def warn(request: Mapping[str, Any]) -> None:
     doubts = foresight.doubts_about(request, os.environ.keys())
     if request.get("script") is not None:
         script = request["script"]
-        words = foresight.about_script_words(script, request["argv"], amount_of)
+        is_slurms = click.get_current_context().info_name == "sbatch"
+        called = "sbatch" if is_slurms else "drf submit"
+        words = foresight.about_script_words(script, request["argv"], amount_of, called=called)
         others = foresight.about_other_directives(script), foresight.about_option_lines(script)
         doubts += [each for each in (words, *others) if each is not None]
     for text in doubts:

@@ -179,20 +179,27 @@ def about_option_lines(script: str) -> str | None:
 
 
 def about_script_words(
-    script: str, argv: Sequence[str], amount_of: Callable[[str, str], int | None]
+    script: str,
+    argv: Sequence[str],
+    amount_of: Callable[[str, str], int | None],
+    *,
+    called: str = "drf submit",
 ) -> str | None:
-    """Return a line about options of drf that were written after the script, or None.
+    """Return a line about options of the command `called` that were written after the script, or
+    None.
 
-    An option that the script itself mentions is the script's own.
+    An option that the script itself mentions is the script's own. Its option lines mention those
+    of the command, which its user may mean to override.
     """
     if "getopt" in script:
         return None
+    own = "\n".join(line for line in script.split("\n") if not line.startswith(MARKS))
     name, *words = argv
     for at, word in enumerate(words):
         if word == "--":
             break
         option, _, value = word.partition("=")
-        if option in script:
+        if option in own:
             continue
         following = words[at + 1] if at + 1 < len(words) else ""
         if word in _FLAGS:
@@ -206,7 +213,7 @@ def about_script_words(
         shown = f"{option}={_typed(value)}" if value else shown
         return (
             f"{shown} stands after the script and is an argument of it; "
-            f"for drf it stands before: drf submit {shown} {_typed(name)}"
+            f"for drf it stands before: {called} {shown} {_typed(name)}"
         )
     return None
 
