@@ -430,6 +430,19 @@ def test_a_job_waits_for_others_and_until_later(asked: Asked, of: Of, daemon: Ca
     assert select["user"] == "alice"
 
 
+@pytest.mark.parametrize(
+    ("value", "after"),
+    [
+        ("", None), ("0", None), ("AfterOK:4", [{"id": 4, "want": "ok"}]),
+        ("afterok:4,AFTERANY:8", [{"id": 4, "want": "ok"}, {"id": 8, "want": "any"}]),
+    ],
+)  # fmt: skip
+def test_a_dependency_may_be_none_and_in_letters_of_either_case(
+    of: Of, value: str, after: list[Message] | None
+) -> None:
+    assert of(f"#SBATCH --dependency={value}")[0].get("after") == after
+
+
 def test_a_job_may_need_the_start_of_one_that_has_started(
     drf: Drf, daemon: CannedDaemon, of: Of, job: MakeJob
 ) -> None:

@@ -87,7 +87,8 @@ _TIME = re.compile(
     re.ASCII,
 )
 _AFTER = re.compile(
-    r"(after|afterok|afterany|afternotok|aftercorr):(\d+(?:_\d+)?(?::\d+(?:_\d+)?)*)", re.ASCII
+    r"(after|afterok|afterany|afternotok|aftercorr):(\d+(?:_\d+)?(?::\d+(?:_\d+)?)*)",
+    re.ASCII | re.IGNORECASE,
 )
 _HOW = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
 _MAIL = {"BEGIN": ("start",), "END": ("end",), "FAIL": ("fail",), "ALL": ("start", "end", "fail")}
@@ -533,7 +534,7 @@ class _Translator:
 
     def _conditions(self) -> None:
         options = self._options
-        if "dependency" in options:
+        if options.get("dependency", Given("")).value not in ("", "0"):
             self._dependency()
         if "begin" in options:
             self._add("--begin", _begin(options["begin"].value))
@@ -583,12 +584,13 @@ class _Translator:
                     "cannot be met here",
                     "after, afterok, afterany, afternotok, singleton",
                 )
-            if match[1] == "after":
+            kind = match[1].lower()
+            if kind == "after":
                 self._made.begun += match[2].split(":")
                 continue
-            if match[1] == "aftercorr":
+            if kind == "aftercorr":
                 self._made.unsupported.append(f"{part}, in place of it the whole array is awaited")
-            how = _HOW.get(match[1], "ok")
+            how = _HOW.get(kind, "ok")
             self._add("--after", ",".join(f"{each}:{how}" for each in match[2].split(":")))
 
     def _mail(self) -> None:
