@@ -206,6 +206,7 @@ def test_of_several_machines_a_script_may_name_one_or_its_features(
          "--nodes=1 SCRIPT runs it here alone)"),
         ("'-w' 'n[1-2]'", "asks for several machines; drfd runs a job on one"),
         ("'-C' 'ssd|avx'", "drfd knows features that a machine must all have, joined by &"),
+        ("-mem=4G", "--distribution=em=4G: is no distribution of tasks (of memory: --mem=4G)"),
         ("-L SCRATCH", "--licenses=SCRATCH: this machine counts no SCRATCH, but 8 gpu, 4 solver "),
     ],
 )  # fmt: skip
@@ -441,6 +442,12 @@ def test_a_dependency_may_be_none_and_in_letters_of_either_case(
     of: Of, value: str, after: list[Message] | None
 ) -> None:
     assert of(f"#SBATCH --dependency={value}")[0].get("after") == after
+
+
+@pytest.mark.parametrize("value", ["cyclic", "block:cyclic", "plane=4", "Block:*:fcyclic,Pack"])
+def test_a_distribution_of_slurms_has_no_effect(of: Of, value: str) -> None:
+    said = of(f"#SBATCH -m {value}")[1]
+    assert said == f"drf: without effect here: --distribution={value}\n"
 
 
 def test_a_job_may_need_the_start_of_one_that_has_started(

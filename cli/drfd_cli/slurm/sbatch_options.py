@@ -91,6 +91,10 @@ _AFTER = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _HOW = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
+_DISTRIBUTION = re.compile(
+    r"(\*|block|cyclic|arbitrary|plane(=\d+)?)(:(\*|block|cyclic|fcyclic)){0,2}(,(no)?pack)?",
+    re.ASCII | re.IGNORECASE,
+)
 _MAIL = {"BEGIN": ("start",), "END": ("end",), "FAIL": ("fail",), "ALL": ("start", "end", "fail")}
 _ADDRESS = re.compile(r"[A-Za-z0-9_.+-]+(@[A-Za-z0-9.-]+)?", re.ASCII)
 _GRES = re.compile(
@@ -534,6 +538,9 @@ class _Translator:
 
     def _conditions(self) -> None:
         options = self._options
+        if not _DISTRIBUTION.fullmatch(options.get("distribution", Given("block")).value):
+            # What has been meant is mostly memory, as in -mem=4G.
+            raise self._fault("distribution", "is no distribution of tasks", "of memory: --mem=4G")
         if options.get("dependency", Given("")).value not in ("", "0"):
             self._dependency()
         if "begin" in options:
