@@ -34,7 +34,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 def test_every_package_has_a_row_on_the_map_and_a_docstring() -> None:
     rows = re.findall(r"^\| `([\w/]+)/` \| [^|]+ \| [^|]+ \|$", ARCHITECTURE, re.MULTILINE)
     packages = set()
-    for base in (ROOT / "drfd", ROOT / "cli" / "drfd_cli"):
+    for base in (ROOT / "drfd", ROOT / "cli" / "drfd_cli", ROOT / "drfd_experiments"):
         for path in base.rglob("__init__.py"):
             docstring = ast.get_docstring(ast.parse(path.read_text()))
             assert docstring, f"{path} does not say what the package knows"
@@ -186,7 +186,7 @@ def test_what_the_manual_types_is_understood() -> None:
 
 
 def test_every_link_of_a_document_leads_somewhere() -> None:
-    for pattern in ("*.md", "docs/**/*.md", "drfd/**/*.md"):
+    for pattern in ("*.md", "docs/**/*.md", "drfd/**/*.md", "drfd_experiments/*.md"):
         for path in ROOT.glob(pattern):
             for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
                 if "://" in target:

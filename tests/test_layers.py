@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted([*ROOT.joinpath("drfd").rglob("*.py"), *ROOT.joinpath("cli").rglob("*.py")])
+MODULES = sorted(
+    path for base in ("drfd", "cli", "drfd_experiments") for path in (ROOT / base).rglob("*.py")
+)
 
 #: Room → rooms it may import, besides itself and the ground floor.
 ALLOWED = {
@@ -29,6 +31,7 @@ ALLOWED = {
     "client": {"protocol"},
     "daemon": {"core", "wording", "protocol", "journal", "host", "launcher", "install", "slurm"},
     "cli": {"client", "core", "protocol", "sim", "slurm"},
+    "drfd_experiments": {"client", "core", "protocol", "sim", "slurm", "cli"},
 }
 #: Rooms that anyone may use; they use only each other.
 GROUND = {"common", "linux", "payload", "devices"}
@@ -164,8 +167,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "promises": {"database", "records", "arrays"},
     },
     "drfd.sim": {
-        "theory": set(),
-        "alloc": {"theory"},
         "workload": set(),
         "machine": {"workload"},
         "recorded_workloads": {"machine", "workload"},
@@ -175,7 +176,16 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "metrics": {"driver", "lending", "workload"},
         "figures": {"driver"},
         "audit": {"driver", "machine", "metrics", "workload"},
-        "paper": {"alloc", "driver", "figures", "recorded_workloads", "workload"},
+    },
+    "drfd_experiments": {
+        "theory": set(),
+        "alloc": {"theory"},
+        "cluster": set(),
+        "worked": {"alloc"},
+        "sharing": {"cluster", "worked"},
+        "macro": {"cluster"},
+        "facebook": {"cluster"},
+        "commands": {"alloc", "cluster", "worked", "sharing", "macro", "facebook"},
     },
     "drfd_cli": {
         "output": set(),
@@ -192,7 +202,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "quick_submit": {"output", "quick_request"},
         "words": {"output", "quick_request", "submitting"},
         "options": {"output", "words", "submitting", "quick_request"},
-        "demo": {"options", "output", "charts"},
+        "demo": {"output"},
         "simulate": {"options", "output", "charts"},
         "main": {"options", "output"},
         "quick_run": {"attached", "attachment", "main", "options", "quick_request"},
@@ -222,10 +232,10 @@ PACKAGES = {
     "hatchling": {"launcher"},
     "pynvml": {"launcher"},
     "sqlite3": {"journal"},
-    "msgspec": {"core", "protocol", "journal", "daemon", "sim"},
+    "msgspec": {"core", "protocol", "journal", "daemon", "drfd_experiments"},
     "prometheus_client": {"daemon"},
-    "click": {"cli"},
-    "rich": {"cli"},
+    "click": {"cli", "drfd_experiments"},
+    "rich": {"cli", "drfd_experiments"},
     "matplotlib": {"cli"},
     "starlette": {"cli"},
     "uvicorn": {"cli"},
@@ -238,8 +248,8 @@ CLOCKS = {"drfd.common.units.clock_time", "drfd.common.units.short_clock"}
 
 def room(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
-    if parts[0] == "cli":
-        return "cli"
+    if parts[0] in ("cli", "drfd_experiments"):
+        return parts[0]
     return parts[1] if len(parts) > 2 else "ground"
 
 
@@ -265,8 +275,8 @@ def module_of(path: Path) -> str:
 def may_import(path: Path, name: str) -> bool:
     """Whether the module's room may use the room of what it imports."""
     here, parts = room(path), name.split(".")
-    if parts[0] == "drfd_cli":
-        return here == "cli"
+    if parts[0] in ("drfd_cli", "drfd_experiments"):
+        return here in ("drfd_experiments", parts[0].removeprefix("drfd_"))
     if parts[0] != "drfd" or len(parts) == 1 or parts[1] in {"__version__", *GROUND}:
         return True
     return here not in GROUND and (parts[1] == here or parts[1] in ALLOWED[here])

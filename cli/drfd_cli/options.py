@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial, wraps
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -720,3 +722,30 @@ def past_selection(client: Connection, **asked: Any) -> dict[str, object]:
         "since_s": since_s, "until_s": until_s,
     }  # fmt: skip
     return {key: value for key, value in past.items() if value not in (None, [])}
+
+
+#: The package that a checkout of drfd's source has, and an installed drfd has not.
+_EXPERIMENTS = "drfd_experiments"
+
+
+def add_experiments(group: click.Group, *names: str) -> None:
+    """Add the commands of these experiments; where they are missing, they say where they are."""
+    is_there = find_spec(_EXPERIMENTS) is not None
+    for name in names:
+        group.add_command(
+            import_module(f"{_EXPERIMENTS}.commands.{name}").command if is_there else _missing(name)
+        )
+
+
+def _missing(name: str) -> click.Command:
+    @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def command(words: tuple[str, ...]) -> None:
+        """Only in a checkout of drfd's source."""
+        raise Refused(
+            "no-experiments",
+            f"{name} is an experiment, and only a checkout of drfd's source has it",
+            hint="run there: pip install -e .",
+        )
+
+    return command

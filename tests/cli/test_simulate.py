@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import pytest
 
 from canned import CannedDaemon
@@ -28,12 +29,14 @@ from cli.drf import DRF, ROOT, Drf, Result, Spawn
 from drfd.common.errors import Refused
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import parse
-from drfd.sim.paper.sharing import JOBS, PHASES
-from drfd_cli.demo import lending, private_daemon, scaling, three_nodes
-from drfd_cli.demo.cluster import Sharing, figure
-from drfd_cli.demo.lending import Recording, Sample, theory
+from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
-from drfd_cli.demo.three_nodes import NODES, Crowd, Tally
+from drfd_cli.options import add_experiments
+from drfd_experiments.commands import lend, three_nodes
+from drfd_experiments.commands.cluster import Sharing, figure
+from drfd_experiments.commands.lend import Recording, Sample, theory
+from drfd_experiments.commands.three_nodes import NODES, Crowd, Tally
+from drfd_experiments.sharing import JOBS, PHASES
 
 # -- alloc -------------------------------------------------------------------------------------
 
@@ -412,6 +415,17 @@ def test_the_curves_come_after_the_tables(drf: Drf, table: Path) -> None:
 # -- the paper's figures -----------------------------------------------------------------------
 
 
+def test_where_only_the_program_is_installed_an_experiment_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "drfd_experiments", None)
+    group = click.Group("demo")
+    add_experiments(group, "fig8")
+    with pytest.raises(Refused, match=r"^fig8 is an experiment, and only a") as refused:
+        group.main(["fig8", "--seconds", "12", "--help"], standalone_mode=False)
+    assert refused.value.hint == "run there: pip install -e ."
+
+
 @pytest.mark.slow
 def test_the_papers_figures_are_listed_and_shown(drf: Drf) -> None:
     lines = drf("simulate", "paper").screen.splitlines()
@@ -739,7 +753,7 @@ def test_uses_are_means_over_the_times_in_which_all_has_settled() -> None:
 
 
 def test_what_is_as_promised_is_said_beside_the_theory() -> None:
-    figure, wrong = lending.figure_of([QUOTAS, GOOD])
+    figure, wrong = lend.figure_of([QUOTAS, GOOD])
     assert wrong == []
     assert figure.tables[0].rows == [
         ["all are awake", "A", 0.25, 0.25, 0.25],
@@ -767,7 +781,7 @@ def test_what_is_as_promised_is_said_beside_the_theory() -> None:
 def test_what_is_not_as_promised_is_named(
     awake: dict[str, float], asleep: dict[str, float], wrong: list[str]
 ) -> None:
-    assert lending.figure_of([QUOTAS, recorded("share", awake, asleep)])[1] == wrong
+    assert lend.figure_of([QUOTAS, recorded("share", awake, asleep)])[1] == wrong
 
 
 @pytest.mark.parametrize(
@@ -779,7 +793,7 @@ def test_other_programs_are_blamed_only_where_something_is_wrong(
 ) -> None:
     cpus = os.cpu_count() or 1
     busy = [replace(each, busy=each.at_s * cpus) for each in share.samples]
-    notes = " ".join(lending.figure_of([QUOTAS, replace(share, samples=busy)])[0].notes)
+    notes = " ".join(lend.figure_of([QUOTAS, replace(share, samples=busy)])[0].notes)
     assert ("Other programs were in the way: for a while" in notes) == is_blamed
 
 
@@ -793,5 +807,5 @@ def test_other_programs_are_blamed_only_where_something_is_wrong(
 def test_where_nothing_can_be_lent_that_is_said_with_a_way_out(said: str, mode: str) -> None:
     doctor: Any = {"controls": {"cores": said}}
     with pytest.raises(Refused, match="cores cannot be lent here") as refused:
-        lending.check_lending(doctor, mode)
+        lend.check_lending(doctor, mode)
     assert said in refused.value.text and "docs/enforcement.md" in (refused.value.hint or "")

@@ -17,8 +17,8 @@ from core.worlds import plan
 from drfd.core.amounts.vectors import Vector, minus, plus, total
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.sim import theory
-from drfd.sim.theory import FlowDemand, Tasks, ceei
+from drfd_experiments import theory
+from drfd_experiments.theory import FlowDemand, Tasks, ceei
 
 Wants = dict[str, FlowDemand]
 

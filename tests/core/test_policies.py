@@ -39,8 +39,8 @@ from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.baseline_policies import YarnKey, yarn_key
 from drfd.core.scheduling.plan import Plan, PolicyOptions
 from drfd.core.scheduling.scheduling_pass import POLICIES
-from drfd.sim import theory
-from drfd.sim.theory import FlowDemand
+from drfd_experiments import theory
+from drfd_experiments.theory import FlowDemand
 from seeds import examples
 
 STEADY = examples(40, quick=3)

@@ -19,6 +19,8 @@ import pytest
 from instance import BIN, Instance, patient, wait_for
 from slurm_cluster import missing, processes_of
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 @pytest.fixture
 def room() -> Iterator[Path]:
@@ -39,7 +41,8 @@ def demo(room: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(room)},
+        # Only a checkout has the experiments.
+        env={**os.environ, "TMPDIR": str(room), "PYTHONPATH": str(ROOT)},
     )
 
 

@@ -38,10 +38,10 @@ from drfd.launcher.confinement import cgroup_files  # noqa: E402
 from drfd.launcher.confinement.cgroup_files import JobCgroup  # noqa: E402
 from drfd.protocol import codec  # noqa: E402
 from drfd.protocol import requests as messages  # noqa: E402
-from drfd.sim.alloc import read_spec  # noqa: E402
 from drfd_cli import options, output  # noqa: E402
 from drfd_cli.commands import submit  # noqa: E402
 from drfd_cli.slurm import sbatch_options  # noqa: E402
+from drfd_experiments.alloc import read_spec  # noqa: E402
 
 CORPUS = TESTS / "data" / "fuzz"
 Target = Callable[[bytes], object]

@@ -22,7 +22,8 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.units import show_size
 from drfd_cli import output
-from drfd_cli.demo import cluster, figure8, figure9, lending, private_daemon, scaling
+from drfd_cli.demo import private_daemon, scaling
+from drfd_cli.options import add_experiments
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,10 +77,7 @@ def command(context: click.Context, keep: bool) -> int:
         return _play(client, directory)
 
 
-command.add_command(cluster.command)
-command.add_command(figure8.command)
-command.add_command(figure9.command)
-command.add_command(lending.command)
+add_experiments(command, "cluster", "fig8", "fig9", "lend")
 
 
 def _config(directory: Path) -> str:

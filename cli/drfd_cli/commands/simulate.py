@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from drfd_cli.simulate.alloc import alloc
-from drfd_cli.simulate.paper import paper
+from drfd_cli.options import add_experiments
 from drfd_cli.simulate.trace import generate, trace
 
 #: The command that is meant if the first argument is a file.
@@ -61,5 +60,6 @@ def command() -> None:
     """
 
 
-for each in (trace, generate, alloc, paper):
-    command.add_command(each)
+command.add_command(trace)
+command.add_command(generate)
+add_experiments(command, "alloc", "paper")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from drfd.core.amounts.vectors import Vector
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
-from drfd.sim.paper.cluster import Batch, Cluster, SharingScheme, run
-from drfd.sim.paper.worked import divide
+from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run
+from drfd_experiments.worked import divide
 
 JOBS = ("job 1", "job 2")
 #: CPUs and GB that the paper's nodes had for tasks.
@@ -39,7 +39,7 @@ Shares = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def expected(phase: Phase, nodes: int, mode: str = "continuous") -> list[float]:
-    """Return the dominant share of each job on an empty machine, by a mode of `sim.alloc`."""
+    """Return the dominant share of each job on an empty machine, by a mode of `alloc`."""
     machine = tuple(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
     found = divide(machine, tuple(zip(JOBS, phase.demands, strict=True)), mode=mode)
     return [float(found.dominant_share(job)) for job in JOBS]

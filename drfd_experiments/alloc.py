@@ -1,7 +1,7 @@
 """`drf simulate alloc`: its input, and the allocation of a small machine by any policy.
 
 For teaching and for tests. Whole tasks go through the passes that schedule jobs, in integers;
-divisible tasks go through the solvers of `sim.theory`. The input is JSON, read strictly. Its
+divisible tasks go through the solvers of `theory`. The input is JSON, read strictly. Its
 numbers may be written as numbers or as decimals in quotes; all numbers are exact.
 """
 
@@ -26,8 +26,8 @@ from drfd.core.ledger.queue import LeafQueue
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.plan import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
-from drfd.sim import theory
-from drfd.sim.theory import FlowDemand, Tasks
+from drfd_experiments import theory
+from drfd_experiments.theory import FlowDemand, Tasks
 
 #: The policies of `drf simulate alloc`, the default first.
 POLICIES = (

@@ -15,9 +15,9 @@ from random import Random
 
 from drfd.common.errors import Refused
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
-from drfd.sim.paper.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
 from drfd.sim.recorded_workloads import SWIM
 from drfd.sim.workload import Workload
+from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.core.fairness.share_tree import FairShare, NodeRule, parent_of, path_up
-from drfd.sim import theory
-from drfd.sim.theory import FlowDemand, Tasks, ceei
+from drfd_experiments import theory
+from drfd_experiments.theory import FlowDemand, Tasks, ceei
 from seeds import examples
 
 STEADY = examples(80)
@@ -427,7 +427,7 @@ def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[st
 def test_small_whole_tasks_given_out_one_by_one_come_close(
     problem: tuple[FairShare, Wants], looks_below: bool
 ) -> None:
-    """Whether siblings are compared by min-satisfaction or naively: see `sim.theory.continuous`."""
+    """Whether siblings are compared by min-satisfaction or naively: see `Flow`."""
     shares, wants = problem
     tasks, ran = theory.drf(shares, wants), one_by_one(shares, wants, looks_below=looks_below)
     for leaf, each in wants.items():

@@ -18,10 +18,18 @@ from hypothesis import strategies as some
 
 from bench.paper import BLOCK, RESULTS, printed
 from drfd.common.errors import Refused
-from drfd.sim.alloc import POLICIES, Allocation, Spec, allocate, dominant_resource, read_spec
 from drfd.sim.figures import Cell, Figure
-from drfd.sim.paper import facebook, macro, sharing, worked
-from drfd.sim.paper.cluster import (
+from drfd.sim.recorded_workloads import read_lines, read_trace
+from drfd_experiments import facebook, macro, sharing, worked
+from drfd_experiments.alloc import (
+    POLICIES,
+    Allocation,
+    Spec,
+    allocate,
+    dominant_resource,
+    read_spec,
+)
+from drfd_experiments.cluster import (
     SWAP_COST,
     Batch,
     Cluster,
@@ -30,7 +38,6 @@ from drfd.sim.paper.cluster import (
     run,
     slowdown,
 )
-from drfd.sim.recorded_workloads import read_lines, read_trace
 
 #: The machine of the paper's section 4.1.
 PAPER = {"cpu": 9, "mem": 18}

@@ -14,15 +14,16 @@ import click
 
 from drfd.common.errors import HostError, Refused
 from drfd_cli import charts
-from drfd_cli.demo import figure8, private_daemon, three_nodes
-from drfd_cli.demo.figure8 import closing
-from drfd_cli.demo.three_nodes import NODES, Crowd, Tally
+from drfd_cli.demo import private_daemon
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
+from drfd_experiments.commands import fig8, three_nodes
+from drfd_experiments.commands.fig8 import closing
+from drfd_experiments.commands.three_nodes import NODES, Crowd, Tally
 
 if TYPE_CHECKING:
     from drfd.sim.figures import Cell, Figure, Table
-    from drfd.sim.paper.sharing import Shares
+    from drfd_experiments.sharing import Shares
 
 #: Largest difference between a live and a simulated mean share, as a fraction of all nodes. A node
 #: has room for few tasks, and which of them end together is chance.
@@ -62,13 +63,13 @@ def command(seconds: int, plot_path: str | None) -> Result:
     crowds = []
     with private_daemon.directory() as place, three_nodes.slurm(place):
         with three_nodes.daemon(place, three_nodes.figure8_config(place, scale)) as client:
-            play = figure8.Scenario(
+            play = fig8.Scenario(
                 client, place, scale, phase_s, nodes=len(NODES), is_busy=False,
                 options=three_nodes.SPREAD_OPTIONS,
             )  # fmt: skip
             if not quiet:
                 click.echo(three_nodes.opening(scale))
-            with figure8.screen(quiet=quiet) as show:
+            with fig8.screen(quiet=quiet) as show:
                 play.play(show)
             tally.add(client)
         for way in three_nodes.ways():
@@ -113,7 +114,7 @@ class Sharing:
 
     def dominant(self, job: str, phase: int) -> tuple[float, float]:
         """Return the mean dominant share in the second half of a phase, live and simulated."""
-        from drfd.sim.paper.sharing import steady
+        from drfd_experiments.sharing import steady
 
         means = [max(steady(each, job, phase, self.phase_s)) for each in self.simulated]
         return max(steady(self.live, job, phase, self.phase_s)), sum(means) / len(means)
@@ -127,7 +128,7 @@ def figure(
     `crowds` are live and simulated ones, of the ways of `three_nodes.ways`.
     """
     from drfd.sim.figures import Figure
-    from drfd.sim.paper.sharing import panels
+    from drfd_experiments.sharing import panels
 
     shares_table, wrong = _shares(sharing)
     tasks_table, more = _tasks(crowds)
@@ -154,7 +155,7 @@ def figure(
 
 def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
     from drfd.sim.figures import Column, Table
-    from drfd.sim.paper.sharing import JOBS, PHASES
+    from drfd_experiments.sharing import JOBS, PHASES
 
     rows: list[list[Cell]] = []
     wrong = []

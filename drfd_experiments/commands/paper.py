@@ -61,7 +61,7 @@ EXPERIMENTS = {
 )
 @charts.plot_option
 @prints_result()
-def paper(
+def command(
     names: Sequence[str], seed: int, nodes: int | None, swap_cost: int | None,
     trace: str | None, plot_path: str | None,
 ) -> Result | int:  # fmt: skip
@@ -100,9 +100,9 @@ def _run(
     name: str, seed: int, nodes: int | None, swap_cost: int | None, trace: str | None
 ) -> Figure:
     # Imported here, so that other verbs start without the core.
-    from drfd.sim.paper import facebook, macro, sharing, worked
-    from drfd.sim.paper.cluster import SWAP_COST
     from drfd.sim.recorded_workloads import read_trace
+    from drfd_experiments import facebook, macro, sharing, worked
+    from drfd_experiments.cluster import SWAP_COST
 
     if name in worked.EXAMPLES:
         return worked.EXAMPLES[name]()

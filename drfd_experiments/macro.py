@@ -9,7 +9,7 @@ from functools import cache
 
 from drfd.core.amounts.vectors import Vector
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
-from drfd.sim.paper.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
+from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
 
 NODE = (8, 6)
 NODES = 48

@@ -14,7 +14,7 @@ from drfd_cli.options import prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.sim.alloc import Allocation, Spec
+    from drfd_experiments.alloc import Allocation, Spec
 
 #: Most bytes of a SPEC.
 _LONGEST = 4 << 20
@@ -23,7 +23,7 @@ _LONGEST = 4 << 20
 @click.command("alloc")
 @click.argument("spec", metavar="SPEC")
 @prints_result()
-def alloc(spec: str) -> Result:
+def command(spec: str) -> Result:
     """Divide a small machine among users, by a policy.
 
     SPEC is a JSON file, or - for standard input:
@@ -47,7 +47,7 @@ def alloc(spec: str) -> Result:
     that they do not look at may be overcommitted.
     """
     # Imported here, so that other verbs start without the core.
-    from drfd.sim.alloc import allocate, read_spec
+    from drfd_experiments.alloc import allocate, read_spec
 
     source = "standard input" if spec == "-" else spec
     try:
@@ -76,7 +76,7 @@ def _read(spec: str) -> str:
 
 
 def _view(problem: Spec, found: Allocation) -> dict[str, object]:
-    from drfd.sim.alloc import dominant_resource
+    from drfd_experiments.alloc import dominant_resource
 
     return {
         "tasks": {name: _number(tasks) for name, tasks in found.tasks.items()},
@@ -97,7 +97,7 @@ def _number(exact: Fraction) -> int | float:
 
 
 def _print(problem: Spec, found: Allocation) -> None:
-    from drfd.sim.alloc import dominant_resource
+    from drfd_experiments.alloc import dominant_resource
 
     columns: list[output.Column] = [
         "USER", ("TASKS", "right"), "DOMINANT", ("SHARE", "right"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
-from drfd.sim.alloc import Allocation, Spec, User, allocate
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
+from drfd_experiments.alloc import Allocation, Spec, User, allocate
 
 _PAPER_MACHINE = (("CPU", 9), ("memory", 18))
 _PAPER_USERS = (("A", (1, 4)), ("B", (3, 1)))

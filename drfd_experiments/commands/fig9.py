@@ -20,16 +20,17 @@ import click
 
 from drfd.client.connection import Connection
 from drfd_cli import charts
-from drfd_cli.demo import cgroup_files, private_daemon, scaling
-from drfd_cli.demo.figure8 import closing, opening
+from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
+from drfd_experiments.commands import cgroup_files
+from drfd_experiments.commands.fig8 import closing, opening
 
 if TYPE_CHECKING:
     from drfd.sim.figures import Cell, Figure
-    from drfd.sim.paper.cluster import SharingScheme
-    from drfd.sim.paper.macro import Kind
+    from drfd_experiments.cluster import SharingScheme
+    from drfd_experiments.macro import Kind
 
 #: Number of nodes in the demo (48 in the paper), and number of users of each kind: with large
 #: tasks, with small tasks.
@@ -77,7 +78,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
     there are no cgroups, the largest task is killed instead. Exits with 1 if DRF does not come out
     best, or if too few tasks complete to tell.
     """
-    from drfd.sim.paper.macro import NODE, SMALL, WAYS
+    from drfd_experiments.macro import NODE, SMALL, WAYS
 
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
@@ -103,7 +104,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
 def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
     """Return the configuration. The capacity of a resource that the sharing scheme ignores is so
     large that there is always enough."""
-    from drfd.sim.paper.macro import LARGE, NODE
+    from drfd_experiments.macro import LARGE, NODE
 
     slots = (way.slots or 0) * _NODES
     cpus, gb = float(NODE[0] * _NODES), float(NODE[1] * _NODES)
@@ -123,7 +124,7 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
 
 
 def _users() -> list[tuple[str, Kind]]:
-    from drfd.sim.paper.macro import LARGE, SMALL
+    from drfd_experiments.macro import LARGE, SMALL
 
     return [
         (f"{kind.name}{number}", kind) for kind in (LARGE, SMALL) for number in range(1, _USERS + 1)
@@ -133,7 +134,7 @@ def _users() -> list[tuple[str, Kind]]:
 def _play(
     client: Connection, place: Path, scale: Scale, way: SharingScheme, seconds: float
 ) -> Figure9Result:
-    from drfd.sim.paper.macro import LARGE, NODE, SMALL
+    from drfd_experiments.macro import LARGE, NODE, SMALL
 
     room_bytes = NODE[1] * _NODES * scale.gb_bytes
     bound = memory_bound(_probe(client, place, scale), place.name, room_bytes)
@@ -181,7 +182,7 @@ _submit = partial(private_daemon.submit, out="/dev/null", time_limit_s=600)
 def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that differs from the paper's."""
     from drfd.sim.figures import Column, Figure, Panel, Table
-    from drfd.sim.paper.macro import PAPER_LARGE
+    from drfd_experiments.macro import PAPER_LARGE
 
     by_name = {each.way.name: each for each in results}
     drf, six, three = by_name["DRF"], by_name["6 slots"], by_name["3 slots"]

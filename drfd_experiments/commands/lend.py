@@ -22,10 +22,11 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
 from drfd_cli import charts, output
-from drfd_cli.demo import cgroup_files, private_daemon, scaling
-from drfd_cli.demo.figure8 import closing
+from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
+from drfd_experiments.commands import cgroup_files
+from drfd_experiments.commands.fig8 import closing
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -1,0 +1,1 @@
+"""The commands of the experiments: each module has a click command called `command`."""
