@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,45 +21,26 @@ from drfd.common.units import (
     parse_memory,
 )
 from drfd.core.amounts.resources import Resources
-from drfd.core.explain.ended_jobs import (
-    FAULT_SIGNALS,
+from drfd.core.explain.advice import (
     LAST,
     Advice,
-    AllRuns,
     CoresReason,
-    DemandNotAtFault,
-    EndNote,
-    FaultSignal,
-    FirstProcessExited,
-    HasErrorOutput,
-    InKernelLog,
-    KilledForMemory,
-    LargestProcess,
-    LaunchFault,
-    MachineShort,
-    NearMemoryLimit,
-    Ran,
-    ResourcesUsed,
-    ShellRefused,
-    ShellSawSignal,
-    SignalFromElsewhere,
-    UsedBeforeLoss,
-    UsedNearEnd,
-    WorkUnknown,
+    advice_options,
     advise,
-    end_notes,
+    changed_options,
+    cores_note,
     is_as_asked,
     is_evidence,
     kind_of_job,
     ran_out,
 )
+from drfd.core.explain.end_notes import LAUNCH_REMEDIES, end_notes
+from drfd.core.model.account import NO_ACCOUNT
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
-from drfd.wording.ends import end_text
-from drfd.wording.options import advice_options, changed_options, cores_note
 from fakes import GIB, demand, spec
 from seeds import examples
 
-# -- notes as values -------------------------------------------------------------------------------
+# -- notes -----------------------------------------------------------------------------------------
 
 
 MIB = 1 << 20
@@ -84,14 +65,43 @@ def ended_job(outcome: Outcome, text: str = "", run_s: float = 30.5, **changes: 
     )
 
 
-USED = ResourcesUsed(12.25, 400, 2000, 100 * MIB, GIB)
+USED = "12.2s of CPU time (0.4 of 2 cores on average) and 100M of 1G of memory"
+LOG = "what it said: drf log --err 7"
+KERNEL_LOG = (
+    "the kernel's log names the process that it killed first: journalctl -k --grep oom-kill"
+)
+ELSEWHERE = "somebody else sent it, or a program of the job's own: drfd did not"
+FAULT = "it used memory that was not its own: a fault of the program"
 
 
 @pytest.mark.parametrize("outcome", [*Outcome, None])
 def test_of_a_job_that_nobody_has_seen_nothing_is_made_up(outcome: Outcome | None) -> None:
     unseen = structs.replace(ended_job(Outcome.LOST), outcome=outcome, usage=None)
-    used = (Ran, UsedBeforeLoss, KilledForMemory, UsedNearEnd)
-    assert not any(isinstance(note, used) for note in end_notes(unseen))
+    assert not any("used" in note or "after its start" in note for note in end_notes(unseen))
+
+
+@pytest.mark.parametrize(
+    ("run_s", "cpu_s", "said"),
+    [
+        (30.5, 12.25, USED),
+        (0.02, 0.0, "0.0s of CPU time and 100M of 1G of memory"),
+        (90.0, 80.0, "1m20s of CPU time (0.88 of 2 cores on average) and 100M of 1G of memory"),
+    ],
+)
+def test_what_a_job_used_is_told_of_its_last_run_and_of_all(
+    run_s: float, cpu_s: float, said: str
+) -> None:
+    job = ended_job(Outcome.COMPLETED, run_s=run_s, cpu_s=cpu_s)
+    span = "1m30s" if run_s > 60 else f"{run_s:.1f}s"
+    assert end_notes(job) == [f"it ran for {span} and used {said}"]
+    again = structs.replace(job, earlier_runs=NO_ACCOUNT)
+    cpu = "1m20s" if cpu_s > 60 else "12.2s" if cpu_s else "0.0s"
+    assert end_notes(again) == [
+        f"its last run took {span} and used {said}",
+        f"its only run took {span} and used {cpu} of CPU time",
+    ]
+    unmeasured = structs.replace(again, usage=None)
+    assert end_notes(unmeasured) == [f"its only run took {span}"]
 
 
 def test_out_of_its_own_memory() -> None:
@@ -100,9 +110,9 @@ def test_out_of_its_own_memory() -> None:
         largest_process_bytes=900 * MIB,
     )  # fmt: skip
     assert end_notes(ended) == [
-        KilledForMemory(30_500, GIB, GIB),
-        LargestProcess(900 * MIB, is_one_of_many=False),
-        InKernelLog(),
+        "it was killed 30.5s after its start, with a peak of 1G and a limit of 1G",
+        "the largest of its processes had 900M, shared pages included",
+        KERNEL_LOG,
     ]
 
 
@@ -112,17 +122,18 @@ def test_out_of_memory_by_many_small_processes_and_a_child_s_fault() -> None:
         largest_process_bytes=200 * MIB,
     )  # fmt: skip
     assert end_notes(ended)[1:] == [
-        FirstProcessExited(3),
-        LargestProcess(200 * MIB, is_one_of_many=True),
-        InKernelLog(),
+        "its first process was not the one: it ended with exit code 3",
+        "the largest of its processes had 200M, shared pages included; "
+        "all of them together reached the limit",
+        KERNEL_LOG,
     ]
 
 
 def test_out_of_memory_of_which_no_process_is_known_and_that_never_started_to_be_timed() -> None:
     ended = ended_job(Outcome.OUT_OF_MEMORY, memory_peak_bytes=GIB, signal=9)
     assert end_notes(structs.replace(ended, started_at=None)) == [
-        KilledForMemory(0, GIB, GIB),
-        InKernelLog(),
+        "it was killed 0.0s after its start, with a peak of 1G and a limit of 1G",
+        KERNEL_LOG,
     ]
 
 
@@ -132,66 +143,79 @@ def test_out_of_memory_by_measurement_is_no_kill_and_in_no_kernel_s_log() -> Non
         Outcome.OUT_OF_MEMORY, memory_peak_bytes=3 * GIB, limit_hits=None, oom_kills=None, signal=15
     )
     assert end_notes(structs.replace(ended, stop=stop)) == [
-        KilledForMemory(30_500, 3 * GIB, GIB, is_measured=True)
-    ]
-
-
-@pytest.mark.parametrize(("kills", "by_kernel"), [(1, True), (0, False)])
-def test_the_machines_own_shortage_is_not_the_jobs_fault(kills: int, by_kernel: bool) -> None:
-    assert end_notes(ended_job(Outcome.OUT_OF_MEMORY, oom_kills=kills, signal=9)) == [
-        KilledForMemory(30_500, 100 * MIB, GIB),
-        MachineShort(by_kernel),
-        DemandNotAtFault(),
+        "it was stopped 30.5s after its start, with a peak of 3G and a limit of 1G"
     ]
 
 
 @pytest.mark.parametrize(
-    ("late", "found"),
+    ("kills", "said"),
+    [
+        (1, "the kernel chose it when the whole machine was short; journalctl -k tells more"),
+        (0, "the kernel has counted no kill in it: systemd-oomd or somebody else did it; "
+            "journalctl -u systemd-oomd tells more"),
+    ],
+)  # fmt: skip
+def test_the_machines_own_shortage_is_not_the_jobs_fault(kills: int, said: str) -> None:
+    assert end_notes(ended_job(Outcome.OUT_OF_MEMORY, oom_kills=kills, signal=9)) == [
+        "it was killed 30.5s after its start, with a peak of 100M and a limit of 1G",
+        said,
+        "its demand was not the fault: submit it again; an administrator can keep more memory "
+        "for the system with capacity.reserve_memory",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
     [
         (None, []),
-        (1990, [UsedNearEnd(1990, is_idle=False)]),
-        (100, [UsedNearEnd(100, is_idle=False)]),
-        (96, [UsedNearEnd(96, is_idle=True)]),
+        (1990, ["near its end it still used 1.99 cores: it was at work"]),
+        (100, ["near its end it still used 0.1 cores: it was at work"]),
+        (96, ["near its end it used 0.1 cores: it may have waited for something, not computed"]),
     ],
 )
-def test_whether_it_was_at_work_when_its_time_was_up(
-    late: int | None, found: list[EndNote]
-) -> None:
+def test_whether_it_was_at_work_when_its_time_was_up(late: int | None, said: list[str]) -> None:
     notes = end_notes(ended_job(Outcome.TIMEOUT, late_cores_milli=late))
-    assert notes == [Ran(30_500, USED), *found]
+    assert notes == [f"it ran for 30.5s and used {USED}", *said]
 
 
 @pytest.mark.parametrize(
-    ("end", "found"),
+    ("end", "said"),
     [
         ({"exit_code": 1}, []),
         ({"exit_code": 255}, []),
-        ({"exit_code": 126}, [ShellRefused(126)]),
-        ({"exit_code": 127}, [ShellRefused(127)]),
-        ({"exit_code": 139}, [ShellSawSignal(139, "SIGSEGV"), FaultSignal("SIGSEGV")]),
-        (
-            {"exit_code": 137},
-            [ShellSawSignal(137, "SIGKILL"), SignalFromElsewhere(is_not_for_memory=True)],
-        ),
+        ({"exit_code": 126},
+         ["126 is a shell's word for: the command was found and could not be executed"]),
+        ({"exit_code": 127}, ["127 is a shell's word for: there is no such command"]),
+        ({"exit_code": 139},
+         ["139 is a shell's word for: what it ran was killed by SIGSEGV", FAULT]),
+        ({"exit_code": 137},
+         ["137 is a shell's word for: what it ran was killed by SIGKILL",
+          f"{ELSEWHERE}, and the kernel has counted no kill for memory in it"]),
         ({"exit_code": 128}, []),
         ({"exit_code": 161}, []),
-        ({"signal": 15, "oom_kills": None}, [SignalFromElsewhere(is_not_for_memory=False)]),
-        ({"signal": 6}, [FaultSignal("SIGABRT")]),
+        ({"signal": 15, "oom_kills": None}, [ELSEWHERE]),
+        ({"signal": 6}, ["it gave up by itself, after a failed check of its own"]),
         ({"signal": 40}, []),
-        ({"exit_code": 1, "memory_peak_bytes": 1000 * MIB}, [NearMemoryLimit(1000 * MIB, GIB)]),
+        ({"exit_code": 1, "memory_peak_bytes": 1000 * MIB}, ["its memory came up to 1000M of 1G"]),
     ],
-)
-def test_codes_and_signals_are_named(end: dict[str, int], found: list[EndNote]) -> None:
-    assert end_notes(ended_job(Outcome.FAILED, **end)) == [*found, HasErrorOutput("7")]
+)  # fmt: skip
+def test_codes_and_signals_are_named(end: dict[str, int], said: list[str]) -> None:
+    assert end_notes(ended_job(Outcome.FAILED, **end)) == [*said, LOG]
 
 
-def test_what_a_job_wrote_to_a_terminal_is_in_no_log() -> None:
+def test_what_a_job_wrote_is_where_its_errors_went() -> None:
     failed = ended_job(Outcome.FAILED, exit_code=1)
-    assert end_notes(structs.replace(failed, spec=replace(failed.spec, attach="/run/attach"))) == []
+    to_one_file = replace(failed.spec, stderr=failed.spec.stdout)
+    assert end_notes(structs.replace(failed, spec=to_one_file)) == ["what it said: drf log 7"]
+    to_terminal = replace(failed.spec, attach="/run/attach")
+    assert end_notes(structs.replace(failed, spec=to_terminal)) == []
 
 
 def test_a_lost_job_tells_what_was_seen_of_it() -> None:
-    assert end_notes(ended_job(Outcome.LOST)) == [UsedBeforeLoss(USED), WorkUnknown()]
+    assert end_notes(ended_job(Outcome.LOST)) == [
+        f"until then it had used {USED}",
+        "whether its work was done only its output can tell; submit it again if not",
+    ]
 
 
 def test_work_that_never_began_is_not_unknown() -> None:
@@ -201,89 +225,17 @@ def test_work_that_never_began_is_not_unknown() -> None:
 
 def test_what_helps_when_a_launch_has_failed() -> None:
     failed = ended_job(Outcome.LAUNCH_FAILED, "there is no command x in the job's PATH")
-    assert end_notes(failed) == [LaunchFault.NOT_IN_PATH]
+    assert end_notes(failed) == [
+        "write its full path, or set PATH before you submit: the job has yours"
+    ]
     assert end_notes(ended_job(Outcome.LAUNCH_FAILED, "something new")) == []
 
 
-@pytest.mark.parametrize("fault", LaunchFault)
-def test_each_launch_fault_is_known_by_words_that_the_launcher_says(fault: LaunchFault) -> None:
+@pytest.mark.parametrize("cause", LAUNCH_REMEDIES)
+def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause: str) -> None:
     place = Path(drfd.launcher.__path__[0], "runner")
     sources = [(place / name).read_text() for name in ("failures.py", "identity.py")]
-    assert any(fault.value in source for source in sources)
-
-
-# -- notes in words --------------------------------------------------------------------------------
-
-
-USED_TEXT = "12.2s of CPU time (0.4 of 2 cores on average) and 100M of 1G of memory"
-
-SENTENCES: list[tuple[EndNote, str]] = [
-    (Ran(30_500, USED), f"it ran for 30.5s and used {USED_TEXT}"),
-    (Ran(20, ResourcesUsed(0.0, None, 2000, 100 * MIB, GIB)),
-     "it ran for 0.0s and used 0.0s of CPU time and 100M of 1G of memory"),
-    (Ran(90_000, ResourcesUsed(80.0, 880, 2000, 100 * MIB, GIB)),
-     "it ran for 1m30s and used 1m20s of CPU time (0.88 of 2 cores on average) "
-     "and 100M of 1G of memory"),
-    (Ran(30_500, USED, is_last_of_many=True), f"its last run took 30.5s and used {USED_TEXT}"),
-    (AllRuns(3, 90_000, 71.25), "its 3 runs together took 1m30s and used 1m11s of CPU time"),
-    (AllRuns(1, 25_000, None), "its only run took 25.0s"),
-    (UsedBeforeLoss(USED), f"until then it had used {USED_TEXT}"),
-    (WorkUnknown(), "whether its work was done only its output can tell; submit it again if not"),
-    (KilledForMemory(30_500, 100 * MIB, GIB),
-     "it was killed 30.5s after its start, with a peak of 100M and a limit of 1G"),
-    (KilledForMemory(30_500, 203 * MIB, GIB, is_measured=True),
-     "it was stopped 30.5s after its start, with a peak of 203M and a limit of 1G"),
-    (MachineShort(by_kernel=True),
-     "the kernel chose it when the whole machine was short; journalctl -k tells more"),
-    (MachineShort(by_kernel=False),
-     "the kernel has counted no kill in it: systemd-oomd or somebody else did it; "
-     "journalctl -u systemd-oomd tells more"),
-    (DemandNotAtFault(),
-     "its demand was not the fault: submit it again; an administrator can keep more memory "
-     "for the system with capacity.reserve_memory"),
-    (FirstProcessExited(3), "its first process was not the one: it ended with exit code 3"),
-    (LargestProcess(900 * MIB, is_one_of_many=False),
-     "the largest of its processes had 900M, shared pages included"),
-    (LargestProcess(200 * MIB, is_one_of_many=True),
-     "the largest of its processes had 200M, shared pages included; "
-     "all of them together reached the limit"),
-    (InKernelLog(),
-     "the kernel's log names the process that it killed first: journalctl -k --grep oom-kill"),
-    (UsedNearEnd(1990, is_idle=False), "near its end it still used 1.99 cores: it was at work"),
-    (UsedNearEnd(96, is_idle=True),
-     "near its end it used 0.1 cores: it may have waited for something, not computed"),
-    (ShellRefused(126),
-     "126 is a shell's word for: the command was found and could not be executed"),
-    (ShellRefused(127), "127 is a shell's word for: there is no such command"),
-    (ShellSawSignal(139, "SIGSEGV"),
-     "139 is a shell's word for: what it ran was killed by SIGSEGV"),
-    (FaultSignal("SIGSEGV"), "it used memory that was not its own: a fault of the program"),
-    (FaultSignal("SIGABRT"), "it gave up by itself, after a failed check of its own"),
-    (SignalFromElsewhere(is_not_for_memory=True),
-     "somebody else sent it, or a program of the job's own: drfd did not, "
-     "and the kernel has counted no kill for memory in it"),
-    (SignalFromElsewhere(is_not_for_memory=False),
-     "somebody else sent it, or a program of the job's own: drfd did not"),
-    (NearMemoryLimit(1000 * MIB, GIB), "its memory came up to 1000M of 1G"),
-    (HasErrorOutput("4_7"), "what it said: drf log --err 4_7"),
-    (HasErrorOutput("4_7", is_apart=False), "what it said: drf log 4_7"),
-    (LaunchFault.NOT_IN_PATH,
-     "write its full path, or set PATH before you submit: the job has yours"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("note", "sentence"), SENTENCES)
-def test_the_note_is_told_in_these_words(note: EndNote, sentence: str) -> None:
-    assert end_text(note) == sentence
-
-
-def test_every_kind_of_note_has_a_sentence_here() -> None:
-    assert {type(note) for note, _ in SENTENCES} == set(get_args(EndNote))
-
-
-@pytest.mark.parametrize("note", [*map(FaultSignal, sorted(FAULT_SIGNALS)), *LaunchFault])
-def test_each_signal_and_each_launch_fault_has_its_own_words(note: EndNote) -> None:
-    assert end_text(note)
+    assert any(cause in source for source in sources)
 
 
 # -- what to ask for next time ---------------------------------------------------------------------

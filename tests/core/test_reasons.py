@@ -54,6 +54,7 @@ from drfd.core.explain.reasons import (
 )
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
 from drfd.core.fairness.week_quotas import QuotaUse
+from drfd.core.lending.loans import disk_loan_text, loan_text
 from drfd.core.lending.rivals import Rivals
 from drfd.core.model.job import (
     Dependency,
@@ -68,7 +69,6 @@ from drfd.core.model.job import (
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.wording.loans import disk_loan_text, loan_text
 from drfd.wording.waits import WaitColumns, unknown_start_text, wait_columns, wait_text
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from drfd.core.explain.ended_jobs import LAST, is_evidence, kind_of_job
+from drfd.core.explain.advice import LAST, is_evidence, kind_of_job
 from drfd.core.model.account import NO_ACCOUNT, Account, account_of_run
 from drfd.core.model.job import Job, Outcome
 

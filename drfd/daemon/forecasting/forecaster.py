@@ -17,6 +17,7 @@ import msgspec
 
 from drfd.common.errors import DrfdError, Refused, Unavailable, short_of_memory
 from drfd.common.units import utc_time
+from drfd.core.explain.advice import changed_options
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import WaitReason, explain_wait
@@ -35,7 +36,6 @@ from drfd.daemon.forecasting.messages import (
     StartQuestion,
 )
 from drfd.linux import own_process
-from drfd.wording.options import changed_options
 from drfd.wording.waits import OUTSIDE, unknown_start_text, wait_text
 
 #: Niceness: the controller and the users' commands have precedence.

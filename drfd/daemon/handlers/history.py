@@ -14,7 +14,16 @@ from typing import Literal, cast
 from drfd.common.patterns import is_pattern
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.account import Row, UsageAccounts
-from drfd.core.explain.ended_jobs import LAST, LEAST, Advice, advise, is_as_asked, kind_of_job
+from drfd.core.explain.advice import (
+    LAST,
+    LEAST,
+    Advice,
+    advice_options,
+    advise,
+    cores_note,
+    is_as_asked,
+    kind_of_job,
+)
 from drfd.core.fairness.rules import ROOT
 from drfd.core.model import stimuli as st
 from drfd.core.model.account import Account, AccountedAmount
@@ -36,7 +45,6 @@ from drfd.protocol.replies import (
     ReportReply,
     ReportRow,
 )
-from drfd.wording.options import advice_options, cores_note
 
 #: Jobs of one name that are read for advice.
 _SIMILAR = 50

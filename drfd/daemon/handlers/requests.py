@@ -20,10 +20,11 @@ from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
-from drfd.core.explain.ended_jobs import end_notes
+from drfd.core.explain.end_notes import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.obstacles import last_obstacle
 from drfd.core.explain.reasons import ReasonCode
+from drfd.core.lending.loans import disk_loan_text, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.ranges import most_here
@@ -105,8 +106,6 @@ from drfd.protocol.replies import (
     WhyReply,
 )
 from drfd.protocol.requests import Ref, Selection
-from drfd.wording.ends import end_text
-from drfd.wording.loans import disk_loan_text, loan_text
 from drfd.wording.waits import unknown_start_text
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
@@ -683,7 +682,7 @@ class Requests:
         if job.state is JobState.ENDED and not is_own:
             return reply
         if job.state is JobState.ENDED:
-            reply["notes"] = [end_text(note) for note in end_notes(job)]
+            reply["notes"] = end_notes(job)
             reply["advice"] = await asyncio.to_thread(self._history.advice, job)
             return reply
         if is_own:

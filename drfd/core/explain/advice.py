@@ -1,7 +1,4 @@
-"""What an ended job teaches: notes about its end, and the demand to declare the next time.
-
-The notes (`end_notes`) go beyond the outcome: the evidence, and what helps. Their sentences are in
-`drfd.wording.ends`.
+"""What an ended job teaches: the demand to declare the next time, and the options that do so.
 
 The advice (`advise`) comes from the use of the last similar jobs: those of one user with one name
 and command (`kind_of_job`). The most demanding of them decides: it must fit too, and asking for a
@@ -24,306 +21,17 @@ little more is better than being killed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from drfd.common.signals import name_of
+from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word, show_range
 from drfd.core.amounts.resources import NOTHING
-from drfd.core.decisions.outcome import (
-    SLURM_NOT_STARTED,
-    more_gpu_memory,
-    more_memory,
-    round_size,
-    within_gpu,
-)
-from drfd.core.model.account import NO_ACCOUNT, account_of_run
-from drfd.core.model.job import Job, Outcome, Usage
+from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
+from drfd.core.model.job import Job, JobSpec, Outcome, Usage
 from drfd.devices.gpu import GPU
 
-# -- notes: sizes in bytes, times in milliseconds, cores in thousandths ----------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class ResourcesUsed:
-    cpu_s: float
-    #: None for a job so short that its mean depends more on the clock than on the job.
-    mean_cores_milli: int | None
-    cores_milli: int
-    memory_peak_bytes: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    ran_ms: int
-    used: ResourcesUsed
-    #: Whether other runs came before this one.
-    is_last_of_many: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AllRuns:
-    """The sums over all runs of a job that had others before its last attempt."""
-
-    runs: int
-    ran_ms: int
-    #: None if no run was measured.
-    cpu_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class UsedBeforeLoss:
-    used: ResourcesUsed
-
-
-@dataclass(frozen=True, slots=True)
-class WorkUnknown:
-    """Whether the work of a lost job was done is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class KilledForMemory:
-    ran_ms: int
-    peak_bytes: int
-    limit_bytes: int
-    #: Whether drfd stopped it after measurements, because there is no cgroup to enforce the limit.
-    is_measured: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MachineShort:
-    """The machine ran short of memory, not the job, and the kernel or somebody else killed it."""
-
-    by_kernel: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DemandNotAtFault:
-    """The demand need not be raised after a shortage of the machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class FirstProcessExited:
-    """The first process of a job that ran out of memory was not killed."""
-
-    exit_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class LargestProcess:
-    size_bytes: int
-    #: Whether it had less than half of the limit.
-    is_one_of_many: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InKernelLog:
-    """The kernel's log names the killed processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class UsedNearEnd:
-    cores_milli: int
-    is_idle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShellRefused:
-    """An exit code with which a shell reports that it could not run a command, 126 or 127."""
-
-    exit_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShellSawSignal:
-    """An exit code with which a shell reports that a signal killed its command."""
-
-    exit_code: int
-    signal: str
-
-
-@dataclass(frozen=True, slots=True)
-class FaultSignal:
-    """A signal of `FAULT_SIGNALS`."""
-
-    signal: str
-
-
-@dataclass(frozen=True, slots=True)
-class SignalFromElsewhere:
-    """The signal was not sent by drfd."""
-
-    #: Whether the kernel is known to have killed nothing in the job for memory.
-    is_not_for_memory: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NearMemoryLimit:
-    peak_bytes: int
-    limit_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class HasErrorOutput:
-    job: str
-    #: Whether the errors have a file of their own.
-    is_apart: bool = True
-
-
-class LaunchFault(StrEnum):
-    """Causes of a failed launch that the user or an administrator can remove.
-
-    Each value is a part of the sentence with which `drfd/launcher/runner/` reports the cause.
-    """
-
-    NOT_IN_PATH = "in the job's PATH"
-    NO_PROGRAM = "there is no program"
-    NO_INTERPRETER = "names an interpreter"
-    NO_FIRST_LINE = "needs a first line"
-    NO_DIRECTORY = "cannot enter"
-    NO_OUTPUT = "cannot write the output file"
-    NO_TERMINAL = "the terminal that waited"
-    NO_USER = "there is no user"
-    NO_LIMITS = "it could not be set up"
-
-
-EndNote = (
-    Ran
-    | AllRuns
-    | UsedBeforeLoss
-    | WorkUnknown
-    | KilledForMemory
-    | MachineShort
-    | DemandNotAtFault
-    | FirstProcessExited
-    | LargestProcess
-    | InKernelLog
-    | UsedNearEnd
-    | ShellRefused
-    | ShellSawSignal
-    | FaultSignal
-    | SignalFromElsewhere
-    | NearMemoryLimit
-    | HasErrorOutput
-    | LaunchFault
-)
-
-#: Signals that a fault of the program, a limit of its own or a closed terminal or pipe causes.
-FAULT_SIGNALS = frozenset(
-    {
-        *("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS"),
-        *("SIGPIPE", "SIGHUP", "SIGXFSZ", "SIGXCPU"),
-    }
-)
-_KILLING_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT"})
-
-
-def end_notes(job: Job) -> list[EndNote]:
-    """Return the notes, the most important first; none for a live job. They are about the last
-    attempt, but for one about all runs."""
-    usage = job.usage if job.usage is not None and job.usage.memory_peak_bytes else None
-    found: Iterator[EndNote]
-    match job.outcome:
-        case Outcome.OUT_OF_MEMORY if usage is not None:
-            found = _out_of_memory(job, usage)
-        case Outcome.TIMEOUT if usage is not None:
-            found = _timeout(job, usage)
-        case Outcome.LAUNCH_FAILED:
-            found = (fault for fault in LaunchFault if fault.value in job.outcome_text)
-        case Outcome.FAILED:
-            found = _failed(job, usage)
-        case Outcome.LOST:
-            found = _lost(job, usage)
-        case Outcome.COMPLETED | Outcome.CANCELLED | Outcome.LIMIT_EXCEEDED if usage is not None:
-            found = iter([_ran(job, usage)])
-        case _:
-            found = iter([])
-    return [*found, *_all_runs(job)]
-
-
-def _all_runs(job: Job) -> Iterator[EndNote]:
-    earlier = job.earlier_runs
-    if job.outcome is None or earlier is None:
-        return
-    account = earlier + (account_of_run(job) or NO_ACCOUNT)
-    cpu_s = account.cores.used / 1_000_000 if account.memory_peak_bytes else None
-    yield AllRuns(account.runs, account.run_ms, cpu_s)
-
-
-def _out_of_memory(job: Job, usage: Usage) -> Iterator[EndNote]:
-    limit = job.spec.demand.memory_bytes
-    is_measured = job.stop is not None and job.stop.outcome is Outcome.OUT_OF_MEMORY
-    yield KilledForMemory(_ran_ms(job), usage.memory_peak_bytes, limit, is_measured)
-    if is_measured:
-        return
-    if not ran_out(job):
-        yield MachineShort(by_kernel=bool(usage.oom_kills))
-        yield DemandNotAtFault()
-        return
-    if job.exit_code is not None:
-        yield FirstProcessExited(job.exit_code)
-    largest = usage.largest_process_bytes
-    if largest is not None:
-        yield LargestProcess(largest, is_one_of_many=largest * 2 < limit)
-    yield InKernelLog()
-
-
-def _timeout(job: Job, usage: Usage) -> Iterator[EndNote]:
-    yield _ran(job, usage)
-    late = usage.late_cores_milli
-    if late is not None:
-        yield UsedNearEnd(late, is_idle=late * 20 < job.spec.demand.cores_milli)
-
-
-def _failed(job: Job, usage: Usage | None) -> Iterator[EndNote]:
-    code = job.exit_code
-    if job.signal is not None:
-        yield from _signal(job.signal, usage)
-    elif code in (126, 127):
-        yield ShellRefused(code)
-    elif code is not None and 128 < code < 128 + 65:
-        name = name_of(code - 128)
-        if name is not None:
-            yield ShellSawSignal(code, name)
-            yield from _signal(code - 128, usage)
-    limit = job.spec.demand.memory_bytes
-    if usage is not None and usage.memory_peak_bytes * 10 >= limit * 9:
-        yield NearMemoryLimit(usage.memory_peak_bytes, limit)
-    if job.spec.attach is None:
-        # Otherwise it went to a terminal.
-        yield HasErrorOutput(job.label, is_apart=job.spec.stderr != job.spec.stdout)
-
-
-def _signal(number: int, usage: Usage | None) -> Iterator[EndNote]:
-    name = name_of(number)
-    if name in FAULT_SIGNALS:
-        yield FaultSignal(name)
-    elif name in _KILLING_SIGNALS:
-        yield SignalFromElsewhere(usage is not None and usage.oom_kills == 0)
-
-
-def _lost(job: Job, usage: Usage | None) -> Iterator[EndNote]:
-    if usage is not None:
-        yield UsedBeforeLoss(_resources_used(job, usage))
-    if job.loss != SLURM_NOT_STARTED:
-        yield WorkUnknown()
-
-
-def _ran(job: Job, usage: Usage) -> Ran:
-    is_last_of_many = job.earlier_runs is not None
-    return Ran(_ran_ms(job), _resources_used(job, usage), is_last_of_many)
-
-
-def _resources_used(job: Job, usage: Usage) -> ResourcesUsed:
-    ran_ms, demand = _ran_ms(job), job.spec.demand
-    mean = None if ran_ms < 1000 else round(usage.cpu_s * 1_000_000) // ran_ms // 10 * 10
-    return ResourcesUsed(
-        usage.cpu_s, mean, demand.cores_milli, usage.memory_peak_bytes, demand.memory_bytes
-    )
-
-
-def _ran_ms(job: Job) -> int:
+def ran_ms(job: Job) -> int:
     """Return the run time of the last attempt in milliseconds, without the time frozen."""
     if job.started_at is None or job.ended_at is None:
         return 0
@@ -539,7 +247,7 @@ class _CoresWish:
 def _cores(job: Job, *, lends: bool) -> _CoresWish:
     usage, declared = _used(job), job.spec.demand.cores_milli
     end = 0 if job.spec.most is None else job.spec.most.cores_milli
-    mean = round(usage.cpu_s * 1_000_000) // max(1, _ran_ms(job))
+    mean = round(usage.cpu_s * 1_000_000) // max(1, ran_ms(job))
     needed = _halves(mean * (100 - _NOISE_PERCENT) // 100)
     if end and usage.lent_us:
         # It was held back by what was idle, if at all, which says nothing of its floor.
@@ -591,7 +299,7 @@ def _rate(job: Job, what: str) -> int:
     )
     if not declared:
         return 0
-    seen = max(peak or 0, moved * 1000 // max(1000, _ran_ms(job)))
+    seen = max(peak or 0, moved * 1000 // max(1000, ran_ms(job)))
     if seen * 10 >= declared * 9:
         # The limit may have prevented a higher rate.
         return declared
@@ -600,7 +308,7 @@ def _rate(job: Job, what: str) -> int:
 
 def _longer_s(job: Job) -> int:
     """Return 150 % of the run time in whole seconds, rounded up."""
-    return -(-max(1, _ran_ms(job)) * 3 // 2000)
+    return -(-max(1, ran_ms(job)) * 3 // 2000)
 
 
 def round_time(seconds: int) -> int:
@@ -611,3 +319,64 @@ def round_time(seconds: int) -> int:
         if seconds > above:
             step = longer
     return max(step, -(-seconds // step) * step)
+
+
+# -- as options of drf submit ----------------------------------------------------------------------
+
+
+def advice_options(advice: Advice) -> list[str]:
+    """Return the options that declare the advised demand."""
+    words = ["-c", _cores_word(advice.cores_milli, advice.most_cores_milli)]
+    words += ["-m", exact_size(advice.memory_bytes), "-t", exact_duration(advice.time_limit_s)]
+    if advice.read_bps or advice.write_bps:
+        disk = f"{advice.disk}=" if advice.disk else ""
+        rates = (advice.read_bps, advice.write_bps), (advice.most_read_bps, advice.most_write_bps)
+        words += ["--io", f"{disk}{_rates_word(*rates)}"]
+    memory = dict(advice.gres_memory)
+    for name, count in advice.gres:
+        words += ["--gres", show_gres_word(name, count, memory.get(name))]
+    return words
+
+
+def cores_note(advice: Advice) -> str | None:
+    """Return why a range of cores is advised or its lower end raised, as a part of a sentence:
+    "used 1.6 of 8 cores on average, at times all of them: a range books 2 and is lent up to 8"."""
+    reason = advice.cores_reason
+    if reason is None:
+        return None
+    used, declared = show_cores(round(reason.mean_milli, -1)), show_cores(reason.declared_milli)
+    floor, most = show_cores(advice.cores_milli), show_cores(advice.most_cores_milli)
+    if reason.is_above_floor:
+        return f"used {used} of {declared} declared on average: asking for {floor} guarantees it"
+    if not advice.most_cores_milli:
+        return None
+    seen = f"used {used} of {declared} cores on average, at times all of them"
+    return f"{seen}: a range books {floor} and is lent up to {most}"
+
+
+def changed_options(asked: JobSpec, changed: JobSpec) -> list[str]:
+    """Return the options for the changed amounts and the changed time limit. A range keeps its
+    upper end."""
+    words = []
+    before, after, most = asked.demand, changed.demand, changed.most or NOTHING
+    if after.cores_milli != before.cores_milli:
+        words += ["-c", _cores_word(after.cores_milli, most.cores_milli)]
+    if after.memory_bytes != before.memory_bytes:
+        words += ["-m", exact_size(after.memory_bytes)]
+    if (after.read_bps, after.write_bps) != (before.read_bps, before.write_bps):
+        words += ["--io", _rates_word((after.read_bps, after.write_bps), most.rates(""))]
+    for name, read, write in after.disks:
+        if (read, write) != before.rates(name):
+            words += ["--io", f"{name}={_rates_word((read, write), most.rates(name))}"]
+    if changed.time_limit_s is not None and changed.time_limit_s != asked.time_limit_s:
+        words += ["-t", exact_duration(changed.time_limit_s)]
+    return words
+
+
+def _cores_word(least_milli: int, most_milli: int) -> str:
+    return show_range(show_cores(least_milli), show_cores(most_milli) if most_milli else None)
+
+
+def _rates_word(least: tuple[int, int], most: tuple[int, int]) -> str:
+    ends = [exact_size(rate) if rate else None for rate in most]
+    return "/".join(map(show_range, map(exact_size, least), ends))
