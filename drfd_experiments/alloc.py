@@ -8,11 +8,12 @@ numbers may be written as numbers or as decimals in quotes; all numbers are exac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from math import lcm
+from operator import itemgetter
 from typing import NoReturn
 
 import msgspec
@@ -43,114 +44,91 @@ _DEEPEST = 20
 _MOST_DIGITS, _LARGEST, _FINEST = 60, 18, -18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadNode:
-    """A user or a pool."""
-
-    name: str
-    #: A weight for each resource, in the order of the capacity.
-    weights: tuple[Fraction, ...]
-    #: The pool that contains it, or None at the top.
-    pool: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User(WorkloadNode):
-    #: The amounts of one task, in the order of the capacity.
-    demand: tuple[Fraction, ...]
-    #: The number of tasks, or None if there is no end of them.
-    tasks: Fraction | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    policy: str
-    mode: str
-    capacity: Mapping[str, Fraction]
-    users: Sequence[User]
-    pools: Mapping[str, WorkloadNode] = field(default_factory=dict)
-    slots: int | None = None
-
-
 _Weight = Decimal | dict[str, Decimal] | list[Decimal] | None
 
 
-class _Pool(Struct, forbid_unknown_fields=True):
+class Pool(Struct, forbid_unknown_fields=True, kw_only=True):
     weight: _Weight = None
+    #: The pool that contains it, or None at the top.
     parent: str | None = None
 
 
-class _User(Struct, forbid_unknown_fields=True):
+class User(Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
+    #: The amounts of one task.
     demand: dict[str, Decimal]
     weight: _Weight = None
+    #: The number of tasks, or None if there is no end of them.
     tasks: Decimal | None = None
     pool: str | None = None
 
 
-class _Problem(Struct, forbid_unknown_fields=True):
+class Spec(Struct, forbid_unknown_fields=True, kw_only=True):
     """The input as it is written. Null is as good as nothing."""
 
     capacity: dict[str, Decimal]
-    users: list[_User]
-    pools: dict[str, _Pool] | None = None
+    users: list[User]
+    pools: dict[str, Pool] | None = None
     policy: str | None = None
     mode: str | None = None
     slots: int | None = None
+
+    def demand(self, user: User) -> tuple[Fraction, ...]:
+        """Return the amounts of one task of the user, in the order of the capacity."""
+        return tuple(Fraction(user.demand.get(name, 0)) for name in self.capacity)
+
+    def weights(self, node: User | Pool) -> tuple[Fraction, ...]:
+        """Return a weight for each resource, in the order of the capacity."""
+        match node.weight:
+            case Decimal() as weight:
+                return (Fraction(weight),) * len(self.capacity)
+            case list() as weights:
+                return tuple(map(Fraction, weights))
+        by_name = node.weight or {}
+        return tuple(Fraction(by_name.get(name, 1)) for name in self.capacity)
 
 
 def read_spec(text: str) -> Spec:
     """Parse the input. Raises Refused, whose text begins with the place of the error."""
     try:
-        problem = msgspec.json.decode(text.encode(errors="replace"), type=_Problem)
+        spec = msgspec.json.decode(text.encode(errors="replace"), type=Spec)
     except msgspec.ValidationError as error:
         words, _, place = str(error).partition(" - at `$.")
         refuse(place.rstrip("`"), _short(words, 100), "see drf simulate alloc --help")
     except msgspec.DecodeError as error:
         refuse("", f"is not JSON: {error}")
-    policy = _one_of(POLICIES, problem.policy or POLICIES[0], "policy")
-    usual = "continuous" if policy == "ceei" else "discrete"
-    if not problem.capacity:
-        refuse("capacity", "names no resource", 'write {"cpu": 9, "mem": 18}')
-    capacity = _numbers(problem.capacity, "capacity", problem.capacity)
-    pools = _pools(problem.pools or {}, capacity)
-    spec = Spec(
-        policy=policy,
-        mode=_one_of(MODES, problem.mode or usual, "mode"),
-        capacity=capacity,
-        users=[_user(at, user, capacity, pools) for at, user in enumerate(problem.users)],
-        pools=pools,
-        slots=problem.slots,
-    )
+    spec.policy = spec.policy or POLICIES[0]
+    spec.mode = spec.mode or ("continuous" if spec.policy == "ceei" else "discrete")
     _check(spec)
     return spec
 
 
 def _check(spec: Spec) -> None:
-    """Check what the single values cannot show. Raises Refused."""
-    seen: set[str] = set()
-    for at, user in enumerate(spec.users):
-        place = f"users[{at}]"
-        if user.name in seen:
-            refuse(f"{place}.name", f"{_short(user.name)} stands twice", "give another name")
-        seen.add(user.name)
-        if spec.mode == "discrete" and user.tasks is not None and user.tasks.denominator > 1:
-            refuse(
-                f"{place}.tasks",
-                "must be a whole number in mode discrete",
-                'round it, or ask for "mode": "continuous"',
-            )
-        if spec.policy == "cpu" and not user.demand[0] and user.tasks is None:
-            first = _short(next(iter(spec.capacity)))
-            refuse(
-                f"{place}.demand",
-                f"asks for no {first}, so the policy cpu gives tasks without end",
-                'limit them with "tasks"',
-            )
-        if spec.policy in ("ceei", "slots") and len(set(user.weights)) > 1:
-            refuse(f"{place}.weight", f"must be one number for the policy {spec.policy}", "write 2")
-        if spec.policy == "ceei" and user.pool is not None:
-            refuse(f"{place}.pool", "the policy ceei knows no pools", "leave it out")
+    """Raise Refused if a value is wrong, or does not go with another one."""
+    _check_known(spec.policy, POLICIES, "policy")
+    _check_known(spec.mode, MODES, "mode")
+    if not spec.capacity:
+        refuse("capacity", "names no resource", 'write {"cpu": 9, "mem": 18}')
+    _check_numbers(spec, spec.capacity, "capacity")
+    pools = spec.pools or {}
+    for name, pool in pools.items():
+        place = f"pools.{_short(name)}"
+        _check_weight(spec, pool, f"{place}.weight")
+        _check_known(pool.parent, pools, f"{place}.parent")
+    for name, pool in pools.items():
+        above, at = 0, pool.parent
+        while at is not None:
+            above, at = above + 1, pools[at].parent
+            if above > _DEEPEST:
+                refuse(
+                    f"pools.{_short(name)}.parent",
+                    f"more than {_DEEPEST} pools are above it, or it is above itself",
+                    "write null for a pool at the top",
+                )
+    names: set[str] = set()
+    for number, user in enumerate(spec.users):
+        _check_user(spec, user, f"users[{number}]", names)
+        names.add(user.name)
     if spec.policy == "ceei" and spec.mode == "discrete":
         refuse("mode", "the policy ceei is continuous only", 'write "mode": "continuous"')
     if spec.policy == "slots" and spec.slots is None:
@@ -159,74 +137,61 @@ def _check(spec: Spec) -> None:
         refuse("slots", f"{spec.slots} is not above zero", "write 4")
 
 
-def _user(
-    at: int, user: _User, capacity: Mapping[str, Fraction], pools: Mapping[str, WorkloadNode]
-) -> User:
-    place = f"users[{at}]"
-    demand = _numbers(user.demand, f"{place}.demand", capacity, may_be_zero=True)
+def _check_user(spec: Spec, user: User, place: str, names: Collection[str]) -> None:
+    _check_numbers(spec, user.demand, f"{place}.demand", may_be_zero=True)
     if not user.name:
         refuse(f"{place}.name", "is empty", 'write "A"')
-    if not any(demand.values()):
+    if user.name in names:
+        refuse(f"{place}.name", f"{_short(user.name)} stands twice", "give another name")
+    demand = spec.demand(user)
+    if not any(demand):
         refuse(
             f"{place}.demand", "asks for nothing, so its tasks would never end", 'write {"cpu": 1}'
         )
-    return User(
-        name=user.name,
-        weights=_weights(user.weight, f"{place}.weight", capacity),
-        demand=tuple(demand.get(name, Fraction(0)) for name in capacity),
-        tasks=None if user.tasks is None else _number(user.tasks, f"{place}.tasks", True),
-        pool=None if user.pool is None else _one_of(pools, user.pool, f"{place}.pool"),
-    )
-
-
-def _pools(
-    values: Mapping[str, _Pool], capacity: Mapping[str, Fraction]
-) -> dict[str, WorkloadNode]:
-    pools = {}
-    for name, pool in values.items():
-        place = f"pools.{_short(name)}"
-        pools[name] = WorkloadNode(
-            name=name,
-            weights=_weights(pool.weight, f"{place}.weight", capacity),
-            pool=None if pool.parent is None else _one_of(values, pool.parent, f"{place}.parent"),
+    _check_weight(spec, user, f"{place}.weight")
+    if user.tasks is not None:
+        _check_number(user.tasks, f"{place}.tasks", may_be_zero=True)
+        if spec.mode == "discrete" and Fraction(user.tasks).denominator > 1:
+            refuse(
+                f"{place}.tasks",
+                "must be a whole number in mode discrete",
+                'round it, or ask for "mode": "continuous"',
+            )
+    elif spec.policy == "cpu" and not demand[0]:
+        first = _short(next(iter(spec.capacity)))
+        refuse(
+            f"{place}.demand",
+            f"asks for no {first}, so the policy cpu gives tasks without end",
+            'limit them with "tasks"',
         )
-    for name in pools:
-        above, at = 0, pools[name].pool
-        while at is not None:
-            above, at = above + 1, pools[at].pool
-            if above > _DEEPEST:
-                refuse(
-                    f"pools.{_short(name)}.parent",
-                    f"more than {_DEEPEST} pools are above it, or it is above itself",
-                    "write null for a pool at the top",
-                )
-    return pools
+    _check_known(user.pool, spec.pools or {}, f"{place}.pool")
+    if spec.policy in ("ceei", "slots") and len(set(spec.weights(user))) > 1:
+        refuse(f"{place}.weight", f"must be one number for the policy {spec.policy}", "write 2")
+    if spec.policy == "ceei" and user.pool is not None:
+        refuse(f"{place}.pool", "the policy ceei knows no pools", "leave it out")
 
 
-def _weights(weight: _Weight, place: str, capacity: Mapping[str, Fraction]) -> tuple[Fraction, ...]:
+def _check_weight(spec: Spec, node: User | Pool, place: str) -> None:
+    weight = node.weight
     if isinstance(weight, list):
-        if len(weight) != len(capacity):
+        if len(weight) != len(spec.capacity):
             refuse(place, "is not one number for each resource", "write 2")
-        weight = dict(zip(capacity, weight, strict=True))
+        weight = dict(zip(spec.capacity, weight, strict=True))
     if isinstance(weight, Decimal):
-        return (_number(weight, place, False),) * len(capacity)
-    found = _numbers(weight or {}, place, capacity)
-    return tuple(found.get(name, Fraction(1)) for name in capacity)
+        _check_number(weight, place)
+    else:
+        _check_numbers(spec, weight or {}, place)
 
 
-def _numbers(
-    values: Mapping[str, Decimal],
-    place: str,
-    known: Mapping[str, object],
-    may_be_zero: bool = False,
-) -> dict[str, Fraction]:
-    return {
-        _one_of(known, name, place): _number(value, f"{place}.{_short(name)}", may_be_zero)
-        for name, value in values.items()
-    }
+def _check_numbers(
+    spec: Spec, values: Mapping[str, Decimal], place: str, *, may_be_zero: bool = False
+) -> None:
+    for name, value in values.items():
+        _check_known(name, spec.capacity, place)
+        _check_number(value, f"{place}.{_short(name)}", may_be_zero=may_be_zero)
 
 
-def _number(value: Decimal, place: str, may_be_zero: bool) -> Fraction:
+def _check_number(value: Decimal, place: str, *, may_be_zero: bool = False) -> None:
     is_sane = value.is_finite() and len(value.as_tuple().digits) <= _MOST_DIGITS
     # The place of the first digit; a comparison would round, and may overflow.
     if not is_sane or (value and not _FINEST <= value.adjusted() <= _LARGEST):
@@ -234,15 +199,13 @@ def _number(value: Decimal, place: str, may_be_zero: bool) -> Fraction:
     if value < 0 or not (value or may_be_zero):
         bound = "below" if may_be_zero else "not above"
         refuse(place, f"{_short(value)} is {bound} zero", "write 2 or 0.5")
-    return Fraction(value) if value else Fraction(0)
 
 
-def _one_of(words: Collection[str], word: str, place: str) -> str:
-    if word not in words:
+def _check_known(word: str | None, words: Collection[str], place: str) -> None:
+    if word is not None and word not in words:
         known = ", ".join(map(_short, words)) or "none"
         hint = suggestion(word, words, _short, others=f"known: {_short(known, 100)}")
         refuse(place, f"{_short(word)} is not known", hint)
-    return word
 
 
 def _short(word: object, most: int = 40) -> str:
@@ -301,42 +264,40 @@ def allocate(spec: Spec) -> Allocation:
     return Allocation(
         tasks={user.name: tasks[leaf] for leaf, user in leaves.items()},
         shares={
-            user.name: {
-                name: tasks[leaf] * each / top
-                for (name, top), each in zip(spec.capacity.items(), user.demand, strict=True)
-            }
+            user.name: {name: tasks[leaf] * part for name, part in parts_of_task(spec, user)}
             for leaf, user in leaves.items()
         },
         order=[leaves[leaf].name for leaf in order],
     )
 
 
+def parts_of_task(spec: Spec, user: User) -> list[tuple[str, Fraction]]:
+    """Return the resources, and the part of each that one task takes."""
+    pairs = zip(spec.capacity.items(), spec.demand(user), strict=True)
+    return [(name, each / Fraction(top)) for (name, top), each in pairs]
+
+
 def dominant_resource(spec: Spec, user: User) -> str:
     """Return the resource of which one task takes the largest part, the first of equal ones."""
-    pairs = zip(spec.capacity.items(), user.demand, strict=True)
-    parts = {name: each / top for (name, top), each in pairs}
-    return max(parts, key=lambda name: parts[name])
+    return max(parts_of_task(spec, user), key=itemgetter(1))[0]
 
 
 def _in_whole_units(spec: Spec) -> tuple[FairShare, Mapping[str, Vector]]:
     """Return the tree whose leaves are the users, and by leaf the amounts of one task."""
-    rows = [tuple(spec.capacity.values()), *(user.demand for user in spec.users)]
+    rows = [tuple(map(Fraction, spec.capacity.values())), *map(spec.demand, spec.users)]
     units = [lcm(*(each.denominator for each in column)) for column in zip(*rows, strict=True)]
     whole = [tuple(int(each * unit) for each, unit in zip(row, units, strict=True)) for row in rows]
     # Users and pools may have any names, so the tree uses their numbers.
-    paths: dict[str | None, str] = {None: TOP}
-    numbers = {name: at for at, name in enumerate(spec.pools)}
+    pools = spec.pools or {}
+    numbers = {name: at for at, name in enumerate(pools)}
 
     def path_of(pool: str | None) -> str:
-        if pool not in paths:
-            assert pool is not None
-            paths[pool] = f"{path_of(spec.pools[pool].pool)}.p{numbers[pool]}"
-        return paths[pool]
+        return TOP if pool is None else f"{path_of(pools[pool].parent)}.p{numbers[pool]}"
 
     leaves = [f"{path_of(user.pool)}.u{at}" for at, user in enumerate(spec.users)]
-    nodes: dict[str, WorkloadNode] = dict(zip(leaves, spec.users, strict=True))
-    nodes |= {path_of(name): pool for name, pool in spec.pools.items()}
-    rules = {path: NodeRule(weights=node.weights) for path, node in nodes.items()}
+    nodes: dict[str, User | Pool] = dict(zip(leaves, spec.users, strict=True))
+    nodes |= {path_of(name): pool for name, pool in pools.items()}
+    rules = {path: NodeRule(weights=spec.weights(node)) for path, node in nodes.items()}
     return FairShare(whole[0], rules), dict(zip(leaves, whole[1:], strict=True))
 
 
@@ -359,13 +320,16 @@ def _cut(
     spec: Spec, shares: FairShare, demands: Mapping[str, Vector], leaves: Mapping[str, User]
 ) -> Tasks:
     wants = {
-        leaf: FlowDemand(demand=tuple(map(Fraction, demands[leaf])), tasks=user.tasks)
+        leaf: FlowDemand(
+            demand=tuple(map(Fraction, demands[leaf])),
+            tasks=None if user.tasks is None else Fraction(user.tasks),
+        )
         for leaf, user in leaves.items()
     }
     if spec.policy == "ceei":
-        weights = {leaf: user.weights[0] for leaf, user in leaves.items()}
+        weights = {leaf: spec.weights(user)[0] for leaf, user in leaves.items()}
         return theory.ceei(shares.capacity, wants, weights)
-    return _SOLVERS.get(spec.policy, theory.drf)(shares, wants)
+    return _SOLVERS.get(spec.policy or "", theory.drf)(shares, wants)
 
 
 def _launched(
@@ -396,11 +360,12 @@ def _launched(
         wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),
         free=capacity,
     )
-    done = scheduling_pass.POLICIES[_PASSES.get(spec.policy, spec.policy)](given)
+    policy = spec.policy or POLICIES[0]
+    done = scheduling_pass.POLICIES[_PASSES.get(policy, policy)](given)
     return [owners[job_id] for job_id in done.admitted]
 
 
-def _count(tasks: Fraction | None, demand: Vector, capacity: Vector) -> int:
+def _count(tasks: Decimal | None, demand: Vector, capacity: Vector) -> int:
     """Return how many tasks to queue: all that fit alone and one more, since some policies stop
     at the first task that does not fit."""
     rooms = [top // each for each, top in zip(demand, capacity, strict=True) if each]

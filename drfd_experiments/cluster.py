@@ -8,7 +8,7 @@ what they look at, and overcommit the rest, so that nodes become slow (`slowdown
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from math import ceil, inf
 from random import Random
@@ -24,6 +24,10 @@ CORES, MEMORY = 0, 1
 
 #: Fitted: with six slots a node, as many large jobs end as in figure 9 of the DRF paper.
 SWAP_COST = 40
+
+
+def vector(cpus: float, gb: float) -> Vector:
+    return int(cpus * 1000), int(gb * 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,25 +83,15 @@ class SharingScheme:
         return Resources(cores_milli=amounts[CORES], memory_bytes=memory_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEnd:
+@dataclass(slots=True)
+class Submission:
+    """A job that was submitted."""
+
     batch: Batch
     submitted_s: float
-    ended_s: float
-
-
-@dataclass(slots=True, kw_only=True)
-class ClusterRun:
-    """The result of a simulation."""
-
-    step_s: float
-    #: User → the resources held at 0, `step_s`, 2 * `step_s` and so on.
-    held: dict[str, list[Vector]]
-    #: The jobs all of whose tasks have ended, in order.
-    ended: list[BatchEnd] = field(default_factory=list)
-    end_s: float = 0.0
-    #: The part of all node time in which the tasks of a node asked for more memory than it has.
-    overcommitted: float = 0.0
+    #: Tasks that have not ended, and when the last one has.
+    left: int
+    ended_s: float = 0.0
 
 
 def slowdown(held: Vector, node: Vector, swap_cost: int) -> float:
@@ -137,35 +131,20 @@ def run(
         patience=ReservationSettings(patience_s=0, reserves=way.reserves),
         min_hold_s=0,
     )
-    nodes = _Nodes(batches, cluster, way, step_s, seed)
+    found = ClusterRun(batches, cluster, way, step_s, seed)
     simulate(
-        [task for batch in batches for task in nodes.submitted(batch, batch.at_s)],
+        [task for batch in batches for task in found.submitted(batch, batch.at_s)],
         rules,
         estimates="limit",
-        speeds=nodes,
+        speeds=found,
         until_s=inf if end_s is None else end_s,
     )
-    return nodes.result(end_s)
+    found.advance(end_s or 0.0)
+    return found
 
 
-@dataclass(slots=True)
-class _Submission:
-    batch: Batch
-    submitted_s: float
-    #: Tasks that have not ended.
-    left: int
-
-
-@dataclass(slots=True)
-class _Node:
-    held: Vector
-    tasks: set[int] = field(default_factory=set)
-    #: Since when it holds this.
-    since_s: float = 0.0
-
-
-class _Nodes(Speeds):
-    """The nodes, with what runs on each."""
+class ClusterRun(Speeds):
+    """What runs on each node, and in the end the result."""
 
     def __init__(
         self,
@@ -175,21 +154,33 @@ class _Nodes(Speeds):
         step_s: float,
         seed: int,
     ) -> None:
-        self._cluster, self._way = cluster, way
+        self._cluster, self._way, self._step_s = cluster, way, step_s
         self._random = Random(seed)  # noqa: S311  # chance, not secrets
         self._ids = count(1)
         nothing: Vector = (0,) * len(cluster.node)
-        self._nodes = {f"n{at}": _Node(nothing) for at in range(cluster.nodes)}
-        self._used = dict.fromkeys((batch.user for batch in batches), nothing)
+        #: User → the resources held at 0, `step_s`, 2 * `step_s` and so on.
+        self.held: dict[str, list[Vector]] = {batch.user: [] for batch in batches}
+        #: The jobs all of whose tasks have ended, in order.
+        self.ended: list[Submission] = []
+        self.end_s = self._overcommitted_s = 0.0
+        #: What each user and each node holds now.
+        self._used = dict.fromkeys(self.held, nothing)
+        self._on_node = {f"n{at}": nothing for at in range(cluster.nodes)}
+        self._tasks: dict[str, set[int]] = {name: set() for name in self._on_node}
         #: Task → its submission; running task → its node.
-        self._of: dict[int, _Submission] = {}
-        self._on: dict[int, str] = {}
+        self._of: dict[int, Submission] = {}
+        self._node_of: dict[int, str] = {}
         self._touched: set[str] = set()
-        self._now_s = self._overcommitted_s = 0.0
-        self._run = ClusterRun(step_s=step_s, held={user: [] for user in self._used})
+        self._crowded: set[str] = set()
+
+    @property
+    def overcommitted(self) -> float:
+        """The part of all node time in which the tasks of a node asked for more memory than it
+        has."""
+        return self._overcommitted_s / (self.end_s * len(self._on_node) or 1)
 
     def submitted(self, batch: Batch, at_s: float) -> Iterator[SimJob]:
-        submission = _Submission(batch, at_s, batch.tasks)
+        submission = Submission(batch, at_s, batch.tasks)
         demand = self._way.looked_at(batch.demand)
         for _ in range(batch.tasks):
             task_id = next(self._ids)
@@ -206,59 +197,49 @@ class _Nodes(Speeds):
             )
 
     def start(self, job: SimJob, leaf: str, node: str, now_s: float) -> None:
+        self._node_of[job.id] = node
+        self._tasks[node].add(job.id)
         self._change(job.id, node, now_s, plus)
-        self._on[job.id] = node
-        self._nodes[node].tasks.add(job.id)
 
     def end(self, job: SimJob, now_s: float) -> Sequence[SimJob]:
-        node = self._on.pop(job.id)
+        node = self._node_of.pop(job.id)
+        self._tasks[node].remove(job.id)
         self._change(job.id, node, now_s, minus)
-        self._nodes[node].tasks.remove(job.id)
         submission = self._of.pop(job.id)
         submission.left -= 1
         if submission.left:
             return ()
-        batch = submission.batch
-        self._run.ended.append(BatchEnd(batch, submission.submitted_s, now_s))
-        return tuple(self.submitted(batch, now_s)) if batch.repeats else ()
+        submission.ended_s = now_s
+        self.ended.append(submission)
+        return tuple(self.submitted(submission.batch, now_s)) if submission.batch.repeats else ()
 
     def changed(self, used: Mapping[str, Vector], now_s: float) -> Mapping[int, float]:
         speeds = {}
         for name in self._touched:
-            node = self._nodes[name]
-            speed = 1 / slowdown(node.held, self._cluster.node, self._cluster.swap_cost)
-            speeds.update(dict.fromkeys(node.tasks, speed))
+            held = self._on_node[name]
+            speed = 1 / slowdown(held, self._cluster.node, self._cluster.swap_cost)
+            speeds.update(dict.fromkeys(self._tasks[name], speed))
         self._touched.clear()
         return speeds
 
-    def result(self, end_s: float | None) -> ClusterRun:
-        run = self._run
-        run.end_s = self._now_s if end_s is None else end_s
-        self._sample(run.end_s)
-        for node in self._nodes.values():
-            self._count(node, run.end_s)
-        run.overcommitted = self._overcommitted_s / (run.end_s * len(self._nodes) or 1)
-        return run
+    def advance(self, now_s: float) -> None:
+        """Record what has been held since the latest change, for every step before now."""
+        if now_s > self.end_s:
+            self._overcommitted_s += len(self._crowded) * (now_s - self.end_s)
+            self.end_s = now_s
+            for user, rows in self.held.items():
+                rows += [self._used[user]] * (ceil(now_s / self._step_s) - len(rows))
 
     def _change(
-        self, task_id: int, name: str, now_s: float, change: Callable[[Vector, Vector], Vector]
+        self, task_id: int, node: str, now_s: float, change: Callable[[Vector, Vector], Vector]
     ) -> None:
         """Take account of a task that starts or ends on the node."""
-        self._sample(now_s)
-        batch, node = self._of[task_id].batch, self._nodes[name]
-        self._count(node, now_s)
-        node.held = change(node.held, batch.demand)
+        self.advance(now_s)
+        batch = self._of[task_id].batch
         self._used[batch.user] = change(self._used[batch.user], batch.demand)
-        self._touched.add(name)
-
-    def _count(self, node: _Node, now_s: float) -> None:
-        if node.held[MEMORY] > self._cluster.node[MEMORY]:
-            self._overcommitted_s += now_s - node.since_s
-        node.since_s = now_s
-
-    def _sample(self, now_s: float) -> None:
-        """Record what has been held since the latest change, for every step before now."""
-        if now_s > self._now_s:
-            self._now_s = now_s
-            for user, rows in self._run.held.items():
-                rows += [self._used[user]] * (ceil(now_s / self._run.step_s) - len(rows))
+        held = self._on_node[node] = change(self._on_node[node], batch.demand)
+        self._touched.add(node)
+        if held[MEMORY] > self._cluster.node[MEMORY]:
+            self._crowded.add(node)
+        else:
+            self._crowded.discard(node)

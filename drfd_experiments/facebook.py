@@ -17,7 +17,7 @@ from drfd.common.errors import Refused
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
 from drfd.sim.recorded_workloads import SWIM
 from drfd.sim.workload import Workload
-from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
+from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)
@@ -93,13 +93,13 @@ def outcomes(load: Load, seed: int, nodes: int = NODES) -> tuple[ClusterRun, ...
                 at_s=at_s,
             )
         )
-    cluster = Cluster(nodes=nodes, node=(NODE[0] * 1000, NODE[1] * 1024))
+    cluster = Cluster(nodes=nodes, node=vector(*NODE))
     return tuple(run(batches, cluster, way, step_s=_STEP_S, seed=seed) for way in _WAYS)
 
 
 def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
     found = outcomes(load, seed, nodes)
-    tops = (nodes * NODE[0] * 1000, nodes * NODE[1] * 1024)
+    tops = [nodes * each for each in vector(*NODE)]
     busy = [_busy(outcome, tops) for outcome in found]
     rows: list[list[Cell]] = []
     for way, curves, outcome in zip(_WAYS, busy, found, strict=True):
@@ -180,7 +180,7 @@ def _about(load: Load, nodes: int) -> list[str]:
     ]
 
 
-def _busy(outcome: ClusterRun, tops: tuple[int, int]) -> list[list[Point]]:
+def _busy(outcome: ClusterRun, tops: list[int]) -> list[list[Point]]:
     """Return for each resource the part in use over time."""
     totals = [
         [sum(column) for column in zip(*rows, strict=True)]

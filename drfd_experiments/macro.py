@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache
 
-from drfd.core.amounts.vectors import Vector
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
-from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run
+from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
 
 NODE = (8, 6)
 NODES = 48
@@ -24,12 +22,12 @@ _TASK_S = 16.5
 class Kind:
     name: str
     #: CPUs and GB of a task.
-    cpus: Fraction
-    gb: Fraction
+    cpus: int
+    gb: float
 
 
-LARGE = Kind("large", Fraction(2), Fraction(2))
-SMALL = Kind("small", Fraction(1), Fraction(1, 2))
+LARGE = Kind("large", 2, 2)
+SMALL = Kind("small", 1, 0.5)
 
 WAYS = (
     SharingScheme(name="DRF", policy="drf"),
@@ -70,13 +68,12 @@ def results(
     seed: int, swap_cost: int, nodes: int = NODES, run_s: int = RUN_S
 ) -> tuple[MacroResult, ...]:
     """Simulate all ways to share the cluster. The four figures show the same runs."""
-    node = _vector(Fraction(NODE[0]), Fraction(NODE[1]))
-    cluster = Cluster(nodes=nodes, node=node, swap_cost=swap_cost)
+    cluster = Cluster(nodes=nodes, node=vector(*NODE), swap_cost=swap_cost)
     batches = [
         Batch(
             user=f"{kind.name} {number}",
             tasks=_tasks(nodes),
-            demand=_vector(kind.cpus, kind.gb),
+            demand=vector(kind.cpus, kind.gb),
             task_s=_TASK_S,
             repeats=True,
         )
@@ -180,7 +177,3 @@ def _notes(found: Sequence[MacroResult], swap_cost: int) -> list[str]:
 def _tasks(nodes: int) -> int:
     """Return the number of tasks of a job: as many for each node as in the paper."""
     return max(1, _JOB_TASKS * nodes // NODES)
-
-
-def _vector(cpus: Fraction, gb: Fraction) -> Vector:
-    return int(cpus * 1000), int(gb * 1024)

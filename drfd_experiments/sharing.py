@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from drfd.core.amounts.vectors import Vector
 from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
-from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run
+from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
 from drfd_experiments.worked import divide
 
 JOBS = ("job 1", "job 2")
@@ -40,20 +39,20 @@ Shares = Mapping[str, Sequence[tuple[float, float]]]
 
 def expected(phase: Phase, nodes: int, mode: str = "continuous") -> list[float]:
     """Return the dominant share of each job on an empty machine, by a mode of `alloc`."""
-    machine = tuple(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
-    found = divide(machine, tuple(zip(JOBS, phase.demands, strict=True)), mode=mode)
+    machine = dict(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
+    found = divide(machine, dict(zip(JOBS, phase.demands, strict=True)), mode=mode)
     return [float(found.dominant_share(job)) for job in JOBS]
 
 
 def simulate(seed: int, *, nodes: int, phase_s: int, task_s: float) -> Shares:
     """Return the shares of both jobs on so many nodes, in phases and with tasks of this length."""
-    cluster = Cluster(nodes=nodes, node=_vector(NODE))
+    cluster = Cluster(nodes=nodes, node=vector(*NODE))
     batches = [
         Batch(
             user=job,
             # More tasks than can start in a phase.
             tasks=int(2 * phase_s // task_s) * nodes * NODE[0] + nodes * NODE[0],
-            demand=_vector(demand),
+            demand=vector(*demand),
             task_s=task_s,
             at_s=number * phase_s,
             until_s=(number + 1) * phase_s,
@@ -129,8 +128,3 @@ def panels(shares: Shares) -> list[Panel]:
         Panel(title=name, x="seconds", y="share", curves=curves(value), top=1.0, steps=True)
         for name, value in names
     ]
-
-
-def _vector(amounts: tuple[int, int]) -> Vector:
-    """Convert CPUs and GB to milli-cores and MiB."""
-    return amounts[0] * 1000, amounts[1] * 1024

@@ -60,23 +60,36 @@ class Flow:
 
     def __init__(
         self,
-        entitled: Mapping[str, Shares],
+        shares: FairShare,
         wants: Mapping[str, FlowDemand],
-        asked: Mapping[str, Shares],
-        top: Shares,
+        *,
         by_assets: bool = False,
         goes_on: bool = True,
     ) -> None:
-        """`entitled` has all active nodes, `asked` one task of each leaf, and `top` 1 for each
-        resource, or 0 if the machine lacks it. With `by_assets`, a node holds the sum of its parts
-        of all resources (asset fairness), else the largest part (DRF). With `goes_on`, a full
-        resource stops only those who need it."""
-        self._entitled, self._wants, self._asked, self._top = entitled, wants, asked, top
-        self._by_assets, self._goes_on = by_assets, goes_on
+        """With `by_assets`, a node holds the sum of its parts of all resources (asset fairness),
+        else the largest part (DRF). With `goes_on`, a full resource stops only those who need
+        it."""
+        self._wants, self._by_assets, self._goes_on = wants, by_assets, goes_on
+        #: 1 for each resource, or 0 if the machine lacks it.
+        self._top = tuple(ONE if top else ZERO for top in shares.capacity)
+        #: One task of each leaf. Nobody gets any of a resource that the machine lacks, so its part
+        #: there can be any number.
+        self._asked = {
+            leaf: tuple(each / (top or 1) for each, top in _zip(want.demand, shares.capacity))
+            for leaf, want in wants.items()
+        }
+        active = {leaf for leaf, want in wants.items() if want.tasks != 0}
+        tree = shares.share_tree({}, active)
+        #: The entitlement of each active node.
+        self._entitled: dict[str, Shares] = {
+            path: tuple(map(mul, tree.entitled(path), self._top))
+            for leaf in sorted(active)
+            for path in path_up(leaf)
+        }
         self._children: dict[str, list[str]] = {}
-        for path in entitled:
+        for path in self._entitled:
             self._children.setdefault(parent_of(path), []).append(path)
-        self._held = {path: [ZERO] * len(top) for path in (TOP, *entitled)}
+        self._held = {path: [ZERO] * len(self._top) for path in (TOP, *self._entitled)}
         self._got = dict.fromkeys(wants, ZERO)
 
     def run(self) -> Tasks:
@@ -88,7 +101,11 @@ class Flow:
                 self._got[leaf] = want.tasks
         while (drive := self._drive(TOP)) is not None:
             flows = self._flows(drive.speeds)
-            self._advance(self._until(drive.speeds, flows), drive.speeds, flows)
+            span = self._until(drive.speeds, flows)
+            for leaf, speed in drive.speeds.items():
+                self._got[leaf] += speed * span
+            for path, flow in flows.items():
+                self._held[path] = [at + each * span for at, each in _zip(self._held[path], flow)]
             if not self._goes_on and any(
                 self._lacks(leaf) and self._is_full(leaf) for leaf in self._wants
             ):
@@ -104,35 +121,33 @@ class Flow:
         rows = _zip(self._asked[leaf], self._top, self._held[TOP])
         return any(each and held >= top for each, top, held in rows)
 
+    def _can_grow(self, leaf: str) -> bool:
+        if not self._lacks(leaf) or not any(self._asked[leaf]) or self._is_full(leaf):
+            return False
+        return all(part or not each for each, part in _zip(self._asked[leaf], self._entitled[leaf]))
+
     def _drive(self, path: str) -> _Drive | None:
         """Return the rates at which a node is served, or None if nothing below it can grow."""
         if path in self._wants:
-            return self._drive_leaf(path)
-        drives = [drive for child in self._children.get(path, ()) if (drive := self._drive(child))]
-        if not drives:
-            return None
-        # All that can grow are at one level. Nodes that stand still although served catch up first.
-        served = [drive for drive in drives if not drive.rises] or drives
-        speeds = {leaf: speed for drive in served for leaf, speed in drive.speeds.items()}
-        if path == TOP:
-            return _Drive(served[0].rises, speeds)
+            if not self._can_grow(path):
+                return None
+            speeds = {path: ONE}
+        else:
+            below = [self._drive(child) for child in self._children.get(path, ())]
+            drives = [drive for drive in below if drive is not None]
+            if not drives:
+                return None
+            # All that can grow are at one level. Nodes that stand still although served catch up
+            # first.
+            served = [drive for drive in drives if not drive.rises] or drives
+            speeds = {leaf: speed for drive in served for leaf, speed in drive.speeds.items()}
+            if path == TOP:
+                return _Drive(served[0].rises, speeds)
         flow = self._flows(speeds)[path]
         slope, _ = self._rise(path, flow)
         # A node that stands still is served so that its fastest growing part rises by 1.
-        pairs = zip(flow, self._entitled[path], strict=True)
-        rate = slope or max(each / part for each, part in pairs if part)
+        rate = slope or max(each / part for each, part in _zip(flow, self._entitled[path]) if part)
         return _Drive(slope > 0, {leaf: speed / rate for leaf, speed in speeds.items()})
-
-    def _drive_leaf(self, leaf: str) -> _Drive | None:
-        if leaf not in self._entitled or not any(self._asked[leaf]) or not self._lacks(leaf):
-            return None
-        if self._is_full(leaf):
-            return None
-        pairs = zip(self._asked[leaf], self._entitled[leaf], strict=True)
-        if any(each and not part for each, part in pairs):
-            return None
-        slope, _ = self._rise(leaf, self._asked[leaf])
-        return _Drive(True, {leaf: 1 / slope})
 
     def _rise(self, path: str, flow: Sequence[Fraction]) -> tuple[Fraction, Fraction | None]:
         """Return the rate at which the node's level rises under `flow`, and how long it stays so.
@@ -165,24 +180,13 @@ class Flow:
         """Return the time until a rate changes."""
         rows = _zip(self._top, self._held[TOP], flows[TOP])
         ends: list[Fraction] = [(top - held) / each for top, held, each in rows if each]
-        for leaf, speed in speeds.items():
-            most = self._wants[leaf].tasks
-            if most is not None:
-                ends.append((most - self._got[leaf]) / speed)
-        for path, flow in flows.items():
-            end = None if path == TOP else self._rise(path, flow)[1]
-            if end is not None:
-                ends.append(end)
-        return min(ends)
-
-    def _advance(
-        self, span: Fraction, speeds: Tasks, flows: Mapping[str, Sequence[Fraction]]
-    ) -> None:
-        for leaf, speed in speeds.items():
-            self._got[leaf] += speed * span
-        for path, flow in flows.items():
-            pairs = zip(self._held[path], flow, strict=True)
-            self._held[path] = [held + each * span for held, each in pairs]
+        ends += [
+            (most - self._got[leaf]) / speed
+            for leaf, speed in speeds.items()
+            if (most := self._wants[leaf].tasks) is not None
+        ]
+        changes = (self._rise(path, flow)[1] for path, flow in flows.items() if path != TOP)
+        return min([*ends, *(end for end in changes if end is not None)])
 
 
 Row = list[float]
@@ -316,17 +320,17 @@ def drf(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     In a tree these are the targets of both min-satisfaction and naive comparison (see `Flow`). A
     leaf that is entitled to nothing of a resource that it needs gets no tasks.
     """
-    return _flow(shares, wants).run()
+    return Flow(shares, wants).run()
 
 
 def algorithm1(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     """DRF that stops for all when the first leaf cannot go on (Algorithm 1 of the paper)."""
-    return _flow(shares, wants, goes_on=False).run()
+    return Flow(shares, wants, goes_on=False).run()
 
 
 def asset(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
     """Asset fairness: equal sums of the parts of all resources (section 5.1 of the paper)."""
-    return _flow(shares, wants, by_assets=True).run()
+    return Flow(shares, wants, by_assets=True).run()
 
 
 def fifo(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
@@ -340,43 +344,3 @@ def fifo(shares: FairShare, wants: Mapping[str, FlowDemand]) -> Tasks:
         if got[leaf] != want.tasks:
             break
     return got
-
-
-def _flow(
-    shares: FairShare,
-    wants: Mapping[str, FlowDemand],
-    *,
-    by_assets: bool = False,
-    goes_on: bool = True,
-) -> Flow:
-    asked, entitled = _asked(shares, wants), _entitled(shares, wants)
-    return Flow(entitled, wants, asked, _whole(shares), by_assets, goes_on)
-
-
-def _whole(shares: FairShare) -> Shares:
-    return tuple(ONE if top else ZERO for top in shares.capacity)
-
-
-def _asked(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shares]:
-    """Return one task of each leaf as parts of the machine.
-
-    Nobody gets any of a resource that the machine lacks, so its part there can be any number.
-    """
-    return {
-        leaf: tuple(
-            each / top if top else each
-            for each, top in zip(want.demand, shares.capacity, strict=True)
-        )
-        for leaf, want in wants.items()
-    }
-
-
-def _entitled(shares: FairShare, wants: Mapping[str, FlowDemand]) -> dict[str, Shares]:
-    """Return the entitlement of each active node, zero on an axis that the machine lacks."""
-    active = {leaf for leaf, want in wants.items() if want.tasks != 0}
-    share_tree = shares.share_tree({}, active)
-    return {
-        path: tuple(map(mul, share_tree.entitled(path), _whole(shares)))
-        for leaf in sorted(active)
-        for path in path_up(leaf)
-    }

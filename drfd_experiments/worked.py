@@ -3,55 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from fractions import Fraction
+from collections.abc import Mapping
+from decimal import Decimal
 
 from drfd.sim.figures import Cell, Column, Figure, Panel, Table
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
 
-_PAPER_MACHINE = (("CPU", 9), ("memory", 18))
-_PAPER_USERS = (("A", (1, 4)), ("B", (3, 1)))
+#: Resource → the amount of it, and user → the amounts of one task.
+_PAPER_MACHINE = {"CPU": 9, "memory": 18}
+_PAPER_USERS = {"A": (1, 4), "B": (3, 1)}
 _NAMES = {"drf": "DRF", "asset": "asset fairness", "ceei": "CEEI"}
 
 
 def divide(
-    machine: tuple[tuple[str, int], ...],
-    users: tuple[tuple[str, tuple[int, ...]], ...],
+    machine: Mapping[str, int],
+    users: Mapping[str, tuple[int, ...]],
     policy: str = "drf",
     mode: str = "continuous",
 ) -> Allocation:
     """Divide a small machine among users with endless work."""
-    plain = (Fraction(1),) * len(machine)
-    return allocate(
-        Spec(
-            policy=policy,
-            mode=mode,
-            capacity={name: Fraction(top) for name, top in machine},
-            users=[
-                User(name=name, weights=plain, demand=tuple(map(Fraction, demand)))
-                for name, demand in users
-            ],
-        )
-    )
+    capacity = {name: Decimal(top) for name, top in machine.items()}
+    wanting = [
+        User(name=name, demand=dict(zip(machine, map(Decimal, demand), strict=True)))
+        for name, demand in users.items()
+    ]
+    return allocate(Spec(policy=policy, mode=mode, capacity=capacity, users=wanting))
 
 
 def table1() -> Figure:
-    found = divide(_PAPER_MACHINE, _PAPER_USERS, mode="discrete")
     count: Counter[str] = Counter()
     rows: list[list[Cell]] = []
-    for name in found.order:
+    for name in divide(_PAPER_MACHINE, _PAPER_USERS, mode="discrete").order:
         count[name] += 1
         held = [
-            [Fraction(count[user] * amount, top) for (_, top), amount in _amounts(demand)]
-            for user, demand in _PAPER_USERS
+            [count[user] * amount / top for amount, top in pairs]
+            for user, demand in _PAPER_USERS.items()
+            for pairs in [zip(demand, _PAPER_MACHINE.values(), strict=True)]
         ]
-        used = [sum(column, Fraction(0)) for column in zip(*held, strict=True)]
-        row = [Fraction(part) for parts in held for part in (*parts, max(parts))]
-        rows.append([name, *map(float, (*row, *used))])
-    columns = [Column("SERVED")]
-    for user, _ in _PAPER_USERS:
-        columns += [Column(f"{user} CPU", "%"), Column(f"{user} MEM", "%")]
-        columns.append(Column(f"{user} DOMINANT", "%"))
-    columns += [Column("CPU USED", "%"), Column("MEM USED", "%")]
+        rows.append([name, *(part for parts in held for part in (*parts, max(parts)))])
+        rows[-1] += [sum(column) for column in zip(*held, strict=True)]
+    names = [f"{user} {name}" for user in _PAPER_USERS for name in ("CPU", "MEM", "DOMINANT")]
+    columns = [Column("SERVED"), *(Column(name, "%") for name in (*names, "CPU USED", "MEM USED"))]
     return Figure(
         name="table1",
         title="Table 1: DRF serves two users, task by task",
@@ -98,8 +90,8 @@ def figure4() -> Figure:
 
 
 def figure5() -> Figure:
-    machine = (("R1", 30), ("R2", 30))
-    users = (("1", (1, 3)), ("2", (1, 1)))
+    machine = {"R1": 30, "R2": 30}
+    users = {"1": (1, 3), "2": (1, 1)}
     return Figure(
         name="fig5",
         title="Figure 5: asset fairness breaks the sharing incentive",
@@ -114,9 +106,9 @@ def figure5() -> Figure:
 
 
 def figure6() -> Figure:
-    machine = (("R1", 100), ("R2", 100))
-    honest = (("1", (16, 1)), ("2", (1, 2)))
-    lying = (("1", (16, 8)), ("2", (1, 2)))
+    machine = {"R1": 100, "R2": 100}
+    honest = {"1": (16, 1), "2": (1, 2)}
+    lying = {"1": (16, 8), "2": (1, 2)}
     return Figure(
         name="fig6",
         title="Figure 6: under CEEI it pays to lie",
@@ -133,27 +125,23 @@ def figure6() -> Figure:
 
 
 def figure7() -> Figure:
-    machine = (("R1", 100), ("R2", 100))
-    users = (("1", (4, 1)), ("2", (1, 16)), ("3", (16, 1)))
+    machine = {"R1": 100, "R2": 100}
+    two = {"1": (4, 1), "2": (1, 16)}
     return Figure(
         name="fig7",
         title="Figure 7: under CEEI one user may lose when another leaves",
         about=["100 of each resource; tasks need 4 and 1, 1 and 16, 16 and 1. User 3 leaves."],
         tables=[
-            _compared(machine, users, ("ceei", "drf"), "Three users"),
-            _compared(machine, users[:2], ("ceei", "drf"), "Without user 3"),
+            _compared(machine, two | {"3": (16, 1)}, ("ceei", "drf"), "Three users"),
+            _compared(machine, two, ("ceei", "drf"), "Without user 3"),
         ],
         notes=["The paper: under CEEI user 2 falls from 5.4 tasks to 4.8; under DRF nobody falls."],
     )
 
 
-def _amounts(demand: tuple[int, ...]) -> list[tuple[tuple[str, int], int]]:
-    return list(zip(_PAPER_MACHINE, demand, strict=True))
-
-
 def _compared(
-    machine: tuple[tuple[str, int], ...],
-    users: tuple[tuple[str, tuple[int, ...]], ...],
+    machine: Mapping[str, int],
+    users: Mapping[str, tuple[int, ...]],
     policies: tuple[str, ...],
     title: str = "What each user gets",
 ) -> Table:
@@ -164,7 +152,7 @@ def _compared(
             parts = map(float, found.shares[user].values())
             rows.append([_NAMES[policy], user, float(tasks), *parts])
     columns = [Column("POLICY"), Column("USER"), Column("TASKS")]
-    columns += [Column(name, "%") for name, _ in machine]
+    columns += [Column(name, "%") for name in machine]
     return Table(title=title, columns=columns, rows=rows)
 
 

@@ -103,6 +103,7 @@ def _print(problem: Spec, found: Allocation) -> None:
         "USER", ("TASKS", "right"), "DOMINANT", ("SHARE", "right"),
         *((output.shorten(name, 20), "right") for name in problem.capacity),
     ]  # fmt: skip
+    tops = {name: Fraction(top) for name, top in problem.capacity.items()}
     rows: list[list[object]] = []
     for user in problem.users:
         parts = found.shares[user.name]
@@ -112,12 +113,12 @@ def _print(problem: Spec, found: Allocation) -> None:
                 _short(found.tasks[user.name]),
                 output.shorten(dominant_resource(problem, user), 20),
                 _percent(found.dominant_share(user.name)),
-                *(_held(parts[name], top) for name, top in problem.capacity.items()),
+                *(_held(parts[name], top) for name, top in tops.items()),
             ]
         )
     total = [
         (sum((parts[name] for parts in found.shares.values()), Fraction(0)), top)
-        for name, top in problem.capacity.items()
+        for name, top in tops.items()
     ]
     rows.append(["together", "", "", "", *(_held(part, top) for part, top in total)])
     output.print_rows(columns, rows, fixed=("TASKS", "SHARE"))

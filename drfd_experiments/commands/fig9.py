@@ -83,7 +83,7 @@ def command(seconds: int, plot_path: str | None) -> Result:
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
     cpus, gb = (each * _NODES for each in NODE)
-    scale = scaling.scale_for(cpus, gb, smallest_gb=float(SMALL.gb))
+    scale = scaling.scale_for(cpus, gb, smallest_gb=SMALL.gb)
     results: list[Figure9Result] = []
     for way in (each for each in WAYS if each.name in _WAYS):
         with (
@@ -111,9 +111,9 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
     scheduling = f'{scaling.SHORT_TASKS}\npolicy = "{way.policy}"'
     if way.policy == "slots":
         scheduling += f"\nslots = {slots}"
-        cpus, gb = max(cpus, slots * float(LARGE.cpus)), max(gb, slots * float(LARGE.gb))
+        cpus, gb = max(cpus, slots * LARGE.cpus), max(gb, slots * LARGE.gb)
     elif way.policy == "cpu":
-        gb = max(gb, cpus * float(LARGE.gb / LARGE.cpus))
+        gb = max(gb, cpus * LARGE.gb / LARGE.cpus)
     return scaling.config_for(
         place,
         [user for user, _ in _users()],
@@ -141,7 +141,7 @@ def _play(
     # If jobs started at once, the first user would have the machine alone for a moment.
     client.request("drain", on=True)
     for user, kind in _users():
-        demand = scale.demand(float(kind.cpus), float(kind.gb))
+        demand = scale.demand(kind.cpus, kind.gb)
         cache = ("--cache", str(place)) if bound.reclaims else ()
         argv = scaling.argv_for(demand, _TASK_S, "--rounds", str(_ROUNDS), *cache)
         # More tasks than can run, so that each user always has some pending.

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +94,7 @@ def scale() -> Scale:
         scaling.scale_for(count * sharing.NODE[0], count * sharing.NODE[1]),
         # With six slots, the tasks of a node may need twice what it has.
         scaling.scale_for(
-            count * macro.NODE[0], 2 * count * macro.NODE[1], smallest_gb=float(macro.SMALL.gb)
+            count * macro.NODE[0], 2 * count * macro.NODE[1], smallest_gb=macro.SMALL.gb
         ),
     ]
     return Scale(cpu_milli=1000, gb_bytes=max(part.gb_bytes for part in parts))
@@ -201,8 +200,8 @@ def play_figure9(
     # If jobs started at once, the first user would have the nodes alone for a moment.
     client.request("drain", on=True)
     for user, kind in _users():
-        needed = scale.demand(float(kind.cpus), float(kind.gb))
-        slot = scale.demand(1, float(LARGE.gb))
+        needed = scale.demand(kind.cpus, kind.gb)
+        slot = scale.demand(1, LARGE.gb)
         # More tasks than can run, so that each user always has some pending.
         most = int(NODE[0] * len(NODES) * seconds / _TASK_S)
         private_daemon.submit(
@@ -234,7 +233,7 @@ def _sample(client: Connection) -> Sample:
     return Counter((job["node"], job["name"]) for job in jobs)
 
 
-def crowd_of(samples: Sequence[Sample], needs: dict[str, Fraction], node_gb: int) -> Crowd:
+def crowd_of(samples: Sequence[Sample], needs: dict[str, float], node_gb: int) -> Crowd:
     """Return the means of samples. `needs` are the GB of a task by kind, `node_gb` those of a
     node."""
     count = len(samples) or 1
@@ -260,7 +259,7 @@ def simulated_shares(phase_s: int, seeds: Sequence[int]) -> list[Shares]:
 def simulated_crowd(way: SharingScheme, seconds: int, seeds: Sequence[int]) -> Crowd:
     """Return the mean of figure 9 over three nodes of the simulator. Nothing swaps there. Each seed
     also has another user first, who gets the slot that cannot be divided."""
-    from drfd_experiments.cluster import Batch, Cluster, run
+    from drfd_experiments.cluster import Batch, Cluster, run, vector
     from drfd_experiments.macro import LARGE, NODE, SMALL
 
     cluster = Cluster(nodes=len(NODES), node=(NODE[0] * 1000, NODE[1] * 1024), swap_cost=0)
@@ -268,7 +267,7 @@ def simulated_crowd(way: SharingScheme, seconds: int, seeds: Sequence[int]) -> C
     batches = [
         Batch(
             user=user, tasks=int(NODE[0] * len(NODES) * seconds / _TASK_S),
-            demand=(int(kind.cpus * 1000), int(kind.gb * 1024)), task_s=_TASK_S,
+            demand=vector(kind.cpus, kind.gb), task_s=_TASK_S,
         )
         for user, kind in users
     ]  # fmt: skip
