@@ -14,10 +14,11 @@ from itertools import pairwise
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+from drfd.sim.figures import Panel, Point
 from drfd.sim.recorded_workloads import SWIM
 from drfd.sim.workload import Workload
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
+from drfd_experiments.figures import Cell, Column, Figure, Table
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)

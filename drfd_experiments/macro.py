@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from drfd.sim.figures import Cell, Column, Figure, Panel, Table
+from drfd.sim.figures import Panel
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
+from drfd_experiments.figures import Cell, Column, Figure, Table
 
 NODE = (8, 6)
 NODES = 48

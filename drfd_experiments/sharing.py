@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+from drfd.sim.figures import Panel, Point
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
+from drfd_experiments.figures import Cell, Column, Figure, Table
 from drfd_experiments.worked import divide
 
 JOBS = ("job 1", "job 2")

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
 
-from drfd.sim.figures import Cell, Column, Figure, Panel, Table
+from drfd.sim.figures import Panel
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
+from drfd_experiments.figures import Cell, Column, Figure, Table
 
 #: Resource → the amount of it, and user → the amounts of one task.
 _PAPER_MACHINE = {"CPU": 9, "memory": 18}

@@ -13,15 +13,13 @@ from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
 from drfd.common.errors import Refused
 from drfd.common.units import show_cores, show_duration, show_size
 from drfd_cli import output
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import CurveView, ResourcesView
-    from drfd.sim.figures import Cell, Column, Figure, Panel, Point, Table
+    from drfd.sim.figures import Panel, Point
 
 # -- use of a job over time ------------------------------------------------------------------------
 
@@ -129,14 +127,14 @@ def _can_show(chars: str) -> bool:
 #: A character for each curve, and one for places where several meet.
 _CHARACTERS = "o+x*^v#%@&"
 _SEVERAL = "="
-_WIDEST = 100
+WIDEST = 100
 _ROWS = 10
 _BAR = "█"
 
 
 def draw(panel: Panel) -> str:
     """Return the panel as lines no wider than the screen."""
-    columns = min(_WIDEST, output.width())
+    columns = min(WIDEST, output.width())
     lines = _bars(panel, columns) if panel.names else _curves(panel, columns)
     return "\n".join([output.shorten(panel.title, columns), *lines])
 
@@ -233,76 +231,9 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2g}"
 
 
-def show_figures(figures: Sequence[Figure]) -> None:
-    for number, figure in enumerate(figures):
-        if number:
-            click.echo()
-        output.tell(figure.title)
-        for line in figure.about:
-            _wrap("  ", line)
-        for table in figure.tables:
-            click.echo()
-            output.tell(table.title)
-            print_table(table)
-        for panel in figure.panels:
-            click.echo()
-            click.echo(draw(panel))
-        if figure.notes:
-            click.echo()
-        for note in figure.notes:
-            _wrap("- ", note)
-
-
-def print_table(table: Table) -> None:
-    columns: list[output.Column] = [
-        (each.name, "right") if _is_number(table, at) else each.name
-        for at, each in enumerate(table.columns)
-    ]
-    rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
-    output.print_rows(columns, rows, fixed=[each.name for each in table.columns[:-1]])
-
-
-def _is_number(table: Table, at: int) -> bool:
-    cells = [row[at] for row in table.rows]
-    return all(isinstance(cell, int | float) or cell is None for cell in cells)
-
-
-def _shown(column: Column, cell: Cell) -> str:
-    if cell is None:
-        return "-"
-    if isinstance(cell, str):
-        return cell
-    match column.unit:
-        case "%":
-            return f"{cell:.1%}"
-        case "s":
-            return f"{cell:.0f} s"
-        case "x":
-            return f"{cell:.2f} x"
-    return f"{cell:g}" if isinstance(cell, int) else f"{cell:.4g}"
-
-
-def _wrap(lead: str, text: str) -> None:
-    # Imported here because `drf show`, which prints no figures, must start fast.
-    import textwrap
-
-    wide = min(_WIDEST, output.width())
-    for line in textwrap.wrap(
-        output.clean(text, 2000), wide, initial_indent=lead, subsequent_indent="  "
-    ):
-        click.echo(line)
-
-
 # -- pictures ------------------------------------------------------------------------------------
 
 _PICTURES = (".svg", ".png")
-
-plot_option = click.option(
-    "--plot",
-    "plot_path",
-    metavar="FILE",
-    help="Also draw it as a picture: FILE.svg or FILE.png. Needs matplotlib.",
-)
 
 
 def check_plot(path: str | None) -> None:

@@ -1,37 +1,19 @@
-"""Results of experiments as tables and curves, and the curves of simulated traces.
+"""Curves as pure data, and those of simulated traces.
 
-Tables and curves are pure data. Curves over time show means over many equal intervals, rather than
+Curves over time show means over many equal intervals, rather than
 what happened to be held at single moments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from fractions import Fraction
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from drfd.core.amounts.vectors import Vector
 from drfd.sim.driver import Run
 
-#: A cell of a table, or None if it is empty.
-Cell = str | int | float | None
 Point = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    name: str
-    #: "%" (the cells are parts of one), "s" (seconds), "x" (a factor), or "" (none).
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,38 +34,6 @@ class Panel:
     steps: bool = False
     #: Whether the x axis is logarithmic; then no x is below 1.
     log_x: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A description of an experiment, its results, and remarks on them."""
-
-    name: str
-    title: str
-    about: Sequence[str] = ()
-    tables: Sequence[Table] = ()
-    panels: Sequence[Panel] = ()
-    notes: Sequence[str] = ()
-
-    def view(self) -> dict[str, object]:
-        """Return the figure as JSON values. Equal runs give equal text."""
-        view = _plain(asdict(self))
-        for panel in view["panels"]:
-            for key in ("top", "steps", "log_x"):
-                del panel[key]
-        return dict(view)
-
-
-def _plain(value: Any) -> Any:
-    """Return JSON values, with numbers rounded to six digits to hide rounding errors."""
-    match value:
-        case dict():
-            return {name: _plain(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case float() | Fraction():
-            return round(float(value), 6)
-    return value
 
 
 #: Number of intervals of a curve over time.

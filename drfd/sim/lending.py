@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from drfd.core.amounts.vectors import Vector, plus
-from drfd.core.fairness.rules import Rules
+from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.lending.ceilings import Place, node_of
 from drfd.core.lending.division import Claim, divide
@@ -71,21 +70,6 @@ def divided(
         claim = Claim(job_id=job_id, least=job.least, most=job.most, weight=job.floor)
         own.setdefault(job.leaf, []).append(claim)
     return divide(node_of(own, places), cores)
-
-
-def used_together(jobs: Sequence[SimJob], rules: Rules) -> dict[int, float]:
-    """Return the cores that each of these jobs uses, by job, when they run at the same time and
-    idle cores are lent. Each job is of a user without a pool."""
-    capacity_milli = rules.shares.capacity[_CORES]
-    used: dict[str, Vector] = {}
-    found = {}
-    for job in jobs:
-        leaf = rules.pool_for(job.user, None)
-        demand = rules.axes.vector(job.demand)
-        used[leaf] = plus(used[leaf], demand) if leaf in used else demand
-        found[job.id] = borrower(job, leaf, capacity_milli)
-    places = places_of(rules.shares, used, _CORES, _UNIT)
-    return divided(found, capacity_milli / _UNIT, places)
 
 
 class Lender(Speeds):

@@ -20,9 +20,9 @@ from drfd_cli.output import Result
 from drfd_experiments.commands import fig8, three_nodes
 from drfd_experiments.commands.fig8 import closing
 from drfd_experiments.commands.three_nodes import NODES, Crowd, Tally
+from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
 if TYPE_CHECKING:
-    from drfd.sim.figures import Cell, Figure, Table
     from drfd_experiments.sharing import Shares
 
 #: Largest difference between a live and a simulated mean share, as a fraction of all nodes. A node
@@ -44,7 +44,7 @@ _SEEDS = range(8)
     show_default=True,
     help="How long tasks run; the starts of drfd and Slurm come to that.",
 )
-@charts.plot_option
+@plot_option
 @prints_result()
 def command(seconds: int, plot_path: str | None) -> Result:
     """Figures 8 and 9 of the DRF paper over three nodes, live beside the simulator, in two minutes:
@@ -127,7 +127,6 @@ def figure(
 
     `crowds` are live and simulated ones, of the ways of `three_nodes.ways`.
     """
-    from drfd.sim.figures import Figure
     from drfd_experiments.sharing import panels
 
     shares_table, wrong = _shares(sharing)
@@ -154,7 +153,6 @@ def figure(
 
 
 def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
-    from drfd.sim.figures import Column, Table
     from drfd_experiments.sharing import JOBS, PHASES
 
     rows: list[list[Cell]] = []
@@ -176,7 +174,6 @@ def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
 
 
 def _tasks(crowds: list[tuple[Crowd, Crowd]]) -> tuple[Table, list[str]]:
-    from drfd.sim.figures import Column, Table
 
     rows: list[list[Cell]] = []
     wrong = []
@@ -203,7 +200,6 @@ def _tasks(crowds: list[tuple[Crowd, Crowd]]) -> tuple[Table, list[str]]:
 
 
 def _nodes(tally: Tally) -> Table:
-    from drfd.sim.figures import Column, Table
 
     return Table(
         title="Live tasks that have ended on each node",

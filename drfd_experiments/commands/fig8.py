@@ -19,10 +19,10 @@ from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
+from drfd_experiments.figures import Column, Figure, Table, plot_option, show_figures
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
-    from drfd.sim.figures import Figure
     from drfd_experiments.sharing import Phase
 
 #: Nodes of the demo; the paper has 48.
@@ -142,7 +142,7 @@ class Scenario:
     show_default=True,
     help="How long it takes; three phases of the same length.",
 )
-@charts.plot_option
+@plot_option
 @prints_result()
 def command(seconds: int, plot_path: str | None) -> Result:
     """Figure 8 of the DRF paper with real processes: two jobs share this machine, and their tasks
@@ -182,7 +182,7 @@ def closing(found: Figure, wrong: list[str], plot_path: str | None) -> Result:
 
     def show() -> None:
         click.echo()
-        charts.show_figures([found])
+        show_figures([found])
 
     return Result(
         show=show,
@@ -243,7 +243,6 @@ def screen(*, quiet: bool) -> Iterator[Show]:
 
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise of DRF."""
-    from drfd.sim.figures import Column, Figure, Table
     from drfd_experiments.sharing import JOBS, NODE, PHASES, expected, panels, phase_table, steady
 
     wrong = []

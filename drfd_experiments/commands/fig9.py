@@ -26,9 +26,9 @@ from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.commands import cgroup_files
 from drfd_experiments.commands.fig8 import closing, opening
+from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
 if TYPE_CHECKING:
-    from drfd.sim.figures import Cell, Figure
     from drfd_experiments.cluster import SharingScheme
     from drfd_experiments.macro import Kind
 
@@ -67,7 +67,7 @@ class Figure9Result:
     show_default=True,
     help="How long each of the four ways of sharing is tried.",
 )
-@charts.plot_option
+@plot_option
 @prints_result()
 def command(seconds: int, plot_path: str | None) -> Result:
     """Figure 9 of the DRF paper with real processes: DRF, slots, and CPU-fair sharing on this
@@ -181,7 +181,7 @@ _submit = partial(private_daemon.submit, out="/dev/null", time_limit_s=600)
 
 def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that differs from the paper's."""
-    from drfd.sim.figures import Column, Figure, Panel, Table
+    from drfd.sim.figures import Panel
     from drfd_experiments.macro import PAPER_LARGE
 
     by_name = {each.way.name: each for each in results}

@@ -27,13 +27,12 @@ from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.commands import cgroup_files
 from drfd_experiments.commands.fig8 import closing
+from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from drfd.protocol.replies import DoctorReply
-    from drfd.sim.figures import Cell, Figure
-    from drfd.sim.workload import SimJob
 
 MIB = 1 << 20
 #: The one core that is given out, the floor of each job, and the most that it may be lent.
@@ -134,7 +133,7 @@ class Recording:
     show_default=True,
     help="How long it takes; half with quotas, half with lending.",
 )
-@charts.plot_option
+@plot_option
 @prints_result()
 def command(seconds: int, plot_path: str | None) -> Result:
     """Idle cores that are lent to running jobs, with real processes: who uses what of one core,
@@ -260,27 +259,29 @@ def _busy_s() -> float:
 def theory(*, asleep: bool) -> dict[str, float]:
     """Return the cores that each pool uses under lending."""
     from drfd.core.amounts.resources import Resources
-    from drfd.sim.lending import used_together
+    from drfd.sim.lending import Lender, work_s
     from drfd.sim.machine import rules_of
     from drfd.sim.workload import SimJob
 
-    def job(id: int, pool: str) -> SimJob:
-        return SimJob(
-            id=id, name=pool, submit_s=0, run_s=1, limit_s=None, user=pool,
-            demand=Resources(cores_milli=_FLOOR_MILLI, memory_bytes=_HELD_BYTES[pool]),
-            most_cores_milli=_MOST_MILLI,
-            cpu_s=0.0 if asleep and pool == _SLEEPER else None,
+    rules = rules_of(Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES))
+    lender, used, jobs = Lender(rules.shares), {}, []
+    for number, (pool, held_bytes) in enumerate(_HELD_BYTES.items()):
+        job = SimJob(
+            id=number, name=pool, submit_s=0, run_s=1, limit_s=None, user=pool,
+            demand=Resources(cores_milli=_FLOOR_MILLI, memory_bytes=held_bytes),
+            most_cores_milli=_MOST_MILLI, cpu_s=0.0 if asleep and pool == _SLEEPER else None,
         )  # fmt: skip
-
-    jobs = [job(id, pool) for id, pool in enumerate(_HELD_BYTES)]
-    capacity = Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES)
-    found = used_together(jobs, rules_of(capacity))
-    return {each.user: found[each.id] for each in jobs}
+        leaf = rules.pool_for(pool, None)
+        used[leaf] = rules.axes.vector(job.demand)
+        lender.start(job, leaf, "", 0)
+        jobs.append(job)
+    speeds = lender.changed(used, 0)
+    return {job.user: speeds[job.id] * work_s(job) for job in jobs}
 
 
 def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise."""
-    from drfd.sim.figures import Column, Figure, Panel, Table
+    from drfd.sim.figures import Panel
 
     rows: list[list[Cell]] = []
     wrong = []

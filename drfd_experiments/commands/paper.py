@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,7 @@ from drfd.common.strict_table import suggestion
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
-
-if TYPE_CHECKING:
-    from drfd.sim.figures import Figure
+from drfd_experiments.figures import Figure, plot_option, show_figures
 
 EXPERIMENTS = {
     "table1": "two users of one machine, task by task",
@@ -59,7 +56,7 @@ EXPERIMENTS = {
     metavar="FILE",
     help="A SWIM sample for fig13 and fig14, in place of generated jobs; may be gzipped.",
 )
-@charts.plot_option
+@plot_option
 @prints_result()
 def command(
     names: Sequence[str], seed: int, nodes: int | None, swap_cost: int | None,
@@ -91,7 +88,7 @@ def command(
             raise Refused("bad-plot", f"{figure.name} has nothing to be drawn")
         charts.write_plot(plot_path, figure.title, figure.panels)
     return Result(
-        show=lambda: charts.show_figures(found),
+        show=lambda: show_figures(found),
         view=lambda: {"experiments": [figure.view() for figure in found]},
     )
 

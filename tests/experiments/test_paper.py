@@ -18,7 +18,6 @@ from hypothesis import strategies as some
 
 from bench.paper import BLOCK, RESULTS, printed
 from drfd.common.errors import Refused
-from drfd.sim.figures import Cell, Figure
 from drfd.sim.recorded_workloads import read_lines, read_trace
 from drfd_experiments import facebook, macro, sharing, worked
 from drfd_experiments.alloc import (
@@ -38,6 +37,7 @@ from drfd_experiments.cluster import (
     run,
     slowdown,
 )
+from drfd_experiments.figures import Cell, Figure
 
 #: The machine of the paper's section 4.1.
 PAPER = {"cpu": 9, "mem": 18}

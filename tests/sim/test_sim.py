@@ -41,7 +41,7 @@ from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
 from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
 from drfd.sim.figures import Panel, panels_of
-from drfd.sim.lending import Lender, for_lending, used_together
+from drfd.sim.lending import Lender, for_lending
 from drfd.sim.machine import configured, of_groups, parse_capacity, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
 from drfd.sim.recorded_workloads import of_history, read_lines, read_trace, with_weights
@@ -981,10 +981,9 @@ def test_what_is_left_goes_by_dominant_shares_and_anew_at_each_end() -> None:
             demand=Resources(cores_milli=250, memory_bytes=size * GB))
         for id, (user, size) in enumerate(sizes.items(), start=1)
     ]  # fmt: skip
-    assert used_together(jobs, small(1, 100)) == pytest.approx({1: 0.25, 2: 0.375, 3: 0.375})
     asleep = [*jobs[:2], replace(jobs[2], cpu_s=0.0)]
-    # b is raised to what a holds of the memory, and then a is lent the rest.
-    assert used_together(asleep, small(1, 100)) == pytest.approx({1: 0.4, 2: 0.6, 3: 0})
+    # b is raised to what a holds of the memory, and then a is lent the rest: 0.6 and 0.4 cores.
+    assert lent(asleep, small(1, 100)) == pytest.approx({1: 500, 2: 250 / 0.6, 3: 1000})
     found = lent(jobs, small(1, 100))
     # 250 core-seconds each. Of b and c each has 0.375 cores; then a has all.
     assert found == pytest.approx({2: 250 / 0.375, 3: 250 / 0.375, 1: 750})

@@ -1,0 +1,130 @@
+"""Results of experiments as tables and curves, which are pure data, and their output."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drfd_cli import charts, output
+
+if TYPE_CHECKING:
+    from drfd.sim.figures import Panel
+
+#: A cell of a table, or None if it is empty.
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    #: "%" (the cells are parts of one), "s" (seconds), "x" (a factor), or "" (none).
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A description of an experiment, its results, and remarks on them."""
+
+    name: str
+    title: str
+    about: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    panels: Sequence[Panel] = ()
+    notes: Sequence[str] = ()
+
+    def view(self) -> dict[str, object]:
+        """Return the figure as JSON values. Equal runs give equal text."""
+        view = _plain(asdict(self))
+        for panel in view["panels"]:
+            for key in ("top", "steps", "log_x"):
+                del panel[key]
+        return dict(view)
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON values, with numbers rounded to six digits to hide rounding errors."""
+    match value:
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case float() | Fraction():
+            return round(float(value), 6)
+    return value
+
+
+def show_figures(figures: Sequence[Figure]) -> None:
+    for number, figure in enumerate(figures):
+        if number:
+            click.echo()
+        output.tell(figure.title)
+        for line in figure.about:
+            _wrap("  ", line)
+        for table in figure.tables:
+            click.echo()
+            output.tell(table.title)
+            print_table(table)
+        for panel in figure.panels:
+            click.echo()
+            click.echo(charts.draw(panel))
+        if figure.notes:
+            click.echo()
+        for note in figure.notes:
+            _wrap("- ", note)
+
+
+def print_table(table: Table) -> None:
+    columns: list[output.Column] = [
+        (each.name, "right") if _is_number(table, at) else each.name
+        for at, each in enumerate(table.columns)
+    ]
+    rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
+    output.print_rows(columns, rows, fixed=[each.name for each in table.columns[:-1]])
+
+
+def _is_number(table: Table, at: int) -> bool:
+    cells = [row[at] for row in table.rows]
+    return all(isinstance(cell, int | float) or cell is None for cell in cells)
+
+
+def _shown(column: Column, cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    match column.unit:
+        case "%":
+            return f"{cell:.1%}"
+        case "s":
+            return f"{cell:.0f} s"
+        case "x":
+            return f"{cell:.2f} x"
+    return f"{cell:g}" if isinstance(cell, int) else f"{cell:.4g}"
+
+
+def _wrap(lead: str, text: str) -> None:
+    wide = min(charts.WIDEST, output.width())
+    for line in textwrap.wrap(
+        output.clean(text, 2000), wide, initial_indent=lead, subsequent_indent="  "
+    ):
+        click.echo(line)
+
+
+plot_option = click.option(
+    "--plot",
+    "plot_path",
+    metavar="FILE",
+    help="Also draw it as a picture: FILE.svg or FILE.png. Needs matplotlib.",
+)
