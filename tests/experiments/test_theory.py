@@ -7,14 +7,17 @@ who wants more needs some full resource none of whose users is better off.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
-from drfd.core.fairness.share_tree import FairShare, NodeRule, parent_of, path_up
+from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
 from drfd_experiments import theory
+from drfd_experiments.alloc import Pool, Spec, User, allocate
 from drfd_experiments.theory import FlowDemand, Tasks, ceei
 from seeds import examples
 
@@ -370,68 +373,44 @@ GRAIN = 20
 
 
 @some.composite
-def whole_trees(draw: some.DrawFn) -> tuple[FairShare, dict[str, FlowDemand]]:
+def whole_trees(draw: some.DrawFn) -> Spec:
     """Long queues of small whole tasks: of a quarter of 1/GRAIN of the machine at most."""
-    axes = draw(some.integers(1, 3))
-    vector = some.tuples(*[some.integers(0, 3).map(Fraction)] * axes).filter(any)
+    names = ["cpu", "memory", "disk"][: draw(some.integers(1, 3))]
+    amounts = some.fixed_dictionaries(dict.fromkeys(names, some.integers(0, 3).map(Decimal)))
     places = ["a", "b", "p.a", "p.b", "q.a", "q.r.a", "q.r.b", "q.s.a", "q.s.b"]
-    leaves = draw(some.lists(some.sampled_from(places), min_size=2, max_size=6, unique=True))
-    tasks = some.none() | some.integers(1, 6 * GRAIN).map(Fraction)
-    wants = {leaf: FlowDemand(demand=draw(vector), tasks=draw(tasks)) for leaf in leaves}
-    nodes = sorted({path for leaf in leaves for path in path_up(leaf)})
-    weights = draw(some.dictionaries(some.sampled_from(nodes), some.integers(1, 3), max_size=4))
-    return FairShare((12 * GRAIN,) * axes, weighted(axes, weights)), wants
+    weights = some.none() | some.integers(1, 3).map(Decimal)
+    return Spec(
+        capacity=dict.fromkeys(names, Decimal(12 * GRAIN)),
+        users=[
+            User(
+                name=place,
+                demand=draw(amounts.filter(lambda demand: any(demand.values()))),
+                weight=draw(weights),
+                tasks=draw(some.none() | some.integers(1, 6 * GRAIN).map(Decimal)),
+                pool=place.rpartition(".")[0] or None,
+            )
+            for place in draw(
+                some.lists(some.sampled_from(places), min_size=2, max_size=6, unique=True)
+            )
+        ],
+        pools={
+            path: Pool(weight=draw(weights), parent=path.rpartition(".")[0] or None)
+            for path in ("p", "q", "q.r", "q.s")
+        },
+    )
 
 
-def one_by_one(shares: FairShare, wants: Wants, *, looks_below: bool) -> dict[str, int]:
-    """Whole tasks, each to the least satisfied child at every level, all recomputed each time."""
-    share_tree = shares.share_tree({}, wants)
-    used = {path: [0] * len(shares.capacity) for leaf in wants for path in path_up(leaf)}
-    used["root"] = [0] * len(shares.capacity)
-    children: dict[str, set[str]] = {}
-    for path in used:
-        if path != "root":
-            children.setdefault(parent_of(path), set()).add(path)
-    ran = dict.fromkeys(wants, 0)
-
-    def next_below(path: str) -> tuple[Fraction, str] | None:
-        """(satisfaction, the leaf that is served)"""
-        if path in wants:
-            held = zip(used["root"], wants[path].demand, shares.capacity, strict=True)
-            if ran[path] == wants[path].tasks or any(d and h + d > top for h, d, top in held):
-                return None
-            least = None
-        else:
-            found = [each for child in sorted(children[path]) if (each := next_below(child))]
-            if not found or path == "root":
-                return min(found, default=None)
-            least = min(found)
-        pairs = zip(used[path], share_tree.entitled(path), strict=True)
-        own = max(held / part for held, part in pairs)
-        if least is None:
-            return own, path
-        return (min(own, least[0]) if looks_below else own), least[1]
-
-    while (turn := next_below("root")) is not None:
-        ran[turn[1]] += 1
-        for path in ("root", *path_up(turn[1])):
-            used[path] = [
-                h + int(d) for h, d in zip(used[path], wants[turn[1]].demand, strict=True)
-            ]
-    return ran
-
-
-@pytest.mark.parametrize("looks_below", [True, False], ids=["min-satisfaction", "naive"])
+@pytest.mark.parametrize("policy", ["hdrf", "hdrf-naive"])
 @examples(15)
 @given(problem=whole_trees())
-def test_small_whole_tasks_given_out_one_by_one_come_close(
-    problem: tuple[FairShare, Wants], looks_below: bool
-) -> None:
+def test_small_whole_tasks_given_out_one_by_one_come_close(problem: Spec, policy: str) -> None:
     """Whether siblings are compared by min-satisfaction or naively: see `Flow`."""
-    shares, wants = problem
-    tasks, ran = theory.drf(shares, wants), one_by_one(shares, wants, looks_below=looks_below)
-    for leaf, each in wants.items():
-        gap = abs(ran[leaf] - tasks[leaf]) * max(each.demand) / shares.capacity[0]
+    whole, cut = (
+        allocate(structs.replace(problem, policy=policy, mode=mode))
+        for mode in ("discrete", "continuous")
+    )
+    for user in problem.users:
+        gap = abs(whole.dominant_share(user.name) - cut.dominant_share(user.name))
         assert gap < Fraction(1, 20)
 
 
