@@ -464,7 +464,7 @@ class World:
             had = list(kept.order)
             claim(had == order, "what is kept gives another order", had, order)
         is_plain = not rules.patience.reserves and not wait_index._recent and not self.kept()
-        is_plain = is_plain and kept.blocks is None and not ledger.draining
+        is_plain = is_plain and not kept.shortages and not ledger.draining
         is_plain = is_plain and rules.policy == "drf" and not kept.reservations and not used_up
         if is_plain and kept.admitted and not pass_context.before:
             self.counts["choices"] += 1

@@ -84,7 +84,7 @@ class Circumstances:
             next_id=self.next_id,
             drained=self.drained,
             node_drains=self.node_drains,
-            shortages=self.shortages.copy(),
+            shortages=Shortages(self.shortages),
             ended=lambda ids: self.ended,
         )
         ledger.nodes_away = self.nodes_away

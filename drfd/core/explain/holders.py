@@ -281,7 +281,7 @@ def served_first(
     if last.share_tree is None or leaf not in last.share_tree.nodes:
         return None
     share_tree, levels = _after(blame, ledger, last.share_tree, last.notes, rules)
-    shut = frozenset[str]() if last.blocks is None else last.blocks.blocked_leaves(ledger.queues)
+    shut = last.shortages.blocked_leaves(ledger.queues)
     takers = {
         other: _Taker(other, ledger.queues[other], blame.free)
         for other in islice(last.order, _MOST_LEAVES)

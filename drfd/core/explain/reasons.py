@@ -413,7 +413,7 @@ def explain_wait(
         return WaitReason(ReasonCode.DRAINING, _draining(ledger.drained))
     if not can_launch:
         return WaitReason(ReasonCode.STARTING_SOON, LauncherAway())
-    kept_by = None if last is None or last.blocks is None else last.blocks.delaying(job)
+    kept_by = None if last is None else last.shortages.delaying(job)
     # A resumption needs no launch, but a pass skips all jobs of a user with a shortage.
     if kept_by is not None and (kept_by.whose is Whose.MACHINE or job.state is JobState.SUSPENDED):
         return WaitReason(ReasonCode.MACHINE_SHORT, kept_by)

@@ -217,7 +217,9 @@ class Ledger:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
         ledger.drained, ledger.node_drains = drained, dict(node_drains)
-        ledger.shortages = Shortages(ledger.jobs.values()) if shortages is None else shortages
+        ledger.shortages = (
+            Shortages.of_jobs(ledger.jobs.values()) if shortages is None else shortages
+        )
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
             ledger.dependents.ended = dict(ended(gone)) if gone else {}
@@ -442,7 +444,7 @@ class Ledger:
         if job.state is JobState.ENDED:
             self._note_end(job.id, job, event.at_s)
             self._note_end_of(array_state, event.at_s)
-        if self.shortages.known or isinstance(event, ev.LaunchPostponed):
+        if self.shortages or isinstance(event, ev.LaunchPostponed):
             self._note_shortage(job, event)
         return job
 

@@ -8,8 +8,8 @@ next pause is twice as long.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import ceil
+from typing import Self
 
 from drfd.core.model.job import Job, JobState, Postponed, Whose, leaf_name
 
@@ -21,79 +21,56 @@ _TRIES_WITH_OTHERS = 3
 #: A shortage that occurs more than this many seconds after the end of a pause counts as a new one.
 _FORGOTTEN_S = 600.0
 
-_Key = tuple[Whose, str]
+
+#: The name under which the shortage of the machine is known; no account has it.
+MACHINE = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchBlocks:
-    """The shortages during whose pause nothing is launched."""
-
-    #: The shortage of the machine, or None.
-    machine: Postponed | None = None
-    #: Shortages of single users, by user.
-    users: dict[str, Postponed] = field(default_factory=dict)
-
-    def blocked_leaves(self, leaves: Iterable[str]) -> frozenset[str]:
-        """Return those of the leaves whose user may start nothing because of a shortage."""
-        shut = set(map(leaf_name, self.users))
-        return frozenset(leaf for leaf in leaves if leaf.rpartition(".")[2] in shut)
-
-    def delaying(self, job: Job) -> Postponed | None:
-        return self.machine or self.users.get(job.spec.user)
-
-
-class Shortages:
-    """Known shortages of the machine and of single users. Only the ledger writes them.
+class Shortages(dict[str, Postponed]):
+    """Known shortages of single users by user, and that of the machine. Only the ledger changes it.
 
     The table is empty nearly all the time.
     """
 
-    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+    @classmethod
+    def of_jobs(cls, jobs: Iterable[Job]) -> Self:
         """Take the shortages from the records of waiting `jobs`, as a restarted daemon does.
 
         The records do not show that a launch has succeeded since, so launches may pause although
         the shortage is over.
         """
-        #: The shortages that there are; only for reading.
-        self.known: dict[_Key, Postponed] = {}
-        waiting = (JobState.PENDING, JobState.HELD, JobState.CLEANING)
+        shortages, waiting = cls(), (JobState.PENDING, JobState.HELD, JobState.CLEANING)
         found = [job for job in jobs if job.postponed is not None and job.state in waiting]
         for job in sorted(found, key=lambda job: job.postponed.at_s if job.postponed else 0.0):
-            self.note(job)
-
-    def __bool__(self) -> bool:
-        return bool(self.known)
+            shortages.note(job)
+        return shortages
 
     def note(self, job: Job) -> None:
         """Record that the launch of the job was postponed."""
         postponed = job.postponed
         if postponed is not None and postponed.whose is not Whose.JOB:
-            self.known[_key(postponed.whose, job.spec.user)] = postponed
+            self[_scope(postponed.whose, job)] = postponed
 
     def note_start(self, job: Job) -> None:
         """Record that the job's program runs, which ends the shortages of machine and user."""
-        for key in (_key(Whose.MACHINE, ""), _key(Whose.USER, job.spec.user)):
-            self.known.pop(key, None)
+        self.pop(MACHINE, None)
+        self.pop(job.spec.user, None)
 
-    def of(self, whose: Whose, user: str) -> Postponed | None:
-        return self.known.get(_key(whose, user))
-
-    def launch_blocks(self, now_s: float) -> LaunchBlocks | None:
-        """Return whose launches are blocked at that Unix time, or None if nobody's are."""
-        left = {key: each for key, each in self.known.items() if is_waited_for(each, now_s)}
-        machine = left.pop(_key(Whose.MACHINE, ""), None)
-        users = {user: each for (_, user), each in left.items()}
-        return LaunchBlocks(machine, users) if users or machine is not None else None
+    def pausing(self, now_s: float) -> Shortages:
+        """Return the shortages because of which launches pause at that Unix time."""
+        return Shortages({key: each for key, each in self.items() if is_waited_for(each, now_s)})
 
     def next_s(self, now_s: float) -> float | None:
         """Return the Unix time at which the next pause ends, or None if there is no pause."""
-        times = (each.until_s for each in self.known.values() if is_waited_for(each, now_s))
-        return min(times, default=None)
+        return min((each.until_s for each in self.pausing(now_s).values()), default=None)
 
-    def copy(self) -> Shortages:
-        other = Shortages()
-        other.known = dict(self.known)
-        return other
+    def blocked_leaves(self, leaves: Iterable[str]) -> frozenset[str]:
+        """Return those of the leaves whose user has a shortage."""
+        names = set(map(leaf_name, self))
+        return frozenset(leaf for leaf in leaves if leaf.rpartition(".")[2] in names)
+
+    def delaying(self, job: Job) -> Postponed | None:
+        return self.get(MACHINE) or self.get(job.spec.user)
 
 
 def is_waited_for(postponed: Postponed, now_s: float) -> bool:
@@ -106,7 +83,7 @@ def next_try(
     shortages: Shortages, job: Job, whose: Whose, *, text: str, resource: str, at_s: float
 ) -> Postponed:
     """Return the postponement that follows from a failed launch of this job."""
-    before = job.postponed if whose is Whose.JOB else shortages.of(whose, job.spec.user)
+    before = job.postponed if whose is Whose.JOB else shortages.get(_scope(whose, job))
     if before is not None and (before.whose is not whose or at_s - before.until_s > _FORGOTTEN_S):
         before = None
     if before is not None and whose is not Whose.JOB and is_waited_for(before, at_s):
@@ -143,5 +120,5 @@ def alone_until_s(postponed: Postponed) -> int | None:
     return ceil(postponed.until_s + pause_s(postponed.own_tries))
 
 
-def _key(whose: Whose, user: str) -> _Key:
-    return whose, "" if whose is Whose.MACHINE else user
+def _scope(whose: Whose, job: Job) -> str:
+    return MACHINE if whose is Whose.MACHINE else job.spec.user

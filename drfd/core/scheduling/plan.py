@@ -9,7 +9,7 @@ from typing import Any
 
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import ShareTree
-from drfd.core.ledger.postponed import LaunchBlocks
+from drfd.core.ledger.postponed import Shortages
 from drfd.core.model.events import StartReason
 from drfd.core.scheduling.backfill import Backfill, PassContext, Reservation
 from drfd.core.scheduling.certainty import Certainty
@@ -75,8 +75,8 @@ class Plan:
     starvation_guard: int | None = None
     #: The load from outside drfd for which the pass kept resources free, or None.
     external: ExternalLoad | None = None
-    #: The users whose launches a shortage blocks; None if nothing is short.
-    blocks: LaunchBlocks | None = None
+    #: The shortages because of which launches pause.
+    shortages: Shortages = field(default_factory=Shortages)
     pass_context: PassContext | None = field(default=None, compare=False)
     #: The share tree after the pass; the next pass changes it. None in plans made by tests.
     share_tree: ShareTree | None = field(default=None, compare=False)

@@ -180,7 +180,7 @@ class Scheduler:
             self._has_dropped_reservation = True
         supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=kept, shut=shut)
         for starving in due:
-            if last.blocks is not None and last.blocks.delaying(ledger.job(starving.job_id)):
+            if last.shortages.delaying(ledger.job(starving.job_id)):
                 continue
             requests = preempt(ledger, last.share_tree, supply, starving, how, now)
             if requests:

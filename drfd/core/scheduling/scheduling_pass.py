@@ -20,6 +20,7 @@ from drfd.core.amounts.vectors import Room, Vector, minus
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
 from drfd.core.model.job import GroupKey, JobState
 from drfd.core.model.stimuli import Now
@@ -61,12 +62,12 @@ def schedule(
     and must have been told of every change since the last one. `used_up` are the nodes that have
     used up their quota of the week."""
     free = free_of(ledger, rules, pass_context.external)
-    blocks = ledger.shortages.launch_blocks(pass_context.now_s)
-    if ledger.draining or (blocks is not None and blocks.machine is not None):
+    shortages = ledger.shortages.pausing(pass_context.now_s)
+    if ledger.draining or MACHINE in shortages:
         # Reservations are renewed when launches go on.
         before = pass_context.before
-        return Plan(admitted=[], free=free, order=[], reservations=before, blocks=blocks)
-    shut = frozenset[str]() if blocks is None else blocks.blocked_leaves(ledger.queues)
+        return Plan(admitted=[], free=free, order=[], reservations=before, shortages=shortages)
+    shut = shortages.blocked_leaves(ledger.queues) if shortages else frozenset[str]()
     shut |= leaves_out_of_quota(ledger.queues, used_up)
     wait_index.shut(shut)
     wait_index.put_last(frozenset(used_up))
@@ -89,7 +90,7 @@ def schedule(
     if ledger.groups:
         plan = _within_groups(plan, ledger, free, pass_context.before)
     external = pass_context.external
-    return replace(plan, external=external, blocks=blocks)
+    return replace(plan, external=external, shortages=shortages)
 
 
 def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:
