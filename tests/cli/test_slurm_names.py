@@ -405,6 +405,13 @@ def test_cpu_time_is_written_as_slurm_writes_it(
     assert lines("sacct -n -X -P -o TotalCPU") == [shown]
 
 
+def test_a_comment_is_none_of_drfds_own(lines: Lines, queue: CannedDaemon, ended: MakeJob) -> None:
+    """Programs read the field as what they have given to --comment."""
+    queue.replies["history"] = {"jobs": [ended("FAILED", 3, text="exit code 3", id=7)]}
+    found = lines("sacct -n -X -P -o JobID,Comment")
+    assert found and all(line.endswith("|") for line in found)
+
+
 def test_what_has_begun_before_the_end_time_is_listed_also_if_it_ends_later(
     lines: Lines, queue: CannedDaemon, job: MakeJob, ended: MakeJob
 ) -> None:

@@ -420,7 +420,8 @@ NAMES: dict[str, tuple[str, int, Callable[[View], str]]] = {
     "restarts": ("Restarts", 8, lambda job: str(job["attempt"] - 1)),
     "submitline": ("SubmitLine", 20, _command),
     "reason": ("Reason", 22, lambda job: "None" if job["reason"] is None else _reason(job)),
-    "comment": ("Comment", 14, lambda job: (job["outcome"] or {}).get("text", "")),
+    # What its user writes with --comment, which is not kept.
+    "comment": ("Comment", 14, lambda job: ""),
 }
 
 
