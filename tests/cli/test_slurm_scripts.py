@@ -206,6 +206,7 @@ def test_of_several_machines_a_script_may_name_one_or_its_features(
          "--nodes=1 SCRIPT runs it here alone)"),
         ("'-w' 'n[1-2]'", "asks for several machines; drfd runs a job on one"),
         ("'-C' 'ssd|avx'", "drfd knows features that a machine must all have, joined by &"),
+        ("-hold", "-h: is no option of sbatch (drf submit --ignore-sbatch leaves out these lines)"),
         ("-mem=4G", "--distribution=em=4G: is no distribution of tasks (of memory: --mem=4G)"),
         ("-L SCRATCH", "--licenses=SCRATCH: this machine counts no SCRATCH, but 8 gpu, 4 solver "),
     ],

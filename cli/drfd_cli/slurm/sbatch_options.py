@@ -55,7 +55,7 @@ KNOWN = {
         (
             *("hold", "requeue", "no-requeue", "wait", "quiet", "verbose", "parsable", "test-only"),
             *("contiguous", "ignore-pbs", "oversubscribe", "overcommit", "reboot", "spread-job"),
-            *("share", "use-min-nodes", "usage", "help", "version"),
+            *("share", "use-min-nodes"),
         ),
         FLAG,
     ),
@@ -63,17 +63,17 @@ KNOWN = {
 SHORT = {
     "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task",
     "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile",
-    "G": "gpus", "h": "help", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill",
+    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill",
     "L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes",
     "o": "output", "O": "overcommit", "p": "partition", "q": "qos", "Q": "quiet", "s": "share",
-    "S": "core-spec", "t": "time", "v": "verbose", "V": "version", "w": "nodelist", "W": "wait",
+    "S": "core-spec", "t": "time", "v": "verbose", "w": "nodelist", "W": "wait",
     "x": "exclude",
 }  # fmt: skip
 #: Options that ask for nothing that a single machine with private limits does not do anyway.
 SAID_NOTHING = frozenset(
     (
         *("comment", "get-user-env", "no-requeue", "oversubscribe", "overcommit", "share"),
-        *("verbose", "no-kill", "ignore-pbs", "use-min-nodes", "usage", "help", "version"),
+        *("verbose", "no-kill", "ignore-pbs", "use-min-nodes"),
     )
 )
 _SILENT = SAID_NOTHING | {
@@ -270,7 +270,7 @@ def from_environment(env: Mapping[str, str]) -> tuple[Options, list[str]]:
         name = variable.removeprefix("SBATCH_").lower().replace("_", "-")
         name = _VARIABLES.get(name, name)
         name = _ALIASES.get(name, name)
-        if name in KNOWN and name not in ("wrap", "help", "usage", "version"):
+        if name in KNOWN and name != "wrap":
             found[name] = Given("" if KNOWN[name] == FLAG else value, f"${variable}")
         else:
             left.append(f"${variable}")
