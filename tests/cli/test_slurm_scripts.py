@@ -451,6 +451,11 @@ def test_a_distribution_of_slurms_has_no_effect(of: Of, value: str) -> None:
     assert said == f"drf: without effect here: --distribution={value}\n"
 
 
+def test_limits_that_are_not_to_be_passed_on_are_not(of: Of) -> None:
+    assert of("#SBATCH --propagate=none")[1] == ""
+    assert of("#SBATCH --propagate")[1] == "drf: without effect here: --propagate\n"
+
+
 def test_a_job_may_need_the_start_of_one_that_has_started(
     drf: Drf, daemon: CannedDaemon, of: Of, job: MakeJob
 ) -> None:

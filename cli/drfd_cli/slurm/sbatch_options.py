@@ -314,6 +314,7 @@ def translate(options: Options, host: str, name: str = "sbatch") -> Translation:
         raise Refused(error.code, text, hint=error.hint) from None
     for name, given in options.items():
         is_done = name == "exclusive" and not given.value
+        is_done |= name == "propagate" and given.value.upper() == "NONE"
         if name in _UNSUPPORTED and name not in _SILENT and not is_done:
             made.unsupported.append(f"--{name}={given.value}" if given.value else f"--{name}")
         if name in ("nodelist", "constraint"):
