@@ -175,7 +175,7 @@ def test_a_dry_run_says_where_values_come_from(home: Path, drf: Drf, daemon: Can
         ("coers = 4", [], ", line 1: coers: unknown key (did you mean cores?)"),
         ("\n[preset.a]\n\nmem = 1", [], "line 4: preset.a.mem: unknown key (did you mean memory?"),
         ("name = 'x'", [], ", line 1: name: unknown key (it can stand in a preset)"),
-        ("[presets.gpu]", [], ", line 1: presets: unknown key (known keys: "),
+        ("[presets.gpu]", [], ", line 1: presets: unknown key (did you mean preset?)"),
         ("preset = {a = {zzz = 1}}", [], ": preset.a.zzz: unknown key (known keys: "),
         ("preset.a = 1", [], ": preset: a preset is a table ([preset.gpu] with keys below)"),
         ('\ncores = "many"', [], ", line 2: cores: 'many' is not a number (write 4 or 0.5)"),

@@ -208,10 +208,11 @@ class _Reader:
     ) -> Iterator[Setting]:
         for key, value in table.items():
             if key not in known:
-                others = f"known keys: {', '.join(sorted({*known} - {'colour'}))}"
+                names = {*known} if title else {*known, "preset"}
+                others = f"known keys: {', '.join(sorted(names - {'colour'}))}"
                 if key in _PRESET_KEYS:
                     others = "it can stand in a preset"
-                self._fail(title, key, "unknown key", _near(key, known) or others)
+                self._fail(title, key, "unknown key", _near(key, names) or others)
             yield from self._setting(title, key, value)
 
     def _setting(self, title: str, key: str, value: object) -> Iterator[Setting]:
