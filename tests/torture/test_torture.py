@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.core.decisions import decide
+from drfd.core.decisions import stimuli
 from drfd.core.ledger import ledger
 from drfd.core.model import effects as ef
 from drfd.core.model import events as ev
@@ -123,7 +123,7 @@ def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_times(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "begin", lambda ledger, at_s: [])
+    patch.setattr(stimuli, "begin", lambda ledger, at_s: [])
 
 
 def owe_nothing(patch: pytest.MonkeyPatch) -> None:
