@@ -74,7 +74,7 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
             watch.take(job, what)
     kept, waited = Counter[str](), Counter[str]()
     worst: Window | None = None
-    for (at, leaf), sums in sorted(account.sums.items(), key=lambda each: each[0][::-1]):
+    for (at, leaf), sums in sorted(account.counted.sums.items(), key=lambda each: each[0][::-1]):
         kept[leaf] += sums.kept_part
         waited[leaf] += sums.waited
         part = sums.kept_part / (sums.waited * WHOLE)
@@ -230,7 +230,7 @@ def measure(run: Run) -> View:
 
 def _parts_by_cause(account: Account) -> View | None:
     sums = Parts()
-    for each in account.sums.values():
+    for each in account.counted.sums.values():
         sums = sums.after(each, 1)
     if not sums.promised:
         return None
@@ -242,7 +242,7 @@ def _parts_by_cause(account: Account) -> View | None:
 def _starts_by_reason(account: Account) -> View:
     """Return the counts of `Starts` by `StartReason`."""
     found: dict[str, Starts] = {}
-    for (_, why), starts in account.starts.items():
+    for (_, why), starts in account.counted.starts.items():
         found[why.value] = Starts(*map(add, found.get(why.value, Starts()), starts))
     return {name: starts._asdict() for name, starts in sorted(found.items())}
 

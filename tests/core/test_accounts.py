@@ -132,9 +132,9 @@ def test_a_clock_that_is_set_back_takes_nothing_away(account: Bench) -> None:
     account.advance(HOUR // 2)
     account.advance(HOUR // 4)
     account.advance(HOUR)
-    assert account.steps_back == 1
-    assert account.sums == {(0, BOBS): waited(0.5 + 0.75, promised=HALF, others=HALF)}
-    assert account.longest == {BOBS: Stretch(HOUR // 4, HOUR)}
+    assert account.counted.steps_back == 1
+    assert account.counted.sums == {(0, BOBS): waited(0.5 + 0.75, promised=HALF, others=HALF)}
+    assert account.counted.longest == {BOBS: Stretch(HOUR // 4, HOUR)}
 
 
 # -- causes ----------------------------------------------------------------------------------------
@@ -147,13 +147,13 @@ def test_a_limit_that_stops_each_job_is_the_leafs_own() -> None:
     account.have(1, "root.lab.ann", holds=asks(2))
     account.have(2, "root.lab.bob", wants=asks(2))
     account.advance(HOUR)
-    (parts,) = account.sums.values()
+    (parts,) = account.counted.sums.values()
     assert parts.promised == parts.own_limit == floor(WHOLE * Fraction(3, 8)) * HOUR
     account.have(3, "root.lab.bob", wants=asks(1))
     account.advance(2 * HOUR)
-    parts = account.sums[1, "root.lab.bob"]
+    parts = account.counted.sums[1, "root.lab.bob"]
     assert (parts.own_limit, parts.others) == (0, WHOLE // 8 * HOUR)
-    assert account.pairs == {(1, "root.lab.bob", "root.lab.ann"): WHOLE // 8 * HOUR}
+    assert account.counted.pairs == {(1, "root.lab.bob", "root.lab.ann"): WHOLE // 8 * HOUR}
 
 
 # -- any history -----------------------------------------------------------------------------------
@@ -227,10 +227,10 @@ def follow(
 def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(history: Any) -> None:
     account, _ = follow(history, window_ms=50)
     by: Counter[tuple[int, str]] = Counter()
-    for (window, leaf, other), amount in account.pairs.items():
+    for (window, leaf, other), amount in account.counted.pairs.items():
         assert amount > 0 and leaf != other
         by[window, leaf] += amount
-    for key, sums in account.sums.items():
+    for key, sums in account.counted.sums.items():
         _, kept_part, promised, kept, *causes = sums
         assert promised == kept + sum(causes)
         assert min(sums) >= 0 and kept_part <= WHOLE * sums.waited and sums.waited <= 50
@@ -243,7 +243,7 @@ def test_the_parts_add_up_exactly_and_others_are_charged_with_all_of_theirs(hist
 def test_what_is_promised_and_kept_is_what_the_tree_of_the_moment_says(history: Any) -> None:
     account, looked = follow(history, window_ms=70)
     found: Counter[tuple[str, str]] = Counter()
-    for (_, leaf), sums in account.sums.items():
+    for (_, leaf), sums in account.counted.sums.items():
         for name in ("waited", "promised", "kept"):
             found[leaf, name] += getattr(sums, name)
     assert found == looked
@@ -256,15 +256,15 @@ def test_the_length_of_windows_changes_no_sum(history: Any) -> None:
     for window_ms in (7, 1 << 40):
         account, _ = follow(history, window_ms)
         sums: dict[str, Parts] = {}
-        for (_, leaf), parts in account.sums.items():
+        for (_, leaf), parts in account.counted.sums.items():
             sums[leaf] = sums.get(leaf, Parts()).after(parts, 1)
         pairs: Counter[tuple[str, str]] = Counter()
-        for (_, *both), amount in account.pairs.items():
+        for (_, *both), amount in account.counted.pairs.items():
             pairs[both[0], both[1]] += amount
         starts = Counter[str]()
-        for counts in account.starts.values():
+        for counts in account.counted.starts.values():
             starts.update(counts._asdict())
-        found.append((sums, pairs, starts, account.longest))
+        found.append((sums, pairs, starts, account.counted.longest))
     assert found[0] == found[1]
 
 
@@ -317,7 +317,7 @@ def folded(*events: ev.Event | ev.AuditEvent) -> Account:
 def sums_of(account: Account) -> dict[str, Parts]:
     """By leaf, in machine-billionths times hours."""
     found: dict[str, Parts] = {}
-    for (_, leaf), parts in account.sums.items():
+    for (_, leaf), parts in account.counted.sums.items():
         assert not any(part % HOUR for part in parts)
         found[leaf] = Parts(*[part // HOUR for part in parts])
     return found
@@ -337,7 +337,7 @@ def test_times_that_a_launcher_tells_later_are_no_clock_set_back() -> None:
         started(hours=3, away=2),
     )
     account = folded(started(), *HOLDS, *events, end(4))
-    assert account.steps_back == 0
+    assert account.counted.steps_back == 0
     parts = Parts(4, promised=4 * HALF, away=2 * HALF, others=2 * HALF)
     assert sums_of(account) == {BOBS: parts}
 
@@ -420,7 +420,7 @@ def test_jobs_of_others_on_other_nodes_count_as_far_as_they_go() -> None:
 def test_nothing_is_counted_before_there_is_a_record_of_the_rules() -> None:
     account = folded(*HOLDS, started(hours=5), end(6))
     assert sums_of(account) == {BOBS: Parts(1, promised=HALF, others=HALF)}
-    assert account.starts == {}
+    assert account.counted.starts == {}
 
 
 def test_rules_that_are_not_known_are_an_error() -> None:
@@ -459,14 +459,14 @@ def test_the_account_of_a_random_history_is_what_its_books_say_at_each_moment(se
     for event in bench.events:
         fold.take(event)
     found: Counter[tuple[str, str]] = Counter()
-    for (_, leaf), parts in fold.account.sums.items():
+    for (_, leaf), parts in fold.account.counted.sums.items():
         assert parts.promised == parts.kept + sum(parts[4:])
         for name in ("waited", "promised", "kept"):
             found[leaf, name] += getattr(parts, name)
     assert found == looked_at(bench.rules, bench.events)
     assert found[ALICES, "waited"] > 0
     admitted = [event for event in bench.events if isinstance(event, ev.Admitted)]
-    assert sum(starts.all for starts in fold.account.starts.values()) == len(admitted)
+    assert sum(starts.all for starts in fold.account.counted.starts.values()) == len(admitted)
 
 
 @pytest.mark.parametrize(("seed", "steps"), runs(range(8), steps=STEPS, quick=50))

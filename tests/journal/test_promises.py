@@ -141,13 +141,13 @@ def test_whoever_catches_up_when_and_however_far_the_hours_are_the_same(
         for leaf, parts, _ in hour.rows:
             sums[leaf] = sums.get(leaf, Parts()).after(parts, 1)
             assert parts.promised == parts.kept + sum(parts[4:])
-    assert sums == {leaf: parts for (_, leaf), parts in fold.account.sums.items()}
+    assert sums == {leaf: parts for (_, leaf), parts in fold.account.counted.sums.items()}
     starts: dict[object, Starts] = {}
     for hour in hours:
         for why, counts in hour.starts:
             before = starts.get(why, Starts())
             starts[why] = Starts(*(a + b for a, b in zip(before, counts, strict=True)))
-    assert starts == {why: counts for (_, why), counts in fold.account.starts.items()}
+    assert starts == {why: counts for (_, why), counts in fold.account.counted.starts.items()}
     found = checked(often)
     assert (found.fault, found.computed, found.gone) == (None, len(known), 0)
     assert found.events == journal.mark()

@@ -793,10 +793,10 @@ def test_a_journal_of_a_run_gives_the_account_of_the_run(policy: str) -> None:
     fold = EventFold(HOUR_MS, lambda digest: run.rules)
     for event in events_of(run):
         fold.take(event)
-    assert fold.account.sums == told.sums
-    assert fold.account.pairs == told.pairs
-    assert fold.account.starts == told.starts
-    assert fold.account.longest == told.longest
+    assert fold.account.counted.sums == told.counted.sums
+    assert fold.account.counted.pairs == told.counted.pairs
+    assert fold.account.counted.starts == told.counted.starts
+    assert fold.account.counted.longest == told.counted.longest
 
 
 @pytest.mark.slow
@@ -824,12 +824,12 @@ def test_two_months_of_an_overloaded_cluster(
     found = measure(run)
     assert {name: round(100 * part, 1) for name, part in found["promised"].items()} == promised
     account = over_time(run, has_pairs=True).account
-    waited_ms = sum(sums.waited for sums in account.sums.values())
+    waited_ms = sum(sums.waited for sums in account.counted.sums.values())
     assert round(waited_ms / HOUR_MS) == waited_h
-    leaf = max(account.longest, key=lambda each: account.longest[each].length_ms)
-    assert (leaf, account.longest[leaf].length_ms // HOUR_MS) == longest
+    leaf = max(account.counted.longest, key=lambda each: account.counted.longest[each].length_ms)
+    assert (leaf, account.counted.longest[leaf].length_ms // HOUR_MS) == longest
     by: Counter[tuple[str, str]] = Counter()
-    for (_, *both), amount in account.pairs.items():
+    for (_, *both), amount in account.counted.pairs.items():
         by[both[0], both[1]] += amount
     assert len(by) == pairs
     ((most, amount),) = by.most_common(1)

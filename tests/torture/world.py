@@ -498,12 +498,12 @@ def look_at_account(journal: Journal) -> None:
         fold.take(event)
         starts += isinstance(event, ev.Admitted)
     account = fold.account
-    counted = sum(each.all for each in account.starts.values())
+    counted = sum(each.all for each in account.counted.starts.values())
     claim(counted == starts, "the account has other starts", counted, starts)
     charged: Counter[tuple[int, str]] = Counter()
-    for (window, leaf, _), amount in account.pairs.items():
+    for (window, leaf, _), amount in account.counted.pairs.items():
         charged[window, leaf] += amount
-    for key, parts in account.sums.items():
+    for key, parts in account.counted.sums.items():
         claim(parts.promised == parts.kept + sum(parts[4:]), "parts do not add up", parts)
         claim(min(parts) >= 0 and charged[key] == parts.others, "others do not add up", parts)
 

@@ -137,8 +137,8 @@ class Counted:
 class _Leaf:
     """What is known of a leaf that waits or holds something."""
 
-    def __init__(self, nothing: Vector) -> None:
-        self.used = nothing
+    def __init__(self, name: str, nothing: Vector) -> None:
+        self.name, self.used = name, nothing
         #: Whether a job holds something, be it nothing of any resource.
         self.is_running = False
         #: The different demands of waiting jobs, that of the first job first.
@@ -152,6 +152,9 @@ class _Leaf:
         self.measures: list[tuple[int, int, int]] | None = None
         #: Its parts per millisecond while it waits, `size` with what others hold; None likewise.
         self.rate: Parts | None = None
+        #: For how long it has waited at this rate, and what others held of `size` in that time: not
+        #: in the sums yet.
+        self.pending_ms = self.pending_others = 0
 
 
 class Account:
@@ -165,9 +168,12 @@ class Account:
     def __init__(self, shares: FairShare, window_ms: int, *, has_pairs: bool = True) -> None:
         """Without `has_pairs` it is not counted who holds what another one is short of."""
         self._window_ms, self._has_pairs = window_ms, has_pairs
-        self.now_ms = 0
+        self.now_ms = self._window = 0
         #: Leaf → since when it has waited below its promise.
         self.below_since: dict[str, int] = {}
+        self._leaves: dict[str, _Leaf] = {}
+        #: The leaves that wait, in the order in which they began to.
+        self._waiting: dict[str, _Leaf] = {}
         self.resume(Counted())
         self.adopt(shares)
 
@@ -175,20 +181,20 @@ class Account:
 
     def resume(self, counted: Counted) -> None:
         """Go on counting from there."""
-        self.counted = counted
-        self.sums, self.pairs, self.starts = counted.sums, counted.pairs, counted.starts
-        self.longest = counted.longest
+        self._settle_all()
+        self._counted = counted
         self._told = Counter(each.leaf for each in counted.past)
+
+    @property
+    def counted(self) -> Counted:
+        self._settle_all()
+        return self._counted
 
     def take_out(self) -> Counted:
         """Return what was counted, and count from nothing. Stretches go on."""
         counted = self.counted
         self.resume(Counted())
         return counted
-
-    @property
-    def steps_back(self) -> int:
-        return self.counted.steps_back
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -200,9 +206,12 @@ class Account:
         self._is_divided = True
         self._nothing: Vector = (0,) * len(shares.capacity)
         self._has_limits = any(rule.limit is not None for rule in shares.rules.values())
-        self._leaves: dict[str, _Leaf] = {}
-        #: The leaves that wait, in the order in which they began to.
-        self._waiting: dict[str, None] = {}
+        self._settle_all()
+        self._leaves, self._waiting = {}, {}
+        #: What leaves hold beyond their promises, by name, and the leaves of which it is not known.
+        self._over: dict[str, int] = {}
+        self._over_total = 0
+        self._stale: set[str] = set()
         self._free = shares.capacity
         #: What each obstacle keeps from jobs: the amounts, and the largest part of the machine.
         self._kept_from: dict[Obstacle, Vector] = {}
@@ -210,31 +219,43 @@ class Account:
 
     def advance(self, at_ms: int) -> None:
         """Count the time until then, in which nothing has changed."""
-        since_ms, self.now_ms = self.now_ms, at_ms
-        self.below_since = {
-            leaf: begin_ms for leaf, begin_ms in self.below_since.items() if leaf in self._waiting
-        }
-        if at_ms < since_ms:
-            self.counted.steps_back += 1
+        for name in self.below_since.keys() - self._waiting.keys():
+            del self.below_since[name]
+        if at_ms < self.now_ms:
+            self._settle_all()
+            self._counted.steps_back += 1
+            self.now_ms = at_ms
             # The stretches that go on are counted from now on.
             self.below_since = dict.fromkeys(self.below_since, at_ms)
-        if at_ms <= since_ms:
+        if at_ms == self.now_ms or not self._waiting:
+            self.now_ms = at_ms
             return
-        over = self._over_promise() if self._waiting else {}
-        total = sum(over.values())
-        rates = [(leaf, *self._rate(leaf, over, total)) for leaf in self._waiting]
-        for leaf, rate, _ in rates:
-            self._follow_stretch(leaf, since_ms, is_below=rate.short > 0)
-        while since_ms < at_ms and rates:
-            window = since_ms // self._window_ms
+        total = self._total_over()
+        for leaf in self._waiting.values():
+            # Limits of a pool depend on what other leaves hold.
+            if leaf.rate is None or self._has_limits:
+                self._settle(leaf)
+                leaf.rate = self._own_rate(leaf)
+                if leaf.rate.short:
+                    self.below_since.setdefault(leaf.name, self.now_ms)
+                else:
+                    self.below_since.pop(leaf.name, None)
+        over = dict(sorted(self._over.items())) if self._has_pairs else {}
+        while self.now_ms < at_ms:
+            window = self.now_ms // self._window_ms
+            if window != self._window:
+                self._settle_all()
+                self._window = window
             until_ms = min(at_ms, (window + 1) * self._window_ms)
-            length_ms = until_ms - since_ms
-            for leaf, rate, by in rates:
-                key = window, leaf
-                self.sums[key] = self.sums.get(key, Parts()).after(rate, length_ms)
-                for other, amount in by:
-                    self.pairs[window, leaf, other] += amount * length_ms
-            since_ms = until_ms
+            length_ms, self.now_ms = until_ms - self.now_ms, until_ms
+            for leaf in self._waiting.values():
+                assert leaf.rate is not None
+                leaf.pending_ms += length_ms
+                others = min(leaf.rate.size, total)
+                if others:
+                    leaf.pending_others += others * length_ms
+                    for other, amount in _divided(others, total, over) if over else ():
+                        self._counted.pairs[window, leaf.name, other] += amount * length_ms
 
     def put(self, name: str, *, demands: Sequence[Vector] = (), used: Vector | None = None) -> None:
         """Have jobs of the leaf wait with these different demands, that of the first job first, and
@@ -243,21 +264,24 @@ class Account:
         if leaf is None:
             if not demands and used is None:
                 return
-            leaf = self._leaves[name] = _Leaf(self._nothing)
+            leaf = self._leaves[name] = _Leaf(name, self._nothing)
             self._tree.enter(name)
             self._is_divided = False
         held = self._nothing if used is None else tuple(used)
         if held != leaf.used:
             more = minus(held, leaf.used)
-            leaf.used, leaf.held, leaf.rate = held, None, None
+            self._forget_rate(leaf)
+            leaf.used, leaf.held = held, None
             self._free = minus(self._free, more)
             self._tree.hold(name, more)
         leaf.demands = demands
         if demands:
-            self._waiting[name] = None
-        else:
-            self._waiting.pop(name, None)
+            self._waiting[name] = leaf
+        elif name in self._waiting:
+            self._forget_rate(leaf)
+            del self._waiting[name]
         leaf.is_running = used is not None
+        self._stale.add(name)
         if not demands and used is None:
             del self._leaves[name]
             self._tree.leave(name)
@@ -268,7 +292,7 @@ class Account:
         self._kept_from[obstacle] = amounts
         self._kept_parts[obstacle] = _part(amounts, self._shares.capacity)
         for leaf in self._leaves.values():
-            leaf.rate = None
+            self._forget_rate(leaf)
 
     def count_start(
         self, name: str, demand: Vector, why: StartReason, job_id: int | None = None
@@ -282,8 +306,7 @@ class Account:
         is_beyond = self._measured(name, leaf, plus(leaf.used, demand)) > self._promised(name, leaf)
         if is_beyond:
             free = minus(self._free, self._kept_from.get(Obstacle.OUTSIDE, self._nothing))
-            for other in self._waiting:
-                each = self._leaves[other]
+            for other, each in self._waiting.items():
                 promised = self._promised(other, each)
                 if other == name or self._held(other, each) >= promised:
                     continue
@@ -294,11 +317,12 @@ class Account:
         fits_one = bool(short) and not short[0][0]
         key = self.now_ms // self._window_ms, why
         marks = (True, is_beyond, bool(short), fits_one)
-        self.starts[key] = Starts(*map(add, self.starts.get(key, Starts()), marks))
+        starts = self._counted.starts
+        starts[key] = Starts(*map(add, starts.get(key, Starts()), marks))
         if short and job_id is not None and self._told[name] < MOST_PAST:
             self._told[name] += 1
             others = tuple(other for _, other in short[:MOST_SHORT])
-            self.counted.past.append(PastStart(self.now_ms, job_id, name, why, fits_one, others))
+            self._counted.past.append(PastStart(self.now_ms, job_id, name, why, fits_one, others))
 
     def entitled(self, name: str) -> Shares:
         """Return the parts of the machine promised to a leaf that waits or holds something."""
@@ -313,8 +337,10 @@ class Account:
             return
         self._is_divided = True
         have_parts_changed = bool(self._tree.redivide())
+        self._stale.update(self._leaves)
         for leaf in self._leaves.values():
-            leaf.promised = leaf.rate = None
+            self._forget_rate(leaf)
+            leaf.promised = None
             if have_parts_changed:
                 leaf.held = leaf.measures = None
 
@@ -348,37 +374,24 @@ class Account:
         exact = ((axis, least / (top * part)) for axis, part, top in counting)
         return [(axis, each.numerator, each.denominator) for axis, each in exact]
 
-    def _over_promise(self) -> dict[str, int]:
-        """Return what leaves hold beyond their promises, by name."""
+    def _total_over(self) -> int:
+        """Bring `_over` up to date, and return the sum."""
         self._divide()
-        found = {}
-        # The order decides who is charged with what is left by rounding down.
-        for name, leaf in sorted(self._leaves.items()):
-            if leaf.is_running:
-                over = self._held(name, leaf) - self._promised(name, leaf)
-                if over > 0:
-                    found[name] = over
-        return found
+        for name in self._stale:
+            leaf = self._leaves.get(name)
+            over = 0
+            if leaf is not None and leaf.is_running:
+                over = max(0, self._held(name, leaf) - self._promised(name, leaf))
+            self._over_total += over - self._over.pop(name, 0)
+            if over:
+                self._over[name] = over
+        self._stale.clear()
+        return self._over_total
 
-    def _rate(
-        self, name: str, over: Mapping[str, int], total: int
-    ) -> tuple[Parts, list[tuple[str, int]]]:
-        """Return the leaf's parts per millisecond, and that of `others` by leaf. `total` is the sum
-        of `over`."""
-        leaf = self._leaves[name]
-        # Limits of a pool depend on what other leaves hold.
-        if leaf.rate is None or self._has_limits:
-            leaf.rate = self._own_rate(name, leaf)
-        others = min(leaf.rate.size, total)
-        if not others:
-            return leaf.rate, []
-        by = _divided(others, total, over) if self._has_pairs else []
-        return Parts(*leaf.rate[:-2], others, leaf.rate.size - others), by
-
-    def _own_rate(self, name: str, leaf: _Leaf) -> Parts:
+    def _own_rate(self, leaf: _Leaf) -> Parts:
         """Return `_Leaf.rate`."""
-        promised = self._promised(name, leaf)
-        kept = min(promised, self._held(name, leaf))
+        promised = self._promised(leaf.name, leaf)
+        kept = min(promised, self._held(leaf.name, leaf))
         kept_part = kept * WHOLE // promised if promised else WHOLE
         rest = promised - kept
         if not rest:
@@ -387,7 +400,7 @@ class Account:
         rest -= away
         drained = min(rest, self._kept_parts.get(Obstacle.DRAINED, 0))
         rest -= drained
-        own_limit = rest if self._is_limited(name, leaf) else 0
+        own_limit = rest if self._is_limited(leaf.name, leaf) else 0
         rest -= own_limit
         outside = min(rest, self._kept_parts.get(Obstacle.OUTSIDE, 0))
         rest -= outside
@@ -400,15 +413,30 @@ class Account:
         left = self._tree.headroom(name, self._shares.capacity)
         return not any(fits(demand, left) for demand in leaf.demands)
 
-    def _follow_stretch(self, name: str, since_ms: int, *, is_below: bool) -> None:
-        """Take note of whether the leaf was below its promise since then."""
-        if not is_below:
-            self.below_since.pop(name, None)
+    def _forget_rate(self, leaf: _Leaf) -> None:
+        self._settle(leaf)
+        leaf.rate = None
+
+    def _settle_all(self) -> None:
+        for leaf in self._waiting.values():
+            self._settle(leaf)
+
+    def _settle(self, leaf: _Leaf) -> None:
+        """Add what is pending to the sums, and follow the stretch that it is part of."""
+        if not leaf.pending_ms:
             return
-        begin_ms = self.below_since.setdefault(name, since_ms)
-        longest = self.longest.get(name)
-        if longest is None or self.now_ms - begin_ms > longest.length_ms:
-            self.longest[name] = Stretch(begin_ms, self.now_ms)
+        assert leaf.rate is not None
+        key = self._window, leaf.name
+        parts = self._counted.sums.get(key, Parts()).after(leaf.rate, leaf.pending_ms)
+        self._counted.sums[key] = parts._replace(
+            others=parts.others + leaf.pending_others, size=parts.size - leaf.pending_others
+        )
+        leaf.pending_ms = leaf.pending_others = 0
+        if leaf.rate.short:
+            stretch = Stretch(self.below_since[leaf.name], self.now_ms)
+            longest = self._counted.longest.get(leaf.name)
+            if longest is None or stretch.length_ms > longest.length_ms:
+                self._counted.longest[leaf.name] = stretch
 
 
 def _part(amounts: Vector, capacity: Vector) -> int:
