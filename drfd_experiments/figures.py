@@ -6,14 +6,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from drfd.sim.figures import Panel
 from drfd_cli import charts, output
-
-if TYPE_CHECKING:
-    from drfd.sim.figures import Panel
 
 #: A cell of a table, or None if it is empty.
 Cell = str | int | float | None

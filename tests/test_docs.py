@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import click
 
+from cli.drf import below
 from drfd.client import Client
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain.reasons import ReasonCode
@@ -108,7 +109,7 @@ def test_every_verb_is_in_the_manual() -> None:
     for verb in VERBS:
         assert re.search(rf"`(drf )?{verb}\b", MANUAL), f"the manual does not show {verb}"
         command = command_of(verb)
-        for name in command.commands if isinstance(command, click.Group) else ():
+        for name in below(command):
             assert f"{verb} {name}" in MANUAL, f"the manual does not show {verb} {name}"
 
 
@@ -175,8 +176,8 @@ def test_what_the_manual_types_is_understood() -> None:
         assert verb in VERBS, f"the manual types drf {verb}"
         command = command_of(verb)
         known = {name for parameter in command.params for name in parameter.opts}
-        for below in command.commands.values() if isinstance(command, click.Group) else ():
-            known |= {name for parameter in below.params for name in parameter.opts}
+        for each in below(command).values():
+            known |= {name for parameter in each.params for name in parameter.opts}
         bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", rest.partition(" -- ")[0])
         for option in re.findall(r"(?<= )--?[a-z][a-z-]*", bare):
             assert option in known, f"the manual types drf {verb} {option}"

@@ -728,13 +728,24 @@ def past_selection(client: Connection, **asked: Any) -> dict[str, object]:
 _EXPERIMENTS = "drfd_experiments"
 
 
-def add_experiments(group: click.Group, *names: str) -> None:
-    """Add the commands of these experiments; where they are missing, they say where they are."""
-    is_there = find_spec(_EXPERIMENTS) is not None
-    for name in names:
-        group.add_command(
-            import_module(f"{_EXPERIMENTS}.commands.{name}").command if is_there else _missing(name)
-        )
+class WithExperiments(click.Group):
+    """A group that also has commands of experiments, which are imported when they are used. Where
+    they are missing, they say where they are."""
+
+    def __init__(self, *args: Any, experiments: tuple[str, ...], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._experiments = experiments
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self._experiments])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self._experiments:
+            return super().get_command(ctx, name)
+        if find_spec(_EXPERIMENTS) is None:
+            return _missing(name)
+        command: click.Command = import_module(f"{_EXPERIMENTS}.commands.{name}").command
+        return command
 
 
 def _missing(name: str) -> click.Command:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,7 @@ from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
-
-if TYPE_CHECKING:
-    from drfd_experiments.alloc import Allocation, Spec
+from drfd_experiments.alloc import Allocation, Spec, allocate, dominant_resource, read_spec
 
 #: Most bytes of a SPEC.
 _LONGEST = 4 << 20
@@ -46,9 +43,6 @@ def command(spec: str) -> Result:
     to the one listed first; fifo serves the users as listed. Under cpu and slots, the resources
     that they do not look at may be overcommitted.
     """
-    # Imported here, so that other verbs start without the core.
-    from drfd_experiments.alloc import allocate, read_spec
-
     source = "standard input" if spec == "-" else spec
     try:
         problem = read_spec(_read(spec))
@@ -76,7 +70,6 @@ def _read(spec: str) -> str:
 
 
 def _view(problem: Spec, found: Allocation) -> dict[str, object]:
-    from drfd_experiments.alloc import dominant_resource
 
     return {
         "tasks": {name: _number(tasks) for name, tasks in found.tasks.items()},
@@ -97,8 +90,6 @@ def _number(exact: Fraction) -> int | float:
 
 
 def _print(problem: Spec, found: Allocation) -> None:
-    from drfd_experiments.alloc import dominant_resource
-
     columns: list[output.Column] = [
         "USER", ("TASKS", "right"), "DOMINANT", ("SHARE", "right"),
         *((output.shorten(name, 20), "right") for name in problem.capacity),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,9 +20,7 @@ from drfd_experiments.commands import fig8, three_nodes
 from drfd_experiments.commands.fig8 import closing
 from drfd_experiments.commands.three_nodes import NODES, Crowd, Tally
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
-
-if TYPE_CHECKING:
-    from drfd_experiments.sharing import Shares
+from drfd_experiments.sharing import JOBS, PHASES, Shares, panels, steady
 
 #: Largest difference between a live and a simulated mean share, as a fraction of all nodes. A node
 #: has room for few tasks, and which of them end together is chance.
@@ -114,7 +111,6 @@ class Sharing:
 
     def dominant(self, job: str, phase: int) -> tuple[float, float]:
         """Return the mean dominant share in the second half of a phase, live and simulated."""
-        from drfd_experiments.sharing import steady
 
         means = [max(steady(each, job, phase, self.phase_s)) for each in self.simulated]
         return max(steady(self.live, job, phase, self.phase_s)), sum(means) / len(means)
@@ -127,7 +123,6 @@ def figure(
 
     `crowds` are live and simulated ones, of the ways of `three_nodes.ways`.
     """
-    from drfd_experiments.sharing import panels
 
     shares_table, wrong = _shares(sharing)
     tasks_table, more = _tasks(crowds)
@@ -153,7 +148,6 @@ def figure(
 
 
 def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
-    from drfd_experiments.sharing import JOBS, PHASES
 
     rows: list[list[Cell]] = []
     wrong = []

@@ -20,10 +20,19 @@ from drfd_cli.demo.scaling import Scale
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.figures import Column, Figure, Table, plot_option, show_figures
+from drfd_experiments.sharing import (
+    JOBS,
+    NODE,
+    PHASES,
+    Phase,
+    expected,
+    panels,
+    phase_table,
+    steady,
+)
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
-    from drfd_experiments.sharing import Phase
 
 #: Nodes of the demo; the paper has 48.
 _NODES = 2
@@ -53,7 +62,6 @@ class Scenario:
     ) -> None:  # fmt: skip
         """`nodes` are those that the machines of the daemon have the room of. If `is_busy` is not
         set, tasks keep no core busy. `options` are more options of `demo.workload`."""
-        from drfd_experiments.sharing import JOBS, NODE, PHASES
 
         self._client, self._place, self._scale, self._phase_s = client, place, scale, phase_s
         self._phases = PHASES
@@ -150,7 +158,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
 
     Exits with 1 when the shares of a phase are not those that DRF promises.
     """
-    from drfd_experiments.sharing import JOBS, NODE
 
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
@@ -230,8 +237,6 @@ def screen(*, quiet: bool) -> Iterator[Show]:
     from rich.live import Live
     from rich.text import Text
 
-    from drfd_experiments.sharing import panels
-
     with Live(auto_refresh=False, transient=True) as live:
         yield _every(
             1,
@@ -243,7 +248,6 @@ def screen(*, quiet: bool) -> Iterator[Show]:
 
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise of DRF."""
-    from drfd_experiments.sharing import JOBS, NODE, PHASES, expected, panels, phase_table, steady
 
     wrong = []
     used = play.used()

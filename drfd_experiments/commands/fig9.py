@@ -14,23 +14,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from drfd.client.connection import Connection
+from drfd.sim.figures import Panel
 from drfd_cli import charts
 from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
+from drfd_experiments.cluster import SharingScheme
 from drfd_experiments.commands import cgroup_files
 from drfd_experiments.commands.fig8 import closing, opening
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
-
-if TYPE_CHECKING:
-    from drfd_experiments.cluster import SharingScheme
-    from drfd_experiments.macro import Kind
+from drfd_experiments.macro import LARGE, NODE, PAPER_LARGE, SMALL, WAYS, Kind
 
 #: Number of nodes in the demo (48 in the paper), and number of users of each kind: with large
 #: tasks, with small tasks.
@@ -78,7 +76,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
     there are no cgroups, the largest task is killed instead. Exits with 1 if DRF does not come out
     best, or if too few tasks complete to tell.
     """
-    from drfd_experiments.macro import NODE, SMALL, WAYS
 
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
@@ -104,7 +101,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
 def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
     """Return the configuration. The capacity of a resource that the sharing scheme ignores is so
     large that there is always enough."""
-    from drfd_experiments.macro import LARGE, NODE
 
     slots = (way.slots or 0) * _NODES
     cpus, gb = float(NODE[0] * _NODES), float(NODE[1] * _NODES)
@@ -124,7 +120,6 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
 
 
 def _users() -> list[tuple[str, Kind]]:
-    from drfd_experiments.macro import LARGE, SMALL
 
     return [
         (f"{kind.name}{number}", kind) for kind in (LARGE, SMALL) for number in range(1, _USERS + 1)
@@ -134,7 +129,6 @@ def _users() -> list[tuple[str, Kind]]:
 def _play(
     client: Connection, place: Path, scale: Scale, way: SharingScheme, seconds: float
 ) -> Figure9Result:
-    from drfd_experiments.macro import LARGE, NODE, SMALL
 
     room_bytes = NODE[1] * _NODES * scale.gb_bytes
     bound = memory_bound(_probe(client, place, scale), place.name, room_bytes)
@@ -181,8 +175,6 @@ _submit = partial(private_daemon.submit, out="/dev/null", time_limit_s=600)
 
 def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that differs from the paper's."""
-    from drfd.sim.figures import Panel
-    from drfd_experiments.macro import PAPER_LARGE
 
     by_name = {each.way.name: each for each in results}
     drf, six, three = by_name["DRF"], by_name["6 slots"], by_name["3 slots"]

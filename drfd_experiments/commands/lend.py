@@ -21,6 +21,11 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
+from drfd.core.amounts.resources import Resources
+from drfd.sim.figures import Panel
+from drfd.sim.lending import Lender, work_s
+from drfd.sim.machine import rules_of
+from drfd.sim.workload import SimJob
 from drfd_cli import charts, output
 from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.options import asked_form, prints_result
@@ -258,10 +263,6 @@ def _busy_s() -> float:
 
 def theory(*, asleep: bool) -> dict[str, float]:
     """Return the cores that each pool uses under lending."""
-    from drfd.core.amounts.resources import Resources
-    from drfd.sim.lending import Lender, work_s
-    from drfd.sim.machine import rules_of
-    from drfd.sim.workload import SimJob
 
     rules = rules_of(Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES))
     lender, used, jobs = Lender(rules.shares), {}, []
@@ -281,7 +282,6 @@ def theory(*, asleep: bool) -> dict[str, float]:
 
 def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise."""
-    from drfd.sim.figures import Panel
 
     rows: list[list[Cell]] = []
     wrong = []

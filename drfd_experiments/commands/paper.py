@@ -9,9 +9,12 @@ import click
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import suggestion
+from drfd.sim.recorded_workloads import read_trace
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
+from drfd_experiments import facebook, macro, sharing, worked
+from drfd_experiments.cluster import SWAP_COST
 from drfd_experiments.figures import Figure, plot_option, show_figures
 
 EXPERIMENTS = {
@@ -96,11 +99,6 @@ def command(
 def _run(
     name: str, seed: int, nodes: int | None, swap_cost: int | None, trace: str | None
 ) -> Figure:
-    # Imported here, so that other verbs start without the core.
-    from drfd.sim.recorded_workloads import read_trace
-    from drfd_experiments import facebook, macro, sharing, worked
-    from drfd_experiments.cluster import SWAP_COST
-
     if name in worked.EXAMPLES:
         return worked.EXAMPLES[name]()
     if name == "fig8":

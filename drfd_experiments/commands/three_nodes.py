@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drfd.client.connection import Connection
 from drfd.common.errors import HostError
@@ -20,12 +19,11 @@ from drfd.slurm import private
 from drfd.slurm.private import PrivateNode, PrivateSlurm
 from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
+from drfd_experiments import macro, sharing
+from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
 from drfd_experiments.commands import fig8
-
-if TYPE_CHECKING:
-    from drfd_experiments.cluster import SharingScheme
-    from drfd_experiments.macro import Kind
-    from drfd_experiments.sharing import Shares
+from drfd_experiments.macro import LARGE, NODE, SMALL, Kind
+from drfd_experiments.sharing import JOBS, Shares, simulate
 
 #: Name → engine.
 NODES = {"head": "local", "n1": "slurm", "n2": "slurm"}
@@ -87,7 +85,6 @@ def daemon(place: Path, config: str) -> Iterator[Connection]:
 
 def scale() -> Scale:
     """Return the scale of the paper's machines: a CPU is a core, which need not be there."""
-    from drfd_experiments import macro, sharing
 
     count = len(NODES)
     parts = [
@@ -109,16 +106,15 @@ def opening(scale: Scale) -> str:
 
 
 def figure8_config(place: Path, scale: Scale) -> str:
-    from drfd_experiments.sharing import JOBS, NODE
 
     pools = [job.replace(" ", "") for job in JOBS]
-    return _config(place, pools, NODE[0], NODE[1] * scale.gb_bytes, scaling.SHORT_TASKS)
+    cores, gb = sharing.NODE
+    return _config(place, pools, cores, gb * scale.gb_bytes, scaling.SHORT_TASKS)
 
 
 def figure9_config(place: Path, scale: Scale, way: SharingScheme) -> str:
     """Return the configuration. A node with slots has as many cores, of which each task declares
     one, and the memory that any tasks in them may need."""
-    from drfd_experiments.macro import LARGE, NODE
 
     cores, gb, scheduling = NODE[0], NODE[1], scaling.SHORT_TASKS
     if way.slots is not None:
@@ -143,14 +139,12 @@ def _config(place: Path, pools: list[str], cores: int, memory_bytes: int, schedu
 def ways() -> list[SharingScheme]:
     """Return the ways of sharing of figure 9 that are compared. drfd, unlike Mesos, keeps room for
     a task that does not fit yet."""
-    from drfd_experiments.cluster import SharingScheme
 
     slots = [SharingScheme(name=f"{each} slots", policy="slots", slots=each) for each in (3, 6)]
     return [SharingScheme(name="DRF", policy="drf", reserves=True), *slots]
 
 
 def _users() -> list[tuple[str, Kind]]:
-    from drfd_experiments.macro import LARGE, SMALL
 
     return [
         (f"{kind.name}{number}", kind) for kind in (LARGE, SMALL) for number in range(1, _USERS + 1)
@@ -195,7 +189,6 @@ class Tally:
 def play_figure9(
     client: Connection, place: Path, scale: Scale, way: SharingScheme, seconds: int
 ) -> Crowd:
-    from drfd_experiments.macro import LARGE, NODE, SMALL
 
     # If jobs started at once, the first user would have the nodes alone for a moment.
     client.request("drain", on=True)
@@ -250,7 +243,6 @@ def crowd_of(samples: Sequence[Sample], needs: dict[str, float], node_gb: int) -
 
 def simulated_shares(phase_s: int, seeds: Sequence[int]) -> list[Shares]:
     """Return the shares of figure 8 over three nodes of the simulator, for each seed."""
-    from drfd_experiments.sharing import simulate
 
     task_s = fig8.task_s(phase_s)
     return [simulate(seed, nodes=len(NODES), phase_s=phase_s, task_s=task_s) for seed in seeds]
@@ -259,10 +251,8 @@ def simulated_shares(phase_s: int, seeds: Sequence[int]) -> list[Shares]:
 def simulated_crowd(way: SharingScheme, seconds: int, seeds: Sequence[int]) -> Crowd:
     """Return the mean of figure 9 over three nodes of the simulator. Nothing swaps there. Each seed
     also has another user first, who gets the slot that cannot be divided."""
-    from drfd_experiments.cluster import Batch, Cluster, run, vector
-    from drfd_experiments.macro import LARGE, NODE, SMALL
 
-    cluster = Cluster(nodes=len(NODES), node=(NODE[0] * 1000, NODE[1] * 1024), swap_cost=0)
+    cluster = Cluster(nodes=len(NODES), node=vector(*NODE), swap_cost=0)
     users = _users()
     batches = [
         Batch(

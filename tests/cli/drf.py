@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 ROOT = Path(__file__).parent.parent.parent
 
 #: A program that is drf, from this checkout, whatever is installed.
@@ -37,3 +39,12 @@ Drf = Callable[..., Result]
 Spawn = Callable[..., subprocess.Popen[bytes]]
 #: Waits for the end of such a process.
 Finish = Callable[[subprocess.Popen[bytes]], Result]
+
+
+def below(command: click.Command) -> dict[str, click.Command]:
+    """The commands below a verb, by name."""
+    if not isinstance(command, click.Group):
+        return {}
+    context = click.Context(command)
+    found = {name: command.get_command(context, name) for name in command.list_commands(context)}
+    return {name: each for name, each in found.items() if each is not None}

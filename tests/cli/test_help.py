@@ -13,7 +13,7 @@ import click
 import pytest
 
 from canned import CannedDaemon
-from cli.drf import ROOT, Drf
+from cli.drf import ROOT, Drf, below
 from drfd import __version__
 from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections, styled
 from drfd_cli.main import EXAMPLES, VERBS, cli, command_of
@@ -35,7 +35,7 @@ def bare(page: str) -> str:
 def commands(verb: str) -> list[click.Command]:
     """The verb, and the verbs below it."""
     command = command_of(verb)
-    return [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    return [command, *below(command).values()]
 
 
 # -- every verb --------------------------------------------------------------------------------

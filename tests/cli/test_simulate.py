@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import click
 import pytest
 
 from canned import CannedDaemon
@@ -31,7 +30,7 @@ from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import parse
 from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.demo.scaling import Scale
-from drfd_cli.options import add_experiments
+from drfd_cli.options import WithExperiments
 from drfd_experiments.commands import lend, three_nodes
 from drfd_experiments.commands.cluster import Sharing, figure
 from drfd_experiments.commands.lend import Recording, Sample, theory
@@ -419,8 +418,7 @@ def test_where_only_the_program_is_installed_an_experiment_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "drfd_experiments", None)
-    group = click.Group("demo")
-    add_experiments(group, "fig8")
+    group = WithExperiments("demo", experiments=("fig8",))
     with pytest.raises(Refused, match=r"^fig8 is an experiment, and only a") as refused:
         group.main(["fig8", "--seconds", "12", "--help"], standalone_mode=False)
     assert refused.value.hint == "run there: pip install -e ."

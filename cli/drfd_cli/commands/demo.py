@@ -23,7 +23,7 @@ from drfd.client.connection import Connection
 from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.demo import private_daemon, scaling
-from drfd_cli.options import add_experiments
+from drfd_cli.options import WithExperiments
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +56,10 @@ _DECLARED_BYTES = 14 * GIB
 _BAR, _BESIDE = 24, 62
 
 
-@click.group("demo", invoke_without_command=True)
+@click.group(
+    "demo", cls=WithExperiments, experiments=("cluster", "fig8", "fig9", "lend"),
+    invoke_without_command=True,
+)  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the directory with outputs and logs behind.")
 @click.pass_context
 def command(context: click.Context, keep: bool) -> int:
@@ -75,9 +78,6 @@ def command(context: click.Context, keep: bool) -> int:
         private_daemon.private_daemon(directory, _config(directory)) as client,
     ):
         return _play(client, directory)
-
-
-add_experiments(command, "cluster", "fig8", "fig9", "lend")
 
 
 def _config(directory: Path) -> str:

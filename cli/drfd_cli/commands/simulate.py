@@ -7,21 +7,22 @@ from pathlib import Path
 
 import click
 
-from drfd_cli.options import add_experiments
+from drfd_cli.options import WithExperiments
 from drfd_cli.simulate.trace import generate, trace
 
 #: The command that is meant if the first argument is a file.
 _DEFAULT = "trace"
 
 
-class _OrTrace(click.Group):
+class _OrTrace(WithExperiments):
     """`drf simulate FILE …` is `drf simulate trace FILE …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:
             ctx.fail("Name a TRACE or a command; drf simulate --help tells more.")
-        if args[0] not in (*self.commands, *ctx.help_option_names):
-            near = get_close_matches(args[0], self.commands, 1)
+        known = self.list_commands(ctx)
+        if args[0] not in (*known, *ctx.help_option_names):
+            near = get_close_matches(args[0], known, 1)
             if near and not Path(args[0]).exists():
                 ctx.fail(f"No such command or file {args[0]!r}. Did you mean {near[0]!r}?")
             args = [_DEFAULT, *args]
@@ -38,7 +39,7 @@ class _OrTrace(click.Group):
         self.format_commands(ctx, formatter)
 
 
-@click.group("simulate", cls=_OrTrace)
+@click.group("simulate", cls=_OrTrace, experiments=("alloc", "paper"))
 def command() -> None:
     """What other policies or weights would have done to the jobs of a trace.
 
@@ -62,4 +63,3 @@ def command() -> None:
 
 command.add_command(trace)
 command.add_command(generate)
-add_experiments(command, "alloc", "paper")
