@@ -70,7 +70,6 @@ def _read(spec: str) -> str:
 
 
 def _view(problem: Spec, found: Allocation) -> dict[str, object]:
-
     return {
         "tasks": {name: _number(tasks) for name, tasks in found.tasks.items()},
         "shares": {

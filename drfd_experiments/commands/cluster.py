@@ -111,7 +111,6 @@ class Sharing:
 
     def dominant(self, job: str, phase: int) -> tuple[float, float]:
         """Return the mean dominant share in the second half of a phase, live and simulated."""
-
         means = [max(steady(each, job, phase, self.phase_s)) for each in self.simulated]
         return max(steady(self.live, job, phase, self.phase_s)), sum(means) / len(means)
 
@@ -123,7 +122,6 @@ def figure(
 
     `crowds` are live and simulated ones, of the ways of `three_nodes.ways`.
     """
-
     shares_table, wrong = _shares(sharing)
     tasks_table, more = _tasks(crowds)
     wrong += more + tally.faults()
@@ -148,7 +146,6 @@ def figure(
 
 
 def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
-
     rows: list[list[Cell]] = []
     wrong = []
     for number, phase in enumerate(PHASES):
@@ -168,7 +165,6 @@ def _shares(sharing: Sharing) -> tuple[Table, list[str]]:
 
 
 def _tasks(crowds: list[tuple[Crowd, Crowd]]) -> tuple[Table, list[str]]:
-
     rows: list[list[Cell]] = []
     wrong = []
     for way, (live, simulated) in zip(three_nodes.ways(), crowds, strict=True):
@@ -194,7 +190,6 @@ def _tasks(crowds: list[tuple[Crowd, Crowd]]) -> tuple[Table, list[str]]:
 
 
 def _nodes(tally: Tally) -> Table:
-
     return Table(
         title="Live tasks that have ended on each node",
         columns=[Column("NODE"), Column("STARTED BY"), Column("COMPLETED"), Column("FAILED")],

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
@@ -33,6 +33,8 @@ from drfd_experiments.sharing import (
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply
+
+P = ParamSpec("P")
 
 #: Nodes of the demo; the paper has 48.
 _NODES = 2
@@ -62,7 +64,6 @@ class Scenario:
     ) -> None:  # fmt: skip
         """`nodes` are those that the machines of the daemon have the room of. If `is_busy` is not
         set, tasks keep no core busy. `options` are more options of `demo.workload`."""
-
         self._client, self._place, self._scale, self._phase_s = client, place, scale, phase_s
         self._phases = PHASES
         self._is_busy, self._options = is_busy, options
@@ -158,7 +159,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
 
     Exits with 1 when the shares of a phase are not those that DRF promises.
     """
-
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
     phase_s = seconds // 3
@@ -210,15 +210,15 @@ def opening(doctor: DoctorReply, scale: Scale, machine: str) -> None:
 Show = Callable[["Scenario", float], None]
 
 
-def _every(period_s: float, show: Show) -> Show:
-    """Return a function that shows the shares at most once in so many seconds."""
+def every(period_s: float, show: Callable[P, None]) -> Callable[P, None]:
+    """Return a function that does the same, at most once in so many seconds."""
     next_s = 0.0
 
-    def show_now(play: Scenario, at_s: float) -> None:
+    def show_now(*args: P.args, **kwargs: P.kwargs) -> None:
         nonlocal next_s
-        if at_s >= next_s:
-            next_s = at_s + period_s
-            show(play, at_s)
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + period_s
+            show(*args, **kwargs)
 
     return show_now
 
@@ -232,13 +232,13 @@ def _print_levels(play: Scenario, at_s: float) -> None:
 def screen(*, quiet: bool) -> Iterator[Show]:
     """Yield a function that draws the shares on a terminal, and prints lines elsewhere."""
     if quiet or not output.is_terminal():
-        yield (lambda play, at_s: None) if quiet else _every(2, _print_levels)
+        yield (lambda play, at_s: None) if quiet else every(2, _print_levels)
         return
     from rich.live import Live
     from rich.text import Text
 
     with Live(auto_refresh=False, transient=True) as live:
-        yield _every(
+        yield every(
             1,
             lambda play, at_s: live.update(
                 Text(charts.draw(panels(play.shares)[-1])), refresh=True
@@ -248,7 +248,6 @@ def screen(*, quiet: bool) -> Iterator[Show]:
 
 def _figure(play: Scenario, phase_s: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise of DRF."""
-
     wrong = []
     used = play.used()
     for number, phase in enumerate(PHASES):

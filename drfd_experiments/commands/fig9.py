@@ -76,7 +76,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
     there are no cgroups, the largest task is killed instead. Exits with 1 if DRF does not come out
     best, or if too few tasks complete to tell.
     """
-
     charts.check_plot(plot_path)
     quiet = not asked_form().is_for_people
     cpus, gb = (each * _NODES for each in NODE)
@@ -101,7 +100,6 @@ def command(seconds: int, plot_path: str | None) -> Result:
 def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
     """Return the configuration. The capacity of a resource that the sharing scheme ignores is so
     large that there is always enough."""
-
     slots = (way.slots or 0) * _NODES
     cpus, gb = float(NODE[0] * _NODES), float(NODE[1] * _NODES)
     scheduling = f'{scaling.SHORT_TASKS}\npolicy = "{way.policy}"'
@@ -112,15 +110,14 @@ def _config(place: Path, scale: Scale, way: SharingScheme) -> str:
         gb = max(gb, cpus * LARGE.gb / LARGE.cpus)
     return scaling.config_for(
         place,
-        [user for user, _ in _users()],
+        [user for user, _ in users_of_demo()],
         cores_milli=int(cpus * scale.cpu_milli),
         memory_bytes=int(gb * scale.gb_bytes),
         scheduling=scheduling,
     )
 
 
-def _users() -> list[tuple[str, Kind]]:
-
+def users_of_demo() -> list[tuple[str, Kind]]:
     return [
         (f"{kind.name}{number}", kind) for kind in (LARGE, SMALL) for number in range(1, _USERS + 1)
     ]
@@ -129,12 +126,11 @@ def _users() -> list[tuple[str, Kind]]:
 def _play(
     client: Connection, place: Path, scale: Scale, way: SharingScheme, seconds: float
 ) -> Figure9Result:
-
     room_bytes = NODE[1] * _NODES * scale.gb_bytes
     bound = memory_bound(_probe(client, place, scale), place.name, room_bytes)
     # If jobs started at once, the first user would have the machine alone for a moment.
     client.request("drain", on=True)
-    for user, kind in _users():
+    for user, kind in users_of_demo():
         demand = scale.demand(kind.cpus, kind.gb)
         cache = ("--cache", str(place)) if bound.reclaims else ()
         argv = scaling.argv_for(demand, _TASK_S, "--rounds", str(_ROUNDS), *cache)
@@ -158,7 +154,7 @@ def _play(
 
 def _probe(client: Connection, place: Path, scale: Scale) -> str | None:
     """Start a job only to find out where the cgroups of jobs are; return its cgroup or None."""
-    user, _ = _users()[0]
+    user, _ = users_of_demo()[0]
     job_id = _submit(client, place, ["sleep", "60"], user, scale.demand(1, 0.25), name="probe")
     while True:
         (job,) = client.request("status", select={"ids": [job_id]})["jobs"]
@@ -175,7 +171,6 @@ _submit = partial(private_daemon.submit, out="/dev/null", time_limit_s=600)
 
 def _figure(results: list[Figure9Result], seconds: int) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that differs from the paper's."""
-
     by_name = {each.way.name: each for each in results}
     drf, six, three = by_name["DRF"], by_name["6 slots"], by_name["3 slots"]
     wrong = []

@@ -31,7 +31,7 @@ from drfd_cli.demo import private_daemon, scaling
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
 from drfd_experiments.commands import cgroup_files
-from drfd_experiments.commands.fig8 import closing
+from drfd_experiments.commands.fig8 import closing, every
 from drfd_experiments.figures import Cell, Column, Figure, Table, plot_option
 
 if TYPE_CHECKING:
@@ -263,7 +263,6 @@ def _busy_s() -> float:
 
 def theory(*, asleep: bool) -> dict[str, float]:
     """Return the cores that each pool uses under lending."""
-
     rules = rules_of(Resources(cores_milli=_CAPACITY_MILLI, memory_bytes=_MEMORY_BYTES))
     lender, used, jobs = Lender(rules.shares), {}, []
     for number, (pool, held_bytes) in enumerate(_HELD_BYTES.items()):
@@ -282,7 +281,6 @@ def theory(*, asleep: bool) -> dict[str, float]:
 
 def figure_of(found: list[Recording]) -> tuple[Figure, list[str]]:
     """Return the figure, and a sentence for each result that contradicts a promise."""
-
     rows: list[list[Cell]] = []
     wrong = []
 
@@ -361,25 +359,12 @@ def _screen(*, quiet: bool) -> Iterator[Show]:
     if quiet:
         yield lambda found, **how: None
     elif not output.is_terminal():
-        yield _every(2, _print_uses)
+        yield every(2, _print_uses)
     else:
         from rich.live import Live
 
         with Live(auto_refresh=False, transient=True) as live:
-            yield _every(0.5, lambda found, **how: live.update(_bars(found, **how), refresh=True))
-
-
-def _every(period_s: float, show: Show) -> Show:
-    """Return a function that shows the uses at most once in so many seconds of each mode."""
-    told: dict[str, float] = {}
-
-    def show_now(found: Recording, **how: bool) -> None:
-        at_s = found.samples[-1].at_s
-        if at_s >= told.get(found.mode, 0.0) + period_s:
-            told[found.mode] = at_s
-            show(found, **how)
-
-    return show_now
+            yield every(0.5, lambda found, **how: live.update(_bars(found, **how), refresh=True))
 
 
 def _print_uses(found: Recording, *, is_asleep: bool) -> None:

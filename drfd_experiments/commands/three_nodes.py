@@ -22,7 +22,8 @@ from drfd_cli.demo.scaling import Scale
 from drfd_experiments import macro, sharing
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
 from drfd_experiments.commands import fig8
-from drfd_experiments.macro import LARGE, NODE, SMALL, Kind
+from drfd_experiments.commands.fig9 import users_of_demo
+from drfd_experiments.macro import LARGE, NODE, SMALL
 from drfd_experiments.sharing import JOBS, Shares, simulate
 
 #: Name → engine.
@@ -32,8 +33,6 @@ _SLURMS = [name for name, engine in NODES.items() if engine == "slurm"]
 _SLURM_CORES, _SLURM_MEMORY_MB = 8, 4000
 #: Seconds that the nodes may take to be up, once drfd has started.
 _UP_S = 60.0
-#: Users of each kind in figure 9; the paper has four.
-_USERS = 2
 #: How long a task of figure 9 takes in seconds, and up to which part more or less.
 _TASK_S, _SPREAD = 2.5, 0.2
 SPREAD_OPTIONS = ("--spread", str(_SPREAD))
@@ -85,7 +84,6 @@ def daemon(place: Path, config: str) -> Iterator[Connection]:
 
 def scale() -> Scale:
     """Return the scale of the paper's machines: a CPU is a core, which need not be there."""
-
     count = len(NODES)
     parts = [
         scaling.scale_for(count * sharing.NODE[0], count * sharing.NODE[1]),
@@ -106,7 +104,6 @@ def opening(scale: Scale) -> str:
 
 
 def figure8_config(place: Path, scale: Scale) -> str:
-
     pools = [job.replace(" ", "") for job in JOBS]
     cores, gb = sharing.NODE
     return _config(place, pools, cores, gb * scale.gb_bytes, scaling.SHORT_TASKS)
@@ -115,12 +112,11 @@ def figure8_config(place: Path, scale: Scale) -> str:
 def figure9_config(place: Path, scale: Scale, way: SharingScheme) -> str:
     """Return the configuration. A node with slots has as many cores, of which each task declares
     one, and the memory that any tasks in them may need."""
-
     cores, gb, scheduling = NODE[0], NODE[1], scaling.SHORT_TASKS
     if way.slots is not None:
         cores, gb = way.slots, way.slots * int(LARGE.gb)
         scheduling += f'\npolicy = "slots"\nslots = {way.slots * len(NODES)}'
-    pools = [user for user, _ in _users()]
+    pools = [user for user, _ in users_of_demo()]
     return _config(place, pools, cores, gb * scale.gb_bytes, scheduling)
 
 
@@ -139,16 +135,8 @@ def _config(place: Path, pools: list[str], cores: int, memory_bytes: int, schedu
 def ways() -> list[SharingScheme]:
     """Return the ways of sharing of figure 9 that are compared. drfd, unlike Mesos, keeps room for
     a task that does not fit yet."""
-
     slots = [SharingScheme(name=f"{each} slots", policy="slots", slots=each) for each in (3, 6)]
     return [SharingScheme(name="DRF", policy="drf", reserves=True), *slots]
-
-
-def _users() -> list[tuple[str, Kind]]:
-
-    return [
-        (f"{kind.name}{number}", kind) for kind in (LARGE, SMALL) for number in range(1, _USERS + 1)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +177,9 @@ class Tally:
 def play_figure9(
     client: Connection, place: Path, scale: Scale, way: SharingScheme, seconds: int
 ) -> Crowd:
-
     # If jobs started at once, the first user would have the nodes alone for a moment.
     client.request("drain", on=True)
-    for user, kind in _users():
+    for user, kind in users_of_demo():
         needed = scale.demand(kind.cpus, kind.gb)
         slot = scale.demand(1, LARGE.gb)
         # More tasks than can run, so that each user always has some pending.
@@ -243,7 +230,6 @@ def crowd_of(samples: Sequence[Sample], needs: dict[str, float], node_gb: int) -
 
 def simulated_shares(phase_s: int, seeds: Sequence[int]) -> list[Shares]:
     """Return the shares of figure 8 over three nodes of the simulator, for each seed."""
-
     task_s = fig8.task_s(phase_s)
     return [simulate(seed, nodes=len(NODES), phase_s=phase_s, task_s=task_s) for seed in seeds]
 
@@ -251,9 +237,8 @@ def simulated_shares(phase_s: int, seeds: Sequence[int]) -> list[Shares]:
 def simulated_crowd(way: SharingScheme, seconds: int, seeds: Sequence[int]) -> Crowd:
     """Return the mean of figure 9 over three nodes of the simulator. Nothing swaps there. Each seed
     also has another user first, who gets the slot that cannot be divided."""
-
     cluster = Cluster(nodes=len(NODES), node=vector(*NODE), swap_cost=0)
-    users = _users()
+    users = users_of_demo()
     batches = [
         Batch(
             user=user, tasks=int(NODE[0] * len(NODES) * seconds / _TASK_S),
