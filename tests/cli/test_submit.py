@@ -497,8 +497,8 @@ def test_a_script_goes_along_as_it_is_with_its_arguments_and_its_name(
 ) -> None:  # fmt: skip
     text = "#!/bin/bash\n#DRF -c 4\necho ünïcode $1\n"
     path = script(tmp_path, text)
-    assert submitted(path, "a b", "-c", "9", "--") == plain(
-        tmp_path, path, "a b", "-c", "9", "--", demand={"cores_milli": 4000}, name="job.sh",
+    assert submitted(path, "a b", "--", "-c", "9") == plain(
+        tmp_path, path, "a b", "--", "-c", "9", demand={"cores_milli": 4000}, name="job.sh",
         script=text,
     )  # fmt: skip
     assert submitted(script(tmp_path, ""))["script"] == ""

@@ -30,7 +30,7 @@ def test_another_order_of_starts_is_a_difference(capsys: pytest.CaptureFixture[s
     was = [["start", "1.1"], ["start", "2.1"], ["job 3", "PENDING LIMIT 0"]]
     compare_traces(7, was, [was[1], was[0], was[2]], findings)
     assert findings.print() == 1
-    assert "a start: N.N → start: N.N\n    1 times, first in history 7" in capsys.readouterr().out
+    assert "a start: N → start: N\n    1 times, first in history 7" in capsys.readouterr().out
 
 
 def test_a_field_that_has_gone_is_named() -> None:
