@@ -24,7 +24,7 @@ from drfd.common.strict_table import suggestion
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue
-from drfd.core.scheduling import scheduling_pass
+from drfd.core.scheduling import policies
 from drfd.core.scheduling.plan import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from drfd_experiments import theory
@@ -361,7 +361,7 @@ def _launched(
         free=capacity,
     )
     policy = spec.policy or POLICIES[0]
-    done = scheduling_pass.POLICIES[_PASSES.get(policy, policy)](given)
+    done = policies.POLICIES[_PASSES.get(policy, policy)](given)
     return [owners[job_id] for job_id in done.admitted]
 
 

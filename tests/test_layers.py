@@ -56,15 +56,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "kept_free": set(),
         "backfill": {"certainty", "kept_free"},
         "release_times": {"backfill", "certainty", "kept_free"},
-        "demand_tree": set(),
-        "wait_index": {"backfill", "demand_tree"},
+        "wait_index": {"backfill"},
         "plan": {"backfill", "certainty", "kept_free", "wait_index"},
-        "drf_policy": {"backfill", "demand_tree", "plan", "wait_index"},
-        "baseline_policies": {"backfill", "plan"},
-        "scheduling_pass": {
-            *("backfill", "demand_tree", "kept_free", "plan", "wait_index"),
-            *("drf_policy", "baseline_policies"),
-        },
+        "policies": {"backfill", "plan", "wait_index"},
+        "scheduling_pass": {"backfill", "kept_free", "plan", "policies", "wait_index"},
         "scheduler": {
             *("backfill", "kept_free", "plan", "preemption", "release_times"),
             *("scheduling_pass", "wait_index"),

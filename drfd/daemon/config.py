@@ -55,7 +55,7 @@ from drfd.core.fairness.rules import (
     read_scheduling,
 )
 from drfd.core.model.job import show_path
-from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
+from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.daemon.cluster import (
     Nodes,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev

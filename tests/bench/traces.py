@@ -93,7 +93,7 @@ def refresh(traces: Path) -> None:
 
 def table(traces: Path) -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "cli")]
-    from drfd.core.scheduling.scheduling_pass import POLICIES
+    from drfd.core.scheduling.policies import POLICIES
 
     print("processor seconds, most memory in MiB (with the trace read, without its figures)\n")
     print("| trace | " + " | ".join(POLICIES) + " |")

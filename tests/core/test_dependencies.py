@@ -62,8 +62,8 @@ from drfd.core.model.job import (
     owner_of,
 )
 from drfd.core.model.owner import UNSTARTED
+from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.release_times import RunTimes
-from drfd.core.scheduling.scheduling_pass import POLICIES
 from fakes import (
     ALICE,
     BOB,

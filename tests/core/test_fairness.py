@@ -31,7 +31,7 @@ from drfd.core.explain.reasons import (
     explain_wait,
 )
 from drfd.core.fairness.entitlement import AxisClaim, divide, divide_all
-from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import (
     HourlyLimit,
     NodeSettings,
@@ -56,9 +56,9 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart
+from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import CONFIGURABLE
 from fakes import (
     ADMIN,
     ALICE,

@@ -6,9 +6,8 @@ They are there for speed alone; what passes decide is tested elsewhere.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -20,19 +19,17 @@ from hypothesis import strategies as some
 from bench.load import Load, Shape
 from core.oracle import line
 from core.worlds import lines_counted, of, plan, run_pass
-from drfd.core.amounts.node_room import NodeDemand
 from drfd.core.amounts.vectors import Vector, minus, plus
-from drfd.core.fairness.priority_tree import IndexedHeap, ShortJobs
+from drfd.core.fairness.past_usage import ShortJobs
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry, LeafQueue, Line
 from drfd.core.model.job import JobState
 from drfd.core.scheduling.backfill import PassContext, Reservation
-from drfd.core.scheduling.demand_tree import ANY_LENGTH, Demands
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Ends, RunTimes
-from drfd.core.scheduling.wait_index import FEW_VECTORS, LeafTables, WaitIndex
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, now, rules
 from seeds import examples, runs, seeds
 
@@ -194,12 +191,12 @@ class Stream:
             past_usage=self.past_usage, pass_context=pass_context, recent=self.short.counted,
         )  # fmt: skip
 
-    def wait_index(self, few: int = FEW_VECTORS) -> WaitIndex:
+    def wait_index(self) -> WaitIndex:
         tables = LeafTables(
             queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
             recent=self.short.counted,
         )  # fmt: skip
-        wait_index = WaitIndex(tables, few=few)
+        wait_index = WaitIndex(tables)
         self.touch = wait_index.touch
         return wait_index
 
@@ -255,33 +252,27 @@ def test_a_line_up_that_is_kept_decides_as_a_fresh_one(
         assert deepest == 4
 
 
-@pytest.mark.parametrize(("few", "lives"), runs([1, 3], steps=12, quick=2))
-def test_leaves_that_are_shut_or_stand_apart_for_a_while_are_read_again(
-    few: int, lives: int
-) -> None:
-    """A leaf has more than `few` vectors at some times and not at others."""
-    apart = shut_out = 0
+@pytest.mark.parametrize("lives", seeds([4, 30], quick=1))
+def test_leaves_that_are_shut_for_a_while_are_read_again(lives: int) -> None:
+    shut_out = 0
     for seed in range(lives):
         stream = Stream(Random(seed), DEEP, with_rules=bool(seed % 2))
-        wait_index = stream.wait_index(few)
+        wait_index = stream.wait_index()
         shut = frozenset[str]()
         for step in range(40):
             stream.move()
             if stream.random.random() < 0.3:
                 shut = frozenset(leaf for leaf in DEEP if stream.random.random() < 0.3)
             stream.before = tuple(each for each in stream.before if each.leaf not in shut)
-            fresh = WaitIndex(wait_index.tables, few=few)
+            fresh = WaitIndex(wait_index.tables)
             plans = []
             for each in (wait_index, fresh):
                 each.shut(shut)
                 each_plan = run_pass(each, free=stream.free(), pass_context=stream.pass_context())
                 plans.append(each_plan)
             assert told(plans[0]) == told(plans[1]), (seed, step)
-            assert wait_index.first == fresh.first, (seed, step)
-            apart += len(wait_index.apart)
             shut_out += len(shut.intersection(stream.queues))
             stream.start(plans[0])
-    assert apart > 8 * lives
     assert shut_out > 8 * lives
 
 
@@ -327,26 +318,6 @@ def test_nobody_is_looked_at_when_nothing_fits() -> None:
     assert lines(2_000) == lines(10)
 
 
-def test_nobody_is_looked_at_for_a_promise_that_nobody_would_keep() -> None:
-    """Each user holds one, is promised one and a half, and waits for one more: in the first phase
-    all of them are below their promise, and none may start."""
-
-    def lines(users: int) -> int:
-        queues, used = {}, {}
-        for user in range(users):
-            queues[f"root.u{user}"], used[f"root.u{user}"] = LeafQueue(), (1,)
-            queues[f"root.u{user}"].add((1,), (0, user))
-        used["root.idle"] = (users // 2,)
-        shares = FairShare((3 * (users + 1) // 2,))
-        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
-        run_pass(wait_index, free=(0,), pass_context=None)
-        with lines_counted() as found:
-            assert len(run_pass(wait_index, free=(1,), pass_context=None).admitted) == 1
-        return found[0]
-
-    assert lines(500) < 1.2 * lines(10)
-
-
 def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for() -> None:
     """Somebody may submit thousands of jobs of which no two ask for the same."""
 
@@ -365,142 +336,6 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
         return found[0]
 
     assert lines(600) - lines(100) < 500 * 40
-
-
-# -- unlike demands of one leaf --------------------------------------------------------------------
-
-
-ALL = 1 << 30
-#: Between pools that are as satisfied and have used as much, nothing is said of who comes first.
-POOLS = {"root.p": 0.11, "root.q": 0.12, "root.q.x": 0.13}
-
-
-@dataclass
-class Unlike(Stream):
-    """Machines on which many ask for unlike vectors, with limits of time."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.random.random() < 0.5:
-            self.capacity = tuple(10 * amount for amount in self.capacity)
-        self.menu = [self._demand() for _ in range(self.random.choice([1, 3, 8, 20, 60]))]
-        self.shares = FairShare(self.capacity, self._rules() if self.with_rules else {})
-        self.past_usage.update(POOLS)
-
-    def move(self) -> None:
-        super().move()
-        self.past_usage.update(POOLS)
-
-    def limit_s(self, job_id: int) -> int:
-        return int(self.waiting[job_id].length_s)
-
-    def pass_context(self) -> PassContext:
-        # Nothing runs for longer than 20, and for less than its limit.
-        return replace(super().pass_context(), guess_s=lambda job_id: 20.0)
-
-    def lined_up(self, few: int) -> WaitIndex:
-        tables = LeafTables(
-            queues=self.queues, used=self.used, shares=self.shares, past_usage=self.past_usage,
-            recent=self.short.counted, limit_s=self.limit_s,
-        )  # fmt: skip
-        return WaitIndex(tables, few=few)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("with_rules", seeds([True, False], quick=1))
-@pytest.mark.parametrize("leaves", seeds([DEEP, FLAT], quick=1))
-@pytest.mark.parametrize("begin", seeds(range(0, 200, 50), quick=1))
-def test_what_is_searched_admits_what_a_look_at_every_vector_admits(
-    leaves: tuple[str, ...], with_rules: bool, begin: int
-) -> None:
-    launches = reserved = 0
-    for seed in range(begin, begin + 50):
-        stream = Unlike(Random(seed), leaves, with_rules)
-        kept = [stream.lined_up(few) for few in (0, 2, 6)]
-
-        def touch(
-            leaf: str, demands: Iterable[Vector] | None, kept: list[WaitIndex] = kept
-        ) -> None:
-            for wait_index in kept:
-                wait_index.touch(leaf, demands)
-
-        stream.touch = touch
-        for step in range(25):
-            stream.move()
-            pass_context = stream.pass_context() if seed % 4 else None
-            plain = run_pass(stream.lined_up(ALL), free=stream.free(), pass_context=pass_context)
-            for wait_index in kept:
-                done = run_pass(wait_index, free=stream.free(), pass_context=pass_context)
-                assert told(done) == told(plain), (seed, step, kept.index(wait_index))
-                assert done.reasons == plain.reasons
-            launches += len(plain.admitted)
-            reserved += bool(plain.reservations)
-            stream.start(plain)
-    assert launches > 300
-    assert reserved > 50
-
-
-@pytest.mark.parametrize("lives", seeds([15, 100], quick=1))
-def test_what_is_found_is_the_first_within_bounds(lives: int) -> None:
-    for seed in range(lives):
-        random = Random(seed)
-        capacity = tuple(
-            random.choice([0, 5, 20, 1000, 1 << 40]) for _ in range(random.randint(1, 4))
-        )
-        demands, model = Demands(capacity), dict[Vector, tuple[tuple[int, int], int]]()
-        for step in range(200):
-            demand = tuple(random.randint(0, 1 + int(1.3 * top)) for top in capacity)
-            if random.random() < 0.2:
-                # Of one node, while the same amounts may be asked for of any other, or of all.
-                demand = NodeDemand(demand, frozenset(random.choice("abc")))
-            if random.random() < 0.6:
-                model[demand] = (random.randint(-2, 2), step), random.choice([0, 5, 50])
-                demands.put(demand, *model[demand])
-            elif model:
-                gone = random.choice(list(model))
-                del model[gone]
-                demands.drop(gone)
-            bounds = (*(random.randint(0, top + 1) for top in capacity), random.choice([0, 5, 99]))
-            within = [
-                (entry, demand)
-                for demand, (entry, least_s) in model.items()
-                if all(map(int.__le__, (*demand, least_s), bounds))
-            ]
-            found = demands.first(bounds)
-            assert (found and (found.entry, found.demand)) == min(within, default=None)
-            even = [each for each in within if each[0][1] % 2 == 0]
-            found = demands.first(bounds, lambda item: item.entry[1] % 2 == 0)
-            assert (found and (found.entry, found.demand)) == min(even, default=None)
-
-
-def antichain(count: int) -> list[Vector]:
-    """None of them asks for more than another on both axes: no one stands for others."""
-    return [(1 + at, count - at) for at in range(count)]
-
-
-def test_few_of_many_unlike_demands_are_read_in_a_search() -> None:
-    def looks(count: int) -> int:
-        demands = Demands((count, count))
-        for at, demand in enumerate(Random(1).sample(antichain(count), count)):
-            demands.put(demand, (0, at), 60)
-        bounds = [(count // 2, count // 2, ANY_LENGTH), (count, count, 59), (count // 3, count, 99)]
-        assert [bool(demands.first(each)) for each in bounds] == [False, False, True]
-        return demands.examined
-
-    assert looks(1_000) < 200
-    assert looks(4_000) < 400
-
-
-# -- the least of many keys ------------------------------------------------------------------------
-
-
-def test_changes_of_one_name_take_no_more_room_than_one() -> None:
-    """Keys of the past are dropped, also while they do not come up."""
-    rank: IndexedHeap[tuple[int, str]] = IndexedHeap()
-    rank.put((0, "first"))
-    for number in range(10_000):
-        rank.put((number + 1, "other"))
-    assert len(pickle.dumps(rank)) < 2000
 
 
 # -- the queue of a leaf ---------------------------------------------------------------------------

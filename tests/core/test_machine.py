@@ -48,8 +48,9 @@ from drfd.core.scheduling.kept_free import (
     beside_jobs,
     runner_count,
 )
+from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import CONFIGURABLE, free_of
+from drfd.core.scheduling.scheduling_pass import free_of
 from fakes import (
     ADMIN,
     ALICE,

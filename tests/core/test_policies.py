@@ -36,9 +36,8 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.scheduling.backfill import PassContext
-from drfd.core.scheduling.baseline_policies import YarnKey, yarn_key
 from drfd.core.scheduling.plan import Plan, PolicyOptions
-from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.core.scheduling.policies import POLICIES, YarnKey, yarn_key
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand
 from seeds import examples

@@ -34,7 +34,7 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.amounts.vectors import fits
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
-from drfd.core.fairness.priority_tree import DecayedUsage
+from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import effects

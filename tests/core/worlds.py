@@ -32,10 +32,11 @@ from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
+from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.scheduling_pass import POLICIES, build_wait_index
+from drfd.core.scheduling.scheduling_pass import build_wait_index
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from fakes import ALICE, Bench, demand, now, schedule, spec
 

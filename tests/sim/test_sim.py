@@ -33,7 +33,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.stimuli import Actor
 from drfd.core.promises.account import Parts, Starts
 from drfd.core.promises.event_fold import EventFold
-from drfd.core.scheduling.scheduling_pass import POLICIES
+from drfd.core.scheduling.policies import POLICIES
 from drfd.journal.journal import Journal, digest
 from drfd.journal.promises.account_file import AccountFile
 from drfd.journal.promises.check import check

@@ -26,7 +26,7 @@ from drfd.core.ledger import ledger
 from drfd.core.model import effects as ef
 from drfd.core.model import events as ev
 from drfd.core.model.job import Outcome
-from drfd.core.scheduling import drf_policy, wait_index
+from drfd.core.scheduling import policies
 from drfd.daemon.engine import engine
 from slurm_cluster import missing
 from torture.fuzz import CORPUS, attack, corpus_of, made, targets
@@ -114,8 +114,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def let_all_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(drf_policy, "fits", lambda demand, room: True)
-    patch.setattr(wait_index, "fits", lambda demand, room: True)
+    patch.setattr(policies, "fits", lambda demand, room: True)
 
 
 def give_nothing_back(patch: pytest.MonkeyPatch) -> None:

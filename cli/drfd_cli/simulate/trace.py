@@ -45,7 +45,7 @@ def _capacity(text: str) -> object:
 
 
 def _policies(text: str) -> list[str]:
-    from drfd.core.scheduling.scheduling_pass import POLICIES
+    from drfd.core.scheduling.policies import POLICIES
 
     return _words(text, "policy", tuple(POLICIES))
 

@@ -23,8 +23,8 @@ from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.dependencies import begin, report_all_ends
 from drfd.core.decisions.stimuli import Now, SubmitAsked
-from drfd.core.fairness.priority_tree import PriorityTree
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.conditions import End
@@ -407,7 +407,7 @@ def upcoming(
     """Yield the jobs of all queues; the ledger may not change while they are read.
 
     `last` is the latest pass, or None before the first one; `past_usage` decides ties (see
-    `core.fairness.priority_tree`).
+    `core.fairness.past_usage`).
     """
     if rules.policy == "drf":
         return _by_shares(ledger, last, rules, past_usage)
@@ -453,19 +453,19 @@ def _by_shares(
     if known is None or not all(leaf in known.nodes for leaf in ledger.queues):
         known = rules.shares.share_tree(ledger.used, ledger.queues)
     share_tree = known.as_held()
-    priority_tree = PriorityTree(share_tree, past_usage)
+    order = ServiceOrder(share_tree, by_satisfaction(share_tree, past_usage))
     lines = {leaf: line(queue) for leaf, queue in ledger.queues.items()}
     heads = {leaf: next(entries) for leaf, entries in lines.items()}
     for leaf, head in heads.items():
-        priority_tree.put(leaf, head.run[1])
-    while (leaf_ := priority_tree.next_leaf()) is not None:
+        order.put(leaf, head.run[1])
+    while (leaf_ := order.first()) is not None:
         given = heads[leaf_]
         yield given
         share_tree.hold(leaf_, tuple([amount * given.size for amount in given.demand]))
         following = next(lines[leaf_], None)
         if following is not None:
             heads[leaf_] = following
-        priority_tree.put(leaf_, None if following is None else following.run[1])
+        order.put(leaf_, None if following is None else following.run[1])
 
 
 def _by_age(ledger: Ledger) -> Iterator[Next]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import islice
 from math import inf
 from typing import Any
@@ -26,7 +27,6 @@ from drfd.core.amounts.vectors import (
     plus,
     short_axes,
 )
-from drfd.core.fairness.priority_tree import Levels
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
@@ -280,7 +280,7 @@ def served_first(
     leaf, demand = job.spec.leaf, blame.demand
     if last.share_tree is None or leaf not in last.share_tree.nodes:
         return None
-    share_tree, levels = _after(blame, ledger, last.share_tree, last.notes, rules)
+    share_tree = _after(blame, ledger, last.share_tree, last.notes, rules)
     shut = last.shortages.blocked_leaves(ledger.queues)
     takers = {
         other: _Taker(other, ledger.queues[other], blame.free)
@@ -290,11 +290,11 @@ def served_first(
     if leaf not in takers:
         return None
     wanted = short_axes(demand, last.free)
-    hand_out = _HandOut(blame.free, levels, takers, _backfill(blame, last))
+    hand_out = _HandOut(blame.free, share_tree, takers, _backfill(blame, last))
     # A pass begins with the jobs that have a reservation.
     reserved = [
         other
-        for other, taken in _serve_reserved(hand_out, share_tree, ledger, last)
+        for other, taken in _serve_reserved(hand_out, ledger, last)
         if other.spec.leaf != leaf and any(taken[axis] for axis in wanted)
     ]
     if not fits(demand, hand_out.free):
@@ -309,7 +309,7 @@ def served_first(
             return None
         other, taken = following
         if any(taken[axis] for axis in wanted):
-            have_less = have_less and levels.has_less(other, leaf)
+            have_less = have_less and _has_less(share_tree, other, leaf)
             if other not in took:
                 took.append(other)
         hand_out.serve(other, takers[other].head(taken), taken)
@@ -320,9 +320,7 @@ def served_first(
     return None
 
 
-def _serve_reserved(
-    hand_out: _HandOut, share_tree: ShareTree, ledger: Ledger, last: Plan
-) -> Iterator[tuple[Job, Vector]]:
+def _serve_reserved(hand_out: _HandOut, ledger: Ledger, last: Plan) -> Iterator[tuple[Job, Vector]]:
     """Yield each job with a reservation that starts when the jobs with a reservation are served,
     and its demand; the others keep their reservations."""
     backfill = hand_out.backfill
@@ -332,11 +330,11 @@ def _serve_reserved(
         other = ledger.find(each.job_id)
         if other is None or ledger.wanted(other) != each.demand:
             continue
-        if each.leaf not in share_tree.nodes:
+        if each.leaf not in hand_out.share_tree.nodes:
             # Its leaf is not among those that compete then.
             continue
         fits_free = fits(each.demand, hand_out.free)
-        if fits_free and not hand_out.levels.is_within_limits(each.leaf, each.demand):
+        if fits_free and not hand_out.share_tree.is_within_limits(each.leaf, each.demand):
             continue
         if fits_free and backfill.allows(each.demand, other.id, hand_out.free):
             hand_out.serve(each.leaf, other.id, each.demand)
@@ -348,13 +346,13 @@ def _serve_reserved(
 
 def _after(
     blame: Blame, ledger: Ledger, share_tree: ShareTree, notes: dict[Any, Any], rules: Rules
-) -> tuple[ShareTree, Levels]:
-    """Return the share tree in which the leaves compete that have jobs when the blamed ones have
-    ended, and how satisfied they are then."""
+) -> ShareTree:
+    """Return a share tree of its own in which the leaves compete that have jobs when the blamed
+    ones have ended, with what they hold then."""
     leaves = {each.spec.leaf for each in blame.jobs} - ledger.queues.keys()
     gone = frozenset(leaf for leaf in leaves if ledger.used[leaf] == blame.given_back[leaf])
     if not gone:
-        return share_tree, Levels(share_tree, blame.given_back)
+        return _without(share_tree, blame.jobs, ledger)
     key = gone, ledger.allocations.version
     if key not in notes:
         used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
@@ -362,7 +360,7 @@ def _after(
         notes[key].last = share_tree.last
     found: ShareTree = notes[key]
     left = [each for each in blame.jobs if each.spec.leaf not in gone]
-    return found, Levels(found, _given_back(left, ledger))
+    return _without(found, left, ledger)
 
 
 def _backfill(blame: Blame, last: Plan) -> Backfill | None:
@@ -377,12 +375,49 @@ def _backfill(blame: Blame, last: Plan) -> Backfill | None:
     return Backfill(replace(context, ends=ends))
 
 
+def _without(share_tree: ShareTree, jobs: Iterable[Job], ledger: Ledger) -> ShareTree:
+    """Return a copy of the share tree without what these jobs hold."""
+    return share_tree.without(
+        (job.spec.leaf, ledger.allocation(job)) for job in jobs if job.spec.leaf in share_tree.nodes
+    )
+
+
+def _has_less(share_tree: ShareTree, other: str, leaf: str) -> bool:
+    """Return whether `other`, or a pool that it is in, is less satisfied than `leaf` where their
+    paths separate."""
+    ours, theirs = path_up(leaf), path_up(other)
+    while len(ours) > 1 and len(theirs) > 1 and ours[-1] == theirs[-1]:
+        ours, theirs = ours[:-1], theirs[:-1]
+    # A pool may be as satisfied as ours and contain a leaf that is less so.
+    key = share_tree.satisfaction_key
+    return min(map(key, theirs)) < min(map(key, ours))
+
+
+def _first_of(share_tree: ShareTree, heads: Mapping[str, int], favoured: str) -> str:
+    """Return the leaf that is served first of those in `heads`, each with its first job. `favoured`
+    wins ties, then the leaf with the older job."""
+    roads = {leaf: path_up(leaf)[::-1] for leaf in heads}
+    levels = {path: share_tree.satisfaction_key(path) for road in roads.values() for path in road}
+    depth = 0
+    while len(roads) > 1:
+        # A node is as satisfied as the least satisfied of itself and of those below it.
+        keys: dict[str, tuple[bool, Fraction, bool, int]] = {}
+        for leaf, road in roads.items():
+            least = min(map(levels.__getitem__, road[depth:]))
+            key = road[depth] in share_tree.last, least, leaf != favoured, heads[leaf]
+            keys[road[depth]] = min(keys.get(road[depth], key), key)
+        first = min(keys, key=keys.__getitem__)
+        roads = {leaf: road for leaf, road in roads.items() if road[depth] == first}
+        depth += 1
+    return next(iter(roads))
+
+
 @dataclass(slots=True)
 class _HandOut:
     """What the named holders give back, as it is handed out to those that wait."""
 
     free: Vector
-    levels: Levels
+    share_tree: ShareTree
     #: The leaves that may be served, by their names.
     takers: Mapping[str, _Taker]
     #: Keeps jobs from delaying reservations; None if nothing is reserved.
@@ -397,7 +432,7 @@ class _HandOut:
         if leaf in self.takers:
             self.takers[leaf].take(demand)
         self.free = minus(self.free, held)
-        self.levels.hold(leaf, demand)
+        self.share_tree.hold(leaf, demand)
 
     def next_leaf(self, favoured: str) -> tuple[str, Vector] | None:
         """Return the leaf that is served next and the demand of the job that it starts; None if
@@ -406,14 +441,15 @@ class _HandOut:
         able = self._able(promise_only=True) or self._able(promise_only=False)
         if not able:
             return None
-        leaf = self.levels.first_of({each: head for each, (head, _) in able.items()}, favoured)
+        heads = {each: head for each, (head, _) in able.items()}
+        leaf = _first_of(self.share_tree, heads, favoured)
         return leaf, able[leaf][1]
 
     def _able(self, *, promise_only: bool) -> dict[str, tuple[int, Vector]]:
         """Return the leaves that can start a job, each with its first job and the demand of the job
         that it would start."""
         found = {
-            leaf: each.first(self.free, self.levels, self.backfill, promise_only=promise_only)
+            leaf: each.first(self.free, self.share_tree, self.backfill, promise_only=promise_only)
             for leaf, each in self.takers.items()
         }
         return {leaf: first for leaf, first in found.items() if first is not None}
@@ -436,7 +472,7 @@ class _Taker:
         return self._heads[demand][1]
 
     def first(
-        self, free: Vector, levels: Levels, backfill: Backfill | None, *, promise_only: bool
+        self, free: Vector, tree: ShareTree, backfill: Backfill | None, *, promise_only: bool
     ) -> tuple[int, Vector] | None:
         """Return its first job, and the demand of the first that can start; None if none can."""
         able = [
@@ -444,8 +480,8 @@ class _Taker:
             for demand, left in self._left.items()
             if left
             and fits(demand, free)
-            and levels.is_within_limits(self._leaf, demand)
-            and (not promise_only or levels.keeps_promise(self._leaf, demand))
+            and tree.is_within_limits(self._leaf, demand)
+            and (not promise_only or tree.keeps_promise(self._leaf, demand))
             and (backfill is None or backfill.allows(demand, self.head(demand), free))
         ]
         return (self._first, able[0]) if able else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import floor, inf, lcm
+from math import lcm
 
 from drfd.core.amounts.vectors import Vector
 
@@ -120,12 +120,11 @@ class Entitlement:
 
     def level(self, amounts: Vector) -> Level:
         """Return the largest part that the amounts are of any resource: the dominant share."""
-        pairs = zip(amounts, self._scales, strict=True)
-        return max([amount * scale for amount, scale in pairs])
+        return max(self.levels(amounts))
 
-    def most(self, level: Level) -> tuple[float, ...]:
-        """Return the largest amount on each axis within the level; infinity if any amount is."""
-        return tuple([floor(Fraction(level) / scale) if scale else inf for scale in self._scales])
+    def levels(self, amounts: Vector) -> list[Level]:
+        """Return the part that each amount is of its resource."""
+        return [amount * scale for amount, scale in zip(amounts, self._scales, strict=True)]
 
     def cut(self, parts: Shares) -> Entitlement:
         """Return the entitlement to `parts` of this one."""

@@ -181,7 +181,7 @@ class Rules:
     max_kept_bytes: int = 4 << 30
     #: When a waiting job gets a reservation.
     patience: ReservationSettings = field(default_factory=ReservationSettings)
-    #: One of `core.scheduling.scheduling_pass.CONFIGURABLE`.
+    #: One of `core.scheduling.policies.CONFIGURABLE`.
     policy: str = "drf"
     #: How many jobs may run at once under the policy "slots"; None for the number of cores.
     slots: int | None = None

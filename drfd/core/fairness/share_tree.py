@@ -5,7 +5,7 @@ the largest part that it holds of any resource (Ghodsi et al., NSDI 2011); its s
 largest part of what it holds over what it is entitled to, per resource; at 1 and above the promise
 is kept. In the order of service, an inner node counts as satisfied as the least satisfied of itself
 and its children that can still launch: comparing pools by their own share alone starves a child
-whose sibling is rich in another resource (see `core.fairness.priority_tree`).
+whose sibling is rich in another resource (see `core.fairness.service_order`).
 
 Paths are dotted, "root.lab.alice"; a node is known by its path, and needs no entry to exist. All
 comparisons are of integers or exact fractions, never of floats.
@@ -17,12 +17,12 @@ one (`Division`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from math import floor
 
 from drfd.core.amounts.vectors import Vector, fits, least, minus, not_negative, plus
 from drfd.core.fairness.entitlement import (
@@ -108,6 +108,8 @@ class ShareNode:
         #: The sum of the children's configured weights, and those that may need their own part.
         self.sum: Level = 0
         self.special: dict[str, ShareNode] = {}
+        #: The number of children of each configured weight.
+        self._weights = Counter[Level]()
 
     @property
     def own_weight(self) -> Level:
@@ -135,9 +137,17 @@ class ShareNode:
         factor = self.factor
         return tuple([part * factor for part in self.entitlement.parts])
 
-    def weigh(self, weight: Level) -> None:
-        """Add `weight` to the sum of the children's weights."""
-        self.sum += weight
+    @property
+    def heaviest(self) -> Level:
+        """Return the largest weight of a child."""
+        return 1 if self.is_split else max(self._weights)
+
+    def weigh(self, weight: Level, sign: int) -> None:
+        """Add a child of this weight (`sign` 1), or remove it (-1)."""
+        self.sum += sign * weight
+        self._weights[weight] += sign
+        if not self._weights[weight]:
+            del self._weights[weight]
         if not self.is_split:
             self.total = self.sum
 
@@ -302,7 +312,7 @@ class ShareTree:
         #: Results of `share` by path, until what the node holds changes, or any promise.
         self._shares_held: dict[str, Level] = {}
         #: Results of `promised` by path, until a node enters or leaves, or a promise changes.
-        self._promised: dict[str, tuple[int, Level]] = {}
+        self._promised: dict[str, Level] = {}
         self._division = Division(shares.claims)
         self._is_divided = True
         #: Nodes that are served after their siblings, because they have used up their quota and one
@@ -335,15 +345,12 @@ class ShareTree:
             self._shares_held[node.path] = share
         return share
 
-    def promised(self, path: str) -> tuple[int, Level]:
-        """Return the level over weight up to which a child of the node keeps its promise, after the
-        integer part of it, by which most comparisons are decided."""
-        most = self._promised.get(path)
-        if most is None:
-            node = self.nodes[path]
-            level = plain(node.factor * node.entitlement.unit / (node.total or 1))
-            most = self._promised[path] = floor(level), level
-        return most
+    def promised(self, node: ShareNode) -> Level:
+        """Return the level up to which the node keeps its promise."""
+        level = self._promised.get(node.path)
+        if level is None:
+            level = self._promised[node.path] = plain(node.factor * node.entitlement.unit)
+        return level
 
     def remember(self, leaf: str, demand: Vector) -> None:
         """Let `demand` count as held in addition, but not against limits."""
@@ -408,41 +415,52 @@ class ShareTree:
     def keeps_promise(self, leaf: str, demand: Vector) -> bool:
         """Return whether the leaf, or a pool that it is in, would still hold no more than it is
         promised with `demand` more. Nothing is promised to leaves that are served last."""
-        return any(self.keeps_promise_of(path, demand) for path in self.promising(leaf))
-
-    def promising(self, leaf: str) -> tuple[str, ...]:
-        """Return the leaf and the nodes above it, whose promises count for the leaf's jobs; none if
-        the leaf is served last."""
-        return () if self.is_last(leaf) else path_up(leaf)
+        if self.is_last(leaf):
+            return False
+        return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
 
     def is_last(self, leaf: str) -> bool:
         """Return whether the leaf, or a pool that it is in, is served after its siblings."""
         return bool(self.last) and not self.last.isdisjoint(path_up(leaf))
 
-    def whole_level(self, demand: Vector) -> Level:
-        """Return the largest part that the demand is of any resource of the machine."""
-        return self._top.entitlement.level(demand)
-
-    def may_keep_promise(self, whole_level: Level) -> bool:
-        """Return False if a demand with this level (`whole_level`) alone is more than any node is
-        promised. That is known at once only where all nodes are equal; elsewhere the answer is
-        True."""
-        top = self._top
-        return bool(self._shares.rules) or whole_level * len(top.below) <= top.entitlement.unit
-
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]
-        return (
-            node.entitlement.level(plus(self.used[path], demand))
-            <= node.factor * node.entitlement.unit
-        )
+        level = node.entitlement.level(plus(self.used[path], demand))
+        return level <= self.promised(node)
 
-    def promised_headroom(self, path: str) -> tuple[float, ...]:
-        """Return how much more the node may hold within its promise; negative on an axis on
-        which it holds more than that already."""
-        node = self.nodes[path]
-        most = node.entitlement.most(node.factor * node.entitlement.unit)
-        return tuple([top - held for top, held in zip(most, self.used[path], strict=True)])
+    def promising(
+        self, demands: Sequence[Vector]
+    ) -> tuple[dict[str, tuple[Vector, ...]], set[str]]:
+        """Return the topmost nodes that may hold one more of some of the demands within their
+        promise, with these demands; and the nodes above them."""
+        keeping, above = dict[str, tuple[Vector, ...]](), set[str]()
+        self._add_promising(self._top, demands, keeping, above)
+        return keeping, above
+
+    def _add_promising(
+        self,
+        parent: ShareNode,
+        demands: Sequence[Vector],
+        keeping: dict[str, tuple[Vector, ...]],
+        above: set[str],
+    ) -> None:
+        # No child is promised more than the heaviest.
+        most, level = self.promised(parent) * parent.heaviest, parent.entitlement.level
+        demands = [demand for demand in demands if level(demand) * parent.total <= most]
+        before = len(keeping)
+        for path, node in parent.below.items() if demands else ():
+            if path in self.last:
+                continue
+            kept: tuple[Vector, ...] = ()
+            # Most nodes that hold more than they are promised are known at once.
+            if self.share(node) * node.weight <= self.promised(node):
+                kept = tuple([each for each in demands if self.keeps_promise_of(path, each)])
+            if kept:
+                keeping[path] = kept
+            if node.below and len(kept) < len(demands):
+                self._add_promising(node, demands, keeping, above)
+        if len(keeping) > before:
+            above.add(parent.path)
 
     def headroom(self, leaf: str, free: Vector) -> Vector:
         """Return the part of the free resources that the limits of the leaf, and of all nodes
@@ -457,7 +475,11 @@ class ShareTree:
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""
-        return all(self.may_hold(self.nodes[path], demand) for path in path_up(leaf))
+        for path in path_up(leaf):
+            limit = self.nodes[path].limit
+            if limit is not None and not fits(demand, minus(limit, self.held(path))):
+                return False
+        return True
 
     def most(self, leaf: str) -> Vector:
         """Return the largest amounts that one job of the leaf could ever hold."""
@@ -468,9 +490,6 @@ class ShareTree:
                 most = tuple([min(pair) for pair in zip(most, limit, strict=True)])
         return most
 
-    def may_hold(self, node: ShareNode, demand: Vector) -> bool:
-        return node.limit is None or fits(demand, minus(node.limit, self.held(node.path)))
-
     def _add(self, path: str) -> ShareNode:
         name = parent_of(path)
         above = self.nodes.get(name) or self._add(name)
@@ -479,7 +498,7 @@ class ShareTree:
         if node.is_special:
             above.special[path] = node
             self._division.watch(above)
-        above.weigh(node.own_weight)
+        above.weigh(node.own_weight, 1)
         self._is_divided = False
         self._promised.clear()
         return node
@@ -490,6 +509,6 @@ class ShareTree:
         self._division.forget(node)
         self._past.pop(node.path, None)
         self._shares_held.pop(node.path, None)
-        above.weigh(-node.own_weight)
+        above.weigh(node.own_weight, -1)
         self._is_divided = False
         self._promised.clear()

@@ -1,7 +1,7 @@
 """Division of one resource among running jobs, in the fair-share tree, by what they could use now.
 
 Each job gets what it uses of its floor. The rest goes to the least satisfied nodes first, as
-launches do (min-satisfaction at each level of the tree, `core.fairness.priority_tree`), until each
+launches do (min-satisfaction at each level of the tree, `core.fairness.service_order`), until each
 has what it could use or nothing is left. A node's satisfaction counts, besides the resource that is
 divided, all that its jobs hold of the others: who holds most of the memory is lent cores last.
 

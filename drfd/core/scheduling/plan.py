@@ -21,7 +21,7 @@ from drfd.core.scheduling.wait_index import WaitIndex
 class PassLimits:
     """The limits at which a pass stops and leaves the rest to the next one. None means no limit."""
 
-    #: The number of times that a demand vector is examined; only the policy "drf" counts this.
+    #: The number of times that a demand vector is examined.
     examined: int | None = None
     #: Jobs started.
     starts: int | None = None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from drfd.core.fairness.priority_tree import DecayedUsage, ShortJobs
+from drfd.core.fairness.past_usage import DecayedUsage, ShortJobs
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.ledger import Ledger
@@ -51,7 +51,7 @@ class Scheduler:
         *,
         limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
     ) -> None:
-        """`half_life_s` is that of usage (see `core.fairness.priority_tree`). A simulation may give
+        """`half_life_s` is that of usage (see `core.fairness.past_usage`). A simulation may give
         other `run_times` than a daemon estimates. `limits` hold for each pass."""
         self.limits = limits
         #: The latest scheduling pass: waits are explained from it.
@@ -96,7 +96,7 @@ class Scheduler:
 
     @property
     def past_usage(self) -> Mapping[str, float]:
-        """Return the decayed usage of each node (see `core.fairness.priority_tree`)."""
+        """Return the decayed usage of each node (see `core.fairness.past_usage`)."""
         return self._history.past_usage
 
     def used_up(self, now_s: float) -> Mapping[str, QuotaUse]:

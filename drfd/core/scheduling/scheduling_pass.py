@@ -9,7 +9,7 @@ turns its plan into events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -24,30 +24,11 @@ from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
 from drfd.core.model.job import GroupKey, JobState
 from drfd.core.model.stimuli import Now
-from drfd.core.scheduling import baseline_policies as baselines
 from drfd.core.scheduling.backfill import PassContext, Reservation
-from drfd.core.scheduling.demand_tree import ANY_LENGTH
-from drfd.core.scheduling.drf_policy import drf
 from drfd.core.scheduling.kept_free import ExternalLoad, kept
 from drfd.core.scheduling.plan import PassInput, PassLimits, Plan, PolicyOptions
+from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
-
-#: A policy changes no table, and gives out no more of a resource than is free.
-Policy = Callable[[PassInput], Plan]
-
-POLICIES: Mapping[str, Policy] = {
-    "drf": drf,
-    "fifo": baselines.fifo,
-    "easy": baselines.easy,
-    "slots": baselines.slots,
-    "cpu": baselines.cpu,
-    "asset": baselines.asset,
-    "algorithm1": baselines.algorithm1,
-    "hdrf-naive": baselines.hdrf_naive,
-    "yarn": baselines.yarn,
-}
-#: The policies that the daemon can be configured to use; the others are for simulations.
-CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
 
 
 def schedule(
@@ -85,8 +66,6 @@ def schedule(
         options=options,
     )
     plan = POLICIES[rules.policy](pass_input)
-    if limits.starts is not None and len(plan.admitted) > limits.starts:
-        plan = _first_of(plan, limits.starts, ledger, free, pass_context.before)
     if ledger.groups:
         plan = _within_groups(plan, ledger, free, pass_context.before)
     external = pass_context.external
@@ -127,14 +106,6 @@ def build_wait_index(
 ) -> WaitIndex:
     """Return an index of all waiting jobs, for any number of passes with these rules. It must be
     told of every leaf that an event changes."""
-
-    def limit_s(job_id: int) -> int:
-        job = ledger.job(job_id)
-        # A suspended job may have little of its run time left.
-        if job.suspended_at is not None:
-            return 0
-        return ANY_LENGTH if job.spec.time_limit_s is None else job.spec.time_limit_s
-
     return WaitIndex(
         LeafTables(
             queues=ledger.queues,
@@ -142,7 +113,6 @@ def build_wait_index(
             shares=rules.shares,
             past_usage=past_usage,
             recent=recent,
-            limit_s=limit_s,
         )
     )
 
@@ -190,15 +160,6 @@ def _free_beside(admitted: list[int], plan: Plan, free: Vector) -> Vector:
     for job_id in admitted:
         free = minus(free, plan.held[job_id])
     return free
-
-
-def _first_of(
-    plan: Plan, most: int, ledger: Ledger, free: Vector, before: tuple[Reservation, ...]
-) -> Plan:
-    """Return the plan cut after `most` launches, for policies that do not cut their passes."""
-    admitted = plan.admitted[:most]
-    left = _free_beside(admitted, plan, free)
-    return replace(_with_fewer(plan, admitted, left, ledger, before), is_cut=True)
 
 
 def _within_groups(

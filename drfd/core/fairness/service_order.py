@@ -1,0 +1,188 @@
+"""The order of service: waiting leaves in the tree, the least satisfied first.
+
+At every level of the tree the child with the least key is served. A policy says what the key is
+made of (`Rank`). Under drfd's own policy (`by_satisfaction`) it is the satisfaction of the node,
+and that of an inner node is the minimum of its own and that of the nodes below it
+(min-satisfaction). Ties go to the node with less decayed usage, then to the node whose next job was
+submitted first, then to the name. A pool's next job is the next job of the child that comes first
+in the pool.
+
+Nodes are compared by their level over their weight, not by their satisfaction: both order siblings
+in the same way, but satisfaction changes for all of them when one comes or goes. With s the share
+that a node holds of its entitlement and w its weight, the key of a leaf is s / w; that of an inner
+node is min(s, W · least key of its children) / w, with W the sum of the children's weights. So a
+change of one leaf changes the keys of the nodes above it, and no others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import UserList
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from drfd.core.fairness.entitlement import over
+from drfd.core.fairness.past_usage import NEVER
+from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, parent_of, path_up
+
+
+class Key(NamedTuple):
+    """The key by which a node is compared with its siblings, field by field."""
+
+    #: Whether the node comes after all siblings of which this is false.
+    is_last: bool
+    #: What the policy compares; an exact number, or a tuple of them.
+    value: Any
+    past_usage: float
+    #: The next job.
+    head: int
+    path: str
+
+
+#: Returns the first three fields of a node's key: of a leaf (None), or of an inner node whose child
+#: with this key comes first.
+Rank = Callable[[ShareNode, Key | None], tuple[bool, Any, float]]
+
+
+def by_satisfaction(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
+    """Return the order of drfd's own policy."""
+
+    def rank(node: ShareNode, least: Key | None) -> tuple[bool, Any, float]:
+        level = share_tree.share(node)
+        if least is not None:
+            level = min(level, over(node.total * least.value, node.weight))
+        return node.path in share_tree.last, level, past_usage.get(node.path, NEVER)
+
+    return rank
+
+
+class ServiceOrder:
+    """The waiting leaves in the order of service, kept up to date leaf by leaf."""
+
+    def __init__(self, share_tree: ShareTree, rank: Rank) -> None:
+        self._share_tree, self._rank = share_tree, rank
+        #: The next job of each waiting leaf.
+        self.heads: dict[str, int] = {}
+        #: The keys of the children of each node below which a leaf waits, in order.
+        self._children: dict[str, list[Key]] = {}
+        self._keys: dict[str, Key] = {}
+
+    def put(self, leaf: str, head: int | None) -> None:
+        """Enter the leaf with its next job, or remove it if `head` is None; renew its key and those
+        of the nodes above it."""
+        if head is not None:
+            self.heads[leaf] = head
+        else:
+            self.heads.pop(leaf, None)
+        self.renew(leaf)
+
+    def renew(self, path: str) -> None:
+        """Renew the keys of the node and of those above it."""
+        for each, above in _road(path):
+            before, key = self._keys.get(each), self._make(each)
+            if key == before:
+                continue
+            siblings = self._children.setdefault(above, [])
+            if before is not None:
+                del siblings[bisect_left(siblings, before)]
+            if key is not None:
+                insort(siblings, key)
+                self._keys[each] = key
+                continue
+            del self._keys[each]
+            if not siblings:
+                del self._children[above]
+
+    def first(self) -> str | None:
+        """Return the leaf that is served first, or None if no leaf waits."""
+        path = TOP
+        while path not in self.heads:
+            children = self.children(path)
+            if not children:
+                return None
+            path = children[0].path
+        return path
+
+    def children(self, path: str) -> list[Key]:
+        """Return the keys of the node's children below which a leaf waits, in order."""
+        return self._children.get(path, [])
+
+    def _make(self, path: str) -> Key | None:
+        node, head, least = self._share_tree.nodes.get(path), self.heads.get(path), None
+        if node is None:
+            return None
+        if head is None:
+            children = self.children(path)
+            if not children:
+                return None
+            least = children[0]
+            head = least.head
+        return Key(*self._rank(node, least), head, path)
+
+
+#: Returns a list of those of a node's children that are served; they are given with the node.
+Choose = Callable[[str, list[Key]], list[Key]]
+
+
+class Turns(ServiceOrder):
+    """A copy of an order from which leaves are dropped while they are served. Lists of siblings are
+    copied when they are reached, so it costs what is read of it."""
+
+    def __init__(self, order: ServiceOrder, choose: Choose) -> None:
+        super().__init__(order._share_tree, order._rank)
+        self.heads, self._order, self._choose = order.heads, order, choose
+
+    def first(self) -> str | None:
+        while (path := super().first()) is None and self._children.get(TOP):
+            # A node has been reached below which nothing is served.
+            pass
+        return path
+
+    def drop(self, leaf: str) -> None:
+        """Serve the leaf, which is the first one, no more."""
+        (_, above), *road = _road(leaf)
+        del self._children[above][0]
+        self._renew_first(road)
+
+    def renew(self, path: str) -> None:
+        """Renew the keys of the leaf, which was the first one, and of the nodes above it."""
+        self._renew_first(_road(path))
+
+    def children(self, path: str) -> list[Key]:
+        found = self._children.get(path)
+        if found is None:
+            kept = self._order.children(path)
+            found = self._children[path] = self._choose(path, kept)
+            if path != TOP and found[:1] != kept[:1]:
+                self._renew_first(_road(path))
+                return []
+        return found
+
+    def _renew_first(self, road: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> None:
+        """Renew the keys of nodes, each of which is the first of its siblings."""
+        for path, above in road:
+            siblings, key = self._children[above], self._make(path)
+            del siblings[0]
+            if key is not None:
+                insort(siblings, key)
+
+
+class ServingOrder(UserList[str]):
+    """Leaves in the order of service, computed on first use."""
+
+    def __init__(self, work_out: Callable[[], list[str]]) -> None:
+        self._work_out = work_out
+
+    @cached_property
+    def data(self) -> list[str]:  # type: ignore[override]  # the attribute of the base class
+        return self._work_out()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+
+@lru_cache(maxsize=1 << 16)
+def _road(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the node and the nodes above it, each with its parent."""
+    return tuple([(each, parent_of(each)) for each in path_up(path)])

@@ -1,0 +1,623 @@
+"""The policies: drfd's own, and those that it is compared with.
+
+drfd's own (`drf`) is dominant resource fairness over the tree of pools and users, in two phases.
+First only launches that keep a leaf, or a pool that it is in, within its entitlement, so that
+whole, indivisible jobs cannot push anyone below what they are promised; then whatever still fits.
+In both, the tree is descended to the least satisfied child at every level (progressive filling,
+section 4 of the DRF paper, with min-satisfaction for the hierarchy; `core.fairness.service_order`
+has the order and its ties). A leaf whose jobs do not fit is passed over, not waited for.
+
+A pass looks at the vectors that fit, at the leaves that it launches from, and at those that come
+first and may not start. Resources only shrink while jobs are launched, so a leaf of which no job
+may start is finished, and a pass that is cut goes on where it stopped in the next one; other work
+of the daemon comes between.
+
+`StarvationGuard` keeps a user's small jobs from starving a big one of the same user. While later
+jobs of the user overtake it, the user's share stays high, so others are always served before. Of
+the first jobs that have waited too long and do not fit, the one that has waited longest therefore
+lets no later job of its leaf start until it has a reservation. Then the leaf holds less and less,
+and its turn comes. This applies to one leaf at a time: where many have waited for long, the machine
+would idle.
+
+The others serve a leaf by another key in the tree, without min-satisfaction: at every level the
+child with the least key, whatever is below it. `fifo`, `easy` and `algorithm1` stop at a job that
+does not fit.
+
+`yarn` follows Hadoop's fair scheduler with its policy "drf": a queue is needy while it holds less
+of its dominant resource than its minimum share. Needy ones come first, by what they hold over their
+minimum shares; the others by their shares of the cluster over their weights; each compares its
+resources in its own order of dominance, the largest first. Every queue has a key, and keys are
+ordered as tuples are: so the order is total, and cannot change while somebody sorts by it (both
+have been bugs of comparators like this one).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from heapq import heappop, heappush
+from itertools import islice
+from math import inf
+from operator import itemgetter
+from typing import Any
+
+from drfd.core.amounts.node_room import NodeRoom
+from drfd.core.amounts.vectors import Vector, fits, minus, placed
+from drfd.core.fairness.entitlement import ONE, ZERO, Level, Shares, over
+from drfd.core.fairness.past_usage import NEVER
+from drfd.core.fairness.service_order import Choose, Key, Rank, ServingOrder, by_satisfaction
+from drfd.core.fairness.share_tree import ShareNode, ShareTree, path_up
+from drfd.core.ledger.queue import Entry
+from drfd.core.model.events import StartReason
+from drfd.core.scheduling.backfill import Backfill, Reservation
+from drfd.core.scheduling.plan import PassInput, Plan
+from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
+
+#: A policy changes no table, and gives out no more of a resource than is free.
+Policy = Callable[[PassInput], Plan]
+
+
+class _Pass:
+    """The state of a pass while it runs. The tables behind the index are not changed: the next pass
+    reads again the leaves of which this one has started jobs."""
+
+    def __init__(
+        self, pass_input: PassInput, make_rank: MakeRank, lead_room: Vector | None = None
+    ) -> None:
+        self.wait_index, self.pass_context = pass_input.wait_index, pass_input.pass_context
+        self.wait_index.begin(self.pass_context, make_rank, lead_room)
+        self.share_tree = self.wait_index.share_tree
+        self.free = pass_input.free
+        self.backfill = None if self.pass_context is None else Backfill(self.pass_context)
+        #: The admitted jobs with what they hold, in order.
+        self.admitted: dict[int, Vector] = {}
+        #: The rule by which a job starts, for each that does not start by its own turn.
+        self.reasons: dict[int, StartReason] = {}
+        self.examined, self._limits = 0, pass_input.limits
+        #: The demands that fit and delay no reservation; see `has_open`.
+        self.open: list[Vector] = list(self.wait_index.leaves)
+        #: Results of `_deadline_s`, until a job starts or gets a reservation.
+        self._deadlines: dict[Vector, float | None] = {}
+
+    def find_open(self) -> None:
+        """Find the demands that fit and delay no reservation."""
+        self.examined += len(self.open)
+        self.open = [demand for demand in self.open if self._deadline_s(demand) is not None]
+
+    @property
+    def has_open(self) -> bool:
+        """Return whether some demand still fits and delays no reservation."""
+        while self.open and self._deadline_s(self.open[-1]) is None:
+            self.open.pop()
+        return bool(self.open)
+
+    def _deadline_s(self, demand: Vector) -> float | None:
+        """Return the time by which a job of this demand that starts now must have ended, so that it
+        delays no reservation; None if there is no room for it, however short it is."""
+        if demand not in self._deadlines:
+            deadline_s: float | None = inf
+            if not fits(demand, self.free):
+                deadline_s = None
+            elif self.backfill is not None and self.backfill.reservations:
+                deadline_s = self.backfill.deadline_s(demand, self.free)
+            self._deadlines[demand] = deadline_s
+        return self._deadlines[demand]
+
+    @property
+    def is_cut(self) -> bool:
+        max_examined, max_starts = self._limits.examined, self._limits.starts
+        if max_starts is not None and len(self.admitted) >= max_starts:
+            return True
+        is_far = max_examined is not None and self.examined >= max_examined
+        return is_far and bool(self.admitted)
+
+    def first_start(
+        self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
+    ) -> Head | None:
+        """Return the leaf's first job, from an entry on, that may start now, or None."""
+        line, share_tree, backfill = self.wait_index.lines[leaf], self.share_tree, self.backfill
+        at = 0 if begin is None else bisect_left(line, (begin,))
+        for entry, demand in islice(line, at, None):
+            self.examined += 1
+            if (
+                self._deadline_s(demand) is not None
+                and share_tree.is_within_limits(leaf, demand)
+                and (not promise_only or share_tree.keeps_promise(leaf, demand))
+                and (backfill is None or backfill.allows(demand, entry[1], self.free))
+            ):
+                return entry, demand
+        return None
+
+    def start(self, leaf: str, head: Head) -> None:
+        (_, job_id), demand = head
+        backfill = self.backfill
+        held = (
+            placed(demand, self.free)
+            if backfill is None
+            else backfill.placed(demand, job_id, self.free)
+        )
+        if backfill is not None:
+            if backfill.reservations:
+                self.reasons[job_id] = StartReason.BACKFILL
+            backfill.admit(held, job_id)
+        self.admitted[job_id] = held
+        self.free = minus(self.free, held)
+        self._deadlines.clear()
+        self.wait_index.take(leaf, head, self.pass_context)
+
+    def resume_suspended(self) -> None:
+        """Resume suspended jobs: others may wait for the memory that these keep until they have
+        ended."""
+        if self.backfill is None:
+            return
+        for job_id, (leaf, demand) in sorted(self.backfill.pass_context.suspended.items()):
+            entry = self.backfill.pass_context.entry(job_id)
+            if (
+                entry is not None
+                and job_id not in self.admitted
+                and fits(demand, self.free)
+                and self.share_tree.is_within_limits(leaf, demand)
+                and self.backfill.allows(demand, job_id, self.free)
+            ):
+                self.start(leaf, (entry, demand))
+
+    def plan(self, guard: StarvationGuard | None = None) -> Plan:
+        backfill = self.backfill
+        return Plan(
+            admitted=list(self.admitted),
+            held=self.admitted,
+            reasons=self.reasons,
+            free=self.free,
+            order=ServingOrder(self.wait_index.order),
+            reservations=() if backfill is None else tuple(backfill.reservations),
+            starvation_guard=None if guard is None else guard.job_id,
+            pass_context=self.pass_context,
+            share_tree=self.share_tree,
+            is_cut=self.is_cut,
+            examined=self.examined,
+        )
+
+
+# -- drfd's own ------------------------------------------------------------------------------------
+
+
+def drf(pass_input: PassInput) -> Plan:
+    drf_pass = _DrfPass(pass_input, by_satisfaction)
+    drf_pass.renew_reservations()
+    drf_pass.serve(promise_only=True)
+    drf_pass.serve(promise_only=False)
+    return drf_pass.plan(drf_pass.starvation_guard)
+
+
+class StarvationGuard:
+    """The first job, waiting longest, that no later job of its leaf may pass."""
+
+    def __init__(self, wait_index: WaitIndex, backfill: Backfill, free: Vector) -> None:
+        self._wait_index, self._backfill = wait_index, backfill
+        self._hopeless: set[Vector] = set()
+        self._found = self._find(free)
+
+    @property
+    def job_id(self) -> int | None:
+        """Return the job's id, or None if no job has waited too long or it has a reservation."""
+        found = self._found
+        return None if found is None or self._backfill.is_reserved(found) else found
+
+    def bars(self, leaf: str, *, free: Vector, admitted: Mapping[int, Vector]) -> bool:
+        """Return whether no job of the leaf may start now. `free` is left after the jobs
+        that this pass has `admitted`."""
+        (_, job_id), demand = self._wait_index.first[leaf]
+        while job_id == self.job_id:
+            if not self._backfill.never_fits(job_id, demand, free=free, admitted=admitted):
+                return True
+            # No job need wait behind one that would not fit even after the end of all jobs.
+            self._hopeless.add(demand)
+            self._found = self._find(free)
+        return False
+
+    def _find(self, free: Vector) -> int | None:
+        pass_context, share_tree = self._backfill.pass_context, self._wait_index.share_tree
+        for leaf in self._wait_index.late_leaves(pass_context):
+            (_, job_id), demand = self._wait_index.first[leaf]
+            if not pass_context.has_waited_too_long(job_id):
+                return None
+            if (
+                demand not in self._hopeless
+                and not fits(demand, free)
+                and not self._backfill.is_reserved(job_id)
+                # A reservation does not help a job that a limit of its pool holds back.
+                and share_tree.is_within_limits(leaf, demand)
+                and not share_tree.is_last(leaf)
+            ):
+                return job_id
+        return None
+
+
+class _DrfPass(_Pass):
+    def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
+        super().__init__(pass_input, make_rank)
+        #: The job that no later job of its leaf may pass.
+        self.starvation_guard: StarvationGuard | None = None
+        #: Demands that would not fit even after the end of all running jobs.
+        self._hopeless: set[Vector] = set()
+
+    def renew_reservations(self) -> None:
+        """Take the jobs that had reservations first: each starts, or its reservation is renewed."""
+        if self.backfill is None:
+            return
+        for before in self.backfill.pass_context.before:
+            leaf, demand, job_id = before.leaf, before.demand, before.job_id
+            entry = self.backfill.pass_context.entry(job_id)
+            if entry is None or not self.backfill.may_renew(before):
+                continue
+            if not fits(demand, self.share_tree.most(leaf)):
+                # Its limits have become smaller than the job, perhaps for some hours.
+                continue
+            if self.share_tree.is_last(leaf) and not before.is_forced:
+                # Nothing is kept from leaves that come first.
+                continue
+            is_within = self.share_tree.is_within_limits(leaf, demand)
+            has_room = fits(demand, self.free)
+            if is_within and has_room and self.backfill.allows(demand, job_id, self.free):
+                self.start(leaf, (entry, demand))
+                self.reasons[job_id] = StartReason.RESERVATION
+            elif is_within or not has_room or before.is_forced:
+                self._reserve(leaf, demand, job_id, before)
+        if self.backfill.has_drain:
+            # The drain may wait for memory of suspended jobs, and would keep them from going on.
+            self.resume_suspended()
+        self.starvation_guard = StarvationGuard(self.wait_index, self.backfill, self.free)
+
+    def serve(self, *, promise_only: bool) -> None:
+        """Run one phase."""
+        self.find_open()
+        late = set[str]()
+        if not promise_only and self.backfill is not None and self.backfill.may_add:
+            late = set(self.wait_index.late_leaves(self.backfill.pass_context))
+        #: The leaves of which no job may start in this phase, and the first entry of each other one
+        #: before which none may.
+        finished, begins = set[str](), dict[str, Entry]()
+        turns, has_moved = None, False
+        while not self.is_cut and (self.has_open or self._may_reserve(late)):
+            if turns is None:
+                choose = self._promising if promise_only else self._able
+                turns, has_moved = self.wait_index.turns(choose(finished, late)), False
+            leaf = turns.first()
+            if leaf is None:
+                break
+            if leaf in late:
+                late.remove(leaf)
+                has_moved |= self._reserve_if_late(leaf)
+            head = None
+            if self.starvation_guard is None or not self.starvation_guard.bars(
+                leaf, free=self.free, admitted=self.admitted
+            ):
+                head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
+            if head is not None:
+                begins[leaf], has_moved = head[0], True
+                self.start(leaf, head)
+                turns.renew(leaf)
+                if not promise_only and self._is_late(leaf):
+                    late.add(leaf)
+            elif has_moved:
+                # There is less room than when the leaves were chosen: choose again.
+                turns = None
+            else:
+                turns.drop(leaf)
+                finished.add(leaf)
+
+    def _promising(self, finished: set[str], late: set[str]) -> Choose:
+        """Choose the leaves of which a job may start by a promise of theirs."""
+        keeping, above = self.share_tree.promising(self.open)
+        able = {demands: self._waiting_for(demands) - finished for demands in set(keeping.values())}
+        #: The leaves that may start below a node that keeps its promise, or in it.
+        below = {path: able[demands] for path, demands in keeping.items()}
+        waiting = self.wait_index.first
+
+        def choose(above_path: str, keys: list[Key]) -> list[Key]:
+            found, outer = [], below.get(above_path, set())
+            for key in keys if below else ():
+                path = key.path
+                own = below.get(path)
+                if path in waiting:
+                    if path in outer or (own is not None and path in own):
+                        found.append(key)
+                elif outer or own is not None or path in above:
+                    below[path] = outer if own is None else outer | own
+                    found.append(key)
+            return found
+
+        return choose
+
+    def _able(self, finished: set[str], late: set[str]) -> Choose:
+        """Choose the leaves of which a job may start or get a reservation."""
+        able, waiting = (self._waiting_for(self.open) | late) - finished, self.wait_index.first
+        return lambda path, keys: [key for key in keys if key[4] in able or key[4] not in waiting]
+
+    def _waiting_for(self, demands: Iterable[Vector]) -> set[str]:
+        """Return the leaves that wait for one of the demands with a job that would delay no
+        reservation."""
+        return set().union(
+            *[
+                self.wait_index.leaves_in_time(demand, deadline_s, self.pass_context)
+                for demand in demands
+                if (deadline_s := self._deadline_s(demand)) is not None
+            ]
+        )
+
+    def _is_late(self, leaf: str) -> bool:
+        first, pass_context = self.wait_index.first.get(leaf), self.pass_context
+        return first is not None and pass_context is not None and pass_context.is_late(first[0][1])
+
+    def _may_reserve(self, late: set[str]) -> bool:
+        return bool(late) and self.backfill is not None and self.backfill.may_add
+
+    def _reserve_if_late(self, leaf: str) -> bool:
+        """Reserve for the leaf's first job if it cannot start and has waited long enough. Returns
+        whether anything was reserved."""
+        (_, job_id), demand = self.wait_index.first[leaf]
+        if (
+            self.backfill is not None
+            and self.backfill.may_reserve(job_id)
+            # A reservation does not help a job that a limit of its pool holds back, and none is
+            # made while leaves wait that come first.
+            and demand not in self._hopeless
+            and self.share_tree.is_within_limits(leaf, demand)
+            and not self.share_tree.is_last(leaf)
+            and not (fits(demand, self.free) and self.backfill.allows(demand, job_id, self.free))
+        ):
+            return self._reserve(leaf, demand, job_id)
+        return False
+
+    def _reserve(
+        self, leaf: str, demand: Vector, job_id: int, before: Reservation | None = None
+    ) -> bool:
+        assert self.backfill is not None
+        free, admitted = self.free, self.admitted
+        if not self.backfill.reserve(
+            job_id, leaf, demand, free=free, admitted=admitted, before=before
+        ):
+            self._hopeless.add(demand)
+            return False
+        self._deadlines.clear()
+        return True
+
+
+# -- those that it is compared with ----------------------------------------------------------------
+
+
+def fifo(pass_input: PassInput) -> Plan:
+    """Start jobs in the order of submission, up to the first that does not fit."""
+    fifo_pass = _BaselinePass(pass_input, _by_age)
+    fifo_pass.resume_suspended()
+    fifo_pass.serve(is_strict=True)
+    return fifo_pass.plan()
+
+
+def easy(pass_input: PassInput) -> Plan:
+    """Start jobs in the order of submission, with one reservation: the first job that does not fit
+    starts when enough of the running ones have ended; until then others may start that will have
+    ended by then, or that leave it enough (EASY; Lifka 1995).
+
+    Of a leaf's jobs with one demand, only the first is considered. Without a context the ends of
+    jobs are unknown, and the policy is `fifo`.
+    """
+    easy_pass = _BaselinePass(pass_input, _by_age)
+    easy_pass.resume_suspended()
+    blocked = easy_pass.serve(is_strict=True)
+    if blocked is not None:
+        easy_pass.backfill_behind(*blocked)
+    return easy_pass.plan()
+
+
+def algorithm1(pass_input: PassInput) -> Plan:
+    """Follow algorithm 1 of the DRF paper literally: serve the least dominant share, and stop
+    when its next job does not fit."""
+    baseline = _BaselinePass(pass_input, _by_dominant_share)
+    baseline.serve(is_strict=True)
+    return baseline.plan()
+
+
+def hdrf_naive(pass_input: PassInput) -> Plan:
+    """Compare siblings by their own dominant shares, so that a child whose sibling is rich in
+    another resource starves."""
+    return _BaselinePass(pass_input, _by_dominant_share).served()
+
+
+def asset(pass_input: PassInput) -> Plan:
+    """Serve the least sum of shares of all resources: asset fairness (DRF paper, section 5.1)."""
+    return _BaselinePass(pass_input, _by_sum).served()
+
+
+def cpu(pass_input: PassInput) -> Plan:
+    """Apply max-min fairness to the first resource alone."""
+    return _BaselinePass(pass_input, _by_cpu).served()
+
+
+def slots(pass_input: PassInput) -> Plan:
+    """Apply max-min fairness to slots, one for each job, whatever it needs."""
+    options = pass_input.options
+    assert options.slots is not None, "how many slots?"
+    left = options.slots - sum(options.running.values())
+    count = Counter[str]()
+    for leaf, number in options.running.items():
+        for path in path_up(leaf):
+            count[path] += number
+
+    def by_count(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
+        return _by(
+            share_tree,
+            past_usage,
+            lambda node: count[node.path] / (share_tree.entitlement(node.path) or ONE),
+        )
+
+    baseline = _BaselinePass(pass_input, by_count)
+    baseline.count = count
+    return baseline.served(max_starts=left)
+
+
+def yarn(pass_input: PassInput) -> Plan:
+    """Follow the fair scheduler of Hadoop with its policy "drf"; guarantees are minimum shares.
+    Decayed usage plays no part: of equal queues the one that waits longest is served."""
+    return _BaselinePass(pass_input, _by_yarn_key).served()
+
+
+class _BaselinePass(_Pass):
+    """A pass without reservations, but for the one of `easy`."""
+
+    def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
+        open_nodes, free = None, pass_input.free
+        if isinstance(free, NodeRoom) and free.closed:
+            # Nobody need wait behind a job of a node on which nothing starts.
+            open_nodes = free.without_jobs()
+        super().__init__(pass_input, make_rank, open_nodes)
+        #: Jobs that hold a slot, by node.
+        self.count = Counter[str]()
+
+    def start(self, leaf: str, head: Head) -> None:
+        self.count.update(path_up(leaf))
+        super().start(leaf, head)
+
+    def served(self, max_starts: int | None = None) -> Plan:
+        self.serve(max_starts=max_starts)
+        return self.plan()
+
+    def serve(
+        self, *, is_strict: bool = False, max_starts: int | None = None
+    ) -> tuple[str, Head] | None:
+        """Start jobs, at most `max_starts`. A leaf in which no job fits is passed over; if the
+        policy is strict, only the first job of each leaf is considered, and the leaf and job are
+        returned that do not fit, which nobody may pass."""
+        turns = self.wait_index.turns()
+        while (
+            not self.is_cut
+            and (is_strict or self.has_open)
+            and (max_starts is None or len(self.admitted) < max_starts)
+            and (leaf := turns.first()) is not None
+        ):
+            head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)
+            if head is None or not fits(head[1], self.share_tree.most(leaf)):
+                turns.drop(leaf)
+            elif not fits(head[1], self.free):
+                return leaf, head
+            elif not self.share_tree.is_within_limits(leaf, head[1]):
+                turns.drop(leaf)
+            else:
+                self.start(leaf, head)
+                turns.renew(leaf)
+        return None
+
+    def backfill_behind(self, leaf: str, head: Head) -> None:
+        """Start jobs that do not delay the one that nobody may pass, in the order of submission."""
+        (_, job_id), demand = head
+        backfill, free, admitted = self.backfill, self.free, self.admitted
+        if backfill is None or not backfill.reserve(
+            job_id, leaf, demand, free=free, admitted=admitted
+        ):
+            return
+        self._deadlines.clear()
+        line: list[tuple[bool, int, str]] = []
+
+        def push(leaf: str) -> None:
+            head = self.first_start(leaf)
+            if head is not None:
+                heappush(line, (self.share_tree.is_last(leaf), head[0][1], leaf))
+
+        for each in self.wait_index.first:
+            push(each)
+        while line and not self.is_cut:
+            _, next_id, each = heappop(line)
+            found = self.first_start(each)
+            # There is less room than when the leaf was pushed: another of its jobs may be next.
+            if found is not None and found[0][1] == next_id:
+                self.start(each, found)
+            if each in self.wait_index.first:
+                push(each)
+
+
+def _by(
+    share_tree: ShareTree, past_usage: Mapping[str, float], key: Callable[[ShareNode], Any]
+) -> Rank:
+    """Return the order by a key of each node by itself."""
+
+    def rank(node: ShareNode, least: Key | None) -> tuple[bool, Any, float]:
+        path = node.path
+        return path in share_tree.last, key(node), past_usage.get(path, NEVER)
+
+    return rank
+
+
+def _by_age(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
+    """Return the order of the jobs, whoever owns them."""
+
+    def rank(node: ShareNode, least: Key | None) -> tuple[bool, Any, float]:
+        return share_tree.is_last(node.path) if least is None else least.is_last, 0, NEVER
+
+    return rank
+
+
+def _by_shares(measure: Callable[[Sequence[Level]], Level]) -> MakeRank:
+    """Return the order by the quotients of a node's holdings and its entitlements, measured as one
+    number."""
+
+    def make_rank(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
+        def key(node: ShareNode) -> Level:
+            return over(measure(node.entitlement.levels(share_tree.held(node.path))), node.weight)
+
+        return _by(share_tree, past_usage, key)
+
+    return make_rank
+
+
+_by_dominant_share, _by_sum, _by_cpu = _by_shares(max), _by_shares(sum), _by_shares(itemgetter(0))
+
+
+def _by_yarn_key(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
+    def key(node: ShareNode) -> YarnKey:
+        rule, held = node.rule, share_tree.held(node.path)
+        return yarn_key(held, node.entitlement.capacity, rule.weights, rule.guarantee)
+
+    return _by(share_tree, {}, key)
+
+
+#: (0 for a needy queue or 1, then the quotients to compare); a quotient is (0, value), or (1, 0) if
+#: its divisor is 0.
+YarnKey = tuple[int, tuple[tuple[int, Fraction], ...]]
+
+
+def yarn_key(
+    used: Vector, capacity: Vector, weights: Shares | None = None, min_share: Vector | None = None
+) -> YarnKey:
+    """Return the key of a queue; the least is served first."""
+    heavy = weights or (ONE,) * len(used)
+    shares = [
+        Fraction(amount, top) / weight if top else ZERO
+        for amount, top, weight in zip(used, capacity, heavy, strict=True)
+    ]
+    # If shares are equal, the first resource, which is the CPU, is the dominant one.
+    order = sorted(range(len(used)), key=lambda axis: (-shares[axis], axis))
+    least = min_share or (0,) * len(used)
+    if used[order[0]] < least[order[0]]:
+        return 0, tuple(_over(used[axis], least[axis]) for axis in order)
+    return 1, tuple((0, shares[axis]) for axis in order)
+
+
+def _over(amount: int, least: int) -> tuple[int, Fraction]:
+    return (0, Fraction(amount, least)) if least else (1, ZERO)
+
+
+POLICIES: Mapping[str, Policy] = {
+    "drf": drf,
+    "fifo": fifo,
+    "easy": easy,
+    "slots": slots,
+    "cpu": cpu,
+    "asset": asset,
+    "algorithm1": algorithm1,
+    "hdrf-naive": hdrf_naive,
+    "yarn": yarn,
+}
+#: The policies that the daemon can be configured to use; the others are for simulations.
+CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
