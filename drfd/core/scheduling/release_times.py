@@ -14,12 +14,10 @@ system-generated predictions"), doubled for safety, and doubled again whenever a
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import NamedTuple
 
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import ReservationSettings
@@ -99,54 +97,38 @@ def estimated_end_s(started_s: float, length_s: float, limit_s: int | None, now_
     return max(now_s, started_s + length_s)
 
 
-#: The line is sorted again if more than one in this many of its times have changed.
-_FEW = 32
-
-
 class _Alike:
-    """The jobs of one user with one time limit that hold resources: their run times are estimated
-    as one."""
+    """The running jobs of one user with one time limit: their run times are estimated as one."""
 
-    __slots__ = ("count", "length_s", "spec", "started")
+    __slots__ = ("length_s", "spec", "started")
 
     def __init__(self, spec: JobSpec, length_s: float) -> None:
         #: The specification of one of them, and the estimate.
         self.spec, self.length_s = spec, length_s
-        #: The number of jobs, those included that do not run.
-        self.count = 0
-        #: The start (as in `_Holder`) and the resources of those that run, by id.
+        #: The start (Unix time), later by the time that the job was frozen, and the resources, by
+        #: id.
         self.started: dict[int, tuple[float, Vector]] = {}
 
-    def end_s(self, started_s: float, now_s: float) -> float:
-        """Return the estimated end of one that runs."""
-        end_s = started_s + self.length_s
-        if end_s > now_s:
-            return end_s
-        return estimated_end_s(started_s, self.length_s, self.spec.time_limit_s, now_s)
-
     def ends(self, now_s: float) -> list[LineEnd]:
-        """Return the estimated ends of those that run."""
-        # Users may run hundreds of jobs alike, most of which have not outlived the estimate.
-        length_s, end_s = self.length_s, self.end_s
+        """Return their estimated ends."""
+        # Users may run thousands of jobs alike, most of which have not outlived the estimate.
+        length_s, later = self.length_s, self._later
         return [
             (
-                first_s if (first_s := started_s + length_s) > now_s else end_s(started_s, now_s),
+                end_s if (end_s := started_s + length_s) > now_s else later(started_s, now_s),
                 job_id,
                 held,
             )
             for job_id, (started_s, held) in self.started.items()
         ]
 
+    def end(self, job_id: int, now_s: float) -> LineEnd:
+        """Return the estimated end of one of them."""
+        started_s, held = self.started[job_id]
+        return self._later(started_s, now_s), job_id, held
 
-class _Holder(NamedTuple):
-    """A job that holds resources which it will give back."""
-
-    job: Job
-    held: Vector
-    #: The start (Unix time), later by the time that the job was frozen; None if it is frozen now or
-    #: has not started, so that its end moves with the clock.
-    started_s: float | None
-    alike: _Alike
+    def _later(self, started_s: float, now_s: float) -> float:
+        return estimated_end_s(started_s, self.length_s, self.spec.time_limit_s, now_s)
 
 
 class Ends:
@@ -157,18 +139,16 @@ class Ends:
         self.ledger, self.run_times = ledger, run_times
         #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for).
         self.suspended: dict[int, tuple[str, Vector]] = {}
-        self._holders: dict[int, _Holder] = {}
-        #: The jobs with one estimate, by user and time limit. Estimates of `_noted_users` are
-        #: outdated.
+        #: The running jobs with one estimate, by user and time limit, and by job.
         self._alike: dict[str, dict[int | None, _Alike]] = {}
-        #: The jobs whose end moves with the clock.
-        self._moving: set[int] = set()
+        self._alike_of: dict[int, _Alike] = {}
+        #: The jobs that are frozen or have not started, so that their ends move with the clock.
+        self._moving: dict[int, tuple[Job, Vector]] = {}
+        #: Jobs, and users whose estimate has changed, since the line was made.
         self._noted = {job.id for job in ledger.allocated_jobs()}
         self._noted_users: set[str] = set()
-        #: The ends in order as of `_read_at_s`; the times of `_stale` jobs are outdated.
+        #: The ends in order as of `_read_at_s`; those of `_stale` jobs are outdated.
         self._line: list[LineEnd] = []
-        #: The job's end in it, by id.
-        self._places: dict[int, LineEnd] = {}
         self._stale: set[int] = set()
         self._read_at_s = float("-inf")
 
@@ -183,17 +163,18 @@ class Ends:
     def read_noted(self) -> None:
         """Read the noted jobs."""
         for job_id in self._noted:
-            self._forget(job_id)
+            self.suspended.pop(job_id, None)
+            self._moving.pop(job_id, None)
+            alike = self._alike_of.pop(job_id, None)
+            if alike is not None:
+                del alike.started[job_id]
+                if not alike.started:
+                    del self._alike[alike.spec.user][alike.spec.time_limit_s]
             job = self.ledger.jobs.get(job_id)
             if job is not None and job.is_allocated:
                 self._enter(job)
+        self._stale |= self._noted
         self._noted.clear()
-
-    def at(self, now_s: float) -> Sequence[LineEnd]:
-        """Return the ends of the jobs that have been read, in order of time; none of them is in the
-        past. The list changes with the next call."""
-        self._sort(now_s)
-        return self._line
 
     def _enter(self, job: Job) -> None:
         wanted = self.ledger.wanted(job)
@@ -202,106 +183,52 @@ class Ends:
         elif job.state is JobState.SUSPENDED:
             # Nobody knows when a job that a user keeps suspended will be resumed.
             return
-        alike = self._alike_of(job.spec)
-        started_s = None
-        if job.started_at is not None and job.suspended_at is None:
-            started_s = job.started_at + job.suspended_s
-        if started_s is None:
-            self._moving.add(job.id)
         held = self.ledger.allocation(job)
-        if started_s is not None:
-            alike.started[job.id] = started_s, held
-        alike.count += 1
-        self._holders[job.id] = _Holder(job, held, started_s, alike)
-        self._stale.add(job.id)
-
-    def _alike_of(self, spec: JobSpec) -> _Alike:
-        by_limit = self._alike.setdefault(spec.user, {})
-        alike = by_limit.get(spec.time_limit_s)
+        if job.started_at is None or job.suspended_at is not None:
+            self._moving[job.id] = job, held
+            return
+        by_limit = self._alike.setdefault(job.spec.user, {})
+        alike = by_limit.get(job.spec.time_limit_s)
         if alike is None:
-            alike = _Alike(spec, self.run_times.length_s(spec))
-            by_limit[spec.time_limit_s] = alike
-        return alike
+            alike = _Alike(job.spec, self.run_times.length_s(job.spec))
+            by_limit[job.spec.time_limit_s] = alike
+        alike.started[job.id] = job.started_at + job.suspended_s, held
+        self._alike_of[job.id] = alike
 
-    def _forget(self, job_id: int) -> None:
-        self.suspended.pop(job_id, None)
-        holder = self._holders.pop(job_id, None)
-        if holder is not None:
-            spec, alike = holder.job.spec, holder.alike
-            alike.started.pop(job_id, None)
-            alike.count -= 1
-            if not alike.count:
-                by_limit = self._alike[spec.user]
-                del by_limit[spec.time_limit_s]
-                if not by_limit:
-                    del self._alike[spec.user]
-            self._moving.discard(job_id)
-            self._stale.add(job_id)
-
-    def _estimate_again(self) -> list[_Alike]:
-        """Estimate the run times of the noted users' jobs; return those that have changed."""
-        changed = []
+    def at(self, now_s: float) -> Sequence[LineEnd]:
+        """Return the ends of the jobs that have been read, in order of time; none of them is in the
+        past. The list changes with the next call."""
+        stale, fresh = self._stale | self._moving.keys(), list[LineEnd]()
+        if now_s < self._read_at_s:
+            # The clock has been set back.
+            stale.update(self._alike_of)
+        self._read_at_s = now_s
+        for end_s, job_id, _ in self._line:
+            if end_s > now_s:
+                break
+            stale.add(job_id)
+        changed = set[int]()
         for user in self._noted_users:
             for alike in self._alike.get(user, {}).values():
                 length_s = self.run_times.length_s(alike.spec)
                 if length_s != alike.length_s:
                     alike.length_s = length_s
-                    changed.append(alike)
+                    fresh += alike.ends(now_s)
+                    changed.update(alike.started)
         self._noted_users.clear()
-        return changed
-
-    def _sort(self, now_s: float) -> None:
-        changed = self._estimate_again()
-        if now_s < self._read_at_s:
-            # The clock has been set back.
-            self._stale.update(self._holders)
-        self._read_at_s = now_s
-        for end_s, job_id, _ in self._line:
-            if end_s > now_s:
-                break
-            self._stale.add(job_id)
-        stale, line, places = self._stale, self._line, self._places
-        stale |= self._moving
-        fresh: list[LineEnd] = []
-        for alike in changed:
-            fresh += alike.ends(now_s)
-            stale.difference_update(alike.started)
-        fresh += self._estimated(stale, now_s)
-        for alike in changed:
-            stale.update(alike.started)
+        self._stale.clear()
+        for job_id in stale - changed:
+            if job_id in self._alike_of:
+                fresh.append(self._alike_of[job_id].end(job_id, now_s))
+        for job_id, (job, held) in self._moving.items():
+            fresh.append((self.run_times.end_s(job, now_s), job_id, held))
+        stale |= changed
         if not stale:
-            return
-        if len(stale) * _FEW < len(line):
-            for job_id in stale:
-                if job_id in places:
-                    del line[bisect_left(line, places[job_id])]
-            for each in fresh:
-                insort(line, each)
-        else:
-            line = [each for each in line if each[1] not in stale]
-            line += fresh
-            # The list is mostly in order already, which `sort` exploits.
-            line.sort()
-            self._line = line
-        for job_id in stale.difference(self._holders):
-            places.pop(job_id, None)
-        places.update([(each[1], each) for each in fresh])
-        stale.clear()
-
-    def _estimated(self, job_ids: Iterable[int], now_s: float) -> list[LineEnd]:
-        """Return the ends of those of the jobs that hold resources."""
-        found = []
-        for job_id in job_ids:
-            holder = self._holders.get(job_id)
-            if holder is None:
-                continue
-            job, held, started_s, alike = holder
-            if started_s is None:
-                end_s = self.run_times.end_s(job, now_s)
-            else:
-                end_s = alike.end_s(started_s, now_s)
-            found.append((end_s, job_id, held))
-        return found
+            return self._line
+        # The list is mostly in order already, which `sort` exploits.
+        self._line = [each for each in self._line if each[1] not in stale] + fresh
+        self._line.sort()
+        return self._line
 
 
 #: How often the next hour at which a job's limits let it start, and the next time without a window,
