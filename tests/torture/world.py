@@ -447,7 +447,9 @@ class World:
         self.counts["passes"] += 1
         fresh = None
         if self.counts["passes"] % 2:
-            afresh = build_wait_index(ledger, rules, wait_index.past_usage, wait_index._recent)
+            afresh = build_wait_index(
+                ledger, rules, wait_index.tables.past_usage, wait_index.tables.recent
+            )
             fresh = schedule(ledger, rules, afresh, pass_context, limits, used_up)
             order = list(fresh.order)
         kept = schedule(ledger, rules, wait_index, pass_context, limits, used_up)
@@ -463,12 +465,12 @@ class World:
         if fresh is not None and self.counts["passes"] % 3 == 0:
             had = list(kept.order)
             claim(had == order, "what is kept gives another order", had, order)
-        is_plain = not rules.patience.reserves and not wait_index._recent and not self.kept()
+        is_plain = not rules.patience.reserves and not wait_index.tables.recent and not self.kept()
         is_plain = is_plain and not kept.shortages and not ledger.draining
         is_plain = is_plain and rules.policy == "drf" and not kept.reservations and not used_up
         if is_plain and kept.admitted and not pass_context.before:
             self.counts["choices"] += 1
-            look_at_choices(kept, ledger, rules, wait_index.past_usage)
+            look_at_choices(kept, ledger, rules, wait_index.tables.past_usage)
         return kept
 
 

@@ -12,13 +12,13 @@ comparisons are of integers or exact fractions, never of floats.
 
 A node is promised a part of what its parent is promised, in proportion to its weight. Only where
 there are guarantees, limits that bind, or weights by resource, a list of siblings is divided one by
-one (`Division`).
+one (`ShareTree.redivide`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -152,76 +152,6 @@ class ShareNode:
             self.total = self.sum
 
 
-class Division:
-    """Divides again the lists of siblings that may need it."""
-
-    def __init__(self, claims: Callable[[str], list[AxisClaim]]) -> None:
-        """`claims` returns what a node claims on each axis."""
-        self._claims = claims
-        #: Nodes whose children may have to be divided again.
-        self._watched: dict[str, ShareNode] = {}
-
-    def watch(self, node: ShareNode) -> None:
-        self._watched[node.path] = node
-
-    def forget(self, node: ShareNode) -> None:
-        self._watched.pop(node.path, None)
-
-    def redivide(self) -> list[ShareNode]:
-        """Divide, and return the nodes below which some entitlement has changed."""
-        watched = sorted(self._watched.values(), key=lambda node: len(path_up(node.path)))
-        return [node for node in watched if self._divide(node)]
-
-    def _divide(self, parent: ShareNode, *, anew: bool = False) -> bool:
-        """Divide the node's children; return whether an entitlement below it has changed. `anew`
-        says that its own has."""
-        parts = self._parts(parent)
-        if parts is None and not parent.is_split and not anew:
-            return False
-        parent.is_split, parent.total = parts is not None, parent.sum if parts is None else 1
-        if parent.is_split:
-            self.watch(parent)
-        has_changed = False
-        for path, child in parent.below.items():
-            entitlement = (
-                parent.entitlement if parts is None else parent.entitlement.cut(parts[path])
-            )
-            weight = child.own_weight if parts is None else 1
-            if child.entitlement != entitlement:
-                child.entitlement = entitlement
-                self._divide(child, anew=True)
-                has_changed = True
-            if child.weight != weight:
-                child.weight = weight
-                has_changed = True
-        return has_changed
-
-    def _parts(self, parent: ShareNode) -> dict[str, Shares] | None:
-        """Return each child's part of the node's promise; None if the parts follow the weights."""
-        if not parent.special and not (parent.entitlement.has_gap and parent.below):
-            return None
-        whole = parent.entitled
-        if not parent.entitlement.has_gap and not any(
-            self._binds(child, whole, parent.sum) for child in parent.special.values()
-        ):
-            return None
-        claims = {path: self._claims(path) for path in parent.below}
-        return {
-            path: tuple([part / of if of else ZERO for part, of in zip(parts, whole, strict=True)])
-            for path, parts in divide_all(whole, claims).items()
-        }
-
-    def _binds(self, child: ShareNode, whole: Shares, total: Level) -> bool:
-        """Return whether the child's part differs from that in proportion to its weight."""
-        for claim, of in zip(self._claims(child.path), whole, strict=True):
-            part = of * claim.weight / total
-            if claim.weight != child.own_weight or claim.guarantee > part:
-                return True
-            if claim.limit is not None and claim.limit < part:
-                return True
-        return False
-
-
 @dataclass(frozen=True)
 class FairShare:
     """The machine's capacity and the configuration of the nodes."""
@@ -232,10 +162,9 @@ class FairShare:
     def rule(self, path: str) -> NodeRule:
         return self.rules.get(path, PLAIN)
 
-    def most(self, leaf: str, capacity: Vector | None = None) -> Vector:
-        """Return the largest amounts that one job of the leaf could hold by the present limits, on
-        a machine with another capacity if one is given."""
-        most = self.capacity if capacity is None else capacity
+    def most(self, leaf: str) -> Vector:
+        """Return the largest amounts that one job of the leaf could hold by the present limits."""
+        most = self.capacity
         for path in path_up(leaf):
             limit = self.rule(path).limit
             if limit is not None:
@@ -313,7 +242,8 @@ class ShareTree:
         self._shares_held: dict[str, Level] = {}
         #: Results of `promised` by path, until a node enters or leaves, or a promise changes.
         self._promised: dict[str, Level] = {}
-        self._division = Division(shares.claims)
+        #: Nodes whose children may have to be divided again.
+        self._watched: dict[str, ShareNode] = {}
         self._is_divided = True
         #: Nodes that are served after their siblings, because they have used up their quota and one
         #: of the siblings has not and waits.
@@ -370,7 +300,8 @@ class ShareTree:
             return []
         self._is_divided = True
         self._promised.clear()
-        changed = self._division.redivide()
+        watched = sorted(self._watched.values(), key=lambda node: len(path_up(node.path)))
+        changed = [node for node in watched if self._divide(node)]
         if changed:
             self._shares_held.clear()
         return changed
@@ -390,12 +321,11 @@ class ShareTree:
         found = (Fraction(amount, top) / part for amount, part, top in rows if top and part)
         return max(found, default=ZERO)
 
-    def satisfaction_key(self, path: str, used: Vector | None = None) -> Fraction:
+    def satisfaction_key(self, path: str) -> Fraction:
         """Return a key that orders nodes by satisfaction. A node that holds a resource of which
-        it is promised nothing comes last. `used` stands for what the node holds, if given."""
+        it is promised nothing comes last."""
         node = self.nodes[path]
-        held = self.used[path] if used is None else used
-        return Fraction(node.entitlement.level(held)) / node.factor
+        return Fraction(node.entitlement.level(self.used[path])) / node.factor
 
     def as_held(self) -> ShareTree:
         """Return a copy, which may be changed, in which recently ended short jobs do not count."""
@@ -481,15 +411,6 @@ class ShareTree:
                 return False
         return True
 
-    def most(self, leaf: str) -> Vector:
-        """Return the largest amounts that one job of the leaf could ever hold."""
-        most = self._shares.capacity
-        for path in path_up(leaf):
-            limit = self.nodes[path].limit
-            if limit is not None:
-                most = tuple([min(pair) for pair in zip(most, limit, strict=True)])
-        return most
-
     def _add(self, path: str) -> ShareNode:
         name = parent_of(path)
         above = self.nodes.get(name) or self._add(name)
@@ -497,7 +418,7 @@ class ShareTree:
         self.nodes[path], self.used[path], above.below[path] = node, self._nothing, node
         if node.is_special:
             above.special[path] = node
-            self._division.watch(above)
+            self._watched[above.path] = above
         above.weigh(node.own_weight, 1)
         self._is_divided = False
         self._promised.clear()
@@ -506,9 +427,58 @@ class ShareTree:
     def _remove(self, node: ShareNode, above: ShareNode) -> None:
         del self.nodes[node.path], self.used[node.path], above.below[node.path]
         above.special.pop(node.path, None)
-        self._division.forget(node)
+        self._watched.pop(node.path, None)
         self._past.pop(node.path, None)
         self._shares_held.pop(node.path, None)
         above.weigh(node.own_weight, -1)
         self._is_divided = False
         self._promised.clear()
+
+    def _divide(self, parent: ShareNode, *, anew: bool = False) -> bool:
+        """Divide the node's children; return whether an entitlement below it has changed. `anew`
+        says that its own has."""
+        parts = self._parts(parent)
+        if parts is None and not parent.is_split and not anew:
+            return False
+        parent.is_split, parent.total = parts is not None, parent.sum if parts is None else 1
+        if parent.is_split:
+            self._watched[parent.path] = parent
+        has_changed = False
+        for path, child in parent.below.items():
+            entitlement = (
+                parent.entitlement if parts is None else parent.entitlement.cut(parts[path])
+            )
+            weight = child.own_weight if parts is None else 1
+            if child.entitlement != entitlement:
+                child.entitlement = entitlement
+                self._divide(child, anew=True)
+                has_changed = True
+            if child.weight != weight:
+                child.weight = weight
+                has_changed = True
+        return has_changed
+
+    def _parts(self, parent: ShareNode) -> dict[str, Shares] | None:
+        """Return each child's part of the node's promise; None if the parts follow the weights."""
+        if not parent.special and not (parent.entitlement.has_gap and parent.below):
+            return None
+        whole = parent.entitled
+        if not parent.entitlement.has_gap and not any(
+            self._binds(child, whole, parent.sum) for child in parent.special.values()
+        ):
+            return None
+        claims = {path: self._shares.claims(path) for path in parent.below}
+        return {
+            path: tuple([part / of if of else ZERO for part, of in zip(parts, whole, strict=True)])
+            for path, parts in divide_all(whole, claims).items()
+        }
+
+    def _binds(self, child: ShareNode, whole: Shares, total: Level) -> bool:
+        """Return whether the child's part differs from that in proportion to its weight."""
+        for claim, of in zip(self._shares.claims(child.path), whole, strict=True):
+            part = of * claim.weight / total
+            if claim.weight != child.own_weight or claim.guarantee > part:
+                return True
+            if claim.limit is not None and claim.limit < part:
+                return True
+        return False

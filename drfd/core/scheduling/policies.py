@@ -84,7 +84,8 @@ class _Pass:
     def find_open(self) -> None:
         """Find the demands that fit and delay no reservation."""
         self.examined += len(self.open)
-        self.open = [demand for demand in self.open if self._deadline_s(demand) is not None]
+        fitting = [demand for demand in self.open if fits(demand, self.free)]
+        self.open = [demand for demand in fitting if self._deadline_s(demand) is not None]
 
     @property
     def has_open(self) -> bool:
@@ -118,6 +119,10 @@ class _Pass:
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
         line, share_tree, backfill = self.wait_index.lines[leaf], self.share_tree, self.backfill
+        if len(self.open) < len(line):
+            # All demands for which there is room are among these.
+            heads = self.wait_index.heads[leaf]
+            line = sorted([(heads[demand], demand) for demand in self.open if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             self.examined += 1
@@ -252,7 +257,7 @@ class _DrfPass(_Pass):
             entry = self.backfill.pass_context.entry(job_id)
             if entry is None or not self.backfill.may_renew(before):
                 continue
-            if not fits(demand, self.share_tree.most(leaf)):
+            if not fits(demand, self.wait_index.shares.most(leaf)):
                 # Its limits have become smaller than the job, perhaps for some hours.
                 continue
             if self.share_tree.is_last(leaf) and not before.is_forced:
@@ -498,7 +503,7 @@ class _BaselinePass(_Pass):
             and (leaf := turns.first()) is not None
         ):
             head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)
-            if head is None or not fits(head[1], self.share_tree.most(leaf)):
+            if head is None or not fits(head[1], self.wait_index.shares.most(leaf)):
                 turns.drop(leaf)
             elif not fits(head[1], self.free):
                 return leaf, head

@@ -61,7 +61,9 @@ class WaitIndex:
     def __init__(self, tables: LeafTables) -> None:
         self.tables, self.shares = tables, tables.shares
         self.share_tree = ShareTree(tables.shares)
-        #: The first waiting job of each class of a leaf, in the order of the queue.
+        #: The first waiting job of each class of a leaf, by demand, and in the order of the queue.
+        #: Only demands that are touched are read again.
+        self.heads: dict[str, dict[Vector, Entry]] = {}
         self.lines: dict[str, list[Head]] = {}
         #: The leaves that wait for each demand vector.
         self.leaves: dict[Vector, set[str]] = {}
@@ -82,8 +84,6 @@ class WaitIndex:
         self._shut: frozenset[str] = frozenset()
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
-        #: What `lines` has, by leaf and demand. Only demands that are touched are read again.
-        self._heads: dict[str, dict[Vector, Entry]] = {}
         #: Leaves of which the entry in `_since_s` is outdated, and when it was last read.
         self._undated: set[str] = set()
         self._dated_s = float("-inf")
@@ -140,7 +140,7 @@ class WaitIndex:
         }
         self._touched.clear()
         for leaf in touched:
-            for demand in self._heads.get(leaf, ()):
+            for demand in self.heads.get(leaf, ()):
                 self._forget_length(leaf, demand)
             self._weigh(leaf)
         remeasured = self.share_tree.redivide()
@@ -194,7 +194,7 @@ class WaitIndex:
             return leaves
         lengths, now_s = self._lengths.setdefault(demand, {}), pass_context.now_s
         for leaf in leaves - lengths.keys():
-            lengths[leaf] = pass_context.length_s(self._heads[leaf][demand][1])
+            lengths[leaf] = pass_context.length_s(self.heads[leaf][demand][1])
         found = {leaf for leaf, length_s in lengths.items() if now_s + length_s <= deadline_s}
         for leaf, _ in pass_context.suspended.values():
             # What is left of a suspended job changes with time.
@@ -214,7 +214,7 @@ class WaitIndex:
         first, room = self.first.get(leaf), self._lead_room
         if first is None or room is None:
             return first
-        most = self.share_tree.most(leaf)
+        most = self.shares.most(leaf)
         able = (head for head in self.lines[leaf] if fits(head[1], room) and fits(head[1], most))
         return next(able, None)
 
@@ -272,11 +272,11 @@ class WaitIndex:
         """Read the first job of each of these demands (see `touch`), and of all demands if the leaf
         has not been read before."""
         queue = None if leaf in self._shut else self.tables.queues.get(leaf)
-        heads = self._heads.get(leaf)
+        heads = self.heads.get(leaf)
         if heads is None:
             if queue is None:
                 return
-            heads, demands = self._heads.setdefault(leaf, {}), None
+            heads, demands = self.heads.setdefault(leaf, {}), None
             self.lines[leaf] = []
         if demands is None:
             demands = {*heads, *(() if queue is None else queue.groups)}
@@ -285,15 +285,15 @@ class WaitIndex:
             if entry != heads.get(demand):
                 self._set_head(leaf, demand, entry)
         if not heads:
-            del self._heads[leaf], self.lines[leaf]
+            del self.heads[leaf], self.lines[leaf]
             self.first.pop(leaf, None)
             return
-        most = self.share_tree.most(leaf)
+        most = self.shares.most(leaf)
         line = self.lines[leaf]
         self.first[leaf] = next((head for head in line if fits(head[1], most)), line[0])
 
     def _set_head(self, leaf: str, demand: Vector, entry: Entry | None) -> None:
-        heads, line = self._heads[leaf], self.lines[leaf]
+        heads, line = self.heads[leaf], self.lines[leaf]
         self._forget_length(leaf, demand)
         before = heads.pop(demand, None)
         if before is not None:
