@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import islice
 from math import inf
 from typing import Any
@@ -28,6 +27,7 @@ from drfd.core.amounts.vectors import (
     short_axes,
 )
 from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
@@ -393,25 +393,6 @@ def _has_less(share_tree: ShareTree, other: str, leaf: str) -> bool:
     return min(map(key, theirs)) < min(map(key, ours))
 
 
-def _first_of(share_tree: ShareTree, heads: Mapping[str, int], favoured: str) -> str:
-    """Return the leaf that is served first of those in `heads`, each with its first job. `favoured`
-    wins ties, then the leaf with the older job."""
-    roads = {leaf: path_up(leaf)[::-1] for leaf in heads}
-    levels = {path: share_tree.satisfaction_key(path) for road in roads.values() for path in road}
-    depth = 0
-    while len(roads) > 1:
-        # A node is as satisfied as the least satisfied of itself and of those below it.
-        keys: dict[str, tuple[bool, Fraction, bool, int]] = {}
-        for leaf, road in roads.items():
-            least = min(map(levels.__getitem__, road[depth:]))
-            key = road[depth] in share_tree.last, least, leaf != favoured, heads[leaf]
-            keys[road[depth]] = min(keys.get(road[depth], key), key)
-        first = min(keys, key=keys.__getitem__)
-        roads = {leaf: road for leaf, road in roads.items() if road[depth] == first}
-        depth += 1
-    return next(iter(roads))
-
-
 @dataclass(slots=True)
 class _HandOut:
     """What the named holders give back, as it is handed out to those that wait."""
@@ -441,8 +422,11 @@ class _HandOut:
         able = self._able(promise_only=True) or self._able(promise_only=False)
         if not able:
             return None
-        heads = {each: head for each, (head, _) in able.items()}
-        leaf = _first_of(self.share_tree, heads, favoured)
+        order = ServiceOrder(self.share_tree, by_satisfaction(self.share_tree, {}))
+        for each, (head, _) in able.items():
+            order.put(each, -1 if each == favoured else head)
+        leaf = order.first()
+        assert leaf is not None
         return leaf, able[leaf][1]
 
     def _able(self, *, promise_only: bool) -> dict[str, tuple[int, Vector]]:

@@ -18,7 +18,7 @@ one (`ShareTree.redivide`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -358,39 +358,11 @@ class ShareTree:
         level = node.entitlement.level(plus(self.used[path], demand))
         return level <= self.promised(node)
 
-    def promising(
-        self, demands: Sequence[Vector]
-    ) -> tuple[dict[str, tuple[Vector, ...]], set[str]]:
-        """Return the topmost nodes that may hold one more of some of the demands within their
-        promise, with these demands; and the nodes above them."""
-        keeping, above = dict[str, tuple[Vector, ...]](), set[str]()
-        self._add_promising(self._top, demands, keeping, above)
-        return keeping, above
-
-    def _add_promising(
-        self,
-        parent: ShareNode,
-        demands: Sequence[Vector],
-        keeping: dict[str, tuple[Vector, ...]],
-        above: set[str],
-    ) -> None:
-        # No child is promised more than the heaviest.
-        most, level = self.promised(parent) * parent.heaviest, parent.entitlement.level
-        demands = [demand for demand in demands if level(demand) * parent.total <= most]
-        before = len(keeping)
-        for path, node in parent.below.items() if demands else ():
-            if path in self.last:
-                continue
-            kept: tuple[Vector, ...] = ()
-            # Most nodes that hold more than they are promised are known at once.
-            if self.share(node) * node.weight <= self.promised(node):
-                kept = tuple([each for each in demands if self.keeps_promise_of(path, each)])
-            if kept:
-                keeping[path] = kept
-            if node.below and len(kept) < len(demands):
-                self._add_promising(node, demands, keeping, above)
-        if len(keeping) > before:
-            above.add(parent.path)
+    def may_keep_below(self, node: ShareNode, demands: Iterable[Vector]) -> bool:
+        """Return False if it is known that no child of the node keeps its promise with one more of
+        the demands: each alone is more than the heaviest child is promised."""
+        most, level = self.promised(node) * node.heaviest, node.entitlement.level
+        return any(level(demand) * node.total <= most for demand in demands)
 
     def headroom(self, leaf: str, free: Vector) -> Vector:
         """Return the part of the free resources that the limits of the leaf, and of all nodes

@@ -434,6 +434,18 @@ class PassContext:
         return self.patience.reserves and self.waited_s(job_id) > self.patience.drain_after_s
 
 
+#: For a pass in which nothing is known of times, and nothing is reserved.
+UNTIMED = PassContext(
+    now_s=0.0,
+    patience=ReservationSettings(reserves=False),
+    ends=(),
+    since_s=lambda job_id: 0.0,
+    length_s=lambda job_id: inf,
+    entry=lambda job_id: None,
+    before=(),
+)
+
+
 @dataclass
 class Backfill:
     """The reservations as they stand while a pass runs."""

@@ -44,14 +44,14 @@ from operator import itemgetter
 from typing import Any
 
 from drfd.core.amounts.node_room import NodeRoom
-from drfd.core.amounts.vectors import Vector, fits, minus, placed
+from drfd.core.amounts.vectors import Vector, fits, minus
 from drfd.core.fairness.entitlement import ONE, ZERO, Level, Shares, over
 from drfd.core.fairness.past_usage import NEVER
 from drfd.core.fairness.service_order import Choose, Key, Rank, ServingOrder, by_satisfaction
 from drfd.core.fairness.share_tree import ShareNode, ShareTree, path_up
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
-from drfd.core.scheduling.backfill import Backfill, Reservation
+from drfd.core.scheduling.backfill import UNTIMED, Backfill, Reservation
 from drfd.core.scheduling.plan import PassInput, Plan
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
 
@@ -66,11 +66,12 @@ class _Pass:
     def __init__(
         self, pass_input: PassInput, make_rank: MakeRank, lead_room: Vector | None = None
     ) -> None:
-        self.wait_index, self.pass_context = pass_input.wait_index, pass_input.pass_context
+        self.wait_index = pass_input.wait_index
+        self.pass_context = pass_input.pass_context or UNTIMED
         self.wait_index.begin(self.pass_context, make_rank, lead_room)
         self.share_tree = self.wait_index.share_tree
         self.free = pass_input.free
-        self.backfill = None if self.pass_context is None else Backfill(self.pass_context)
+        self.backfill = Backfill(self.pass_context)
         #: The admitted jobs with what they hold, in order.
         self.admitted: dict[int, Vector] = {}
         #: The rule by which a job starts, for each that does not start by its own turn.
@@ -101,7 +102,7 @@ class _Pass:
             deadline_s: float | None = inf
             if not fits(demand, self.free):
                 deadline_s = None
-            elif self.backfill is not None and self.backfill.reservations:
+            elif self.backfill.reservations:
                 deadline_s = self.backfill.deadline_s(demand, self.free)
             self._deadlines[demand] = deadline_s
         return self._deadlines[demand]
@@ -118,7 +119,7 @@ class _Pass:
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
-        line, share_tree, backfill = self.wait_index.lines[leaf], self.share_tree, self.backfill
+        line, share_tree = self.wait_index.lines[leaf], self.share_tree
         if len(self.open) < len(line):
             # All demands for which there is room are among these.
             heads = self.wait_index.heads[leaf]
@@ -130,23 +131,17 @@ class _Pass:
                 self._deadline_s(demand) is not None
                 and share_tree.is_within_limits(leaf, demand)
                 and (not promise_only or share_tree.keeps_promise(leaf, demand))
-                and (backfill is None or backfill.allows(demand, entry[1], self.free))
+                and self.backfill.allows(demand, entry[1], self.free)
             ):
                 return entry, demand
         return None
 
     def start(self, leaf: str, head: Head) -> None:
         (_, job_id), demand = head
-        backfill = self.backfill
-        held = (
-            placed(demand, self.free)
-            if backfill is None
-            else backfill.placed(demand, job_id, self.free)
-        )
-        if backfill is not None:
-            if backfill.reservations:
-                self.reasons[job_id] = StartReason.BACKFILL
-            backfill.admit(held, job_id)
+        held = self.backfill.placed(demand, job_id, self.free)
+        if self.backfill.reservations:
+            self.reasons[job_id] = StartReason.BACKFILL
+        self.backfill.admit(held, job_id)
         self.admitted[job_id] = held
         self.free = minus(self.free, held)
         self._deadlines.clear()
@@ -155,10 +150,8 @@ class _Pass:
     def resume_suspended(self) -> None:
         """Resume suspended jobs: others may wait for the memory that these keep until they have
         ended."""
-        if self.backfill is None:
-            return
-        for job_id, (leaf, demand) in sorted(self.backfill.pass_context.suspended.items()):
-            entry = self.backfill.pass_context.entry(job_id)
+        for job_id, (leaf, demand) in sorted(self.pass_context.suspended.items()):
+            entry = self.pass_context.entry(job_id)
             if (
                 entry is not None
                 and job_id not in self.admitted
@@ -169,14 +162,13 @@ class _Pass:
                 self.start(leaf, (entry, demand))
 
     def plan(self, guard: StarvationGuard | None = None) -> Plan:
-        backfill = self.backfill
         return Plan(
             admitted=list(self.admitted),
             held=self.admitted,
             reasons=self.reasons,
             free=self.free,
             order=ServingOrder(self.wait_index.order),
-            reservations=() if backfill is None else tuple(backfill.reservations),
+            reservations=tuple(self.backfill.reservations),
             starvation_guard=None if guard is None else guard.job_id,
             pass_context=self.pass_context,
             share_tree=self.share_tree,
@@ -250,11 +242,9 @@ class _DrfPass(_Pass):
 
     def renew_reservations(self) -> None:
         """Take the jobs that had reservations first: each starts, or its reservation is renewed."""
-        if self.backfill is None:
-            return
-        for before in self.backfill.pass_context.before:
+        for before in self.pass_context.before:
             leaf, demand, job_id = before.leaf, before.demand, before.job_id
-            entry = self.backfill.pass_context.entry(job_id)
+            entry = self.pass_context.entry(job_id)
             if entry is None or not self.backfill.may_renew(before):
                 continue
             if not fits(demand, self.wait_index.shares.most(leaf)):
@@ -279,13 +269,13 @@ class _DrfPass(_Pass):
         """Run one phase."""
         self.find_open()
         late = set[str]()
-        if not promise_only and self.backfill is not None and self.backfill.may_add:
-            late = set(self.wait_index.late_leaves(self.backfill.pass_context))
+        if not promise_only and self.backfill.may_add:
+            late = set(self.wait_index.late_leaves(self.pass_context))
         #: The leaves of which no job may start in this phase, and the first entry of each other one
         #: before which none may.
         finished, begins = set[str](), dict[str, Entry]()
         turns, has_moved = None, False
-        while not self.is_cut and (self.has_open or self._may_reserve(late)):
+        while not self.is_cut and (self.has_open or (late and self.backfill.may_add)):
             if turns is None:
                 choose = self._promising if promise_only else self._able
                 turns, has_moved = self.wait_index.turns(choose(finished, late)), False
@@ -315,24 +305,33 @@ class _DrfPass(_Pass):
 
     def _promising(self, finished: set[str], late: set[str]) -> Choose:
         """Choose the leaves of which a job may start by a promise of theirs."""
-        keeping, above = self.share_tree.promising(self.open)
-        able = {demands: self._waiting_for(demands) - finished for demands in set(keeping.values())}
-        #: The leaves that may start below a node that keeps its promise, or in it.
-        below = {path: able[demands] for path, demands in keeping.items()}
-        waiting = self.wait_index.first
+        tree, waiting, heads = self.share_tree, self.wait_index.first, self.wait_index.heads
+        able, demands = self._waiting_for(self.open) - finished, frozenset(self.open)
+        #: For each inner node that was reached the demands with which it, or a node above it, keeps
+        #: its promise.
+        kept: dict[str, frozenset[Vector]] = {}
 
-        def choose(above_path: str, keys: list[Key]) -> list[Key]:
-            found, outer = [], below.get(above_path, set())
-            for key in keys if below else ():
-                path = key.path
-                own = below.get(path)
+        def choose(above: str, keys: list[Key]) -> list[Key]:
+            node, outer, found = tree.nodes[above], kept.get(above, frozenset()), []
+            if not keys or not (outer or tree.may_keep_below(node, demands)):
+                return []
+            most = over(tree.promised(node), node.total)
+            for key in keys:
+                path, own = key.path, demands
                 if path in waiting:
-                    if path in outer or (own is not None and path in own):
+                    if path not in able or (key.value > most and not outer):
+                        continue
+                    own = own & heads[path].keys()
+                own = frozenset(
+                    [each for each in own if each in outer or tree.keeps_promise_of(path, each)]
+                )
+                if path not in waiting:
+                    kept[path] = own
+                    if own or tree.may_keep_below(tree.nodes[path], demands):
                         found.append(key)
-                elif outer or own is not None or path in above:
-                    below[path] = outer if own is None else outer | own
+                elif own:
                     found.append(key)
-            return found
+            return [key for key in found if key.path not in tree.last]
 
         return choose
 
@@ -353,19 +352,15 @@ class _DrfPass(_Pass):
         )
 
     def _is_late(self, leaf: str) -> bool:
-        first, pass_context = self.wait_index.first.get(leaf), self.pass_context
-        return first is not None and pass_context is not None and pass_context.is_late(first[0][1])
-
-    def _may_reserve(self, late: set[str]) -> bool:
-        return bool(late) and self.backfill is not None and self.backfill.may_add
+        first = self.wait_index.first.get(leaf)
+        return first is not None and self.pass_context.is_late(first[0][1])
 
     def _reserve_if_late(self, leaf: str) -> bool:
         """Reserve for the leaf's first job if it cannot start and has waited long enough. Returns
         whether anything was reserved."""
         (_, job_id), demand = self.wait_index.first[leaf]
         if (
-            self.backfill is not None
-            and self.backfill.may_reserve(job_id)
+            self.backfill.may_reserve(job_id)
             # A reservation does not help a job that a limit of its pool holds back, and none is
             # made while leaves wait that come first.
             and demand not in self._hopeless
@@ -379,7 +374,6 @@ class _DrfPass(_Pass):
     def _reserve(
         self, leaf: str, demand: Vector, job_id: int, before: Reservation | None = None
     ) -> bool:
-        assert self.backfill is not None
         free, admitted = self.free, self.admitted
         if not self.backfill.reserve(
             job_id, leaf, demand, free=free, admitted=admitted, before=before
@@ -518,9 +512,7 @@ class _BaselinePass(_Pass):
         """Start jobs that do not delay the one that nobody may pass, in the order of submission."""
         (_, job_id), demand = head
         backfill, free, admitted = self.backfill, self.free, self.admitted
-        if backfill is None or not backfill.reserve(
-            job_id, leaf, demand, free=free, admitted=admitted
-        ):
+        if not backfill.reserve(job_id, leaf, demand, free=free, admitted=admitted):
             return
         self._deadlines.clear()
         line: list[tuple[bool, int, str]] = []

@@ -125,7 +125,7 @@ class WaitIndex:
 
     def begin(
         self,
-        pass_context: PassContext | None,
+        pass_context: PassContext,
         make_rank: MakeRank,
         lead_room: Vector | None = None,
     ) -> None:
@@ -156,7 +156,7 @@ class WaitIndex:
             self._order = ServiceOrder(self.share_tree, rank)
         for path in changed:
             self._put(path)
-        if pass_context is not None and pass_context.patience.reserves:
+        if pass_context.patience.reserves:
             self._date(pass_context)
 
     def turns(self, choose: Choose = lambda path, keys: keys.copy()) -> Turns:
@@ -171,7 +171,7 @@ class WaitIndex:
             turns.drop(leaf)
         return found
 
-    def take(self, leaf: str, head: Head, pass_context: PassContext | None) -> None:
+    def take(self, leaf: str, head: Head, pass_context: PassContext) -> None:
         """Enter a job that the pass has admitted."""
         (_, job_id), demand = head
         self.touch(leaf, (demand,))
@@ -181,16 +181,16 @@ class WaitIndex:
         self.share_tree.hold(leaf, demand)
         self._read(leaf, (demand,))
         self._put(leaf)
-        if pass_context is not None and leaf in self._since_s:
+        if leaf in self._since_s:
             self._set_since(leaf, pass_context)
 
     def leaves_in_time(
-        self, demand: Vector, deadline_s: float, pass_context: PassContext | None
+        self, demand: Vector, deadline_s: float, pass_context: PassContext
     ) -> Collection[str]:
         """Return the leaves whose first job of this demand would end by the deadline, as estimated,
         if it started now."""
         leaves = self.leaves.get(demand, set())
-        if deadline_s == inf or pass_context is None:
+        if deadline_s == inf:
             return leaves
         lengths, now_s = self._lengths.setdefault(demand, {}), pass_context.now_s
         for leaf in leaves - lengths.keys():
