@@ -122,6 +122,11 @@ class Entitlement:
         """Return the largest part that the amounts are of any resource: the dominant share."""
         return max(self.levels(amounts))
 
+    def level_with(self, amounts: Vector, more: Vector) -> Level:
+        """Return the level of the sums of each two amounts."""
+        rows = zip(amounts, more, self._scales, strict=True)
+        return max([(amount + extra) * scale for amount, extra, scale in rows])
+
     def levels(self, amounts: Vector) -> list[Level]:
         """Return the part that each amount is of its resource."""
         return [amount * scale for amount, scale in zip(amounts, self._scales, strict=True)]

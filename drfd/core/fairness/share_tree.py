@@ -355,8 +355,7 @@ class ShareTree:
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]
-        level = node.entitlement.level(plus(self.used[path], demand))
-        return level <= self.promised(node)
+        return node.entitlement.level_with(self.used[path], demand) <= self.promised(node)
 
     def may_keep_below(self, node: ShareNode, demands: Iterable[Vector]) -> bool:
         """Return False if it is known that no child of the node keeps its promise with one more of

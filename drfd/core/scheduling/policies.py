@@ -85,7 +85,9 @@ class _Pass:
     def find_open(self) -> None:
         """Find the demands that fit and delay no reservation."""
         self.examined += len(self.open)
-        fitting = [demand for demand in self.open if fits(demand, self.free)]
+        # Thousands may wait for unlike demands: the sums first, which are compared at once.
+        sums = tuple(self.free)
+        fitting = [demand for demand in self.open if fits(demand, sums)]
         self.open = [demand for demand in fitting if self._deadline_s(demand) is not None]
 
     @property
