@@ -413,30 +413,6 @@ def easy(pass_input: PassInput) -> Plan:
     return easy_pass.plan()
 
 
-def algorithm1(pass_input: PassInput) -> Plan:
-    """Follow algorithm 1 of the DRF paper literally: serve the least dominant share, and stop
-    when its next job does not fit."""
-    baseline = _BaselinePass(pass_input, _by_dominant_share)
-    baseline.serve(is_strict=True)
-    return baseline.plan()
-
-
-def hdrf_naive(pass_input: PassInput) -> Plan:
-    """Compare siblings by their own dominant shares, so that a child whose sibling is rich in
-    another resource starves."""
-    return _BaselinePass(pass_input, _by_dominant_share).served()
-
-
-def asset(pass_input: PassInput) -> Plan:
-    """Serve the least sum of shares of all resources: asset fairness (DRF paper, section 5.1)."""
-    return _BaselinePass(pass_input, _by_sum).served()
-
-
-def cpu(pass_input: PassInput) -> Plan:
-    """Apply max-min fairness to the first resource alone."""
-    return _BaselinePass(pass_input, _by_cpu).served()
-
-
 def slots(pass_input: PassInput) -> Plan:
     """Apply max-min fairness to slots, one for each job, whatever it needs."""
     options = pass_input.options
@@ -456,13 +432,8 @@ def slots(pass_input: PassInput) -> Plan:
 
     baseline = _BaselinePass(pass_input, by_count)
     baseline.count = count
-    return baseline.served(max_starts=left)
-
-
-def yarn(pass_input: PassInput) -> Plan:
-    """Follow the fair scheduler of Hadoop with its policy "drf"; guarantees are minimum shares.
-    Decayed usage plays no part: of equal queues the one that waits longest is served."""
-    return _BaselinePass(pass_input, _by_yarn_key).served()
+    baseline.serve(max_starts=left)
+    return baseline.plan()
 
 
 class _BaselinePass(_Pass):
@@ -480,10 +451,6 @@ class _BaselinePass(_Pass):
     def start(self, leaf: str, head: Head) -> None:
         self.count.update(path_up(leaf))
         super().start(leaf, head)
-
-    def served(self, max_starts: int | None = None) -> Plan:
-        self.serve(max_starts=max_starts)
-        return self.plan()
 
     def serve(
         self, *, is_strict: bool = False, max_starts: int | None = None
@@ -570,10 +537,10 @@ def _by_shares(measure: Callable[[Sequence[Level]], Level]) -> MakeRank:
     return make_rank
 
 
-_by_dominant_share, _by_sum, _by_cpu = _by_shares(max), _by_shares(sum), _by_shares(itemgetter(0))
-
-
 def _by_yarn_key(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
+    """Return the order of `yarn`, in which decayed usage plays no part: of equal queues the one
+    that waits longest is served."""
+
     def key(node: ShareNode) -> YarnKey:
         rule, held = node.rule, share_tree.held(node.path)
         return yarn_key(held, node.entitlement.capacity, rule.weights, rule.guarantee)
@@ -607,16 +574,34 @@ def _over(amount: int, least: int) -> tuple[int, Fraction]:
     return (0, Fraction(amount, least)) if least else (1, ZERO)
 
 
+def _in_order(make_rank: MakeRank, *, is_strict: bool = False) -> Policy:
+    """Return the policy that serves leaves in an order; `is_strict` as in `_BaselinePass.serve`."""
+
+    def policy(pass_input: PassInput) -> Plan:
+        baseline = _BaselinePass(pass_input, make_rank)
+        baseline.serve(is_strict=is_strict)
+        return baseline.plan()
+
+    return policy
+
+
 POLICIES: Mapping[str, Policy] = {
     "drf": drf,
     "fifo": fifo,
     "easy": easy,
     "slots": slots,
-    "cpu": cpu,
-    "asset": asset,
-    "algorithm1": algorithm1,
-    "hdrf-naive": hdrf_naive,
-    "yarn": yarn,
+    # Max-min fairness of the first resource alone.
+    "cpu": _in_order(_by_shares(itemgetter(0))),
+    # Asset fairness: the least sum of shares of all resources (DRF paper, section 5.1).
+    "asset": _in_order(_by_shares(sum)),
+    # Algorithm 1 of the DRF paper, literally: the least dominant share, up to a job that does not
+    # fit.
+    "algorithm1": _in_order(_by_shares(max), is_strict=True),
+    # Siblings by their own dominant shares: a child whose sibling is rich in another resource
+    # starves.
+    "hdrf-naive": _in_order(_by_shares(max)),
+    # Hadoop's fair scheduler with its policy "drf"; guarantees are minimum shares.
+    "yarn": _in_order(_by_yarn_key),
 }
 #: The policies that the daemon can be configured to use; the others are for simulations.
 CONFIGURABLE = ("drf", "fifo", "asset", "cpu", "slots")
