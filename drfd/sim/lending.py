@@ -14,11 +14,11 @@ each second, are at rest. Their division is therefore made once for each change,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare
-from drfd.core.lending.ceilings import Place, node_of
+from drfd.core.lending.ceilings import node_of
 from drfd.core.lending.division import Claim, divide
 from drfd.core.lending.places import places_of
 from drfd.sim.driver import Speeds
@@ -41,67 +41,46 @@ def work_s(job: SimJob) -> float:
     return busy_part(job) * job.demand.cores_milli / 1000 * job.run_s
 
 
-@dataclass(frozen=True, slots=True)
-class Borrower:
-    """A job's use of cores, on average over its busy and its idle time."""
-
-    leaf: str
-    floor: float
-    #: With its declared cores, and with the most that it may be lent.
-    least: float
-    most: float
-
-
-def borrower(job: SimJob, leaf: str, capacity_milli: int) -> Borrower:
-    floor = job.demand.cores_milli / 1000
-    most = max(floor, min(job.most_cores_milli, capacity_milli) / 1000)
-    busy = busy_part(job)
-    least = busy * floor
-    fastest = least / (1 - busy + busy * floor / most) if least else 0.0
-    return Borrower(leaf, floor, least, fastest)
-
-
-def divided(
-    jobs: Mapping[int, Borrower], cores: float, places: Mapping[str, Place]
-) -> dict[int, float]:
-    """Return the cores that each job uses, by job, when its ceiling is at rest."""
-    own: dict[str, list[Claim]] = {}
-    for job_id, job in jobs.items():
-        claim = Claim(job_id=job_id, least=job.least, most=job.most, weight=job.floor)
-        own.setdefault(job.leaf, []).append(claim)
-    return divide(node_of(own, places), cores)
-
-
 class Lender(Speeds):
     """The speeds of jobs that are lent the cores that others leave idle."""
 
     def __init__(self, shares: FairShare) -> None:
         self._shares = shares
-        self._jobs: dict[int, Borrower] = {}
+        #: Running job → its leaf, and its use of cores, on average over its busy and its idle time:
+        #: with its declared cores, and with the most that it may be lent.
+        self._jobs: dict[int, tuple[str, Claim]] = {}
         #: Running jobs that may be lent something.
         self._borrowing = 0
 
     def start(self, job: SimJob, leaf: str, node: str, now_s: float) -> None:
-        found = self._jobs[job.id] = borrower(job, leaf, self._shares.capacity[_CORES])
-        self._borrowing += found.most > found.least
+        floor = job.demand.cores_milli / 1000
+        most = max(floor, min(job.most_cores_milli, self._shares.capacity[_CORES]) / 1000)
+        busy = busy_part(job)
+        least = busy * floor
+        fastest = least / (1 - busy + busy * floor / most) if least else 0.0
+        self._jobs[job.id] = leaf, Claim(job_id=job.id, least=least, most=fastest, weight=floor)
+        self._borrowing += fastest > least
 
     def end(self, job: SimJob, now_s: float) -> Sequence[SimJob]:
-        found = self._jobs.pop(job.id)
-        self._borrowing -= found.most > found.least
+        _, claim = self._jobs.pop(job.id)
+        self._borrowing -= claim.most > claim.least
         return ()
 
     def changed(self, used: Mapping[str, Vector], now_s: float) -> Mapping[int, float]:
         if not self._borrowing:
             return {}
         cores = self._shares.capacity[_CORES] / _UNIT
-        if sum(job.most for job in self._jobs.values()) <= cores:
-            parts = {job_id: job.most for job_id, job in self._jobs.items()}
-        else:
+        claims = {job_id: claim for job_id, (_, claim) in self._jobs.items()}
+        parts = {job_id: claim.most for job_id, claim in claims.items()}
+        if sum(parts.values()) > cores:
+            own: dict[str, list[Claim]] = {}
+            for leaf, claim in self._jobs.values():
+                own.setdefault(leaf, []).append(claim)
             places = places_of(self._shares, used, _CORES, _UNIT)
-            parts = divided(self._jobs, cores, places)
+            parts = divide(node_of(own, places), cores)
         return {
-            job_id: max(1.0, parts[job_id] / job.least) if job.most > job.least else 1.0
-            for job_id, job in self._jobs.items()
+            job_id: max(1.0, parts[job_id] / claim.least) if claim.most > claim.least else 1.0
+            for job_id, claim in claims.items()
         }
 
 
