@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Package → its sources, and the folders of the tests that may kill its mutants.
 PACKAGES = {
     "core": ("drfd/core drfd/wording", "core daemon"),
-    "sim": ("drfd/sim drfd_experiments", "sim experiments cli"),
+    "sim": ("drfd/sim cli/drfd_experiments", "sim experiments cli"),
     "journal": ("drfd/journal", "journal daemon"),
     "daemon": ("drfd/daemon", "daemon"),
     "client": ("drfd/client drfd/common drfd/protocol", "client common protocol cli daemon"),

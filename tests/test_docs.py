@@ -35,7 +35,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 def test_every_package_has_a_row_on_the_map_and_a_docstring() -> None:
     rows = re.findall(r"^\| `([\w/]+)/` \| [^|]+ \| [^|]+ \|$", ARCHITECTURE, re.MULTILINE)
     packages = set()
-    for base in (ROOT / "drfd", ROOT / "cli" / "drfd_cli", ROOT / "drfd_experiments"):
+    for base in (ROOT / "drfd", ROOT / "cli"):
         for path in base.rglob("__init__.py"):
             docstring = ast.get_docstring(ast.parse(path.read_text()))
             assert docstring, f"{path} does not say what the package knows"
@@ -187,7 +187,7 @@ def test_what_the_manual_types_is_understood() -> None:
 
 
 def test_every_link_of_a_document_leads_somewhere() -> None:
-    for pattern in ("*.md", "docs/**/*.md", "drfd/**/*.md", "drfd_experiments/*.md"):
+    for pattern in ("*.md", "docs/**/*.md", "drfd/**/*.md", "cli/**/*.md"):
         for path in ROOT.glob(pattern):
             for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
                 if "://" in target:
@@ -202,7 +202,7 @@ def test_every_link_of_a_document_leads_somewhere() -> None:
 
 def test_every_file_and_name_that_a_document_gives_is_there() -> None:
     """`drfd/x.py` or `drfd/x/`, and `Class.method` or `CONSTANT` in either."""
-    tops = "drfd|cli|drfd_experiments|tests|docs|systemd|packaging"
+    tops = "drfd|cli|tests|docs|systemd|packaging"
     named = re.compile(rf"(?:`([A-Za-z_.]+)` in )?`((?:{tops})/[\w./-]+)`")
     for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]:
         for name, file in named.findall(path.read_text()):
@@ -216,7 +216,7 @@ def test_every_file_and_name_that_a_document_gives_is_there() -> None:
 
 
 def test_every_document_that_the_source_names_is_there() -> None:
-    for folder in ("drfd", "cli", "drfd_experiments", "tests", "systemd", "packaging"):
+    for folder in ("drfd", "cli", "tests", "systemd", "packaging"):
         for path in ROOT.joinpath(folder).rglob("*.py"):
             for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text()):
                 assert (ROOT / name).exists(), f"{path} names {name}"

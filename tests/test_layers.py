@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(
-    path for base in ("drfd", "cli", "drfd_experiments") for path in (ROOT / base).rglob("*.py")
-)
+MODULES = sorted(path for base in ("drfd", "cli") for path in (ROOT / base).rglob("*.py"))
 
 #: Room → rooms it may import, besides itself and the ground floor.
 ALLOWED = {
@@ -31,7 +29,7 @@ ALLOWED = {
     "client": {"protocol"},
     "daemon": {"core", "wording", "protocol", "journal", "host", "launcher", "install", "slurm"},
     "cli": {"client", "core", "protocol", "sim", "slurm"},
-    "drfd_experiments": {"client", "core", "protocol", "sim", "slurm", "cli"},
+    "experiments": {"client", "core", "protocol", "sim", "slurm", "cli"},
 }
 #: Rooms that anyone may use; they use only each other.
 GROUND = {"common", "linux", "payload", "devices"}
@@ -228,10 +226,10 @@ PACKAGES = {
     "hatchling": {"launcher"},
     "pynvml": {"launcher"},
     "sqlite3": {"journal"},
-    "msgspec": {"core", "protocol", "journal", "daemon", "drfd_experiments"},
+    "msgspec": {"core", "protocol", "journal", "daemon", "experiments"},
     "prometheus_client": {"daemon"},
-    "click": {"cli", "drfd_experiments"},
-    "rich": {"cli", "drfd_experiments"},
+    "click": {"cli", "experiments"},
+    "rich": {"cli", "experiments"},
     "matplotlib": {"cli"},
     "starlette": {"cli"},
     "uvicorn": {"cli"},
@@ -244,8 +242,8 @@ CLOCKS = {"drfd.common.units.clock_time", "drfd.common.units.short_clock"}
 
 def room(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
-    if parts[0] in ("cli", "drfd_experiments"):
-        return parts[0]
+    if parts[0] == "cli":
+        return parts[1].removeprefix("drfd_")
     return parts[1] if len(parts) > 2 else "ground"
 
 
@@ -272,7 +270,7 @@ def may_import(path: Path, name: str) -> bool:
     """Whether the module's room may use the room of what it imports."""
     here, parts = room(path), name.split(".")
     if parts[0] in ("drfd_cli", "drfd_experiments"):
-        return here in ("drfd_experiments", parts[0].removeprefix("drfd_"))
+        return here in ("experiments", parts[0].removeprefix("drfd_"))
     if parts[0] != "drfd" or len(parts) == 1 or parts[1] in {"__version__", *GROUND}:
         return True
     return here not in GROUND and (parts[1] == here or parts[1] in ALLOWED[here])

@@ -1,4 +1,4 @@
-"""The blocks of drfd_experiments/RESULTS.md, run again: `python -m tests.bench.paper`.
+"""The blocks of cli/drfd_experiments/RESULTS.md, run again: `python -m tests.bench.paper`.
 
 Nothing in them depends on the machine or its load; live runs are in no block.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RESULTS = Path(__file__).parent.parent.parent / "drfd_experiments" / "RESULTS.md"
+RESULTS = Path(__file__).parent.parent.parent / "cli/drfd_experiments" / "RESULTS.md"
 #: A command, and what it prints.
 BLOCK = re.compile(r"^```console\n\$ drf (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 

@@ -42,7 +42,7 @@ def demo(room: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         # Only a checkout has the experiments.
-        env={**os.environ, "TMPDIR": str(room), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "TMPDIR": str(room), "PYTHONPATH": str(ROOT / "cli")},
     )
 
 
