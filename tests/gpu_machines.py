@@ -92,6 +92,13 @@ needs_nvml = pytest.mark.skipif(
 )
 
 
+#: Numbers that stand for GPUs are those of the machine's own where it has some.
+without_gpus = pytest.mark.skipif(
+    Path("/proc/driver/nvidia/gpus").exists(),
+    reason="this machine has GPUs of its own, for which there is tests/devices/real_gpu.sh",
+)
+
+
 class Nvml:
     """The stand-in in a directory that every user can read; `environ` makes a process load it."""
 

@@ -158,6 +158,8 @@ _SECRET_PARTS = (
     *("apikey", "api_key", "accesskey", "access_key", "privatekey", "private_key"),
 )
 _SECRET_ENDS = ("token", "tokens", "_pwd", "_pat")
+#: How names of directories and files end: TIKTOKEN_CACHE_DIR, AWS_SHARED_CREDENTIALS_FILE.
+_PATH_ENDS = ("_dir", "_directory", "_file", "_home", "_path")
 #: Variables of a login session: whole names, and prefixes before letters, digits and underscores.
 _SESSION = frozenset(
     (
@@ -227,4 +229,6 @@ def is_secret(name: str) -> bool:
     # The upper case of some letters is that of others, such as ſ, and the lower case of İ has a dot
     # of its own.
     word = name.upper().lower().replace("\u0307", "").removesuffix("\n")
+    if word.endswith(_PATH_ENDS):
+        return False
     return word.endswith(_SECRET_ENDS) or any(part in word for part in _SECRET_PARTS)

@@ -19,7 +19,15 @@ from typing import Any
 import pytest
 
 from drfd.journal.history import read_curves
-from gpu_machines import CONTROLLER, LAUNCHER, Nvml, a_library, needs_nvml, unfold
+from gpu_machines import (
+    CONTROLLER,
+    LAUNCHER,
+    Nvml,
+    a_library,
+    needs_nvml,
+    unfold,
+    without_gpus,
+)
 from instance import CONFIG, GATE, SMALL, Instance, OwnLauncher, is_alive, parent_of, wait_for
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -43,6 +51,7 @@ def told(instance: Instance, job_id: int) -> list[str]:
     return str(wait_for("what it was told", lambda: instance.output(job_id))).split()
 
 
+@without_gpus
 def test_jobs_that_run_together_are_told_different_gpus_also_after_kill_9(
     lend: Callable[[str], Instance],
 ) -> None:
@@ -75,6 +84,7 @@ def test_jobs_that_run_together_are_told_different_gpus_also_after_kill_9(
     assert instance.cgroups() == []
 
 
+@without_gpus
 def test_a_reload_gives_out_what_is_new_and_leaves_running_jobs_what_they_have(
     lend: Callable[[str], Instance],
 ) -> None:

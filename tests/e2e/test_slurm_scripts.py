@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drfd_cli.slurm.sbatch_options import SLURM_NAMES
+from gpu_machines import without_gpus
 from instance import BIN, CONFIG, Instance
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -42,8 +43,8 @@ def ran(instance: Instance, name: str) -> tuple[int, Path]:
         ("02-threads.sh", "threads.out", "threads: 2, memory: 100\n"),
         ("03-array.sh", "array_{id}_3.out", "task 3 of 4\n"),
         ("04-throttled.sh", "file_6.txt", "file g\n"),
-        ("05-gpu.sh", "train-{id}.out", "devices 0\n"),
-        ("06-gpus-of-a-kind.sh", "drf-{id}.out", "0,1\n"),
+        pytest.param("05-gpu.sh", "train-{id}.out", "devices 0\n", marks=without_gpus),
+        pytest.param("06-gpus-of-a-kind.sh", "drf-{id}.out", "0,1\n", marks=without_gpus),
         ("08-account.sh", "drf-{id}.out", "{place}\n"),
         ("09-python", "python.out", "job {id} cpus 1\n"),
         ("13-hybrid.sh", "drf-{id}.out", "2 x 3\n"),

@@ -29,8 +29,9 @@ from drfd.payload.shell_lines import line_in, name_of
 
 #: The rules as patterns.
 SECRET = re.compile(
-    r"TOKENS?(?:_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_(?:PWD|PAT)$",
-    re.IGNORECASE,
+    r"^(?!.*_(?:DIR|DIRECTORY|FILE|HOME|PATH)$).*?(?:"
+    r"TOKENS?(?:_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|_(?:PWD|PAT)$)",
+    re.IGNORECASE | re.DOTALL,
 )
 SESSION = re.compile(
     r"SSH_\w+|XDG_SESSION_\w+|XDG_RUNTIME_DIR|XDG_VTNR|XDG_SEAT|DBUS_\w+|DISPLAY|WAYLAND_DISPLAY|"
@@ -70,7 +71,7 @@ def test_names_are_told_apart_as_the_patterns_do(name: str) -> None:
     [
         "PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
         "CONDA_PREFIX", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "EDITOR", "TMPDIR", "a",
-        "XDG_CACHE_HOME", "TERM", "USER", "DISPLAY_NAME", "MY_SHLVL", "KEYBOARD",
+        "XDG_CACHE_HOME", "TIKTOKEN_CACHE_DIR", "AWS_SHARED_CREDENTIALS_FILE", "TERM", "USER", "DISPLAY_NAME", "MY_SHLVL", "KEYBOARD",
     ],
 )  # fmt: skip
 def test_what_a_program_may_need_goes_along(name: str) -> None:

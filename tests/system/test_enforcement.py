@@ -168,6 +168,9 @@ for _ in range(1500):
 print(held)
 """
     job = instance.ended("-m", "64M", "--", sys.executable, "-c", code)
+    if Kernel().v2 is not None and job["state"] == "OUT_OF_MEMORY":
+        # Sockets themselves count as its memory there, too.
+        return
     assert job["state"] == "COMPLETED"
     assert 8 << 20 < int(instance.output(job["id"])) < 80 << 20
 
