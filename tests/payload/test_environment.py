@@ -71,7 +71,8 @@ def test_names_are_told_apart_as_the_patterns_do(name: str) -> None:
     [
         "PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
         "CONDA_PREFIX", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "EDITOR", "TMPDIR", "a",
-        "XDG_CACHE_HOME", "TIKTOKEN_CACHE_DIR", "AWS_SHARED_CREDENTIALS_FILE", "TERM", "USER", "DISPLAY_NAME", "MY_SHLVL", "KEYBOARD",
+        "XDG_CACHE_HOME", "TIKTOKEN_CACHE_DIR", "AWS_SHARED_CREDENTIALS_FILE",
+        "TERM", "USER", "DISPLAY_NAME", "MY_SHLVL", "KEYBOARD",
     ],
 )  # fmt: skip
 def test_what_a_program_may_need_goes_along(name: str) -> None:
