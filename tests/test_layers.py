@@ -255,7 +255,7 @@ IMPORT = re.compile(r"^ *(?:from ([\w.]+) )?import (\([^)]*\)|[^\n(]+)$", re.MUL
 def imports(path: Path) -> list[str]:
     return [
         f"{module}.{name}" if module else name
-        for module, names in IMPORT.findall(re.sub(" *#.*", "", path.read_text()))
+        for module, names in IMPORT.findall(re.sub("#.*", "", path.read_text()))
         for name in re.findall(r"([\w.]+)(?: as \w+)?", names)
     ]
 

@@ -310,6 +310,7 @@ def meter_pid(instance: Instance) -> int:
     raise AssertionError("nothing measures")
 
 
+@without_gpus
 @with_config(BY_UUID)
 def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
     meter: Instance, nvml: Nvml
