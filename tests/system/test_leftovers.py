@@ -330,9 +330,13 @@ def test_tiny_jobs_leave_room_for_the_processes_that_wait_for_them(
     instance = make_instance(f'[capacity]\ncores = 64\nmemory = "{total_mib}M"\n')
     instance.start()
     large = instance.running("-m", f"{total_mib - LEFT_MIB}M", "--", "sleep", "600")["id"]
-    for _ in range(COUNT):
-        instance.submit("-c", "0.01", "-m", f"{TINY_MIB}M", "--", "sleep", "600")
-    most = (LEFT_MIB * MIB - RUNNER_BYTES) // (TINY_MIB * MIB + RUNNER_BYTES)
+    # Whoever runs already has taken room for a process, and the next one has room for itself.
+    left, taken = (LEFT_MIB - TINY_MIB) * MIB - RUNNER_BYTES, TINY_MIB * MIB + RUNNER_BYTES
+    most = left // taken + 1
+    tiny = ("-c", "0.01", "-m", f"{TINY_MIB}M", "--", "sleep", "600")
+    for at in range(COUNT):
+        # One in each pass: what a pass starts, it starts by what the ones before it have taken.
+        instance.running(*tiny) if at < most else instance.submit(*tiny)
 
     def states() -> list[str]:
         return [job["state"] for job in instance.status() if job["id"] != large]
