@@ -405,7 +405,8 @@ class Launcher:
         if fate < 0.05:
             self._tell("broke", key, text="it could not be set up")
         elif fate < 0.1:
-            facts = {"whose": random.choice(["job", "user", "machine"]), "resource": "processes"}
+            # After one of a user or of the machine the baseline tries a single job first.
+            facts = {"whose": "job", "resource": "processes"}
             self._tell("shortage", key, text="there was no process to spare", **facts)
         else:
             left_s = self.fates[key[0]][0] if key[0] in self.fates else left_s
