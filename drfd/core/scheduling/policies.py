@@ -340,7 +340,9 @@ class _DrfPass(_Pass):
     def _able(self, finished: set[str], late: set[str]) -> Choose:
         """Choose the leaves of which a job may start or get a reservation."""
         able, waiting = (self._waiting_for(self.open) | late) - finished, self.wait_index.first
-        return lambda path, keys: [key for key in keys if key[4] in able or key[4] not in waiting]
+        return lambda path, keys: [
+            key for key in keys if key.path in able or key.path not in waiting
+        ]
 
     def _waiting_for(self, demands: Iterable[Vector]) -> set[str]:
         """Return the leaves that wait for one of the demands with a job that would delay no
