@@ -303,8 +303,11 @@ def check_all(instance: Instance, fates: dict[int, tuple[str, int | None]]) -> N
     told = (instance.work / "told").read_text().split()
     # Whoever dies in the moment of telling does not tell again.
     assert told and len(told) == len(set(told))
+    # What an attempt leaves is removed after its end is on record.
+    attempts = instance.state / "launcher" / "attempts"
+    wait_for("the removal of all attempts", lambda: not any(attempts.iterdir()),
+             show=lambda: (list(attempts.iterdir()), instance.log.read_text()[-3000:]))  # fmt: skip
     assert instance.cgroups() == []
-    assert list((instance.state / "launcher" / "attempts").iterdir()) == []
 
 
 #: One of each process and of each kind: before and after what is written, and what is done.
