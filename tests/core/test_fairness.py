@@ -699,6 +699,21 @@ def test_who_has_used_up_a_quota_is_not_named_as_served_first() -> None:
     assert quota_reason(bench, theirs, full("root.carol")).code is ReasonCode.QUOTA
 
 
+def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up() -> None:
+    """Its job was the first under fifo, and the next one waited behind it."""
+    how = replace(with_quotas({"lab": quota_of(1), "free": None}), policy="fifo")
+    bench, scheduler = Bench(how), Scheduler(how.half_life_s)
+    scheduler.week_use = use_of(how)
+    bench.start(in_pool(BOB, "free", 6))
+    bench.submit(in_pool(ALICE, "lab", 4))
+    behind = bench.submit(in_pool(BOB, "free", 1))
+    assert list(scheduler.run(bench.ledger, how, now(HOUR))) == []
+    hog = structs.replace(bench.job(1), id=99, spec=replace(bench.job(1).spec, pool="root.lab"))
+    scheduler.week_use.count(hog, [Stretch(now(-10 * HOUR).at_s, now().at_s)])
+    found = list(scheduler.run(bench.ledger, how, now(HOUR)))
+    assert [(type(each), each.job_id) for each in found] == [(ev.Admitted, behind)]
+
+
 def test_nobody_is_preempted_for_who_has_used_up_a_quota() -> None:
     how = replace(
         with_quotas({"lab": quota_of(1, waits=True), "free": None}),

@@ -149,7 +149,8 @@ class WaitIndex:
         self._undated.update(touched)
         changed = {*touched, *(leaf for node in remeasured for leaf in _leaves(node))}
         if self.beyond or self.share_tree.last:
-            changed |= self._find_last()
+            for path in self._find_last():
+                changed.update(_leaves(self.share_tree.nodes[path]))
         if make_rank is not self._make_rank or lead_room != self._lead_room:
             self._make_rank, self._lead_room, changed = make_rank, lead_room, set(self.first)
             rank = make_rank(self.share_tree, self.tables.past_usage)
@@ -228,7 +229,7 @@ class WaitIndex:
         rivals: dict[str, bool] = {}
         last = frozenset([path for path in self.beyond if self._has_rival(path, rivals)])
         moved, self.share_tree.last = last ^ self.share_tree.last, last
-        return moved
+        return moved & self.share_tree.nodes.keys()
 
     def _has_rival(self, path: str, known: dict[str, bool]) -> bool:
         """Return whether a sibling comes first; `known` keeps that by the node above them."""
