@@ -33,7 +33,7 @@ from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usag
 from drfd.core.scheduling import scheduling_pass
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes, make_pass_context
 from drfd.core.scheduling.scheduling_pass import build_wait_index, start_events
 
 if TYPE_CHECKING:
@@ -310,7 +310,8 @@ def schedule(
 ) -> Plan:
     """A pass over the books with an index of its own; at this time if nothing else is known."""
     context = pass_context or make_pass_context(
-        Ends(ledger, RunTimes()),
+        ledger,
+        RunTimes(),
         patience=rules.patience,
         now_s=now(at_s).at_s,
         before=(),

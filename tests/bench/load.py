@@ -13,7 +13,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes, make_pass_context
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 
 GIB = 1 << 30
@@ -74,7 +74,6 @@ class Load:
             self.run_times.add(f"user{user}", self._run_s(f"user{user}"))
         self.last: Plan | None = None
         self.ledger = Ledger.of_jobs(self.rules.axes, self._jobs())
-        self.ends = Ends(self.ledger, self.run_times)
         #: The running jobs that may end, in any order.
         self.running: list[int] = []
         self.wait_index = build_wait_index(self.ledger, self.rules, self.history.past_usage, {})
@@ -95,7 +94,6 @@ class Load:
         self._apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
         self.history.add(job.spec.leaf, 0.1, self.at_s - 100, self.at_s)
         self.run_times.add(job.spec.user, self._run_s(job.spec.user))
-        self.ends.note_user(job.spec.user)
         self._apply(
             ev.Submitted(job_id=self.ledger.next_id, at_s=self.at_s, spec=job.spec, held=False)
         )
@@ -103,7 +101,8 @@ class Load:
 
     def turn(self) -> None:
         pass_context = make_pass_context(
-            self.ends,
+            self.ledger,
+            self.run_times,
             patience=self.patience,
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
@@ -124,7 +123,6 @@ class Load:
         job = self.ledger.apply(event)
         if job is not None:
             self.wait_index.touch(job.spec.leaf, ())
-            self.ends.note(job.id)
 
     def _run_s(self, user: str) -> float:
         return SHORT_S if int(user[4:]) % 2 else LONG_S

@@ -8,7 +8,7 @@ without reason, and no job starves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -26,7 +26,6 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.scheduling.backfill import (
     Availability,
-    Coming,
     PassContext,
     Reservation,
     allows,
@@ -126,7 +125,7 @@ class Clock(ABC):
             patience=ReservationSettings(
                 patience_s=patience_s, drain_after_s=drain_after_s, depth=depth
             ),
-            ends=[(self.guess_s(job_id), amount) for job_id, amount in held.items()],
+            ends=lambda: sorted((self.guess_s(each), each, held[each]) for each in held),
             since_s=lambda job_id: self.came_s[job_id],
             length_s=lambda job_id: self.asks[job_id].guess_s,
             entry=lambda job_id: (
@@ -655,7 +654,8 @@ def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(
 ) -> None:
     free, now_s = node_room(*nodes).summed(), 3.0
     coming = [(end_s, OnNodes(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
-    found = shadow(demand, 1.0, Availability(free=free, now_s=now_s, ends=coming))
+    line = [(end_s, 0, held) for end_s, held in sorted(coming)]
+    found = shadow(demand, 1.0, Availability(free=free, now_s=now_s, ends=line))
     for at_s in sorted({now_s, *(end_s for end_s, _ in coming if end_s > now_s)}):
         there = total([held for end_s, held in coming if end_s <= at_s], free)
         if fits(demand, there):
@@ -726,11 +726,12 @@ def shadow_of(
     demand: Vector,
     length_s: float,
     free: Vector,
-    ends: Coming,
+    ends: Iterable[tuple[float, Vector]],
     now_s: float,
     reserved: Sequence[Reservation] = (),
 ) -> tuple[float, Vector] | None:
-    availability = Availability(free=free, now_s=now_s, ends=ends, reservations=reserved)
+    line = sorted((end_s, 0, held) for end_s, held in ends)
+    availability = Availability(free=free, now_s=now_s, ends=line, reservations=reserved)
     found = shadow(demand, length_s, availability)
     assert found is None or found.held == demand
     return None if found is None else (found.start_s, found.extra)
@@ -741,24 +742,3 @@ def test_the_shadow_time_is_the_first_moment_at_which_it_fits() -> None:
     assert shadow_of((5,), 9.0, (1,), ends, 0.0) == (20.0, (0,))
     assert shadow_of((2,), 9.0, (2,), ends, 5.0) == (5.0, (0,))
     assert shadow_of((9,), 9.0, (1,), ends, 0.0) is None
-
-
-def test_with_nothing_kept_it_is_found_as_beside_what_hurts_nobody() -> None:
-    """Without reservations a shorter way is taken."""
-    random = Random(5)
-    for _ in range(3000):
-        size = random.choice((1, 2, 3))
-        free = tuple(random.choice((-1, 0, 1, 3)) for _ in range(size))
-        ends = [
-            (random.choice((-5.0, 0.0, 1.0, 2.0, 7.0)), vector(random, size, 3))
-            for _ in range(random.randrange(7))
-        ]
-        asked = vector(random, size, 5)
-        harmless = kept(demand=(0,) * size, start_s=1e9, end_s=2e9, extra=(99,) * size)
-        found = shadow_of(asked, 1.0, free, ends, 0.0)
-        beside = shadow_of(asked, 1.0, free, ends, 0.0, [harmless])
-        assert found == (None if beside is None or beside[0] >= 1e9 else beside)
-
-
-def vector(random: Random, size: int, most: int) -> tuple[int, ...]:
-    return tuple(random.choice((0, 0, 1, 2, most)) for _ in range(size))

@@ -6,7 +6,7 @@ They are there for speed alone; what passes decide is tested elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from random import Random
@@ -18,20 +18,16 @@ from hypothesis import strategies as some
 
 from bench.load import Load, Shape
 from core.oracle import line
-from core.worlds import lines_counted, of, plan, run_pass
+from core.worlds import lines_counted, plan, run_pass
 from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.fairness.past_usage import ShortJobs
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry, LeafQueue, Line
-from drfd.core.model.job import JobState
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
-from fakes import ADMIN, ALICE, BOB, Bench, attempt_started, now, rules
-from seeds import examples, runs, seeds
+from seeds import examples, seeds
 
 # -- who waits -------------------------------------------------------------------------------------
 
@@ -173,10 +169,10 @@ class Stream:
         return PassContext(
             now_s=self.now_s,
             patience=self.patience,
-            ends=[
-                (max(self.now_s, guess_s), job.demand)
-                for job, _, guess_s in self.running.values()
-            ],
+            ends=lambda: sorted(
+                (max(self.now_s, guess_s), number, job.demand)
+                for number, (job, _, guess_s) in self.running.items()
+            ),
             since_s=lambda number: self.waiting[number].since_s,
             length_s=lambda number: self.waiting[number].length_s,
             entry=lambda number: (
@@ -454,71 +450,3 @@ def test_runs_of_which_one_is_not_there_are_an_error(many: int) -> None:
     line.add_runs([(0, at, at + 2) for at in range(0, many * 10, 10)])
     with pytest.raises(KeyError):
         line.remove_runs([(0, at, at + 3) for at in range(0, many * 10, 10)])
-
-
-# -- when running jobs end -------------------------------------------------------------------------
-
-
-def read(ledger: Ledger, run_times: RunTimes, now_s: float) -> list[tuple[float, Vector]]:
-    """Of every job that holds something, from nothing but the books."""
-    return sorted(
-        (run_times.end_s(job, now_s), ledger.allocation(job))
-        for job in ledger.allocated_jobs()
-        if job.state is not JobState.SUSPENDED or ledger.wanted(job) is not None
-    )
-
-
-def lives_of_jobs(seed: int, steps: int) -> Iterator[tuple[Bench, RunTimes, Ends, float]]:
-    """Jobs come, start, freeze, go on and end in a random order; the clock is set back at times."""
-    random, bench, run_times = Random(seed), Bench(rules()), RunTimes()
-    ends, at_s = Ends(bench.ledger, run_times), 0.0
-
-    def tell(before: int) -> None:
-        for event in bench.events[before:]:
-            ends.note(getattr(event, "job_id", 0))
-
-    for _ in range(steps):
-        at_s = max(0.0, at_s + random.choice((0, 1, 30, 400, 4000, -200)))
-        before = len(bench.events)
-        jobs = list(bench.ledger.jobs.values())
-        running = [job.id for job in jobs if job.state is JobState.RUNNING]
-        match random.choice(("start", "start", "wait", "end", "freeze", "thaw", "begin")):
-            case "start" | "begin" as how:
-                actor, cores = random.choice((ALICE, BOB, ADMIN)), random.choice((0.1, 0.2))
-                asked = of(actor, cores, 0.1, limit_s=random.choice((None, 60, 3600)))
-                bench.submit(asked, at_s=at_s)
-                for job_id in bench.schedule(at_s):
-                    if how == "start":
-                        bench.feed(attempt_started(job_id, at_s=at_s))
-            case "end" if running:
-                job = bench.job(random.choice(running))
-                bench.finish(job.id, at_s=at_s)
-                run_times.add(job.spec.user, random.choice((5, 500, 5000)))
-                ends.note_user(job.spec.user)
-            case "freeze" if running:
-                bench.suspend(random.choice(running), by=random.choice((None, ADMIN)), at_s=at_s)
-            case "thaw":
-                bench.schedule(at_s)
-            case _:
-                pass
-        tell(before)
-        yield bench, run_times, ends, now(at_s).at_s
-
-
-@pytest.mark.parametrize(("seed", "steps"), runs(range(3), steps=300, quick=30))
-def test_ends_that_are_kept_are_those_that_would_be_read(seed: int, steps: int) -> None:
-    """Whether times are moved one by one, among many, or all together."""
-    most = 0
-    for bench, run_times, ends, now_s in lives_of_jobs(seed, steps):
-        ends.read_noted()
-        found = [(end_s, held) for end_s, _, held in ends.at(now_s)]
-        assert found == sorted(found, key=lambda end: end[0])
-        assert sorted(found) == read(bench.ledger, run_times, now_s)
-        suspended = {
-            job.id: (job.spec.leaf, wanted)
-            for job in bench.ledger.allocated_jobs()
-            if (wanted := bench.ledger.wanted(job)) is not None
-        }
-        assert ends.suspended == suspended
-        most = max(most, len(found))
-    assert most > steps / 10

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import permutations
 from random import Random
 from typing import Any
@@ -69,7 +70,7 @@ def outlook_of(world: World, lengths: Callable[[int], float] = float) -> PassCon
     return PassContext(
         now_s=0.0,
         patience=ReservationSettings(),
-        ends=[(10.0 * at, held) for at, held in enumerate(world.held.values(), start=1)],
+        ends=lambda: [(10.0 * at, 0, held) for at, held in enumerate(world.held.values(), start=1)],
         since_s=lambda job_id: 0.0,
         length_s=lengths,
         entry=lambda job_id: (-world.asks[job_id - 1].priority, job_id),
@@ -245,7 +246,7 @@ def test_nobody_waits_for_a_job_that_the_machine_cannot_run_any_more() -> None:
 def test_easy_starts_nothing_where_nobody_knows_when_enough_will_be_free() -> None:
     asks = [Ask("root.a", (8,)), Ask("root.b", (1,))]
     world = World(Tree((10,)), asks, held={"root.x": (6,)})
-    blind = replace(outlook_of(world), ends=[])
+    blind = replace(outlook_of(world), ends=tuple)
     assert done_by("easy", world, pass_context=blind).admitted == []
 
 
@@ -285,12 +286,13 @@ def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random: Ran
         for job_id in running:
             ask = jobs[job_id][0]
             used[ask.leaf] = plus(used.get(ask.leaf, (0, 0)), ask.demand)
+        line = sorted((end_s, each, jobs[each][0].demand) for each, end_s in running.items())
         done = plan(
             "easy", queues=queues, used=used, free=minus((10, 10), total(used.values(), (0, 0))),
             shares=FairShare((10, 10)),
             pass_context=PassContext(
                 now_s=now_s, patience=ReservationSettings(),
-                ends=[(end_s, jobs[job_id][0].demand) for job_id, end_s in running.items()],
+                ends=partial(list, line),
                 since_s=lambda job_id: 0.0, length_s=lambda job_id: jobs[job_id][1],
                 entry=lambda job_id: (0, job_id), before=(),
             ),

@@ -54,7 +54,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes, make_pass_context
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of, start_events
 from fakes import (
@@ -567,7 +567,8 @@ class Life:
 
     def _pass(self) -> Plan:
         view = make_pass_context(
-            Ends(self.ledger, self.run_times),
+            self.ledger,
+            self.run_times,
             patience=self.rules.patience,
             now_s=now(self.at_s).at_s,
             before=all_reserved(self.last),

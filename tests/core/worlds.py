@@ -34,7 +34,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes, make_pass_context
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import build_wait_index
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -278,7 +278,8 @@ def context(
 ) -> PassContext:
     """What a pass at this time knows of what runs and what was reserved."""
     return make_pass_context(
-        Ends(bench.ledger, run_times or RunTimes()),
+        bench.ledger,
+        run_times or RunTimes(),
         patience=patience or bench.rules.patience,
         now_s=now(at_s).at_s,
         before=tuple(before),

@@ -39,7 +39,7 @@ from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes, make_pass_context
 from drfd.core.scheduling.scheduling_pass import build_wait_index, free_of, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 
@@ -123,7 +123,6 @@ class Forecast:
     #: Waiting jobs and expected ends, kept from pass to pass: rebuilding them for each of hundreds
     #: of passes would take nearly all the time of a forecast.
     _wait_index: WaitIndex | None = None
-    _ends: Ends | None = None
     #: The nodes that the external load has left; "" where there is one machine.
     _freed: frozenset[str] = frozenset()
 
@@ -217,11 +216,10 @@ class Forecast:
 
     def pass_now(self) -> Plan:
         """Make one pass and apply the launches that it decides."""
-        if self._ends is None:
-            self._ends = Ends(self.ledger, self.run_times)
         self.ledger.hold_back(self.now.at_s)
         pass_context = make_pass_context(
-            self._ends,
+            self.ledger,
+            self.run_times,
             patience=self.rules.patience,
             now_s=self.now.at_s,
             before=self.before,
@@ -256,8 +254,6 @@ class Forecast:
         """Update the kept tables after the job's allocation, and so its leaf's, has changed."""
         if self._wait_index is not None:
             self._wait_index.touch(job.spec.leaf, ())
-        if self._ends is not None:
-            self._ends.note(job.id)
         if self.week_use is not None:
             self.week_use.note(job, self.now.at_s)
 

@@ -32,7 +32,7 @@ from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LeafQueue
 from drfd.core.model.job import Job, JobState
-from drfd.core.scheduling.backfill import Backfill, InOrder
+from drfd.core.scheduling.backfill import Backfill
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import Plan
 
@@ -370,9 +370,8 @@ def _backfill(blame: Blame, last: Plan) -> Backfill | None:
     if context is None or not last.reservations:
         return None
     gone = {each.id for each in blame.jobs}
-    line = context.ends.read() if isinstance(context.ends, InOrder) else ()
-    ends = [(end_s, held) for end_s, job_id, held in line if job_id not in gone]
-    return Backfill(replace(context, ends=ends))
+    ends = [each for each in context.ends() if each[1] not in gone]
+    return Backfill(replace(context, ends=lambda: ends))
 
 
 def _without(share_tree: ShareTree, jobs: Iterable[Job], ledger: Ledger) -> ShareTree:

@@ -60,8 +60,8 @@ class Holders:
     by_user: dict[str, list[int]]
 
 
-class Allocations(dict[str, set[int]]):
-    """Ids of the jobs that have an allocation, by leaf; a leaf without any is absent."""
+class Allocations(dict[str, dict[int, Vector]]):
+    """What each job holds that has an allocation, by leaf and id; a leaf without any is absent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,9 +70,9 @@ class Allocations(dict[str, set[int]]):
         #: Results of `Ledger.holders` by axis, until an allocation changes.
         self.holders: dict[int, Holders] = {}
 
-    def add(self, leaf: str, job_id: int) -> None:
+    def add(self, leaf: str, job_id: int, held: Vector) -> None:
         self._note()
-        self.setdefault(leaf, set()).add(job_id)
+        self.setdefault(leaf, {})[job_id] = held
 
     def _note(self) -> None:
         self.version += 1
@@ -80,7 +80,7 @@ class Allocations(dict[str, set[int]]):
 
     def remove(self, leaf: str, job_id: int) -> None:
         self._note()
-        self[leaf].remove(job_id)
+        del self[leaf][job_id]
         if not self[leaf]:
             del self[leaf]
 
@@ -592,7 +592,7 @@ class Ledger:
         self.allocated = change(self.allocated, held)
         self.used[leaf] = change(self.used.get(leaf, self._nothing), held)
         if sign > 0:
-            self.allocations.add(leaf, job.id)
+            self.allocations.add(leaf, job.id, held)
         else:
             self.allocations.remove(leaf, job.id)
             if leaf not in self.allocations:

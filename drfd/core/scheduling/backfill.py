@@ -24,14 +24,15 @@ each of them would follow one another, and most of the machine would idle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from itertools import accumulate
 from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from drfd.core.amounts.node_room import NodeRoom, OnNodes
 from drfd.core.amounts.vectors import (
     Room,
     Vector,
@@ -42,7 +43,6 @@ from drfd.core.amounts.vectors import (
     placed,
     plus,
     remainder,
-    short_axes,
 )
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.queue import Entry
@@ -112,21 +112,9 @@ class Promise(NamedTuple):
 
 _time = itemgetter(0)
 
-#: (estimated end, resources that it gives back) of each job.
-Coming = Iterable[tuple[float, Vector]]
-#: An end in a line of ends: (estimated time, job id, resources that come back). The id is 0
+#: The estimated end of a job (Unix time), its id, and the resources that it gives back. The id is 0
 #: where it is not the end of one job.
 LineEnd = tuple[float, int, Vector]
-
-
-@dataclass(frozen=True, slots=True)
-class InOrder:
-    """Ends in order of time, which are read, and brought up to date, when they are needed."""
-
-    read: Callable[[], Sequence[LineEnd]]
-
-    def __iter__(self) -> Iterator[tuple[float, Vector]]:
-        return ((end_s, held) for end_s, _, held in self.read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +123,10 @@ class Availability:
 
     free: Vector
     now_s: float
-    #: The estimated ends of the running jobs.
-    ends: Coming | InOrder
+    #: The estimated ends of the running jobs, in order of time.
+    ends: Sequence[LineEnd]
     #: The estimated ends of the jobs that this pass has started.
-    started: Coming = ()
+    started: Sequence[LineEnd] = ()
     #: The reservations that come before the new one.
     reservations: Sequence[Reservation] = ()
 
@@ -214,21 +202,24 @@ class Shadow(NamedTuple):
 
 def shadow(demand: Vector, length_s: float, availability: Availability) -> Shadow | None:
     """Return the shadow time for this demand and run time, or None if it never fits."""
-    free, now_s, ends = availability.free, availability.now_s, availability.ends
+    free, now_s, line = availability.free, availability.now_s, availability.ends
     reservations = availability.reservations
-    line = ends.read() if isinstance(ends, InOrder) else _line(ends)
     if availability.started:
-        line = sorted([*line, *_line(availability.started)], key=_time)
-    if not reservations and not isinstance(free, Room):
-        return _first_fit(demand, free, line, now_s)
-    if not reservations and isinstance(free, NodeRoom):
-        return _first_fit_on_nodes(demand, free, line, now_s)
+        line = sorted([*line, *availability.started], key=_time)
     nothing = minus(free, free)
     others = []
     for each in reservations:
         others += [(each.start_s, 0, minus(nothing, each.held)), (each.end_s, 0, each.held)]
     changes = merge(line, sorted(others, key=_time), key=_time)
     change, at_s = next(changes, None), now_s
+    # Reservations give nothing back that they have not taken: the sums do not suffice before this.
+    for axis, (asked, there) in enumerate(zip(demand, free, strict=True)):
+        if asked > max(there, 0):
+            sums = list(accumulate([held[axis] for _, _, held in line]))
+            count = bisect_left(sums, asked - there)
+            if count == len(sums):
+                return None
+            at_s = max(at_s, line[count][0])
     while True:
         # Apply all changes of one moment together.
         while change is not None and change[0] <= at_s:
@@ -242,84 +233,6 @@ def shadow(demand: Vector, length_s: float, availability: Availability) -> Shado
         if change is None:
             return None
         at_s = change[0]
-
-
-def _line(coming: Coming) -> list[LineEnd]:
-    return [(end_s, 0, held) for end_s, held in sorted(coming, key=_time)]
-
-
-#: The number of ends that are summed before it is asked whether enough has come back.
-_SUMMED = 64
-
-
-def _first_fit(
-    demand: Vector, free: Vector, line: Sequence[LineEnd], now_s: float
-) -> Shadow | None:
-    """Compute the shadow time without earlier reservations. Resources then only come back, so it
-    is enough to follow the axes on which something is missing, one after the other."""
-    count, at_s = 0, now_s
-    while lacking := short_axes(demand, free):
-        before = count
-        count = _count_until(line, count, lacking[0], demand[lacking[0]] - free[lacking[0]])
-        if count > len(line):
-            return None
-        free = _sum([free, *[held for _, _, held in line[before:count]]])
-    if count:
-        at_s = max(now_s, line[count - 1][0])
-    # All that comes back at one moment is there together.
-    after = count
-    while after < len(line) and line[after][0] <= at_s:
-        after += 1
-    if after > count:
-        free = _sum([free, *[held for _, _, held in line[count:after]]])
-    return Shadow(at_s, minus(free, demand), demand)
-
-
-def _first_fit_on_nodes(
-    demand: Vector, free: NodeRoom, line: Sequence[LineEnd], now_s: float
-) -> Shadow | None:
-    """Compute the shadow time on several nodes without earlier reservations. Resources then only
-    come back, so it is enough to look at the node on which a job has just ended."""
-    nodes, among = dict(free.nodes), free.among(demand)
-    amounts: list[Vector] = [free]
-    start_s = now_s if fits(demand, free) else inf
-    for end_s, _, held in line:
-        # All that comes back at one moment is there together.
-        if end_s > start_s:
-            break
-        for name, back in held.nodes.items() if isinstance(held, OnNodes) else ():
-            if name in free.closed:
-                continue
-            amounts.append(back)
-            nodes[name] = plus(nodes[name], back)
-            if start_s == inf and name in among and fits(demand, nodes[name]):
-                start_s = max(now_s, end_s)
-    if start_s == inf:
-        return None
-    free = NodeRoom.of(_sum(amounts), nodes, free.capacity, free.closed)
-    held = placed(demand, free)
-    return Shadow(start_s, minus(free, held), held)
-
-
-def _count_until(line: Sequence[LineEnd], count: int, axis: int, lack: int) -> int:
-    """Return how many ends it takes, beyond the first `count`, until as much as `lack` has come
-    back on the axis; more than there are, if all do not give that much."""
-    while count < len(line):
-        amounts = [held[axis] for _, _, held in line[count : count + _SUMMED]]
-        amount = sum(amounts)
-        if amount >= lack:
-            for amount in amounts:
-                lack -= amount
-                count += 1
-                if lack <= 0:
-                    return count
-        lack -= amount
-        count += len(amounts)
-    return count + 1
-
-
-def _sum(vectors: list[Vector]) -> Vector:
-    return tuple(map(sum, zip(*vectors, strict=True)))
 
 
 def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
@@ -385,8 +298,9 @@ class PassContext:
 
     now_s: float
     patience: ReservationSettings
-    #: The estimated ends of the running jobs, and what each gives back; valid for this pass only.
-    ends: Coming | InOrder
+    #: Returns the estimated ends of the running jobs in order of time. Most passes reserve nothing,
+    #: and do not ask for them.
+    ends: Callable[[], Sequence[LineEnd]]
     #: Returns the time since which a waiting job may start (Unix time).
     since_s: Callable[[int], float]
     #: Returns the estimated run time of a waiting job in seconds. When `since_s` or `length_s`
@@ -402,7 +316,7 @@ class PassContext:
     #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for). Until
     #: they have been resumed and have ended, they keep their memory.
     suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
-    #: The load from outside drfd, or None; its expected end is one of `ends`.
+    #: The load from outside drfd, or None; `ends` has its expected end.
     external: ExternalLoad | None = None
     #: Returns how certain it is that enough has ended by a time (Unix time).
     certainty: Callable[[float], Certainty] = lambda start_s: Certainty.ESTIMATED
@@ -438,7 +352,7 @@ class PassContext:
 UNTIMED = PassContext(
     now_s=0.0,
     patience=ReservationSettings(reserves=False),
-    ends=(),
+    ends=lambda: (),
     since_s=lambda job_id: 0.0,
     length_s=lambda job_id: inf,
     entry=lambda job_id: None,
@@ -580,7 +494,9 @@ class Backfill:
         return Availability(
             free=free,
             now_s=pass_context.now_s,
-            ends=pass_context.ends,
-            started=[(pass_context.end_s(job_id), held) for job_id, held in admitted.items()],
+            ends=pass_context.ends(),
+            started=[
+                (pass_context.end_s(job_id), job_id, held) for job_id, held in admitted.items()
+            ],
             reservations=reservations,
         )

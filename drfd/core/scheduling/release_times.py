@@ -2,11 +2,6 @@
 
 `make_pass_context` gives a pass all of it as a `PassContext`.
 
-`Ends` keeps the estimated ends in order from pass to pass. The caller names the job of each event
-(`note`) and each user whose estimate has changed (`note_user`); only those jobs are read again, and
-those that have outlived their estimate. So a pass on a machine full of small jobs does not read all
-of them.
-
 Time limits are far too long (a median job uses a twentieth of its own), so the mean run time of a
 user's last two jobs is the better guess (Tsafrir, Etsion, Feitelson, TPDS 2007, "Backfilling using
 system-generated predictions"), doubled for safety, and doubled again whenever a job outlives it.
@@ -14,12 +9,12 @@ system-generated predictions"), doubled for safety, and doubled again whenever a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf, isfinite
+from operator import itemgetter
 
-from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
@@ -27,32 +22,31 @@ from drfd.core.ledger.queue import Entry
 from drfd.core.ledger.windows import first_start_s
 from drfd.core.ledger.windows import length_s as window_length_s
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.scheduling.backfill import InOrder, LineEnd, PassContext, Reservation
+from drfd.core.scheduling.backfill import LineEnd, PassContext, Reservation
 from drfd.core.scheduling.certainty import Certainty, ExpectedEnd, least_certain
 from drfd.core.scheduling.kept_free import ExternalLoad
 
 #: The estimated run time for a user without ended jobs, and the shortest estimate, in seconds.
 UNKNOWN_S, LEAST_S = 3600.0, 60.0
 
+_time = itemgetter(0)
+
 
 @dataclass
 class RunTimes:
     """The run times of each user's last two jobs, in seconds."""
 
-    _last: dict[str, deque[float]] = field(default_factory=dict)
+    _last: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, user: str, run_s: float) -> None:
-        self._last.setdefault(user, deque(maxlen=2)).append(max(0.0, run_s))
+        run_s = max(0.0, run_s)
+        self._last[user] = self._last.get(user, (run_s, run_s))[1], run_s
 
     def guess_s(self, user: str) -> float:
         """Return the estimated run time of the user's jobs without a time limit."""
-        likely_s = self._likely_s(user)
-        return UNKNOWN_S if likely_s is None else max(LEAST_S, likely_s)
-
-    def _likely_s(self, user: str) -> float | None:
-        """Return the estimate without a least one, or None for a user without ended jobs."""
         last = self._last.get(user)
-        return 2 * sum(last) / len(last) if last else None
+        # The sum is twice the mean.
+        return UNKNOWN_S if last is None else max(LEAST_S, sum(last))
 
     def length_s(self, spec: JobSpec) -> float:
         """Return the estimated run time of a job that has not started. It is the same for all
@@ -69,8 +63,8 @@ class RunTimes:
         started_s = job.started_at if job.started_at is not None else now_s
         started_s += job.frozen_s(now_s)
         limit_s = job.spec.time_limit_s
-        likely_s = self._likely_s(job.spec.user)
-        if likely_s is not None:
+        if job.spec.user in self._last:
+            likely_s = sum(self._last[job.spec.user])
             for guess_s in (likely_s, max(LEAST_S, likely_s)):
                 if started_s + guess_s > now_s and (limit_s is None or guess_s < limit_s):
                     return ExpectedEnd(started_s + guess_s, Certainty.ESTIMATED)
@@ -83,152 +77,14 @@ class RunTimes:
         started_s = job.started_at if job.started_at is not None else now_s
         # Time in which the job was frozen does not count.
         started_s += job.frozen_s(now_s)
-        return estimated_end_s(started_s, self.length_s(job.spec), job.spec.time_limit_s, now_s)
-
-
-def estimated_end_s(started_s: float, length_s: float, limit_s: int | None, now_s: float) -> float:
-    """Return the estimated end of a running job whose first estimate was `length_s`, which is
-    within its time limit."""
-    while started_s + length_s <= now_s:
-        length_s *= 2
-    if limit_s is not None:
-        length_s = min(length_s, float(limit_s))
-    # A job at its limit is being stopped, and ends at any moment.
-    return max(now_s, started_s + length_s)
-
-
-class _Alike:
-    """The running jobs of one user with one time limit: their run times are estimated as one."""
-
-    __slots__ = ("length_s", "spec", "started")
-
-    def __init__(self, spec: JobSpec, length_s: float) -> None:
-        #: The specification of one of them, and the estimate.
-        self.spec, self.length_s = spec, length_s
-        #: The start (Unix time), later by the time that the job was frozen, and the resources, by
-        #: id.
-        self.started: dict[int, tuple[float, Vector]] = {}
-
-    def ends(self, now_s: float) -> list[LineEnd]:
-        """Return their estimated ends."""
-        # Users may run thousands of jobs alike, most of which have not outlived the estimate.
-        length_s, later = self.length_s, self._later
-        return [
-            (
-                end_s if (end_s := started_s + length_s) > now_s else later(started_s, now_s),
-                job_id,
-                held,
-            )
-            for job_id, (started_s, held) in self.started.items()
-        ]
-
-    def end(self, job_id: int, now_s: float) -> LineEnd:
-        """Return the estimated end of one of them."""
-        started_s, held = self.started[job_id]
-        return self._later(started_s, now_s), job_id, held
-
-    def _later(self, started_s: float, now_s: float) -> float:
-        return estimated_end_s(started_s, self.length_s, self.spec.time_limit_s, now_s)
-
-
-class Ends:
-    """The estimated ends of the jobs that hold resources, in order."""
-
-    def __init__(self, ledger: Ledger, run_times: RunTimes) -> None:
-        """The ledger may change later, if `note` is called for each change."""
-        self.ledger, self.run_times = ledger, run_times
-        #: Suspended jobs that wait to be resumed: id → (leaf, the resources that they wait for).
-        self.suspended: dict[int, tuple[str, Vector]] = {}
-        #: The running jobs with one estimate, by user and time limit, and by job.
-        self._alike: dict[str, dict[int | None, _Alike]] = {}
-        self._alike_of: dict[int, _Alike] = {}
-        #: The jobs that are frozen or have not started, so that their ends move with the clock.
-        self._moving: dict[int, tuple[Job, Vector]] = {}
-        #: Jobs, and users whose estimate has changed, since the line was made.
-        self._noted = {job.id for job in ledger.allocated_jobs()}
-        self._noted_users: set[str] = set()
-        #: The ends in order as of `_read_at_s`; those of `_stale` jobs are outdated.
-        self._line: list[LineEnd] = []
-        self._stale: set[int] = set()
-        self._read_at_s = float("-inf")
-
-    def note(self, job_id: int) -> None:
-        """Read the job again before the next pass: an event was about it."""
-        self._noted.add(job_id)
-
-    def note_user(self, user: str) -> None:
-        """Estimate the user's running jobs again: one of the user's jobs has ended."""
-        self._noted_users.add(user)
-
-    def read_noted(self) -> None:
-        """Read the noted jobs."""
-        for job_id in self._noted:
-            self.suspended.pop(job_id, None)
-            self._moving.pop(job_id, None)
-            alike = self._alike_of.pop(job_id, None)
-            if alike is not None:
-                del alike.started[job_id]
-                if not alike.started:
-                    del self._alike[alike.spec.user][alike.spec.time_limit_s]
-            job = self.ledger.jobs.get(job_id)
-            if job is not None and job.is_allocated:
-                self._enter(job)
-        self._stale |= self._noted
-        self._noted.clear()
-
-    def _enter(self, job: Job) -> None:
-        wanted = self.ledger.wanted(job)
-        if wanted is not None:
-            self.suspended[job.id] = job.spec.leaf, wanted
-        elif job.state is JobState.SUSPENDED:
-            # Nobody knows when a job that a user keeps suspended will be resumed.
-            return
-        held = self.ledger.allocation(job)
-        if job.started_at is None or job.suspended_at is not None:
-            self._moving[job.id] = job, held
-            return
-        by_limit = self._alike.setdefault(job.spec.user, {})
-        alike = by_limit.get(job.spec.time_limit_s)
-        if alike is None:
-            alike = _Alike(job.spec, self.run_times.length_s(job.spec))
-            by_limit[job.spec.time_limit_s] = alike
-        alike.started[job.id] = job.started_at + job.suspended_s, held
-        self._alike_of[job.id] = alike
-
-    def at(self, now_s: float) -> Sequence[LineEnd]:
-        """Return the ends of the jobs that have been read, in order of time; none of them is in the
-        past. The list changes with the next call."""
-        stale, fresh = self._stale | self._moving.keys(), list[LineEnd]()
-        if now_s < self._read_at_s:
-            # The clock has been set back.
-            stale.update(self._alike_of)
-        self._read_at_s = now_s
-        for end_s, job_id, _ in self._line:
-            if end_s > now_s:
-                break
-            stale.add(job_id)
-        changed = set[int]()
-        for user in self._noted_users:
-            for alike in self._alike.get(user, {}).values():
-                length_s = self.run_times.length_s(alike.spec)
-                if length_s != alike.length_s:
-                    alike.length_s = length_s
-                    fresh += alike.ends(now_s)
-                    changed.update(alike.started)
-        self._noted_users.clear()
-        self._stale.clear()
-        for job_id in stale - changed:
-            if job_id in self._alike_of:
-                fresh.append(self._alike_of[job_id].end(job_id, now_s))
-        for job_id, (job, held) in self._moving.items():
-            fresh.append((self.run_times.end_s(job, now_s), job_id, held))
-        stale |= changed
-        if not stale:
-            return self._line
-        # The list is mostly in order already, which `sort` exploits.
-        self._line = [each for each in self._line if each[1] not in stale] + fresh
-        self._line.sort()
-        return self._line
+        end_s = started_s + (length_s := self.length_s(job.spec))
+        if end_s > now_s:
+            return end_s
+        while started_s + length_s <= now_s:
+            length_s *= 2
+        limit_s = inf if job.spec.time_limit_s is None else job.spec.time_limit_s
+        # A job at its limit is being stopped, and ends at any moment.
+        return max(now_s, started_s + min(length_s, limit_s))
 
 
 #: How often the next hour at which a job's limits let it start, and the next time without a window,
@@ -240,16 +96,16 @@ _AHEAD_S = 3600.0
 
 
 def make_pass_context(
-    ends: Ends,
+    ledger: Ledger,
+    run_times: RunTimes,
     *,
     patience: ReservationSettings,
     now_s: float,
     before: tuple[Reservation, ...],
     external: ExternalLoad | None = None,
 ) -> PassContext:
-    """Return the context of a pass at `now_s` (Unix time). `ends` is kept from pass to pass;
-    `before` are the reservations of the last pass."""
-    ledger, run_times = ends.ledger, ends.run_times
+    """Return the context of a pass at `now_s` (Unix time). `before` are the reservations of the
+    last pass."""
 
     def since_s(job_id: int) -> float:
         job = ledger.job(job_id)
@@ -261,7 +117,7 @@ def make_pass_context(
     def length_s(job_id: int) -> float:
         job = ledger.job(job_id)
         if job.suspended_at is not None:
-            # The remaining time must be exactly what `ends` has, or the job would delay itself.
+            # The remaining time must be exactly what `ends` say, or the job would delay itself.
             return run_times.end_s(job, now_s) - now_s
         return run_times.length_s(job.spec)
 
@@ -275,10 +131,19 @@ def make_pass_context(
             return None
         return -job.spec.priority, job_id
 
-    ends.read_noted()
-    others: list[LineEnd] = []
-    if external is not None and isfinite(external.until_s):
-        others.append((external.until_s, 0, ledger.axes.at_home(external.kept)))
+    @cache
+    def ends() -> Sequence[LineEnd]:
+        line = list[LineEnd]()
+        if external is not None and isfinite(external.until_s):
+            line.append((external.until_s, 0, ledger.axes.at_home(external.kept)))
+        jobs, end_s = ledger.jobs, run_times.end_s
+        for allocations in ledger.allocations.values():
+            for job_id, held in allocations.items():
+                job = jobs[job_id]
+                # Nobody knows when a job that a user keeps suspended will be resumed.
+                if job.held_by is None or job.state is not JobState.SUSPENDED:
+                    line.append((end_s(job, now_s), job_id, held))
+        return sorted(line, key=_time)
 
     def certainty(start_s: float) -> Certainty:
         if external is not None and external.until_s <= start_s:
@@ -289,10 +154,6 @@ def make_pass_context(
             if run_times.end_s(job, now_s) <= start_s
             for expected in (run_times.expected_end(job, now_s),)
         )
-
-    def read() -> Sequence[LineEnd]:
-        line = ends.at(now_s)
-        return sorted([*others, *line]) if others else line
 
     def when_allowed_s(job_id: int, start_s: float) -> float:
         job = ledger.job(job_id)
@@ -311,17 +172,21 @@ def make_pass_context(
             at_s = after_s
         return at_s
 
+    suspended = {}
+    if ledger.job_counts.states[JobState.SUSPENDED]:
+        for job in ledger.allocated_jobs():
+            if (wanted := ledger.wanted(job)) is not None:
+                suspended[job.id] = job.spec.leaf, wanted
     return PassContext(
         now_s=now_s,
         patience=patience,
-        # Most passes reserve nothing, and need not have the ends sorted.
-        ends=InOrder(read),
+        ends=ends,
         since_s=since_s,
         length_s=length_s,
         guess_s=guess_s,
         entry=entry,
         before=before,
-        suspended=ends.suspended,
+        suspended=suspended,
         external=external,
         certainty=certainty,
         when_allowed_s=when_allowed_s,

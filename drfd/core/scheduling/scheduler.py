@@ -21,7 +21,7 @@ from drfd.core.scheduling.backfill import Promise, Reservation, forced
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
-from drfd.core.scheduling.release_times import Ends, RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes, make_pass_context
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 
@@ -69,7 +69,6 @@ class Scheduler:
         #: The use of this week; None where no node has a quota. Its owner tells it of events.
         self.week_use: WeekUse | None = None
         self._wait_index: WaitIndex | None = None
-        self._ends: Ends | None = None
         #: The pools in which users may have jobs: those of the configuration, and those that were
         #: removed from it and still have jobs.
         self._pools: set[str] = set()
@@ -115,11 +114,10 @@ class Scheduler:
         external = beside_jobs(self.external_load.load(now.at_s), ledger)
         if self._history.clamp(now.at_s):
             self._wait_index = None
-        if self._ends is None:
-            self._ends = Ends(ledger, self.run_times)
         ledger.hold_back(now.at_s)
         pass_context = make_pass_context(
-            self._ends,
+            ledger,
+            self.run_times,
             patience=rules.patience,
             now_s=now.at_s,
             before=self.reservations,
@@ -198,8 +196,6 @@ class Scheduler:
     def note(self, job: Job) -> None:
         """Take account of an event that has changed the job, or the array that it stands for."""
         self._touch(job.spec.leaf)
-        if self._ends is not None:
-            self._ends.note(job.id)
 
     def _touch(self, leaf: str) -> None:
         """Mark the leaf as changed in anything but its queue, whose changes the ledger lists."""
@@ -210,7 +206,7 @@ class Scheduler:
         """Drop what was derived from the ledger, because another one takes its place. What was
         promised to big jobs can be given back by `restore`."""
         self.last_plan, self._restored = None, ()
-        self._wait_index = self._ends = None
+        self._wait_index = None
 
     def forget_axes(self) -> None:
         """Drop everything that is counted in the machine's resources: these have changed."""
@@ -246,8 +242,6 @@ class Scheduler:
             if job.outcome is not None:
                 if job.outcome in _OWN_ENDS:
                     self.run_times.add(job.spec.user, job.ended_at - started_s)
-                if self._ends is not None:
-                    self._ends.note_user(job.spec.user)
                 # After the clock was set back, the start may be in the future.
                 left_s = min(job.started_at + rules.min_hold_s - now.at_s, rules.min_hold_s)
                 if left_s > 0:
