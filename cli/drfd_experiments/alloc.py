@@ -353,9 +353,10 @@ def _launched(
                 f"the machine has room for more than {_MOST_TASKS} tasks",
                 hint='ask for larger tasks, or for "mode": "continuous"',
             )
-        for _ in range(count):
-            queues.setdefault(leaf, LeafQueue()).add(demand, (0, len(owners)))
-            owners.append(leaf)
+        if count:
+            run = 0, len(owners), len(owners) + count - 1
+            queues.setdefault(leaf, LeafQueue()).change(demand, [run], 1)
+        owners += [leaf] * count
     given = PassInput(
         wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),
         free=capacity,

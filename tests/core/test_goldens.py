@@ -77,8 +77,9 @@ def ran(
     owner: dict[int, str] = {}
     for leaf, (vector, count) in jobs.items():
         for _ in range(count):
-            owner[len(owner)] = leaf
-            queues.setdefault(leaf, LeafQueue()).add(vector, (0, len(owner) - 1))
+            job_id = len(owner)
+            owner[job_id] = leaf
+            queues.setdefault(leaf, LeafQueue()).change(vector, [(0, job_id, job_id)], 1)
     held = total((used or {}).values(), (0,) * len(shares.capacity))
     done = plan(
         policy, queues=queues, used=used or {}, free=minus(shares.capacity, held), shares=shares

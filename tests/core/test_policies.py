@@ -281,7 +281,7 @@ def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random: Ran
     while waiting:
         queues: dict[str, LeafQueue] = {}
         for job_id, (ask, _) in waiting.items():
-            queues.setdefault(ask.leaf, LeafQueue()).add(ask.demand, (0, job_id))
+            queues.setdefault(ask.leaf, LeafQueue()).change(ask.demand, [(0, job_id, job_id)], 1)
         used: dict[str, Vector] = {}
         for job_id in running:
             ask = jobs[job_id][0]

@@ -95,7 +95,8 @@ class World(NamedTuple):
 def queues_of(waiting: Mapping[int, Ask]) -> dict[str, LeafQueue]:
     queues: dict[str, LeafQueue] = {}
     for job_id, ask in waiting.items():
-        queues.setdefault(ask.leaf, LeafQueue()).add(ask.demand, (-ask.priority, job_id))
+        queue = queues.setdefault(ask.leaf, LeafQueue())
+        queue.change(ask.demand, [(-ask.priority, job_id, job_id)], 1)
     return queues
 
 

@@ -416,7 +416,7 @@ def line(queue: LeafQueue) -> Iterator[Next]:
     """Yield the jobs of one leaf in the order of its queue."""
     # There may be tens of thousands of demands, of which only the first are read: a generator for
     # each, as `merge` starts them, would take far longer than their heads.
-    heads = [(group.first_run, demand) for demand, group in queue.groups.items()]
+    heads = [(group.runs[0], demand) for demand, group in queue.groups.items()]
     heapify(heads)
     begun: dict[Vector, Iterator[Run]] = {}
     while heads:
@@ -424,7 +424,7 @@ def line(queue: LeafQueue) -> Iterator[Next]:
         yield Next(run, demand)
         runs = begun.get(demand)
         if runs is None:
-            runs = begun[demand] = queue.groups[demand].runs()
+            runs = begun[demand] = iter(queue.groups[demand].runs)
             next(runs)
         following = next(runs, None)
         if following is None:
@@ -437,8 +437,8 @@ def shut_out(ledger: Ledger) -> Iterator[Next]:
     """Yield the pending jobs that only a limit on the running jobs of their group or array keeps
     out of the queues: higher priority first, then older, as each limit lets them in."""
     lines = [gate.shut for group in ledger.groups.values() for gate in group.kinds.values()]
-    lines += [array_state.shut for array_state in ledger.arrays.values()]
-    for run in merge(*[line.runs() for line in lines if line]):
+    lines += [array_state.gate.shut for array_state in ledger.arrays.values()]
+    for run in merge(*[line.runs for line in lines]):
         yield Next(run, ())
 
 

@@ -71,8 +71,7 @@ class Begins(Line):
         if job.not_before_s is None:
             return
         for line in (self, self.pauses) if job.not_before_s != job.spec.begin_s else (self,):
-            change = line.add if sign > 0 else line.remove
-            change((job.not_before_s, job.id))
+            line.change([(job.not_before_s, job.id, job.id)], sign)
 
 
 def recount_conditions(before: Job, job: Job, dependents: Dependents, begins: Begins) -> None:

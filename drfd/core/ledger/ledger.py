@@ -34,8 +34,7 @@ from drfd.core.ledger.queue import (
     GroupStates,
     LiveArray,
     Queues,
-    Run,
-    entry_of,
+    run_of,
 )
 from drfd.core.ledger.windows import Window, longest_s, next_end_s
 from drfd.core.model import events as ev
@@ -331,7 +330,7 @@ class Ledger:
         """Keep the jobs out of the queues that would run into a maintenance window if they started
         at that Unix time, and let the others in. A pass begins with this."""
         self._held_back_s = now_s
-        self.queues.hold_back(longest_s(self.windows, now_s), self._queued())
+        self.queues.hold_back(longest_s(self.windows, now_s))
 
     @property
     def held_back_s(self) -> float:
@@ -342,23 +341,6 @@ class Ledger:
         """Return the Unix time at which jobs that are held back may be let in, or None if no job is
         held back."""
         return next_end_s(self.windows, now_s) if self.queues.held_back() else None
-
-    def _queued(self) -> Iterator[tuple[Job, Vector, Run]]:
-        """Yield the jobs that wait, and tasks that share a record, as `Queues.put` takes them."""
-        for job in self.jobs.values():
-            wanted = self.wanted(job)
-            is_gated = job.state is JobState.PENDING and self.arrays.bound_of(job) is not None
-            if wanted is not None and not is_gated:
-                yield job, wanted, (-job.spec.priority, job.id, job.id)
-        for array_state in self.arrays.values():
-            common, is_bound = array_state.array.common, array_state.array.at_once is not None
-            line = array_state.open if is_bound else array_state.unmaterialized
-            for run in line.runs():
-                # Only tasks without a record share a run with others.
-                task = self.jobs.get(run[1], common) if is_bound else common
-                wanted = self.wanted(task)
-                if wanted is not None:
-                    yield task, wanted, run
 
     def holders(self, axis: int) -> Holders:
         """Return the jobs that hold any of the resource on an axis."""
@@ -534,7 +516,7 @@ class Ledger:
             # The task gets a record of its own.
             array_state.live.add(job.id)
             if before is not None:
-                array_state.unmaterialized.remove(entry_of(before))
+                array_state.unmaterialized.change([run_of(before)], -1)
                 if not array_state.unmaterialized:
                     count_conditions(array_state.array.common, -1, self.dependents, self.begins)
         self._count(job, 1)
@@ -574,7 +556,7 @@ class Ledger:
         count_conditions(common, sign, self.dependents, self.begins)
         wanted = self.wanted(common)
         if wanted is not None:
-            self.queues.change(common, wanted, [*array_state.unmaterialized.runs()], sign)
+            self.queues.change(common, wanted, [*array_state.unmaterialized.runs], sign)
 
     def _count(self, job: Job, sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
@@ -582,7 +564,7 @@ class Ledger:
         self._count_in_group(job, sign)
         wanted = self.wanted(job)
         if wanted is not None:
-            self.queues.change(job, wanted, [(-job.spec.priority, job.id, job.id)], sign)
+            self.queues.change(job, wanted, [run_of(job)], sign)
         if job.state not in ALLOCATED_STATES:
             return
         leaf, held = job.spec.leaf, self.allocation(job)
@@ -611,7 +593,7 @@ class Ledger:
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.live())
-        fresh.queues.hold_back(self.queues.longest_s, fresh._queued())
+        fresh.queues.hold_back(self.queues.longest_s)
         tables = "queues used allocations allocated taken job_counts dependents begins"
         for table in (*tables.split(), "arrays", "groups"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"

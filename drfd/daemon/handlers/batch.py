@@ -205,7 +205,7 @@ class BatchActions:
         """Return how many additional changes a common change of an array's tasks counts as: it
         touches each range of pending indices."""
         array_state = self.engine.ledger.arrays.get(target.job_id)
-        return 0 if array_state is None else array_state.unmaterialized.run_count // _RANGES
+        return 0 if array_state is None else len(array_state.unmaterialized.runs) // _RANGES
 
     def _has_started(self, job_id: int) -> bool:
         job = self.engine.ledger.jobs.get(job_id)
