@@ -23,7 +23,7 @@ from drfd.common.errors import Refused
 from drfd.common.strict_table import suggestion
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import TOP, FairShare, NodeRule
-from drfd.core.ledger.queue import LeafQueue
+from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.scheduling import policies
 from drfd.core.scheduling.plan import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -355,7 +355,7 @@ def _launched(
             )
         if count:
             run = 0, len(owners), len(owners) + count - 1
-            queues.setdefault(leaf, LeafQueue()).change(demand, [run], 1)
+            queues.setdefault(leaf, {}).setdefault(demand, Line()).change([run], 1)
         owners += [leaf] * count
     given = PassInput(
         wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),

@@ -16,7 +16,7 @@ import pytest
 from core.worlds import plan
 from drfd.core.amounts.vectors import Vector, minus, plus, total
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.ledger.queue import LeafQueue
+from drfd.core.ledger.queue import LeafQueue, Line
 from drfd_experiments import theory
 from drfd_experiments.theory import FlowDemand, Tasks, ceei
 
@@ -79,7 +79,8 @@ def ran(
         for _ in range(count):
             job_id = len(owner)
             owner[job_id] = leaf
-            queues.setdefault(leaf, LeafQueue()).change(vector, [(0, job_id, job_id)], 1)
+            line = queues.setdefault(leaf, {}).setdefault(vector, Line())
+            line.change([(0, job_id, job_id)], 1)
     held = total((used or {}).values(), (0,) * len(shares.capacity))
     done = plan(
         policy, queues=queues, used=used or {}, free=minus(shares.capacity, held), shares=shares

@@ -201,13 +201,17 @@ class Stream:
 
     def _enqueue(self, job_id: int, job: Waiting) -> None:
         self.waiting[job_id] = job
-        self.queues.setdefault(job.leaf, LeafQueue()).change(job.demand, [job.run(job_id)], 1)
+        line = self.queues.setdefault(job.leaf, {}).setdefault(job.demand, Line())
+        line.change([job.run(job_id)], 1)
         self._touch_queue(job)
 
     def _dequeue(self, job_id: int) -> None:
         job = self.waiting.pop(job_id)
-        self.queues[job.leaf].change(job.demand, [job.run(job_id)], -1)
-        if not self.queues[job.leaf]:
+        queue = self.queues[job.leaf]
+        queue[job.demand].change([job.run(job_id)], -1)
+        if not queue[job.demand]:
+            del queue[job.demand]
+        if not queue:
             del self.queues[job.leaf]
         self._touch_queue(job)
 
@@ -304,10 +308,9 @@ def test_the_work_of_a_launch_and_an_end_grows_far_less_than_users_and_queues(
 
 def test_nobody_is_looked_at_when_nothing_fits() -> None:
     def lines(users: int) -> int:
-        queues = {}
+        queues: dict[str, LeafQueue] = {}
         for user in range(users):
-            queues[f"root.u{user}"] = LeafQueue()
-            queues[f"root.u{user}"].change((2,), [(0, user, user)], 1)
+            queues[f"root.u{user}"] = {(2,): line_of([(0, user)])}
         wait_index = WaitIndex(LeafTables(queues=queues, used={}, shares=FairShare((9,))))
         assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
         with lines_counted() as found:
@@ -321,9 +324,8 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
     """Somebody may submit thousands of jobs of which no two ask for the same."""
 
     def lines(vectors: int) -> int:
-        queues = {"root.many": LeafQueue()}
-        for amount in range(vectors):
-            queues["root.many"].change((9, amount), [(0, amount, amount)], 1)
+        waiting: LeafQueue = {(9, each): line_of([(0, each)]) for each in range(vectors)}
+        queues = {"root.many": waiting}
         used = {"root.p.other": (1, 1)}
         shares = FairShare((9, vectors))
         wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
@@ -341,46 +343,38 @@ def test_a_change_elsewhere_costs_little_for_each_vector_that_somebody_waits_for
 
 
 STEADY = examples(100)
-SMALL, LARGE = (1, 1), (2, 2)
-ENTRIES = some.lists(
-    some.tuples(some.sampled_from([SMALL, LARGE]), some.integers(-2, 2)), max_size=12
-).map(lambda rows: [(demand, (prio, at)) for at, (demand, prio) in enumerate(rows)])
+ENTRIES = some.lists(some.integers(-2, 2), max_size=12).map(
+    lambda priorities: [(priority, at) for at, priority in enumerate(priorities)]
+)
 
 
-def queue_of(rows: list[tuple[tuple[int, ...], Entry]]) -> LeafQueue:
-    queue = LeafQueue()
-    for demand, (priority, job_id) in rows:
-        queue.change(demand, [(priority, job_id, job_id)], 1)
-    return queue
+def line_of(entries: list[Entry]) -> Line:
+    line = Line()
+    for priority, job_id in entries:
+        line.change([(priority, job_id, job_id)], 1)
+    return line
 
 
-@pytest.mark.parametrize("entry", [(0, 1), (0, 3), (0, 9), (-1, 2)])
-def test_removing_what_is_not_there_raises_and_changes_nothing(entry: Entry) -> None:
-    queue = queue_of([(SMALL, (0, 2)), (SMALL, (0, 4))])
-    for demand in (SMALL, LARGE):
-        with pytest.raises(KeyError):
-            queue.change(demand, [(*entry, entry[1])], -1)
+@pytest.mark.parametrize("run", [(0, 1, 1), (0, 3, 3), (0, 9, 9), (-1, 2, 2), (0, 2, 3)])
+def test_removing_what_is_not_there_raises_and_changes_nothing(run: Run) -> None:
+    line = line_of([(0, 2), (0, 4)])
     with pytest.raises(KeyError):
-        queue.change(SMALL, [(0, 2, 3)], -1)
-    assert queue.groups == {SMALL: [(0, 2), (0, 4)]}
+        line.change([run], -1)
+    assert line == [(0, 2), (0, 4)]
 
 
 @STEADY
 @given(ENTRIES, some.randoms(use_true_random=False), some.integers(0, 12))
 def test_the_order_of_arrival_and_what_has_left_do_not_matter(
-    rows: list[tuple[tuple[int, ...], Entry]], random: Random, stay: int
+    entries: list[Entry], random: Random, stay: int
 ) -> None:
-    """The queue is what its entries are: a rebuilt ledger has the same queues."""
-    arrivals = list(rows)
+    """The line is what its entries are: a rebuilt ledger has the same lines."""
+    arrivals = list(entries)
     random.shuffle(arrivals)
-    queue = queue_of(arrivals)
-    for demand, (priority, job_id) in rows[stay:]:
-        queue.change(demand, [(priority, job_id, job_id)], -1)
-    left = rows[:stay]
-    assert queue == queue_of(left)
-    assert queue.groups == {
-        demand: sorted(entry for each, entry in left if each == demand) for demand, _ in left
-    }
+    line = line_of(arrivals)
+    for priority, job_id in entries[stay:]:
+        line.change([(priority, job_id, job_id)], -1)
+    assert line == line_of(entries[:stay]) == sorted(entries[:stay])
 
 
 @pytest.mark.parametrize("moves", seeds([30, 60], quick=1))

@@ -35,7 +35,7 @@ from core.worlds import (
 from drfd.core.amounts.vectors import minus, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
-from drfd.core.ledger.queue import LeafQueue
+from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import Plan, PolicyOptions
 from drfd.core.scheduling.policies import POLICIES, YarnKey, yarn_key
@@ -281,7 +281,8 @@ def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random: Ran
     while waiting:
         queues: dict[str, LeafQueue] = {}
         for job_id, (ask, _) in waiting.items():
-            queues.setdefault(ask.leaf, LeafQueue()).change(ask.demand, [(0, job_id, job_id)], 1)
+            line = queues.setdefault(ask.leaf, {}).setdefault(ask.demand, Line())
+            line.change([(0, job_id, job_id)], 1)
         used: dict[str, Vector] = {}
         for job_id in running:
             ask = jobs[job_id][0]

@@ -25,7 +25,7 @@ from drfd.core.explain.reasons import WaitReason, explain_wait
 from drfd.core.fairness.rules import Preempting, ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.fairness.week_quotas import QuotaUse
-from drfd.core.ledger.queue import LeafQueue
+from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.core.scheduling import scheduling_pass
@@ -95,8 +95,8 @@ class World(NamedTuple):
 def queues_of(waiting: Mapping[int, Ask]) -> dict[str, LeafQueue]:
     queues: dict[str, LeafQueue] = {}
     for job_id, ask in waiting.items():
-        queue = queues.setdefault(ask.leaf, LeafQueue())
-        queue.change(ask.demand, [(-ask.priority, job_id, job_id)], 1)
+        line = queues.setdefault(ask.leaf, {}).setdefault(ask.demand, Line())
+        line.change([(-ask.priority, job_id, job_id)], 1)
     return queues
 
 

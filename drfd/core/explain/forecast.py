@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush, heapreplace, merge
+from heapq import heapify, heappop, heappush, merge
+from itertools import repeat, starmap
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -414,23 +415,8 @@ def upcoming(
 
 def line(queue: LeafQueue) -> Iterator[Next]:
     """Yield the jobs of one leaf in the order of its queue."""
-    # There may be tens of thousands of demands, of which only the first are read: a generator for
-    # each, as `merge` starts them, would take far longer than their heads.
-    heads = [(group.runs[0], demand) for demand, group in queue.groups.items()]
-    heapify(heads)
-    begun: dict[Vector, Iterator[Run]] = {}
-    while heads:
-        run, demand = heads[0]
-        yield Next(run, demand)
-        runs = begun.get(demand)
-        if runs is None:
-            runs = begun[demand] = iter(queue.groups[demand].runs)
-            next(runs)
-        following = next(runs, None)
-        if following is None:
-            heappop(heads)
-        else:
-            heapreplace(heads, (following, demand))
+    lines = [zip(each.runs, repeat(demand)) for demand, each in queue.items()]
+    return starmap(Next, merge(*lines))
 
 
 def shut_out(ledger: Ledger) -> Iterator[Next]:

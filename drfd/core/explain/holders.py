@@ -443,7 +443,7 @@ class _Taker:
 
     def __init__(self, leaf: str, queue: LeafQueue, free: Vector) -> None:
         self._leaf = leaf
-        lines = [(line.first, demand, len(line)) for demand, line in queue.groups.items()]
+        lines = [(line.first, demand, len(line)) for demand, line in queue.items()]
         able = sorted(each for each in lines if fits(each[1], free))[:_MOST_DEMANDS]
         self._heads = {demand: first for first, demand, _ in able}
         self._left = {demand: count for _, demand, count in able}

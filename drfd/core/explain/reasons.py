@@ -737,7 +737,7 @@ def _kept_back(
     hurt = last.delayed_reservation(job.id, demand)
     if hurt is not None:
         return _kept_for(hurt, ledger, last, rules, None, own_start_s)
-    groups = ledger.queues[job.spec.leaf].groups
+    groups = ledger.queues[job.spec.leaf]
     _, alike = groups[demand].first
     hurt = last.delayed_reservation(alike, demand)
     if alike != job.id and hurt is not None:
@@ -813,7 +813,7 @@ def _by_policy(job: Job, ledger: Ledger, last: Plan, rules: Rules) -> WaitReason
 
 def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
     """Return the first waiting job of the leaf that fits the machine and its limits, or None."""
-    groups = ledger.queues[leaf].groups if leaf in ledger.queues else {}
+    groups = ledger.queues.get(leaf, {})
     most = rules.shares.most(leaf)
     able = (
         entries.first

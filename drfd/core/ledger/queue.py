@@ -145,32 +145,8 @@ def _count(runs: Sequence[Run]) -> int:
     return sum([last - first for _, first, last in runs]) + len(runs)
 
 
-class LeafQueue:
-    """Lines of entries by demand vector; empty groups are dropped."""
-
-    __slots__ = ("groups",)
-
-    def __init__(self) -> None:
-        self.groups: dict[Vector, Line] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self.groups.values()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LeafQueue) and self.groups == other.groups
-
-    __hash__ = None  # type: ignore[assignment]  # mutable
-
-    def change(self, demand: Vector, runs: Sequence[Run], sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) runs."""
-        group = self.groups[demand] if sign < 0 else self.groups.setdefault(demand, Line())
-        group.change(runs, sign)
-        if not group:
-            del self.groups[demand]
-
-
-#: Number of changed demand vectors recorded for a leaf; beyond that, all count as changed.
-_MOST_NOTED = 1_000
+#: The waiting jobs of a leaf, a line for each demand vector that any of them has.
+LeafQueue = dict[Vector, Line]
 
 
 class Queues(dict[str, LeafQueue]):
@@ -180,9 +156,9 @@ class Queues(dict[str, LeafQueue]):
         super().__init__()
         self._arrays, self._groups = arrays, groups
         #: Leaves whose queue has changed since the reader of this table last cleared it, with the
-        #: changed demand vectors, or None if there are too many of them. An event of one task may
-        #: change the queues of other pools, if tasks of its array are there.
-        self.changed: dict[str, set[Vector] | None] = {}
+        #: changed demand vectors. An event of one task may change the queues of other pools, if
+        #: tasks of its array are there.
+        self.changed: dict[str, set[Vector]] = {}
         #: The length of the longest jobs in the queues, in seconds; longer ones are held back.
         self.longest_s = inf
         #: All jobs in the queues and those held back, by their lengths.
@@ -283,17 +259,14 @@ class Queues(dict[str, LeafQueue]):
         """Add (`sign` 1) or remove (-1) runs in the queue of the leaf, without any limit."""
         if not runs:
             return
-        changed = self.changed.setdefault(leaf, set())
-        if changed is not None:
-            changed.add(wanted)
-            if len(changed) > _MOST_NOTED:
-                self.changed[leaf] = None
-        queue = self.get(leaf)
-        if queue is None:
-            queue = self[leaf] = LeafQueue()
-        queue.change(wanted, runs, sign)
-        if not queue.groups:
-            del self[leaf]
+        self.changed.setdefault(leaf, set()).add(wanted)
+        queue = self.setdefault(leaf, {})
+        line = queue.setdefault(wanted, Line())
+        line.change(runs, sign)
+        if not line:
+            del queue[wanted]
+            if not queue:
+                del self[leaf]
 
     def is_shut_out(self, job: Job, wanted: Vector) -> bool:
         """True if a waiting job is not in the queue because its array or its group is at its

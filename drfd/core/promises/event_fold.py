@@ -182,8 +182,8 @@ class EventFold:
         queue = self._ledger.queues.get(leaf)
         demands: list[Vector] = []
         if queue is not None:
-            first = min(queue.groups, key=lambda demand: queue.groups[demand].first)
-            demands = [tuple(each) for each in (first, *queue.groups)]
+            first = min(queue, key=lambda demand: queue[demand].first)
+            demands = [tuple(each) for each in (first, *queue)]
         self.account.put(
             leaf, demands=tuple(dict.fromkeys(demands)), used=self._ledger.used.get(leaf)
         )

@@ -27,19 +27,6 @@ Head = tuple[Entry, Vector]
 MakeRank = Callable[[ShareTree, Mapping[str, float]], Rank]
 
 
-class _LineWalk:
-    """An iterator over a line of jobs that skips those that the pass has admitted."""
-
-    def __init__(self, entries: Iterator[Entry]) -> None:
-        self._entries = entries
-        self._next = next(entries, None)
-
-    def head(self, admitted: Collection[int]) -> Entry | None:
-        while self._next is not None and self._next[1] in admitted:
-            self._next = next(self._entries, None)
-        return self._next
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafTables:
     """The tables that passes read, by leaf. They may change between passes."""
@@ -95,7 +82,7 @@ class WaitIndex:
         self._lead_room: Vector | None = None
         #: The jobs that the present pass has admitted, and its iterators past them.
         self._admitted: set[int] = set()
-        self._walks: dict[tuple[str, Vector], _LineWalk] = {}
+        self._walks: dict[tuple[str, Vector], Iterator[Entry]] = {}
 
     def touch(self, leaf: str, demands: Iterable[Vector] | None = None) -> None:
         """Read the leaf again before the next pass, because its queue has changed, or the resources
@@ -280,7 +267,7 @@ class WaitIndex:
             heads, demands = self.heads.setdefault(leaf, {}), None
             self.lines[leaf] = []
         if demands is None:
-            demands = {*heads, *(() if queue is None else queue.groups)}
+            demands = {*heads, *(queue or ())}
         for demand in demands:
             entry = self._head(queue, leaf, demand)
             if entry != heads.get(demand):
@@ -315,16 +302,16 @@ class WaitIndex:
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that the pass has not admitted, or None."""
-        line = None if queue is None else queue.groups.get(demand)
+        line = None if queue is None else queue.get(demand)
         if line is None:
             return None
-        first = line.first
-        if first[1] not in self._admitted:
-            return first
-        walk = self._walks.get((leaf, demand))
-        if walk is None:
-            walk = self._walks[leaf, demand] = _LineWalk(iter(line))
-        return walk.head(self._admitted)
+        if line.first[1] not in self._admitted:
+            return line.first
+        head = self.heads[leaf].get(demand)
+        if head is not None and head[1] not in self._admitted:
+            return head
+        walk = self._walks.setdefault((leaf, demand), iter(line))
+        return next((entry for entry in walk if entry[1] not in self._admitted), None)
 
     def _date(self, pass_context: PassContext) -> None:
         """Read since when the first jobs wait."""

@@ -701,7 +701,7 @@ def shares_view(
     held_back = ledger.queues.held_back()
     for leaf in active:
         running = len(ledger.allocations.get(leaf, ()))
-        pending = len(ledger.queues.get(leaf, ())) + held_back[leaf]
+        pending = sum(map(len, ledger.queues.get(leaf, {}).values())) + held_back[leaf]
         for path in path_up(leaf):
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending

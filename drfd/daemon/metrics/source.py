@@ -140,7 +140,7 @@ def held_back_leaves(
         tree = shares.share_tree(ledger.used, ledger.active_leaves())
         for leaf in waiting - found:
             left = tree.headroom(leaf, shares.capacity)
-            if not any(fits(demand, left) for demand in ledger.queues[leaf].groups):
+            if not any(fits(demand, left) for demand in ledger.queues[leaf]):
                 found.add(leaf)
     return frozenset(found)
 
