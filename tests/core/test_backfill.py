@@ -18,10 +18,8 @@ from hypothesis import strategies as some
 
 from core.oracle import Ask, Kept, Pass, Times, Tree, added, begin, slow_pass, within
 from core.worlds import LEAVES, all_reserved, fair_share, fits_now, plan, queues_of, reserved, trees
-from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
 from drfd.core.amounts.instances import SharedInstances
-from drfd.core.amounts.node_room import NodeRoom, OnNodes
-from drfd.core.amounts.vectors import Room, Vector, fits, minus, not_negative, plus, total
+from drfd.core.amounts.vectors import Placed, Room, Vector, fits, minus, not_negative, plus, total
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.scheduling.backfill import (
@@ -427,10 +425,10 @@ def has_plain_place(machine: Machine, job_id: int, reservations: Sequence[Reserv
     return fits(ask.demand, free) and beside
 
 
-def node_room(*capacity: Vector) -> NodeRoom:
+def node_room(*capacity: Vector) -> Room:
     """Nodes without jobs."""
     nodes = {f"n{at}": each for at, each in enumerate(capacity)}
-    return NodeRoom.of(map(sum, zip(*capacity, strict=True)), nodes, nodes)
+    return Room(map(sum, zip(*capacity, strict=True)), nodes, nodes)
 
 
 @some.composite
@@ -443,14 +441,14 @@ def node_streams(draw: some.DrawFn, exact: bool) -> Stream:
 
 
 def on_nodes(vector: Vector, names: Sequence[str]) -> list[Vector]:
-    there = vector.nodes if isinstance(vector, OnNodes) else {}
+    there = vector.nodes if isinstance(vector, Placed) else {}
     return [there.get(name, NOTHING) for name in names]
 
 
 def has_node(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
     """Whether one node has enough free for the job, now and beside each reservation."""
     ask, free = machine.asks[job_id], machine.free
-    assert isinstance(free, NodeRoom)
+    assert isinstance(free, Room)
     names, end_s = list(free.nodes), machine.now_s + ask.guess_s
     rows = [on_nodes(free, names)]
     for each in reservations:
@@ -467,11 +465,12 @@ def has_node(machine: Machine, job_id: int, reservations: Sequence[Reservation])
 CORES, SIZE = 12, 8
 
 
-def gpu_room(gpus: int) -> InstanceRoom:
+def gpu_room(gpus: int) -> Room:
     """A machine without jobs."""
     names = tuple(map(str, range(gpus)))
     shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
-    return InstanceRoom.of((CORES, gpus * SIZE), (SIZE,) * gpus, shared)
+    amounts = (CORES, gpus * SIZE)
+    return Room(amounts, {"": amounts + (SIZE,) * gpus}, shared=shared)
 
 
 def gpu_streams(exact: bool) -> some.SearchStrategy[Stream]:
@@ -486,20 +485,20 @@ def gpu_streams(exact: bool) -> some.SearchStrategy[Stream]:
 
 
 def parts_of(vector: Vector, count: int) -> Vector:
-    return vector.parts if isinstance(vector, OnInstances) else (0,) * count
+    return (vector.parts("") if isinstance(vector, Placed) else ()) or (0,) * count
 
 
 def has_gpus(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
     """Whether GPUs suffice for the job that have enough free, now and beside each reservation."""
     ask, free = machine.asks[job_id], machine.free
-    assert isinstance(free, InstanceRoom)
-    end_s, count = machine.now_s + ask.guess_s, len(free.parts)
-    cores, parts = [free[0]], [free.parts]
+    assert isinstance(free, Room)
+    end_s, count = machine.now_s + ask.guess_s, len(free.parts(""))
+    cores, parts = [free[0]], [free.parts("")]
     for each in reservations:
         if each.is_drain:
             cores.append(max(0, free[0] - each.held[0]))
             kept = parts_of(each.held, count)
-            parts.append(tuple([a - b for a, b in zip(free.parts, kept, strict=True)]))
+            parts.append(tuple([a - b for a, b in zip(free.parts(""), kept, strict=True)]))
         if end_s > each.start_s:
             cores.append(each.extra[0])
             parts.append(parts_of(each.extra, count))
@@ -513,19 +512,13 @@ def has_gpus(machine: Machine, job_id: int, reservations: Sequence[Reservation])
 
 
 def parts_on_nodes(amount: Vector) -> Sequence[Vector]:
-    if isinstance(amount, NodeRoom | OnNodes):
-        return [amount, *amount.nodes.values()]
-    return [amount]
-
-
-def parts_on_gpus(amount: Vector) -> Sequence[Vector]:
-    return [amount, amount.parts] if isinstance(amount, InstanceRoom | OnInstances) else [amount]
+    return [amount, *amount.nodes.values()] if isinstance(amount, Placed) else [amount]
 
 
 KINDS = {
     "plain": Kind(plain_streams, has_plain_place, lambda amount: [amount]),
     "nodes": Kind(node_streams, has_node, parts_on_nodes),
-    "gpus": Kind(gpu_streams, has_gpus, parts_on_gpus),
+    "gpus": Kind(gpu_streams, has_gpus, parts_on_nodes),
 }
 EACH_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
@@ -575,11 +568,11 @@ def assert_nothing_is_given_twice(kind: Kind, stream: Stream) -> None:
     machine = Machine(stream)
     for done in machine.passes():
         free = machine.free
-        assert not isinstance(free, Room) or free == free.summed()
+        assert not isinstance(free, Room) or free == free.without()
         for amount in (free, *(each.extra for each in done.reservations)):
             assert all(min(part, default=0) >= 0 for part in kind.parts(amount))
         for held in machine.held.values():
-            assert not isinstance(held, OnNodes) or list(held.nodes.values()) == [tuple(held)]
+            assert not isinstance(held, Placed) or list(held.nodes.values()) == [tuple(held)]
 
 
 @EACH_KIND
@@ -630,7 +623,7 @@ def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
     stream = data.draw(streams(whole.without(["n0"]), some.one_of(below)))
     names = [f"n{at}" for at in range(1, len(others) + 1)]
     nodes = dict(zip(names, others, strict=True))
-    alone = NodeRoom.of(map(sum, zip(*others, strict=True)), nodes, nodes)
+    alone = Room(map(sum, zip(*others, strict=True)), nodes, nodes)
     closed, without = Machine(stream), Machine(stream._replace(room=alone))
     for found, wanted in zip(closed.passes(), without.passes(), strict=True):
         assert found.admitted == wanted.admitted
@@ -652,8 +645,8 @@ def test_a_closed_node_counts_as_none(data: some.DataObject) -> None:
 def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(
     nodes: list[Vector], ends: list[tuple[float, int, Vector]], demand: Vector
 ) -> None:
-    free, now_s = node_room(*nodes).summed(), 3.0
-    coming = [(end_s, OnNodes(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
+    free, now_s = node_room(*nodes).without(), 3.0
+    coming = [(end_s, Placed(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
     line = [(end_s, 0, held) for end_s, held in sorted(coming)]
     found = shadow(demand, 1.0, Availability(free=free, now_s=now_s, ends=line))
     for at_s in sorted({now_s, *(end_s for end_s, _ in coming if end_s > now_s)}):

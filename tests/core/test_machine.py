@@ -16,10 +16,9 @@ import pytest
 
 from core.worlds import context, forecast, of, pass_of, pass_over, preemptions, start_s, submit, why
 from drfd.common.errors import Refused
-from drfd.core.amounts.instance_room import OnInstances
 from drfd.core.amounts.instances import Instance, InstancePlace, choose_instances, each_instance
 from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
-from drfd.core.amounts.vectors import fits, minus
+from drfd.core.amounts.vectors import Placed, fits, minus
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import smaller_demand
 from drfd.core.explain.holders import ResourceShortage, Shortfall
@@ -496,7 +495,7 @@ def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_b
 def taken(bench: Bench) -> list[int]:
     """How much of each GPU jobs hold, in GiB."""
     held = bench.ledger.allocated
-    return [part // GIB for part in held.parts] if isinstance(held, OnInstances) else []
+    return [part // GIB for part in held.parts("")] if isinstance(held, Placed) else []
 
 
 def test_a_limit_counts_the_memory() -> None:

@@ -13,15 +13,17 @@ from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
 from drfd.common.units import ALL, Most
-from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
 from drfd.core.amounts.instances import SharedInstances
-from drfd.core.amounts.node_room import NodeDemand, NodeRoom, OnNodes, node_of
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.amounts.vectors import (
+    NodeDemand,
+    Placed,
+    Room,
     Vector,
     fits,
     lacking_of,
     minus,
+    node_of,
     place,
     placed,
     plus,
@@ -321,11 +323,15 @@ def test_a_disk_that_is_gone_has_axes_as_long_as_somebody_names_it() -> None:
 SIZE = 24
 
 
-def gpu_room(*parts: int, cores: int = 8) -> InstanceRoom:
+def gpu_room(*parts: int, cores: int = 8) -> Room:
     """Free cores, and shared instances with so much free each."""
     names = tuple(map(str, range(len(parts))))
     shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
-    return InstanceRoom.of((cores, sum(parts)), parts, shared)
+    return Room((cores, sum(parts)), on_gpus((cores, sum(parts)), *parts).nodes, shared=shared)
+
+
+def on_gpus(amounts: Vector, *parts: int) -> Placed:
+    return Placed(amounts, {"": amounts + parts})
 
 
 @pytest.mark.parametrize("compute", [plus, minus, fits, short_axes])
@@ -352,32 +358,32 @@ def test_what_is_placed_on_an_instance_is_taken_and_comes_back() -> None:
     free = gpu_room(24, 12)
     held = placed((2, 12), free)
     left = minus(free, held)
-    assert isinstance(left, InstanceRoom)
-    assert (tuple(left), left.parts) == ((6, 24), (24, 0))
+    assert isinstance(left, Room)
+    assert (tuple(left), left.parts("")) == ((6, 24), (24, 0))
     assert plus(left, held) == free
     back = total([held, held], (0, 0))
-    assert isinstance(back, OnInstances)
-    assert back.parts == (0, 24)
+    assert isinstance(back, Placed)
+    assert back.parts("") == (0, 24)
     gone = minus((0, 0), held)
-    assert isinstance(gone, OnInstances)
-    assert (tuple(gone), gone.parts) == ((-2, -12), (0, -12))
-    assert plus(gone, held) == OnInstances((0, 0), (0, 0))
+    assert isinstance(gone, Placed)
+    assert (tuple(gone), gone.parts("")) == ((-2, -12), (0, -12))
+    assert plus(gone, held) == Placed((0, 0), {})
     with pytest.raises(AssertionError, match="no room"):
         placed((1, 13), left.shut(["0"]))
 
 
 def test_instances_are_shut_and_opened_again() -> None:
     shut = gpu_room(24, 12).shut(["0"])
-    assert (tuple(shut), shut.parts) == ((8, 12), (0, 12))
-    opened = shut.reopened(OnInstances((0, 12), (0, 12)))
-    assert (tuple(opened), opened.parts) == ((8, 36), (24, 12))
+    assert (tuple(shut), shut.parts("")) == ((8, 12), (0, 12))
+    opened = shut.reopened(on_gpus((0, 12), 0, 12))
+    assert (tuple(opened), opened.parts("")) == ((8, 36), (24, 12))
 
 
 def test_vectors_are_equal_if_their_parts_are() -> None:
-    assert OnInstances((1, 2), (2, 0)) == OnInstances((1, 2), (2, 0))
-    assert OnInstances((1, 2), (2, 0)) != OnInstances((1, 2), (0, 2))
-    assert OnInstances((1, 2), (2, 0)) == (1, 2)
-    assert len({OnInstances((1, 2), (2, 0)), OnInstances((1, 2), (2, 0))}) == 1
+    assert on_gpus((1, 2), 2, 0) == on_gpus((1, 2), 2, 0)
+    assert on_gpus((1, 2), 2, 0) != on_gpus((1, 2), 0, 2)
+    assert on_gpus((1, 2), 2, 0) == (1, 2)
+    assert len({on_gpus((1, 2), 2, 0), on_gpus((1, 2), 2, 0)}) == 1
 
 
 parts_of_one = some.integers(0, SIZE)
@@ -398,26 +404,26 @@ def test_a_demand_is_placed_exactly_if_some_instances_have_enough(
     assert fits((1, asked), free) is possible
     if possible and asked:
         held = placed((1, asked), free)
-        assert isinstance(held, OnInstances)
-        assert sum(held.parts) == asked == held[1]
-        assert set(held.parts) <= {0, min(asked, SIZE)}
+        assert isinstance(held, Placed)
+        assert sum(held.parts("")) == asked == held[1]
+        assert set(held.parts("")) <= {0, min(asked, SIZE)}
         left = minus(free, held)
-        assert isinstance(left, InstanceRoom)
-        assert min(left.parts) >= 0
-        assert left[1] == sum(left.parts)
+        assert isinstance(left, Room)
+        assert min(left.parts("")) >= 0
+        assert left[1] == sum(left.parts(""))
 
 
 # -- rooms of nodes --------------------------------------------------------------------------------
 
 
-def room(**nodes: Vector) -> NodeRoom:
+def room(**nodes: Vector) -> Room:
     """So much free on each node, of 8 cores and 64 of memory."""
     sums = map(sum, zip(*nodes.values(), strict=True))
-    return NodeRoom.of(sums, nodes, dict.fromkeys(nodes, (8, 64)))
+    return Room(sums, nodes, dict.fromkeys(nodes, (8, 64)))
 
 
-def on(demand: Vector, node: str) -> OnNodes:
-    return OnNodes(demand, {node: demand})
+def on(demand: Vector, node: str) -> Placed:
+    return Placed(demand, {node: demand})
 
 
 def test_demands_for_other_nodes_are_others() -> None:
@@ -435,11 +441,11 @@ def test_what_is_placed_on_a_node_is_taken_and_comes_back() -> None:
     free = room(a=(8, 64), b=(4, 32))
     held = placed((4, 8), free)
     left = minus(free, held)
-    assert isinstance(left, NodeRoom)
+    assert isinstance(left, Room)
     assert (tuple(left), left.nodes) == ((8, 88), {"a": (8, 64), "b": (0, 24)})
     assert plus(left, held) == free == plus(held, left)
-    assert total([held, on((1, 1), "a")], (0, 0)) == OnNodes((5, 9), {"a": (1, 1), "b": (4, 8)})
-    assert plus(minus((0, 0), held), held) == OnNodes((0, 0), {})
+    assert total([held, on((1, 1), "a")], (0, 0)) == Placed((5, 9), {"a": (1, 1), "b": (4, 8)})
+    assert plus(minus((0, 0), held), held) == Placed((0, 0), {})
     assert minus(total([held, held], (0, 0)), held) == held
 
 
@@ -447,7 +453,7 @@ def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
     free = minus(room(a=(8, 64), b=(4, 32)), on((8, 8), "a")).without(["a"])
     assert (free, free.nodes) == ((4, 32), {"b": (4, 32)})
     back = plus(free, on((8, 8), "a"))
-    assert isinstance(back, NodeRoom)
+    assert isinstance(back, Room)
     assert (back, back.nodes, back.closed) == ((4, 32), {"b": (4, 32)}, {"a"})
     assert place((5, 1), back) is None
     assert short_axes((5, 1), back) == [0]
@@ -457,13 +463,13 @@ def test_a_closed_node_has_nothing_free_whatever_comes_back_there() -> None:
 
 
 def test_nodes_may_have_gpus_that_are_shared() -> None:
-    capacity = {"a": gpu_room(SIZE, SIZE), "b": (8, 0)}
-    nodes = {"a": gpu_room(10, 10), "b": (8, 0)}
-    free = NodeRoom.of((16, 20), nodes, capacity)
+    shared = SharedInstances(axis=1, node="a", size=SIZE, names=("0", "1"), places={})
+    capacity = {"a": (8, 2 * SIZE, SIZE, SIZE), "b": (8, 0)}
+    free = Room((16, 20), {"a": (8, 20, 10, 10), "b": (8, 0)}, capacity, shared=shared)
     assert not fits((1, 15), free)
     assert lacking_of((1, 15), free, 1) == (15, 10)
     held = placed((1, 9), free)
-    assert held == OnNodes((1, 9), {"a": OnInstances((1, 9), (9, 0))})
+    assert held == Placed((1, 9), {"a": (1, 9, 9, 0)})
     assert minus(free, held).shut(["1"]) == (15, 1)
     assert minus(free, held).shut(["1"]).reopened(held) == (15, 39)
 
@@ -477,7 +483,7 @@ def test_a_demand_is_placed_exactly_if_a_node_has_enough(
     nodes: list[Vector], demand: Vector
 ) -> None:
     demand = tuple([max(0, each) for each in demand])
-    free = room(**{f"n{at}": each for at, each in enumerate(nodes)}).summed()
+    free = room(**{f"n{at}": each for at, each in enumerate(nodes)}).without()
     assert fits(demand, free) is any(fits(demand, each) for each in nodes)
     assert fits(demand, free) is (short_axes(demand, free) == [])
     if fits(demand, free):
@@ -496,13 +502,13 @@ def test_a_room_without_nodes_is_the_room_of_the_others(
 ) -> None:
     whole = {f"n{at}": each for at, each in enumerate(nodes)}
     closed = room(**whole).without(["n0"])
-    others = room(**{name: free for name, free in whole.items() if name != "n0"}).summed()
+    others = room(**{name: free for name, free in whole.items() if name != "n0"}).without()
     for at, held, is_start in moves:
         change = on(held, f"n{at % len(nodes)}")
         closed = minus(closed, change) if is_start else plus(closed, change)
         if at % len(nodes):
             others = minus(others, change) if is_start else plus(others, change)
-    assert (closed, closed.nodes, closed.summed()) == (others, others.nodes, others.summed())
+    assert (closed, closed.nodes, closed.without()) == (others, others.nodes, others.without())
 
 
 @given(nodes=some.lists(some.sampled_from([(8, 64), (4, 64), (8, 9), (1, 1)]), min_size=1))
@@ -523,7 +529,7 @@ def test_a_part_of_a_core_is_for_nodes_that_give_out_parts() -> None:
     whole = Node(name="n1", capacity=Resources(cores_milli=4000), whole_cores=True)
     axes = Axes(nodes=(own, whole))
     free = axes.room(axes.amounts(Resources(cores_milli=6500)))
-    assert isinstance(free, NodeRoom)
+    assert isinstance(free, Room)
     assert free.nodes["head"] == axes.amounts(own.capacity)
     for milli, among in ((500, {"head"}), (1000, {"head", "n1"}), (3000, {"head", "n1"})):
         assert axes.nodes_for(Resources(cores_milli=milli)) == among

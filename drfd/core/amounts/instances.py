@@ -29,6 +29,8 @@ class SharedInstances:
 
     #: The axis of their sum.
     axis: int
+    #: The node on which they are.
+    node: str = ""
     #: The size of each; amounts below it are a part of one, and others are multiples of it.
     size: int
     names: tuple[str, ...]
@@ -37,6 +39,8 @@ class SharedInstances:
     def parts_for(self, asked: int, free: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return how much of each instance a job gets that asks for so much: a part of the one
         that has the least left which suffices, or wholly free ones; None if there are none."""
+        if not asked:
+            return (0,) * len(self.names)
         if asked < self.size:
             enough = [(left, at) for at, left in enumerate(free) if left >= asked]
             return self._parts({min(enough)[1]}, asked) if enough else None

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from drfd.core.amounts.instance_room import InstanceRoom, OnInstances
 from drfd.core.amounts.instances import Instance, InstancePlace, Instances, SharedInstances
-from drfd.core.amounts.node_room import NodeDemand, NodeRoom, OnNodes
-from drfd.core.amounts.vectors import Vector, minus
+from drfd.core.amounts.vectors import NodeDemand, Placed, Room, Vector, minus, node_of
 
 #: Kinds of resources that a process uses only while it runs; a frozen job releases them.
 _RATES = frozenset({"cores", "read", "write"})
@@ -181,48 +179,48 @@ class Axes:
 
     def room(self, free: Vector) -> Vector:
         """Return these free amounts with all of each node, and of each shared instance, free."""
-        if not self.nodes:
-            return self._with_instances(free)
-        amounts = [self.amounts(node.capacity) for node in self.nodes]
-        rooms = [self._with_instances(amounts[0]), *amounts[1:]]
-        capacity = {node.name: each for node, each in zip(self.nodes, rooms, strict=True)}
-        return NodeRoom.of(free, capacity, capacity)
-
-    def _with_instances(self, free: Vector) -> Vector:
-        if self.shared is None:
+        if not self.nodes and self.shared is None:
             return free
-        name, size = self.shared
-        names = dict(self.instances).get(name, ())
-        known = {instance: place for (kind, instance), place in self.places if kind == name}
-        shared = SharedInstances(
-            axis=self.names.index(memory_axis(name)), size=size, names=names, places=known
-        )
-        return InstanceRoom.of(free, (size,) * len(names), shared)
+        nodes = {node.name: self.amounts(node.capacity) for node in self.nodes} or {"": tuple(free)}
+        shared = None
+        if self.shared is not None:
+            name, size = self.shared
+            names, axis = self._shared_names, self.names.index(memory_axis(name))
+            known = {instance: place for (kind, instance), place in self.places if kind == name}
+            shared = SharedInstances(
+                axis=axis, node=self.home, size=size, names=names, places=known
+            )
+            nodes[self.home] += (size,) * len(names)
+        return Room(free, nodes, shared=shared)
+
+    @property
+    def _shared_names(self) -> tuple[str, ...]:
+        """The instances that several jobs may share."""
+        return dict(self.instances).get(self.shared[0], ()) if self.shared is not None else ()
 
     def held(self, demand: Vector, instances: Instances, node: str) -> Vector:
         """Return what a job of this demand holds on this node that was given these instances.
         Instances that the machine no longer has use no capacity, and neither does a node that is no
         longer there. A job from before there were nodes is on the first one."""
-        if not self.nodes:
-            return self._held(demand, instances)
-        held = self._held(tuple(demand), instances)
-        name = node or self.nodes[0].name
-        if all(each.name != name for each in self.nodes):
-            return (0,) * len(held)
-        return OnNodes(held, {name: held})
-
-    def _held(self, demand: Vector, instances: Instances) -> Vector:
+        name = node or self.home
+        if self.nodes and all(each.name != name for each in self.nodes):
+            return (0,) * len(demand)
+        others = tuple(each for each in instances if not self.is_shared(each[0]))
+        amounts = minus(tuple(demand), self.retired(others)) if others else tuple(demand)
         if self.shared is None:
-            return minus(demand, self.retired(instances)) if instances else demand
-        name, _ = self.shared
-        own, there = dict(instances).get(name, ()), dict(self.instances).get(name, ())
-        others = tuple(each for each in instances if each[0] != name)
-        axis = self.names.index(memory_axis(name))
+            return self.on_node(name, amounts)
+        own = dict(instances).get(self.shared[0], ())
+        axis = self.names.index(memory_axis(self.shared[0]))
         part = demand[axis] // len(own) if own else 0
-        parts = tuple([part if each in own else 0 for each in there])
-        amounts = list(minus(demand, self.retired(others)))
-        amounts[axis] = sum(parts)
-        return OnInstances(amounts, parts)
+        parts = [part if each in own else 0 for each in self._shared_names]
+        return self.on_node(name, (*amounts[:axis], sum(parts), *amounts[axis + 1 :]), parts)
+
+    def on_node(self, node: str, amounts: Vector, parts: Iterable[int] = ()) -> Vector:
+        """Return amounts that are in use on this node, with these parts of its shared instances."""
+        if not self.nodes and self.shared is None:
+            return amounts
+        parts = tuple(parts) or (0,) * len(self._shared_names)
+        return Placed(amounts, {node: amounts + parts if node == self.home else amounts})
 
     def split_gres(
         self, gres: Iterable[tuple[str, int]], held: Vector | None
@@ -230,11 +228,10 @@ class Axes:
         """Split what a job asks for into what it gets as whole instances that are not chosen yet,
         and the shared instances that it was placed on."""
         whole = [pair for pair in gres if not self.is_shared(pair[0])]
-        if self.shared is None or not isinstance(held, OnInstances):
+        if self.shared is None or not isinstance(held, Placed):
             return whole, ()
-        name, _ = self.shared
-        there = zip(dict(self.instances).get(name, ()), held.parts, strict=True)
-        return whole, ((name, tuple([each for each, part in there if part])),)
+        there = zip(self._shared_names, held.parts(self.home), strict=True)
+        return whole, ((self.shared[0], tuple([each for each, part in there if part])),)
 
     def resources(self, vector: Vector) -> Resources:
         split = len(self.disks) > 1
@@ -257,16 +254,13 @@ class Axes:
     def released(self, demand: Vector) -> Vector:
         """Return the part of a demand, or of what a job holds, that a frozen job releases: cores
         and rates, not memory."""
-        if isinstance(demand, OnNodes):
-            nodes = {name: self.released(held) for name, held in demand.nodes.items()}
-            return OnNodes(self.released(tuple(demand)), nodes)
         names = zip(self.names, demand, strict=True)
-        return tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
+        rates = tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
+        return self.on_node(node_of(demand), rates) if isinstance(demand, Placed) else rates
 
     def at_home(self, amount: Resources) -> Vector:
         """Return an amount that is used on the controller's own node."""
-        vector = self.amounts(amount)
-        return OnNodes(vector, {self.home: vector}) if self.nodes else vector
+        return self.on_node(self.home, self.amounts(amount))
 
     def is_home(self, node: str) -> bool:
         """Return whether this is the controller's own node."""

@@ -1,18 +1,20 @@
 """Arithmetic of vectors: amounts of resources in the order of `core.amounts.resources.Axes`.
 
-What is free on a machine is a plain vector, unless it matters where it is free: then it is a
-`Room`, which also has what is free in each place, and what a job holds is a `Placed`. A demand
-stays plain, and `place` turns it into what would be held. `core.amounts.instance_room` has the
-rooms of a machine on which several jobs may share a GPU, and `core.amounts.node_room` those of
-several machines.
+What is free on a machine is a plain vector, unless it matters where it is free: on one of several
+nodes, or in one of the GPUs that several jobs may share. Then it is a `Room`, which also has what
+is free on each node and of each shared GPU, and what a job holds is a `Placed`. A demand stays
+plain, and `place` turns it into what would be held. Shares are of the sums over all nodes, as in
+the DRF paper.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from operator import add, sub
 from typing import Self, overload
+
+from drfd.core.amounts.instances import SharedInstances
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
@@ -21,30 +23,22 @@ Vector = tuple[int, ...]
 Change = Callable[[int, int], int]
 
 
-class Placed(Vector, ABC):
-    """A vector, with where its amounts are."""
+class NodeDemand(Vector):
+    """A demand for which only some nodes will do."""
 
-    @property
-    @abstractmethod
-    def where(self) -> object:
-        """Return what is equal for vectors that are of the same places."""
+    among: frozenset[str]
 
-    @abstractmethod
-    def with_amounts(self, amounts: Iterable[int]) -> Self:
-        """Return other amounts, of the same places."""
+    def __new__(cls, amounts: Iterable[int], among: frozenset[str]) -> Self:
+        demand = super().__new__(cls, amounts)
+        demand.among = among
+        return demand
 
-    @abstractmethod
-    def taken_away(self) -> Placed:
-        """Return the vector with what it has in each place taken away; the sums are not changed."""
-
-    @abstractmethod
-    def changed(self, amounts: Iterable[int], other: Placed, change: Change) -> Placed:
-        """Return these amounts, with what is in each place changed by what `other` has there. The
-        result is a room if one of the two is one."""
+    def __getnewargs__(self) -> tuple[Vector, frozenset[str]]:
+        """Return what copies are made of."""
+        return tuple(self), self.among
 
     def __eq__(self, other: object) -> bool:
-        same = not isinstance(other, Placed) or self.where == other.where
-        return same and tuple.__eq__(self, other) is True
+        return nodes_of(other) == self.among and tuple.__eq__(self, other) is True
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -52,35 +46,221 @@ class Placed(Vector, ABC):
     __hash__ = tuple.__hash__
 
 
-class Room(Placed):
-    """Free amounts, with what is free in each place."""
+def nodes_of(demand: object) -> frozenset[str] | None:
+    """Return the only nodes that will do for a demand, or None if all will."""
+    return demand.among if isinstance(demand, NodeDemand) else None
 
-    @abstractmethod
+
+class Placed(Vector):
+    """A vector, with what of it is on each node; nodes with nothing of it are left out. The only
+    machine, if there is one, is the node "". Behind the amounts on a node are the parts of the
+    shared instances there."""
+
+    nodes: Mapping[str, Vector]
+
+    def __new__(cls, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
+        placed = super().__new__(cls, amounts)
+        placed.nodes = nodes
+        return placed
+
+    def __getnewargs__(self) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return what copies are made of."""
+        return tuple(self), self.nodes
+
+    def __eq__(self, other: object) -> bool:
+        same = not isinstance(other, Placed) or self.nodes == other.nodes
+        return same and tuple.__eq__(self, other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+    def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Placed:
+        return Placed(amounts, {name: held for name, held in nodes.items() if any(held)})
+
+    def beside(self, names: frozenset[str]) -> Placed:
+        """Return what is not on these nodes."""
+        if names.isdisjoint(self.nodes):
+            return self
+        amounts = tuple(self)
+        for name in names & self.nodes.keys():
+            amounts = tuple(map(sub, amounts, self.nodes[name]))
+        return Placed(amounts, {name: self.nodes[name] for name in self.nodes.keys() - names})
+
+    def parts(self, node: str) -> Vector:
+        """Return the parts of the shared instances on this node."""
+        return self.nodes.get(node, ())[len(self) :]
+
+
+def node_of(held: Vector | None) -> str:
+    """Return the node that a job which holds this is on; "" if there is one machine."""
+    return next(iter(held.nodes)) if isinstance(held, Placed) else ""
+
+
+class Room(Placed):
+    """Free amounts, with what is free on each node that is not closed."""
+
+    #: What each node has, closed ones too.
+    capacity: Mapping[str, Vector]
+    closed: frozenset[str]
+    #: The instances that several jobs may share; they are all on one node.
+    shared: SharedInstances | None
+
+    def __new__(
+        cls,
+        amounts: Iterable[int],
+        nodes: Mapping[str, Vector],
+        capacity: Mapping[str, Vector] | None = None,
+        closed: frozenset[str] = frozenset(),
+        shared: SharedInstances | None = None,
+    ) -> Self:
+        room = super().__new__(cls, amounts, nodes)
+        room.capacity, room.closed, room.shared = capacity or nodes, closed, shared
+        return room
+
+    def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Room:
+        return Room(amounts, nodes, self.capacity, self.closed, self.shared)
+
+    def without(self, names: Iterable[str] = ()) -> Room:
+        """Return the room with these nodes closed, and with the sums of what is free on the others:
+        one on which jobs hold more than it has, since its size was changed, takes nothing from the
+        others. The same holds for shared instances."""
+        closed = self.closed.union(names)
+        nodes = {name: free for name, free in self.nodes.items() if name not in closed}
+        if self.shared is not None and self.shared.node in nodes:
+            free = nodes[self.shared.node]
+            amounts = list(free)
+            amounts[self.shared.axis] = sum(not_negative(free[len(self) :]))
+            nodes[self.shared.node] = tuple(amounts)
+        columns = list(zip(*nodes.values(), strict=False))[: len(self)] or [()] * len(self)
+        sums = [sum(not_negative(column)) for column in columns]
+        return Room(sums, nodes, self.capacity, closed, self.shared)
+
+    def without_jobs(self) -> Room:
+        """Return the room with all of each node free but for the closed ones."""
+        return self.like(self, self.capacity).without()
+
     def place(self, demand: Vector) -> Vector | None:
-        """Return what a job of this demand would hold if it started here, or None if no place has
-        that much free. The sums are not compared."""
+        """Return what a job of this demand would hold if it started here, or None if no node has
+        enough free. The sums are not compared.
+
+        It is the node of which the largest part that stays free is the smallest, so that others
+        keep room for large jobs; the first by name of equal ones."""
+        alike: dict[tuple[Vector, Vector], str] = {}
+        for name in sorted(self._roomy(demand)):
+            alike.setdefault((self.nodes[name], self.capacity[name]), name)
+        if not alike:
+            return None
+        _, name = min([(self._rest(name, demand), name) for name in alike.values()])
+        held = self._on(self.nodes[name], demand)
+        assert held is not None
+        return Placed(demand, {name: held})
 
     def has_place(self, demand: Vector) -> bool:
-        """Return whether a place has enough free for the demand. The sums are not compared."""
-        return self.place(demand) is not None
+        """Return whether a node has enough free for the demand. The sums are not compared."""
+        return next(self._roomy(demand), None) is not None
 
-    @abstractmethod
+    def _roomy(self, demand: Vector) -> Iterator[str]:
+        """Yield the names of the nodes that have enough free."""
+        names = list(self.nodes)
+        found: Iterable[int] = range(len(names))
+        # Whole columns first: on most axes of a full cluster few nodes have enough.
+        for asked, column in zip(demand, self._columns, strict=False):
+            if asked:
+                found = [at for at in found if column[at] >= asked]
+        among = nodes_of(demand)
+        for name in map(names.__getitem__, found):
+            if (among is None or name in among) and self._on(self.nodes[name], demand) is not None:
+                yield name
+
+    @cached_property
+    def _columns(self) -> list[tuple[int, ...]]:
+        """What is free of each resource, node by node."""
+        return list(zip(*self.nodes.values(), strict=False))
+
+    def _on(self, free: Vector, demand: Vector) -> Vector | None:
+        """Return what a job of this demand would hold on a node on which so much is free, or None
+        if that is too little."""
+        held = tuple(demand)
+        if not all(asked <= there or not asked for asked, there in zip(held, free, strict=False)):
+            return None
+        if len(free) == len(held) or self.shared is None:
+            return held
+        parts = self.shared.parts_for(held[self.shared.axis], free[len(held) :])
+        return None if parts is None else held + parts
+
+    def _rest(self, name: str, demand: Vector) -> float:
+        """Return the largest part of a node's resources that stays free beside the demand."""
+        amounts = zip(self.nodes[name], demand, self.capacity[name], strict=False)
+        return max([(free - asked) / top for free, asked, top in amounts if top > 0], default=0.0)
+
     def lacking(self, demand: Vector) -> dict[int, tuple[int, int]]:
-        """Return the axes on which no place has enough free for the demand, each with how much it
-        wants and the free amount that it could be taken of. The sums are not compared."""
+        """Return the axes on which no node has enough free for the demand, each with how much it
+        wants and the free amount on the node that comes nearest. Of the only machine these are its
+        shared instances: its amounts are the sums, which are not compared."""
+        name = self._nearest(demand)
+        return {} if name is None else self._lacking(name, demand)
 
-    @abstractmethod
+    def _lacking(self, name: str, demand: Vector) -> dict[int, tuple[int, int]]:
+        free, shared = self.nodes[name], self.shared
+        pairs = enumerate(zip(demand, free, strict=False)) if name else ()
+        lacks = {axis: pair for axis, pair in pairs if pair[0] > pair[1] and pair[0]}
+        if shared is not None and len(free) > len(demand):
+            asked, parts = demand[shared.axis], free[len(demand) :]
+            if shared.parts_for(asked, parts) is None:
+                # A part could be taken of the one with the most left, and several of all that are
+                # wholly free.
+                whole = sum([shared.size for part in parts if part >= shared.size])
+                lacks[shared.axis] = asked, max(parts, default=0) if asked <= shared.size else whole
+        return lacks
+
+    def among(self, demand: Vector) -> list[str]:
+        """Return the names of the nodes that will do for the demand."""
+        among = nodes_of(demand)
+        return [name for name in self.nodes if among is None or name in among]
+
+    def nearest(self, demand: Vector) -> Vector | None:
+        """Return what is free on the node that comes nearest to having enough, or None if no node
+        will do."""
+        name = self._nearest(demand)
+        return None if name is None else self.nodes[name][: len(self)]
+
+    def _nearest(self, demand: Vector) -> str | None:
+        """Return the node that comes nearest, of those that are large enough if there are any."""
+        among = self.among(demand)
+        able = [name for name in among if self._on(self.capacity[name], demand) is not None]
+        return min(able or among, key=lambda name: (*self._lack(name, demand), name), default=None)
+
+    def _lack(self, name: str, demand: Vector) -> tuple[int, float]:
+        """Return on how many axes a node is short, and the largest part of the demand among what it
+        is short of."""
+        lacks = self._lacking(name, demand).values()
+        return len(lacks), max([1 - there / asked for asked, there in lacks], default=0.0)
+
     def shut(self, names: Iterable[str]) -> Room:
         """Return the room without anything free of these shared instances."""
+        if self.shared is None:
+            return self.without()
+        closed = frozenset(names)
+        parts = zip(self.shared.names, self.parts(self.shared.node), strict=False)
+        return self._with_parts([min(0, part) if name in closed else part for name, part in parts])
 
-    @abstractmethod
     def reopened(self, allocated: Vector) -> Room:
         """Return the room with all free of the shared instances that jobs do not hold."""
+        if self.shared is None:
+            return self.without()
+        node, size = self.shared.node, self.shared.size
+        held = allocated.parts(node) if isinstance(allocated, Placed) else ()
+        held = held or (0,) * len(self.shared.names)
+        return self._with_parts([max(0, size - part) for part in held])
 
-    @abstractmethod
-    def summed(self) -> Room:
-        """Return the room with the sums of what is free in each place: a place of which jobs hold
-        more than it has, since its size was changed, takes nothing from the others."""
+    def _with_parts(self, parts: Iterable[int]) -> Room:
+        assert self.shared is not None
+        nodes = dict(self.nodes)
+        if self.shared.node in nodes:
+            nodes[self.shared.node] = (*nodes[self.shared.node][: len(self)], *parts)
+        return self.like(self, nodes).without()
 
 
 @overload
@@ -106,7 +286,7 @@ def minus(left: Vector, right: Vector) -> Vector:
 
 
 def least(left: Vector, right: Vector) -> Vector:
-    """Return the smaller of each two amounts, in each place too; a plain vector bounds only the
+    """Return the smaller of each two amounts, on each node too; a plain vector bounds only the
     sums."""
     return combine(left, right, min)
 
@@ -116,14 +296,14 @@ def not_negative(vector: Vector) -> Vector:
     if vector.__class__ is tuple and min(vector, default=0) >= 0:
         return vector
     amounts = tuple([max(0, amount) for amount in vector])
-    return vector.with_amounts(amounts) if isinstance(vector, Room) else amounts
+    return vector.like(amounts, vector.nodes) if isinstance(vector, Room) else amounts
 
 
 def remainder(free: Vector, held: Vector) -> Vector:
     """Return what is left of `free` beside `held`, of which there may be less free: then zero. A
-    place in which too little is free takes nothing from the others."""
+    node on which too little is free takes nothing from the others."""
     left = not_negative(minus(free, held))
-    return left.summed() if isinstance(left, Room) and isinstance(held, Placed) else left
+    return left.without() if isinstance(left, Room) and isinstance(held, Placed) else left
 
 
 def total(vectors: Iterable[Vector], zero: Vector) -> Vector:
@@ -142,8 +322,8 @@ def fits(demand: Vector, free: Vector) -> bool:
 
 
 def place(demand: Vector, free: Vector) -> Vector | None:
-    """Return what a job of this demand would hold if it started in `free`, or None if no place has
-    as much free as it wants of one. The sums are not compared."""
+    """Return what a job of this demand would hold if it started in `free`, or None if no node has
+    as much free. The sums are not compared."""
     return free.place(demand) if isinstance(free, Room) else demand
 
 
@@ -169,16 +349,19 @@ def lacking_of(demand: Vector, free: Vector, axis: int) -> tuple[int, int]:
 
 
 def combine(left: Vector, right: Vector, change: Change) -> Vector:
-    """Return each two amounts made one, in each place too. A plain vector is of no place."""
+    """Return each two amounts made one, on each node too. A plain vector is on no node. What is on
+    a closed node of a room changes nothing."""
     if len(left) != len(right):
         raise ValueError("vectors of machines with different resources")
-    if left.__class__ is tuple and right.__class__ is tuple:
-        return tuple(map(change, left, right))
-    amounts = tuple([change(*pair) for pair in zip(left, right, strict=True)])
-    if isinstance(left, Placed):
-        if isinstance(right, Placed):
-            return left.changed(amounts, right, change)
-        return left.with_amounts(amounts)
+    if isinstance(left, Room) and isinstance(right, Placed):
+        right = right.beside(left.closed)
+    elif isinstance(right, Room) and isinstance(left, Placed):
+        left = left.beside(right.closed)
+    amounts = tuple(map(change, left, right))
     if not isinstance(right, Placed):
-        return amounts
-    return (right.taken_away() if change is sub else right).with_amounts(amounts)
+        return left.like(amounts, left.nodes) if isinstance(left, Placed) else amounts
+    nodes = dict(left.nodes) if isinstance(left, Placed) else {}
+    for name, there in right.nodes.items():
+        nodes[name] = tuple(map(change, nodes.get(name, (0,) * len(there)), there))
+    one = right if isinstance(right, Room) or not isinstance(left, Placed) else left
+    return one.like(amounts, nodes)

@@ -19,9 +19,8 @@ from math import inf, isfinite
 from typing import NamedTuple
 
 from drfd.common.errors import Refused
-from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import Vector
+from drfd.core.amounts.vectors import Room, Vector
 from drfd.core.decisions.dependencies import begin, report_all_ends
 from drfd.core.decisions.stimuli import Now, SubmitAsked
 from drfd.core.fairness.rules import Rules
@@ -322,7 +321,7 @@ def _changes(future: Forecast, job: Job) -> Iterator[JobSpec]:
     ledger, shares = future.ledger, future.rules.shares
     share_tree = shares.share_tree(ledger.used, [spec.leaf])
     free: Vector | None = free_of(ledger, future.rules, future.external)
-    if isinstance(free, NodeRoom):
+    if isinstance(free, Room):
         free = free.nearest(future.rules.axes.vector(demand))
     if free is None:
         return

@@ -235,7 +235,7 @@ def _raised(free: Vector, demand: Vector, axis: int) -> Vector:
     amounts = list(free)
     amounts[axis] = max(free[axis], demand[axis])
     if isinstance(free, Room) and axis not in free.lacking(demand):
-        return free.with_amounts(amounts)
+        return free.like(amounts, free.nodes)
     return tuple(amounts)
 
 

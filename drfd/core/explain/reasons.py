@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from drfd.core.amounts.node_room import NodeRoom, OnNodes
 from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, plus, short_axes
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import Attempts, attempts_of
@@ -575,7 +574,7 @@ def _nodes_closed(demand: Vector, ledger: Ledger, rules: Rules) -> NodesClosed |
     node has enough without jobs, or none has."""
     names = ledger.closed_nodes
     room = rules.axes.room(rules.shares.capacity) if names else None
-    if not isinstance(room, NodeRoom) or fits(demand, room.without(names)):
+    if not isinstance(room, Room) or fits(demand, room.without(names)):
         return None
     able = [name for name in room.nodes if fits(demand, room.without(room.nodes.keys() - {name}))]
     if not able:
@@ -653,7 +652,7 @@ def _external_use(demand: Vector, last: Plan, rules: Rules, ledger: Ledger) -> E
     elsewhere = load.kept_elsewhere(ledger)
     if elsewhere is not None and not fits(demand, plus(last.free, rules.axes.at_home(load.kept))):
         for name, there in sorted(elsewhere.nodes.items()):
-            if fits(demand, plus(last.free, OnNodes(there, {name: there}))):
+            if fits(demand, plus(last.free, rules.axes.on_node(name, there))):
                 short = (each for each in short_axes(demand, last.free) if there[each])
                 node, axis = name, next(short, axis)
                 used = kept = there[axis]

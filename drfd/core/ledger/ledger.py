@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from drfd.core.amounts.instance_room import OnInstances
 from drfd.core.amounts.instances import Instance, count_instances, each_instance
 from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.amounts.vectors import Vector, minus, plus
+from drfd.core.amounts.vectors import Placed, Vector, minus, plus
 from drfd.core.ledger.conditions import (
     Begins,
     Dependents,
@@ -608,10 +607,9 @@ class Ledger:
             if name not in dict(job.spec.demand.gres_memory)
         }
         assert all(self.taken[each] == 1 for each in own), "an instance is held twice"
-        if self.axes.shared is not None and isinstance(self.allocated, OnInstances):
-            assert max(self.allocated.parts, default=0) <= self.axes.shared[1], (
-                "an instance is full"
-            )
+        if self.axes.shared is not None and isinstance(self.allocated, Placed):
+            parts = self.allocated.parts(self.axes.home)
+            assert max(parts, default=0) <= self.axes.shared[1], "an instance is full"
         assert all(job_id < self.next_id for job_id in self.jobs)
         gone = {each for each in self.dependents if not self.lives(each)}
         assert gone == self.dependents.ended.keys(), "a job waits for one that has ended"

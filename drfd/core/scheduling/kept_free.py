@@ -28,9 +28,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from drfd.core.amounts.instances import Instance, each_instance
-from drfd.core.amounts.node_room import OnNodes
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Vector, plus, total
+from drfd.core.amounts.vectors import Placed, Vector, plus, total
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ALLOCATED_STATES
@@ -96,13 +95,13 @@ class ExternalLoad:
     #: is not known.
     elsewhere: tuple[tuple[str, Resources], ...] = ()
 
-    def kept_elsewhere(self, ledger: Ledger) -> OnNodes | None:
+    def kept_elsewhere(self, ledger: Ledger) -> Placed | None:
         """Return what is kept free on those other nodes where jobs start, or None if that is
         nothing."""
         axes, closed = ledger.axes, ledger.closed_nodes
         known = {node.name for node in axes.nodes} - closed
         parts = {name: axes.amounts(used) for name, used in self.elsewhere if name in known}
-        return OnNodes(total(parts.values(), ledger.nothing), parts) if parts else None
+        return Placed(total(parts.values(), ledger.nothing), parts) if parts else None
 
     def kept_by_node(self, ledger: Ledger) -> Vector:
         """Return all that is kept free, here and on other nodes."""

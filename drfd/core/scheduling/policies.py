@@ -43,8 +43,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from drfd.core.amounts.node_room import NodeRoom
-from drfd.core.amounts.vectors import Vector, fits, minus
+from drfd.core.amounts.vectors import Room, Vector, fits, minus
 from drfd.core.fairness.entitlement import ONE, ZERO, Level, Shares, over
 from drfd.core.fairness.past_usage import NEVER
 from drfd.core.fairness.service_order import Choose, Key, Rank, ServingOrder, by_satisfaction
@@ -443,7 +442,7 @@ class _BaselinePass(_Pass):
 
     def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
         open_nodes, free = None, pass_input.free
-        if isinstance(free, NodeRoom) and free.closed:
+        if isinstance(free, Room) and free.closed:
             # Nobody need wait behind a job of a node on which nothing starts.
             open_nodes = free.without_jobs()
         super().__init__(pass_input, make_rank, open_nodes)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 
-from drfd.core.amounts.node_room import NodeRoom
 from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes, total
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up
@@ -160,10 +159,8 @@ def preempt(
         minus(ledger.axes.room(supply.capacity), ledger.allocated),
         total((release for _, release in leaving), ledger.nothing),
     )
-    if isinstance(free, NodeRoom):
+    if isinstance(free, Room):
         free = free.without(ledger.closed_nodes)
-    elif isinstance(free, Room):
-        free = free.summed()
     if demand is None or fits(demand, free):
         return []
     closed = ledger.closed_nodes

@@ -14,9 +14,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from drfd.core.amounts.instances import Instance, Instances, choose_instances, each_instance
-from drfd.core.amounts.node_room import NodeRoom, node_of
 from drfd.core.amounts.resources import NOTHING
-from drfd.core.amounts.vectors import Room, Vector, minus
+from drfd.core.amounts.vectors import Room, Vector, minus, node_of
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.week_quotas import QuotaUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
@@ -120,13 +119,11 @@ def build_wait_index(
 def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vector:
     """Return the free resources; an amount is negative where more is held than there is."""
     free = minus(rules.room, ledger.allocated)
-    if isinstance(free, NodeRoom):
+    if isinstance(free, Room):
         free = free.without(ledger.closed_nodes)
         elsewhere = None if external is None else external.kept_elsewhere(ledger)
         if elsewhere is not None:
             free = minus(free, elsewhere)
-    elif isinstance(free, Room):
-        free = free.summed()
     taken = kept(ledger, rules, external)
     if taken is not NOTHING:
         free = minus(free, rules.axes.at_home(taken))
