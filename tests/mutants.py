@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Package → its sources, and the folders of the tests that may kill its mutants.
 PACKAGES = {
-    "core": ("drfd/core drfd/wording", "core daemon"),
+    "core": ("drfd/core", "core daemon"),
     "sim": ("drfd/sim cli/drfd_experiments", "sim experiments cli"),
     "journal": ("drfd/journal", "journal daemon"),
     "daemon": ("drfd/daemon", "daemon"),

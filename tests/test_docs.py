@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import click
@@ -12,7 +13,7 @@ import click
 from cli.drf import below
 from drfd.client import Client
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
-from drfd.core.explain.reasons import ReasonCode
+from drfd.core.explain.waits import Code
 from drfd.core.model.job import Outcome
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS, table_rows
@@ -158,7 +159,7 @@ def codes_of(document: str, head: str) -> list[str]:
 
 
 def test_every_reason_and_outcome_has_its_sentence_in_the_guide() -> None:
-    assert codes_of(GUIDE, "reason") == [str(code) for code in ReasonCode]
+    assert codes_of(GUIDE, "reason") == [*get_args(Code)]
     assert codes_of(GUIDE, "outcome") == [str(outcome) for outcome in Outcome]
 
 

@@ -19,7 +19,6 @@ MODULES = sorted(path for base in ("drfd", "cli") for path in (ROOT / base).rglo
 ALLOWED = {
     "core": set(),
     "protocol": set(),
-    "wording": {"core"},
     "journal": {"core"},
     "host": {"core"},
     "launcher": {"core", "slurm"},
@@ -27,7 +26,7 @@ ALLOWED = {
     "install": set(),
     "slurm": set(),
     "client": {"protocol"},
-    "daemon": {"core", "wording", "protocol", "journal", "host", "launcher", "install", "slurm"},
+    "daemon": {"core", "protocol", "journal", "host", "launcher", "install", "slurm"},
     "cli": {"client", "core", "protocol", "sim", "slurm"},
     "experiments": {"client", "core", "protocol", "sim", "slurm", "cli"},
 }
@@ -235,7 +234,7 @@ PACKAGES = {
     "uvicorn": {"cli"},
 }
 #: Rooms of pure code, and what it must not touch.
-PURE = {"core", "wording"}
+PURE = {"core"}
 IMPURE = {"os", "time", "random", "socket", "subprocess", "datetime", "pathlib", "asyncio", "io"}
 CLOCKS = {"drfd.common.units.clock_time", "drfd.common.units.short_clock"}
 

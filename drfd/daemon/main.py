@@ -48,7 +48,6 @@ from drfd.slurm.files import MORE_CONF, NAMES, Layout, files
 from drfd.slurm.nodes import GivenOut
 from drfd.slurm.running import running_differences
 from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
-from drfd.wording.waits import limit_hours_text
 
 log = logging.getLogger("drfd")
 
@@ -742,7 +741,7 @@ def _check_config(options: argparse.Namespace) -> None:
     )
     hours = expand_hours(pools_and_users(config.pools, config.members), axes, now_s)
     for path, steps in sorted(hours.steps.items()):
-        print(limit_hours_text(path, steps, now_s, clock_time))
+        print(steps.text(path, now_s, clock_time))
 
 
 def _install(options: argparse.Namespace) -> None:

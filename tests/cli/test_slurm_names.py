@@ -18,8 +18,7 @@ from canned import CannedDaemon, MakeJob, Message, Refuse, refusal
 from cli.drf import LIGHT_DRF, Drf, Finish, Result, Spawn
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
-from drfd.core.explain.reasons import ArrayLimit, Draining, Evidence, HeldBy, ReasonCode, WaitReason
-from drfd.wording.waits import wait_text
+from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy, Wait
 from drfd_cli.commands import slurm_names
 from drfd_cli.slurm import HINTED, SLURM_NAMES, fields, sbatch_options
 
@@ -278,9 +277,9 @@ def test_squeue_lists_what_the_options_choose(
     ],
 )  # fmt: skip
 def test_squeue_has_slurms_reasons(
-    lines: Lines, daemon: CannedDaemon, job: MakeJob, code: str, reason: Evidence, shown: str
+    lines: Lines, daemon: CannedDaemon, job: MakeJob, code: str, reason: Wait, shown: str
 ) -> None:
-    text = wait_text(WaitReason(ReasonCode(code), reason), lambda at_s: "then")
+    text = reason.text()
     waits = job(state="PENDING", started_at=None, reason={"code": code, "text": text})
     daemon.replies["status"]["jobs"] = [waits]
     assert lines("squeue -h -o %r") == [shown]

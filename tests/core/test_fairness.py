@@ -22,14 +22,8 @@ from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.amounts.vectors import fits, minus
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, CancelAsked, ResumeAsked
 from drfd.core.explain.forecast import Forecast
-from drfd.core.explain.reasons import (
-    BeyondLimit,
-    LimitAtThisHour,
-    OutOfQuota,
-    ReasonCode,
-    WaitReason,
-    explain_wait,
-)
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
 from drfd.core.fairness.entitlement import AxisClaim, divide, divide_all
 from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import (
@@ -639,7 +633,7 @@ def _happen(bench: Bench, random: Random, at_s: float) -> None:
 # -- who waits -------------------------------------------------------------------------------------
 
 
-def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> WaitReason:
+def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> Wait:
     last = pass_over(bench, used_up=used_up)
     found = explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, used_up=used_up)
     assert found is not None
@@ -651,7 +645,7 @@ def test_a_user_without_quota_left_does_not_keep_others_of_the_pool_waiting() ->
     theirs, ours = bench.submit(in_pool(ALICE, "lab")), bench.submit(in_pool(BOB, "lab"))
     used_up = full("root.lab.alice", waits=True)
     assert pass_over(bench, used_up=used_up).admitted == [ours]
-    assert quota_reason(bench, theirs, used_up).code is ReasonCode.QUOTA
+    assert quota_reason(bench, theirs, used_up).code == "QUOTA"
 
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
@@ -680,10 +674,10 @@ def test_a_job_that_comes_last_says_so_and_names_who_holds_what_it_needs() -> No
     bench.submit(in_pool(BOB, "free", 4))
     used_up = full("root.lab")
     reason = quota_reason(bench, theirs, used_up)
-    assert reason.code is ReasonCode.QUOTA
-    assert isinstance(reason.evidence, OutOfQuota)
-    assert reason.evidence.use == used_up["root.lab"]
-    (shortfall,) = reason.evidence.shortfalls
+    assert reason.code == "QUOTA"
+    assert isinstance(reason, ServedLast)
+    assert reason.use == used_up["root.lab"]
+    (shortfall,) = reason.shortfalls
     assert [each.user for each in shortfall.holders] == ["carol"]
 
 
@@ -694,9 +688,9 @@ def test_who_has_used_up_a_quota_is_not_named_as_served_first() -> None:
     bench.start(in_pool(BOB, cores=9))
     ours = bench.submit(in_pool(ALICE, cores=5))
     theirs = bench.submit(in_pool(CAROL, cores=5))
-    assert quota_reason(bench, ours, {}).code is ReasonCode.FAIR_SHARE
-    assert quota_reason(bench, ours, full("root.carol")).code is ReasonCode.RESOURCES
-    assert quota_reason(bench, theirs, full("root.carol")).code is ReasonCode.QUOTA
+    assert quota_reason(bench, ours, {}).code == "FAIR_SHARE"
+    assert quota_reason(bench, ours, full("root.carol")).code == "RESOURCES"
+    assert quota_reason(bench, theirs, full("root.carol")).code == "QUOTA"
 
 
 def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up() -> None:
@@ -931,7 +925,7 @@ class HourBench(Bench):
         self.at(at_s)
         return super().schedule(at_s)
 
-    def why(self, job_id: int, at_s: float = 0.0) -> WaitReason | None:
+    def why(self, job_id: int, at_s: float = 0.0) -> Wait | None:
         self.at(at_s)
         last = schedule(self.ledger, self.rules, at_s=at_s)
         return explain_wait(self.job(job_id), self.ledger, last, self.rules)
@@ -1008,9 +1002,7 @@ def test_what_the_limits_of_two_nodes_never_allow_together_is_refused() -> None:
     bench.at(0)
     job_id = bench.submit(asks(1))
     bench.ledger.limit_hours = hourly(root__lab=night, root__lab__alice=day)
-    assert bench.why(job_id) == WaitReason(
-        ReasonCode.LIMIT, LimitAtThisHour(LAB, "cores", 1000, 0, unix(HOUR), None)
-    )
+    assert bench.why(job_id) == LimitAtThisHour(LAB, "cores", 1000, 0, unix(HOUR), None)
 
 
 # -- what is said ----------------------------------------------------------------------------------
@@ -1020,20 +1012,14 @@ def test_the_reason_says_until_when_the_limit_holds_and_when_the_job_may_start(
     bench: HourBench,
 ) -> None:
     small, big = bench.submit(asks(4)), bench.submit(asks(5))
-    assert bench.why(small) == WaitReason(
-        ReasonCode.LIMIT, LimitAtThisHour(LAB, "cores", 4000, 0, unix(HOUR), unix(HOUR))
-    )
-    assert bench.why(big) == WaitReason(
-        ReasonCode.LIMIT, LimitAtThisHour(LAB, "cores", 5000, 0, unix(HOUR), unix(2 * HOUR))
-    )
+    assert bench.why(small) == LimitAtThisHour(LAB, "cores", 4000, 0, unix(HOUR), unix(HOUR))
+    assert bench.why(big) == LimitAtThisHour(LAB, "cores", 5000, 0, unix(HOUR), unix(2 * HOUR))
 
 
 def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench: HourBench) -> None:
     job_id = bench.submit(asks(5))
     bench.ledger.limit_hours = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, 0))
-    assert bench.why(job_id) == WaitReason(
-        ReasonCode.LIMIT, BeyondLimit("1", LAB, "cores", 5000, 4000, is_changeable=True)
-    )
+    assert bench.why(job_id) == BeyondLimit("1", LAB, "cores", 5000, 4000, is_changeable=True)
 
 
 def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench: HourBench) -> None:
@@ -1103,7 +1089,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed: 
             if job.state is JobState.PENDING:
                 reason = bench.why(job.id, clock)
                 assert reason is not None
-                fact = reason.evidence
+                fact = reason
                 assert not isinstance(fact, BeyondLimit)
                 if isinstance(fact, LimitAtThisHour):
                     assert limits[fact.path]["cores"] == fact.limit < fact.needed

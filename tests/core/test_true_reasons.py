@@ -20,9 +20,9 @@ from core.worlds import pass_over
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions import stimuli as st
-from drfd.core.explain import reasons as why
-from drfd.core.explain.holders import ReservedFirst, ServedFirst, Shortfall
-from drfd.core.explain.reasons import ReasonCode, WaitReason, explain_wait
+from drfd.core.explain import waits as why
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import ReservedFirst, ServedFirst, Shortfall, Wait
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
@@ -369,24 +369,19 @@ class Oracle:
         return set(plan.admitted)
 
 
-def check(oracle: Oracle, job: Job, reason: WaitReason) -> None:
-    fact, code = reason.evidence, reason.code
+def check(oracle: Oracle, job: Job, reason: Wait) -> None:
+    fact, code = reason, reason.code
     wants, free = oracle.wants(job), oracle.free
-    assert oracle.is_ready(job) is (
-        code not in (ReasonCode.HELD, ReasonCode.DEPENDENCY, ReasonCode.DEPENDENCY_NEVER)
-    )
+    assert oracle.is_ready(job) is (code not in ("HELD", "DEPENDENCY", "DEPENDENCY_NEVER"))
     match fact:
         case why.HeldBy():
-            assert code is ReasonCode.HELD
             assert job.state is JobState.HELD or job.held_by is not None
-            assert fact.is_suspended is (job.state is JobState.SUSPENDED)
+            assert isinstance(fact, why.SuspendedBy) is (job.state is JobState.SUSPENDED)
         case why.WaitsFor():
-            assert code is ReasonCode.DEPENDENCY
             assert {each.job_id for each in job.spec.after} & oracle.jobs.keys()
         case why.Draining():
             assert oracle.bench.ledger.draining
         case why.PathLimit():
-            assert code is ReasonCode.LIMIT
             assert fact.path == job.spec.pool == "root.lab"
             assert oracle.is_over_limit(job)
             for each in fact.holders:
@@ -395,43 +390,36 @@ def check(oracle: Oracle, job: Job, reason: WaitReason) -> None:
                 assert each.is_own is (held_by.spec.user == job.spec.user)
                 assert each.amount > 0
         case why.ExternalUse():
-            assert code is ReasonCode.EXTERNAL_LOAD
             beside = tuple(a + b for a, b in zip(free, oracle.kept, strict=True))
             assert oracle.fits(wants, beside)
             assert not oracle.fits(wants, free)
         case why.KeptFor():
-            assert code is ReasonCode.RESERVATION
             assert oracle.fits(wants, free)
             assert int(fact.job) in [each.job_id for each in oracle.made.last.reservations]
             assert not oracle.is_over_limit(job)
         case why.MayNotPass():
-            assert code is ReasonCode.RESERVATION
             assert oracle.jobs[int(fact.job)].spec.leaf == job.spec.leaf
-        case why.TooLittleFree() | why.HasReservation():
-            assert code is ReasonCode.RESOURCES
-            named = check_shortfalls(oracle, job, fact.shortfalls)
-            assert named is None or not oracle.is_over_limit(job, named)
-            if named is not None and isinstance(fact, why.TooLittleFree):
-                check_nobody_else_is_to_blame(oracle, job, named)
         case why.OutOfQuota():
-            assert code is ReasonCode.QUOTA
             assert fact.use in oracle.made.used_up.values()
             assert fact.use.path in path_up(job.spec.leaf)
-            if fact.use.waits:
-                assert not fact.shortfalls
-            else:
-                assert oracle.waits_beside(fact.use.path), "it is last, and nobody comes first"
-                named = check_shortfalls(oracle, job, fact.shortfalls)
-                if named is not None and job.state is JobState.PENDING:
-                    assert oracle.waits_for_week(job) is None
+        case why.ServedLast():
+            assert fact.use in oracle.made.used_up.values()
+            assert fact.use.path in path_up(job.spec.leaf)
+            assert oracle.waits_beside(fact.use.path), "it is last, and nobody comes first"
+            named = check_shortfalls(oracle, job, fact.shortfalls)
+            if named is not None and job.state is JobState.PENDING:
+                assert oracle.waits_for_week(job) is None
         case ServedFirst():
-            assert code is ReasonCode.FAIR_SHARE
             named = check_shortfalls(oracle, job, fact.shortfalls)
             check_served_first(oracle, job, fact, named)
         case ReservedFirst():
-            assert code is ReasonCode.RESERVATION
             named = check_shortfalls(oracle, job, fact.shortfalls)
             check_reserved_first(oracle, job, fact, named)
+        case why.TooLittleFree():
+            named = check_shortfalls(oracle, job, fact.shortfalls)
+            assert named is None or not oracle.is_over_limit(job, named)
+            if named is not None and not isinstance(fact, why.HasReservation):
+                check_nobody_else_is_to_blame(oracle, job, named)
         case _:
             raise AssertionError(f"an unexpected reason {reason}")
 
@@ -563,7 +551,7 @@ def check_nobody_else_is_to_blame(oracle: Oracle, job: Job, named: set[int]) -> 
             assert job.id not in oracle.otherwise(named, {other.spec.leaf}), other
 
 
-def every_reason(made: Made) -> dict[int, WaitReason | None]:
+def every_reason(made: Made) -> dict[int, Wait | None]:
     bench = made.bench
     return {
         job.id: explain_wait(job, bench.ledger, made.last, bench.rules, used_up=made.used_up)
@@ -584,5 +572,5 @@ def test_every_reason_is_true(situation: Situation) -> None:
         if reason is not None:
             check(oracle, job, reason)
             if oracle.waits_for_week(job) is not None and oracle.is_ready(job):
-                told = (ReasonCode.QUOTA, ReasonCode.LIMIT, ReasonCode.DRAINING)
+                told = ("QUOTA", "LIMIT", "DRAINING")
                 assert reason.code in told, "it does not start before the next week"

@@ -21,7 +21,8 @@ from core.oracle import Ask, Pass, Rule, Tree, Vector, added, begin, line, withi
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import Forecast
-from drfd.core.explain.reasons import WaitReason, explain_wait
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import Preempting, ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.fairness.week_quotas import QuotaUse
@@ -261,7 +262,7 @@ def change(bench: Bench, job_id: int, actor: st.Actor = ALICE, **wish: Any) -> l
     return found
 
 
-def why(bench: Bench, job_id: int, last: Plan | None = None, **known: Any) -> WaitReason | None:
+def why(bench: Bench, job_id: int, last: Plan | None = None, **known: Any) -> Wait | None:
     """The reason after a pass that had nothing left to do (unless another is given)."""
     last = last or schedule(bench.ledger, bench.rules)
     assert last.admitted == []

@@ -18,7 +18,8 @@ from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Axes, Node
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Now, Tick
-from drfd.core.explain.reasons import OutOfQuota, explain_wait
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import OutOfQuota
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.ledger.ledger import Ledger
@@ -729,11 +730,10 @@ def used_hours(shell: Shell) -> float:
 
 def why(shell: Shell, job_id: int) -> object:
     engine = shell.engine
-    found = explain_wait(
+    return explain_wait(
         engine.ledger.job(job_id), engine.ledger, engine.scheduler.last_plan, engine.rules,
         used_up=engine.used_up(),
     )  # fmt: skip
-    return None if found is None else found.evidence
 
 
 def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell: MakeShell, clock: Clock) -> None:

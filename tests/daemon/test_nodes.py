@@ -18,7 +18,8 @@ from daemon.fake_launcher import LIST, Behind, FakeLauncher, Message, ended, liv
 from drfd.common.errors import ConfigError
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.decisions import stimuli as st
-from drfd.core.explain.reasons import ClosedNode, NodesClosed, ReasonCode, explain_wait
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState, Outcome, Words
@@ -335,8 +336,8 @@ async def test_a_launcher_may_be_away_while_the_other_goes_on(links: Open) -> No
         waiting = b.job(2)
         found = explain_wait(waiting, b.engine.ledger, b.engine.scheduler.last_plan, RULES)
         assert found is not None
-        assert found.code is ReasonCode.NODE_AWAY
-        assert found.evidence == NodesClosed((ClosedNode("n1", away_since_s=now().at_s),))
+        assert found.code == "NODE_AWAY"
+        assert found == NodesAway((ClosedNode("n1", away_since_s=now().at_s),))
         await b.ask(st.CancelAsked(now(), 1, ALICE))
         another = await b.back(b.n1, (1, 1))
         assert sorted(await b.orders(another, "terminate", "launch")) == [

@@ -12,8 +12,14 @@ import pytest
 
 from daemon.desk import Desk, NeverWalked
 from drfd.core.amounts.resources import Axes, Resources
-from drfd.core.explain.holders import Holder, ResourceShortage, Shortfall
-from drfd.core.explain.reasons import Evidence, HeldBy, ReasonCode, TooLittleFree, WaitReason
+from drfd.core.explain.waits import (
+    HeldBy,
+    Holder,
+    ResourceShortage,
+    Shortfall,
+    TooLittleFree,
+    Wait,
+)
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Dependency, Job, JobState, Outcome, RequiredOutcome, Retry, Warn
@@ -61,8 +67,8 @@ from fakes import ALICE, BOB, GIB, attempt_started, demand, happened, now, rules
         ),
     ],
 )  # fmt: skip
-def test_evidence_has_only_keys_that_apply(found: Evidence, evidence: dict[str, object]) -> None:
-    reason = WaitReason(ReasonCode.RESOURCES, found)
+def test_evidence_has_only_keys_that_apply(found: Wait, evidence: dict[str, object]) -> None:
+    reason = found
     told = reason_view(reason)
     assert told is not None
     assert wait_view(reason) == {**told, "evidence": evidence}

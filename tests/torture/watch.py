@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from core.oracle import Ask, Rule, Tree, begin
 from core.worlds import carry_on
 from drfd.core.amounts.vectors import fits, minus, plus
-from drfd.core.explain.reasons import ReasonCode, explain_wait
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import Code
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
@@ -16,7 +17,6 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.scheduling_pass import free_of
-from drfd.wording.waits import wait_text
 from torture.books import HOLDS, Record, claim
 
 if TYPE_CHECKING:
@@ -173,10 +173,10 @@ def _waits_are_explained(world: World) -> None:
         waits = job.state in (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
         claim((reason is not None) is waits, "no reason, or one too many", job, reason)
         if reason is not None:
-            _is_true(world, record, reason.code, wait_text(reason, lambda at_s: f"{at_s:.0f}"))
+            _is_true(world, record, reason.code, reason.text())
 
 
-def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
+def _is_true(world: World, job: Record, code: Code, text: str) -> None:
     """Is this what keeps it?"""
     assert world.engine is not None
     books, engine = world.books, world.engine
@@ -186,24 +186,24 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
 
     keeps = job.state == "HELD" or (job.state == "SUSPENDED" and job.held_by is not None)
     if job.state == "HELD" and job.is_never:
-        keeps_it(code is ReasonCode.DEPENDENCY_NEVER and "it is held by" in text)
+        keeps_it(code == "DEPENDENCY_NEVER" and "it is held by" in text)
         return
-    keeps_it((code is ReasonCode.HELD) is keeps)
+    keeps_it((code == "HELD") is keeps)
     if keeps:
         return
     if job.state == "PENDING":
-        keeps_it((code is ReasonCode.DEPENDENCY_NEVER) is job.is_never)
+        keeps_it((code == "DEPENDENCY_NEVER") is job.is_never)
         if job.is_never:
             return
-        keeps_it((code is ReasonCode.DEPENDENCY) is bool(job.awaits))
+        keeps_it((code == "DEPENDENCY") is bool(job.awaits))
         if job.awaits:
             return
-        early = (ReasonCode.BEGIN_TIME, ReasonCode.MACHINE_SHORT)
+        early = ("BEGIN_TIME", "MACHINE_SHORT")
         keeps_it(job.not_before_s is None or code in early)
-        keeps_it(job.not_before_s is not None or code is not ReasonCode.BEGIN_TIME)
+        keeps_it(job.not_before_s is not None or code != "BEGIN_TIME")
         if job.not_before_s is not None:
             return
-    keeps_it((code is ReasonCode.DRAINING) is books.draining)
+    keeps_it((code == "DRAINING") is books.draining)
     if books.draining or not world.has_passed:
         return
     turn = world.turn_now()
@@ -214,19 +214,19 @@ def _is_true(world: World, job: Record, code: ReasonCode, text: str) -> None:
         free,
     )
     # A pass has been made since anything changed, so nothing starts soon.
-    keeps_it(code is not ReasonCode.STARTING_SOON)
+    keeps_it(code != "STARTING_SOON")
     fits = books.fits(job, turn)
     match code:
-        case ReasonCode.RESOURCES | ReasonCode.FAIR_SHARE:
+        case "RESOURCES" | "FAIR_SHARE":
             keeps_it(not fits or turn.rules.policy == "slots")
-        case ReasonCode.EXTERNAL_LOAD:
+        case "EXTERNAL_LOAD":
             keeps_it(turn.kept and not fits)
-        case ReasonCode.LIMIT:
+        case "LIMIT":
             shut = books.is_shut_out(job)
             keeps_it(shut or not books.is_within_limits(job, turn.rules))
-        case ReasonCode.MACHINE_SHORT:
+        case "MACHINE_SHORT":
             keeps_it(engine.ledger.shortages)
-        case ReasonCode.RESERVATION:
+        case "RESERVATION":
             kept = engine.scheduler.reservations
             is_fifo = turn.rules.policy == "fifo"
             # Without room for it, a job with a reservation takes what is given back.

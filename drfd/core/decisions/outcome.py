@@ -140,6 +140,12 @@ class Attempts:
     #: A sentence about the end of the attempt before, or "".
     last_end: str
 
+    @property
+    def text(self) -> str:
+        """Return the text "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)"."""
+        before = f"; {self.last_end}" if self.last_end else ""
+        return f"attempt {self.present} of {self.most}{before}"
+
 
 def attempts_of(job: Job) -> Attempts | None:
     """Return the attempts of a job with retries that has begun the first one, or None."""

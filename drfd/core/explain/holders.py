@@ -26,6 +26,7 @@ from drfd.core.amounts.vectors import (
     plus,
     short_axes,
 )
+from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
@@ -41,64 +42,6 @@ _NAMED = 3
 #: Bounds on the search for leaves that are served first: of leaves, of the demands that one of
 #: them waits for, and of jobs.
 _MOST_LEAVES, _MOST_DEMANDS, _MOST_STEPS = 32, 32, 100
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceShortage:
-    """The job needs more of a resource than is free."""
-
-    axis: str
-    needed: int
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A job that holds a resource, and its end at its time limit."""
-
-    job: str
-    user: str
-    amount: int
-    until_s: float | None = None
-    #: Whether it is of the same user as the waiting job.
-    is_own: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """A resource that is short, and who holds it."""
-
-    shortage: ResourceShortage
-    holders: tuple[Holder, ...] = ()
-    #: The number of further jobs whose part is lacking too.
-    more: int = 0
-    #: The amount that is kept free for processes outside drfd, or for its own, if it is lacking
-    #: even when all jobs have given back what they hold.
-    kept: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ServedFirst:
-    """Waiting leaves that are served before the job's leaf take what is given back."""
-
-    shortfalls: tuple[Shortfall, ...]
-    #: The first of them, and the number of all.
-    leaves: tuple[str, ...]
-    count: int
-    #: Whether all of them are less satisfied than the job's leaf. If not, their jobs stay within
-    #: the share that they are promised, and the job does not.
-    have_less: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ReservedFirst:
-    """Waiting jobs with a reservation, of other leaves, take what is given back."""
-
-    shortfalls: tuple[Shortfall, ...]
-    #: The first of them, with its user, and the number of all.
-    job: str
-    user: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True)

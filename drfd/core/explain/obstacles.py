@@ -1,16 +1,11 @@
-"""Obstacles: the jobs that must go on before another one can, and the reason of the last of them.
-
-A job may wait for one that waits for a third: why nobody knows when the first one starts is then
-the reason of the last one.
-"""
+"""Why nobody knows when a job starts: the reason at the end of the chain of the jobs that must go
+on before it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from drfd.core.explain import reasons as why
-from drfd.core.explain.holders import ReservedFirst, ServedFirst
+from drfd.core.explain.waits import TooLittleFree, Wait
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Job, JobState
 
@@ -18,56 +13,30 @@ from drfd.core.model.job import Job, JobState
 _MOST = 32
 
 
-class Obstacle(NamedTuple):
-    """A reason, and the label of the job that waits for it, or None for the job itself."""
-
-    reason: why.WaitReason
-    of: str | None
-
-
-def last_obstacle(
-    reason: why.WaitReason, ledger: Ledger, reason_of: Callable[[Job], why.WaitReason | None]
-) -> Obstacle:
-    """Return the reason at the end of the chain that begins with a job's own. `reason_of` returns
-    the reason of a live job."""
-    found = Obstacle(reason, None)
-    seen = set[str]()
+def unknown_start(
+    reason: Wait, ledger: Ledger, reason_of: Callable[[Job], Wait | None]
+) -> str | None:
+    """Return why nobody can say when a job starts that waits for this reason, if it is not for the
+    end of jobs before it. `reason_of` returns the reason of a live job."""
+    name, seen = "it", set[str]()
     while len(seen) < _MOST:
-        label, job = next(_before(found.reason.evidence, ledger), (None, None))
+        label, job = next(_before(reason, ledger), (None, None))
         further = None if job is None else reason_of(job)
         if label is None or further is None or label in seen:
             break
         seen.add(label)
-        found = Obstacle(further, label)
-    return found
+        reason, name = further, f"job {label}"
+    return reason.unknown(name)
 
 
-def _before(evidence: why.Evidence, ledger: Ledger) -> Iterator[tuple[str, Job]]:
-    """Yield the jobs that wait themselves and that the evidence names as those before a job."""
-    labels: list[str] = []
-    match evidence:
-        case why.WaitsFor():
-            labels = [evidence.awaited.label]
-        case ReservedFirst() | why.KeptFor() | why.MayNotPass() | why.BehindInFifo():
-            labels = [evidence.job]
-        case _:
-            pass
-    for label in labels:
-        job = _find(label, ledger)
-        if job is not None:
-            yield label, job
-    match evidence:
-        case (
-            why.TooLittleFree()
-            | ServedFirst()
-            | ReservedFirst()
-            | why.HasReservation()
-            | why.OutOfQuota()
-        ):
-            holders = [each for one in evidence.shortfalls for each in one.holders]
-        case _:
-            return
-    for holder in holders:
+def _before(reason: Wait, ledger: Ledger) -> Iterator[tuple[str, Job]]:
+    """Yield the jobs that wait themselves and that the reason names as those before a job."""
+    label = reason.ahead.format(reason)
+    job = _find(label, ledger) if label else None
+    if job is not None:
+        yield label, job
+    shortfalls = reason.shortfalls if isinstance(reason, TooLittleFree) else ()
+    for holder in [each for one in shortfalls for each in one.holders]:
         job = _find(holder.job, ledger)
         # Only this one gives nothing back until somebody acts.
         if job is not None and job.state is JobState.SUSPENDED and job.held_by is not None:

@@ -376,11 +376,16 @@ class ShareTree:
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""
+        return self.reached_limit(leaf, demand) is None
+
+    def reached_limit(self, leaf: str, demand: Vector) -> str | None:
+        """Return the node, of the leaf and those above it, whose limit does not let it hold
+        `demand` more, or None."""
         for path in path_up(leaf):
             limit = self.nodes[path].limit
             if limit is not None and not fits(demand, minus(limit, self.held(path))):
-                return False
-        return True
+                return path
+        return None
 
     def _add(self, path: str) -> ShareNode:
         name = parent_of(path)

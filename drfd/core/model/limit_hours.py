@@ -7,11 +7,13 @@ until the next.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from drfd.common.units import show_need
 from drfd.core.amounts.resources import kind_of
+from drfd.core.model.job import show_path
 
 #: Amounts by the name of an axis. An axis that is left out has no limit.
 Limit = Mapping[str, int]
@@ -53,6 +55,18 @@ class LimitSteps:
         """Return when more of the axis may be held than at `at_s`, or None if that is not known."""
         least = self.at(at_s).get(axis, inf)
         return next((s for s, limit in self.after(at_s) if limit.get(axis, inf) > least), None)
+
+    def text(self, path: str, now_s: float, show_clock: Callable[[float], str]) -> str:
+        """Return the limit of the node now, until when it holds, and the next one."""
+        text = f"limit of {show_path(path)}: {_amounts(self.at(now_s))}"
+        for at_s, limit in self.after(now_s)[:1]:
+            text += f" until {show_clock(at_s)}, then {_amounts(limit)}"
+        return text
+
+
+def _amounts(limit: Limit) -> str:
+    parts = [show_need(axis, most) for axis, most in limit.items()]
+    return ", ".join(parts) if parts else "no limit"
 
 
 def limit_steps(

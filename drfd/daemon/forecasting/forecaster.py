@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from drfd.common.errors import DrfdError, Refused, Unavailable, short_of_memory
-from drfd.common.units import utc_time
 from drfd.core.explain.advice import changed_options
 from drfd.core.explain.forecast import Forecast, smaller_demand
-from drfd.core.explain.obstacles import last_obstacle
-from drfd.core.explain.reasons import WaitReason, explain_wait
+from drfd.core.explain.obstacles import unknown_start
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job
 from drfd.core.scheduling.certainty import Certainty
@@ -36,7 +36,6 @@ from drfd.daemon.forecasting.messages import (
     StartQuestion,
 )
 from drfd.linux import own_process
-from drfd.wording.waits import OUTSIDE, unknown_start_text, wait_text
 
 #: Niceness: the controller and the users' commands have precedence.
 _NICE = 10
@@ -133,7 +132,7 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
         return
     used_up = future.used_up()
 
-    def reason_of(waiting: Job) -> WaitReason | None:
+    def reason_of(waiting: Job) -> Wait | None:
         names = question.names
         return explain_wait(
             waiting,
@@ -146,13 +145,12 @@ def _answers(question: Question, build: Callable[[], Forecast]) -> Iterator[Fore
 
     reason = reason_of(job)
     # Before the ledger is run ahead.
-    obstacle = None if reason is None else last_obstacle(reason, future.ledger, reason_of)
-    shown = None if reason is None else (reason.code.value, wait_text(reason, utc_time))
+    unknown = None if reason is None else unknown_start(reason, future.ledger, reason_of)
+    shown = None if reason is None else (reason.code, reason.text())
     yield ForecastReply(reason=shown, missing=_too_long())
     start_s, certainty = future.expected_start(job.id)
-    unknown = None
-    if obstacle is not None and certainty is Certainty.UNKNOWN:
-        unknown = unknown_start_text(*obstacle) or _outside(future, certainty)
+    is_unknown = reason is not None and certainty is Certainty.UNKNOWN
+    unknown = (unknown or _outside(future, certainty)) if is_unknown else None
     yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown, unknown=unknown)
 
 

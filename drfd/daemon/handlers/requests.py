@@ -22,8 +22,7 @@ from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.end_notes import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
-from drfd.core.explain.obstacles import last_obstacle
-from drfd.core.explain.reasons import ReasonCode
+from drfd.core.explain.obstacles import unknown_start
 from drfd.core.lending.loans import disk_loan_text, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
@@ -106,19 +105,18 @@ from drfd.protocol.replies import (
     WhyReply,
 )
 from drfd.protocol.requests import Ref, Selection
-from drfd.wording.waits import unknown_start_text
 
 #: The most rows of a reply without pages, which are kept in memory until they are sent.
 _MOST_ROWS = 20_000
 #: Reasons for waiting that a smaller demand may remove.
 _DEMAND_REASONS = {
-    ReasonCode.RESOURCES,
-    ReasonCode.FAIR_SHARE,
-    ReasonCode.RESERVATION,
-    ReasonCode.LIMIT,
-    ReasonCode.EXTERNAL_LOAD,
-    ReasonCode.MAINTENANCE,
-    ReasonCode.QUOTA,
+    "RESOURCES",
+    "FAIR_SHARE",
+    "RESERVATION",
+    "LIMIT",
+    "EXTERNAL_LOAD",
+    "MAINTENANCE",
+    "QUOTA",
 }
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
@@ -714,8 +712,8 @@ class Requests:
             reason = self._lookup.reason(job)
             unknown = None
             if reason is not None:
-                obstacle = last_obstacle(reason, self.engine.ledger, self._lookup.reason)
-                unknown = unknown_start_text(*obstacle) or found.unknown
+                unknown = unknown_start(reason, self.engine.ledger, self._lookup.reason)
+                unknown = unknown or found.unknown
             if unknown is not None:
                 view["expected_start_unknown"] = unknown
         if found.missing is not None:

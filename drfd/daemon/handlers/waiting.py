@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, get_args
 
 from drfd.common.errors import Refused
 from drfd.core.explain.forecast import shut_out, upcoming
-from drfd.core.explain.reasons import ReasonCode
+from drfd.core.explain.waits import Code
 from drfd.core.model.job import Group, Job, JobState
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
@@ -28,7 +28,7 @@ _WAITING = (JobState.PENDING, JobState.HELD)
 MOST_ORDERED = 2000
 #: Least characters of a text that is compared with the codes of reasons, which cost some work.
 _LEAST_CODE = 3
-_CODES = tuple(code.value.casefold() for code in ReasonCode)
+_CODES = tuple(code.casefold() for code in get_args(Code))
 
 _SORT_KEYS: dict[str, Callable[[Job], Any]] = {
     "submission": lambda job: job.submitted_at,

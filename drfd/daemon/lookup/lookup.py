@@ -21,7 +21,8 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.patterns import is_like
 from drfd.core.amounts.instances import each_instance
 from drfd.core.decisions.job_requests import may_touch
-from drfd.core.explain.reasons import WaitReason, explain_wait
+from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.waits import Wait
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Dependency, Group, Job
 from drfd.core.scheduling.certainty import Certainty
@@ -348,7 +349,7 @@ class Lookup:
         assert array is not None
         return Group(array, array.cancelled)
 
-    def reason(self, job: Job) -> WaitReason | None:
+    def reason(self, job: Job) -> Wait | None:
         """Return why the job waits, or None if it does not."""
         return explain_wait(
             job,

@@ -13,12 +13,12 @@ import msgspec
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, merged, show_spans
 from drfd.common.signals import show_signal
-from drfd.common.units import short_utc, utc_time
+from drfd.common.units import utc_time
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.outcome import GpuMemory, attempts_of
 from drfd.core.explain.account import account_of
-from drfd.core.explain.reasons import WaitReason
+from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.fairness.week_quotas import QuotaUse
@@ -65,7 +65,6 @@ from drfd.protocol.replies import (
     UsedView,
     WaitView,
 )
-from drfd.wording.waits import attempts_text, limit_hours_text, wait_columns, wait_text
 
 #: The most indices, or ranges of indices, in a sentence.
 _MOST_INDICES = 20
@@ -245,18 +244,18 @@ def job_view(
     return view
 
 
-def reason_view(reason: WaitReason | None) -> CodeText | None:
+def reason_view(reason: Wait | None) -> CodeText | None:
     if reason is None:
         return None
-    return {"code": reason.code.value, "text": wait_text(reason, utc_time)}
+    return {"code": reason.code, "text": reason.text()}
 
 
-def wait_view(reason: WaitReason | None) -> WaitView | None:
+def wait_view(reason: Wait | None) -> WaitView | None:
     """Return the reason with its evidence for tables."""
     shown = reason_view(reason)
     if reason is None or shown is None:
         return None
-    columns = wait_columns(reason, short_utc)
+    columns = reason.columns()
     evidence: EvidenceView = {"waits_for": columns.waits_for}
     if columns.blocked_by:
         evidence["blocked_by"] = columns.blocked_by
@@ -322,7 +321,7 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> Conditions
         "warn": None
         if warn is None
         else {"signal": show_signal(warn.signal), "before_s": warn.before_s},
-        "attempts": attempts_text(attempts_of(job)),
+        "attempts": "" if (attempts := attempts_of(job)) is None else attempts.text,
         "if_never": "cancel" if spec.cancel_if_never else "keep",
     }
 
@@ -676,7 +675,7 @@ def limit_hours_view(hours: LimitHours, now_s: float) -> list[LimitHoursView]:
                 "limit": _limit_view(steps.at(now_s)),
                 "until": until_s,
                 "next": None if limit is None else _limit_view(limit),
-                "text": limit_hours_text(path, steps, now_s, utc_time),
+                "text": steps.text(path, now_s, utc_time),
             }
         )
     return found

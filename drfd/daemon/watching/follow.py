@@ -17,7 +17,8 @@ from itertools import chain, islice
 from msgspec.structs import replace
 
 from drfd.core.decisions.dependencies import first_stuck, stuck_on
-from drfd.core.explain.reasons import ReasonCode, WaitReason, WaitsFor, awaited_job
+from drfd.core.explain.reasons import awaited_job
+from drfd.core.explain.waits import WaitsFor
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Group, Job, JobState
@@ -111,8 +112,7 @@ class Waiting:
         last = stuck_on(job, ledger)
         if last is None or last.id == job.id or any(on.job_id == last.id for on in job.awaits):
             return None
-        chain = WaitsFor(awaited_job(last, ledger), is_through_others=True)
-        return reason_view(WaitReason(ReasonCode.DEPENDENCY, chain))
+        return reason_view(WaitsFor(awaited_job(last, ledger), is_through_others=True))
 
     async def until_ended(
         self, ids: Sequence[int], *, any_one: bool, timeout_s: float | None
