@@ -84,16 +84,9 @@ def is_cancelled_by_rule(job: Job) -> bool:
 def jobs_to_notify(ledger: Ledger, job_id: int) -> list[Job]:
     """Return the jobs whose owner is still to be notified by the attempt UNSTARTED of this job:
     the job itself, and the one that represents the other tasks of the array it is the first of."""
-    jobs = [ledger.jobs.get(job_id), _common_of_first(ledger, job_id)]
-    return [job for job in jobs if job is not None and job.owes_notice]
-
-
-def _common_of_first(ledger: Ledger, job_id: int) -> Job | None:
-    """Return the job that represents the tasks without a record, if this is their array's first."""
     array_state = ledger.arrays.get(job_id - 1)
-    if array_state is None or not array_state.unmaterialized:
-        return None
-    return array_state.array.common
+    jobs = [ledger.jobs.get(job_id), None if array_state is None else array_state.common]
+    return [job for job in jobs if job is not None and job.owes_notice]
 
 
 def settled(
@@ -197,35 +190,35 @@ def _first_back(ledger: Ledger, after: Sequence[Dependency], wanted: int) -> int
     """Return the first of these dependencies that leads back to the job `wanted`, or None.
 
     It is on that job itself or on a job that waits for it, directly or through others. An array
-    ends with its tasks, so it waits for all that they wait for. Each job is visited once.
+    ends with its tasks, so it waits for all that they wait for.
     """
-    jobs, arrays = ledger.jobs, ledger.arrays
-    whole, array_id = arrays.get(wanted), arrays.of_task(wanted)
+    whole, array = ledger.arrays.get(wanted), ledger.arrays.of_task(wanted)
+    back = {wanted} if array is None else {wanted, array.id}
     seen = set[int]()
     for each in after:
-        front = [] if each.job_id in seen else [each.job_id]
-        seen.update(front)
-        while front:
-            at = front.pop()
-            if at in (wanted, array_id) or (whole is not None and whole.array.has_task(at)):
+        for at, _ in _waited_for(ledger, [each.job_id], seen):
+            if at in back or (whole is not None and whole.array.has_task(at)):
                 return each.job_id
-            # A chain may have 200,000 jobs, most of them with a record.
-            job = jobs.get(at)
-            if job is not None:
-                new = [on.job_id for on in job.awaits if on.job_id not in seen]
-            else:
-                new = [on for on in _waits_for(ledger, at) if on not in seen]
-            seen.update(new)
-            front += new
     return None
 
 
-def _waits_for(ledger: Ledger, job_id: int) -> set[int]:
-    """Return what a job, task or array waits for; an array waits for its recorded tasks, too."""
-    array_state, job = ledger.arrays.get(job_id), ledger.find(job_id)
-    if array_state is not None:
-        return {*array_state.live, *(each.job_id for each in array_state.array.common.awaits)}
-    return set() if job is None else {each.job_id for each in job.awaits}
+def _waited_for(
+    ledger: Ledger, ids: Iterable[int], seen: set[int]
+) -> Iterator[tuple[int, Job | None]]:
+    """Yield these jobs, tasks and arrays, and all that they wait for, directly or through others,
+    but those that were `seen` before: each id with the live job, or the one that represents the
+    array's tasks without a record."""
+    front = [each for each in ids if each not in seen]
+    seen.update(front)
+    while front:
+        at = front.pop()
+        array_state = ledger.arrays.get(at)
+        job = ledger.find(at) if array_state is None else array_state.common
+        yield at, job
+        new = [] if array_state is None else sorted(array_state.live - seen)
+        new += [] if job is None else [on.job_id for on in job.awaits if on.job_id not in seen]
+        seen.update(new)
+        front += new
 
 
 def may_become_eligible(job: Job) -> bool:
@@ -251,7 +244,8 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
             return ledger.job(job_id)
         if array_state.slowest is None:
             # Cached, because a listing explains each job that waits for the array.
-            array_state.slowest = min(_parts(ledger, job_id), key=place).id
+            tasks = [*map(ledger.jobs.__getitem__, array_state.live), array_state.common]
+            array_state.slowest = min((each for each in tasks if each is not None), key=place).id
         is_common = array_state.slowest == job_id
         slowest = array_state.array.common if is_common else ledger.jobs[array_state.slowest]
         return structs.replace(slowest, id=job_id, array_index=None)
@@ -261,48 +255,25 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
     return sorted(map(representative, ids), key=place)
 
 
-def stuck_on(job: Job, ledger: Ledger) -> Job | None:
+def stuck_on(job: Job, ledger: Ledger, seen: set[int] | None = None) -> Job | None:
     """Return the job with the broken dependency because of which a waiting job never starts.
 
     It is the job itself or one that it waits for, directly or through others. None if the job may
-    still start.
+    still start, or waits for one in `seen`, which collects the jobs and arrays that were visited.
     """
-    return _stuck_on(job, ledger, set())
+    if job.broken is not None:
+        return job
+    ids = [each.job_id for each in job.awaits]
+    waited_for = _waited_for(ledger, ids, set() if seen is None else seen)
+    return next(
+        (each for _, each in waited_for if each is not None and each.broken is not None), None
+    )
 
 
 def first_stuck(jobs: Iterable[Job], ledger: Ledger) -> Job | None:
     """Return the first of these jobs that never starts, or None. Visits each dependency once."""
     seen = set[int]()
-    return next((job for job in jobs if _stuck_on(job, ledger, seen) is not None), None)
-
-
-def _stuck_on(job: Job, ledger: Ledger, seen: set[int]) -> Job | None:
-    """Return the result of `stuck_on`; `seen` collects the jobs and arrays that were visited."""
-    left = [job]
-    while left:
-        each = left.pop()
-        if each.broken is not None:
-            return each
-        for on in each.awaits:
-            if on.job_id not in seen:
-                seen.add(on.job_id)
-                known = ledger.jobs.get(on.job_id)
-                left += _parts(ledger, on.job_id) if known is None else (known,)
-    return None
-
-
-def _parts(ledger: Ledger, job_id: int) -> list[Job]:
-    """Return the live job, or the live tasks of an array; nothing for a job that has ended.
-
-    The tasks without a record are represented by one job.
-    """
-    if job_id in ledger.dependents.ended:
-        return []
-    array_state = ledger.arrays.get(job_id)
-    if array_state is None:
-        return [ledger.job(job_id)]
-    tasks = [ledger.jobs[each] for each in sorted(array_state.live)]
-    return [*tasks, array_state.array.common] if array_state.unmaterialized else tasks
+    return next((job for job in jobs if stuck_on(job, ledger, seen) is not None), None)
 
 
 #: Number of a job's dependencies that cost as much work as one event.

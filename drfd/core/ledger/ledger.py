@@ -31,6 +31,7 @@ from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
     GroupStates,
+    Line,
     LiveArray,
     Queues,
     run_of,
@@ -294,8 +295,8 @@ class Ledger:
     def label_of(self, job_id: int) -> str:
         """Return the label of a job that is live or has just ended. The array of a task is known
         while it has live tasks."""
-        array_id = self.arrays.of_task(job_id)
-        return str(job_id) if array_id is None else self.arrays[array_id].array.task(job_id).label
+        array = self.arrays.of_task(job_id)
+        return str(job_id) if array is None else array.task(job_id).label
 
     @property
     def nothing(self) -> Vector:
@@ -363,10 +364,9 @@ class Ledger:
     def jobs_to_notify(self) -> list[Job]:
         """Return the jobs, and the representatives of tasks without a record, whose owners are
         still to be notified that they can never start."""
-        jobs = [job for job in self.jobs.values() if job.owes_notice]
-        states = (each for each in self.arrays.values() if each.unmaterialized)
-        jobs += [each.array.common for each in states if each.array.common.owes_notice]
-        return sorted(jobs, key=lambda job: job.id)
+        jobs = [*self.jobs.values(), *(each.common for each in self.arrays.values())]
+        owing = (job for job in jobs if job is not None and job.owes_notice)
+        return sorted(owing, key=lambda job: job.id)
 
     def slots_taken(self) -> dict[str, int]:
         """Return the number of jobs of each leaf that occupy a slot.
@@ -483,7 +483,7 @@ class Ledger:
     def _drop_if_over(self, array_state: ArrayState) -> None:
         if array_state.is_over:
             self.job_counts.charge(array_state.array.spec, None)
-        self.arrays.drop_if_over(array_state)
+            self.arrays.drop(array_state)
 
     def _enrol(self, array_state: ArrayState) -> None:
         self.arrays.enrol(array_state)
@@ -511,7 +511,7 @@ class Ledger:
         array_state = None if job.array_id is None else self.arrays[job.array_id]
         if before is not None:
             self._count(before, -1)
-        if array_state is not None and (before is None or before.id not in self.jobs):
+        if array_state is not None and not has_record:
             # The task gets a record of its own.
             array_state.live.add(job.id)
             if before is not None:
@@ -546,24 +546,22 @@ class Ledger:
             self.queues.put(job, wanted, [run], sign)
 
     def _count_unmaterialized(self, array_state: ArrayState, sign: int) -> None:
-        if not array_state.unmaterialized:
-            return
-        common = array_state.array.common
-        count = sign * len(array_state.unmaterialized)
-        self.job_counts.count(common.spec, common.state, count)
-        self._count_in_group(common, count)
-        count_conditions(common, sign, self.dependents, self.begins)
-        wanted = self.wanted(common)
-        if wanted is not None:
-            self.queues.change(common, wanted, [*array_state.unmaterialized.runs], sign)
+        if array_state.unmaterialized:
+            common = array_state.array.common
+            self._count(common, sign, array_state.unmaterialized)
+            count_conditions(common, sign, self.dependents, self.begins)
 
-    def _count(self, job: Job, sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
-        self.job_counts.count(job.spec, job.state, sign)
-        self._count_in_group(job, sign)
+    def _count(self, job: Job, sign: int, tasks: Line | None = None) -> None:
+        """Add (`sign` 1) or remove (-1) a job, or the tasks that it represents, in the tables that
+        its state belongs to."""
+        count = sign * (1 if tasks is None else len(tasks))
+        self.job_counts.count(job.spec, job.state, count)
+        if job.spec.group is not None and job.state in (JobState.PENDING, JobState.HELD):
+            self.queues.count_waiting(job.spec, self.demand(job), count)
         wanted = self.wanted(job)
         if wanted is not None:
-            self.queues.change(job, wanted, [run_of(job)], sign)
+            runs = [run_of(job)] if tasks is None else tasks.runs
+            self.queues.change(job, wanted, runs, sign)
         if job.state not in ALLOCATED_STATES:
             return
         leaf, held = job.spec.leaf, self.allocation(job)
@@ -583,11 +581,6 @@ class Ledger:
             array_state.active += sign
         if job.spec.group_key is not None:
             self.queues.count_running(job.spec.group_key, sign)
-
-    def _count_in_group(self, job: Job, change: int) -> None:
-        """Add `change` jobs like this one to those that wait in its group."""
-        if job.spec.group is not None and job.state in (JobState.PENDING, JobState.HELD):
-            self.queues.count_waiting(job.spec, self.demand(job), change)
 
     def check(self) -> None:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""

@@ -396,20 +396,15 @@ class ArrayState:
 
     def become(self, common: Job) -> None:
         """Set the state that the tasks without a record share from now on."""
-        is_as_before = common.spec.priority == self.array.spec.priority
         self.note_change()
-        if common.state is not JobState.ENDED and is_as_before:
-            # The line of tasks, which may have very many runs, need not be rebuilt.
-            self.array = replace(self.array, common=common)
-            return
-        ids = self.ids()
+        before, self.array = self.array, replace(self.array, common=common)
         if common.state is JobState.ENDED:
-            self.array = replace(self.array, common=common, cancelled=ids)
-            self.note_failure(ids[0][0], common.outcome)
-            ids = ()
-        else:
-            self.array = replace(self.array, common=common)
-        self.unmaterialized = _line(self.array, ids)
+            self.array = replace(self.array, cancelled=self.ids())
+            self.note_failure(self.array.cancelled[0][0], common.outcome)
+            self.unmaterialized = Line()
+        elif common.spec.priority != before.spec.priority:
+            # Otherwise the line of tasks, which may have very many runs, need not be rebuilt.
+            self.unmaterialized = _line(self.array, self.ids())
 
     def note_change(self) -> None:
         """Drop the caches after an event of a task, or of all tasks without a record."""
@@ -428,6 +423,16 @@ class ArrayState:
     def ids(self) -> tuple[Ids, ...]:
         """Return the id ranges of the tasks that have no record of their own."""
         return tuple((first, last) for _, first, last in self.unmaterialized.runs)
+
+    @property
+    def common(self) -> Job | None:
+        """The job that represents the tasks that have no record, or None if there are none."""
+        return self.array.common if self.unmaterialized else None
+
+    @property
+    def group(self) -> Group | None:
+        """The tasks that have no record of their own, or None if there are none."""
+        return Group(self.array, self.ids()) if self.unmaterialized else None
 
     def has_unmaterialized(self, job_id: int) -> bool:
         return (-self.array.spec.priority, job_id) in self.unmaterialized
@@ -452,28 +457,23 @@ class ArrayStates(dict[int, ArrayState]):
         self[array_state.array.id] = array_state
         self._ids.append(array_state.array.id)
 
-    def drop_if_over(self, array_state: ArrayState) -> None:
-        if array_state.is_over:
-            del self[array_state.array.id]
-            del self._ids[bisect_left(self._ids, array_state.array.id)]
+    def drop(self, array_state: ArrayState) -> None:
+        del self[array_state.array.id]
+        del self._ids[bisect_left(self._ids, array_state.array.id)]
 
-    def of_task(self, job_id: int) -> int | None:
-        """Return the id of the live array that has a task with this id, or None."""
+    def of_task(self, job_id: int) -> Array | None:
+        """Return the live array that has a task with this id, or None."""
         at = bisect_left(self._ids, job_id) - 1
-        return self._ids[at] if at >= 0 and self[self._ids[at]].array.has_task(job_id) else None
+        array = self[self._ids[at]].array if at >= 0 else None
+        return array if array is not None and array.has_task(job_id) else None
 
     def unmaterialized(self, job_id: int) -> Job | None:
         """Return a task that has no record of its own, or None if there is no such task."""
-        at = bisect_left(self._ids, job_id) - 1
-        array_state = self[self._ids[at]] if at >= 0 else None
-        if array_state is None or not array_state.has_unmaterialized(job_id):
+        array = self.of_task(job_id)
+        if array is None or not self[array.id].has_unmaterialized(job_id):
             return None
-        if (
-            self._last is None
-            or self._last[0] is not array_state.array
-            or self._last[1].id != job_id
-        ):
-            self._last = array_state.array, array_state.array.task(job_id)
+        if self._last is None or self._last[0] is not array or self._last[1].id != job_id:
+            self._last = array, array.task(job_id)
         return self._last[1]
 
     def bound_of(self, job: Job) -> ArrayState | None:
@@ -484,7 +484,7 @@ class ArrayStates(dict[int, ArrayState]):
 
     def groups(self) -> list[Group]:
         """Return the tasks without a record of their own, array by array."""
-        return [Group(each.array, each.ids()) for each in self.values() if each.unmaterialized]
+        return [group for each in self.values() if (group := each.group) is not None]
 
     def live(self) -> list[LiveArray]:
         return [(each.array, each.ids(), each.failed) for each in self.values()]

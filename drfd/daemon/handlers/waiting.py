@@ -75,9 +75,7 @@ class WaitingRows:
         if job is not None:
             return job if job.state in _WAITING else None
         array_state = ledger.arrays.get(row_id)
-        if array_state is None or not array_state.unmaterialized:
-            return None
-        return Group(array_state.array, array_state.ids())
+        return None if array_state is None else array_state.group
 
     def _filter(self, request: WaitingRequest) -> Callable[[Row], bool]:
         text = request.text.casefold()

@@ -238,8 +238,7 @@ class Lookup:
         rows: list[Row] = []
         if array_state is not None:
             rows += [self.engine.ledger.jobs[live] for live in array_state.live]
-            if array_state.unmaterialized:
-                rows.append(Group(array, array_state.ids()))
+            rows += filter(None, [array_state.group])
         if job_id in ended.tasks:
             rows += [*ended.tasks[job_id], *_cancelled(array)]
         elif array_state is None:
@@ -259,11 +258,8 @@ class Lookup:
         job = self.engine.ledger.find(job_id)
         if job is not None:
             return job.label
-        live = self.engine.ledger.arrays.of_task(job_id)
-        if live is None:
-            array = self.engine.journal.arrays.of_task(job_id)
-        else:
-            array = self.engine.ledger.arrays[live].array
+        engine = self.engine
+        array = engine.ledger.arrays.of_task(job_id) or engine.journal.arrays.of_task(job_id)
         return str(job_id) if array is None else array.task(job_id).label
 
     def user_of(self, job_id: int) -> str:
@@ -322,12 +318,8 @@ class Lookup:
             if mark == journal.mark():
                 break
         array_state = self.engine.ledger.arrays.get(array.id)
-        unmaterialized = (
-            None
-            if array_state is None or not array_state.unmaterialized
-            else Group(array, array_state.ids())
-        )
-        return views.array_view(array, roll, unmaterialized)
+        group = None if array_state is None else array_state.group
+        return views.array_view(array, roll, group)
 
     async def ended_array_view(self, array: Array) -> EndedArrayView:
         """Return an array that has ended, as `wait` reports it."""

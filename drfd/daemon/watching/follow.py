@@ -180,10 +180,10 @@ class Waiting:
 
     def _enter(self, job_id: int, waiter: _Waiter) -> None:
         self.waiters.setdefault(job_id, set()).add(waiter)
-        array_id = self.engine.ledger.arrays.of_task(job_id)
-        if array_id is not None:
-            self.array_of[job_id] = array_id
-            self.tasks.setdefault(array_id, set()).add(job_id)
+        array = self.engine.ledger.arrays.of_task(job_id)
+        if array is not None:
+            self.array_of[job_id] = array.id
+            self.tasks.setdefault(array.id, set()).add(job_id)
 
     def _wake(self, job_id: int) -> None:
         for waiter in self.waiters.pop(job_id, ()):
@@ -336,9 +336,9 @@ class EventFeed:
         keys: set[int | str] = set(ids) or {select.user or ""}
         try:
             for job_id in ids:
-                array_id = self.engine.ledger.arrays.of_task(job_id)
-                if array_id is not None:
-                    keys.add(-array_id)
+                array = self.engine.ledger.arrays.of_task(job_id)
+                if array is not None:
+                    keys.add(-array.id)
                 await yielding.maybe_yield()
             for key in keys:
                 self.listeners.setdefault(key, set()).add(listener)
@@ -443,9 +443,8 @@ class EventFeed:
     def _group(self, array: Array) -> Group | None:
         """Return the array's tasks without own records, or else its cancelled tasks, or None."""
         array_state = self.engine.ledger.arrays.get(array.id)
-        if array_state is not None and array_state.unmaterialized:
-            return Group(array, array_state.ids())
-        return Group(array, array.cancelled) if array.cancelled else None
+        group = None if array_state is None else array_state.group
+        return group or (Group(array, array.cancelled) if array.cancelled else None)
 
     def _forget(self, key: int | str, listener: Listener) -> None:
         listeners = self.listeners.get(key, set())

@@ -286,12 +286,9 @@ class Overview:
     def _count_waiting_rows(self) -> int:
         ledger = self.engine.ledger
         waiting = sum(ledger.job_counts.states[state] for state in _WAITING)
-        sizes = [
-            len(array_state.unmaterialized)
-            for array_state in ledger.arrays.values()
-            if array_state.unmaterialized
-        ]
-        return waiting - sum(sizes) + len(sizes)
+        # The tasks of an array without records of their own share a row.
+        sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
+        return waiting - sum(max(0, size - 1) for size in sizes)
 
     def _waiting_row(self, row: Row) -> SnapshotRow:
         job = job_of(row)
