@@ -119,9 +119,7 @@ def is_any_due(ledger: Ledger, at_s: float) -> bool:
 
 
 def _due(ledger: Ledger, at_s: float) -> Iterator[int]:
-    if not ledger.begins:
-        return
-    for begin_s, job_id in ledger.begins:
+    for begin_s, job_id in ledger.begins.all:
         if begin_s > at_s:
             break
         yield job_id

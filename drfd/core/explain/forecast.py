@@ -185,7 +185,7 @@ class Forecast:
                 # Jobs of a group were left out, and others may start in their place.
                 continue
             times = [ends[0][0]] if ends else []
-            times += [float(self.ledger.begins.first[0])] if self.ledger.begins else []
+            times += [float(self.ledger.begins.all.first[0])] if self.ledger.begins.all else []
             next_try_s = self.ledger.shortages.next_s(self.now.at_s)
             times += [] if next_try_s is None else [next_try_s]
             window_end_s = self.ledger.window_end_s(self.now.at_s)

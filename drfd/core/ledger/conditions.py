@@ -6,6 +6,7 @@ functions of this module, and like the ledger it decides nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from drfd.core.ledger.queue import Line
@@ -46,67 +47,41 @@ class Dependents(dict[int, set[int]]):
             self.ended[on] = End(outcome, at_s, user)
 
 
-class Begins(Line):
-    """Earliest start times with the job's id, in order: begin times of users, and pauses of drfd.
+@dataclass
+class Begins:
+    """Earliest start times with the job's id, in order. Only the ledger writes it."""
 
-    Only the ledger writes it.
-    """
-
-    __slots__ = ("pauses",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: The entries that are pauses.
-        self.pauses = Line()
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Begins) and self.pauses != other.pauses:
-            return False
-        return super().__eq__(other)
-
-    __hash__ = None  # mutable
-
-    def count(self, job: Job, sign: int) -> None:
-        """Add (`sign` 1) or remove (-1) the earliest start time of a job, if it has one."""
-        if job.not_before_s is None:
-            return
-        for line in (self, self.pauses) if job.not_before_s != job.spec.begin_s else (self,):
-            line.change([(job.not_before_s, job.id, job.id)], sign)
+    #: Begin times of users, and pauses of drfd.
+    all: Line = field(default_factory=Line)
+    #: Those that are pauses.
+    pauses: Line = field(default_factory=Line)
 
 
-def recount_conditions(before: Job, job: Job, dependents: Dependents, begins: Begins) -> None:
-    """Replace the conditions of a waiting job by its present ones.
+def count_conditions(
+    before: Job | None, after: Job | None, dependents: Dependents, begins: Begins
+) -> None:
+    """Replace the conditions of a job by its present ones; None stands for no job. Only those of a
+    job that has not started count, which may represent the tasks of an array without a record.
 
     Only the difference is written: of a thousand dependencies, usually a single one has ended.
     """
-    waits = (JobState.PENDING, JobState.HELD)
-    if before.state not in waits or job.state not in waits:
-        count_conditions(before, -1, dependents, begins)
-        count_conditions(job, 1, dependents, begins)
-        return
-    if before.awaits != job.awaits:
-        old = {each.job_id for each in before.awaits}
-        new = {each.job_id for each in job.awaits}
-        for on in old - new:
-            dependents.remove(on, job.id)
-        for on in new - old:
-            dependents.add(on, job.id)
-    begins.count(before, -1)
-    begins.count(job, 1)
+    old, new = _awaited(before), _awaited(after)
+    for job, sign, ids in (before, -1, old - new), (after, 1, new - old):
+        if job is None or job.state not in _WAITING:
+            continue
+        for on in ids:
+            (dependents.add if sign > 0 else dependents.remove)(on, job.id)
+        if job.not_before_s is not None:
+            run = job.not_before_s, job.id, job.id
+            begins.all.change([run], sign)
+            if job.not_before_s != job.spec.begin_s:
+                begins.pauses.change([run], sign)
 
 
-def count_conditions(job: Job, sign: int, dependents: Dependents, begins: Begins) -> None:
-    """Add (`sign` 1) or remove (-1) the conditions of a job that has not started.
+_WAITING = (JobState.PENDING, JobState.HELD)
 
-    The job may represent all tasks of an array that have no record of their own.
-    """
-    if job.state not in (JobState.PENDING, JobState.HELD):
-        return
-    if not job.awaits and job.not_before_s is None:
-        return
-    for on in {each.job_id for each in job.awaits}:
-        if sign > 0:
-            dependents.add(on, job.id)
-        else:
-            dependents.remove(on, job.id)
-    begins.count(job, sign)
+
+def _awaited(job: Job | None) -> set[int]:
+    if job is None or job.state not in _WAITING:
+        return set()
+    return {each.job_id for each in job.awaits}

@@ -24,7 +24,6 @@ from drfd.core.ledger.conditions import (
     Dependents,
     End,
     count_conditions,
-    recount_conditions,
 )
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import (
@@ -517,12 +516,9 @@ class Ledger:
             if before is not None:
                 array_state.unmaterialized.change([run_of(before)], -1)
                 if not array_state.unmaterialized:
-                    count_conditions(array_state.array.common, -1, self.dependents, self.begins)
+                    count_conditions(array_state.array.common, None, self.dependents, self.begins)
         self._count(job, 1)
-        if before is not None and has_record:
-            recount_conditions(before, job, self.dependents, self.begins)
-        else:
-            count_conditions(job, 1, self.dependents, self.begins)
+        count_conditions(before if has_record else None, job, self.dependents, self.begins)
         if job.state is JobState.ENDED:
             self.jobs.pop(job.id, None)
         else:
@@ -549,7 +545,8 @@ class Ledger:
         if array_state.unmaterialized:
             common = array_state.array.common
             self._count(common, sign, array_state.unmaterialized)
-            count_conditions(common, sign, self.dependents, self.begins)
+            before, after = (None, common) if sign > 0 else (common, None)
+            count_conditions(before, after, self.dependents, self.begins)
 
     def _count(self, job: Job, sign: int, tasks: Line | None = None) -> None:
         """Add (`sign` 1) or remove (-1) a job, or the tasks that it represents, in the tables that

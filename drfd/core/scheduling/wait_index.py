@@ -71,9 +71,8 @@ class WaitIndex:
         self._shut: frozenset[str] = frozenset()
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
-        #: Leaves of which the entry in `_since_s` is outdated, and when it was last read.
-        self._undated: set[str] = set()
-        self._dated_s = float("-inf")
+        #: The time of the latest pass (Unix time).
+        self._latest_s = -inf
         #: The estimated run times of the first jobs in seconds, by demand and leaf.
         self._lengths: dict[Vector, dict[str, float]] = {}
         self._make_rank: MakeRank | None = None
@@ -133,7 +132,6 @@ class WaitIndex:
         remeasured = self.share_tree.redivide()
         for leaf, demands in touched.items():
             self._read(leaf, demands)
-        self._undated.update(touched)
         changed = {*touched, *(leaf for node in remeasured for leaf in _leaves(node))}
         if self.beyond or self.share_tree.last:
             for path in self._find_last():
@@ -144,8 +142,10 @@ class WaitIndex:
             self._order = ServiceOrder(self.share_tree, rank)
         for path in changed:
             self._put(path)
-        if pass_context.patience.reserves:
-            self._date(pass_context)
+        is_set_back, self._latest_s = pass_context.now_s < self._latest_s, pass_context.now_s
+        # A time that was in the past may be in the future now.
+        for leaf in {*touched, *self.first} if is_set_back else touched:
+            self._set_since(leaf, pass_context)
 
     def turns(self, choose: Choose = lambda path, keys: keys.copy()) -> Turns:
         """Return the waiting leaves, or those that are chosen, in the order of service."""
@@ -169,8 +169,7 @@ class WaitIndex:
         self.share_tree.hold(leaf, demand)
         self._read(leaf, (demand,))
         self._put(leaf)
-        if leaf in self._since_s:
-            self._set_since(leaf, pass_context)
+        self._set_since(leaf, pass_context)
 
     def leaves_in_time(
         self, demand: Vector, deadline_s: float, pass_context: PassContext
@@ -312,16 +311,6 @@ class WaitIndex:
             return head
         walk = self._walks.setdefault((leaf, demand), iter(line))
         return next((entry for entry in walk if entry[1] not in self._admitted), None)
-
-    def _date(self, pass_context: PassContext) -> None:
-        """Read since when the first jobs wait."""
-        if pass_context.now_s < self._dated_s:
-            # The clock has been set back.
-            self._undated.update(self.first)
-        self._dated_s = pass_context.now_s
-        for leaf in self._undated:
-            self._set_since(leaf, pass_context)
-        self._undated.clear()
 
     def _set_since(self, leaf: str, pass_context: PassContext) -> None:
         before = self._since_s.pop(leaf, None)
