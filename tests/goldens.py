@@ -195,8 +195,11 @@ EVENTS: list[ev.Event] = [
 ]  # fmt: skip
 CURVE = Curve(
     attempt=1, start_ms=1_700_000_002_000, ends_ms=(0, 2001), spans_ms=(0, 2001),
-    cores_milli=(None, 1500), memory_kib=(1024, 2048), read_kib_s=(None, 12), write_kib_s=(None, 0),
-    gpu_memory_kib=(1024, 2048), gpu_percent=(None, 150), lent_milli=(None, 1000),
+    columns={
+        "cores_milli": (None, 1500), "memory_kib": (1024, 2048), "read_kib_s": (None, 12),
+        "write_kib_s": (None, 0), "gpu_memory_kib": (1024, 2048), "gpu_percent": (None, 150),
+        "lent_milli": (None, 1000),
+    },
     gpu_tally=GpuTally(3 << 20, 1 << 20, 150, 1), lent_tally=LentTally(2_000_000, 3_000_000, 50),
 )  # fmt: skip
 PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)

@@ -8,9 +8,10 @@ there are too many. So a series covers a job's whole life evenly.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from operator import add
 from typing import NamedTuple
 
 #: Maximum number of points of a series, and the number of latest ones that are single readings.
@@ -18,64 +19,81 @@ MOST = 256
 FRESH = 64
 
 
-class Point(NamedTuple):
-    """Resource use in the `span_ms` milliseconds before `end_ms`.
+class Measure(NamedTuple):
+    """A kind of use, of which a point has an amount and a divisor for a mean."""
 
-    Beside each amount stands its divisor for a mean: milliseconds, or for memory and GPUs the
-    number of readings. A divisor of 0 means that the amount is not known.
-    """
+    #: The name of the mean.
+    name: str
+    #: Of an amount that grows, the milliseconds of which the mean is; it is divided by the
+    #: milliseconds in which it was counted. 0 for a sum of readings, which is divided by their
+    #: number.
+    per_ms: int
+    #: The column of a curve, and how many bits it leaves out.
+    column: str
+    shift: int = 0
+
+    def mean(self, amount: int, divisor: int) -> int | None:
+        if not divisor:
+            return None
+        # A microsecond of CPU time per millisecond is a thousandth of a core.
+        return round(amount / divisor) if self.per_ms == 1 else amount * self._per // divisor
+
+    def pair(self, mean: int | None, span_ms: int) -> tuple[int, int]:
+        """Return an amount and a divisor that have this mean."""
+        if mean is None:
+            return 0, 0
+        divisor = span_ms if self.per_ms else max(1, span_ms // _READING_MS)
+        return mean * divisor // self._per, divisor
+
+    def total(self, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the sum of the known amounts of several jobs at one time: of what grows, scaled
+        from their milliseconds to the most, and of readings as one."""
+        if self.per_ms:
+            longest_ms = max((ms for _, ms in pairs), default=0)
+            return sum(amount * longest_ms // ms for amount, ms in pairs if ms), longest_ms
+        known = [amount // count for amount, count in pairs if count]
+        return sum(known), 1 if known else 0
+
+    @property
+    def _per(self) -> int:
+        return max(1, self.per_ms)
+
+
+#: Memory and utilisation of GPUs are those of all GPUs together, in per cent of one. What is lent
+#: is a part of the processor time.
+MEASURES = (
+    Measure("cores_milli", 1, "cores_milli"),
+    Measure("memory_bytes", 0, "memory_kib", 10),
+    Measure("read_bps", 1000, "read_kib_s", 10),
+    Measure("write_bps", 1000, "write_kib_s", 10),
+    Measure("gpu_memory_bytes", 0, "gpu_memory_kib", 10),
+    Measure("gpu_percent", 0, "gpu_percent"),
+    Measure("lent_milli", 1, "lent_milli"),
+)
+_AT = {measure.name: at for at, measure in enumerate(MEASURES)}
+_WIDTH = 2 + 2 * len(MEASURES)
+#: Assumed interval between readings when a curve is turned into points again.
+_READING_MS = 2000
+
+
+class Point(NamedTuple):
+    """Resource use in the `span_ms` milliseconds before `end_ms`."""
 
     end_ms: int
     span_ms: int
-    cpu_us: int = 0
-    cpu_ms: int = 0
-    #: Sum of readings, in bytes.
-    memory_sum: int = 0
-    memory_count: int = 0
-    read_bytes: int = 0
-    read_ms: int = 0
-    written_bytes: int = 0
-    written_ms: int = 0
-    #: Sums of readings of all GPUs together: bytes, and per cent of one GPU.
-    gpu_memory_sum: int = 0
-    gpu_memory_count: int = 0
-    gpu_percent_sum: int = 0
-    gpu_percent_count: int = 0
-    #: The part of the processor time that was lent.
-    lent_us: int = 0
-    lent_ms: int = 0
+    #: In the order of `MEASURES`. A divisor of 0 means that the amount is not known.
+    amounts: tuple[int, ...]
+    divisors: tuple[int, ...]
 
-    @property
-    def cores_milli(self) -> int | None:
-        # A microsecond of CPU time per millisecond is a thousandth of a core.
-        return round(self.cpu_us / self.cpu_ms) if self.cpu_ms else None
+    @classmethod
+    def of(cls, end_ms: int, span_ms: int, **pairs: tuple[int, int]) -> Point:
+        """Return a point with these amounts and divisors by name."""
+        found = [pairs.get(measure.name, (0, 0)) for measure in MEASURES]
+        return cls(end_ms, span_ms, *zip(*found, strict=True))
 
-    @property
-    def lent_milli(self) -> int | None:
-        return round(self.lent_us / self.lent_ms) if self.lent_ms else None
-
-    @property
-    def memory_bytes(self) -> int | None:
-        return self.memory_sum // self.memory_count if self.memory_count else None
-
-    @property
-    def read_bps(self) -> int | None:
-        return self.read_bytes * 1000 // self.read_ms if self.read_ms else None
-
-    @property
-    def write_bps(self) -> int | None:
-        return self.written_bytes * 1000 // self.written_ms if self.written_ms else None
-
-    @property
-    def gpu_memory_bytes(self) -> int | None:
-        return self.gpu_memory_sum // self.gpu_memory_count if self.gpu_memory_count else None
-
-    @property
-    def gpu_percent(self) -> int | None:
-        return self.gpu_percent_sum // self.gpu_percent_count if self.gpu_percent_count else None
-
-
-_WIDTH = len(Point._fields)
+    def mean(self, name: str) -> int | None:
+        at = _AT[name]
+        return MEASURES[at].mean(self.amounts[at], self.divisors[at])
 
 
 class Series:
@@ -90,7 +108,7 @@ class Series:
         self._step_ms = 0
         self._longest_ms = longest_ms
         for point in points:
-            self._rows.extend(point)
+            self._rows.extend(_row(point))
         if self._rows:
             self._step_ms = self._mean_ms(len(self))
 
@@ -106,7 +124,7 @@ class Series:
 
     def add(self, point: Point) -> None:
         """Append a point, which must be later than all others."""
-        self._rows.extend(point)
+        self._rows.extend(_row(point))
         if len(self) <= FRESH:
             return
         self._age(len(self) - FRESH - 1)
@@ -120,7 +138,8 @@ class Series:
         before, point = self._point(at - 1), self._point(at)
         # Round to the nearest, because the intervals between readings vary.
         if 2 * before.span_ms + point.span_ms <= 2 * self._step_ms:
-            self._rows[(at - 1) * _WIDTH : (at + 1) * _WIDTH] = array("q", merged(before, point))
+            row = array("q", _row(merged(before, point)))
+            self._rows[(at - 1) * _WIDTH : (at + 1) * _WIDTH] = row
 
     def _thin(self) -> None:
         old = len(self) - FRESH
@@ -131,7 +150,7 @@ class Series:
         self._step_ms = step_ms
         pairs = array("q")
         for at in range(0, old - 1, 2):
-            pairs.extend(merged(self._point(at), self._point(at + 1)))
+            pairs.extend(_row(merged(self._point(at), self._point(at + 1))))
         kept = old - old % 2
         self._rows[: kept * _WIDTH] = pairs
 
@@ -140,43 +159,31 @@ class Series:
         return sum(self._rows[1 : count * _WIDTH : _WIDTH]) // count
 
     def _point(self, at: int) -> Point:
-        return Point._make(self._rows[at * _WIDTH : (at + 1) * _WIDTH])
+        end_ms, span_ms, *sums = self._rows[at * _WIDTH : (at + 1) * _WIDTH]
+        return Point(end_ms, span_ms, tuple(sums[: len(MEASURES)]), tuple(sums[len(MEASURES) :]))
+
+
+def _row(point: Point) -> tuple[int, ...]:
+    return point.end_ms, point.span_ms, *point.amounts, *point.divisors
 
 
 def merged(before: Point, after: Point) -> Point:
     """Return both points as one, with their sums and the end of the later one."""
-    return Point(after.end_ms, *(map(sum, zip(before[1:], after[1:], strict=True))))
-
-
-def total(points: Iterable[Point], end_ms: int) -> Point:
-    """Return the use of several jobs at one time, from points that end at about that time.
-
-    Each is the sum of the amounts that are known, of cores and rates scaled to the longest span.
-    """
-    found = list(points)
     return Point(
-        end_ms,
-        max((each.span_ms for each in found), default=0),
-        *_scaled_sum([(each.cpu_us, each.cpu_ms) for each in found]),
-        *_known_sum([each.memory_bytes for each in found]),
-        *_scaled_sum([(each.read_bytes, each.read_ms) for each in found]),
-        *_scaled_sum([(each.written_bytes, each.written_ms) for each in found]),
-        *_known_sum([each.gpu_memory_bytes for each in found]),
-        *_known_sum([each.gpu_percent for each in found]),
-        *_scaled_sum([(each.lent_us, each.lent_ms) for each in found]),
+        after.end_ms,
+        before.span_ms + after.span_ms,
+        tuple(map(add, before.amounts, after.amounts)),
+        tuple(map(add, before.divisors, after.divisors)),
     )
 
 
-def _known_sum(amounts: list[int | None]) -> tuple[int, int]:
-    """Return the sum of the amounts that are known, as one reading, or as none if no amount is."""
-    known = [each for each in amounts if each is not None]
-    return sum(known), 1 if known else 0
-
-
-def _scaled_sum(amounts: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the sum of amounts, each scaled from its milliseconds to the most, and the most."""
-    longest_ms = max((ms for _, ms in amounts), default=0)
-    return sum(amount * longest_ms // ms for amount, ms in amounts if ms), longest_ms
+def total(points: Iterable[Point], end_ms: int) -> Point:
+    """Return the use of several jobs at one time, from points that end at about that time."""
+    found = list(points)
+    columns = [[(each.amounts[at], each.divisors[at]) for each in found] for at in _AT.values()]
+    sums = [measure.total(pairs) for measure, pairs in zip(MEASURES, columns, strict=True)]
+    span_ms = max((each.span_ms for each in found), default=0)
+    return Point(end_ms, span_ms, *zip(*sums, strict=True))
 
 
 def thinned(points: Iterable[Point], most: int) -> list[Point]:
@@ -197,12 +204,6 @@ def thinned(points: Iterable[Point], most: int) -> list[Point]:
             kept.append(point)
         place = max(place, here)
     return kept
-
-
-#: Assumed interval between memory readings when a curve is turned into points again.
-_READING_MS = 2000
-
-Column = tuple[int | None, ...]
 
 
 def _higher(peak: int | None, reading: int | None) -> int | None:
@@ -268,10 +269,7 @@ class LentTally:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points in columns, the oldest first: end, length, and the means of that time.
-
-    A value that is not known is None; a column without any known value is empty.
-    """
+    """Points in columns, the oldest first: end, length, and the means of that time."""
 
     #: The job's attempt, or 0 for the curve of a user.
     attempt: int
@@ -279,17 +277,10 @@ class Curve:
     start_ms: int = 0
     ends_ms: tuple[int, ...] = ()
     spans_ms: tuple[int, ...] = ()
-    cores_milli: Column = ()
-    memory_kib: Column = ()
-    read_kib_s: Column = ()
-    write_kib_s: Column = ()
-    gpu_memory_kib: Column = ()
-    gpu_percent: Column = ()
-    #: Stored with the curve of a running job, so that a restart goes on with it.
+    #: By the names of `MEASURES`, if a value is known; one that is not known is None.
+    columns: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    #: Stored with the curve of a running job, so that a restart goes on with them.
     gpu_tally: GpuTally | None = None
-    #: The part of `cores_milli` that was lent.
-    lent_milli: Column = ()
-    #: As `gpu_tally`.
     lent_tally: LentTally | None = None
 
     @classmethod
@@ -298,19 +289,18 @@ class Curve:
         found = list(points)
         if not found:
             return cls(attempt)
-        starts = [found[0].end_ms, *(each.end_ms for each in found[:-1])]
+        columns = {}
+        for measure in MEASURES:
+            means = [each.mean(measure.name) for each in found]
+            if any(mean is not None for mean in means):
+                shifted = [None if mean is None else mean >> measure.shift for mean in means]
+                columns[measure.column] = tuple(shifted)
         return cls(
             attempt,
             found[0].end_ms,
-            tuple([each.end_ms - start for each, start in zip(found, starts, strict=True)]),
+            (0, *(after.end_ms - before.end_ms for before, after in pairwise(found))),
             tuple([each.span_ms for each in found]),
-            _known([each.cores_milli for each in found]),
-            _known([_kib(each.memory_bytes) for each in found]),
-            _known([_kib(each.read_bps) for each in found]),
-            _known([_kib(each.write_bps) for each in found]),
-            _known([_kib(each.gpu_memory_bytes) for each in found]),
-            _known([each.gpu_percent for each in found]),
-            lent_milli=_known([each.lent_milli for each in found]),
+            columns,
         )
 
     def __len__(self) -> int:
@@ -319,49 +309,12 @@ class Curve:
     def points(self) -> Iterator[Point]:
         """Yield the points of this curve; their values are rounded."""
         end_ms = self.start_ms
-        rows = zip(
-            self.ends_ms,
-            self.spans_ms,
-            self.cores_milli or repeat(None),
-            self.memory_kib or repeat(None),
-            self.read_kib_s or repeat(None),
-            self.write_kib_s or repeat(None),
-            self.gpu_memory_kib or repeat(None),
-            self.gpu_percent or repeat(None),
-            self.lent_milli or repeat(None),
-            strict=False,
-        )
-        for later_ms, span_ms, cores, memory, read, written, gpu_memory, gpu_percent, lent in rows:
+        for at, (later_ms, span_ms) in enumerate(zip(self.ends_ms, self.spans_ms, strict=True)):
             end_ms += later_ms
-            readings = max(1, span_ms // _READING_MS)
-            yield Point(
-                end_ms,
-                span_ms,
-                *_sum_and_divisor(cores, span_ms),
-                *_sum_and_divisor(_bytes(memory), readings),
-                *_moved(_bytes(read), span_ms),
-                *_moved(_bytes(written), span_ms),
-                *_sum_and_divisor(_bytes(gpu_memory), readings),
-                *_sum_and_divisor(gpu_percent, readings),
-                *_sum_and_divisor(lent, span_ms),
-            )
-
-
-def _sum_and_divisor(mean: int | None, divisor: int) -> tuple[int, int]:
-    return (0, 0) if mean is None else (mean * divisor, divisor)
-
-
-def _moved(bytes_per_s: int | None, span_ms: int) -> tuple[int, int]:
-    return (0, 0) if bytes_per_s is None else (bytes_per_s * span_ms // 1000, span_ms)
-
-
-def _bytes(kib: int | None) -> int | None:
-    return None if kib is None else kib << 10
-
-
-def _known(column: list[int | None]) -> Column:
-    return tuple(column) if any(each is not None for each in column) else ()
-
-
-def _kib(amount: int | None) -> int | None:
-    return None if amount is None else amount >> 10
+            pairs = {}
+            for measure in MEASURES:
+                if measure.column in self.columns:
+                    value = self.columns[measure.column][at]
+                    mean = None if value is None else value << measure.shift
+                    pairs[measure.name] = measure.pair(mean, span_ms)
+            yield Point.of(end_ms, span_ms, **pairs)

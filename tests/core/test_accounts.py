@@ -28,7 +28,7 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.promises.account import WHOLE, Account, Obstacle, Parts, Stretch
 from drfd.core.promises.event_fold import EventFold
-from drfd.core.usage import FRESH, MOST, Curve, LentTally, Point, Series, merged, thinned
+from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
 from fakes import BOB, GIB, demand, happened, now, rules, spec
 from seeds import examples, runs
 
@@ -616,20 +616,21 @@ def point(
     io: int | None,
     gpu: int | None = None,
 ) -> Point:
-    return Point(
-        end_ms, span_ms,
-        cpu or 0, 0 if cpu is None else span_ms,
-        memory or 0, 0 if memory is None else 1,
-        io or 0, 0 if io is None else span_ms,
-        io or 0, 0 if io is None else span_ms,
-        gpu or 0, 0 if gpu is None else 1,
-        (gpu or 0) >> 20, 0 if gpu is None else 1,
-        (cpu or 0) // 2, 0 if cpu is None else span_ms,
-    )  # fmt: skip
+    pairs: dict[str, tuple[int, int]] = {}
+    if cpu is not None:
+        pairs |= {"cores_milli": (cpu, span_ms), "lent_milli": (cpu // 2, span_ms)}
+    if memory is not None:
+        pairs["memory_bytes"] = memory, 1
+    if io is not None:
+        pairs |= {"read_bps": (io, span_ms), "write_bps": (io, span_ms)}
+    if gpu is not None:
+        pairs |= {"gpu_memory_bytes": (gpu, 1), "gpu_percent": (gpu >> 20, 1)}
+    return Point.of(end_ms, span_ms, **pairs)
 
 
 def sums(points: list[Point]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*(each[1:] for each in points), strict=True)))
+    rows = [(each.span_ms, *each.amounts, *each.divisors) for each in points]
+    return tuple(map(sum, zip(*rows, strict=True)))
 
 
 @STEADY
@@ -703,14 +704,12 @@ def test_means_are_of_what_is_known() -> None:
     known, unknown = point(2000, 2000, 3_000_000, 4096, 1000), point(4000, 2000, None, None, None)
     both = merged(known, unknown)
     assert (both.end_ms, both.span_ms) == (4000, 4000)
-    assert (both.cores_milli, both.memory_bytes) == (1500, 4096)
-    assert (both.read_bps, both.write_bps) == (500, 500)
-    nothing = (unknown.cores_milli, unknown.memory_bytes, unknown.read_bps, unknown.write_bps)
-    assert nothing == (None, None, None, None)
-    busy = known._replace(gpu_memory_sum=9, gpu_memory_count=1, gpu_percent_sum=80)
-    busy = merged(merged(busy._replace(gpu_percent_count=1), unknown), busy)
-    assert (busy.gpu_memory_bytes, busy.gpu_percent) == (9, 160)
-    assert (unknown.gpu_memory_bytes, unknown.gpu_percent) == (None, None)
+    names = "cores_milli", "memory_bytes", "read_bps", "write_bps"
+    assert [*map(both.mean, names)] == [1500, 4096, 500, 500]
+    assert {unknown.mean(measure.name) for measure in MEASURES} == {None}
+    busy = Point.of(2000, 2000, gpu_memory_bytes=(9, 1), gpu_percent=(80, 1))
+    both = merged(merged(busy, unknown), busy)
+    assert (both.mean("gpu_memory_bytes"), both.mean("gpu_percent")) == (9, 80)
 
 
 @STEADY
@@ -720,17 +719,14 @@ def test_a_curve_says_what_the_points_said(given_: list[Point]) -> None:
     assert len(curve) == len(given_)
     for then, after in zip(given_, curve.points(), strict=True):
         assert after[:2] == then[:2]
-        assert near(after.cores_milli, then.cores_milli, 1)
-        assert near(after.memory_bytes, then.memory_bytes, 1024)
-        assert near(after.read_bps, then.read_bps, 1026)
-        assert near(after.write_bps, then.write_bps, 1026)
-        assert near(after.gpu_memory_bytes, then.gpu_memory_bytes, 1024)
-        assert after.gpu_percent == then.gpu_percent
-        assert near(after.lent_milli, then.lent_milli, 1)
+        for measure in MEASURES:
+            unit = {"gpu_percent": 0, "read_bps": 1026, "write_bps": 1026}.get(measure.name)
+            unit = 1 << measure.shift if unit is None else unit
+            assert near(after.mean(measure.name), then.mean(measure.name), unit)
     again = Curve.of(1, curve.points())
-    assert replace(again, read_kib_s=(), write_kib_s=()) == replace(
-        curve, read_kib_s=(), write_kib_s=()
-    )
+    for column in ("read_kib_s", "write_kib_s"):
+        again.columns.pop(column, None), curve.columns.pop(column, None)
+    assert again == curve
 
 
 def near(after: int | None, then: int | None, unit: int) -> bool:

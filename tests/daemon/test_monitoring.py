@@ -429,13 +429,13 @@ def test_points_are_means_of_the_time_between_two_samples_in_unix_time(machine: 
     begin_ms = round(now().at_s * 1000)
     points = list(curve.points())
     assert [each.end_ms - begin_ms for each in points] == [2000, 4000, 6000]
-    assert [each.cores_milli for each in points] == [None, 500, 500]
-    assert [each.memory_bytes for each in points] == [3 * MIB] * 3
-    assert [each.read_bps for each in points] == [None, 1024, 1024]
+    assert [each.mean("cores_milli") for each in points] == [None, 500, 500]
+    assert [each.mean("memory_bytes") for each in points] == [3 * MIB] * 3
+    assert [each.mean("read_bps") for each in points] == [None, 1024, 1024]
     # What cannot be read is not known, and not zero.
-    assert [each.write_bps for each in points] == [None, 0, 0]
+    assert [each.mean("write_bps") for each in points] == [None, 0, 0]
     last = curves.last(job())
-    assert last is not None and last.cores_milli == 500
+    assert last is not None and last.mean("cores_milli") == 500
 
 
 def on_gpus(machine: Machine, curves: Curves, each: Job, *readings: GpuShare | None) -> None:
@@ -455,13 +455,13 @@ def test_points_have_what_was_read_of_gpus_and_null_where_nothing_was(machine: M
     on_gpus(machine, curves, job(), GpuShare(3 * MIB, 180), unclear, None, GpuShare(MIB, 0))
     curve = curves.of_job(job())
     assert curve is not None
-    assert [each.gpu_memory_bytes for each in curve.points()] == [3 * MIB, None, None, MIB]
-    assert [each.gpu_percent for each in curve.points()] == [180, 40, None, 0]
+    assert [each.mean("gpu_memory_bytes") for each in curve.points()] == [3 * MIB, None, None, MIB]
+    assert [each.mean("gpu_percent") for each in curve.points()] == [180, 40, None, 0]
     view = curve_view(curve, job().spec.demand)
     assert view["gpu_memory"] == [3 * MIB, None, None, MIB]
     assert view["gpu_utilisation"] == [180, 40, None, 0]
     users = curves.of_user("alice")
-    assert users is not None and users.gpu_percent[:2] == (180, 40)
+    assert users is not None and users.columns["gpu_percent"][:2] == (180, 40)
 
 
 def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine: Machine) -> None:
@@ -485,11 +485,14 @@ def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine: Machin
         machine.sample(curves, one, other, bobs)
     curve = curves.of_user("alice")
     assert curve is not None
-    assert curve.cores_milli == (None, 1250, 1250)
-    assert curve.memory_kib == (4096, 4096, 4096)
+    assert curve.columns["cores_milli"] == (None, 1250, 1250)
+    assert curve.columns["memory_kib"] == (4096, 4096, 4096)
     machine.sample(curves, bobs)
     curve = curves.of_user("alice")
-    assert curve is not None and (curve.cores_milli[-1], curve.memory_kib[-1]) == (0, 0)
+    assert curve is not None and (
+        curve.columns["cores_milli"][-1],
+        curve.columns["memory_kib"][-1],
+    ) == (0, 0)
     machine.at_s += 3700
     machine.sample(curves, bobs)
     assert curves.of_user("alice") is None
@@ -543,10 +546,10 @@ def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine: M
         machine.sample(curves, each, plain)
     curve, users = curves.of_job(each), curves.of_user("alice")
     assert curve is not None and users is not None
-    assert curve.cores_milli == (None, 3000, 500, 1000)
-    assert curve.lent_milli == (None, 2000, 0, 0)
+    assert curve.columns["cores_milli"] == (None, 3000, 500, 1000)
+    assert curve.columns["lent_milli"] == (None, 2000, 0, 0)
     assert curve_view(curve, RANGED.demand)["cores_lent"] == [None, 2.0, 0.0, 0.0]
-    assert users.lent_milli == (None, 2000, 0, 0)
+    assert users.columns["lent_milli"] == (None, 2000, 0, 0)
     single = curves.of_job(plain)
     assert single is not None and "cores_lent" not in curve_view(single, plain.spec.demand)
 
@@ -610,7 +613,7 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(
     kept = shell.journal.curve(1)
     assert kept is not None and ENDED_POINTS // 2 < len(kept) <= ENDED_POINTS
     assert sum(kept.spans_ms) == 99 * 2000
-    assert {each.cores_milli for each in kept.points()} == {1000}
+    assert {each.mean("cores_milli") for each in kept.points()} == {1000}
     run(machine, curves, job(2), 2)
     assert curves.final_curve(job(2)) is None, "of a very short job nothing is kept"
     run(machine, curves, job(2), 1)

@@ -168,7 +168,8 @@ async def test_a_job_that_is_cancelled_before_its_second_run_has_had_its_first(d
 
 async def test_a_report_shows_how_the_last_job_of_each_row_went(desk: Desk) -> None:
     """Where a row is of one kind of jobs."""
-    points = [Point(2000 * at, 2000, 2_000_000, 2000, 4096, 1) for at in range(1, 41)]
+    used = {"cores_milli": (2_000_000, 2000), "memory_bytes": (4096, 1)}
+    points = [Point.of(2000 * at, 2000, **used) for at in range(1, 41)]
     for at, name in enumerate(("train", "train", "other"), 1):
         job_id = await desk.submit(ALICE, name=name)
         desk.shell.engine.curve_of = lambda job: Curve.of(

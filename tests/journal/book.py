@@ -20,8 +20,8 @@ from fakes import ALICE, apply_and_append, happened, spec
 OpenJournal = Callable[..., Journal]
 LONG = Words.of(["x" * 5000])
 CURVE = Curve(
-    attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1), cores_milli=(None, 1),
-    memory_kib=(1, 1), read_kib_s=(None, 0),
+    attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1),
+    columns={"cores_milli": (None, 1), "memory_kib": (1, 1), "read_kib_s": (None, 0)},
 )  # fmt: skip
 
 

@@ -494,8 +494,8 @@ def test_the_oldest_of_a_user_go_first_and_of_who_has_most(
 # -- curves: the last word counts, and only what is committed ----------------------------------
 
 
-CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), (None, 500), (64, 128))
-CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), (1000, 500, 250), (64, 128, 1))
+CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), {"cores_milli": (None, 500)})
+CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), {"memory_kib": (64, 128, 1)})
 
 
 def test_a_turn_that_fails_leaves_the_one_before(open_journal: OpenJournal) -> None:

@@ -406,15 +406,15 @@ def now_view(
     each_gpu: Sequence[GpuMemory] = (),
 ) -> NowView:
     """Return the present use; null where it is not known."""
-    cores = now.cores_milli
+    cores = now.mean("cores_milli")
     if job is not None and job.suspended_at is not None:
         # A suspended job is not sampled.
         cores = 0
     view: NowView = {
         "cores": None if cores is None else cores / 1000,
-        "memory": now.memory_bytes,
-        "read": now.read_bps,
-        "write": now.write_bps,
+        "memory": now.mean("memory_bytes"),
+        "read": now.mean("read_bps"),
+        "write": now.mean("write_bps"),
         "memory_peak": peak_bytes,
     }
     if gpus is not None:
@@ -455,21 +455,26 @@ def curve_view(curve: Curve, demand: Resources | None) -> CurveView:
     """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
     is the job's, or None for the jobs of a user."""
     points = list(curve.points())
+
+    def cores(name: str) -> list[float | None]:
+        return [None if milli is None else milli / 1000 for milli in means(name)]
+
+    def means(name: str) -> list[int | None]:
+        return [each.mean(name) for each in points]
+
     view: CurveView = {
         "at": [each.end_ms / 1000 for each in points],
-        "cores": [None if (c := each.cores_milli) is None else c / 1000 for each in points],
-        "memory": [each.memory_bytes for each in points],
-        "read": [each.read_bps for each in points],
-        "write": [each.write_bps for each in points],
+        "cores": cores("cores_milli"),
+        "memory": means("memory_bytes"),
+        "read": means("read_bps"),
+        "write": means("write_bps"),
     }
-    if curve.lent_milli:
-        view["cores_lent"] = [
-            None if (c := each.lent_milli) is None else c / 1000 for each in points
-        ]
-    is_on_some = any(curve.gpu_memory_kib) or any(curve.gpu_percent)
-    if is_on_some or (demand is not None and _gpus_asked(demand)):
-        view["gpu_memory"] = [each.gpu_memory_bytes for each in points]
-        view["gpu_utilisation"] = [each.gpu_percent for each in points]
+    if "lent_milli" in curve.columns:
+        view["cores_lent"] = cores("lent_milli")
+    used = (curve.columns.get(name, ()) for name in ("gpu_memory_kib", "gpu_percent"))
+    if any(map(any, used)) or (demand is not None and _gpus_asked(demand)):
+        view["gpu_memory"] = means("gpu_memory_bytes")
+        view["gpu_utilisation"] = means("gpu_percent")
     return view
 
 

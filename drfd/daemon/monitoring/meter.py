@@ -483,7 +483,11 @@ class Curves:
             before = series.last
             span_ms = 0 if before is None else now_ms - before.end_ms
             if before is None or span_ms > 0:
-                idle = Point(now_ms, span_ms, 0, span_ms, 0, 1, 0, span_ms, 0, span_ms)
+                nothing = (0, span_ms)
+                idle = Point.of(
+                    now_ms, span_ms, cores_milli=nothing, memory_bytes=(0, 1),
+                    read_bps=nothing, write_bps=nothing,
+                )  # fmt: skip
                 # The point spans the time since the reading before.
                 used = user in parts
                 series.add(total(parts[user], now_ms)._replace(span_ms=span_ms) if used else idle)
@@ -597,12 +601,17 @@ def _point(
         # Without a cgroup, the figures of ended processes are missing from the later sample.
         return max(0, round((later - earlier) * unit)), span_ms
 
-    return Point(
-        end_ms, span_ms, *more("cpu_s", 1_000_000), *_reading(after.memory_bytes),
-        *more("read_bytes", 1), *more("written_bytes", 1),
-        *_reading(gpus.memory_bytes), *_reading(gpus.percent),
-        *((0, 0) if lent_us is None else (lent_us, span_ms)),
-    )  # fmt: skip
+    return Point.of(
+        end_ms,
+        span_ms,
+        cores_milli=more("cpu_s", 1_000_000),
+        memory_bytes=_reading(after.memory_bytes),
+        read_bps=more("read_bytes", 1),
+        write_bps=more("written_bytes", 1),
+        gpu_memory_bytes=_reading(gpus.memory_bytes),
+        gpu_percent=_reading(gpus.percent),
+        lent_milli=(0, 0) if lent_us is None else (lent_us, span_ms),
+    )
 
 
 def _reading(amount: int | None) -> tuple[int, int]:
