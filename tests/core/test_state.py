@@ -377,6 +377,7 @@ def test_instances_are_shut_and_opened_again() -> None:
     assert (tuple(shut), shut.parts("")) == ((8, 12), (0, 12))
     opened = shut.reopened(on_gpus((0, 12), 0, 12))
     assert (tuple(opened), opened.parts("")) == ((8, 36), (24, 12))
+    assert gpu_room(24, 12, cores=-1).shut(["0"]) == (-1, 12), "the only machine's own lack stays"
 
 
 def test_vectors_are_equal_if_their_parts_are() -> None:

@@ -125,16 +125,17 @@ class Room(Placed):
     def without(self, names: Iterable[str] = ()) -> Room:
         """Return the room with these nodes closed, and with the sums of what is free on the others:
         one on which jobs hold more than it has, since its size was changed, takes nothing from the
-        others. The same holds for shared instances."""
+        others. The same holds for shared instances; the only machine has no others."""
         closed = self.closed.union(names)
         nodes = {name: free for name, free in self.nodes.items() if name not in closed}
+        sums = [*self]
         if self.shared is not None and self.shared.node in nodes:
-            free = nodes[self.shared.node]
-            amounts = list(free)
-            amounts[self.shared.axis] = sum(not_negative(free[len(self) :]))
+            axis, amounts = self.shared.axis, list(nodes[self.shared.node])
+            sums[axis] = amounts[axis] = sum(not_negative(tuple(amounts[len(self) :])))
             nodes[self.shared.node] = tuple(amounts)
-        columns = list(zip(*nodes.values(), strict=False))[: len(self)] or [()] * len(self)
-        sums = [sum(not_negative(column)) for column in columns]
+        if "" not in nodes:
+            columns = list(zip(*nodes.values(), strict=False))[: len(self)]
+            sums = [sum(not_negative(column)) for column in columns] or [0] * len(self)
         return Room(sums, nodes, self.capacity, closed, self.shared)
 
     def without_jobs(self) -> Room:
