@@ -137,8 +137,11 @@ def _left_by(item: pytest.Item) -> str | None:
         gc.collect()  # of objects in cycles
     if opened := {fd: to for fd, to in _descriptors().items() if fd not in descriptors}:
         return f"open sockets or pipes {opened}"
-    if files := set(os.listdir(tempfile.gettempdir())) - files_before:
-        return f"temporary files {files}"
+    # SQLite has read the directory's name once for all processes, and has files there for a moment.
+    while files := set(os.listdir(tempfile.gettempdir())) - files_before:
+        if time.monotonic() > until_s:
+            return f"temporary files {files}"
+        time.sleep(0.01)
     return None
 
 
