@@ -188,7 +188,7 @@ def in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
     state = None if key is None else ledger.groups.get(key)
     if spec.group is None or spec.group.at_once is not None or state is None:
         return spec
-    found = [at_once for _, _, at_once in state.waiting]
+    found = [at_once for _, _, at_once in state.kinds]
     if not found and state.running:
         groups = (job.spec.group for job in ledger.allocated_jobs() if job.spec.group_key == key)
         found = [each.at_once for each in groups if each is not None and each.at_once is not None]
@@ -234,7 +234,7 @@ def refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
     if spec.group is None or key is None or kind is None:
         return
     state = ledger.groups.get(key)
-    there = {} if state is None else state.waiting
+    there = {} if state is None else state.kinds
     if kind in there or kind in new[key]:
         return
     if len(there) + len(new[key]) >= MOST_KINDS:

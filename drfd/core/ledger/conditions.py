@@ -81,7 +81,7 @@ def count_conditions(
 _WAITING = (JobState.PENDING, JobState.HELD)
 
 
-def _awaited(job: Job | None) -> set[int]:
-    if job is None or job.state not in _WAITING:
-        return set()
-    return {each.job_id for each in job.awaits}
+def _awaited(job: Job | None) -> frozenset[int]:
+    if job is None or not job.awaits or job.state not in _WAITING:
+        return frozenset()
+    return frozenset(each.job_id for each in job.awaits)

@@ -534,7 +534,10 @@ class Ledger:
 
     def _open_tasks(self, array_state: ArrayState) -> None:
         """Bring as many tasks of the array into the queue as may start."""
-        for sign, run in array_state.moves():
+        at_once = array_state.array.at_once
+        if at_once is None:
+            return
+        for sign, run in array_state.gate.settle(max(0, at_once - array_state.active)):
             # Only tasks without a record share a run with others.
             job = self.jobs.get(run[1]) or array_state.array.common
             wanted = self.wanted(job)

@@ -18,7 +18,7 @@ Only the ledger writes these tables, and they decide nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -123,17 +123,20 @@ class Line:
 
     def _remove_run(self, run: Run) -> None:
         priority, first, last = run
-        if (priority, first) not in self:
+        begin = end = bisect_right(self._runs, (priority, first, inf)) - 1
+        its_priority, start, stop = (
+            self._runs[begin] if begin >= 0 else (priority, first, first - 1)
+        )
+        if its_priority != priority or stop < first:
             raise KeyError(run)
-        begin = end = self._at((priority, first))
-        _, start, stop = self._runs[begin]
         while stop < last:
             end += 1
             if end == len(self._runs) or self._runs[end][:2] != (priority, stop + 1):
                 raise KeyError(run)
             stop = self._runs[end][2]
-        left = [(priority, start, first - 1), (priority, last + 1, stop)]
-        self._runs[begin : end + 1] = [each for each in left if each[1] <= each[2]]
+        before = [(priority, start, first - 1)] if start < first else []
+        behind = [(priority, last + 1, stop)] if last < stop else []
+        self._runs[begin : end + 1] = before + behind
         self._length -= last - first + 1
 
     def _at(self, entry: Entry) -> int:
@@ -162,13 +165,12 @@ class Queues(dict[str, LeafQueue]):
         #: The length of the longest jobs in the queues, in seconds; longer ones are held back.
         self.longest_s = inf
         #: All jobs in the queues and those held back, by their lengths.
-        self._by_length: dict[int, dict[_Place, Line]] = {}
+        self._by_length = defaultdict[int, defaultdict[_Place, Line]](lambda: defaultdict(Line))
 
     def change(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a waiting job, or tasks that it represents.
 
-        `runs` must be sorted. Tasks beyond the limit of their array are left out of the queue; see
-        `ArrayState.moves`.
+        `runs` must be sorted. Tasks beyond the limit of their array are left out of the queue.
         """
         array_state = self._arrays.bound_of(job) if job.state is JobState.PENDING else None
         if array_state is not None:
@@ -183,10 +185,9 @@ class Queues(dict[str, LeafQueue]):
         kind = kind_of(job.spec, wanted) if job.state is JobState.PENDING else None
         place = job.spec.leaf, wanted, None if kind is None else job.spec.group_key, kind
         length = length_s(job)
-        places = self._by_length.setdefault(length, {})
-        line = places.setdefault(place, Line())
-        line.change(runs, sign)
-        if not line:
+        places = self._by_length[length]
+        places[place].change(runs, sign)
+        if not places[place]:
             del places[place]
             if not places:
                 del self._by_length[length]
@@ -222,25 +223,18 @@ class Queues(dict[str, LeafQueue]):
         if key is None or kind is None:
             self._put(leaf, wanted, runs, sign)
             return
-        state = self._groups.setdefault(key, GroupState())
-        gate = state.kinds.setdefault(kind, Gate())
+        gate = self._groups.gate(key, kind)
         self._put(leaf, wanted, gate.change(runs, sign), sign)
-        self._settle(kind, gate, state.running)
-        if not (gate.open or gate.shut):
-            del state.kinds[kind]
-            self._groups.drop_if_over(key)
+        self._settle(kind, gate, self._groups[key].running)
+        self._groups.drop_if_over(key, kind)
 
     def count_waiting(self, spec: JobSpec, demand: Vector, change: int) -> None:
         """Add `change` equal jobs to those that wait in their group, whether or not they are in
         its lines yet."""
         key, kind = spec.group_key, kind_of(spec, demand)
-        if key is None or kind is None:
-            return
-        waiting = self._groups.setdefault(key, GroupState()).waiting
-        waiting[kind] += change
-        if not waiting[kind]:
-            del waiting[kind]
-            self._groups.drop_if_over(key)
+        if key is not None and kind is not None:
+            self._groups.gate(key, kind).waiting += change
+            self._groups.drop_if_over(key, kind)
 
     def count_running(self, key: GroupKey, sign: int) -> None:
         """Take account of a job of a group that has started (`sign` 1) or ended (-1)."""
@@ -260,10 +254,11 @@ class Queues(dict[str, LeafQueue]):
         if not runs:
             return
         self.changed.setdefault(leaf, set()).add(wanted)
-        queue = self.setdefault(leaf, {})
-        line = queue.setdefault(wanted, Line())
-        line.change(runs, sign)
-        if not line:
+        queue = self.get(leaf)
+        if queue is None:
+            queue = self[leaf] = defaultdict(Line)
+        queue[wanted].change(runs, sign)
+        if not queue[wanted]:
             del queue[wanted]
             if not queue:
                 del self[leaf]
@@ -342,16 +337,22 @@ def kind_of(spec: JobSpec, demand: Vector) -> Kind | None:
 
 
 @dataclass
+class GroupGate(Gate):
+    """The pending jobs of a kind that may start but for the limit of their group."""
+
+    #: Number of jobs of the kind that have not started: those in the lines, and those that are held
+    #: or wait for a time or another job, any of which may join them.
+    waiting: int = 0
+
+
+@dataclass
 class GroupState:
     """The live jobs of a user's group."""
 
     #: The number of jobs that have an allocation.
     running: int = 0
-    #: The pending jobs that name a limit and may start but for it.
-    kinds: dict[Kind, Gate] = field(default_factory=dict)
-    #: Number of jobs with a limit that have not started, by kind: those in `kinds`, and those that
-    #: are held or wait for a time or another job, any of which may join `kinds`.
-    waiting: Counter[Kind] = field(default_factory=Counter)
+    #: The kinds of jobs with a limit that wait.
+    kinds: dict[Kind, GroupGate] = field(default_factory=dict)
 
 
 class GroupStates(dict[GroupKey, GroupState]):
@@ -360,9 +361,15 @@ class GroupStates(dict[GroupKey, GroupState]):
     def running(self, key: GroupKey) -> int:
         return self[key].running if key in self else 0
 
-    def drop_if_over(self, key: GroupKey) -> None:
+    def gate(self, key: GroupKey, kind: Kind) -> GroupGate:
+        return self.setdefault(key, GroupState()).kinds.setdefault(kind, GroupGate())
+
+    def drop_if_over(self, key: GroupKey, kind: Kind | None = None) -> None:
         state = self[key]
-        if not state.running and not state.kinds and not state.waiting:
+        gate = None if kind is None else state.kinds[kind]
+        if kind is not None and gate is not None and not (gate.waiting or gate.open or gate.shut):
+            del state.kinds[kind]
+        if not state.running and not state.kinds:
             del self[key]
 
 
@@ -436,11 +443,6 @@ class ArrayState:
 
     def has_unmaterialized(self, job_id: int) -> bool:
         return (-self.array.spec.priority, job_id) in self.unmaterialized
-
-    def moves(self) -> Iterator[tuple[int, Run]]:
-        """Let as many tasks be open as the limit on running ones allows; see `settle`."""
-        if self.array.at_once is not None:
-            yield from self.gate.settle(max(0, self.array.at_once - self.active))
 
 
 class ArrayStates(dict[int, ArrayState]):
