@@ -18,9 +18,8 @@ from dataclasses import replace
 
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare
-from drfd.core.lending.ceilings import node_of
+from drfd.core.lending.ceilings import node_of, places_of
 from drfd.core.lending.division import Claim, divide
-from drfd.core.lending.places import places_of
 from drfd.sim.driver import Speeds
 from drfd.sim.workload import SimJob, Workload
 

@@ -21,7 +21,7 @@ from core.oracle import Vector, line
 from core.worlds import preemptions
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
+from drfd.core.lending.ceilings import Borrower, Judgement, judge
 from drfd.core.lending.cores import Machine
 from drfd.core.lending.disks import DiskRate
 from drfd.core.lending.division import Claim, Node, divide
@@ -140,7 +140,7 @@ def test_nobody_has_more_than_a_sibling_that_wants_and_is_served_first(
 
 
 FULL = Machine(capacity=8.0, outside=0.0, busy=1.0)
-ALONE = {"root.a": Place(entitled=8.0, held=0.0)}
+ALONE = {"root.a": Node(entitled=8.0, held=0.0)}
 
 
 def on_cores(
@@ -165,7 +165,7 @@ def on_cores(
 
 
 def ceilings(
-    machine: Machine, *jobs: Borrower, places: Mapping[str, Place] = ALONE
+    machine: Machine, *jobs: Borrower, places: Mapping[str, Node] = ALONE
 ) -> dict[int, float]:
     found = judge(jobs, machine, places)
     return {job_id: round(each.ceiling, 3) for job_id, each in found.items()}
@@ -196,11 +196,11 @@ def borrowers(draw: some.DrawFn) -> list[Borrower]:
 
 
 PLACES = {
-    "root.a": Place(entitled=3, held=0.3),
-    "root.b": Place(entitled=3, held=1.5),
-    "root.lab": Place(entitled=2, held=0.7),
-    "root.lab.c": Place(entitled=1, held=0.1),
-    "root.lab.d": Place(entitled=1, held=1.3),
+    "root.a": Node(entitled=3, held=0.3),
+    "root.b": Node(entitled=3, held=1.5),
+    "root.lab": Node(entitled=2, held=0.7),
+    "root.lab.c": Node(entitled=1, held=0.1),
+    "root.lab.d": Node(entitled=1, held=1.3),
 }
 
 
@@ -235,8 +235,8 @@ def test_the_order_of_the_jobs_makes_no_difference(jobs: list[Borrower]) -> None
 
 MIB = float(1 << 20)
 DISK = DiskRate(rate=100 * MIB, fixed=0.0)
-DISK_ALONE = {"root.a": Place(entitled=100 * MIB, held=0.0)}
-TWO = {name: Place(entitled=50 * MIB, held=0.0) for name in ("root.a", "root.b")}
+DISK_ALONE = {"root.a": Node(entitled=100 * MIB, held=0.0)}
+TWO = {name: Node(entitled=50 * MIB, held=0.0) for name in ("root.a", "root.b")}
 
 
 def on_disk(
@@ -251,7 +251,7 @@ def on_disk(
 
 
 def step(
-    *jobs: Borrower, disk: DiskRate = DISK, places: Mapping[str, Place] = DISK_ALONE
+    *jobs: Borrower, disk: DiskRate = DISK, places: Mapping[str, Node] = DISK_ALONE
 ) -> list[float]:
     found = judge(jobs, disk, places)
     return [round(found[each.job_id].ceiling / MIB, 3) for each in jobs]
@@ -259,7 +259,7 @@ def step(
 
 def after(
     demand: Mapping[int, float], *jobs: Borrower, steps: int = 8, disk: DiskRate = DISK,
-    places: Mapping[str, Place] = TWO,
+    places: Mapping[str, Node] = TWO,
 ) -> list[float]:  # fmt: skip
     """The ceilings after some steps in which each job uses what it may of its demand."""
     for _ in range(steps):
@@ -322,15 +322,15 @@ def test_where_the_floors_alone_are_too_much_nothing_is_lent(used: float) -> Non
 
 
 OF_POOLS = {
-    "root.alice": Place(entitled=2.0, held=0.9),
-    "root.lab": Place(entitled=4.0, held=0.1),
-    "root.lab.bob": Place(entitled=3.0, held=0.1),
-    "root.lab.carol": Place(entitled=1.0, held=0.1),
+    "root.alice": Node(entitled=2.0, held=0.9),
+    "root.lab": Node(entitled=4.0, held=0.1),
+    "root.lab.bob": Node(entitled=3.0, held=0.1),
+    "root.lab.carol": Node(entitled=1.0, held=0.1),
 }
 
 
 def rivals(
-    *jobs: tuple[str, float, bool], places: dict[str, Place] = OF_POOLS
+    *jobs: tuple[str, float, bool], places: dict[str, Node] = OF_POOLS
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Of jobs, each given by its leaf, its ceiling and whether it is hungry: by user, everybody
     who could use more, and those who hold less."""
@@ -502,7 +502,7 @@ class FluidMachine:
         used = sum(job.used for job in self.running)
         users = {job.user for job in self.running}
         places = {
-            f"root.{user}": Place(
+            f"root.{user}": Node(
                 entitled=self.cores / len(users),
                 held=self._held(user)[1] / self.memory * len(users),
             )

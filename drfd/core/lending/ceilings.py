@@ -9,11 +9,13 @@ kind: cores (`core.lending.cores`), or what a disk reads or writes in a second
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
-from drfd.core.fairness.share_tree import TOP, parent_of
-from drfd.core.lending.division import Claim, Node, divide
+from drfd.core.amounts.vectors import Vector
+from drfd.core.fairness.share_tree import TOP, FairShare, parent_of
+from drfd.core.lending.division import Claim, Node, by_weight, divide
 
 #: The factor by which a ceiling may rise in a step.
 _RISE = 2.0
@@ -59,20 +61,6 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What the fair-share tree says of a node with running jobs."""
-
-    #: The amount that it is promised of what is lent.
-    entitled: float
-    #: Its satisfaction by the other resources that its jobs hold.
-    held: float
-
-
-#: The root has no siblings, so nothing is compared with it.
-_ROOT = Place(entitled=1.0, held=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The result for one job."""
 
@@ -82,7 +70,7 @@ class Judgement:
 
 
 def judge(
-    jobs: Sequence[Borrower], source: Source, places: Mapping[str, Place]
+    jobs: Sequence[Borrower], source: Source, places: Mapping[str, Node]
 ) -> dict[int, Judgement]:
     """Return the ceilings for the next second, by job. `places` are the nodes of the tree in
     which there are jobs, by path, without the root.
@@ -118,16 +106,9 @@ def judge(
 
 def _growth(jobs: Sequence[Borrower], parts: Mapping[int, float], left: float) -> dict[int, float]:
     """Divide what nobody could use now as room to grow, by floors."""
-    claims = [
-        Claim(
-            job_id=job.job_id,
-            least=0.0,
-            most=max(0.0, job.most - max(parts[job.job_id], job.floor)),
-            weight=job.floor,
-        )
-        for job in jobs
-    ]
-    return divide(Node(entitled=1.0, held=0.0, claims=claims), max(0.0, left))
+    room = [max(0.0, job.most - max(parts[job.job_id], job.floor)) for job in jobs]
+    grown = by_weight(left, [job.floor for job in jobs], room)
+    return {job.job_id: more for job, more in zip(jobs, grown, strict=True)}
 
 
 def _moved(jobs: Sequence[Borrower], aims: Mapping[int, float], source: Source) -> dict[int, float]:
@@ -148,7 +129,11 @@ def _moved(jobs: Sequence[Borrower], aims: Mapping[int, float], source: Source) 
     return found
 
 
-def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Place]) -> Node:
+#: The root has no siblings, so nothing is compared with it.
+_ROOT = Node(entitled=1.0, held=0.0)
+
+
+def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Node]) -> Node:
     """Return the tree of these nodes, with the claims of the jobs of each leaf, by its path.
     `places` are as in `judge`."""
     children: dict[str, list[str]] = {}
@@ -156,12 +141,31 @@ def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Place]) 
         children.setdefault(parent_of(path), []).append(path)
 
     def node(path: str) -> Node:
-        place = places.get(path, _ROOT)
-        return Node(
-            entitled=place.entitled,
-            held=place.held,
-            below={each: node(each) for each in sorted(children.get(path, ()))},
-            claims=claims.get(path, ()),
-        )
+        below = {each: node(each) for each in sorted(children.get(path, ()))}
+        return replace(places.get(path, _ROOT), below=below, claims=claims.get(path, ()))
 
     return node(TOP)
+
+
+def places_of(
+    shares: FairShare, used: Mapping[str, Vector], axis: int, unit: int = 1
+) -> dict[str, Node]:
+    """Return all nodes with running jobs, by path, without the root and what is below each, for
+    lending the resource of one axis. `used` is what each leaf holds; its amount on the axis is not
+    considered, as what is measured takes its place. Amounts of the result are in units of so many
+    of the axis's own."""
+    tree = shares.share_tree(used, ())
+    top = shares.capacity[axis] / unit
+    found = {}
+    for path, node in tree.nodes.items():
+        if path == TOP:
+            continue
+        amounts = zip(tree.used[path], shares.capacity, node.entitled, strict=True)
+        held = [
+            amount / capacity / float(part) if part else inf
+            for at, (amount, capacity, part) in enumerate(amounts)
+            if at != axis and capacity > 0 and amount > 0
+        ]
+        entitled = float(node.entitled[axis]) * top
+        found[path] = Node(entitled=entitled, held=max(held, default=0.0))
+    return found

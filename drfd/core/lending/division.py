@@ -84,7 +84,7 @@ def _divide(node: Node, amount: float, parts: dict[int, float]) -> None:
         return
     beyond = amount - node.least
     room = [claim.most - claim.least for claim in node.claims]
-    more = _by_weight(beyond, [claim.weight for claim in node.claims], room)
+    more = by_weight(beyond, [claim.weight for claim in node.claims], room)
     for claim, extra in zip(node.claims, more, strict=True):
         parts[claim.job_id] = claim.least + extra
 
@@ -127,7 +127,7 @@ def _turns(child: Node) -> tuple[float, float, float]:
     return child.held, max(first, child.held), max(last, child.held)
 
 
-def _by_weight(amount: float, weights: Sequence[float], room: Sequence[float]) -> list[float]:
+def by_weight(amount: float, weights: Sequence[float], room: Sequence[float]) -> list[float]:
     """Divide the amount in proportion to the weights, nobody getting more than there is room."""
     parts = [0.0] * len(room)
     left = [at for at, most in enumerate(room) if most > _NOTHING]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.lending.ceilings import Borrower, Judgement, Place
+from drfd.core.lending.ceilings import Borrower, Judgement
+from drfd.core.lending.division import Node
 
 #: Satisfactions that differ by less than this part are alike: ceilings are not moved by less.
 _FEW = 0.05
@@ -27,7 +28,7 @@ NO_RIVALS = Rivals()
 def find_rivals(
     jobs: Sequence[tuple[str, Borrower]],
     found: Mapping[int, Judgement],
-    places: Mapping[str, Place],
+    places: Mapping[str, Node],
 ) -> dict[tuple[str, str], Rivals]:
     """Return the rivals of users whose jobs could use more, by user and leaf. `jobs` come with
     their users; `found` and `places` are those of `judge`."""
@@ -45,7 +46,7 @@ def find_rivals(
 def _levels(
     jobs: Sequence[tuple[str, Borrower]],
     found: Mapping[int, Judgement],
-    places: Mapping[str, Place],
+    places: Mapping[str, Node],
 ) -> dict[str, float]:
     """Return the satisfaction of each node with such jobs, by what these may use."""
     amounts: dict[str, float] = {}

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from drfd.core.lending.ceilings import Place
-from drfd.core.lending.places import places_of
+from drfd.core.lending.ceilings import places_of
+from drfd.core.lending.division import Node
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.engine.engine import Engine
 
@@ -25,9 +25,9 @@ class Places:
 
     engine: Engine
     #: By axis: what they were computed of, and the places by path.
-    _found: dict[int, tuple[object, Mapping[str, Place]]] = field(default_factory=dict)
+    _found: dict[int, tuple[object, Mapping[str, Node]]] = field(default_factory=dict)
 
-    def on(self, axis: int, unit: int = 1) -> Mapping[str, Place]:
+    def on(self, axis: int, unit: int = 1) -> Mapping[str, Node]:
         """Return the places for lending the resource of one axis, with amounts in units of so many
         of the axis's own."""
         ledger, shares = self.engine.ledger, self.engine.rules.shares

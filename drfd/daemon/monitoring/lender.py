@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.reconciliation import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, Place, judge
+from drfd.core.lending.ceilings import Borrower, Judgement, judge
 from drfd.core.lending.cores import Machine
+from drfd.core.lending.division import Node
 from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_cores_here
@@ -49,7 +50,7 @@ Send = Callable[[AttemptKey, int, Resources], None]
 #: The axis of cores.
 _CORES = 0
 #: The arguments of `find_rivals`.
-_Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Place]]
+_Judged = tuple[Sequence[tuple[str, Borrower]], Mapping[int, Judgement], Mapping[str, Node]]
 #: The counters of an attempt that has not begun.
 _NONE = CpuCounters(0.0, 0)
 
