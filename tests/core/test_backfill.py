@@ -23,7 +23,6 @@ from drfd.core.amounts.vectors import Placed, Room, Vector, fits, minus, not_neg
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.scheduling.backfill import (
-    Availability,
     PassContext,
     Reservation,
     allows,
@@ -649,7 +648,7 @@ def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(
     free, now_s = node_room(*nodes).without(), 3.0
     coming = [(end_s, Placed(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
     line = [(end_s, 0, held) for end_s, held in sorted(coming)]
-    found = shadow(demand, 1.0, Availability(free=free, now_s=now_s, ends=line))
+    found = shadow(demand, 1.0, free=free, now_s=now_s, ends=line)
     for at_s in sorted({now_s, *(end_s for end_s, _ in coming if end_s > now_s)}):
         there = total([held for end_s, held in coming if end_s <= at_s], free)
         if fits(demand, there):
@@ -725,8 +724,7 @@ def shadow_of(
     reserved: Sequence[Reservation] = (),
 ) -> tuple[float, Vector] | None:
     line = sorted((end_s, 0, held) for end_s, held in ends)
-    availability = Availability(free=free, now_s=now_s, ends=line, reservations=reserved)
-    found = shadow(demand, length_s, availability)
+    found = shadow(demand, length_s, free=free, now_s=now_s, ends=line, reservations=reserved)
     assert found is None or found.held == demand
     return None if found is None else (found.start_s, found.extra)
 

@@ -1,6 +1,6 @@
 """Big jobs: reservations, so that they start, and backfill around them, so that nothing idles.
 
-This module has the whole rule. `reserve` decides when a job that does not fit will start and what
+This module has the whole rule. `shadow` decides when a job that does not fit will start and what
 is kept for it; `allows` decides whether another job may start beside one reservation; `Backfill`
 applies both to all the reservations of a pass, and is what policies call.
 
@@ -117,76 +117,10 @@ _time = itemgetter(0)
 LineEnd = tuple[float, int, Vector]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Availability:
-    """The availability profile: the resources that are free now, and how that will change."""
-
-    free: Vector
-    now_s: float
-    #: The estimated ends of the running jobs, in order of time.
-    ends: Sequence[LineEnd]
-    #: The estimated ends of the jobs that this pass has started.
-    started: Sequence[LineEnd] = ()
-    #: The reservations that come before the new one.
-    reservations: Sequence[Reservation] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationRequest:
-    """A job that cannot start now, with its estimated run time."""
-
-    job_id: int
-    leaf: str
-    demand: Vector
-    length_s: float
-    #: The reservation that the last pass made for the job.
-    before: Reservation | None = None
-
-
-def reserve(
-    asked: ReservationRequest, availability: Availability, settings: ReservationSettings
-) -> Reservation | None:
-    """Return the reservation for a job, or None if it would not fit after the end of all jobs."""
-    found = shadow(asked.demand, asked.length_s, availability)
-    if found is None:
-        return None
-    start_s, extra, held = found
-    now_s, before = availability.now_s, asked.before
-    missed, due_s = 0, start_s
-    if before is not None:
-        due_s = before.due_s
-        has_passed = now_s > before.start_s and not before.is_restored
-        missed = before.missed + (has_passed and start_s > before.start_s)
-    is_forced = before is not None and before.is_forced
-    return Reservation(
-        job_id=asked.job_id,
-        leaf=asked.leaf,
-        demand=asked.demand,
-        held=held,
-        start_s=start_s,
-        end_s=start_s + asked.length_s,
-        extra=extra,
-        due_s=due_s,
-        missed=missed,
-        is_drain=now_s - due_s > settings.drain_after_s or missed >= 2 or is_forced,
-        is_forced=is_forced,
-    )
-
-
 def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
     """Return the reservation of a job for which others are preempted, without times yet."""
-    return Reservation(
-        job_id=job_id,
-        leaf=leaf,
-        demand=demand,
-        held=demand,
-        start_s=now_s,
-        end_s=now_s,
-        extra=minus(demand, demand),
-        due_s=now_s,
-        is_drain=True,
-        is_forced=True,
-    )
+    promise = Promise(job_id, now_s, is_forced=True)
+    return replace(promise.restored(leaf, demand, now_s), is_drain=True, is_restored=False)
 
 
 class Shadow(NamedTuple):
@@ -200,26 +134,32 @@ class Shadow(NamedTuple):
     held: Vector
 
 
-def shadow(demand: Vector, length_s: float, availability: Availability) -> Shadow | None:
-    """Return the shadow time for this demand and run time, or None if it never fits."""
-    free, now_s, line = availability.free, availability.now_s, availability.ends
-    reservations = availability.reservations
-    if availability.started:
-        line = sorted([*line, *availability.started], key=_time)
+def shadow(
+    demand: Vector,
+    length_s: float,
+    *,
+    free: Vector,
+    now_s: float,
+    ends: Sequence[LineEnd],
+    reservations: Sequence[Reservation] = (),
+) -> Shadow | None:
+    """Return the shadow time for this demand and run time, or None if it never fits. `free` are the
+    resources that are free now, `ends` the estimated ends of jobs in order of time, and
+    `reservations` come before the new one."""
     nothing = minus(free, free)
     others = []
     for each in reservations:
         others += [(each.start_s, 0, minus(nothing, each.held)), (each.end_s, 0, each.held)]
-    changes = merge(line, sorted(others, key=_time), key=_time)
+    changes = merge(ends, sorted(others, key=_time), key=_time)
     change, at_s = next(changes, None), now_s
     # Reservations give nothing back that they have not taken: the sums do not suffice before this.
     for axis, (asked, there) in enumerate(zip(demand, free, strict=True)):
         if asked > max(there, 0):
-            sums = list(accumulate([held[axis] for _, _, held in line]))
+            sums = list(accumulate([held[axis] for _, _, held in ends]))
             count = bisect_left(sums, asked - there)
             if count == len(sums):
                 return None
-            at_s = max(at_s, line[count][0])
+            at_s = max(at_s, ends[count][0])
     while True:
         # Apply all changes of one moment together.
         while change is not None and change[0] <= at_s:
@@ -238,14 +178,11 @@ def shadow(demand: Vector, length_s: float, availability: Availability) -> Shado
 def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
     """Return whether a job with this demand and estimated end may start in `free`, before the
     shadow time, without delaying the reservation."""
-    if reservation.is_drain and not fits(demand, beside(reservation, free)):
+    if reservation.is_drain and not fits(demand, remainder(free, reservation.held)):
         return False
-    return end_s <= reservation.start_s or _fits_extra(reservation, demand, free)
-
-
-def _fits_extra(reservation: Reservation, demand: Vector, free: Vector) -> bool:
-    """Return whether a demand that fits into `free` leaves the reserved job enough at its shadow
-    time: it must be of an instance that has enough free now and then."""
+    if end_s <= reservation.start_s:
+        return True
+    # The same node or instance must have enough free now and at the shadow time.
     extra = reservation.extra
     return fits(demand, least(free, extra) if isinstance(free, Room) else extra)
 
@@ -271,15 +208,10 @@ def left_by(reservations: Iterable[Reservation], end_s: float, free: Vector) -> 
     left = free
     for each in reservations:
         if each.is_drain:
-            left = least(left, beside(each, free))
+            left = least(left, remainder(free, each.held))
         if end_s > each.start_s:
             left = least(left, each.extra)
     return left
-
-
-def beside(reservation: Reservation, free: Vector) -> Vector:
-    """Return what the reserved job does not need of `free`, which may be less than it needs."""
-    return remainder(free, reservation.held)
 
 
 def taken(reservation: Reservation, held: Vector, end_s: float) -> Reservation:
@@ -397,28 +329,19 @@ class Backfill:
     ) -> bool:
         """Return whether the job would not fit even when all jobs have ended. `admitted` as for
         `reserve`."""
-        length_s = self.pass_context.length_s(job_id)
-        return shadow(demand, length_s, self._availability(free, admitted)) is None
+        return self._shadow(job_id, demand, free, admitted) is None
 
     def deadline_s(self, demand: Vector, free: Vector) -> float | None:
         """Return the time by which a job of this demand that starts in `free` now must have
         ended, so that it delays no reservation; infinity if it may run on, or None if no job of
         this demand may start, however short."""
-        if isinstance(free, Room) and len(self.reservations) > 1:
-            starts = sorted([each.start_s for each in self.reservations], reverse=True)
-            allowed = (
-                until_s
-                for until_s in (inf, *starts)
-                if _delayed(self.reservations, demand, until_s, free) is None
-            )
-            return next(allowed, None)
-        found = inf
-        for each in self.reservations:
-            if each.is_drain and not fits(demand, beside(each, free)):
-                return None
-            if not _fits_extra(each, demand, free):
-                found = min(found, each.start_s)
-        return found
+        starts = sorted([each.start_s for each in self.reservations], reverse=True)
+        allowed = (
+            until_s
+            for until_s in (inf, *starts)
+            if _delayed(self.reservations, demand, until_s, free) is None
+        )
+        return next(allowed, None)
 
     def allows(self, demand: Vector, job_id: int, free: Vector) -> bool:
         """Return whether the job may start now without delaying any reservation."""
@@ -461,42 +384,59 @@ class Backfill:
     ) -> bool:
         """Reserve for the job; `admitted` is what the jobs hold that this pass has admitted.
         Returns whether the job would fit at any time."""
-        asked = ReservationRequest(
+        found = self._shadow(job_id, demand, free, admitted, self.reservations)
+        if found is None:
+            return False
+        context, now_s, start_s = self.pass_context, self.pass_context.now_s, found.start_s
+        missed, due_s, is_forced = 0, start_s, False
+        if before is not None:
+            due_s, is_forced = before.due_s, before.is_forced
+            has_passed = now_s > before.start_s and not before.is_restored
+            missed = before.missed + (has_passed and start_s > before.start_s)
+        is_late = now_s - due_s > context.patience.drain_after_s or missed >= 2
+        allowed_s = context.when_allowed_s(job_id, start_s)
+        if allowed_s > start_s:
+            # All jobs that have a time limit end before a window, so nothing is kept till then; nor
+            # till the hour at which the job's limits let it start.
+            start_s, due_s = allowed_s, allowed_s if before is None else max(due_s, allowed_s)
+        made = Reservation(
             job_id=job_id,
             leaf=leaf,
             demand=demand,
-            length_s=self.pass_context.length_s(job_id),
-            before=before,
+            held=found.held,
+            start_s=start_s,
+            end_s=start_s + context.length_s(job_id),
+            extra=found.extra,
+            due_s=due_s,
+            missed=missed,
+            is_drain=is_late or is_forced,
+            is_forced=is_forced,
         )
-        availability = self._availability(free, admitted, self.reservations)
-        found = reserve(asked, availability, self.pass_context.patience)
-        if found is None:
-            return False
-        start_s = self.pass_context.when_allowed_s(job_id, found.start_s)
-        if start_s > found.start_s:
-            # All jobs that have a time limit end before a window, so nothing is kept till then; nor
-            # till the hour at which the job's limits let it start.
-            due_s = start_s if before is None else max(before.due_s, start_s)
-            end_s = start_s + asked.length_s
-            found = replace(found, start_s=start_s, end_s=end_s, due_s=due_s)
         self.reservations = [
-            taken(each, found.held, found.end_s) if found.start_s <= each.start_s else each
+            taken(each, made.held, made.end_s) if made.start_s <= each.start_s else each
             for each in self.reservations
         ]
-        self.reservations.append(found)
+        self.reservations.append(made)
         return True
 
-    def _availability(
-        self, free: Vector, admitted: Mapping[int, Vector], reservations: Sequence[Reservation] = ()
-    ) -> Availability:
-        """Return the availability profile with these reservations."""
-        pass_context = self.pass_context
-        return Availability(
+    def _shadow(
+        self,
+        job_id: int,
+        demand: Vector,
+        free: Vector,
+        admitted: Mapping[int, Vector],
+        reservations: Sequence[Reservation] = (),
+    ) -> Shadow | None:
+        """Return when the job can start beside these reservations."""
+        context, ends = self.pass_context, self.pass_context.ends()
+        if admitted:
+            started = [(context.end_s(each), each, held) for each, held in admitted.items()]
+            ends = sorted([*ends, *started], key=_time)
+        return shadow(
+            demand,
+            context.length_s(job_id),
             free=free,
-            now_s=pass_context.now_s,
-            ends=pass_context.ends(),
-            started=[
-                (pass_context.end_s(job_id), job_id, held) for job_id, held in admitted.items()
-            ],
+            now_s=context.now_s,
+            ends=ends,
             reservations=reservations,
         )
