@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import inf
 from operator import attrgetter
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import strategies as some
 
 from core.oracle import Vector, line
 from core.worlds import preemptions
+from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.lending.ceilings import Borrower, Judgement, judge
@@ -28,6 +30,7 @@ from drfd.core.lending.division import Claim, Node, divide
 from drfd.core.lending.rivals import find_rivals
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.preemption import Starvation, Starving
 from fakes import Bench, attempt_started, demand, ended, happened, now, rules, spec
 from seeds import examples
@@ -865,18 +868,23 @@ def test_the_random_worlds_have_preemptions_in_them() -> None:
 # -- load from outside -----------------------------------------------------------------------------
 
 
+def external(cores_milli: int) -> ExternalLoad:
+    used = Resources(cores_milli=cores_milli)
+    return ExternalLoad(used=used, kept=used, until_s=inf)
+
+
 def test_nobody_is_stopped_for_load_from_outside() -> None:
     """By the books the job fits: only processes outside are in its way."""
     world = World()
     world.run("a", 7)
     job_id = world.wait("b", 3)
-    assert preemptions(world.bench, "root.b", job_id, external=(2000, 0, 0, 0)) == []
+    assert preemptions(world.bench, "root.b", job_id, external=external(2000)) == []
 
 
 def test_nobody_is_stopped_in_vain_because_of_load_from_outside() -> None:
     world = World()
     victims = [world.run("a", 1) for _ in range(10)]
     job_id = world.wait("b", 3)
-    found = preemptions(world.bench, "root.b", job_id, external=(0, 0, 0, 0))
+    found = preemptions(world.bench, "root.b", job_id, external=external(0))
     assert [event.job_id for event in found] == victims[:-4:-1]
-    assert preemptions(world.bench, "root.b", job_id, external=(1000, 0, 0, 0)) == []
+    assert preemptions(world.bench, "root.b", job_id, external=external(1000)) == []

@@ -591,9 +591,10 @@ def test_nobody_is_stopped_on_a_gpu_that_is_in_use_outside() -> None:
         bench.start(of_gpu_memory(12, preemptible=True), at_s=at_s)
     starving = bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
 
-    def stopped(*shut: str) -> int:
-        nothing = bench.ledger.nothing
-        return len(preemptions(bench, "root.bob", starving, external=nothing, shut=shut))
+    def stopped(*used: str) -> int:
+        instances = tuple((("gpu", each), ("carol",)) for each in used)
+        load = ExternalLoad(used=NOTHING, kept=NOTHING, until_s=inf, instances=instances)
+        return len(preemptions(bench, "root.bob", starving, external=load))
 
     # The newest jobs are on GPU 1.
     assert (stopped(), stopped("0"), stopped("1")) == (2, 2, 0)

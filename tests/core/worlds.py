@@ -327,8 +327,7 @@ def preemptions(
     how: Preempting | None = None,
     *,
     at_s: float = 5000.0,
-    external: Vector | None = None,
-    shut: Sequence[str] = (),
+    external: ExternalLoad | None = None,
 ) -> Sequence[ev.PreemptRequested | ev.SuspendRequested]:
     """Who has to give way when the node starves for the job."""
     ledger, shares = bench.ledger, bench.rules.shares
@@ -336,7 +335,6 @@ def preemptions(
         capacity=shares.capacity,
         leaving=Departures().update(ledger, now(at_s).mono_s, 0.0),
         external=external,
-        shut=shut,
     )
     share_tree = shares.share_tree(ledger.used, ledger.queues)
     starving = Starving(path, job_id)

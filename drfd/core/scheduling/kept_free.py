@@ -29,7 +29,7 @@ from math import inf
 
 from drfd.core.amounts.instances import Instance, each_instance
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
-from drfd.core.amounts.vectors import Placed, Vector, plus, total
+from drfd.core.amounts.vectors import Placed, Room, Vector, minus, plus, total
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ALLOCATED_STATES
@@ -107,6 +107,11 @@ class ExternalLoad:
         """Return all that is kept free, here and on other nodes."""
         here, elsewhere = ledger.axes.at_home(self.kept), self.kept_elsewhere(ledger)
         return here if elsewhere is None else plus(here, elsewhere)
+
+    def taken_from(self, free: Vector, ledger: Ledger) -> Vector:
+        """Return what is left of `free`, without shared instances that are in use outside."""
+        left = minus(free, self.kept_by_node(ledger))
+        return left.shut(self.shared_names(ledger.axes)) if isinstance(left, Room) else left
 
     def shared_names(self, axes: Axes) -> tuple[str, ...]:
         """Return which instances of the resource that jobs may share they use."""

@@ -24,6 +24,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.stimuli import Now
+from drfd.core.scheduling.kept_free import ExternalLoad
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
 _SLOW_S = 60.0
@@ -136,10 +137,8 @@ class Supply:
 
     capacity: Vector
     leaving: Releases = ()
-    #: The resources kept free for processes outside drfd, or None.
-    external: Vector | None = None
-    #: The shared instances that processes outside drfd use.
-    shut: tuple[str, ...] = ()
+    #: The load from outside drfd, or None.
+    external: ExternalLoad | None = None
 
 
 def preempt(
@@ -174,10 +173,9 @@ def preempt(
         left.hold(leaf, minus(ledger.nothing, release))
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
-    if supply.external is not None:
-        beside = minus(search.free, supply.external)
-        if not fits(demand, beside.shut(supply.shut) if isinstance(beside, Room) else beside):
-            return []
+    load = supply.external
+    if load is not None and not fits(demand, load.taken_from(search.free, ledger)):
+        return []
     return [_request(ledger, victim, starving, how, now) for victim in victims]
 
 

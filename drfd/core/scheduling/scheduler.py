@@ -156,10 +156,6 @@ class Scheduler:
         how, last = rules.preempting, self.last_plan
         if how is None or last is None or last.share_tree is None or ledger.draining:
             return
-        kept, shut = None, tuple[str, ...]()
-        if external is not None:
-            kept = external.kept_by_node(ledger)
-            shut = external.shared_names(rules.axes)
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
         self._searched_mono_s = now.mono_s
@@ -176,7 +172,7 @@ class Scheduler:
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left)
             self._has_dropped_reservation = True
-        supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=kept, shut=shut)
+        supply = Supply(capacity=rules.shares.capacity, leaving=leaving, external=external)
         for starving in due:
             if last.shortages.delaying(ledger.job(starving.job_id)):
                 continue

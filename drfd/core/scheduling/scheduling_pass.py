@@ -121,15 +121,10 @@ def free_of(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Vect
     free = minus(rules.room, ledger.allocated)
     if isinstance(free, Room):
         free = free.without(ledger.closed_nodes)
-        elsewhere = None if external is None else external.kept_elsewhere(ledger)
-        if elsewhere is not None:
-            free = minus(free, elsewhere)
     taken = kept(ledger, rules, external)
-    if taken is not NOTHING:
-        free = minus(free, rules.axes.at_home(taken))
-    if isinstance(free, Room) and external is not None:
-        free = free.shut(external.shared_names(rules.axes))
-    return free
+    if external is not None:
+        return replace(external, kept=taken).taken_from(free, ledger)
+    return free if taken is NOTHING else minus(free, rules.axes.at_home(taken))
 
 
 def _with_fewer(
