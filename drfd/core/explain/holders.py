@@ -4,9 +4,9 @@ A job is named as a holder only if it holds a resource that is short. The jobs o
 own user come first, then those whose time limit ends first, until the named ones hold all that is
 lacking; those without which the others hold enough are left out.
 
-Others are named as served first only if they truly take the resource: what the named holders hold
-is thought to be given back and handed out to the waiting leaves in the order of service. If the
-waiting job fits into what is left at its own turn, nobody else is in its way.
+Others are named as served first only if they truly take the resource: a pass is made over what
+there is when the named holders have ended. If the waiting job fits into what is left at its own
+turn, nobody else is in its way.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
-from typing import Any
 
 from drfd.core.amounts.vectors import (
     Room,
     Vector,
     fits,
     minus,
-    placed,
     plus,
     short_axes,
 )
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import LeafQueue
+from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState
-from drfd.core.scheduling.backfill import Backfill
 from drfd.core.scheduling.kept_free import kept
-from drfd.core.scheduling.plan import Plan
+from drfd.core.scheduling.plan import PassInput, PassLimits, Plan
+from drfd.core.scheduling.policies import POLICIES
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
 #: The number of holders of one resource, and of leaves, that an explanation names.
 _NAMED = 3
@@ -53,8 +51,6 @@ class Blame:
     #: The job's demand, and what would be free if these jobs gave back what they hold.
     demand: Vector
     free: Vector
-    #: What each node would give back.
-    given_back: Mapping[str, Vector]
 
 
 def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Rules) -> Blame:
@@ -80,8 +76,7 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
         named = tuple([_holder(held_by, amount, job) for held_by, amount in parts[:_NAMED]])
         shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there))
         shortfalls.append(Shortfall(shortage, named, len(parts) - len(named), beside))
-    jobs = tuple(found.values())
-    return Blame(tuple(shortfalls), jobs, demand, free, _given_back(jobs, ledger))
+    return Blame(tuple(shortfalls), tuple(found.values()), demand, free)
 
 
 def find_limit_holders(
@@ -100,16 +95,6 @@ def find_limit_holders(
         )
     known: tuple[tuple[Holder, ...], int] = notes[key]
     return known
-
-
-def _given_back(jobs: Iterable[Job], ledger: Ledger) -> dict[str, Vector]:
-    """Return what each node no longer holds when these jobs have ended."""
-    given_back: dict[str, Vector] = {}
-    for each in jobs:
-        for path in path_up(each.spec.leaf):
-            before = given_back.get(path, ledger.nothing)
-            given_back[path] = plus(before, ledger.allocation(each))
-    return given_back
 
 
 #: A job, and the amount that it holds of a resource.
@@ -215,112 +200,102 @@ def _holder(held_by: Job, amount: int, job: Job) -> Holder:
     return Holder(held_by.label, held_by.spec.user, amount, _until_s(held_by), is_own)
 
 
+def after(
+    jobs: Iterable[Job], ledger: Ledger, share_tree: ShareTree, last: Plan, rules: Rules
+) -> ShareTree:
+    """Return a share tree of its own in which the leaves compete that have jobs when these have
+    ended, with what they hold then."""
+    held: dict[str, Vector] = {}
+    for each in jobs:
+        leaf = each.spec.leaf
+        held[leaf] = plus(held.get(leaf, ledger.nothing), ledger.allocation(each))
+    gone = frozenset(held.keys() - ledger.queues.keys())
+    gone = frozenset([leaf for leaf in gone if ledger.used[leaf] == held[leaf]])
+    if gone:
+        key = gone, ledger.allocations.version
+        if key not in last.notes:
+            used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
+            last.notes[key] = rules.shares.share_tree(used, ledger.queues)
+            last.notes[key].last = share_tree.last
+        share_tree = last.notes[key]
+    return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
+
+
 def served_first(
-    job: Job, blame: Blame, ledger: Ledger, last: Plan, rules: Rules
+    job: Job, blame: Blame, share_tree: ShareTree, ledger: Ledger, last: Plan, rules: Rules
 ) -> ServedFirst | ReservedFirst | None:
     """Return the leaves, or jobs with a reservation, that take so much of what comes back that the
-    job does not fit any more; None if it fits at its turn."""
-    leaf, demand = job.spec.leaf, blame.demand
-    if last.share_tree is None or leaf not in last.share_tree.nodes:
+    job does not fit any more; None if it fits at its turn. A pass tells, over what there is when
+    the blamed jobs have ended; `share_tree` has what the leaves hold then, and is changed."""
+    leaf, free, short = job.spec.leaf, blame.free, short_axes(blame.demand, last.free)
+    order = [*islice(last.order, _MOST_LEAVES)]
+    if leaf not in order:
         return None
-    share_tree = _after(blame, ledger, last.share_tree, last.notes, rules)
-    shut = last.shortages.blocked_leaves(ledger.queues)
-    takers = {
-        other: _Taker(other, ledger.queues[other], blame.free)
-        for other in islice(last.order, _MOST_LEAVES)
-        if other in ledger.queues and other not in shut and other in share_tree.nodes
-    }
-    if leaf not in takers:
-        return None
-    wanted = short_axes(demand, last.free)
-    hand_out = _HandOut(blame.free, share_tree, takers, _backfill(blame, last))
-    # A pass begins with the jobs that have a reservation.
-    reserved = [
-        other
-        for other, taken in _serve_reserved(hand_out, ledger, last)
-        if other.spec.leaf != leaf and any(taken[axis] for axis in wanted)
-    ]
-    if not fits(demand, hand_out.free):
-        if not reserved:
-            return None
-        first, count = reserved[0], len(reserved)
-        return ReservedFirst(blame.shortfalls, first.label, first.spec.user, count)
+    plan = _pass_after(leaf, order, blame, share_tree.without(()), ledger, last, rules)
+    starts = [(ledger.job(job_id), held) for job_id, held in plan.held.items()]
+    takers = [other for other, held in starts if any(held[axis] for axis in short)]
+    others = [other for other in takers if other.spec.leaf != leaf]
+    reserved = [each for each in others if plan.start_reason(each.id) is StartReason.RESERVATION]
     took, have_less = list[str](), True
-    for _ in range(_MOST_STEPS):
-        following = hand_out.next_leaf(leaf)
-        if following is None or following[0] == leaf:
+    for other, held in starts:
+        is_reserved, path = plan.start_reason(other.id) is StartReason.RESERVATION, other.spec.leaf
+        if path == leaf and not is_reserved:
             return None
-        other, taken = following
-        if any(taken[axis] for axis in wanted):
-            have_less = have_less and _has_less(share_tree, other, leaf)
-            if other not in took:
-                took.append(other)
-        hand_out.serve(other, takers[other].head(taken), taken)
-        if not fits(demand, hand_out.free):
-            if not took:
-                return None
+        if other in others and not is_reserved:
+            have_less = have_less and _has_less(share_tree, path, leaf)
+            took += [path] if path not in took else []
+        free = minus(free, held)
+        share_tree.hold(path, tuple(held))
+        if fits(blame.demand, free):
+            continue
+        if is_reserved and reserved:
+            first = reserved[0]
+            return ReservedFirst(blame.shortfalls, first.label, first.spec.user, len(reserved))
+        if took:
             return ServedFirst(blame.shortfalls, tuple(took[:_NAMED]), len(took), have_less)
+        return None
     return None
 
 
-def _serve_reserved(hand_out: _HandOut, ledger: Ledger, last: Plan) -> Iterator[tuple[Job, Vector]]:
-    """Yield each job with a reservation that starts when the jobs with a reservation are served,
-    and its demand; the others keep their reservations."""
-    backfill = hand_out.backfill
-    if backfill is None:
-        return
-    for each in last.reservations:
-        other = ledger.find(each.job_id)
-        if other is None or ledger.wanted(other) != each.demand:
-            continue
-        if each.leaf not in hand_out.share_tree.nodes:
-            # Its leaf is not among those that compete then.
-            continue
-        fits_free = fits(each.demand, hand_out.free)
-        if fits_free and not hand_out.share_tree.is_within_limits(each.leaf, each.demand):
-            continue
-        if fits_free and backfill.allows(each.demand, other.id, hand_out.free):
-            hand_out.serve(each.leaf, other.id, each.demand)
-            yield other, each.demand
-        else:
-            free = hand_out.free
-            backfill.reserve(other.id, each.leaf, each.demand, free=free, admitted={}, before=each)
-
-
-def _after(
-    blame: Blame, ledger: Ledger, share_tree: ShareTree, notes: dict[Any, Any], rules: Rules
-) -> ShareTree:
-    """Return a share tree of its own in which the leaves compete that have jobs when the blamed
-    ones have ended, with what they hold then."""
-    leaves = {each.spec.leaf for each in blame.jobs} - ledger.queues.keys()
-    gone = frozenset(leaf for leaf in leaves if ledger.used[leaf] == blame.given_back[leaf])
-    if not gone:
-        return _without(share_tree, blame.jobs, ledger)
-    key = gone, ledger.allocations.version
-    if key not in notes:
-        used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
-        notes[key] = rules.shares.share_tree(used, ledger.queues)
-        notes[key].last = share_tree.last
-    found: ShareTree = notes[key]
-    left = [each for each in blame.jobs if each.spec.leaf not in gone]
-    return _without(found, left, ledger)
-
-
-def _backfill(blame: Blame, last: Plan) -> Backfill | None:
-    """Return the rule that keeps jobs from delaying the reservations of the last pass, for when the
-    blamed jobs have ended; None if nothing is reserved."""
+def _pass_after(
+    leaf: str,
+    order: list[str],
+    blame: Blame,
+    share_tree: ShareTree,
+    ledger: Ledger,
+    last: Plan,
+    rules: Rules,
+) -> Plan:
+    """Return a pass over these leaves, and those with a reservation, when the blamed jobs have
+    ended. `leaf` wins ties."""
+    before = tuple([each for each in last.reservations if each.leaf in share_tree.nodes])
+    queues = {}
+    for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
+        if path in ledger.queues and path in share_tree.nodes:
+            groups = ledger.queues[path]
+            most, lines = rules.shares.most(path), sorted([(groups[at].first, at) for at in groups])
+            able = [demand for _, demand in lines if fits(demand, blame.free)][:_MOST_DEMANDS]
+            # Ties are decided by the first job of a leaf, whether it fits or not.
+            able += [demand for _, demand in lines if fits(demand, most)][:1]
+            queues[path] = {demand: groups[demand] for demand in able}
+    others = {path for each in queues for path in path_up(each)} - {*path_up(leaf)}
+    tables = LeafTables(
+        queues=queues, used={}, shares=rules.shares, past_usage=dict.fromkeys(others, 0.0)
+    )
     context = last.pass_context
-    if context is None or not last.reservations:
-        return None
-    gone = {each.id for each in blame.jobs}
-    ends = [each for each in context.ends() if each[1] not in gone]
-    return Backfill(replace(context, ends=lambda: ends))
-
-
-def _without(share_tree: ShareTree, jobs: Iterable[Job], ledger: Ledger) -> ShareTree:
-    """Return a copy of the share tree without what these jobs hold."""
-    return share_tree.without(
-        (job.spec.leaf, ledger.allocation(job)) for job in jobs if job.spec.leaf in share_tree.nodes
+    if context is not None:
+        gone = {each.id for each in blame.jobs}
+        ends = [each for each in context.ends() if each[1] not in gone]
+        suspended = {at: each for at, each in context.suspended.items() if each[0] in queues}
+        before = tuple([each for each in before if each.leaf in queues])
+        context = replace(context, ends=lambda: ends, before=before, suspended=suspended)
+    return POLICIES["drf"](
+        PassInput(
+            wait_index=WaitIndex(tables, share_tree),
+            free=blame.free,
+            pass_context=context,
+            limits=PassLimits(starts=_MOST_STEPS),
+        )
     )
 
 
@@ -333,86 +308,3 @@ def _has_less(share_tree: ShareTree, other: str, leaf: str) -> bool:
     # A pool may be as satisfied as ours and contain a leaf that is less so.
     key = share_tree.satisfaction_key
     return min(map(key, theirs)) < min(map(key, ours))
-
-
-@dataclass(slots=True)
-class _HandOut:
-    """What the named holders give back, as it is handed out to those that wait."""
-
-    free: Vector
-    share_tree: ShareTree
-    #: The leaves that may be served, by their names.
-    takers: Mapping[str, _Taker]
-    #: Keeps jobs from delaying reservations; None if nothing is reserved.
-    backfill: Backfill | None
-
-    def serve(self, leaf: str, job_id: int, demand: Vector) -> None:
-        """Let a job of this demand start."""
-        held = placed(demand, self.free)
-        if self.backfill is not None:
-            held = self.backfill.placed(demand, job_id, self.free)
-            self.backfill.admit(held, job_id)
-        if leaf in self.takers:
-            self.takers[leaf].take(demand)
-        self.free = minus(self.free, held)
-        self.share_tree.hold(leaf, demand)
-
-    def next_leaf(self, favoured: str) -> tuple[str, Vector] | None:
-        """Return the leaf that is served next and the demand of the job that it starts; None if
-        none can start a job. `favoured` wins ties."""
-        # Jobs within the promise of their leaf or pool come before all others.
-        able = self._able(promise_only=True) or self._able(promise_only=False)
-        if not able:
-            return None
-        order = ServiceOrder(self.share_tree, by_satisfaction(self.share_tree, {}))
-        for each, (head, _) in able.items():
-            order.put(each, -1 if each == favoured else head)
-        leaf = order.first()
-        assert leaf is not None
-        return leaf, able[leaf][1]
-
-    def _able(self, *, promise_only: bool) -> dict[str, tuple[int, Vector]]:
-        """Return the leaves that can start a job, each with its first job and the demand of the job
-        that it would start."""
-        found = {
-            leaf: each.first(self.free, self.share_tree, self.backfill, promise_only=promise_only)
-            for leaf, each in self.takers.items()
-        }
-        return {leaf: first for leaf, first in found.items() if first is not None}
-
-
-class _Taker:
-    """A leaf that may be served, with the jobs that it waits for."""
-
-    def __init__(self, leaf: str, queue: LeafQueue, free: Vector) -> None:
-        self._leaf = leaf
-        lines = [(line.first, demand, len(line)) for demand, line in queue.items()]
-        able = sorted(each for each in lines if fits(each[1], free))[:_MOST_DEMANDS]
-        self._heads = {demand: first for first, demand, _ in able}
-        self._left = {demand: count for _, demand, count in able}
-        #: The first of all its jobs: ties are decided by it, whether it fits or not.
-        _, self._first = min([first for first, _, _ in lines], default=(0, 0))
-
-    def head(self, demand: Vector) -> int:
-        """Return its first job of this demand."""
-        return self._heads[demand][1]
-
-    def first(
-        self, free: Vector, tree: ShareTree, backfill: Backfill | None, *, promise_only: bool
-    ) -> tuple[int, Vector] | None:
-        """Return its first job, and the demand of the first that can start; None if none can."""
-        able = [
-            demand
-            for demand, left in self._left.items()
-            if left
-            and fits(demand, free)
-            and tree.is_within_limits(self._leaf, demand)
-            and (not promise_only or tree.keeps_promise(self._leaf, demand))
-            and (backfill is None or backfill.allows(demand, self.head(demand), free))
-        ]
-        return (self._first, able[0]) if able else None
-
-    def take(self, demand: Vector) -> None:
-        """Let a job of this demand start."""
-        if demand in self._left:
-            self._left[demand] -= 1

@@ -18,7 +18,7 @@ from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, minus, plu
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import attempts_of
 from drfd.core.explain import waits
-from drfd.core.explain.holders import find_holders, find_limit_holders, served_first
+from drfd.core.explain.holders import after, find_holders, find_limit_holders, served_first
 from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
@@ -466,14 +466,12 @@ def too_little(case: Case) -> Wait | None:
 def _too_little(case: Case) -> Wait:
     job, ledger, last, rules = case.job, case.ledger, case.last, case.rules
     blame = find_holders(job, case.demand, ledger, last, rules)
-    released = [(each.spec.leaf, ledger.allocation(each)) for each in blame.jobs]
-    tree = case.share_tree
+    tree = after(blame.jobs, ledger, case.share_tree, last, rules)
     # It would wait for this even if these jobs gave back what they hold.
-    limit = _path_limit(case, tree.without(each for each in released if each[0] in tree.nodes))
-    if limit is not None:
-        return limit
-    served = served_first(job, blame, ledger, last, rules) if rules.policy == "drf" else None
-    return served or waits.TooLittleFree(blame.shortfalls)
+    found: Wait | None = _path_limit(case, tree)
+    if found is None and rules.policy == "drf":
+        found = served_first(job, blame, tree, ledger, last, rules)
+    return found or waits.TooLittleFree(blame.shortfalls)
 
 
 #: The gates of a job that waits for something else than resources, in the order in which they are

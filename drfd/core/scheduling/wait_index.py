@@ -45,9 +45,11 @@ class LeafTables:
 class WaitIndex:
     """The waiting jobs by leaf and demand vector, and the share tree of the active leaves."""
 
-    def __init__(self, tables: LeafTables) -> None:
+    def __init__(self, tables: LeafTables, share_tree: ShareTree | None = None) -> None:
+        """`share_tree`, if it is given, has all leaves and what they hold already: the tables name
+        those of it that wait, and no resources."""
         self.tables, self.shares = tables, tables.shares
-        self.share_tree = ShareTree(tables.shares)
+        self.share_tree = share_tree or ShareTree(tables.shares)
         #: The first waiting job of each class of a leaf, by demand, and in the order of the queue.
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
@@ -61,7 +63,7 @@ class WaitIndex:
         self._since_s: dict[str, float] = {}
         self._longest_waiting: list[tuple[float, str]] = []
         #: Nodes that have used up their quota; see `put_last`.
-        self.beyond: frozenset[str] = frozenset()
+        self.beyond: frozenset[str] = self.share_tree.last
         self._nothing: Vector = (0,) * len(tables.shares.capacity)
         #: Leaves that have changed → the demands for which their queues have, or None for all.
         self._touched: dict[str, set[Vector] | None] = dict.fromkeys(
@@ -71,6 +73,8 @@ class WaitIndex:
         self._shut: frozenset[str] = frozenset()
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
+        if share_tree is not None:
+            self._held = dict.fromkeys(tables.queues, (self._nothing, self._nothing))
         #: The time of the latest pass (Unix time).
         self._latest_s = -inf
         #: The estimated run times of the first jobs in seconds, by demand and leaf.
