@@ -13,8 +13,7 @@ from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import Attempts
 from drfd.core.explain import waits
-from drfd.core.explain.obstacles import unknown_start
-from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import (
     ArrayLimit,
     AwaitedJob,

@@ -11,10 +11,12 @@ turn, nobody else is in its way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from math import inf
+from typing import Any
 
 from drfd.core.amounts.vectors import (
     Room,
@@ -27,9 +29,10 @@ from drfd.core.amounts.vectors import (
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
+from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import Job, JobState
+from drfd.core.model.job import Job, JobState, Postponed
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import PassInput, PassLimits, Plan
 from drfd.core.scheduling.policies import POLICIES
@@ -42,29 +45,74 @@ _NAMED = 3
 _MOST_LEAVES, _MOST_DEMANDS, _MOST_STEPS = 32, 32, 100
 
 
+@dataclass(frozen=True)
+class Case:
+    """A live job, and all that its gates look at. `demand` is what it waits for, empty if it does
+    not wait for resources, and `last` the latest pass, empty before the first one."""
+
+    job: Job
+    demand: Vector
+    ledger: Ledger
+    last: Plan
+    rules: Rules
+    can_launch: bool
+    name_of: Callable[[int], str]
+    used_up: Mapping[str, QuotaUse]
+
+    @property
+    def leaf(self) -> str:
+        return self.job.spec.leaf
+
+    @property
+    def shortage(self) -> Postponed | None:
+        return self.last.shortages.delaying(self.job)
+
+    @property
+    def notes(self) -> dict[Any, Any]:
+        """Return what has been found out for jobs that are alike: a listing explains many of them.
+        A suspended job holds something itself."""
+        return self.last.notes if self.job.state is JobState.PENDING else {}
+
+    @cached_property
+    def short(self) -> list[int]:
+        """Return the axes of which the last pass has left too little."""
+        return short_axes(self.demand, self.last.free)
+
+    @cached_property
+    def share_tree(self) -> ShareTree:
+        tree = self.last.share_tree
+        if tree is not None and self.leaf in tree.nodes:
+            return tree
+        return self.rules.shares.share_tree(self.ledger.used, [*self.ledger.queues, self.leaf])
+
+
 @dataclass(frozen=True, slots=True)
 class Blame:
     """The resources that a job is short of, and the jobs whose resources would be enough."""
 
     shortfalls: tuple[Shortfall, ...]
     jobs: tuple[Job, ...]
-    #: The job's demand, and what would be free if these jobs gave back what they hold.
-    demand: Vector
+    #: What would be free if these jobs gave back what they hold.
     free: Vector
 
 
-def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Rules) -> Blame:
+#: A job, and the amount that it holds of a resource.
+_Part = tuple[Job, int]
+
+
+def find_holders(case: Case) -> Blame:
     """Return who holds the resources of which the demand is more than the last pass left free."""
+    demand, ledger, last, rules = case.demand, case.ledger, case.last, case.rules
     found: dict[int, Job] = {}
     shortfalls = []
     free = last.free
     nowhere = free.lacking(demand) if isinstance(free, Room) else {}
-    for axis in short_axes(demand, last.free):
+    for axis in case.short:
         needed, there = nowhere.get(axis, (demand[axis], last.free[axis]))
         if isinstance(last.free, Room) and axis in nowhere:
-            parts, beside = _enough_parts(job, demand, axis, last.free, ledger, last)
+            parts, beside = _enough_parts(case, axis, last.free)
         else:
-            parts, beside = list(_enough(job, axis, needed - there, ledger, last)), 0
+            parts, beside = list(_enough(case, axis, needed - there)), 0
             if sum([amount for _, amount in parts]) < needed - there:
                 beside = rules.axes.vector(kept(ledger, rules, last.external))[axis]
         for held_by, _ in parts:
@@ -73,46 +121,37 @@ def find_holders(job: Job, demand: Vector, ledger: Ledger, last: Plan, rules: Ru
                 free = plus(free, ledger.allocation(held_by))
         if axis in short_axes(demand, free):
             free = _raised(free, demand, axis)
-        named = tuple([_holder(held_by, amount, job) for held_by, amount in parts[:_NAMED]])
         shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there))
-        shortfalls.append(Shortfall(shortage, named, len(parts) - len(named), beside))
-    return Blame(tuple(shortfalls), tuple(found.values()), demand, free)
+        shortfalls.append(Shortfall(shortage, *_named(case, parts), beside))
+    return Blame(tuple(shortfalls), tuple(found.values()), free)
 
 
 def find_limit_holders(
-    job: Job, path: str, axis: int, lacking: int, ledger: Ledger, last: Plan
+    case: Case, path: str, axis: int, lacking: int
 ) -> tuple[tuple[Holder, ...], int]:
     """Return who holds what keeps the node at its limit, and the number of those not named: jobs of
     the node that hold so much of the resource together that the job would fit within the limit."""
-    # A listing explains many jobs that are alike. A suspended job holds something itself.
-    notes = last.notes if job.state is JobState.PENDING else {}
-    key = "limit", path, axis, lacking, job.spec.user, ledger.allocations.version
-    if key not in notes:
-        found = list(_enough(job, axis, lacking, ledger, last, path))
-        notes[key] = (
-            tuple(_holder(held_by, amount, job) for held_by, amount in found[:_NAMED]),
-            max(0, len(found) - _NAMED),
-        )
-    known: tuple[tuple[Holder, ...], int] = notes[key]
+    key = "limit", path, axis, lacking, case.job.spec.user, case.ledger.allocations.version
+    known: tuple[tuple[Holder, ...], int] | None = case.notes.get(key)
+    if known is None:
+        known = case.notes[key] = _named(case, list(_enough(case, axis, lacking, path)))
     return known
 
 
-#: A job, and the amount that it holds of a resource.
-_Part = tuple[Job, int]
+def _named(case: Case, parts: Sequence[_Part]) -> tuple[tuple[Holder, ...], int]:
+    """Return those that are named, and the number of the others."""
+    user, named = case.job.spec.user, parts[:_NAMED]
+    holders = [
+        Holder(each.label, each.spec.user, amount, _until_s(each), each.spec.user == user)
+        for each, amount in named
+    ]
+    return tuple(holders), len(parts) - len(named)
 
 
-def _enough(
-    job: Job, axis: int, lacking: int, ledger: Ledger, last: Plan, path: str = TOP
-) -> Iterator[_Part]:
+def _enough(case: Case, axis: int, lacking: int, path: str = TOP) -> Iterator[_Part]:
     """Yield the jobs below a node that are named as holders of the resource, with the amounts that
-    they hold. A suspended job does not wait for what it has kept itself."""
-    by_end = _by_end(axis, ledger, last)
-    own = by_end.get(job.spec.user, [])
-    others = by_end[None]
-    for every in (
-        (part for part in own if part[0].id != job.id),
-        (part for part in others if part[0].spec.user != job.spec.user),
-    ):
+    they hold."""
+    for every in _by_owner(case, axis):
         parts = (part for part in every if path == TOP or path in path_up(part[0].spec.leaf))
         found: list[_Part] = []
         for part in parts:
@@ -130,19 +169,15 @@ def _enough(
             return
 
 
-def _enough_parts(
-    job: Job, demand: Vector, axis: int, free: Room, ledger: Ledger, last: Plan
-) -> tuple[list[_Part], int]:
+def _enough_parts(case: Case, axis: int, free: Room) -> tuple[list[_Part], int]:
     """Return the jobs that are named as holders of a resource of which no place has enough,
     without those that have only what is in other places than the demand would get; and how much
     is kept free for processes outside drfd, if these jobs are not enough."""
-    shut = () if last.external is None else last.external.shared_names(ledger.axes)
-    by_end = _by_end(axis, ledger, last)
-    own = [part for part in by_end.get(job.spec.user, []) if part[0].id != job.id]
-    others = [part for part in by_end[None] if part[0].spec.user != job.spec.user]
+    demand, ledger, external = case.demand, case.ledger, case.last.external
+    shut = () if external is None else external.shared_names(ledger.axes)
     found: list[_Part] = []
     room = free.shut(shut)
-    for part in (*own, *others):
+    for part in chain(*_by_owner(case, axis)):
         if room.place(demand) is not None:
             break
         found.append(part)
@@ -167,23 +202,21 @@ def _raised(free: Vector, demand: Vector, axis: int) -> Vector:
     return tuple(amounts)
 
 
-def _by_end(axis: int, ledger: Ledger, last: Plan) -> Mapping[str | None, list[_Part]]:
-    """Return the jobs that hold any of the resource, those whose time limit ends first before the
-    others, then the largest: of each user, and under None of all users."""
+def _by_owner(case: Case, axis: int) -> tuple[list[_Part], list[_Part]]:
+    """Return the jobs of the job's user that hold any of the resource, and those of others, each
+    with those whose time limit ends first before the others, then the largest. A suspended job does
+    not wait for what it has kept itself."""
+    ledger, notes = case.ledger, case.last.notes
     key = "by end", axis, ledger.allocations.version
-    if key not in last.notes:
-        parts = [
-            (ledger.jobs[each], ledger.allocation(ledger.jobs[each])[axis])
-            for each in ledger.holders(axis).all
-        ]
+    if key not in notes:
+        jobs = [ledger.jobs[each] for each in ledger.holders(axis).all]
         # The largest are first already.
-        parts.sort(key=lambda part: _until_s(part[0]) or inf)
-        by_user: dict[str | None, list[_Part]] = {None: parts}
-        for part in parts:
-            by_user.setdefault(part[0].spec.user, []).append(part)
-        last.notes[key] = by_user
-    found: Mapping[str | None, list[_Part]] = last.notes[key]
-    return found
+        jobs.sort(key=lambda job: _until_s(job) or inf)
+        notes[key] = [(job, ledger.allocation(job)[axis]) for job in jobs]
+    parts: list[_Part] = notes[key]
+    user, own_id = case.job.spec.user, case.job.id
+    own = [part for part in parts if part[0].spec.user == user and part[0].id != own_id]
+    return own, [part for part in parts if part[0].spec.user != user]
 
 
 def _until_s(held_by: Job) -> float | None:
@@ -195,18 +228,12 @@ def _until_s(held_by: Job) -> float | None:
     return held_by.started_at + held_by.suspended_s + limit_s
 
 
-def _holder(held_by: Job, amount: int, job: Job) -> Holder:
-    is_own = held_by.spec.user == job.spec.user
-    return Holder(held_by.label, held_by.spec.user, amount, _until_s(held_by), is_own)
-
-
-def after(
-    jobs: Iterable[Job], ledger: Ledger, share_tree: ShareTree, last: Plan, rules: Rules
-) -> ShareTree:
-    """Return a share tree of its own in which the leaves compete that have jobs when these have
-    ended, with what they hold then."""
+def after(case: Case, blame: Blame) -> ShareTree:
+    """Return a share tree of its own in which the leaves compete that have jobs when the blamed
+    ones have ended, with what they hold then."""
+    ledger, last, share_tree = case.ledger, case.last, case.share_tree
     held: dict[str, Vector] = {}
-    for each in jobs:
+    for each in blame.jobs:
         leaf = each.spec.leaf
         held[leaf] = plus(held.get(leaf, ledger.nothing), ledger.allocation(each))
     gone = frozenset(held.keys() - ledger.queues.keys())
@@ -215,25 +242,25 @@ def after(
         key = gone, ledger.allocations.version
         if key not in last.notes:
             used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
-            last.notes[key] = rules.shares.share_tree(used, ledger.queues)
+            last.notes[key] = case.rules.shares.share_tree(used, ledger.queues)
             last.notes[key].last = share_tree.last
         share_tree = last.notes[key]
     return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
 
 
 def served_first(
-    job: Job, blame: Blame, share_tree: ShareTree, ledger: Ledger, last: Plan, rules: Rules
+    case: Case, blame: Blame, share_tree: ShareTree
 ) -> ServedFirst | ReservedFirst | None:
     """Return the leaves, or jobs with a reservation, that take so much of what comes back that the
     job does not fit any more; None if it fits at its turn. A pass tells, over what there is when
     the blamed jobs have ended; `share_tree` has what the leaves hold then, and is changed."""
-    leaf, free, short = job.spec.leaf, blame.free, short_axes(blame.demand, last.free)
-    order = [*islice(last.order, _MOST_LEAVES)]
+    leaf, free = case.leaf, blame.free
+    order = [*islice(case.last.order, _MOST_LEAVES)]
     if leaf not in order:
         return None
-    plan = _pass_after(leaf, order, blame, share_tree.without(()), ledger, last, rules)
-    starts = [(ledger.job(job_id), held) for job_id, held in plan.held.items()]
-    takers = [other for other, held in starts if any(held[axis] for axis in short)]
+    plan = _pass_after(case, order, blame, share_tree.without(()))
+    starts = [(case.ledger.job(job_id), held) for job_id, held in plan.held.items()]
+    takers = [other for other, held in starts if any(held[axis] for axis in case.short)]
     others = [other for other in takers if other.spec.leaf != leaf]
     reserved = [each for each in others if plan.start_reason(each.id) is StartReason.RESERVATION]
     took, have_less = list[str](), True
@@ -246,7 +273,7 @@ def served_first(
             took += [path] if path not in took else []
         free = minus(free, held)
         share_tree.hold(path, tuple(held))
-        if fits(blame.demand, free):
+        if fits(case.demand, free):
             continue
         if is_reserved and reserved:
             first = reserved[0]
@@ -257,31 +284,23 @@ def served_first(
     return None
 
 
-def _pass_after(
-    leaf: str,
-    order: list[str],
-    blame: Blame,
-    share_tree: ShareTree,
-    ledger: Ledger,
-    last: Plan,
-    rules: Rules,
-) -> Plan:
+def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTree) -> Plan:
     """Return a pass over these leaves, and those with a reservation, when the blamed jobs have
-    ended. `leaf` wins ties."""
+    ended. The job's leaf wins ties."""
+    ledger, last, shares = case.ledger, case.last, case.rules.shares
     before = tuple([each for each in last.reservations if each.leaf in share_tree.nodes])
     queues = {}
     for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
         if path in ledger.queues and path in share_tree.nodes:
             groups = ledger.queues[path]
-            most, lines = rules.shares.most(path), sorted([(groups[at].first, at) for at in groups])
+            most, lines = shares.most(path), sorted([(groups[at].first, at) for at in groups])
             able = [demand for _, demand in lines if fits(demand, blame.free)][:_MOST_DEMANDS]
             # Ties are decided by the first job of a leaf, whether it fits or not.
             able += [demand for _, demand in lines if fits(demand, most)][:1]
             queues[path] = {demand: groups[demand] for demand in able}
-    others = {path for each in queues for path in path_up(each)} - {*path_up(leaf)}
-    tables = LeafTables(
-        queues=queues, used={}, shares=rules.shares, past_usage=dict.fromkeys(others, 0.0)
-    )
+    others = {path for each in queues for path in path_up(each)} - {*path_up(case.leaf)}
+    past_usage = dict.fromkeys(others, 0.0)
+    tables = LeafTables(queues=queues, used={}, shares=shares, past_usage=past_usage)
     context = last.pass_context
     if context is not None:
         gone = {each.id for each in blame.jobs}

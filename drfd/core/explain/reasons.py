@@ -9,16 +9,14 @@ or a quota (`waits_for_week`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from drfd.core.amounts.vectors import Room, Vector, fits, lacking_of, minus, plus, short_axes
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import attempts_of
 from drfd.core.explain import waits
-from drfd.core.explain.holders import after, find_holders, find_limit_holders, served_first
+from drfd.core.explain.holders import Case, after, find_holders, find_limit_holders, served_first
 from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
@@ -27,45 +25,10 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.ledger.windows import blocking, first_start_s, length_s
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobState, Postponed, RequiredOutcome, Whose
+from drfd.core.model.job import Job, JobState, RequiredOutcome, Whose
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
-
-
-@dataclass(frozen=True)
-class Case:
-    """A live job, and all that its gates look at. `demand` is what it waits for, empty if it does
-    not wait for resources, and `last` the latest pass, empty before the first one."""
-
-    job: Job
-    demand: Vector
-    ledger: Ledger
-    last: Plan
-    rules: Rules
-    can_launch: bool
-    name_of: Callable[[int], str]
-    used_up: Mapping[str, QuotaUse]
-
-    @property
-    def leaf(self) -> str:
-        return self.job.spec.leaf
-
-    @property
-    def shortage(self) -> Postponed | None:
-        return self.last.shortages.delaying(self.job)
-
-    @cached_property
-    def short(self) -> list[int]:
-        """Return the axes of which the last pass has left too little."""
-        return short_axes(self.demand, self.last.free)
-
-    @cached_property
-    def share_tree(self) -> ShareTree:
-        tree = self.last.share_tree
-        if tree is not None and self.leaf in tree.nodes:
-            return tree
-        return self.rules.shares.share_tree(self.ledger.used, [*self.ledger.queues, self.leaf])
 
 
 def explain_wait(
@@ -325,7 +288,7 @@ def _path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:
     axis = short_axes(demand, minus(most, tuple(tree.held(path))))[0]
     held, name = case.share_tree.held(path)[axis], case.rules.axes.names[axis]
     lacking, until_s = held + demand[axis] - most[axis], _limit_rises_s(case.ledger, path, name)
-    who = find_limit_holders(case.job, path, axis, lacking, case.ledger, case.last)
+    who = find_limit_holders(case, path, axis, lacking)
     return waits.PathLimit(path, name, most[axis], held, demand[axis], until_s, *who)
 
 
@@ -444,12 +407,10 @@ def external_use(case: Case) -> Wait | None:
 def too_little(case: Case) -> Wait | None:
     if not case.short:
         return None
-    # A listing explains many jobs that are alike. A suspended job holds something itself.
-    notes = case.last.notes if case.job.state is JobState.PENDING else {}
     key = case.leaf, case.demand, case.ledger.allocations.version
-    if key not in notes:
-        notes[key] = _too_little(case)
-    found: Wait = notes[key]
+    found: Wait | None = case.notes.get(key)
+    if found is None:
+        found = case.notes[key] = _too_little(case)
     if not isinstance(found, waits.TooLittleFree):
         return found
     last = case.share_tree.last & case.used_up.keys()
@@ -464,13 +425,12 @@ def too_little(case: Case) -> Wait | None:
 
 
 def _too_little(case: Case) -> Wait:
-    job, ledger, last, rules = case.job, case.ledger, case.last, case.rules
-    blame = find_holders(job, case.demand, ledger, last, rules)
-    tree = after(blame.jobs, ledger, case.share_tree, last, rules)
+    blame = find_holders(case)
+    tree = after(case, blame)
     # It would wait for this even if these jobs gave back what they hold.
     found: Wait | None = _path_limit(case, tree)
-    if found is None and rules.policy == "drf":
-        found = served_first(job, blame, tree, ledger, last, rules)
+    if found is None and case.rules.policy == "drf":
+        found = served_first(case, blame, tree)
     return found or waits.TooLittleFree(blame.shortfalls)
 
 
@@ -486,3 +446,55 @@ GATES = (
     *(slots_taken, behind_in_fifo, user_short, path_limit, reservation, external_use, too_little),
     next_pass,
 )
+
+
+# -- why nobody knows when a job starts ------------------------------------------------------------
+
+#: The longest chain of jobs that wait for each other that is followed.
+_LONGEST = 32
+
+
+def unknown_start(
+    reason: Wait, ledger: Ledger, reason_of: Callable[[Job], Wait | None]
+) -> str | None:
+    """Return why nobody can say when a job starts that waits for this reason, if it is not for the
+    end of jobs before it: that of the last one of the jobs that must go on before it. `reason_of`
+    returns the reason of a live job."""
+    name, seen = "it", set[str]()
+    while len(seen) < _LONGEST:
+        label, job = next(_before(reason, ledger), (None, None))
+        further = None if job is None else reason_of(job)
+        if label is None or further is None or label in seen:
+            break
+        seen.add(label)
+        reason, name = further, f"job {label}"
+    return reason.unknown(name)
+
+
+def _before(reason: Wait, ledger: Ledger) -> Iterator[tuple[str, Job]]:
+    """Yield the jobs that wait themselves and that the reason names as those before a job."""
+    label = reason.ahead.format(reason)
+    job = _find(label, ledger) if label else None
+    if job is not None:
+        yield label, job
+    shortfalls = reason.shortfalls if isinstance(reason, waits.TooLittleFree) else ()
+    for holder in [each for one in shortfalls for each in one.holders]:
+        job = _find(holder.job, ledger)
+        # Only this one gives nothing back until somebody acts.
+        if job is not None and job.state is JobState.SUSPENDED and job.held_by is not None:
+            yield holder.job, job
+
+
+def _find(label: str, ledger: Ledger) -> Job | None:
+    """Return the live job or task with this label, or for an array one of its tasks."""
+    first, _, index = label.partition("_")
+    array_state = ledger.arrays.get(int(first))
+    if array_state is None:
+        return ledger.find(int(first))
+    if index:
+        job_id = array_state.array.id_of(int(index))
+    elif array_state.unmaterialized:
+        job_id = array_state.unmaterialized.first[1]
+    else:
+        job_id = min(array_state.live)
+    return None if job_id is None else ledger.find(job_id)

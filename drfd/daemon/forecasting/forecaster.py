@@ -18,8 +18,7 @@ import msgspec
 from drfd.common.errors import DrfdError, Refused, Unavailable, short_of_memory
 from drfd.core.explain.advice import changed_options
 from drfd.core.explain.forecast import Forecast, smaller_demand
-from drfd.core.explain.obstacles import unknown_start
-from drfd.core.explain.reasons import explain_wait
+from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job

@@ -22,7 +22,7 @@ from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.end_notes import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
-from drfd.core.explain.obstacles import unknown_start
+from drfd.core.explain.reasons import unknown_start
 from drfd.core.lending.loans import disk_loan_text, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
