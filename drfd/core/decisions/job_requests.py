@@ -188,7 +188,7 @@ def in_group(ledger: Ledger, spec: JobSpec) -> JobSpec:
     state = None if key is None else ledger.groups.get(key)
     if spec.group is None or spec.group.at_once is not None or state is None:
         return spec
-    found = [at_once for _, _, at_once in state.kinds]
+    found = [at_once for *_, at_once in state.kinds if at_once is not None]
     if not found and state.running:
         groups = (job.spec.group for job in ledger.allocated_jobs() if job.spec.group_key == key)
         found = [each.at_once for each in groups if each is not None and each.at_once is not None]
@@ -230,8 +230,9 @@ def refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
     Held jobs count, and those that wait for a time or another job: all of them may come free at
     once, and nothing can be refused then.
     """
-    key, kind = spec.group_key, kind_of(spec, ledger.axes.vector(spec.demand))
-    if spec.group is None or key is None or kind is None:
+    kind = kind_of(spec, ledger.axes.vector(spec.demand))
+    _, _, key, _ = kind
+    if spec.group is None or key is None:
         return
     state = ledger.groups.get(key)
     there = {} if state is None else state.kinds

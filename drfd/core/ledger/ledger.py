@@ -424,21 +424,14 @@ class Ledger:
         if job.state is JobState.ENDED:
             self._note_end(job.id, job, event.at_s)
             self._note_end_of(array_state, event.at_s)
-        if self.shortages or isinstance(event, ev.LaunchPostponed):
-            self._note_shortage(job, event)
+        if isinstance(event, ev.LaunchPostponed):
+            self.shortages.note(job)
+        elif isinstance(event, ev.Launched) or (
+            # The report of its start has been lost.
+            isinstance(event, ev.Exited) and (event.exit_code, event.signal) != (None, None)
+        ):
+            self.shortages.note_start(job)
         return job
-
-    def _note_shortage(self, job: Job, event: ev.JobEvent) -> None:
-        match event:
-            case ev.LaunchPostponed():
-                self.shortages.note(job)
-            case ev.Launched():
-                self.shortages.note_start(job)
-            case ev.Exited() if event.exit_code is not None or event.signal is not None:
-                # The report of its start has been lost.
-                self.shortages.note_start(job)
-            case _:
-                pass
 
     def _move_together(self, array_state: ArrayState, event: ev.JobEvent) -> Job:
         """Apply the event to all tasks of the array that have no record of their own."""
@@ -497,9 +490,7 @@ class Ledger:
         if job.array_id is not None:
             self.arrays[job.array_id].note_change()
         charged = before.spec if before is not None and has_record else None
-        to_charge = None if job.state is JobState.ENDED else job.spec
-        if charged is not to_charge:
-            self.job_counts.charge(charged, to_charge)
+        self.job_counts.charge(charged, None if job.state is JobState.ENDED else job.spec)
         if before is not None and keeps_allocation(before, job):
             # No other table changes.
             if job.state is not before.state:

@@ -165,7 +165,7 @@ class Queues(dict[str, LeafQueue]):
         #: The length of the longest jobs in the queues, in seconds; longer ones are held back.
         self.longest_s = inf
         #: All jobs in the queues and those held back, by their lengths.
-        self._by_length = defaultdict[int, defaultdict[_Place, Line]](lambda: defaultdict(Line))
+        self._by_length = defaultdict[int, defaultdict[Kind, Line]](lambda: defaultdict(Line))
 
     def change(self, job: Job, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a waiting job, or tasks that it represents.
@@ -182,27 +182,28 @@ class Queues(dict[str, LeafQueue]):
         """Add (`sign` 1) or remove (-1) runs, without the limit of their array. Jobs that are too
         long, and those beyond the limit of their group, are left out of the queue; see
         `hold_back` and `Gate`."""
-        kind = kind_of(job.spec, wanted) if job.state is JobState.PENDING else None
-        place = job.spec.leaf, wanted, None if kind is None else job.spec.group_key, kind
+        # A suspended job counts among those that run.
+        is_pending = job.state is JobState.PENDING
+        kind = kind_of(job.spec, wanted) if is_pending else (job.spec.leaf, wanted, None, None)
         length = length_s(job)
-        places = self._by_length[length]
-        places[place].change(runs, sign)
-        if not places[place]:
-            del places[place]
-            if not places:
+        kinds = self._by_length[length]
+        kinds[kind].change(runs, sign)
+        if not kinds[kind]:
+            del kinds[kind]
+            if not kinds:
                 del self._by_length[length]
         if length <= self.longest_s:
-            self._put_at(place, runs, sign)
+            self._put_in_group(kind, runs, sign)
 
     def hold_back(self, longest_s: float) -> None:
         """Let only jobs of up to so many seconds be in the queues."""
         before, self.longest_s = self.longest_s, longest_s
         if before == longest_s:
             return
-        for length, places in self._by_length.items():
+        for length, kinds in self._by_length.items():
             if (length > before) is not (length > longest_s):
-                for place, line in places.items():
-                    self._put_at(place, line.runs, -1 if length > longest_s else 1)
+                for kind, line in kinds.items():
+                    self._put_in_group(kind, line.runs, -1 if length > longest_s else 1)
 
     def is_held_back(self, job: Job) -> bool:
         """True if a waiting job is too long to be in the queue, unless the limit of its array keeps
@@ -212,15 +213,15 @@ class Queues(dict[str, LeafQueue]):
     def held_back(self) -> Counter[str]:
         """Return the number of jobs of each leaf that are held back."""
         found = Counter[str]()
-        for length, places in self._by_length.items() if self.longest_s < inf else ():
+        for length, kinds in self._by_length.items() if self.longest_s < inf else ():
             if length > self.longest_s:
-                for place, line in places.items():
-                    found[place[0]] += len(line)
+                for (leaf, *_), line in kinds.items():
+                    found[leaf] += len(line)
         return found
 
-    def _put_at(self, place: _Place, runs: Sequence[Run], sign: int) -> None:
-        leaf, wanted, key, kind = place
-        if key is None or kind is None:
+    def _put_in_group(self, kind: Kind, runs: Sequence[Run], sign: int) -> None:
+        leaf, wanted, key, _ = kind
+        if key is None:
             self._put(leaf, wanted, runs, sign)
             return
         gate = self._groups.gate(key, kind)
@@ -231,10 +232,10 @@ class Queues(dict[str, LeafQueue]):
     def count_waiting(self, spec: JobSpec, demand: Vector, change: int) -> None:
         """Add `change` equal jobs to those that wait in their group, whether or not they are in
         its lines yet."""
-        key, kind = spec.group_key, kind_of(spec, demand)
-        if key is not None and kind is not None:
-            self._groups.gate(key, kind).waiting += change
-            self._groups.drop_if_over(key, kind)
+        kind = kind_of(spec, demand)
+        if kind[2] is not None:
+            self._groups.gate(kind[2], kind).waiting += change
+            self._groups.drop_if_over(kind[2], kind)
 
     def count_running(self, key: GroupKey, sign: int) -> None:
         """Take account of a job of a group that has started (`sign` 1) or ended (-1)."""
@@ -245,8 +246,8 @@ class Queues(dict[str, LeafQueue]):
         self._groups.drop_if_over(key)
 
     def _settle(self, kind: Kind, gate: Gate, running: int) -> None:
-        leaf, wanted, at_once = kind
-        for sign, run in gate.settle(max(0, at_once - running)):
+        leaf, wanted, _, at_once = kind
+        for sign, run in gate.settle(max(0, (at_once or 0) - running)):
             self._put(leaf, wanted, [run], sign)
 
     def _put(self, leaf: str, wanted: Vector, runs: Sequence[Run], sign: int) -> None:
@@ -278,18 +279,15 @@ class Queues(dict[str, LeafQueue]):
     def is_beyond_group(self, job: Job, wanted: Vector) -> bool:
         """True if a pending job is not in the queue because its group is at the job's limit, or
         because enough jobs that are alike come before it. `wanted` is its demand."""
-        key, kind = job.spec.group_key, kind_of(job.spec, wanted)
-        if key is None or kind is None or key not in self._groups:
-            return False
-        gate = self._groups[key].kinds.get(kind)
+        kind = kind_of(job.spec, wanted)
+        state = None if kind[2] is None else self._groups.get(kind[2])
+        gate = None if state is None else state.kinds.get(kind)
         return gate is not None and entry_of(job) in gate.shut
 
 
-#: Leaf, demand, and the most jobs of the group that may run at once.
-Kind = tuple[str, Vector, int]
-#: The queue, or the lines of a group, that waiting jobs belong to: leaf, demand, and the group and
-#: the kind of jobs that name a limit of their group.
-_Place = tuple[str, Vector, GroupKey | None, Kind | None]
+#: What jobs of one line have in common: leaf, demand, and of those that name a limit of their
+#: group, the group and how many of its jobs may run at once; else None twice.
+Kind = tuple[str, Vector, GroupKey | None, int | None]
 
 
 @dataclass
@@ -329,11 +327,10 @@ class Gate:
             yield -1, run
 
 
-def kind_of(spec: JobSpec, demand: Vector) -> Kind | None:
-    """Return the kind of a job within its group, or None if it names no limit."""
+def kind_of(spec: JobSpec, demand: Vector) -> Kind:
     if spec.group is None or spec.group.at_once is None:
-        return None
-    return spec.leaf, demand, spec.group.at_once
+        return spec.leaf, demand, None, None
+    return spec.leaf, demand, spec.group_key, spec.group.at_once
 
 
 @dataclass
