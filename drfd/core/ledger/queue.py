@@ -255,11 +255,12 @@ class Queues(dict[str, LeafQueue]):
         if not runs:
             return
         self.changed.setdefault(leaf, set()).add(wanted)
-        queue = self.get(leaf)
-        if queue is None:
-            queue = self[leaf] = defaultdict(Line)
-        queue[wanted].change(runs, sign)
-        if not queue[wanted]:
+        queue = self.setdefault(leaf, {})
+        line = queue.get(wanted)
+        if line is None:
+            line = queue[wanted] = Line()
+        line.change(runs, sign)
+        if not line:
             del queue[wanted]
             if not queue:
                 del self[leaf]
