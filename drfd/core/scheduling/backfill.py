@@ -238,9 +238,6 @@ class PassContext:
     #: Returns the estimated run time of a waiting job in seconds. When `since_s` or `length_s`
     #: changes for a job, a wait index that is kept must be told of its leaf (`WaitIndex.touch`).
     length_s: Callable[[int], float]
-    #: Returns the estimated run time of the jobs of a waiting job's user in seconds: `length_s` is
-    #: no less, unless the job's own limit is. 0 if there is no estimate.
-    guess_s: Callable[[int], float] = lambda job_id: 0.0
     #: Returns the entry of a job in its queue, or None if the job no longer waits.
     entry: Callable[[int], Entry | None]
     #: The reservations of the last pass, in order.

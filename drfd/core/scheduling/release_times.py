@@ -121,9 +121,6 @@ def make_pass_context(
             return run_times.end_s(job, now_s) - now_s
         return run_times.length_s(job.spec)
 
-    def guess_s(job_id: int) -> float:
-        return run_times.guess_s(ledger.job(job_id).spec.user)
-
     def entry(job_id: int) -> Entry | None:
         job = ledger.find(job_id)
         wanted = None if job is None else ledger.wanted(job)
@@ -183,7 +180,6 @@ def make_pass_context(
         ends=ends,
         since_s=since_s,
         length_s=length_s,
-        guess_s=guess_s,
         entry=entry,
         before=before,
         suspended=suspended,
