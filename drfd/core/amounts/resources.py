@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from drfd.core.amounts.instances import Instance, InstancePlace, Instances, SharedInstances
 from drfd.core.amounts.vectors import NodeDemand, Placed, Room, Vector, minus, node_of
@@ -154,19 +155,15 @@ class Axes:
         counts = dict(amount.gres)
         if self.shared is not None:
             counts[self.shared[0]] = self._shared_bytes(amount)
-        rates: tuple[int, ...] = (amount.read_bps, amount.write_bps)
-        lost: tuple[int, ...] = ()
-        if len(self.disks) > 1 or amount.disks:
-            rates = tuple([rate for disk in self.disks or ("",) for rate in amount.rates(disk)])
-        if self.lost:
-            named = {name: rates for name, *rates in amount.disks}
-            lost = tuple([rate for disk in self.lost for rate in named.get(disk, (0, 0))])
+        named = {name: rates for name, *rates in amount.disks}
+        rates = map(amount.rates, self.disks or ("",))
+        lost = (named.get(disk, (0, 0)) for disk in self.lost)
         return (
             amount.cores_milli,
             amount.memory_bytes,
-            *rates,
+            *chain.from_iterable(rates),
             *(counts.get(name, 0) for name in self.gres),
-            *lost,
+            *chain.from_iterable(lost),
         )
 
     def _shared_bytes(self, amount: Resources) -> int:
@@ -234,21 +231,18 @@ class Axes:
         return whole, ((self.shared[0], tuple([each for each, part in there if part])),)
 
     def resources(self, vector: Vector) -> Resources:
-        split = len(self.disks) > 1
-        first_gres = 2 + 2 * (len(self.disks) if split else 1)
-        end_gres = first_gres + len(self.gres)
-        counts = zip(map(self.axis_of, self.gres), vector[first_gres:end_gres], strict=True)
-        disks: tuple[tuple[str, int, int], ...] = ()
-        if split:
-            pairs = zip(vector[2:first_gres:2], vector[3:first_gres:2], strict=True)
-            disks = tuple((name, *pair) for name, pair in zip(self.disks, pairs, strict=True))
+        amounts = dict(zip(self.names, vector, strict=True))
+        disks = self.disks if len(self.disks) > 1 else ()
+        counts = ((axis, amounts[axis]) for axis in map(self.axis_of, self.gres))
         return Resources(
-            cores_milli=vector[0],
-            memory_bytes=vector[1],
-            read_bps=0 if split else vector[2],
-            write_bps=0 if split else vector[3],
-            gres=tuple((name, count) for name, count in counts if count),
-            disks=disks,
+            cores_milli=amounts["cores"],
+            memory_bytes=amounts["memory"],
+            read_bps=amounts.get("read", 0),
+            write_bps=amounts.get("write", 0),
+            gres=tuple((axis, count) for axis, count in counts if count),
+            disks=tuple(
+                (name, amounts[f"read:{name}"], amounts[f"write:{name}"]) for name in disks
+            ),
         )
 
     def released(self, demand: Vector) -> Vector:
