@@ -48,9 +48,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "explain": {"amounts", "model", "ledger", "fairness", "scheduling", "decisions"},
     },
     "drfd.core.scheduling": {
-        "preemption": set(),
         "certainty": set(),
         "kept_free": set(),
+        "preemption": {"kept_free"},
         "backfill": {"certainty", "kept_free"},
         "release_times": {"backfill", "certainty", "kept_free"},
         "wait_index": {"backfill"},
