@@ -4,12 +4,9 @@ and what has failed is submitted again, once and in its order."""
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from instance import ROOMY, SMALL, Instance, wait_for
 
@@ -125,45 +122,6 @@ def test_killed_again_and_again_each_task_runs_once_and_none_is_forgotten(
     assert view["counts"] == {"COMPLETED": 20, "FAILED": 20}
     assert view["indices"] == {"FAILED": "1-39:2"}
     assert instance.cgroups() == []
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "journal.before-commit",
-        "journal.after-commit",
-        "engine.before-effect",
-        "engine.after-effect",
-        "server.before-reply",
-        "launch.after-fork",
-        "remove.after-unlink",
-    ],
-)
-def test_dying_at(lend: Callable[[str], Instance], point: str) -> None:
-    """Whoever reaches the point dies there, and is started again."""
-    instance = lend(ROOMY)
-    armed = instance.arm(point, "self")
-    said: list[int] = []
-    asking = threading.Thread(
-        target=lambda: said.append(array(instance, "0-5%2", MARK + "sleep 0.1; exit 3"))
-    )
-    asking.start()
-    while asking.is_alive():
-        instance.restart_if_dead()
-        asking.join(0.05)
-    (array_id,) = said
-
-    def is_over() -> bool:
-        instance.restart_if_dead()
-        done = instance.drf("status", "--json", check=False)
-        return done.returncode == 0 and not json.loads(done.stdout)["jobs"]
-
-    wait_for("the end of the array", is_over, show=instance.log.read_text)
-    assert not armed.exists(), "the point was never reached"
-    assert runs(instance, range(6)) == [1] * 6
-    assert shown(instance, array_id)["counts"] == {"FAILED": 6}
-    there = [job["array_id"] for job in instance.status("--all")]
-    assert there.count(array_id) == 6 and max(there) == array_id, "it was submitted once"
 
 
 def test_a_job_runs_again_as_it_was_submitted(instance: Instance) -> None:

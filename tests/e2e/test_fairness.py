@@ -140,21 +140,6 @@ def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance: Inst
     assert instance._ask("shares")["free"]["cores"] == 0
 
 
-def test_a_daemon_with_slots_runs_so_many_jobs_until_a_reload_takes_another_policy(
-    lend: Callable[[str], Instance],
-) -> None:
-    instance = lend(f'{CONFIG}[scheduling]\npolicy = "slots"\nslots = 1\n')
-    first = instance.submit("--", "sleep", "100")
-    second = instance.submit("--", "sleep", "100")
-    instance.wait_state(first, "RUNNING")
-    reason = instance.show(second)["reason"]
-    assert (reason["code"], reason["text"]) == ("RESOURCES", "all 1 slots are taken (policy slots)")
-    instance.config.write_text(CONFIG)
-    instance.drf("reload")
-    instance.wait_state(second, "RUNNING")
-    assert instance.show(first)["state"] == "RUNNING"
-
-
 # -- what is set for a while ------------------------------------------------------------------
 
 
@@ -328,20 +313,6 @@ def test_a_starving_pool_gets_the_place_of_the_job_started_last_which_runs_again
     untouched = instance.wait_end(first)
     assert (untouched["state"], untouched["attempt"]) == ("COMPLETED", 1)
     assert "PreemptRequested" not in kinds(untouched)
-
-
-def test_a_job_that_is_not_marked_is_spared_though_it_was_started_last(
-    lend: Lend,
-) -> None:
-    instance = lend(PREEMPTING.format(how="requeue"))
-    marked = running(instance, "a", "--preemptible")
-    unmarked = running(instance, "a")
-    running(instance, "b", script=until_over("gate"))
-    assert (instance.work / "told").read_text() == f"told {marked}\n"
-    assert kinds(instance.show(unmarked)) == ["Submitted", "Admitted", "Launched"]
-    (instance.work / "gate").touch()
-    for job_id in (unmarked, marked):
-        assert instance.wait_end(job_id)["state"] == "COMPLETED"
 
 
 def test_where_no_job_is_marked_nobody_is_stopped_however_long_somebody_starves(

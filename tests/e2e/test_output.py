@@ -47,15 +47,6 @@ def test_a_job_has_one_file_with_its_lines_in_order_or_a_second_on_request(
     assert said in instance.drf("why", job_id).stdout
 
 
-def test_each_task_of_an_array_has_one_file(instance: Instance) -> None:
-    array_id = instance.submit(*LITTLE, "--array", "3-4", "--", *SPEAK)
-    assert instance.drf("wait", array_id, check=False).returncode == 3
-    assert sorted(each.name for each in instance.work.glob(f"drf-{array_id}_*")) == [
-        f"drf-{array_id}_3.out",
-        f"drf-{array_id}_4.out",
-    ]
-
-
 def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_without_append(
     instance: Instance,
 ) -> None:
@@ -91,12 +82,6 @@ def test_the_lines_of_a_python_program_are_there_at_once(instance: Instance, str
     assert instance.show(job_id)["state"] == "RUNNING"
     end.touch()
     assert instance.wait_end(job_id)["exit_code"] == 0
-
-
-def test_who_wants_pythons_buffer_keeps_it(instance: Instance) -> None:
-    words = (*LITTLE, "--", "sh", "-c", 'echo "<$PYTHONUNBUFFERED>"')
-    job = instance.ended(*words, env={"PYTHONUNBUFFERED": ""})
-    assert instance.output(job["id"]) == "<>\n"
 
 
 #: They add to a file, up to a bound.

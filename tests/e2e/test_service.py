@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from drfd.common.paths import SYSTEM_SOCKET
-from drfd.daemon import main as start
 from instance import ALONE, BIN, GATE, PLAIN, Instance, patient, wait_for
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -226,12 +225,6 @@ def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager: Manag
     )
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)
     assert "nonsense" in done.stderr
-
-
-def test_a_reload_reads_the_file_that_was_read_at_the_start(tmp_path: Path) -> None:
-    """Also when the controller is by then another user, whose own file would be elsewhere."""
-    assert start._usual_config(True) == Path("/etc/drfd/drfd.toml")
-    assert (start._usual_config(False) == Path("/etc/drfd/drfd.toml")) is (os.getuid() == 0)
 
 
 # -- a user's own --------------------------------------------------------------------------------

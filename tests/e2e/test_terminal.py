@@ -306,22 +306,6 @@ while True:
 # -- escapes ----------------------------------------------------------------------------------
 
 
-def test_a_detached_job_goes_on_into_its_output_file(sit: Sit, instance: Instance) -> None:
-    terminal = sit(*shell("echo before; while [ ! -e go ]; do sleep 0.05; done; echo after; tty"))
-    terminal.sees("before")
-    terminal.type(b"\r~d")
-    assert terminal.ends() == 0
-    leaves_it_as_it_was(terminal)
-    assert f"drf: job {latest(instance)} goes on; its output goes to " in "\n".join(
-        terminal.lines()
-    )
-    terminal.close()
-    (instance.work / "go").touch()
-    assert instance.wait_end(latest(instance))["outcome"]["code"] == "COMPLETED"
-    wait_for("its output", lambda: "/dev/pts/" in instance.output(latest(instance)))
-    assert instance.output(latest(instance)).split()[0] == "after"
-
-
 def test_hanging_up_by_an_escape_ends_the_job(sit: Sit, instance: Instance) -> None:
     terminal = sit(*shell("echo up; exec sleep 1000"))
     terminal.sees("up")
@@ -573,15 +557,6 @@ def test_the_job_goes_on_when_its_window_is_closed(
     assert instance.show(latest(instance))["state"] == "RUNNING"
 
 
-def test_hanging_up_stops_it(sit: Sit, attach: Attach, instance: Instance) -> None:
-    detached(sit, "echo up; exec sleep 1000")
-    again = attach()
-    again.sees("up")
-    again.type(b"\r~.")
-    assert again.ends() == 128 + signal.SIGHUP
-    assert instance.wait_end(latest(instance))["signal"] == signal.SIGHUP
-
-
 def test_a_full_screen_program_draws_itself_again(sit: Sit, attach: Attach) -> None:
     program = (
         r"draw() { printf '\033[H'; stty size; };"
@@ -655,27 +630,6 @@ def test_the_job_goes_on_when_its_window_closes_at_once(
     again.sees("up")
     again.type(b"\r")
     assert again.ends() == 0
-
-
-def test_a_detached_job_has_its_terminal_in_its_next_run_too(
-    sit: Sit, attach: Attach, instance: Instance
-) -> None:
-    script = "tty; read x; echo got $x; [ -e again ] || { touch again; exit 3; }"
-    login = instance.work / "login"
-    login.mkdir(mode=0o700)
-    run = (DRF, "run", "--retry", "1", "--", "sh", "-c", script)
-    terminal = sit("env", f"XDG_RUNTIME_DIR={login}", *run)
-    terminal.sees("/dev/pts/")
-    leave(terminal)
-    for word in (b"one", b"two"):
-        wait_for("its run", lambda: instance.show(latest(instance))["state"] == "RUNNING")
-        again = attach()
-        again.type(word + b"\r")
-        again.sees(f"got {word.decode()}")
-        again.type(b"\r~d")
-        again.ends()
-    assert instance.wait_end(latest(instance))["exit_code"] == 0
-    wait_for("nothing left", lambda: not [*login.iterdir()])
 
 
 def test_sockets_of_other_machines_with_the_same_home_stay(sit: Sit, instance: Instance) -> None:

@@ -205,16 +205,6 @@ def test_it_fills_the_terminal_that_it_has_at_any_moment(sit: Sit, shared: Insta
     terminal.until("the last line", lambda: "q quit" in "".join(terminal.lines()[23:24]))
 
 
-def test_what_others_have_written_over_it_is_gone_after_a_redraw(
-    sit: Sit, shared: Instance
-) -> None:
-    terminal = sit(shared)
-    row(terminal, " 2 ", "steady")
-    terminal._stream.feed(b"\x1b[8;1Hrubbish\x1b[9;1Hmore rubbish")
-    terminal.type(CTRL_L)
-    terminal.until("a clean screen", lambda: "rubbish" not in "\n".join(terminal.lines()))
-
-
 def test_it_goes_on_when_the_daemon_is_killed_and_started_again(
     sit: Sit, instance: Instance
 ) -> None:

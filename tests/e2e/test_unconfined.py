@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from instance import BLOWS, CONFIG, PLAIN, Instance, wait_for
+from instance import BLOWS, PLAIN, Instance, wait_for
 
 #: Writes to `beats` again and again, in a process of its own, until there is a `gate`.
 BEATS = "(while :; do echo x; sleep 0.02; done) >> beats & while ! [ -e gate ]; do sleep 0.02; done"
@@ -76,20 +76,6 @@ def test_a_suspended_job_lends_its_cores_and_goes_on_to_its_own_end(plain: Insta
     ]
 
 
-def test_wall_time_stands_still_while_a_job_is_suspended(plain: Instance) -> None:
-    """Longer suspended than its whole limit, it still has the rest of it, and no more."""
-    job_id = beating(plain, "-t", "4s")
-    suspend(plain, job_id)
-    before = beats(plain)
-    time.sleep(4.5)
-    assert plain.show(job_id)["state"] == "SUSPENDED"
-    plain.drf("resume", job_id)
-    job = plain.wait_end(job_id)
-    assert job["state"] == "TIMEOUT"
-    assert beats(plain) > before
-    assert job["ended_at"] - job["started_at"] > 8.5
-
-
 @pytest.mark.parametrize("blow", BLOWS[:3])
 def test_a_suspended_job_stays_so_through_every_crash_and_can_be_resumed(
     plain: Instance, blow: str
@@ -118,27 +104,3 @@ def test_a_suspended_job_that_somebody_kills_is_over(plain: Instance) -> None:
     job = plain.wait_end(job_id)
     assert (job["state"], job["signal"]) == ("FAILED", signal.SIGKILL)
     assert Path(f"/proc/{pid}").exists() is False
-
-
-CPUS = sorted(os.sched_getaffinity(0))
-PINNED = CONFIG.replace("cores = 9", f"cores = {len(CPUS)}") + '\ncgroups = false\ncores = "pin"\n'
-TELL = "while [ ! -e gate ]; do sleep 0.1; done; grep Cpus_allowed_list: /proc/self/status"
-
-
-def test_whole_cores_are_apart_also_for_the_next_launcher(
-    lend: Callable[[str], Instance],
-) -> None:
-    if len(CPUS) < 2:
-        pytest.skip("one CPU is everybody's")
-    instance = lend(PINNED)
-    assert "measured: whole cores on CPUs of their own" in instance.drf("doctor").stdout
-    ids = []
-    for _ in CPUS:
-        ids.append(instance.submit("-c", "1", "-m", "64M", "--", "sh", "-c", TELL))
-        instance.wait_state(ids[-1], "RUNNING")
-        instance.kill_launcher()
-    (instance.work / "gate").touch()
-    for job_id in ids:
-        assert instance.wait_end(job_id)["state"] == "COMPLETED"
-    where = [instance.output(job_id).split()[1] for job_id in ids]
-    assert sorted(map(int, where)) == CPUS

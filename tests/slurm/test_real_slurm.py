@@ -186,16 +186,6 @@ def test_a_user_may_cancel_a_job_but_not_change_it(cluster: Cluster, events: soc
     assert re.fullmatch(end, next_event(events))
 
 
-def test_a_job_starts_and_ends_while_drfd_is_away(cluster: Cluster) -> None:
-    number = submit(cluster, "moon.14.1", "exit 0")
-
-    def has_ended() -> bool:
-        shown = cluster.run("squeue", "-h", "-t", "all", "-j", number, "-o", "%T|%k").stdout
-        return shown == "COMPLETED|moon.14.1\n"
-
-    wait_for("the end of the job", has_ended, pause_s=0.2)
-
-
 def test_what_is_changed_is_named(cluster: Cluster) -> None:
     conf, event = cluster.directory / "drfd.conf", cluster.directory / "drfd-event"
     before, script = conf.read_text(), event.read_text()
@@ -216,69 +206,9 @@ def test_what_is_changed_is_named(cluster: Cluster) -> None:
         cluster.run("scontrol", "reconfigure")
 
 
-def test_scripts_that_slurm_cannot_execute_are_named(cluster: Cluster) -> None:
-    """After a chmod that was forgotten, all jobs of a node would be lost, or starts not noted."""
-    scripts = [cluster.directory / name for name in ("drfd-event", "drfd-disks")]
-    try:
-        for script in scripts:
-            script.chmod(0o644)
-        names = ("PrologSlurmctld", "JobCompLoc", "Prolog", "Epilog")
-        assert checked(cluster) == (
-            1,
-            [
-                f"{name} is {script}, which Slurm cannot execute, needed: mode 755"
-                for name, script in zip(names, (scripts[0], *scripts, scripts[1]), strict=True)
-            ],
-        )
-    finally:
-        for script in scripts:
-            script.chmod(0o755)
-
-
-def test_another_user_or_partition_than_in_drfds_tables_is_named(cluster: Cluster) -> None:
-    path = Path(tables(cluster, "cores = 4", 'memory = "2000M"'))
-    path.write_text(path.read_text().replace('user = "root"', 'partition = "big"'))
-    assert checked(cluster, "--config", str(path)) == (
-        1,
-        [
-            'SlurmUser is root, needed: slurm, or user = "root" in the table [slurm]',
-            *(f"Partitions of node {name} is drfd, needed: with big" for name in cluster.nodes),
-        ],
-    )
-
-
-def test_what_is_advised_is_named_and_no_failure(cluster: Cluster) -> None:
-    conf = cluster.directory / "drfd.conf"
-    before = conf.read_text()
-    try:
-        conf.write_text(before.replace("ReturnToService=2", "ReturnToService=0"))
-        assert cluster.run("scontrol", "reconfigure").returncode == 0
-        assert checked(cluster) == (0, ["ReturnToService is 0, advised: 2"])
-    finally:
-        conf.write_text(before)
-        cluster.run("scontrol", "reconfigure")
-
-
 def test_nodes_that_are_as_drfds_tables_say_do_not_differ(cluster: Cluster) -> None:
     same = tables(cluster, "cores = 4", 'memory = "2000M"', 'features = ["ssd"]')
     assert checked(cluster, "--config", same) == (0, [])
-
-
-def test_what_nodes_lack_of_drfds_tables_is_named(cluster: Cluster) -> None:
-    first = cluster.nodes[0]
-    names = (first, "unknown")
-    lines = ("cores = 5", 'memory = "3000M"', "gres = {gpu = 2}")
-    more = tables(cluster, *lines, names=names)
-    assert checked(cluster, "--config", more) == (
-        1,
-        [
-            "GresTypes is not set, needed: with gpu",
-            f"CPUs of node {first} is 4, needed: at least 5",
-            f"RealMemory of node {first} is 2000M, needed: at least 3000M",
-            f"Gres gpu of node {first} is 0, needed: at least 2",
-            "node unknown is not known to Slurm, needed: a line NodeName=unknown in slurm.conf",
-        ],
-    )
 
 
 def states_of(cluster: Cluster) -> list[str]:
@@ -315,22 +245,6 @@ def test_with_cpus_alone_as_many_jobs_run_as_there_are_cpus(cluster: Cluster) ->
     wait_for("all of them", lambda: states_of(cluster) == ["RUNNING"] * 4)
     cluster.run("scancel", "--full", "--user=nobody")
     wait_for("their end", lambda: states_of(cluster) == [])
-
-
-def test_a_countable_resource_of_which_slurm_has_fewer_is_named(threaded: Cluster) -> None:
-    more = tables(threaded, "cores = 2", 'memory = "2000M"', "gres = {nic = 3, fpga = 1}")
-    code, lines = checked(threaded, "--config", more)
-    assert (code, lines) == (
-        1,
-        [
-            "GresTypes is nic, needed: with fpga",
-            *(
-                f"Gres {resource} of node {name} is {there}, needed: at least {count}"
-                for name in threaded.nodes
-                for resource, there, count in (("fpga", 0, 1), ("nic", 2, 3))
-            ),
-        ],
-    )
 
 
 @pytest.fixture

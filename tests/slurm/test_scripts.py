@@ -129,14 +129,6 @@ def test_it_fails_at_the_start_of_another_under_the_id_of_one_that_has_started(
 
 
 @pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
-def test_disk_rates_in_the_comment_are_no_part_of_the_name(tmp_path: Path) -> None:
-    place = tmp_path / "nobody"
-    (tmp_path / "its starts").mkdir()
-    run(place, {**STARTED, "SLURM_JOB_COMMENT": "moon.12.1.5000.0"})
-    assert noted(place) == {"moon.12.1": "7", "7": "moon.12.1"}
-
-
-@pytest.mark.skipif(not shutil.which("logger"), reason="no logger (bsdutils)")
 def test_it_notes_the_end_of_an_attempt_that_has_started(tmp_path: Path) -> None:
     place = tmp_path / "nobody"
     (tmp_path / "its starts").mkdir()
