@@ -68,15 +68,6 @@ def lines_of(records: list[tuple[str, Record]]) -> bytes:
         return file.read()
 
 
-def test_records_come_back_in_the_order_they_were_written(directory: int, attempt_fd: int) -> None:
-    known: dict[str, Any] = {}
-    for kind, record in RECORDS:
-        if kind != "created":
-            attempt_files.append(attempt_fd, kind, record)
-        known[kind] = record
-        assert attempt_files.read(directory, KEY) == Attempt(**known)
-
-
 def test_any_number_of_signals_takes_the_room_of_one(
     directory: int, attempt_fd: int, tmp_path: Path
 ) -> None:
@@ -102,16 +93,6 @@ def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
     assert (attempt_files.file_name(KEY), attempt_files.cgroup_name(KEY)) == ("41.2", "job-41-2")
 
 
-def test_the_lock_is_seen_by_others_until_its_holder_is_gone(directory: int) -> None:
-    fd = attempt_files.create(directory, KEY, CREATED)
-    inherited = os.dup(fd)
-    assert [attempt_files.is_locked(directory, KEY) for _ in range(3)] == [True] * 3
-    os.close(fd)
-    assert attempt_files.is_locked(directory, KEY), "a fork has the descriptor still"
-    os.close(inherited)
-    assert not attempt_files.is_locked(directory, KEY)
-
-
 def test_a_removed_attempt_can_be_made_again(directory: int, attempt_fd: int) -> None:
     attempt_files.remove(directory, KEY)
     attempt_files.remove(directory, KEY)
@@ -119,16 +100,6 @@ def test_a_removed_attempt_can_be_made_again(directory: int, attempt_fd: int) ->
     assert not attempt_files.is_locked(directory, KEY)
     assert attempt_files.read(directory, KEY) is None
     os.close(attempt_files.create(directory, KEY, CREATED))
-
-
-def test_keys_are_those_of_attempt_files_alone(tmp_path: Path, directory: int) -> None:
-    """Digits have many forms, and numbers have many spellings."""
-    for name in (
-        *("10.1", "9.2", "9.10", "log", "9", "9.", ".1", "9.1.1", "9.1~", "a.1", "-1.1"),
-        *("\u0663.1", "1.\u0663", "01.1", "1.01"),
-    ):
-        (tmp_path / name).write_bytes(b"")
-    assert attempt_files.keys(directory) == [(9, 2), (9, 10), (10, 1)]
 
 
 @pytest.mark.parametrize("kept", range(len(lines())))
@@ -166,12 +137,6 @@ def test_no_flipped_bit_lets_a_program_go_again_or_tells_another_end(bit: int) -
                 said = getattr(found, kind)
                 # Damage to the checksum's own name makes it a field that nobody knows.
                 assert said in (None, attempt_files.UNKNOWN) or said == {**said, **record}, damaged
-
-
-def test_records_without_the_first_one_are_damaged() -> None:
-    """Nothing was started before `created` was on record, so it has been there."""
-    found = attempt_files.parse(lines().split(b"\n", 1)[1])
-    assert found == Attempt(attempt_files.UNKNOWN, **dict(RECORDS[1:]), is_damaged=True)
 
 
 @given(st.integers(0, len(lines()) - 1), st.binary(max_size=8), st.integers(0, 8))
@@ -222,24 +187,6 @@ except OSError as error:
     assert (done.stdout, done.stderr) == ("File too large True\n", "")
 
 
-@pytest.mark.parametrize(
-    ("kinds", "is_over", "may_have_run"),
-    [
-        ((), False, False),
-        (("runner",), False, False),
-        (("runner", "running"), False, True),
-        (("runner", "failed"), True, True),
-        (("runner", "running", "failed"), True, True),
-        (("runner", "running", "ended"), True, True),
-    ],
-)
-def test_what_an_attempt_says_of_its_program(
-    kinds: tuple[str, ...], is_over: bool, may_have_run: bool
-) -> None:
-    attempt = Attempt(CREATED, **{kind: dict(RECORDS)[kind] for kind in kinds})
-    assert (attempt.is_over, attempt.may_have_run) == (is_over, may_have_run)
-
-
 def test_a_payload_that_is_not_known_is_not_believed_to_be_that_of_an_attempt() -> None:
     """Where nothing is signed there is no digest; a command would run with another job's
     environment if a part of this were missing."""
@@ -255,28 +202,9 @@ def test_a_payload_that_is_not_known_is_not_believed_to_be_that_of_an_attempt() 
     assert has == [True, False, False, False, True, False]
 
 
-CUT = JobsStopRecord("this boot", 50.0)
-
-
 def attempt(*, boot_id: str = "this boot", at_s: float = 40.0, end_s: float | None) -> Attempt:
     ended = None if end_s is None else {"at_s": end_s}
     return Attempt(created={"boot_id": boot_id, "at_s": at_s}, ended=ended)
-
-
-@pytest.mark.parametrize(
-    ("lived", "was_cut"),
-    [
-        (attempt(end_s=50.0), True),
-        (attempt(end_s=57.5), True),
-        (attempt(end_s=None), True),
-        (attempt(end_s=49.9), False),
-        (attempt(at_s=50.1, end_s=60.0), False),
-        (attempt(boot_id="another", end_s=55.0), False),
-    ],
-    ids=["at once", "after a while", "not yet", "before", "born later", "another boot"],
-)
-def test_it_fell_on_what_lived_then(lived: Attempt, was_cut: bool) -> None:
-    assert CUT.affected(lived) is was_cut
 
 
 def test_it_is_read_as_the_unit_writes_it(tmp_path: Path) -> None:

@@ -193,17 +193,6 @@ def test_what_gpus_will_have_once_their_driver_is_loaded_is_hidden_before(tmp_pa
     assert devices.look_up(of("", "0 1")).devices.hidden == set()
 
 
-def test_a_gpu_without_driver_is_hidden_before_only_if_it_may_be_given_out(tmp_path: Path) -> None:
-    card(tmp_path, "0000:01:00.0", vendor="0x1002")
-    first = gpu(0, pci="0000:00:00.0", nodes=frozenset(drawn(0, 128)))
-    card(tmp_path, first.pci, driver="nvidia", own="card0", render="renderD128")
-    assert table([first], root=tmp_path).look_up(of("0")).devices.hidden == set()
-    for wide in ("hides_all_gpus", "gives_all_gpus"):
-        found = table([first], root=tmp_path, **{wide: True}).look_up(of("0"))
-        assert found.devices.hidden == drawn(1, 129)
-    assert table([first], root=tmp_path).look_up(of("0", "1")).devices.hidden == drawn(1, 129)
-
-
 def test_graphics_nodes_of_a_gpu_that_cannot_be_read_are_hidden(tmp_path: Path) -> None:
     """They are among those that no other GPU has."""
     for name in ("card0", "card1", "card2", "renderD128", "renderD129", "renderD130", "card1-DP-1"):

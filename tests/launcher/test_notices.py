@@ -3,12 +3,9 @@ and inside of a job that runs, as far as that needs no cgroup."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import selectors
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +16,7 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.core.model.owner import UNSTARTED
 from drfd.devices.gpus import Gpu
-from drfd.launcher import attempt_files, notices, sessions
+from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.device_table import DeviceTable
@@ -32,10 +29,8 @@ from launcher.rig import (
     Controller,
     LauncherProcess,
     MakeLauncher,
-    alone,
     go,
     order,
-    parent_of,
     pid_in,
     shell,
     state_of,
@@ -88,18 +83,6 @@ def test_a_failed_launch_is_notified_too_and_a_command_that_is_not_there_named(
     assert notify(controller, shell("", cwd=work, argv=("nosuchcommand",))) == absent
 
 
-def test_it_has_the_variables_and_the_directory_and_no_streams(
-    controller: Controller, work: Path
-) -> None:
-    run(controller, work)
-    script = 'cat; echo lost; echo lost >&2; echo "$A $DRF_STATE $PWD" > told'
-    variables = {"DRF_STATE": "FAILED"}
-    order = shell(script, cwd=work, env={"A": "ü"}, variables=variables)
-    assert notify(controller, order) == "told"
-    assert (work / "told").read_text() == f"ü FAILED {work}\n"
-    assert (work / "out").read_text() == "", "the job's output is not the command's"
-
-
 def test_a_directory_that_is_gone_does_not_keep_it_from_telling(
     controller: Controller, work: Path, tmp_path: Path
 ) -> None:
@@ -131,39 +114,6 @@ def test_nobody_but_the_job_s_user_is_told(controller: Controller, work: Path) -
     order = shell("echo x > told", cwd=work, uid=os.getuid() + 1)
     assert notify(controller, order) == "not told: it is not for the job's own user"
     assert not (work / "told").exists()
-
-
-def test_others_are_served_while_it_runs(controller: Controller, work: Path) -> None:
-    run(controller, work)
-    os.mkfifo(work / "go")
-    controller.notify(shell("read x < go", cwd=work))
-    controller.launch(shell("exit 3", cwd=work, id=2, stdout="out2", stderr="err2"))
-    controller.take("up", id=2)
-    assert controller.take("ended", id=2)["exit_code"] == 3
-    go(work)
-    assert controller.take("removed", id=1)["notice"] == "told"
-
-
-def test_a_notice_that_waits_for_its_command_sleeps(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    """Notifiers looked every hundredth of a second: 150 of them took a quarter of a core."""
-    run(controller, work)
-    os.mkfifo(work / "go")
-    controller.notify(shell("echo $$ > pid; read x < go", cwd=work))
-    notifier = parent_of(pid_in(work / "pid"))
-    assert notifier in process.children(launcher.process.pid)
-
-    def naps() -> int:
-        status = Path(f"/proc/{notifier}/status").read_text()
-        return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
-
-    until("the notifier to sleep", lambda: state_of(notifier) == "S")
-    before = naps()
-    time.sleep(0.5)
-    assert naps() - before <= 3
-    go(work)
-    assert controller.take("removed", id=1)["notice"] == "told"
 
 
 def test_one_that_takes_too_long_is_stopped(make_launcher: MakeLauncher, work: Path) -> None:
@@ -354,45 +304,3 @@ def test_without_cgroups_there_is_none_and_the_job_goes_on(
     go(work)
     assert controller.take("ended")["exit_code"] == 7
     assert not (work / "seen").exists()
-
-
-def test_what_is_no_order_ends_the_connection(controller: Controller, work: Path) -> None:
-    job = order("true", cwd=work)
-    message = exec_message(job.order, Inside(number=1, command=COMMAND))
-    del message["inside"]["proof"]
-    controller.send_sealed(message, job.data)
-    assert controller.is_dropped()
-
-
-@pytest.mark.parametrize("failing", ["pidfd_open", "register"])
-@alone
-def test_a_command_whose_end_could_not_be_noticed_is_killed(
-    failing: str, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For want of descriptors; it would be counted among its user's for ever."""
-    pids: list[int] = []
-    open_pidfd = os.pidfd_open
-
-    def fail(pid: int) -> int:
-        pids.append(pid)
-        if failing == "pidfd_open":
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return open_pidfd(pid)
-
-    class Full(selectors.PollSelector):
-        def register(self, *words: Any, **named: Any) -> selectors.SelectorKey:
-            if len(self.get_map()) == 1:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().register(*words, **named)
-
-    monkeypatch.setattr(os, "pidfd_open", fail)
-    monkeypatch.setattr(sessions, "_serve", lambda *words: time.sleep(60))
-    nothing: Any = None
-    with Full() as selector:
-        found = sessions.Sessions(nothing, selector, 0, nothing)
-        assignment = Assignment(order("true", cwd=work).order, -1)
-        with pytest.raises(OSError, match=r"open files|space"):
-            found.start(assignment, Inside(number=1, command=COMMAND), nothing)
-        assert (found._live, dict(selector.get_map())) == ({}, {})
-    with pytest.raises(ChildProcessError):
-        os.waitpid(pids[0], os.WNOHANG)

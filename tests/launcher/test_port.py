@@ -144,15 +144,6 @@ def caller(call: Call) -> Caller:
     return caller
 
 
-def test_each_line_is_an_order(caller: Caller, door: Door) -> None:
-    caller.say(b'{"cmd":"a"}\n{"cmd":"b"}\n')
-    door.turn()
-    caller.say(b'{"cmd":"c"}\n')
-    door.turn()
-    assert [order["cmd"] for order in door.orders] == ["a", "b", "c"]
-    assert caller.heard() == []
-
-
 def test_an_order_may_come_in_pieces(caller: Caller, door: Door) -> None:
     line = b'{"cmd":"a\xc3\xbc"}\n'
     for at in range(len(line)):
@@ -160,16 +151,6 @@ def test_an_order_may_come_in_pieces(caller: Caller, door: Door) -> None:
         caller.say(line[at : at + 1])
         door.turn()
     assert door.orders == [{"cmd": "aü"}]
-
-
-def test_a_long_order_is_taken_whole(caller: Caller, door: Door) -> None:
-    text = "x" * 100_000
-    for start in range(0, len(text), 10_000):
-        caller.say((b'{"text":"' if start == 0 else b"") + text[start : start + 10_000].encode())
-        door.turn()
-    caller.say(b'"}\n')
-    door.turn()
-    assert door.orders == [{"text": text}]
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"\n", b"\xff\n", b'{"cmd":"fly"}\n'])
@@ -213,12 +194,6 @@ def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(
     door.turn()
     assert (door.orders, door.watched()) == ([{"cmd": "a"}], 1)
     door.report({"report": "up"})
-
-
-def test_without_a_controller_reports_go_nowhere(door: Door, call: Call) -> None:
-    """It asks for everything when it comes."""
-    door.report({"report": "up"})
-    assert call().heard() == [HELLO]
 
 
 def test_a_report_to_one_who_has_left_unnoticed_is_no_error(caller: Caller, door: Door) -> None:
@@ -299,13 +274,6 @@ def test_the_reports_of_a_turn_are_one_message_in_their_order(caller: Caller, do
     assert caller.heard() == []
 
 
-def test_many_reports_do_not_wait_for_the_end_of_a_turn(caller: Caller, door: Door) -> None:
-    report: Message = {"report": "x" * 1000}
-    for _ in range(100):
-        door.port.send(report)
-    assert len(caller.heard()) > 50
-
-
 def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Door) -> None:
     """More than fits into the socket: the door waits, and obeys orders as before."""
     report: Message = {"report": "x" * 3_000_000}
@@ -319,14 +287,6 @@ def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Do
     door.turn()
     door.turn()
     assert door.orders == [{"cmd": "a"}]
-
-
-def test_reports_for_one_controller_are_not_sent_to_the_next(
-    caller: Caller, door: Door, call: Call
-) -> None:
-    door.port.send({"report": "up"})
-    second = call()
-    assert second.heard() == [HELLO]
 
 
 NOBODY = 65534

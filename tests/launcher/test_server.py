@@ -77,24 +77,6 @@ def kinds(reports: list[Message]) -> list[str]:
 # -- a job's life ---------------------------------------------------------------------------
 
 
-def test_a_controller_is_told_what_this_launcher_can_do(controller: Controller) -> None:
-    hello = controller.hello
-    what = {"report", "kind", "controls", "cores", "mounts", "warnings"}
-    what |= {"min_uid", "allowed_uids", "hiding", "version"}
-    what |= {"lost_devices", "limits_gpus", "lendable"}
-    assert set(hello) == {*what, "entry", "exec", "private_tmp", "removes_ipc", "processes"}
-    assert 0 < hello["processes"]["per_user"] <= hello["processes"]["total"]
-    assert all(isinstance(text, str) for text in hello["warnings"])
-    assert (hello["private_tmp"], hello["exec"]) == (None, False)
-    assert hello["entry"][0] == "none"
-    assert (hello["kind"], hello["mounts"]) == ("none", {})
-    assert set(hello["controls"]) == {"cores", "memory", "read", "write", "processes"}
-    assert set(hello["cores"]) == {"quota", "weight", "pin", "share"}
-    assert hello["lendable"] == []
-    assert "; nothing can be lent: " in hello["cores"]["share"]
-    assert hello["controls"]["cores"] == hello["cores"]["quota"]
-
-
 def test_a_job_is_reported_from_its_start_to_its_removal(
     launcher: LauncherProcess, controller: Controller, work: Path
 ) -> None:
@@ -140,18 +122,6 @@ def test_an_attempt_of_another_owner_is_no_answer_to_a_launch(
     go(work)
     ended(controller)
     remove(controller)
-
-
-def test_jobs_run_side_by_side(controller: Controller, work: Path) -> None:
-    keys = [(number, attempt) for number in (1, 2) for attempt in (1, 3)]
-    for number, attempt in keys:
-        asked = shell("echo $DRF_JOB_ID; sleep 60", cwd=work, id=number, attempt=attempt)
-        controller.launch(asked)
-        controller.take("up", id=number, attempt=attempt)
-    assert controller.list()[-1] == {"report": "listed", "known": [list(key) for key in keys]}
-    controller.ask("kill", (1, 3))
-    assert ended(controller, (1, 3)) == (None, signal.SIGKILL)
-    assert kinds(controller.list()) == ["up", "up", "ended", "up", "up", "listed"]
 
 
 def test_what_cannot_be_run_is_reported_and_leaves_no_trace(
@@ -295,15 +265,6 @@ def test_kill_ends_what_terminate_does_not(
     assert kinds(controller.list()) == ["up", "ended", "listed"], "it is ended, not removed"
 
 
-#: Notes each USR1 and USR2 in `told`, in its first process and in one of another session.
-TOLD = (
-    'setsid sh -c \'trap "echo child >> told" USR1; trap "" USR2; echo up > child; '
-    "while :; do sleep 0.01; done' & "
-    "trap 'echo one >> told' USR1; trap 'echo two >> told' USR2; "
-    "until [ -s child ]; do :; done; echo up; while :; do sleep 0.01; done"
-)
-
-
 def signals(controller: Controller, count: int, *numbers: int) -> None:
     controller.send(signal_message(KEY, count, numbers))
 
@@ -316,37 +277,6 @@ def told(work: Path, *words: str) -> None:
         return sorted(path.read_text().split()) if path.exists() else []
 
     until(f"{words} in told", lambda: seen() == sorted(words), seen)
-
-
-@pytest.fixture
-def representative_task(controller: Controller, work: Path) -> Controller:
-    begin(controller, work, TOLD)
-    written(work / "out")
-    return controller
-
-
-def test_a_signal_that_is_told_again_is_not_sent_again(
-    representative_task: Controller, launcher: LauncherProcess, work: Path
-) -> None:
-    """Neither by this launcher nor by the next: the attempt file has the count."""
-    signals(representative_task, 1, signal.SIGUSR2)
-    signals(representative_task, 1, signal.SIGUSR2)
-    told(work, "two")
-    again = launcher.restart()
-    signals(again, 1, signal.SIGUSR2)
-    signals(again, 2, signal.SIGUSR2, signal.SIGUSR1)
-    told(work, "two", "one", "child")
-    assert kinds(again.list()) == ["up", "listed"]
-
-
-def test_remove_ends_a_job_first(controller: Controller, work: Path) -> None:
-    begin(controller, work, "sleep 60 & echo $! > pid; wait")
-    left = pid_in(work / "pid")
-    controller.ask("remove")
-    assert ended(controller) == (None, signal.SIGKILL)
-    controller.take("removed", id=1, attempt=1)
-    assert not lives(left)
-    assert controller.list() == NOTHING_KNOWN
 
 
 @pytest.mark.parametrize("command", ["terminate", "kill", "freeze", "thaw"])
@@ -446,20 +376,7 @@ def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(
     pids = beating(controller, work)
     controller.ask("freeze")
     controller.take("frozen", id=1, attempt=1)
-    stands_still(work, pids)
-    assert kinds(controller.list()) == ["up", "listed"]
-    controller.ask("thaw")
-    goes_on(work)
-    controller.ask("terminate")
-    assert ended(controller) == (9, None)
-
-
-def test_freezing_and_thawing_may_be_asked_for_again(controller: Controller, work: Path) -> None:
-    """Each time that it is asked whether the job is frozen, the answer is yes."""
-    pids = beating(controller, work)
-    controller.ask("freeze")
-    # On a busy machine it takes a moment until all of them stand still.
-    controller.take("frozen", id=1, attempt=1)
+    # Each time that it is asked for, the answer is yes.
     controller.ask("freeze")
     assert kinds(controller.list()) == ["frozen", "up", "listed"]
     stands_still(work, pids)
@@ -467,6 +384,8 @@ def test_freezing_and_thawing_may_be_asked_for_again(controller: Controller, wor
         controller.ask("thaw")
         assert kinds(controller.list()) == ["up", "listed"]
     goes_on(work)
+    controller.ask("terminate")
+    assert ended(controller) == (9, None)
 
 
 #: Freezing takes until a file is there: as if a process slept where no signal reaches it.
@@ -543,17 +462,6 @@ def frozen(controller: Controller, work: Path) -> list[int]:
     return pids
 
 
-def test_a_job_that_is_being_ended_is_not_frozen(controller: Controller, work: Path) -> None:
-    """A runner that is stopped cannot leave, until it goes on."""
-    runner = begin(controller, work, "exec sleep 60")
-    os.kill(runner, signal.SIGSTOP)
-    controller.ask("kill")
-    controller.ask("freeze")
-    assert kinds(controller.list()) == ["listed"]
-    os.kill(runner, signal.SIGCONT)
-    assert ended(controller) == (None, signal.SIGKILL)
-
-
 # -- bad orders -----------------------------------------------------------------------------
 
 GARBAGE = {
@@ -616,47 +524,7 @@ def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
         assert again.peer_pid == controller.peer_pid, "it was started again"
 
 
-def test_an_order_that_is_cut_short_is_not_obeyed(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    line = b'{"cmd":"remove","id":1,"attempt":1}'
-    begin(controller, work)
-    controller.send_raw(line)
-    again = launcher.connect()
-    assert controller.is_dropped()
-    assert kinds(again.list()) == ["up", "listed"]
-
-
 # -- the launcher dies ----------------------------------------------------------------------
-
-
-def test_jobs_outlive_the_launcher_and_their_end_is_reported_by_the_next(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    up = controller.take("up")
-    job = pid_in(work / "pid")
-    again = launcher.restart()
-    assert again.list() == [up, {"report": "listed", "known": [list(KEY)]}]
-    assert lives(job)
-    go(work)
-    assert ended(again) == (7, None)
-    remove(again)
-
-
-def test_a_launcher_that_ends_in_order_leaves_its_jobs_alone(
-    launcher: LauncherProcess, controller: Controller, work: Path
-) -> None:
-    begin(controller, work)
-    pid_in(work / "pid")
-    launcher.process.send_signal(signal.SIGTERM)
-    assert launcher.process.wait(WAIT_S) == 0
-    assert controller.is_dropped()
-    launcher.start()
-    again = launcher.connect()
-    assert kinds(again.list()) == ["up", "listed"]
-    go(work)
-    assert ended(again) == (7, None)
 
 
 def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_next(
@@ -681,18 +549,6 @@ def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_nex
 
 
 # -- runners die ----------------------------------------------------------------------------
-
-
-def test_a_job_whose_runner_was_killed_has_an_unknown_end_and_is_removed_whole(
-    controller: Controller, work: Path
-) -> None:
-    runner = begin(controller, work, "sleep 60 & echo $! > child; echo $$ > pid; wait")
-    left = [pid_in(work / "pid"), pid_in(work / "child")]
-    os.kill(runner, signal.SIGKILL)
-    assert unknown(controller.take("ended", id=1, attempt=1))
-    remove(controller)
-    assert [pid for pid in left if lives(pid)] == []
-    assert controller.list() == NOTHING_KNOWN
 
 
 def test_an_attempt_file_that_a_power_cut_has_emptied_is_missing(
@@ -760,12 +616,6 @@ def refused(*options: str) -> str:
 )
 def test_options_that_are_wrong_are_named(options: tuple[str, ...], said: str) -> None:
     assert said in refused(*options)
-
-
-def test_a_state_directory_that_is_not_there_ends_it(tmp_path: Path) -> None:
-    words = ["--state", tmp_path / "gone", "--controller-uid", os.getuid()]
-    done = subprocess.run(python(MAIN, *words), capture_output=True, text=True, timeout=60)
-    assert (done.returncode != 0, str(tmp_path / "gone") in done.stderr) == (True, True)
 
 
 def test_its_rooms_are_closed_to_others(launcher: LauncherProcess) -> None:
@@ -883,15 +733,6 @@ class Kept:
             os.close(self._pipe)
         self._pipe = -1
 
-    def reconnect(self, old_pid: int) -> Controller:
-        """A controller of the next launcher."""
-
-        def next_one() -> Controller | None:
-            controller = self.launcher.connect()
-            return controller if controller.peer_pid != old_pid else None
-
-        return until("another launcher", next_one)
-
 
 @pytest.fixture
 def kept(make_launcher: MakeLauncher) -> Iterator[Kept]:
@@ -899,36 +740,6 @@ def kept(make_launcher: MakeLauncher) -> Iterator[Kept]:
     yield kept
     kept.let_go()
     kept.supervisor.wait(WAIT_S)
-
-
-def test_a_kept_launcher_is_restarted_when_it_is_killed(kept: Kept, work: Path) -> None:
-    controller = kept.launcher.connect()
-    controller.launch(shell(UNTIL_GO, cwd=work))
-    controller.take("up")
-    pid_in(work / "pid")
-    for _ in range(2):
-        pid = controller.peer_pid
-        assert pid != kept.supervisor.pid
-        os.kill(pid, signal.SIGKILL)
-        controller = kept.reconnect(pid)
-        assert [report["report"] for report in controller.list()] == ["up", "listed"]
-    go(work)
-    assert controller.take("ended")["exit_code"] == 7
-    assert kept.supervisor.poll() is None
-
-
-def test_supervisor_and_launcher_end_when_the_controller_is_gone(kept: Kept, work: Path) -> None:
-    """And the job goes on, for the next."""
-    controller = kept.launcher.connect()
-    controller.launch(shell("echo $$ > pid; sleep 60", cwd=work))
-    controller.take("up")
-    job, pid = pid_in(work / "pid"), controller.peer_pid
-    kept.let_go()
-    assert kept.supervisor.wait(WAIT_S) == 0
-    assert not lives(pid)
-    assert lives(job)
-    kept.launcher.start()
-    assert [report["report"] for report in kept.launcher.connect().list()] == ["up", "listed"]
 
 
 def test_a_launcher_whose_supervisor_was_killed_ends_with_the_controller(kept: Kept) -> None:

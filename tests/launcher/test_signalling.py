@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,56 +267,6 @@ def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
     assert (len(sent), signals.pause_s()) == (3, None)
 
 
-#: In a mount namespace of its own: a disk of 16 KiB, which is full before the signal is asked for.
-FULL = """
-import os, sys
-from types import SimpleNamespace
-from drfd.core.model.owner import Owner
-from drfd.launcher import attempt_files as attempts
-from drfd.launcher.signalling import Signalling
-
-os.chdir(sys.argv[1])
-fd = os.open(".", os.O_RDONLY)
-file = attempts.create(fd, (1, 1), attempts.created_record(Owner(uid=0), "b", None))
-attempts.append(file, "running", {"pid": 1, "start_ticks": 1})
-# To the last byte of its page, so that one line more needs another page.
-os.write(file, b"x" * (4095 - os.fstat(file).st_size) + b"\\n")
-filler = os.open("filler", os.O_WRONLY | os.O_CREAT)
-try:
-    while True:
-        os.write(filler, b"x" * 4096)
-except OSError as error:
-    print(error.strerror)
-sent = []
-place = SimpleNamespace(signal=lambda key, attempt, number: sent.append(number))
-signals = Signalling(place, fd)
-signals.add((1, 1), 1, (10,))
-signals.run_due()
-print(sent)
-os.unlink("filler")
-os.close(filler)
-signals._due_mono_s = 0.0
-signals.run_due()
-signals.run_due()
-print(sent, signals.pause_s())
-"""
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a disk")
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare")
-def test_on_a_disk_that_is_really_full_it_waits_too(tmp_path: Path) -> None:
-    mounted = 'mount -t tmpfs -o size=16k tmpfs $1 && exec $2 -c "$3" $1'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mounted, "sh", tmp_path, sys.executable, FULL],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    if "mount" in done.stderr:
-        pytest.skip(f"no disk can be mounted here: {done.stderr}")
-    assert done.stdout.splitlines() == ["No space left on device", "[]", "[10] None"], done.stderr
-
-
 # -- what is slow to freeze ---------------------------------------------------------------
 
 
@@ -463,18 +410,6 @@ def test_the_bounds_are_in_the_order_and_in_the_attempt_file(tmp_path: Path) -> 
 )
 def test_who_has_no_bounds_that_can_be_read_is_lent_nothing(record: Record) -> None:
     assert read_bounds(Attempt(record)) is None
-
-
-@pytest.mark.slow
-def test_an_order_about_an_attempt_that_cannot_be_lent_to_is_logged_once_and_not_answered(
-    launcher: LauncherProcess,
-) -> None:
-    controller = launcher.connect()
-    for key in ((7, 1), (7, 1), (8, 1), (7, 1)):
-        controller.send(lend_message(LendOrder(id=key[0], attempt=key[1], cores_milli=1)))
-    assert [report["report"] for report in controller.list()] == ["listed"]
-    said = [line for line in launcher.log().splitlines() if "event=not-lent" in line]
-    assert ["job=7" in line for line in said] == [True, False]
 
 
 @pytest.mark.slow

@@ -79,12 +79,6 @@ def test_a_process_with_another_thread_is_not_forked() -> None:
         thread.join()
 
 
-@pytest.mark.skipif(syscalls.why_no_fork_into() is not None, reason="no clone3 into a cgroup here")
-def test_a_fork_into_what_is_no_cgroup_is_an_error(tmp_path: Path) -> None:
-    code = f"print(errno_of(syscalls.fork_into, os.open({str(tmp_path)!r}, os.O_PATH)))"
-    assert run(code) == "EBADF"
-
-
 def test_where_the_call_is_refused_the_reason_is_told() -> None:
     code = """
 steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x50000 | errno.ENOSYS)]
@@ -104,103 +98,6 @@ def test_a_signal_to_a_thread_that_is_gone_is_an_error() -> None:
     with pytest.raises(OSError, match="tgkill") as caught:
         syscalls.signal_thread(os.getpid(), threading.get_native_id(), 9999)
     assert caught.value.errno == errno.EINVAL
-
-
-def test_a_child_dies_with_its_parent() -> None:
-    code = """
-out, into = os.pipe()
-if os.fork() == 0:
-    if os.fork() == 0:
-        os.close(out)
-        syscalls.set_parent_death_signal(signal.SIGKILL)
-        os.write(into, b"+")
-        signal.pause()
-    os.read(out, 1)
-    os._exit(0)
-os.close(into)
-os.wait()
-print(os.read(out, 9))  # The end of the pipe: the grandchild had it open until it was killed.
-"""
-    assert run(code) == "b''"
-
-
-def test_facts_of_a_process_are_set_and_seen_by_the_kernel() -> None:
-    code = """
-before = kernel_calls.is_dumpable()
-syscalls.set_dumpable(False)
-print(before, kernel_calls.is_dumpable(), os.stat("/proc/self/mem").st_uid)
-"""
-    assert run(code) == "True False 0"
-    code = """
-before = status()["NoNewPrivs"]
-syscalls.set_no_new_privileges()
-print(before, status()["NoNewPrivs"])
-"""
-    assert run(code) == "0 1"
-    code = """
-one = syscalls.join_session_keyring()
-print(kernel_calls.session_keyring() == one, syscalls.join_session_keyring() != one)
-"""
-    assert run(code) == "True True"
-    code = """
-syscalls.set_timer_slack(77_000)
-print(open("/proc/self/timerslack_ns").read().strip())
-syscalls.set_personality(0x0040000)  # ADDR_NO_RANDOMIZE
-print(hex(syscalls.personality()))
-syscalls.set_personality(0)
-print(syscalls.personality())
-syscalls.clear_io_priority()
-"""
-    assert run(code) == "77000\n0x40000\n0"
-
-
-@as_root
-def test_capabilities_beyond_the_32nd_too_and_securebits_are_set() -> None:
-    code = """
-kept = 1 << 5 | 1 << 38  # CAP_KILL, CAP_PERFMON
-syscalls.set_capabilities(syscalls.Capabilities(kept, kept, 0))
-print(syscalls.capabilities() == (kept, kept, 0), status()["CapEff"] == f"{kept:016x}")
-print(errno_of(syscalls.set_capabilities, syscalls.Capabilities(1, 1, 0)))
-"""
-    assert run(code) == "True True\nEPERM"
-    code = """
-kernel_calls.set_securebits(syscalls.NO_SETUID_FIXUP)
-print(syscalls.securebits() == syscalls.NO_SETUID_FIXUP)
-"""
-    assert run(code) == "True"
-
-
-def test_a_filter_refuses_what_it_names_and_none_is_an_error() -> None:
-    """The program: load the number of the call; EPERM if it is that of getppid; else let it go."""
-    if os.uname().machine not in ("x86_64", "aarch64"):
-        pytest.skip("the number of getppid(2) is known for x86-64 and arm64 only")
-    code = """
-number = {"x86_64": 110, "aarch64": 173}[os.uname().machine]
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | errno.EPERM)]
-steps += [(0x06, 0, 0, 0x7FFF0000)]
-syscalls.set_no_new_privileges()
-syscalls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
-print(os.getppid(), os.getpid() > 0, status()["Seccomp"])
-"""
-    assert run(code) == "-1 True 2"
-    code = "syscalls.set_no_new_privileges(); print(errno_of(syscalls.filter_calls, bytes(8)))"
-    assert run(code) == "EINVAL"
-
-
-@as_root
-def test_a_mount_in_a_namespace_of_its_own_is_seen_there_alone(tmp_path: Path) -> None:
-    code = f"""
-where = {str(tmp_path)!r}
-syscalls.unshare(syscalls.CLONE_NEWNS)
-syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-syscalls.mount("tmpfs", where, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64k")
-open(where + "/inside", "w").close()
-print(os.listdir(where), os.statvfs(where).f_blocks * os.statvfs(where).f_frsize)
-kernel_calls.unmount(where, kernel_calls.MNT_DETACH | kernel_calls.UMOUNT_NOFOLLOW)
-print(os.listdir(where), errno_of(kernel_calls.unmount, where))
-"""
-    assert run(code) == "['inside'] 65536\n[] EINVAL"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_names_the_call_the_reason_and_the_machine_without_it(
@@ -257,22 +154,6 @@ print(read("/link"), read("../../etc/hostname"), errno_of(read, "/etc/passwd"))
     assert run(code) == "inside inside ENOENT"
 
 
-def test_ipc_is_removed_by_its_owner() -> None:
-    code = """
-import subprocess
-made = subprocess.run(["ipcmk", "-M", "4096", "-S", "1", "-Q"], capture_output=True, text=True)
-lines = [line for line in made.stdout.splitlines() if line]
-for kind, remove in (
-    ("Shared", syscalls.remove_shared_memory),
-    ("Semaphore", syscalls.remove_semaphores),
-    ("Message", syscalls.remove_message_queue),
-):
-    number = next(int(line.split()[-1]) for line in lines if line.startswith(kind))
-    print(errno_of(remove, number), errno_of(remove, number))
-"""
-    assert run(code).split() == ["done", "EINVAL"] * 3
-
-
 # -- BPF programs on cgroups ----------------------------------------------------------------
 
 
@@ -293,44 +174,6 @@ def test_programs_are_loaded_for_this_process_or_refused_with_the_verifiers_log(
     assert [os.get_inheritable(fd) for fd in fds] == [False, False]
     for fd in fds:
         os.close(fd)
-
-
-def test_where_programs_count_as_locked_memory_the_limit_is_raised_for_the_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Before Linux 5.11 the kernel said EPERM for that."""
-    limits = [(1 << 16, 1 << 16)]
-    seen: list[tuple[int, int]] = []
-
-    def load(instructions: bytes, *, log_bytes: int) -> int:
-        seen.append(limits[-1])
-        if limits[-1][0] == 1 << 16:
-            raise PermissionError(errno.EPERM, "x", "bpf")
-        return 7
-
-    monkeypatch.setattr(syscalls, "_load_device_program", load)
-    monkeypatch.setattr(resource, "getrlimit", lambda what: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda what, wanted: limits.append(wanted))
-    assert syscalls.load_device_program(b"") == 7
-    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert seen == [(1 << 16, 1 << 16), unlimited]
-    assert limits == [(1 << 16, 1 << 16), unlimited, (1 << 16, 1 << 16)]
-
-
-def test_without_the_right_to_programs_the_kernels_own_error_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def load(instructions: bytes, *, log_bytes: int) -> int:
-        raise PermissionError(errno.EPERM, "x", "bpf")
-
-    def keep(what: int, wanted: tuple[int, int]) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
-    monkeypatch.setattr(syscalls, "_load_device_program", load)
-    monkeypatch.setattr(resource, "setrlimit", keep)
-    with pytest.raises(PermissionError) as raised:
-        syscalls.load_device_program(b"")
-    assert (raised.value.errno, raised.value.filename) == (errno.EPERM, "bpf")
 
 
 # -- what drfd asks for itself ------------------------------------------------------------
@@ -367,16 +210,6 @@ own_process.spare()
 print(os.sched_getaffinity(0) == one, open(own_process.OOM_SCORE).read() == before)
 """
     assert run(code) == "True True"
-
-
-def test_a_session_is_left() -> None:
-    code = """
-from drfd.linux import own_process
-before = kernel_calls.session_keyring()
-own_process.leave_session_keyring()
-print(kernel_calls.session_keyring() != before)
-"""
-    assert run(code) == "True"
 
 
 # -- the user database --------------------------------------------------------------------

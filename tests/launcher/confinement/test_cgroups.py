@@ -408,18 +408,6 @@ on_v2 = pytest.mark.parametrize("kernel", ["v2"], indirect=True)
 # -- the group, and what is said of it ------------------------------------------------------
 
 
-@on_v1
-def test_our_group_is_made_once_in_each_hierarchy(kernel: KernelV1) -> None:
-    kernel.open()
-    assert sorted(path.parts[-3] for path in kernel.root.glob("*/drfd/test")) == [
-        *kernel.HIERARCHIES
-    ]
-    (kernel.root / "pids/drfd/test").rmdir()
-    (kernel.root / "pids/drfd/test").write_text("in the way")
-    with pytest.raises(OSError, match="drfd"):
-        kernel.open()
-
-
 def test_closing_leaves_what_is_in_use(kernel: Kernel) -> None:
     kernel.create()
     kernel.place.close()
@@ -431,13 +419,6 @@ def test_closing_leaves_what_is_in_use(kernel: Kernel) -> None:
         assert list(kernel.root.glob("*/drfd/test")) == []
     else:
         assert (kernel.parent.exists(), kernel.released) == (False, ["released"])
-
-
-@on_v2
-def test_closing_gives_back_what_is_around_a_place_that_is_gone(kernel: KernelV2) -> None:
-    kernel.rmdir(str(kernel.parent))
-    kernel.place.close()
-    assert kernel.released == ["released"]
 
 
 RESOURCES = ("cores", "memory", "read", "write", "processes")
@@ -493,14 +474,6 @@ def test_what_an_ordinary_user_is_not_given_is_measured(kernel: KernelV2) -> Non
     assert kernel.place.lendable() == ("cores",)
 
 
-@on_v2
-def test_a_kernel_that_records_no_peaks_is_said_to(kernel: KernelV2) -> None:
-    """memory.peak came with 5.19."""
-    (kernel.parent / "memory.peak").unlink()
-    kind, _, why = kernel.place.controls()["memory"].partition(": ")
-    assert (kind, "peaks" in why) == ("enforced", True)
-
-
 # -- limits ---------------------------------------------------------------------------------
 
 IN_FILES = {
@@ -549,31 +522,6 @@ def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
     kernel.create(limits(cores_milli))
     found = kernel.read(kernel.QUOTA_FILE).removesuffix(" 100000")
     assert (found, kernel.read(kernel.WEIGHT_FILE)) == (quota, weight)
-
-
-@each("none", v1=[("-1",)], v2=[("max 100000",)])
-def test_with_weights_there_is_no_quota(kernel: Kernel, none: str) -> None:
-    kernel.create(limits(3000, WEIGHT))
-    weight = "3072" if isinstance(kernel, KernelV1) else "300"
-    assert (kernel.read(kernel.QUOTA_FILE), kernel.read(kernel.WEIGHT_FILE)) == (none, weight)
-
-
-@each("cpus", v1=[(2,), (16,), (64,)], v2=[(2,), (16,), (64,), (100,)])
-def test_weights_are_as_floors_within_a_hundredth(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, cpus: int
-) -> None:
-    """On version 2 that is from half a core on, whatever the figure; and exactly as whole
-    hundredths of a core."""
-    monkeypatch.setattr(kernel, "cpu_count", lambda: cpus, raising=False)
-    kernel.open()
-    exact = [100, 110, 130, 250, 330, 1000, 1010, 1500, 1000 * cpus]
-    is_v1 = isinstance(kernel, KernelV1)
-    others = [101, 109, 125, 333, 999, 1001] if is_v1 else [501, 505, 1995]
-    for number, floor in enumerate([*exact, *others], 1):
-        kernel.create(limits(floor, SHARE), (number, 1))
-        weight = int(kernel.read(kernel.WEIGHT_FILE, (number, 1)))
-        per_floor, rel = (1.024, 0.01) if is_v1 else (0.1, 1e-9 if floor in exact else 0.01)
-        assert weight / floor == pytest.approx(per_floor, rel=rel)
 
 
 @each(
@@ -679,16 +627,6 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel: Kernel, name: str) -> 
     with pytest.raises(LimitFailed) as raised:
         kernel.create(WITH_DISK)
     assert str(raised.value) == f"{kernel.file(name)}: No such device"
-    assert kernel.names() == []
-
-
-@each("name", v2=[(name,) for name in LIMIT_FILES["v2"] if name != "memory.swap.max"])
-def test_a_limit_without_a_file_keeps_the_job_from_starting(kernel: Kernel, name: str) -> None:
-    """Somebody has taken a controller away."""
-    del kernel.fresh[name.split(".")[0]][name]
-    with pytest.raises(LimitFailed) as raised:
-        kernel.create(WITH_DISK)
-    assert str(raised.value) == f"{kernel.file(name)}: the kernel offers no such file here"
     assert kernel.names() == []
 
 
@@ -901,20 +839,6 @@ def test_a_process_enters_every_hierarchy_once(kernel: KernelV1) -> None:
 
 
 @on_v2
-def test_a_process_enters_and_only_without_quotas_is_kept_on_its_cpus(kernel: KernelV2) -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        for without, count in ((), len(before)), (("cpu", "cpuset", "io"), 1):
-            kernel.open(*without)
-            kernel.create(limits(), (1, count))
-            kernel.place.enter((1, count), limits(), 0)
-            assert kernel.read("cgroup.procs", (1, count)) == "0"
-            assert len(os.sched_getaffinity(0)) == count
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-@on_v2
 @pytest.mark.parametrize("why", [None, "clone3: Function not implemented"])
 def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
     kernel: KernelV2, monkeypatch: pytest.MonkeyPatch, why: str | None
@@ -989,28 +913,6 @@ def test_cpusets_that_we_cannot_have_are_done_without(kernel: KernelV1) -> None:
     assert kernel.names() == ["job-41-2"]
 
 
-@on_v2
-def test_without_the_cpu_controller_nothing_is_pinned_in_the_kernel(kernel: KernelV2) -> None:
-    """Parts of a core need a quota."""
-    kernel.open("cpu")
-    kernel.create(limits(2000, PIN))
-    assert kernel.written("cpuset.cpus") == []
-    assert all(
-        "measured" in said or "not controlled" in said for said in kernel.place.cores().values()
-    )
-
-
-def test_whole_cores_are_pinned_and_parts_have_a_quota_on_the_rest(kernel: Kernel) -> None:
-    assert NO_PIN not in kernel.place.cores()[PIN]
-    kernel.create(limits(500, PIN), (1, 1))
-    assert kernel.cores((1, 1)) == ("0-3", False, "50000")
-    kernel.create(limits(3000, PIN), (2, 1))
-    assert kernel.cores((1, 1)) == ("3", False, "50000")
-    assert kernel.cores((2, 1)) == ("0-2", True, "max")
-    assert kernel.place.remove((2, 1))
-    assert kernel.cores((1, 1)) == ("0-3", False, "50000")
-
-
 @pytest.mark.parametrize("by", [QUOTA, WEIGHT])
 def test_jobs_of_every_mode_make_room(kernel: Kernel, by: str) -> None:
     kernel.create(limits(2000, by), (1, 1))
@@ -1035,21 +937,6 @@ def wake(kernel: Kernel, how: str) -> None:
         kernel.place.thaw((1, 1), None)
     else:
         kernel.place.signal((1, 1), None, signal.SIGTERM)
-
-
-@pytest.mark.parametrize("how", ["thaw", "signal"])
-def test_whatever_wakes_a_pinned_job_it_gets_cpus_first(kernel: Kernel, how: str) -> None:
-    """Or, if there are none, a quota: the sum of what is given out stays what it is."""
-    kernel.create(limits(2000, PIN), (1, 1))
-    assert kernel.place.freeze((1, 1), None)
-    kernel.create(limits(3000, PIN), (2, 1))
-    assert kernel.cores((2, 1))[0] == "0,2-3"
-    kernel.place.remove((2, 1))
-    for attempt in (2, 3):
-        kernel.create(limits(1000, PIN), (2, attempt))
-    wake(kernel, how)
-    assert kernel.cores((1, 1)) == ("0-1", True, "max")
-    assert kernel.freezes()[-1] is False
 
 
 @pytest.mark.parametrize("how", ["thaw", "signal"])
@@ -1242,32 +1129,6 @@ def test_a_freezer_that_takes_long_does_not_stop_the_signal(
     assert kernel.freezes()[0] is True and kernel.freezes()[-1] is False
 
 
-def test_a_cgroup_is_frozen_until_it_is_thawed(kernel: Kernel) -> None:
-    kernel.create()
-    assert kernel.place.freeze(KEY, None)
-    assert kernel.read(kernel.FREEZE[0]) == kernel.FREEZE[1]
-    for _ in range(2):
-        kernel.place.thaw(KEY, None)
-        assert kernel.read(kernel.FREEZE[0]) != kernel.FREEZE[1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@on_v1
-def test_a_frozen_cgroup_is_thawed_by_a_signal_or_nobody_could_take_it(
-    kernel: Kernel, start: Start, number: int
-) -> None:
-    kernel.create()
-    job = start("sleep", "60")
-    kernel.inhabit(job.pid)
-    kernel.place.freeze(KEY, None)
-    if number == signal.SIGTERM:
-        kernel.place.signal(KEY, None, number)
-    else:
-        kernel.place.kill_pass(KEY, None)
-    assert job.wait(WAIT_S) == -number
-    assert kernel.read("freezer.state") == "THAWED"
-
-
 # -- ending ---------------------------------------------------------------------------------
 
 
@@ -1352,18 +1213,6 @@ def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(
     monkeypatch.setattr(Plain, "get_property", vanish)
     assert kernel.place.kill_pass(KEY, None)
     assert kernel.place.oom_kills(KEY) == (False, False)
-
-
-def test_a_cgroup_in_use_stays_and_is_removed_when_it_is_empty(kernel: Kernel) -> None:
-    kernel.create()
-    kernel.inhabit(1)
-    assert not kernel.place.remove(KEY)
-    assert kernel.directory().exists()
-    assert kernel.place.leftovers() == [KEY]
-    kernel.inhabit()
-    assert kernel.place.remove(KEY)
-    assert kernel.names() == []
-    assert kernel.place.remove(KEY)
 
 
 @on_v2
@@ -1506,11 +1355,3 @@ def test_a_file_that_is_missing_or_strange_hides_only_its_own(
     if text is not None:
         (place / name).write_text(text)
     assert count_v2(str(place)) == {key: whole[key] for key in whole if key not in lost}
-
-
-def test_without_a_quota_nothing_is_said_of_throttling(place: Path) -> None:
-    """On version 2 a cgroup without the cpu controller has cpu.stat all the same."""
-    fill(place, {**V2, "cpu.stat": "usage_usec 5\nuser_usec 3\nsystem_usec 2\n"})
-    counted = count_v2(str(place))
-    assert counted["cpu_us"] == 5
-    assert "throttled_us" not in counted

@@ -27,13 +27,12 @@ from drfd.launcher.confinement.cores import (
     available_bytes,
     choose_cpus,
     nodes_of,
-    open_v1,
     parse_list,
     read_machine,
     usable_cpus,
 )
 from drfd.launcher.confinement.interface import LimitFailed
-from drfd.launcher.protocol import PIN, QUOTA, SHARE, WEIGHT, AttemptLimits
+from drfd.launcher.protocol import PIN, QUOTA, WEIGHT, AttemptLimits
 from drfd.launcher.system.files import Plain
 from launcher.rig import Start
 from seeds import examples
@@ -191,17 +190,6 @@ def test_a_job_whose_cpus_are_taken_when_it_is_thawed_gets_others_and_their_memo
     assert kernel.nodes((1, 1)) == {1}
 
 
-def test_thawing_what_was_never_pinned_or_frozen_changes_nothing(
-    kernel: Kernel, pins: Pins
-) -> None:
-    kernel.share(pins, 1)
-    kernel.pin(pins, 2, 2)
-    before = list(kernel.writes)
-    assert pins.unpark((1, 1)) == pins.unpark((2, 1)) == pins.unpark((9, 9)) == 0
-    pins.park((1, 1))
-    assert kernel.writes == before
-
-
 def test_more_cpus_than_there_are_cannot_be_pinned(kernel: Kernel, pins: Pins) -> None:
     """Somebody must stay with something, when more was given out than there is."""
     kernel.pin(pins, 1, 6)
@@ -211,22 +199,6 @@ def test_more_cpus_than_there_are_cannot_be_pinned(kernel: Kernel, pins: Pins) -
     kernel.make((3, 1))
     assert not pins.pin((3, 1), 2), "job 2 would have nothing"
     assert kernel.cpus((2, 1)) == {6, 7}
-
-
-def test_a_thawed_job_leaves_something_to_those_who_came_meanwhile(
-    kernel: Kernel, pins: Pins
-) -> None:
-    kernel.pin(pins, 1, 8)
-    pins.park((1, 1))
-    kernel.share(pins, 2)
-    assert pins.unpark((1, 1)) == 8
-    assert kernel.cpus((1, 1)) == kernel.cpus((2, 1)) == ALL
-
-
-def test_who_comes_when_all_is_pinned_runs_beside_the_pinned(kernel: Kernel, pins: Pins) -> None:
-    kernel.pin(pins, 1, 8)
-    kernel.share(pins, 2)
-    assert kernel.cpus((2, 1)) == ALL
 
 
 def test_a_thawed_job_that_finds_no_cpus_runs_with_the_others_and_is_told_to_have_a_quota(
@@ -292,17 +264,6 @@ def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(
     assert len(kernel.cpus((1, 1))) == 1
 
 
-def test_others_that_cannot_have_more_are_logged_and_nothing_stops(
-    kernel: Kernel, pins: Pins, caplog: pytest.LogCaptureFixture
-) -> None:
-    kernel.share(pins, 1)
-    kernel.pin(pins, 2, 2)
-    kernel.remove((2, 1))
-    kernel.fails[1, 1] = errno.EACCES
-    pins.forget((2, 1))
-    assert "event=not-shared job=1 attempt=1" in caplog.text
-
-
 def test_another_that_is_just_leaving_is_no_hindrance(kernel: Kernel, pins: Pins) -> None:
     kernel.share(pins, 1)
     (kernel.root / "job-1-1" / kernel.names["cpus"]).unlink()
@@ -318,23 +279,6 @@ def test_what_the_kernel_makes_otherwise_is_no_limit(
     )
     with pytest.raises(LimitFailed, match="was set to"):
         pins.pin((1, 1), 2)
-
-
-def test_on_version_1_our_directories_get_what_is_above_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new one is empty, and could be entered by nobody."""
-    kernel = Kernel(tmp_path / "top", is_v1=True)
-    monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
-    for name in ("drfd", "drfd/x"):
-        kernel.furnish(kernel.root / name, "", "")
-    open_v1(str(kernel.root), "drfd/x")
-    for name in ("drfd", "drfd/x"):
-        assert (kernel.root / name / "cpuset.cpus").read_text() == "0-7\n"
-        assert (kernel.root / name / "cpuset.mems").read_text() == "0-1\n"
-    done = list(kernel.writes)
-    open_v1(str(kernel.root), "drfd/x")
-    assert kernel.writes == done
 
 
 class Life(RuleBasedStateMachine):
@@ -490,14 +434,6 @@ def test_cores_are_rounded_up_to_whole_cpus_and_who_has_a_weight_may_run_everywh
     assert len(kept(Affinity(), cores_milli, cpus, by)) == min(count, len(cpus))
 
 
-@pytest.mark.parametrize("by", [QUOTA, SHARE])
-def test_neighbours_go_round_all_cpus(cpus: list[int], by: str) -> None:
-    """Who can be lent nothing keeps to what is declared, too."""
-    affinity = Affinity()
-    found = [kept(affinity, 1000, cpus, by) for _ in range(2 * len(cpus))]
-    assert found == [{cpu} for cpu in cpus] * 2
-
-
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Affinity:
     """Eight CPUs, whatever this machine has."""
@@ -618,20 +554,6 @@ def test_no_choice_needs_fewer_nodes(
 
 
 @given(machines(), st.data())
-def test_cpus_are_of_the_near_nodes_as_far_as_these_have_some(
-    given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
-) -> None:
-    machine, free = given_
-    count = data.draw(st.integers(1, max(1, len(free))))
-    near = data.draw(st.frozensets(st.sampled_from(sorted({cpu.node for cpu in machine}))))
-    chosen = choose_cpus(count, free, machine, near=near)
-    if chosen is None:
-        return
-    there = {cpu.number for cpu in machine if cpu.node in near} & free
-    assert len(chosen & there) == min(count, len(there))
-
-
-@given(machines(), st.data())
 def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_on_its_node(
     given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
 ) -> None:
@@ -661,20 +583,6 @@ def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_o
         in_parts = sum(len(cpus & chosen) for cpus in here if cpus & chosen and not cpus <= chosen)
         untouched = [len(cpus) for cpus in here if cpus <= free and not cpus & chosen]
         assert not untouched or in_parts < min(untouched)
-
-
-@given(machines(), st.data())
-def test_what_is_to_be_avoided_makes_no_difference_to_how_many_nodes(
-    given_: tuple[tuple[LogicalCpu, ...], Cpus], data: st.DataObject
-) -> None:
-    machine, free = given_
-    count = data.draw(st.integers(1, max(1, len(free))))
-    avoid = frozenset(data.draw(st.sets(st.sampled_from(sorted(c.number for c in machine)))))
-    plain, wary = choose_cpus(count, free, machine), choose_cpus(count, free, machine, avoid=avoid)
-    if plain is None or wary is None:
-        assert plain is wary is None
-        return
-    assert len(nodes_of(plain, machine)) == len(nodes_of(wary, machine))
 
 
 def test_choices_keep_cores_and_nodes_whole() -> None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PosixPath
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +35,7 @@ from drfd.launcher.confinement.detect import (
     in_scope,
     in_unit,
 )
-from launcher.rig import lives, until
+from launcher.rig import until
 
 # -- by what is mounted and what is allowed -----------------------------------------------
 
@@ -399,23 +397,6 @@ def test_without_memory_or_pids_it_does_not(kernel: Kernel, systemd: Systemd, gi
         in_unit(str(kernel.root), UNIT, systemd)
 
 
-def test_the_units_keeper_may_still_be_about_to_move(
-    service: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until then the kernel says EBUSY."""
-    service.kernel.enter(service.top, 77)
-    looks = iter(range(5))
-
-    def sleep(pause_s: float) -> None:
-        if next(looks) == 4:
-            service.kernel.leave(77)
-
-    # Not `time` itself: threads that other tests have left behind may sleep, too.
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
-    monkeypatch.setattr(detect, "time", clock)
-    assert in_unit(str(service.kernel.root), UNIT, service).controllers == ALL
-
-
 def test_a_unit_whose_keeper_stays_is_refused(
     service: Systemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,16 +533,6 @@ def test_a_scope_that_never_comes_up_is_given_up(
     with pytest.raises(NoJobGroup, match="did not come up"):
         in_scope(str(systemd.kernel.root), SCOPE, systemd)
     assert systemd.started[0].has_failed()
-
-
-def test_a_scope_that_vanishes_under_us_is_not_an_error_of_the_machine(
-    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(detect, "_SCOPE_S", 0.02)
-    systemd.kernel.fails[f"drfd.slice/{SCOPE}/jobs"] = errno.ENODEV
-    systemd.births = [systemd.live]
-    with pytest.raises(NoJobGroup, match="did not come up"):
-        in_scope(str(systemd.kernel.root), SCOPE, systemd)
 
 
 # -- without systemd ------------------------------------------------------------------------
@@ -717,20 +688,6 @@ def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Pro
         os.close(keeper.said_fd)
 
 
-def test_a_keeper_is_where_the_kernel_says(program: Program) -> None:
-    program("systemd-run", "exec sleep 60")
-    keeper = SYSTEM.start_scope("x.scope", "Words")
-    try:
-        here = Path(f"/proc/{keeper.process.pid}/cgroup").read_text().split("0::")[-1]
-        name = os.path.basename(here.strip())
-        assert keeper.is_in(name) or name == "", "the tests' own cgroup"
-        assert not keeper.is_in("x.scope")
-    finally:
-        keeper.kill()
-        os.close(keeper.said_fd)
-    assert not keeper.is_in(name)
-
-
 def test_why_a_scope_did_not_come_up_can_be_read(program: Program) -> None:
     program("systemd-run", "echo first >&2; echo 'Access denied' >&2; exit 1")
     keeper = USERS.start_scope("x.scope", "Words")
@@ -761,31 +718,6 @@ def test_where_no_scope_can_be_had_a_process_goes_on_as_it_was(program: Program)
     program("systemd-run", "echo 'Access denied' >&2; exit 1")
     with pytest.raises(NoAnswer, match="systemd-run: Access denied"):
         USERS.become_scope(["false"])
-
-
-def test_a_sleeper_holds_nothing_of_ours() -> None:
-    """It may outlive us by days."""
-    pid = detect.sleep()
-    try:
-        until("its sleep", lambda: b"sleep" in cmdline(pid))
-        # While it begins, it has libraries open, and its language.
-        until("no other", lambda: open_files(pid) == {"/dev/null"}, lambda: open_files(pid))
-        assert (os.getsid(pid), os.readlink(f"/proc/{pid}/cwd")) == (pid, "/")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert not lives(pid)
-
-
-def open_files(pid: int) -> set[str]:
-    found = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found.add(str(link.readlink()))
-        except FileNotFoundError:
-            # Closed meanwhile.
-            continue
-    return found
 
 
 def cmdline(pid: int) -> bytes:
@@ -844,9 +776,3 @@ def test_the_kinds_of_the_file_systems_tell_the_layout(
     mountinfo: str, found: str, unified: str | None
 ) -> None:
     assert (layout(mountinfo), find_unified(mountinfo)) == (found, unified)
-
-
-def test_a_hierarchy_that_is_mounted_again_is_found_where_it_was_first() -> None:
-    """Container runtimes do that."""
-    again = "99 23 0:26 /a /run/box/cgroup rw - cgroup2 cgroup2 rw\n"
-    assert find_unified(V2_ONLY + again) == "/sys/fs/cgroup"

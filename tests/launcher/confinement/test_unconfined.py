@@ -3,7 +3,6 @@ processes everywhere: how long is waited for them, who traces them, how many the
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import shlex
@@ -36,7 +35,6 @@ from drfd.launcher.confinement.processes import FreezeWaitBudget, end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import NO_SHARE, AttemptLimits, LaunchOrder
 from drfd.launcher.system import process
-from drfd.launcher.system.process import Relative
 from launcher.rig import WAIT_S, MakeLauncher, Start, lives, order, pid_in, python, state_of, until
 
 KEY = (1, 1)
@@ -203,25 +201,6 @@ def test_who_waits_for_a_stopped_child_to_become_its_program_stands_still(
     os.close(fifo)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_awake", [False, True])
-def test_who_cannot_be_interrupted_stands_still_only_as_long_as_nobody_in_it_wakes(
-    start: Start, monkeypatch: pytest.MonkeyPatch, place: Unconfined, is_awake: bool
-) -> None:
-    """A thread that waits for the memory map of another one before it forks has not stopped, and
-    any child that has makes it look as if it waited for that."""
-    runner = start("sleep", "60")
-    until("its sleep", lambda: state_of(runner.pid) == "S")
-    forker, child = 1 << 30, 1 + (1 << 30)
-    family = {forker: Relative("D", runner.pid), child: Relative("T", forker)}
-    monkeypatch.setattr(process, "family", lambda root: family)
-    rest, looks = process.rest, itertools.count()
-    switches = lambda: (str(next(looks)),) if is_awake else ("7",)  # noqa: E731
-    monkeypatch.setattr(process, "rest", lambda pid: switches() if pid == forker else rest(pid))
-    frozen = [place.freeze(KEY, attempt_of(runner.pid)) for _ in range(5)]
-    assert frozen == [not is_awake] * 5
-
-
 def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_or_to_end(
     start: Start, place: Unconfined
 ) -> None:
@@ -379,20 +358,6 @@ def test_what_is_quick_or_slow_only_now_and_then_is_waited_for() -> None:
     assert wait(patience, clock, 9.0) == pytest.approx(0.0025, abs=0.002)
 
 
-def test_many_that_never_stand_still_take_a_small_part_of_the_time() -> None:
-    """Twenty of them, each looked at ten times a second."""
-    clock = Clock()
-    patience = FreezeWaitBudget(clock)
-    begin_s, waited_s = clock.now_s, 0.0
-    while clock.now_s < begin_s + 60:
-        waited_s += sum(wait(patience, clock, 9.0) for _ in range(20))
-        clock.now_s += 0.1
-    # A millisecond each is theirs in any case.
-    rounds = (60 - waited_s) / 0.1
-    assert waited_s <= 0.05 + 0.05 * 60 + rounds * 20 * 0.001
-    assert waited_s < 60 / 4
-
-
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")
 
 #: Nobody's account, in nobody's range of subordinate uids.
@@ -449,11 +414,6 @@ def test_nobody_elses_is(victim: int, of: int, job_of: int | None) -> None:
     assert end_tracers([victim], job_of) == []
     assert tracer.poll() is None
     end(tracer)
-
-
-@as_root
-def test_processes_that_are_gone_or_not_traced_are_passed_over(victim: int) -> None:
-    assert end_tracers([victim, 1 << 22], MINE) == []
 
 
 # -- how many processes there may be ------------------------------------------------------

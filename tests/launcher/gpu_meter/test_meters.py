@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from drfd.common.errors import HostError
 from drfd.devices.gpu import Gpu
 from drfd.devices.roster import Roster
 from drfd.devices.roster_file import RosterFile
@@ -398,14 +397,6 @@ def test_the_library_that_stands_in_answers_as_a_real_one_did(nvml: Nvml, label:
 
 
 @needs_nvml
-@in_first_pids
-def test_a_process_that_is_gone_has_no_owner(nvml: Nvml, measure: Measure) -> None:
-    nvml.answer("gpu 0000:01:00 GPU-a 1000 400 35 0", "proc 0 C 999999999 300 101")
-    gone = {"pid": 999999999, "uid": None, "cgroups": [], "memory": 300, "utilisation": None}
-    assert line(measure())["gpus"] == [measured(processes=[gone])]
-
-
-@needs_nvml
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
 def test_a_figure_that_the_driver_refuses_is_null(nvml: Nvml, measure: Measure, code: int) -> None:
     nvml.answer(
@@ -580,14 +571,6 @@ def test_a_gpu_that_has_gone_is_lost_although_the_driver_does_not_list_it(
     ]
 
 
-def test_gpus_that_cannot_be_found_have_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(roster: Roster) -> tuple[Gpu, ...]:
-        raise HostError("gpus", "cannot read")
-
-    monkeypatch.setattr(Roster, "look_up", fail)
-    assert named([reading_of()], Roster(), NVIDIA) == [reading_of(name=None)]
-
-
 def test_gpus_that_cannot_be_looked_up_are_those_of_before_and_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -622,28 +605,6 @@ def test_a_flood_of_processes_of_one_user_leaves_out_no_other_user() -> None:
     for cgroup, memory in (("/job-1-1", 13_000), ("/b", 999)):
         own = [each["memory"] for each in shown if each["cgroups"] == [cgroup]]
         assert (sum(own), len(own) < 260) == (memory, True)
-
-
-@pytest.mark.slow
-def test_a_flood_of_cgroups_leaves_out_what_is_small() -> None:
-    flood = [
-        each for number in range(5000)
-        for each in used_by(1001, range(number, number + 1), f"/{number}", memory=number)
-    ]  # fmt: skip
-    others = used_by(1002, range(10_000, 10_001), "/job-2-1", memory=None)
-    line = encode([reading_of(processes=flood + others)])
-    assert len(line) <= MAX_LINE_BYTES
-    shown = json.loads(line)["gpus"][0]["processes"]
-    assert shown[-1:] == others
-    assert [each["memory"] for each in shown[:-1]] == [*range(4999, 4999 - 256, -1)]
-
-
-@pytest.mark.slow
-def test_where_nothing_else_fits_the_line_leaves_out_the_processes() -> None:
-    many = [each for uid in range(10_000) for each in used_by(uid, range(uid, uid + 1), "/a")]
-    line = encode([reading_of(processes=many), reading_of(processes=[])])
-    assert len(line) <= MAX_LINE_BYTES
-    assert json.loads(line)["gpus"] == [reading_of(processes=None)] * 2
 
 
 # -- the launcher and the processes that measure ------------------------------------------
@@ -723,28 +684,6 @@ def stage(
 def hang(into: int) -> None:
     while True:
         signal.pause()
-
-
-def test_whole_lines_become_reports_and_half_a_line_waits(stage: Stage) -> None:
-    def halves(into: int) -> None:
-        os.write(into, b'{"gpus":[],')
-        time.sleep(0.05)
-        os.write(into, b'"why":null}\nhalf')
-        hang(into)
-
-    stage.act(halves)
-    stage.meters.turn(True)
-    stage.run_until(lambda: stage.reports)
-    stage.run_for(0.05)
-    assert stage.reports == [
-        {"report": "gpus", "driver": "nvidia", "line": '{"gpus":[],"why":null}'}
-    ]
-
-
-def test_nothing_runs_until_it_is_wanted(stage: Stage) -> None:
-    stage.act(hang)
-    stage.run_for(0.1)
-    assert (stage.pids, stage.meters.pause_s()) == ([], None)
 
 
 @pytest.mark.slow

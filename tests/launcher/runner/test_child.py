@@ -37,7 +37,6 @@ from launcher.rig import (
     order,
     parent_of,
     pid_in,
-    python,
     shell,
     until,
 )
@@ -134,23 +133,6 @@ def test_signals_scores_and_limits_are_as_for_a_fresh_program(out: Out, work: Pa
     ]
 
 
-def test_a_launcher_started_by_posix_spawn_can_reset_what_it_ignores(work: Path) -> None:
-    """It ignores two signals more, which the C library lets nobody set."""
-    code = f"""
-import shutil
-import signal
-from drfd.launcher.runner import child
-with open({str(work / "reset")!r}, "w") as file:
-    for number in child.ignored_signals():
-        signal.signal(number, signal.SIG_DFL)
-    print(child.ignored_signals(), file=file)
-"""
-    command = python(code)
-    pid = os.posix_spawn(command[0], command, dict(os.environ))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert (work / "reset").read_text() == "()\n"
-
-
 def test_a_job_leads_a_session_without_terminal(out: Out, work: Path) -> None:
     found = out(shell("cat /proc/$$/stat; (: </dev/tty) || echo none", cwd=work))
     stat, none = found.splitlines()
@@ -172,37 +154,6 @@ def test_the_job_runs_in_its_directory_under_the_name_that_was_given(out: Out, w
     (work / "link").symlink_to("real")
     found = out(shell('pwd; pwd -P; echo "$PWD"', cwd=work / "link"))
     assert found.splitlines() == [str(work / "link"), str(work / "real"), str(work / "link")]
-
-
-def test_the_environment_is_what_was_ordered_and_nothing_else(out: Out, work: Path) -> None:
-    asked = order(
-        *("env", "-0"),
-        cwd=work,
-        env={
-            "PATH": "/usr/bin:/bin",
-            "HOME": "/submitters",
-            "TERM": "dumb",
-            "HIP_VISIBLE_DEVICES": "theirs",
-            "A": "a b\n=ü\udcff",
-            "NOTIFY_SOCKET": "/run/systemd/notify",
-        },
-        variables={"DRF_JOB_ID": "1", "HIP_VISIBLE_DEVICES": "ours"},
-    )
-    pairs = out(asked).split("\0")[:-1]
-    user = identity.account(os.getuid(), "")
-    assert dict(pair.split("=", 1) for pair in pairs) == {
-        "PATH": "/usr/bin:/bin",
-        "HOME": user.pw_dir,
-        "USER": user.pw_name,
-        "LOGNAME": user.pw_name,
-        "SHELL": user.pw_shell or "/bin/sh",
-        "PWD": str(work),
-        "TERM": "dumb",
-        "HIP_VISIBLE_DEVICES": "ours",
-        "A": "a b\n=ü\udcff",
-        "PYTHONUNBUFFERED": "1",
-        "DRF_JOB_ID": "1",
-    }
 
 
 def test_arguments_arrive_byte_for_byte(out: Out, work: Path) -> None:
@@ -267,30 +218,6 @@ def test_until_it_becomes_its_user_a_jobs_process_has_the_rights_of_its_runner_a
     os.close(fifo)
     assert driver.reap(runner) == 0
     succeeded(files.over())
-
-
-REHEARSED = """
-import os
-from drfd.launcher.runner import child
-def state():
-    lines = dict(line.split(":\\t", 1) for line in open("/proc/self/status"))
-    names = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt", "CapEff")
-    links = [f"/proc/self/fd/{fd}" for fd in range(64)]
-    files = {link: os.readlink(link) for link in links if os.path.lexists(link)}
-    score = open("/proc/self/oom_score_adj").read()
-    return [lines[name] for name in names], files, os.readlink("/proc/self/cwd"), score
-open("/proc/self/oom_score_adj", "w").write("300")
-before = state()
-child.warm_up()
-assert state() == before, (before, state())
-"""
-
-
-@pytest.mark.parametrize("is_there", [True, False], ids=["as usual", "in a lost directory"])
-def test_a_rehearsal_leaves_the_runner_as_it_was(work: Path, is_there: bool) -> None:
-    code = "" if is_there else f"import os; os.rmdir({str(work)!r})\n"
-    done = subprocess.run(python(code + REHEARSED), cwd=work, capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # -- output files ---------------------------------------------------------------------------
@@ -645,27 +572,6 @@ def test_a_script_that_is_changed_while_it_runs_goes_on_as_it_was(out: Out, work
     assert path.read_text() == "echo changed; exit 3\n"
 
 
-def test_a_scripts_exit_codes_are_its_own(run: Run, work: Path) -> None:
-    text = "#!/usr/bin/env python3\nimport sys\nsys.exit(9)\n"
-    own = _script_at(work, text)[1]
-    for number, (script, env) in enumerate([(text, own), ("exit 9", {})], 1):
-        attempt = run(order("x", cwd=work, script=script, env=env, id=number))
-        assert attempt.ended is not None
-        assert attempt.ended["exit_code"] == 9
-        assert (work / "err").read_text() == ""
-
-
-@pytest.mark.parametrize(
-    "head", ["#!/usr/bin/awk -f", "#!/usr/bin/env -S awk -f", "#!/usr/bin/env  -S  awk  -f"]
-)
-def test_a_script_of_another_interpreter_is_named_by_its_descriptor(
-    out: Out, work: Path, head: str
-) -> None:
-    text = f'{head}\nBEGIN {{ print ENVIRON["DRF_SCRIPT"], ARGV[1] }}\n'
-    path, variables = _script_at(work, text)
-    assert out(order("sum.awk", "x", cwd=work, script=text, env=variables)) == f"{path} x\n"
-
-
 @pytest.mark.parametrize(
     ("head", "is_named"),
     [("#!/no/such/bash", 1), ("#!/no/such/python3 -u", 1), ("#!/no/such/x", 0)],
@@ -703,54 +609,7 @@ def test_an_attached_job_has_the_submitters_descriptors_and_no_others(
     assert {path.name for path in work.iterdir()} == {"in", "o", "e"}, "out and err are not made"
 
 
-def test_a_terminal_that_is_made_for_the_job_is_its_sessions_own(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
-) -> None:
-    ours, theirs = os.openpty()
-    driver.start(shell("tty; echo to it > /dev/tty", cwd=work, attach=str(terminal.path)), files)
-    terminal.hand_over(terminal.accept(), theirs, theirs, theirs, kind=b"t")
-    name = os.ttyname(theirs)
-    succeeded(files.over())
-    # The kernel hands each piece over a moment after it was written.
-    os.set_blocking(ours, False)
-    seen = b""
-
-    def is_all() -> bool:
-        nonlocal seen
-        with suppress(BlockingIOError):
-            seen += os.read(ours, 100)
-        return seen.endswith(b"to it\r\n")
-
-    until("what was written", is_all, lambda: seen)
-    assert seen.decode().split("\r\n") == [name, "to it", ""]
-    os.close(theirs)
-    os.close(ours)
-
-
-def test_what_is_no_terminal_cannot_be_taken_for_one(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal
-) -> None:
-    driver.start(order("touch", "ran", cwd=work, attach=str(terminal.path)), files)
-    null = os.open("/dev/null", os.O_RDWR)
-    terminal.hand_over(terminal.accept(), null, null, null, kind=b"t")
-    os.close(null)
-    text = "its terminal cannot be taken: Inappropriate ioctl for device"
-    broke(files.over(), text, let_go=False)
-    assert list(work.iterdir()) == []
-
-
 GONE = "the terminal that waited for this job is gone"
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_terminal_that_hands_over_too_little_is_gone(
-    driver: Driver, files: AttemptFiles, work: Path, terminal: Terminal, count: int
-) -> None:
-    driver.start(order(cwd=work, attach=str(terminal.path)), files)
-    null = os.open("/dev/null", os.O_RDWR)
-    terminal.hand_over(terminal.accept(), *[null] * count)
-    os.close(null)
-    broke(files.over(), GONE, let_go=False)
 
 
 @as_root
@@ -825,23 +684,6 @@ def test_a_job_begins_in_its_cgroup_as_a_child_of_its_runner(
     assert attempt.ended is not None
     assert attempt.ended["exit_code"] == 7
     assert driver.reap(runner) == 0
-
-
-@pytest.mark.system
-def test_a_process_that_is_not_a_job_yet_is_known_by_its_name(
-    starter: Path, files: AttemptFiles, work: Path, cgroup: Path, terminal: Terminal
-) -> None:
-    """`ps` would show the number of a descriptor."""
-    driver = Driver(starter)
-    runner = driver.start(
-        order("true", cwd=work, attach=str(terminal.path)), files, place="unified"
-    )
-    with terminal.accept():
-        until("the end of what has begun it", lambda: len(process.children(runner)) == 1)
-        (pid,) = process.children(runner)
-        assert Path(f"/proc/{pid}/comm").read_text() == "drfd-starter\n"
-    driver.reap(runner)
-    driver.close()
 
 
 @pytest.mark.system

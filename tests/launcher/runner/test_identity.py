@@ -338,17 +338,6 @@ def test_what_describes_a_service_does_not_reach_a_job() -> None:
 # -- scores and limits ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", [0, 300])
-def test_a_job_is_as_likely_to_be_killed_as_any_program(before: int) -> None:
-    code = """
-file = "/proc/self/oom_score_adj"
-open(file, "w").write(sys.argv[1])
-inheritance.reset_oom_score()
-print(open(file).read())
-"""
-    assert run(code, before) == 0
-
-
 @as_root
 def test_a_score_that_may_not_be_lowered_stays() -> None:
     """User managers of systemd give their processes a score of 100 or 200, as root: an ordinary
@@ -411,13 +400,6 @@ def test_the_policy_knows_every_limit_of_the_kernel() -> None:
     """RLIMIT_OFILE is another name of NOFILE; LOCKS has no effect since Linux 2.4.25."""
     known = {name.removeprefix("RLIMIT_") for name in dir(resource) if name.startswith("RLIMIT_")}
     assert {*inheritance.LIMITS, *inheritance._threads()} == known - {"OFILE", "LOCKS"}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "least"), [(1, 2, 1), (-1, 5, 5), (5, -1, 5), (-1, -1, -1), (0, -1, 0)]
-)
-def test_no_limit_is_more_than_any(one: int, other: int, least: int) -> None:
-    assert inheritance._least(one, other) == least
 
 
 def test_an_ordinary_users_hard_limits_stay() -> None:

@@ -93,15 +93,6 @@ def test_of_a_file_whose_size_is_hidden_nothing_stays_open(
             os.fstat(fd)
 
 
-def test_what_the_kernel_knows_of_a_file_is_what_fstat_says(tmp_path: Path) -> None:
-    fd = opened(tmp_path / "out", "text")
-    known, full = known_status(fd), os.fstat(fd)
-    assert known.mode == full.st_mode
-    assert (known.inode, known.size) == (full.st_ino, 4)
-    assert os.makedev(*known.device) == full.st_dev
-    os.close(fd)
-
-
 def test_outputs_come_with_the_first_byte_of_the_report(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     out = opened(tmp_path / "out")
@@ -149,11 +140,6 @@ def test_a_job_waits_for_room_for_its_output_and_names_no_path(number: int, reso
     record = describe_in_job(raised(StepFailed, number))
     assert facts(record) == ("job", resource, errno.errorcode[number])
     assert "what the user named" not in record["text"]
-
-
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES, errno.ENOENT])
-def test_what_would_not_pass_is_a_failure(number: int) -> None:
-    assert facts(describe_in_job(raised(StepFailed, number))) is None
 
 
 def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage() -> None:

@@ -131,16 +131,6 @@ def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(
     assert driver.reap(runner) == 0
 
 
-def test_an_attempt_whose_runner_has_left_is_not_adopted(
-    driver: Driver, files: AttemptFiles, watch: Watch, work: Path
-) -> None:
-    driver.reap(driver.start(shell("exit 0", cwd=work), files))
-    watch.runners.adopt(KEY)
-    watch.runners.adopt((9, 9))
-    assert KEY not in watch.runners
-    assert (9, 9) not in watch.runners
-
-
 def test_a_pid_that_somebody_else_has_now_is_not_the_runner(
     start: Start, files: AttemptFiles, watch: Watch
 ) -> None:
@@ -257,15 +247,6 @@ def is_told_to_leave(channel: socket.socket) -> bool:
         return False
 
 
-def test_one_is_ready_before_the_first_attempt(
-    files: AttemptFiles, watch: Watch, work: Path
-) -> None:
-    watch.runners.prepare()
-    assert len(watch.forked) == 1
-    begin(watch, watch.runners, files, work, 1)
-    assert len(watch.forked) == 1
-
-
 def test_where_none_are_kept_each_attempt_has_a_runner_of_its_own(
     files: AttemptFiles, watch: Watch, work: Path
 ) -> None:
@@ -297,15 +278,6 @@ def test_a_runner_that_is_killed_while_it_waits_is_replaced(
     watch.hear()
     begin(watch, watch.runners, files, work, 2)
     assert len(watch.forked) == 3
-
-
-def test_the_attempt_of_a_runner_that_is_killed_is_gone(
-    files: AttemptFiles, watch: Watch, work: Path
-) -> None:
-    begin(watch, watch.runners, files, work, 1)
-    watch.forked[0].kill()
-    assert watch.hear() == [(1, 1)]
-    assert (1, 1) not in watch.runners
 
 
 def begin(

@@ -22,7 +22,6 @@ from launcher.rig import (
     Driver,
     go,
     lives,
-    order,
     pid_in,
     shell,
     state_of,
@@ -140,17 +139,6 @@ def test_the_end_is_that_of_the_first_process(
 # -- while it lives -------------------------------------------------------------------------
 
 
-def test_the_file_is_locked_exactly_as_long_as_the_runner_lives(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    runner = driver.start(shell(UNTIL_GO, cwd=work), files)
-    pid_in(work / "pid")
-    assert attempt_files.is_locked(files.fd, KEY)
-    go(work)
-    assert driver.reap(runner) == 0
-    assert not attempt_files.is_locked(files.fd, KEY)
-
-
 def test_the_runner_is_out_of_the_launchers_session_and_of_its_fate(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
@@ -221,25 +209,6 @@ def test_a_kept_runner_holds_nothing_of_its_last_attempt(
     files.over((2, 1))
 
 
-def test_a_program_that_could_not_be_run_leaves_no_descriptor_in_a_kept_runner(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    """A thousand wrong commands would leave a thousand, each with news of a cgroup that is gone."""
-    os.mkfifo(work / "shortage")
-    runner = driver.start(shell("sleep 60", cwd=work), files, place="short", keep=True)
-    first = pid_of(files.running())
-    with_one = set(os.listdir(f"/proc/{runner}/fd"))
-    os.kill(first, signal.SIGKILL)
-    files.over()
-    driver.start(order("no-such-thing", cwd=work, id=2), files, runner=runner, keep=True)
-    assert files.over((2, 1)).failed is not None
-    driver.start(shell(UNTIL_GO, cwd=work, id=3), files, runner=runner)
-    pid_in(work / "pid")
-    until("no more descriptors", lambda: set(os.listdir(f"/proc/{runner}/fd")) <= with_one)
-    go(work)
-    files.over((3, 1))
-
-
 def test_a_runner_of_which_something_may_be_left_takes_no_other_attempt(
     driver: Driver, files: AttemptFiles, work: Path
 ) -> None:
@@ -262,16 +231,6 @@ def test_the_bell_rings_at_the_start_and_when_the_runner_has_let_go(
     assert until("the bell", bell.rung) == ["1.1 finished"]
     assert files.read().is_over
     assert not attempt_files.is_locked(files.fd, (1, 1))
-    bell.close()
-
-
-def test_the_bell_rings_no_start_of_a_program_that_cannot_be_run(
-    driver: Driver, files: AttemptFiles, work: Path, tmp_path: Path
-) -> None:
-    bell = Bell(tmp_path / "bell")
-    driver.start(order("no-such-thing", cwd=work), files, bell=bell.path)
-    assert until("the bell", bell.rung) == ["1.1 finished"]
-    assert files.read().failed is not None
     bell.close()
 
 
@@ -315,17 +274,6 @@ def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(
     assert flags and all(flag & os.O_PATH for flag in flags)
     go(work)
     assert how(files.over()) == (7, None)
-
-
-def test_a_stopped_job_is_not_taken_for_an_ended_one(
-    driver: Driver, files: AttemptFiles, work: Path
-) -> None:
-    driver.start(shell("kill -STOP $$; exit 6", cwd=work), files)
-    pid = pid_of(files.running())
-    until("a stopped job", lambda: state_of(pid) == "T")
-    assert not files.read().is_over
-    os.kill(pid, signal.SIGCONT)
-    assert how(files.over()) == (6, None)
 
 
 # -- what the job leaves behind -------------------------------------------------------------
@@ -433,6 +381,3 @@ def test_a_shortage_without_a_kill_ends_nothing(
     os.close(fd)
     go(work)
     assert how(files.over()) == (7, None)
-
-
-# -- several of them -----------------------------------------------------------------------

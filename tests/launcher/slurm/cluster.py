@@ -61,10 +61,5 @@ class Cluster(PrivateSlurm):
     def continue_controller(self) -> None:
         self.send("slurmctld", signal.SIGCONT)
 
-    def restart_node(self, node: str) -> None:
-        """Have a slurmd read its configuration."""
-        self.kill(node, signal.SIGTERM)
-        self.start_node(node)
-
     def log(self) -> str:
         return self.said("slurmctld")[-3000:]

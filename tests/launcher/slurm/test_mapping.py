@@ -329,18 +329,6 @@ def test_a_node_starts_jobs_or_it_is_said_why_not(state: str, reason: str, fault
     assert node.answers == (not state.startswith("down") and not state.endswith("*"))
 
 
-@pytest.mark.parametrize(
-    ("cpus", "sockets", "cores_of_each", "threads"),
-    [(32, 2, 8, 2), (32, 32, 1, 1), (16, 2, 8, 1), (8, 2, 8, 1), (8, 0, 0, 1)],
-)
-def test_threads_that_slurm_gives_out_together_are_told_by_its_count_of_cores(
-    cpus: int, sockets: int, cores_of_each: int, threads: int
-) -> None:
-    """With its topology, Slurm starts one job at most on the two threads of a core."""
-    line = f"n1|idle|{cpus}|4000|{sockets}|{cores_of_each}|none\n"
-    assert read_nodes(line)["n1"].threads == threads
-
-
 OWN, OTHER = "a" * 32, "b" * 32
 
 

@@ -81,18 +81,6 @@ def test_one_is_asked_for_at_a_time(clock: Clock) -> None:
     assert times.begin() == 2
 
 
-def test_a_burst_of_events_does_not_bring_a_list_for_each(clock: Clock) -> None:
-    times = ListTimes(poll_s=30.0)
-    asked(times, clock, seconds=1)
-    for _ in range(10_000):
-        times.hurry()
-        clock.pass_s(0.0001)
-        if times.begin() is not None:
-            times.end()
-    # In one second, at least 20 ms apart.
-    assert 20 <= times.count <= 52
-
-
 # -- what is done until what is wanted is so ----------------------------------------------
 
 
@@ -219,18 +207,6 @@ def rig(tmp_path: Path, clock: Clock) -> Rig:
     return Rig(tmp_path)
 
 
-def test_it_is_gone_ten_seconds_after_the_nodes_were_told_to_register(
-    rig: Rig, clock: Clock
-) -> None:
-    assert not rig.missing.is_gone(KEY)
-    rig.orders.pop()(GOOD)
-    clock.pass_s(9.9)
-    assert not rig.missing.is_gone(KEY)
-    clock.pass_s(0.1)
-    assert rig.missing.is_gone(KEY)
-    assert rig.orders == [], "they are told once"
-
-
 def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(
     rig: Rig, clock: Clock
 ) -> None:
@@ -353,14 +329,6 @@ def test_nothing_is_known_of_an_attempt_without_a_note_or_without_the_directory(
     assert not nowhere.close(FIRST)
     nowhere.free_id(FIRST, 7)
     assert [*nowhere.forget_old(set())] == []
-
-
-def test_a_start_and_its_refusals_are_told_apart(notes: StartNotes) -> None:
-    note(notes, str(FIRST), "7")
-    note(notes, f"{FIRST}.8", "refused")
-    assert notes.first_start(FIRST) == 7
-    assert (notes.is_refused(FIRST, 7), notes.is_refused(FIRST, 8)) == (False, True)
-    assert not notes.is_refused(RETRY, 8)
 
 
 def test_an_id_that_was_another_attempts_is_known_until_it_is_free(notes: StartNotes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,14 +12,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from drfd.common import failpoints
-from drfd.launcher.protocol import AttemptLimits, Message
-from drfd.launcher.system.process import start_ticks
+from drfd.launcher.protocol import Message
 from drfd.slurm.files import MORE_CONF
 from drfd.slurm.settings import GATE_FILE
 from launcher.rig import ROOT, WAIT_S, Asked, Controller, LauncherProcess, shell, until
@@ -177,54 +174,6 @@ def test_a_submitted_script_runs_as_it_was(slurm: SlurmLauncherProcess, jobs_dir
     assert (jobs_dir / "out").read_text() == "it's /x/s.sh a  b\n"
 
 
-def test_a_signal_that_ends_a_job_is_named(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
-    controller, asked = begun(slurm, "kill -SEGV $$", jobs_dir)
-    end = controller.take("ended", id=asked.id)
-    assert (end["exit_code"], end["signal"]) == (None, 11)
-
-
-def test_a_job_that_its_node_cannot_start_was_killed_by_no_signal(
-    slurm: SlurmLauncherProcess, jobs_dir: Path
-) -> None:
-    """Slurm's number for it looks like signal 53."""
-    controller = slurm.connect()
-    # Newer versions make a directory that is not there.
-    (jobs_dir / "file").touch()
-    asked = job("true", jobs_dir, stdout=str(jobs_dir / "file/out"))
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
-    end = controller.take("ended", id=asked.id)
-    assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "SLURM_NOT_STARTED")
-
-
-def test_a_job_whose_prolog_is_missing_on_its_node_was_not_started(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    """Slurm shows it as one that was cancelled, and drains the node."""
-    restart_with(cluster, f"Prolog={cluster.directory}/nosuch\n")
-    cluster.restart_node("n1")
-    try:
-        controller = slurm.connect()
-        asked = job("touch began", jobs_dir)
-        controller.launch(asked)
-        controller.take("up", id=asked.id)
-        end = controller.take("ended", id=asked.id)
-        assert (end["exit_code"], end["state"]) == (None, "CANCELLED")
-        name = f"{JOURNAL}.{asked.id}.1"
-        [number] = [number for number, _, comment in cluster.jobs() if comment == name]
-        times = cluster.ask("squeue", "-h", "-t", "all", "-j", number, "-O", "StartTime,EndTime")
-        begin, last = (datetime.fromisoformat(each) for each in times.split())
-        # On a machine with much else to do, it may look like one that somebody has cancelled.
-        is_at_once = last - begin <= timedelta(seconds=2)
-        assert (end.get("loss") == "SLURM_NOT_STARTED") == is_at_once
-        assert (end["signal"] is None) == is_at_once
-        assert not (jobs_dir / "began").exists()
-    finally:
-        restart_with(cluster, "")
-        cluster.restart_node("n1")
-        until("an open node", lambda: is_open(cluster, "n1"))
-
-
 def test_a_job_gets_the_signals_that_are_ordered(
     slurm: SlurmLauncherProcess, jobs_dir: Path
 ) -> None:
@@ -248,16 +197,6 @@ def test_kill_ends_a_job_that_ignores_sigterm(slurm: SlurmLauncherProcess, jobs_
     until("its trap", (jobs_dir / "trapped").exists)
     controller.ask("kill", (asked.id, 1))
     assert controller.take("ended", id=asked.id)["signal"] == 9
-
-
-def test_what_slurm_refuses_is_reported_with_its_words(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    controller = slurm.connect()
-    asked = job("true", jobs_dir, node="n9")
-    controller.launch(asked)
-    assert "node" in controller.take("broke", id=asked.id)["text"].lower()
-    assert comments(cluster, (asked.id, 1)) == []
 
 
 @pytest.mark.parametrize("point", failpoints.SLURM)
@@ -432,17 +371,6 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
     assert not (jobs_dir / "runs").exists()
 
 
-def test_a_job_that_no_attempt_file_knows_is_ended(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    """As one whose submission was believed lost, and arrives late."""
-    controller, asked = begun(slurm, "true", jobs_dir)
-    controller.take("ended", id=asked.id)
-    late = f"{JOURNAL}.{asked.id}.2"
-    cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", "sleep 1000")
-    until("its end", lambda: comments(cluster, (asked.id, 2)) == ["CANCELLED"], cluster.jobs)
-
-
 def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
@@ -454,45 +382,6 @@ def test_a_job_of_another_user_with_an_attempts_name_says_nothing_of_it(
     until("its end", lambda: "CANCELLED" in comments(cluster, (asked.id, 1)))
     (jobs_dir / "go").touch()
     assert controller.take("ended", id=asked.id)["exit_code"] == 5
-
-
-def faults(controller: Controller) -> dict[str, str]:
-    """Why each node starts no jobs; the cause that all have in common under ""."""
-    controller.list()
-    assert controller.nodes is not None
-    found = {name: node["fault"] for name, node in controller.nodes["nodes"].items()}
-    return found | ({"": controller.nodes["away"]} if controller.nodes["away"] else {})
-
-
-def test_the_nodes_and_what_is_the_matter_with_each_are_reported(
-    slurm: SlurmLauncherProcess, cluster: Cluster
-) -> None:
-    controller = slurm.connect()
-    until("nodes", lambda: faults(controller) == {"n1": "", "n2": ""}, lambda: controller.nodes)
-    assert controller.nodes is not None
-    assert controller.nodes["nodes"]["n1"] == {
-        "cores": 4,
-        "memory_bytes": 4000 << 20,
-        "fault": "",
-        "threads": 1,
-        "outside_cores": 0,
-        "outside_memory_bytes": 0,
-    }
-    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=new fan")
-    resume = "scontrol update NodeName=n2 State=RESUME ends that"
-    said = f"Slurm says that it is drained: new fan ({resume})"
-    until(
-        "its drain", lambda: faults(controller) == {"n1": "", "n2": said}, lambda: controller.nodes
-    )
-    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
-    until("its return", lambda: faults(controller) == {"n1": "", "n2": ""})
-    cluster.stop_controller()
-    try:
-        until("a word", lambda: "" in faults(controller))
-        assert faults(controller)[""].startswith("slurmctld does not answer: ")
-    finally:
-        cluster.continue_controller()
-    until("its return", lambda: faults(controller) == {"n1": "", "n2": ""})
 
 
 def is_refused(cluster: Cluster, state: Path, name: str) -> bool:
@@ -617,37 +506,6 @@ def is_open(cluster: Cluster, node: str) -> bool:
         return False
 
 
-def test_a_job_whose_start_slurmctld_forgets_ends_though_its_node_is_drained(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    """It waits in Slurm for as long as the node is closed, and its node ends it meanwhile."""
-    controller = slurm.connect()
-    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=old-fan")
-    asked = job("echo $$ >> runs; exec sleep 1000", jobs_dir, node="n2")
-    controller.launch(asked)
-    until("a job that waits", lambda: comments(cluster, (asked.id, 1)) == ["PENDING"])
-    waiting = saved(cluster, f"{JOURNAL}.{asked.id}.1")
-    drained = saved(cluster, "old-fan", file="node_state")
-    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
-    controller.take("up", id=asked.id)
-    until("its first line", lambda: (jobs_dir / "runs").exists() and pids(jobs_dir))
-    [pid] = pids(jobs_dir)
-    ticks = start_ticks(pid)
-    assert ticks is not None
-    set_back(cluster, waiting, nodes=drained)
-    try:
-        end = controller.take("ended", id=asked.id)
-        assert (end["loss"], end["exit_code"], end["signal"]) == ("SLURM_FORGOT", None, None)
-        assert start_ticks(pid) != ticks
-        assert "DRAIN" in cluster.ask("scontrol", "show", "node", "n2")
-    finally:
-        until("an open node", lambda: is_open(cluster, "n2"))
-    # It does not start again.
-    remove(controller, (asked.id, 1))
-    assert ran(slurm, controller, jobs_dir, node="n2")
-    assert pids(jobs_dir) == [pid]
-
-
 def test_a_job_that_slurm_lets_wait_is_taken_back_and_does_not_start_later(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
@@ -674,28 +532,6 @@ def test_a_job_that_slurm_lets_wait_is_taken_back_and_does_not_start_later(
     runs_once(controller, replace(asked, attempt=2))
 
 
-def test_a_job_that_is_too_large_for_its_node_in_slurm_is_taken_back(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    """The table of the node says more than slurm.conf. Slurm shows such a job as one that a signal
-    has ended."""
-    controller = slurm.connect()
-    # Slurm is known to note starts then.
-    ran(slurm, controller, jobs_dir)
-    large = AttemptLimits(cores_milli=8000, memory_bytes=64 << 20, pids=1000)
-    asked = job("touch began", jobs_dir, limits=large)
-    controller.launch(asked)
-    said = controller.take("shortage", id=asked.id)
-    assert (said["whose"], said["resource"]) == ("job", "slurm")
-    assert said["text"].startswith("Slurm does not start it on its node; drf doctor tells ")
-    assert comments(cluster, (asked.id, 1)) == ["FAILED"]
-    assert not (jobs_dir / "began").exists()
-
-
-def pids(jobs_dir: Path) -> list[int]:
-    return [int(line) for line in (jobs_dir / "runs").read_text().splitlines()]
-
-
 def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
     slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
 ) -> None:
@@ -718,33 +554,6 @@ def test_a_job_that_gets_the_id_of_one_that_runs_is_submitted_again(
     assert not (jobs_dir / "runs").exists()
     remove(controller, (asked.id, 1))
     runs_once(controller, replace(asked, attempt=2))
-
-
-def test_the_next_launcher_waits_only_for_the_rest_until_a_job_is_lost(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    """Launchers that always die within the ten seconds would keep the job for ever."""
-    controller = slurm.connect()
-    first = ran(slurm, controller, jobs_dir)
-    before = saved(cluster, f"{JOURNAL}.{first}.1")
-    asked = job("touch begun; sleep 1000", jobs_dir)
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
-    until("its first line", (jobs_dir / "begun").exists)
-    set_back(cluster, before)
-    missing = slurm.state / "missing"
-    name = f"{asked.id}.1"
-    until("a note", lambda: missing.exists() and name in json.loads(missing.read_text())["since"])
-    slurm.kill()
-    noted = json.loads(missing.read_text())
-    missing.write_text(json.dumps({**noted, "since": {name: 0.0}}))
-    told = (cluster.directory / "slurmctld.log").read_text().count("Reconfiguration")
-    slurm.start()
-    controller = slurm.connect()
-    controller.take("up", id=asked.id)
-    assert controller.take("ended", id=asked.id)["loss"] == "SLURM_FORGOT"
-    assert (cluster.directory / "slurmctld.log").read_text().count("Reconfiguration") == told
-    assert json.loads(missing.read_text())["since"] == {}
 
 
 def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | None:
@@ -785,56 +594,6 @@ def test_an_end_that_slurmctld_forgets_is_known_from_its_note_and_else_the_job_i
     assert known == ((4, None) if is_noted else (None, "NODE_FAILED"))
     # What slurmctld believes to run is ended, so that the node has room.
     until("an idle cluster", cluster.are_idle, cluster.log)
-
-
-def test_slurmctld_is_asked_when_it_started_only_if_it_may_be_another(
-    slurm: SlurmLauncherProcess, cluster: Cluster, place: Path
-) -> None:
-    slurm.kill()
-    programs = place / "programs"
-    programs.mkdir()
-    for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo"):
-        (programs / name).write_text(
-            f'#!/bin/sh\necho "{name} $1 $2" >> {place}/asked\n'
-            # Some looks at the nodes pass before it answers.
-            f'[ "$2" != config ] || sleep 1\nexec /usr/bin/{name} "$@"\n'
-        )
-        (programs / name).chmod(0o755)
-
-    def asked(what: str) -> int:
-        try:
-            return (place / "asked").read_text().count(what)
-        except FileNotFoundError:
-            return 0
-
-    config = "scontrol show config"
-
-    def looks() -> None:
-        """Wait for some looks at the nodes that have begun after this."""
-        before = asked("sinfo")
-        until("some looks at the nodes", lambda: asked("sinfo") >= before + 4, cluster.log)
-
-    try:
-        slurm.start("--programs", str(programs), "--poll", "0.2", "--timeout", "30")
-        looks()
-        until("a second question", lambda: asked(config) > 1, cluster.log)
-        looks()
-        before = asked(config)
-        # The first answer tells where the process is seen.
-        assert before == 2
-        looks()
-        assert asked(config) == before
-        # Another is noticed, though no command fails meanwhile. This one stores what it knows.
-        os.kill(slurm.process.pid, signal.SIGSTOP)
-        cluster.kill("slurmctld", signal.SIGTERM)
-        cluster.start_controller()
-        until("an idle cluster", cluster.are_idle, cluster.log)
-        os.kill(slurm.process.pid, signal.SIGCONT)
-        until("another question", lambda: asked(config) > before, cluster.log)
-    finally:
-        slurm.clean_up()
-        shutil.rmtree(programs)
-        (place / "asked").unlink(missing_ok=True)
 
 
 def test_a_slurm_that_takes_jobs_of_others_is_given_none(

@@ -96,20 +96,6 @@ def test_each_node_is_asked_for_its_jobs_after_a_start_of_slurmctld(rig: Rig) ->
     assert rig.absent == []
 
 
-def test_no_node_is_asked_while_a_job_may_be_starting_there(rig: Rig) -> None:
-    rig.census.see_start(1000, 3600.0, rig.lists)
-    rig.show()
-    assert rig.ask() == []
-
-
-def test_a_job_that_begins_later_is_not_asked_for(rig: Rig) -> None:
-    """This slurmctld has started it, and has not forgotten its end."""
-    rig.census.see_start(1000, 0.0, rig.lists)
-    rig.show({OTHER: SHOWN[OTHER]})
-    rig.show()
-    assert rig.ask() == ["13.batch"]
-
-
 def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(rig: Rig) -> None:
     rig.say(n1="12.batch\n", n2="13.batch\n")
     rig.census.see_start(1000, 0.0, rig.lists)
@@ -159,20 +145,6 @@ def test_a_suspended_job_is_asked_for_when_it_goes_on(rig: Rig) -> None:
     assert rig.ask() == []
     rig.show({OTHER: SHOWN[OTHER]})
     assert rig.ask() == ["13.batch"]
-
-
-def test_another_start_of_slurmctld_begins_it_again(rig: Rig) -> None:
-    rig.say()
-    rig.census.see_start(1000, 0.0, rig.lists)
-    rig.show()
-    rig.ask()
-    assert rig.census.see_start(1001, 0.0, rig.lists)
-    rig.show()
-    rig.ask()
-    assert rig.absent == []
-    rig.show()
-    rig.ask()
-    assert sorted(rig.absent) == [FIRST, SECOND, OTHER]
 
 
 def test_a_program_that_is_not_there_says_nothing(rig: Rig, tmp_path: Path) -> None:
@@ -282,22 +254,6 @@ def test_the_first_slurmctld_is_told_at_an_address_at_which_it_listens() -> None
 def test_one_that_may_not_understand_it_is_not_told(word: str, other: str) -> None:
     assert word in CONFIG_SHOWN
     assert read(CONFIG_SHOWN.replace(word, other)) is None
-
-
-@pytest.mark.parametrize(
-    ("version", "protocol"),
-    # The first is that of 22.05, the other that of 23.02.
-    [("22.05.8", "2600"), ("24.11.5", "2700")],
-)
-def test_the_message_says_that_the_epilog_of_no_job_has_ended(version: str, protocol: str) -> None:
-    found = read(CONFIG_SHOWN.replace("22.05.8", version))
-    assert found is not None
-    assert message("MUNGE:x:", found.protocol) == bytes.fromhex(
-        "00000032"  # 50 bytes follow
-        f"{protocol} 0000 177c 00000011 0000 0000 0000"  # MESSAGE_EPILOG_COMPLETE, 17 bytes of it
-        "00000065 00000009 4d554e47453a783a00"  # munge, the credential
-        "00000000 00000000 00000005 6472666400"  # job 0, code 0, the node
-    )
 
 
 class Place:

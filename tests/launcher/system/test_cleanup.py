@@ -222,13 +222,6 @@ def test_a_tree_deeper_than_any_path_or_stack_is_deleted(filled: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_files_are_deleted(filled: Path) -> None:
-    for number in range(5000):
-        (filled / f"{number}").touch()
-    assert remove(filled)
-
-
-@pytest.mark.slow
 def test_what_takes_too_long_is_left_for_another_time(filled: Path) -> None:
     for number in range(100):
         (filled / f"{number}").mkdir()
@@ -307,17 +300,6 @@ def test_a_sweep_begins_a_moment_after_the_last_attempt(
     assert (background.started, sweeps.pause_s()) == ([1000], None)
 
 
-def test_whoever_runs_one_job_after_the_other_is_left_alone(
-    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
-) -> None:
-    for number in range(1, 5):
-        sweeps.begun((number, 1), 1000)
-        sweeps.gone((number, 1))
-        clock.now_s += 0.5
-        sweeps.run_due()
-    assert background.started == []
-
-
 def test_a_job_that_starts_ends_the_sweep_first(
     sweeps: IpcSweeps, background: RecordedWork, clock: Clock
 ) -> None:
@@ -351,18 +333,6 @@ def test_a_sweep_that_does_not_end_is_the_only_one(
     assert (background.started, sweeps.pause_s()) == ([1000, 1000], None)
 
 
-def test_one_sweep_of_a_user_at_a_time(
-    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
-) -> None:
-    for _ in range(2):
-        sweeps.begun((1, 1), 1000)
-        sweeps.gone((1, 1))
-        clock.now_s += 1.5
-        sweeps.run_due()
-        background.end(len(background.started))
-    assert (background.started, background.killed) == ([1000, 1000], [])
-
-
 @pytest.mark.parametrize("uid", [0, 999])
 def test_root_and_system_accounts_are_never_swept(
     sweeps: IpcSweeps, background: RecordedWork, uid: int
@@ -381,18 +351,6 @@ def test_nobody_is_swept_who_was_never_begun_or_where_it_is_turned_off(
     sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
     assert sweeps.pause_s() is None
-
-
-def test_what_is_swept_can_be_seen() -> None:
-    assert cleanup.has_processes(os.getuid())
-    assert not cleanup.has_processes(3_999_999_999)
-    # Read even where there are none.
-    for kind, (column, _) in cleanup._KINDS.items():
-        with open(f"/proc/sysvipc/{kind}") as file:
-            columns = file.readline().split()
-        assert {column, "uid"} <= set(columns)
-        assert ("nattch" in columns) == (kind == "shm")
-        assert all(column in row for row in cleanup.table(kind))
 
 
 # -- private spaces: whose they are, and what is removed when -----------------------------
@@ -498,18 +456,6 @@ def test_what_is_in_it_is_removed_by_another_process(loop: Loop, home: Path) -> 
     spaces.make((1, 1), spaces.place_for((1, 1), 60_001))
     loop.until_quiet()
     assert names(home) == ["1.1.60001"]
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="not root")
-@alone
-def test_a_space_that_is_there_already_is_not_used_again(loop: Loop, home: Path) -> None:
-    spaces = loop.spaces(home)
-    (home / "7.1.1000" / "tmp").mkdir(parents=True)
-    (home / "7.1.1000" / "tmp" / "planted").touch()
-    spaces.make((7, 1), spaces.place_for((7, 1), 1000))
-    assert names(home / "7.1.1000" / "tmp") == []
-    loop.until_quiet()
-    assert names(home) == ["7.1.1000"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root")

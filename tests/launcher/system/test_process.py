@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +15,6 @@ import pytest
 from drfd.launcher.system import process
 from drfd.launcher.system.files import exchange, get, put
 from launcher.rig import WAIT_S, Start, parent_of, pid_in, python, state_of, until
-
-
-def test_the_start_time_tells_a_process_from_a_later_one_of_its_number(start: Start) -> None:
-    first, gone = start("sleep", "60"), start("true")
-    gone.wait(WAIT_S)
-    mine, here = process.start_ticks(os.getpid()), process.start_ticks(first.pid)
-    assert mine is not None and here is not None
-    assert mine <= here == process.start_ticks(first.pid)
-    assert process.start_ticks(gone.pid) is None
-    assert len(process.boot_id()) == 36 and process.boot_id() == process.boot_id()
 
 
 @pytest.mark.parametrize("name", [") R 1 1 (", "a b) S 9 9 9", "((("])
@@ -38,40 +27,6 @@ def test_a_programs_name_cannot_pass_for_numbers(start: Start, tmp_path: Path, n
     assert process.start_ticks(odd.pid) is not None
     assert odd.pid in process.descendants(os.getpid())
     assert odd.pid in process.session_members(os.getsid(0))
-
-
-def test_descendants_are_found_at_any_depth_and_in_any_session(
-    start: Start, tmp_path: Path
-) -> None:
-    script = "sleep 60 & echo $! > a; setsid sh -c 'sleep 60 & echo $! > b; wait' & wait"
-    top = start("sh", "-c", script, cwd=tmp_path, start_new_session=True)
-    a, b = pid_in(tmp_path / "a"), pid_in(tmp_path / "b")
-    try:
-        found = process.descendants(top.pid)
-        assert {a, b} < set(found)
-        assert len(found) == len(set(found)) == 3, "the two sleepers and the second shell"
-        assert top.pid not in found
-    finally:
-        process.signal_all(process.descendants(top.pid), signal.SIGKILL)
-
-
-def test_a_session_has_its_members_and_no_others(start: Start, tmp_path: Path) -> None:
-    script = "sleep 60 & echo $! > inside; setsid sleep 60 & echo $! > outside; wait"
-    leader = start("sh", "-c", script, cwd=tmp_path, start_new_session=True)
-    inside, outside = pid_in(tmp_path / "inside"), pid_in(tmp_path / "outside")
-    try:
-        until("a session of its own", lambda: os.getsid(outside) == outside)
-        assert sorted(process.session_members(leader.pid)) == sorted([leader.pid, inside])
-        assert process.session_members(outside) == [outside]
-    finally:
-        process.signal_all([inside, outside], signal.SIGKILL)
-
-
-def test_the_dead_are_not_counted_until_they_are_reaped(start: Start) -> None:
-    dead = start("true", start_new_session=True)
-    until("a zombie", lambda: state_of(dead.pid) == "Z")
-    assert dead.pid not in process.descendants(os.getpid())
-    assert process.session_members(dead.pid) == []
 
 
 def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_path: Path) -> None:
@@ -97,22 +52,6 @@ def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_pa
         assert {headless.pid, child} <= set(process.descendants(os.getpid()))
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_the_threads_of_a_user_are_counted() -> None:
-    """As RLIMIT_NPROC counts them. Of processes alone nobody who runs tests has so many."""
-    release = threading.Event()
-    threads = [threading.Thread(target=release.wait) for _ in range(600)]
-    for thread in threads:
-        thread.start()
-    try:
-        assert process.count_of_user(os.getuid()) >= 600
-    finally:
-        release.set()
-        for thread in threads:
-            thread.join()
-    assert process.count_of_user(3_999_999_999) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot mount a /proc for a test")
