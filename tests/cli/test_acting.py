@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from canned import CannedDaemon, MakeJob, Message, Refuse
-from cli.drf import Drf, Finish, Spawn
+from canned import CannedDaemon, MakeJob, Message
+from cli.drf import Drf
 from drfd.common import paths
 from drfd_cli.commands import administration
 from drfd_cli.output import show_when
@@ -451,42 +451,6 @@ def test_draining(
     result = drf(*words)
     assert (result.code, result.out, result.err) == (0, line, "")
     assert daemon.requests == [{"op": "drain", **asked}]
-
-
-ENDED = "drfd has ended; "
-
-
-@pytest.mark.parametrize(
-    ("words", "reply", "lines"),
-    [
-        ([], {"running": [3, 4], "done": []}, [f"{ENDED}2 running jobs left to the next one"]),
-        (
-            ["--kill-jobs"],
-            {"running": [3], "done": [3]},
-            [
-                "stopping 1 running job",
-                f"{ENDED}when it is started again, nothing is launched until drf undrain",
-            ],
-        ),
-    ],
-)
-def test_shutdown_waits_for_the_end_and_says_what_becomes_of_the_jobs(
-    daemon: CannedDaemon, spawn: Spawn, finish: Finish, words: list[str], reply: Message,
-    lines: list[str],
-) -> None:  # fmt: skip
-    daemon.replies = {"shutdown": {**reply, "failed": []}}
-    process = spawn("shutdown", *words)
-    assert daemon.asked("shutdown") == [{"op": "shutdown", "kill_jobs": bool(words)}]
-    assert process.poll() is None
-    daemon.stop()
-    result = finish(process)
-    assert (result.code, result.out.splitlines(), result.err) == (0, lines, "")
-
-
-def test_a_refusal_is_no_end(drf: Drf, daemon: CannedDaemon, refuse: Refuse) -> None:
-    daemon.replies = {"shutdown": refuse("NotPermitted", "not-admin", "only an administrator")}
-    result = drf("shutdown")
-    assert (result.code, result.err) == (77, "drf: only an administrator\n")
 
 
 def test_no_daemon_is_started_only_to_be_ended(

@@ -9,8 +9,6 @@ import pytest
 
 from canned import CannedDaemon, MakeJob, Refuse
 from cli.drf import Drf, Finish, Result, Spawn
-from drfd_cli import main, options
-from drfd_cli.main import command_of
 
 
 @pytest.mark.parametrize(
@@ -115,14 +113,6 @@ def test_words_of_other_programs_get_ours_as_a_hint(
     result = drf(*words.split())
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert hint in result.err and result.err.count("\n") == 1
-
-
-def test_each_hint_names_a_verb_or_an_option() -> None:
-    for hint in main._ELSEWHERE.values():
-        assert hint.replace(",", "").split()[1] in (*main.VERBS, "--version")
-    names = {name for param in command_of("submit").params for name in param.opts}
-    for hint in options._ELSEWHERE.values():
-        assert hint.split()[0] in (*names, "--", "cd")
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"]], ids=" ".join)

@@ -6,13 +6,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from canned import CannedDaemon
 from cli.drf import ROOT, Drf, below
 from drfd import __version__
 from drfd_cli.commands.man import DOCUMENTS, from_markdown, pages, plain, sections, styled
@@ -72,14 +70,6 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(
         assert each.help and all(p.help for p in each.params if isinstance(p, click.Option))
 
 
-def test_the_help_says_what_a_suspended_job_keeps_and_what_it_costs(drf: Drf) -> None:
-    """Who suspends a job for the night should not learn it the next morning."""
-    suspend, resume = (" ".join(drf(verb, "--help").out.split()) for verb in ("suspend", "resume"))
-    assert "keep their memory and give back cores and bandwidth until `drf resume`" in suspend
-    assert "Their wall time stands still; cancelled, they get no grace time." in suspend
-    assert "as soon as what they gave back is free again" in resume
-
-
 def test_the_overview_lists_every_verb_once_with_what_it_does(drf: Drf) -> None:
     out = drf("--help").out
     width = max(map(len, VERBS)) + 2
@@ -98,32 +88,6 @@ def test_every_option_that_the_guide_names_for_a_verb_is_one_of_it() -> None:
     for verb, row in rows:
         known = {name for each in commands(verb) for param in each.params for name in param.opts}
         assert set(re.findall(r"`(--?[a-z-]+)", row)) <= known, verb
-
-
-@pytest.mark.parametrize(
-    ("words", "not_needed"),
-    [(["--help"], {"subprocess"}), (["submit", "--", "true"], set()), (["wait", "1"], set())],
-    ids=["help", "submit", "wait"],
-)
-def test_a_verb_imports_only_what_it_needs(
-    daemon: CannedDaemon, words: list[str], not_needed: set[str]
-) -> None:
-    """Scripts submit thousands of jobs: the start of drf is what they wait for."""
-    daemon.replies = {"submit": {"id": 1}, "wait": {"done": True, "ended": []}}
-    program = (
-        "import sys, runpy, atexit\n"
-        "from drfd_cli.main import main\n"
-        f"sys.argv = ['drf', '--socket', {str(daemon.path)!r}, *{words!r}]\n"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    loaded = {name.partition(".")[0] for name in done.stderr.split()}
-    assert "click" in loaded
-    assert loaded & (not_needed | {"rich", "msgspec", "asyncio", "sqlite3", "psutil"}) == set()
 
 
 # -- the pages ---------------------------------------------------------------------------------
@@ -160,22 +124,6 @@ def test_groff_has_nothing_to_complain_of(name: str) -> None:
         input=PAGES[name], capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("text", "roff"),
-    [
-        ("plain words", "plain words"),
-        ("`drf -w`", "\\fBdrf \\-w\\fR"),
-        ("say **this** aloud", "say \\fBthis\\fR aloud"),
-        ("see [the page](http://x/y)", "see \\fBthe page\\fR"),
-        (".dot first", "\\&.dot first"),
-        ("'quote first", "\\&'quote first"),
-        ("back\\slash", "back\\eslash"),
-    ],
-)
-def test_a_line_of_markdown(text: str, roff: str) -> None:
-    assert styled(text) == roff
 
 
 def test_no_text_is_a_request_to_roff() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import unicodedata
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -251,19 +250,6 @@ def test_lines_for_programs_have_as_many_columns_as_their_header(
     assert (result.code, result.err) == (0, "")
     header, line = harmless(result.out.replace("\t", "|TAB|")).splitlines()
     assert header.count("|TAB|") == line.count("|TAB|")
-
-
-def test_a_simulated_machine_is_harmless(drf: Drf, tmp_path: Path, word: str) -> None:
-    problem = {
-        "capacity": {word or "x": 4},
-        "users": [{"name": word, "demand": {word: 1}}],
-        "policy": "drf",
-    }
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(problem))
-    result = drf("simulate", "alloc", spec)
-    assert result.code in (0, 1)
-    harmless(result.out + result.err)
 
 
 def test_a_script_with_a_hostile_name_is_harmless(

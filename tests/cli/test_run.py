@@ -296,31 +296,6 @@ _WHOLE = {"click", "rich"}
 _NEEDLESS = _WHOLE | {"asyncio", "threading", "tempfile", "inspect", "typing", "pathlib", "tty"}
 _NEEDLESS |= {"re", "enum", "collections", "socket", "json", "signal", "contextlib", "functools"}
 _NEEDLESS |= {"drfd.client.client", "drfd_cli.terminal"}
-#: What is not loaded before the request is sent.
-_LATE = _NEEDLESS | {"drfd.client.connection", "drfd_cli.attached"}
-
-#: Prints which of these modules were loaded when the request was sent, and which at the end.
-_TELLING = f"""\
-import os, sys
-before = {{*sys.modules}}
-leave = os._exit
-def tell(of):
-    print(*sorted(of & {{*sys.modules}} - before), sep=",", file=sys.stderr)
-def end(status):
-    tell({_NEEDLESS!r})
-    sys.stderr.flush()
-    leave(status)
-os._exit = end
-{DRF.partition("from drfd_cli")[0]}
-from drfd_cli import quick_run, start
-send = quick_run.send
-def send_and_tell(*about):
-    send(*about)
-    tell({_LATE!r})
-quick_run.send = send_and_tell
-start.main()
-"""
-
 #: No module of drfd can be loaded any more once there is a file `gone` in the directory.
 _UPGRADED = f"""\
 import os, sys
@@ -364,39 +339,6 @@ def test_the_light_way_asks_for_what_the_whole_one_asks_for(
     assert wait == wait_too == {"op": "wait", "ids": [42], "attended": True}
 
 
-@pytest.mark.parametrize("words", [["--", "true"], ["-c", "4", "-m16G", "-t", "2h", "-q", "true"]])
-def test_what_loads_slowly_waits_until_the_request_is_sent(
-    spawn: Spawn, finish: Finish, over: None, words: list[str]
-) -> None:
-    result = finish(spawn("run", *words, program=_TELLING))
-    assert (result.code, result.err.splitlines()) == (7, ["", ""])
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--gres", "gpu", "--", "true"], ["--export", "PATH", "--", "true"],
-        ["--escape", "ab", "--", "true"], ["--escape", "-", "--", "true"],
-        ["-n", "", "--", "true"], ["-c", "many", "--", "true"], ["-o", "x", "--", "true"],
-        ["--"], [], ["--help"],
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_what_takes_more_is_left_to_the_whole_program(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, words: list[str]
-) -> None:
-    light = finish(spawn("run", *words, program=LIGHT_DRF))
-    assert all("priority" in each for each in daemon.requests if each["op"] == "submit")
-    assert light == finish(spawn("run", *words))
-
-
-def test_where_messages_could_not_be_printed_it_goes_the_long_way(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None
-) -> None:
-    finish(spawn("run", "--", "true", env={"PYTHONIOENCODING": "ascii"}, program=LIGHT_DRF))
-    assert "priority" in daemon.requests[0]
-
-
 def test_an_own_daemon_that_wants_a_signature_gets_one(
     spawn: Spawn, finish: Finish, daemon: CannedDaemon, over: None, refuse: Refuse
 ) -> None:
@@ -405,14 +347,6 @@ def test_an_own_daemon_that_wants_a_signature_gets_one(
     daemon.replies["hello"] = {"key_socket": None}
     assert finish(spawn("run", "--", "true", program=LIGHT_DRF)) == Result(7, "", "")
     assert [each["op"] for each in daemon.requests] == ["submit", "hello", "submit", "wait"]
-
-
-def test_a_daemon_that_stays_away_is_reported(
-    spawn: Spawn, finish: Finish, daemon: CannedDaemon
-) -> None:
-    daemon.stop()
-    result = finish(spawn("run", "--", "true", program=LIGHT_DRF))
-    assert (result.code, result.out, result.err.count("\n")) == (69, "", 1)
 
 
 @pytest.mark.slow

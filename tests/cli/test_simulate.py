@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -626,21 +625,6 @@ def test_means_are_over_all_runs_and_a_node_is_crowded_while_its_tasks_need_more
     assert found == Crowd({"large": 5.0, "small": 7.0}, pytest.approx(1 / 3))
 
 
-@pytest.mark.slow
-def test_the_simulator_expects_the_papers_order() -> None:
-    """Three slots leave nodes empty, and six give them more than they have."""
-    drf, three, six = (three_nodes.simulated_crowd(way, 8, range(8)) for way in WAYS.values())
-    assert three.tasks == pytest.approx({"large": 4.5, "small": 4.5}, abs=0.1)
-    assert six.tasks == pytest.approx({"large": 9, "small": 9}, abs=0.1)
-    assert three.crowded == 0 and six.crowded > 0.5
-    # Shares of two users each: 2 of 18 GB a large task, 1 of 24 CPUs a small one.
-    assert drf.tasks == {
-        "large": pytest.approx(5.3, abs=0.3),
-        "small": pytest.approx(13, abs=0.6),
-    }
-    assert drf.crowded == 0.0
-
-
 def test_figure_8_is_simulated_over_three_nodes() -> None:
     runs = three_nodes.simulated_shares(20, range(3))
     found = Sharing(runs[0], runs, 20)
@@ -780,30 +764,3 @@ def test_what_is_not_as_promised_is_named(
     awake: dict[str, float], asleep: dict[str, float], wrong: list[str]
 ) -> None:
     assert lend.figure_of([QUOTAS, recorded("share", awake, asleep)])[1] == wrong
-
-
-@pytest.mark.parametrize(
-    ("share", "is_blamed"),
-    [(GOOD, False), (recorded("share", AWAKE, {"A": 0.1, "B": 0.1, "C": 0.0}), True)],
-)
-def test_other_programs_are_blamed_only_where_something_is_wrong(
-    share: Recording, is_blamed: bool
-) -> None:
-    cpus = os.cpu_count() or 1
-    busy = [replace(each, busy=each.at_s * cpus) for each in share.samples]
-    notes = " ".join(lend.figure_of([QUOTAS, replace(share, samples=busy)])[0].notes)
-    assert ("Other programs were in the way: for a while" in notes) == is_blamed
-
-
-@pytest.mark.parametrize(
-    ("said", "mode"),
-    [
-        ("pinned: to as many CPUs as declared", "quota"),
-        ("enforced: no more than declared", "share"),
-    ],
-)
-def test_where_nothing_can_be_lent_that_is_said_with_a_way_out(said: str, mode: str) -> None:
-    doctor: Any = {"controls": {"cores": said}}
-    with pytest.raises(Refused, match="cores cannot be lent here") as refused:
-        lend.check_lending(doctor, mode)
-    assert said in refused.value.text and "docs/enforcement.md" in (refused.value.hint or "")

@@ -445,12 +445,6 @@ def test_a_dependency_may_be_none_and_in_letters_of_either_case(
     assert of(f"#SBATCH --dependency={value}")[0].get("after") == after
 
 
-@pytest.mark.parametrize("value", ["cyclic", "block:cyclic", "plane=4", "Block:*:fcyclic,Pack"])
-def test_a_distribution_of_slurms_has_no_effect(of: Of, value: str) -> None:
-    said = of(f"#SBATCH -m {value}")[1]
-    assert said == f"drf: without effect here: --distribution={value}\n"
-
-
 def test_limits_that_are_not_to_be_passed_on_are_not(of: Of) -> None:
     assert of("#SBATCH --propagate=none")[1] == ""
     assert of("#SBATCH --propagate")[1] == "drf: without effect here: --propagate\n"

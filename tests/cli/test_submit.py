@@ -731,22 +731,6 @@ def test_both_ways_say_that_nothing_is_launched(
     assert start("submit", "--no-warnings", "--", "true", program=program)[2] == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["-w", "--", "true"], ["--gres", "gpu", "--", "true"], ["-qc", "4", "--", "true"],
-        ["--cores=", "--", "true"], ["-n", "", "--", "true"], ["-n", "--", "--", "true"],
-        ["-c", "many", "--", "true"], ["script.sh"], ["--"], [], ["--help"],
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_what_takes_more_is_left_to_the_whole_program(
-    start: Start, daemon: CannedDaemon, ended: MakeJob, words: list[str]
-) -> None:
-    daemon.replies["wait"] = {"done": True, "ended": [ended()]}
-    assert start("submit", *words)[3] == "long"
-
-
 @examples(100)
 @given(some.text("0123456789KMGTkmgtBisdh:.-+ ٤", max_size=9))
 @pytest.mark.parametrize(

@@ -30,16 +30,6 @@ def over(daemon: CannedDaemon, *jobs: Message, done: bool = True) -> None:
 # -- what it asks, and its code ----------------------------------------------------------------
 
 
-def test_wait_asks_for_each_job_once_with_its_options(drf: Drf, daemon: CannedDaemon) -> None:
-    over(daemon)
-    drf("wait", 42)
-    drf("wait", 3, 1, 3, "--any", "--timeout", "1m30s")
-    first, second = daemon.requests
-    assert first == {"op": "wait", "ids": [42], "any": False, "timeout_s": None}
-    assert (second["ids"], second["any"]) == ([3, 1], True)
-    assert 89 < second["timeout_s"] <= 90
-
-
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [*(([status], status) for status in (0, 1, 3, 124, 125, 137, 143, 255)),

@@ -547,13 +547,6 @@ def test_leaving_undoes_what_entering_did_and_may_be_repeated(sent: Sent) -> Non
     assert off in left
 
 
-def test_neighbours_of_one_style_share_their_escape_sequences() -> None:
-    bold = Style(bold=True)
-    line = [Segment("a", bold), Segment("b", bold), Segment("c"), Segment("d", Style.null())]
-    assert encode(line, ColorSystem.STANDARD) == "\x1b[1mab\x1b[0mcd"
-    assert encode(line, None) == "abcd"
-
-
 @pytest.mark.slow
 def test_a_busy_machines_snapshot_costs_a_small_part_of_its_second() -> None:
     """5 % of a core is the promise: read, listed, drawn, encoded; in processor time."""

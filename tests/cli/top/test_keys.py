@@ -92,17 +92,6 @@ def lines_of(scene: Scene, size: Size, theme: Theme = PLAIN) -> list[str]:
 # -- moving and choosing -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keys", "label"),
-    [
-        ([], "40"), (["j", "down"], "44_7"), (["j", "j", "j"], "44_7"), (["j", "j", "k"], "41"),
-        (["G"], "44_7"), (["G", "home", "up"], "40"),
-    ],
-)  # fmt: skip
-def test_arrows_and_letters_move_and_stop_at_the_ends(keys: list[str], label: str) -> None:
-    assert under_cursor(after(State(), *keys)) == label
-
-
 def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone() -> None:
     three, state = three_jobs(), after(State(), "j")
     first, second, third = three["running"]
@@ -114,14 +103,6 @@ def test_the_cursor_follows_its_job_and_stays_in_place_when_that_has_gone() -> N
     state = after(WAITING, "pgdn", "pgdn", "j", of=busy)
     assert under_cursor(state, busy) == "20011", "pages go as far as the screen says"
     assert under_cursor(after(state, "pgup", of=busy), busy) == "20006"
-
-
-def test_tab_goes_round_the_panels_and_back() -> None:
-    state = State(panel=TopPanel.TREE)
-    seen = [state := after(state, "tab") for _ in TopPanel]
-    assert [each.panel for each in seen] == [*list(TopPanel)[1:], TopPanel.TREE]
-    assert after(State(panel=TopPanel.TREE), "backtab").panel is TopPanel.ENDED
-    assert [after(State(), key).panel for key in "14"] == [TopPanel.TREE, TopPanel.ENDED]
 
 
 def test_a_filter_holds_while_it_is_typed_and_after() -> None:

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import ColorSystem
-from rich.style import Style
 
 from canned_snapshots import (
     AT_S,
@@ -42,8 +41,8 @@ from canned_snapshots import (
 from drfd_cli.output import clean
 from drfd_cli.top.actions import Act, Question, Verb
 from drfd_cli.top.history import MOST, History, height_of, history_lines
-from drfd_cli.top.paint import Line, Theme, bar, fit, fit_right, marked_bar, spark, wrap
-from drfd_cli.top.panels import in_words, leaf_marks
+from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
+from drfd_cli.top.panels import in_words
 from drfd_cli.top.screen import encode, plain_signs
 from drfd_cli.top.state import CursorPlace, Hit, Page, RowFilter, State, TopPanel, WhenShown
 from drfd_cli.top.view import (
@@ -258,16 +257,6 @@ def test_a_waiting_job_under_the_cursor_tells_its_whole_reason_and_the_panels_st
     assert "at last" in seen(at(many_rows, WAITING), Size(80, 60))
 
 
-def test_the_page_of_a_job_has_its_sentences_whole() -> None:
-    show, why, _ = replies()
-    told = "it fits, but " + KEPT_FREE * 6 + "as expected"
-    job = {**show["job"], "state": "PENDING", "reason": {"code": "RESERVATION", "text": told}}
-    note = "it starts in an hour, " + "if running jobs end as estimated, " * 3 + "or later"
-    page = detail(show={**show, "job": job}, why={**why, "notes": [note]}, usage=None)
-    words = " ".join(seen(at(three_jobs(), of_a_job(), page), Size(80, 40)).split())
-    assert f"why RESERVATION: {told} " in words and f"{note} " in words
-
-
 @pytest.mark.parametrize(
     ("columns", "heads"),
     [
@@ -302,18 +291,6 @@ def test_reasons_are_whole_below_their_rows_where_there_is_room_and_equal_ones_o
 
 
 # -- figures -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("memory_gib", "near"), [(3, False), (3.3, True), (4, True), (None, False)]
-)
-def test_a_bar_without_colours_says_that_it_is_near_its_limit(
-    memory_gib: float | None, near: bool
-) -> None:
-    used = None if memory_gib is None else int(memory_gib * GIB)
-    now = {"cores": 1.0, "memory": used, "memory_peak": used, "read": 0, "write": 0}
-    shown = snapshot(running=[row(1, now=now)], counts={"RUNNING": 1})
-    assert ("!" in seen(at(shown))) is near
 
 
 def test_a_job_near_its_time_limit_is_red_and_others_are_not() -> None:
@@ -392,21 +369,6 @@ def test_gpus_have_their_declared_memory_and_graphs() -> None:
 
 
 # -- names, shares and counts ------------------------------------------------------------------
-
-
-def letters_of(*names: str, running: int = 1) -> dict[str, str]:
-    nodes = [node(f"root.{name}", running=running) for name in names]
-    marks = leaf_marks(nodes, PLAIN)
-    return {path.removeprefix("root."): mark.letter for path, mark in marks.items()}
-
-
-def test_a_user_has_a_letter_of_the_own_name_that_stays_when_others_come() -> None:
-    assert letters_of("ux_bo") == {"ux_bo": "u"}
-    assert letters_of("newbie", "ux_bo") == {"newbie": "n", "ux_bo": "u"}
-    assert len(set(letters_of("ann", "alice", "aa", "a1").values())) == 4
-    many_users = letters_of(*(f"user{number}" for number in range(52)))
-    assert len(set(many_users.values())) == 52
-    assert letters_of("ann", running=0) == {"ann": " "}
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -538,7 +500,6 @@ def test_the_history_has_exactly_its_size(users: int, columns: int, room: int) -
 
 # -- text and bars of exact width --------------------------------------------------------------
 
-NONE = Style.null()
 #: Releases of rich do not agree on how wide these are; whatever they say, it holds.
 HINDI = "\u0939\u093f\u0928\u094d\u0926\u0940"
 WORDS = st.text(max_size=60) | st.sampled_from([*HOSTILE, HINDI])
@@ -557,46 +518,3 @@ def test_text_takes_exactly_its_columns_and_is_harmless(
     lines = wrap(words, columns + 4, most)
     assert len(lines) <= most
     assert all(cell_len(line) <= columns + 4 for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("words", "columns", "shown"),
-    [
-        ("train", 8, "train   "), ("resnet50", 8, "resnet50"), ("resnet50x", 8, "resnet5…"),
-        ("漢字漢字", 8, "漢字漢字"), ("漢字漢字漢", 8, "漢字漢… "), ("a漢字", 4, "a漢…"),
-        ("x", 0, ""), ("é", 2, "é "), ("e\u0301\u0301\u0301\u0301", 2, "é\u0301\u0301 "),
-        ("✈\ufe0f", 3, "✈  "), ("[red]", 6, "[red] "), ("a\tb\nc", 6, "a?b?c "),
-    ],
-)  # fmt: skip
-def test_text_in_columns(words: str, columns: int, shown: str) -> None:
-    assert fit(words, columns) == shown
-    assert (fit_right("12G", 5), fit_right("a long one", 5)) == ("  12G", "a lo…")
-    sentence = "needs 8 cores, 3 free; job 40 holds 5"
-    assert wrap(sentence, 15, 3) == ["needs 8 cores,", "3 free; job 40", "holds 5"]
-    assert wrap(sentence, 15, 2) == ["needs 8 cores,", "3 free; job 40…"]
-
-
-@given(st.floats(0, 1), st.floats(0, 1), st.integers(2, 60))
-def test_a_bar_is_as_long_as_asked_and_what_is_not_nothing_shows(
-    part: float, mark: float, columns: int
-) -> None:
-    full, empty = bar(part, columns, NONE, NONE)
-    assert len(full.text + empty.text) == columns
-    assert bool(full.text) == (part > 0)
-    eighths = sum("▏▎▍▌▋▊▉█".index(sign) + 1 for sign in full.text)
-    assert abs(eighths - 8 * part * columns) <= 1
-    signs = "".join(piece.text for piece in marked_bar(part, mark, columns, (NONE, NONE, NONE)))
-    assert len(signs) == columns
-    [place] = [place for place, sign in enumerate(signs) if sign in "┃│"]
-    assert place == min(columns - 1, int(mark * columns))
-
-
-@pytest.mark.parametrize(
-    ("values", "top", "rows", "lines"),
-    [
-        ([0, 1, 4, 8], 8, 1, [" ▁▄█"]), ([0, 4, 8, 16], 16, 2, ["   █", " ▄██"]),
-        ([None, 0.001, 9], 8, 1, [" ▁█"]), ([1, 2], 0, 1, ["▁▁"]),
-    ],
-)  # fmt: skip
-def test_a_graph(values: list[float | None], top: float, rows: int, lines: list[str]) -> None:
-    assert spark(values, top, rows) == lines
