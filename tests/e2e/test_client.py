@@ -174,11 +174,27 @@ def test_events_of_all_ones_jobs_come_as_they_happen(client: Client) -> None:
     stream.close()
 
 
+def test_every_end_of_an_array_is_told(client: Client) -> None:
+    array = client.submit(["true"], array="1-40", cores=0.5, memory="16M")
+    ends = {job.label for job in client.events(array) if job.has_ended}
+    assert ends == {f"{array}_{index}" for index in range(1, 41)}
+
+
 def test_every_end_of_an_array_is_told_to_who_asks_later(client: Client) -> None:
     array = client.submit(["true"], array="1-40", cores=0.5, memory="16M")
     client.wait([array], timeout="10m")
     told = [job.label for job in client.events(array) if job.has_ended]
     assert sorted(told) == sorted(f"{array}_{index}" for index in range(1, 41))
+
+
+def test_tasks_that_are_cancelled_together_are_told_to_who_follows_one_of_them(
+    client: Client,
+) -> None:
+    array = client.submit(["true"], array="1-9", hold=True)
+    stream = client.events(f"{array}_7")
+    assert next(stream).state == "HELD"
+    client.cancel(array)
+    assert [(job.label, job.state) for job in stream] == [(f"{array}_7", "CANCELLED")]
 
 
 def test_no_end_is_missed_while_the_daemon_is_killed_and_started_again(
@@ -287,6 +303,25 @@ def test_a_bad_configuration_is_refused_in_one_line(make_instance: Callable[...,
 
 
 @pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["submit", "-m", "-5", "--", "true"], 2, "'-5' is not a size (write 512M"),
+        (["submit", "-c", "99", "--", "true"], 1, "asks for 99 cores, and this machine has 9"),
+        (["submit", "no-such-script.sh"], 1, "cannot read the script no-such-script.sh"),
+        (["cancel", "999999"], 1, "there is no live job 999999"),
+        (["frobnicate"], 2, "No such command 'frobnicate'"),
+    ],
+)
+def test_a_bad_command_line_is_refused_in_one_line(
+    instance: Instance, words: list[str], status: int, text: str
+) -> None:
+    done = instance.drf(*words, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     "garbage",
     [b"\0" * (10 << 20), b"{" * (10 << 20), b'{"op":"submit"' + b"x" * (10 << 20) + b"\n"],
     ids=["zeros", "braces", "a long line"],
@@ -306,6 +341,20 @@ def test_ten_megabytes_of_garbage_get_an_answer_and_do_no_harm(
     assert answer == b"" or b"a request may have" in answer
     assert instance.show(job_id)["state"] in ("STARTING", "RUNNING")
     instance.drf("cancel", job_id)
+
+
+def test_a_frame_that_never_ends_and_idle_connections_hold_up_nobody(instance: Instance) -> None:
+    lines = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+    try:
+        for line in lines:
+            line.connect(str(instance.socket))
+        lines[0].sendall(b'{"op":"sta')
+        started = time.monotonic()
+        assert instance.drf("submit", "-w", "--", "true").returncode == 0
+        assert time.monotonic() - started < 20
+    finally:
+        for line in lines:
+            line.close()
 
 
 # -- watchers ------------------------------------------------------------------------------------
@@ -354,6 +403,15 @@ class Watcher:
     def is_told(self) -> None:
         """Return when a line has begun to arrive; it is not taken."""
         assert self._socket.recv(1, socket.MSG_PEEK), "the stream has ended"
+
+    def has_ended(self) -> bool:
+        """When all has been read that was still to come."""
+        try:
+            while self._file.readline().endswith(b"\n"):
+                pass
+        except ConnectionError:
+            pass
+        return True
 
     def close(self) -> None:
         self._file.close()
@@ -441,3 +499,25 @@ def test_what_a_job_uses_is_seen_and_kept_over_a_restart(watched: Instance, busy
         watched.kill()
         watched.start()
         assert client.usage(busy) == ended
+
+
+def test_watchers_do_not_keep_the_daemon_from_its_end(watched: Instance) -> None:
+    watched.restart_if_dead()
+    with watchers(watched, 10) as slow, watchers(watched, 10) as quick:
+        for each in quick:
+            each.see()
+        begin_s = time.monotonic()
+        watched.stop()
+        assert time.monotonic() - begin_s < 10 * PATIENCE
+        ends: list[bool] = []
+        readers = [
+            threading.Thread(target=lambda each=each: ends.append(each.has_ended()))
+            for each in (*quick, *slow)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(30)
+        assert ends == [True] * 20
+    assert "Traceback" not in watched.log.read_text()
+    assert "event=bug" not in watched.log.read_text()

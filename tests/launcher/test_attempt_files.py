@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.core.decisions.outcome import LOSSES
 from drfd.core.model.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
@@ -26,7 +25,6 @@ from drfd.launcher.attempt_files import (
 )
 from drfd.launcher.protocol import Message
 from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
-from drfd.launcher.slurm.mapping import ENDED_BY_SLURM, FORGOTTEN, NODE_FAILED, NOT_STARTED
 from launcher.rig import python
 
 KEY = (41, 2)
@@ -91,15 +89,6 @@ def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
     assert (tmp_path / "41.2").stat().st_mode & 0o777 == 0o600
     assert not os.get_inheritable(attempt_fd), "it does not reach the job"
     assert (attempt_files.file_name(KEY), attempt_files.cgroup_name(KEY)) == ("41.2", "job-41-2")
-
-
-def test_a_removed_attempt_can_be_made_again(directory: int, attempt_fd: int) -> None:
-    attempt_files.remove(directory, KEY)
-    attempt_files.remove(directory, KEY)
-    assert attempt_files.keys(directory) == []
-    assert not attempt_files.is_locked(directory, KEY)
-    assert attempt_files.read(directory, KEY) is None
-    os.close(attempt_files.create(directory, KEY, CREATED))
 
 
 @pytest.mark.parametrize("kept", range(len(lines())))
@@ -213,14 +202,6 @@ def test_it_is_read_as_the_unit_writes_it(tmp_path: Path) -> None:
     assert read_jobs_stop(tmp_path) == JobsStopRecord("0b5b-11", 1700000000.123456789)
 
 
-@pytest.mark.parametrize("text", [None, "", "0b5b-11\n", "0b5b-11 soon\n", "a b c\n"])
-def test_without_a_whole_one_there_was_none(tmp_path: Path, text: str | None) -> None:
-    """The machine may go down while it is written."""
-    if text is not None:
-        (tmp_path / JOBS_STOP_FILE).write_text(text)
-    assert read_jobs_stop(tmp_path) is None
-
-
 # -- what is told of an attempt -------------------------------------------------------------
 
 BORN: Record = {"uid": 1, "boot_id": "b", "cgroup": "drfd/job-1-1", "at_s": 5.0, "mono_s": 6.0}
@@ -283,16 +264,6 @@ def test_a_damaged_record_is_an_end_that_is_not_known_and_no_missing_start(creat
     assert found == [lost((False, False), None)]
 
 
-def test_what_began_at_no_known_time_or_has_no_runner_on_record_is_not_news_but_its_end_is() -> (
-    None
-):
-    started = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, is_damaged=True)
-    assert news(started, alive=True, jobs_stop=None, oom=(False, False)) == []
-    ended = Attempt(UNKNOWN, runner=RUNNER, running=RUNNING, ended=ENDED, is_damaged=True)
-    assert news(ended, alive=False, jobs_stop=None, oom=(False, False)) == [DONE]
-    assert news(Attempt(BORN), alive=True, jobs_stop=None, oom=(False, False)) == []
-
-
 @pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
 def test_a_runner_that_died_before_the_start_leaves_nothing(attempt: Attempt) -> None:
     assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
@@ -335,8 +306,3 @@ def test_of_an_unknown_end_it_is_said_why_it_is_unknown(
     although the ids of the boots and the time of the stop tell them apart."""
     said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
     assert said == [UP, lost((False, False), loss)]
-
-
-def test_the_controller_has_a_sentence_for_each_of_these_words() -> None:
-    words = {CRASH, RUNNER_GONE, SHUTDOWN, STOPPED}
-    assert set(LOSSES) == words | {NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM, NOT_STARTED}

@@ -177,15 +177,6 @@ def test_garbage_and_half_an_order_of_one_caller_are_not_begun_for_the_next(
     assert door.orders == [{"cmd": "b"}]
 
 
-def test_the_latest_caller_is_the_controller(caller: Caller, door: Door, call: Call) -> None:
-    second = call()
-    assert second.heard() == [HELLO]
-    assert caller.is_dropped()
-    door.report({"report": "up"})
-    assert second.heard() == [{"report": "up"}]
-    assert door.watched() == 2, "the listener and one connection"
-
-
 def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(
     caller: Caller, door: Door
 ) -> None:
@@ -193,13 +184,6 @@ def test_a_caller_that_leaves_is_forgotten_and_its_orders_before_are_obeyed(
     caller.close()
     door.turn()
     assert (door.orders, door.watched()) == ([{"cmd": "a"}], 1)
-    door.report({"report": "up"})
-
-
-def test_a_report_to_one_who_has_left_unnoticed_is_no_error(caller: Caller, door: Door) -> None:
-    caller.close()
-    door.report({"report": "up"})
-    assert door.watched() == 1
     door.report({"report": "up"})
 
 
@@ -260,18 +244,6 @@ def test_root_may_call_a_launcher_of_any_controller() -> None:
     assert caller.heard() == [HELLO]
     caller.close()
     door.close()
-
-
-def test_the_reports_of_a_turn_are_one_message_in_their_order(caller: Caller, door: Door) -> None:
-    """The controller wakes up once for them."""
-    reports: list[Message] = [{"report": str(number), "text": "é" * 20} for number in range(20)]
-    for report in reports:
-        door.port.send(report)
-        assert caller.heard() == []
-    door.port.flush()
-    assert caller.heard() == reports
-    door.port.flush()
-    assert caller.heard() == []
 
 
 def test_a_controller_that_reads_slowly_gets_everything(caller: Caller, door: Door) -> None:

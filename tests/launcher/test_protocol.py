@@ -13,22 +13,16 @@ from hypothesis import strategies as st
 
 from drfd.launcher import attempt_files
 from drfd.launcher.protocol import (
-    AttemptCommand,
     AttemptLimits,
     BadMessage,
-    Ceilings,
-    Command,
     DiskLimit,
     ExecCommand,
     Grant,
     Inside,
     LaunchOrder,
     LendOrder,
-    ListCommand,
-    MeasureGpusCommand,
     Message,
     PayloadCommand,
-    SignalCommand,
     checked_order,
     decode,
     encode,
@@ -226,18 +220,6 @@ def test_what_may_not_stand_in_an_order_is_refused(
     refused(put(*path, value=value))
 
 
-LENT = replace(FULL, most=Ceilings(cores_milli=8000, disks=(DISK,)))
-
-
-def test_the_most_that_an_attempt_may_be_lent_comes_with_its_order() -> None:
-    line = decode(encode(launch_message(LENT)))
-    assert line["most"] == {
-        "cores_milli": 8000,
-        "disks": [{"device": "8:0", "read_bps": 1000, "write_bps": 0}],
-    }
-    assert read_order(line) == checked_order(line) == LENT
-
-
 @pytest.mark.parametrize(
     "value",
     [8000, [], {}, {"cores_milli": 1}, {"disks": []}, {"cores_milli": -1, "disks": []},
@@ -246,27 +228,6 @@ def test_the_most_that_an_attempt_may_be_lent_comes_with_its_order() -> None:
 )  # fmt: skip
 def test_the_most_is_cores_and_disks(value: object) -> None:
     refused({**message(), "most": value})
-
-
-@pytest.mark.parametrize(
-    ("by", "cores_milli", "lends"),
-    [("share", 1501, True), ("share", 1500, False), ("share", 0, False), ("quota", 8000, False)],
-)
-def test_only_in_the_mode_for_it_a_job_may_be_lent_cores(
-    by: str, cores_milli: int, lends: bool
-) -> None:
-    limits, most = replace(FULL.limits, cores_by=by), Ceilings(cores_milli=cores_milli)
-    assert replace(FULL, limits=limits, most=most).may_be_lent_cores is lends
-    assert not replace(FULL, limits=limits).may_be_lent_cores
-
-
-@pytest.mark.parametrize("disks", [(), (DISK,)], ids=["cores", "disks"])
-def test_an_order_to_lend_comes_out_as_it_went_in(disks: tuple[DiskLimit, ...]) -> None:
-    asked = LendOrder(id=5, attempt=2, cores_milli=2500, disks=disks)
-    line = decode(encode(lend_message(asked)))
-    assert read_command(line) == asked and asked.key == (5, 2)
-    asked = replace(asked, most=Ceilings(cores_milli=9000, disks=disks))
-    assert read_command(decode(encode(lend_message(asked)))) == asked
 
 
 @pytest.mark.parametrize(
@@ -341,25 +302,6 @@ def test_commands_are_read_as_they_were_sent() -> None:
 def test_a_signal_with_anything_wrong_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(BadMessage):
         read_signals({"id": 1, "attempt": 1, "count": 1, "signals": [10]} | changes)
-
-
-@pytest.mark.parametrize(
-    ("message", "command"),
-    [
-        ({"cmd": "kill", "id": 3, "attempt": 2}, AttemptCommand("kill", (3, 2))),
-        ({"cmd": "list"}, ListCommand()),
-        ({"cmd": "measure-gpus", "on": True}, MeasureGpusCommand(True)),
-        (signal_message((3, 2), 7, (10, 12)), SignalCommand((3, 2), 7, (10, 12))),
-    ],
-)
-def test_a_command_is_read_as_one_value(message: Message, command: Command) -> None:
-    assert read_command(message) == command
-
-
-@pytest.mark.parametrize("fields", [{}, {"on": 1}, {"on": None}, {"on": True, "more": 1}], ids=str)
-def test_an_order_to_measure_gpus_with_anything_wrong_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(BadMessage):
-        read_command({"cmd": "measure-gpus", **fields})
 
 
 INSIDE = Inside(number=3, command=b"\0words\xff", proof="0" * 64)

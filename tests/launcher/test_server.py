@@ -524,6 +524,17 @@ def test_a_descriptor_whose_close_lasts_keeps_no_launcher_from_its_work(
         assert again.peer_pid == controller.peer_pid, "it was started again"
 
 
+def test_an_order_that_is_cut_short_is_not_obeyed(
+    launcher: LauncherProcess, controller: Controller, work: Path
+) -> None:
+    line = b'{"cmd":"remove","id":1,"attempt":1}'
+    begin(controller, work)
+    controller.send_raw(line)
+    again = launcher.connect()
+    assert controller.is_dropped()
+    assert kinds(again.list()) == ["up", "listed"]
+
+
 # -- the launcher dies ----------------------------------------------------------------------
 
 

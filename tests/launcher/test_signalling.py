@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from drfd.core.model.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.attempt_files import Attempt, Record
 from drfd.launcher.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
 from drfd.launcher.protocol import (
     PIN,
@@ -72,21 +71,6 @@ def ending_of(endings: Endings, key: tuple[int, int]) -> Ending:
     return found
 
 
-def test_an_ending_is_due_at_once_and_forgotten_once_it_is_finished(
-    endings: Endings, clock: Clock
-) -> None:
-    assert (endings.pause_s(), due(endings), A in endings) == (None, [], False)
-    endings.add(A, remove=True)
-    assert (endings.pause_s(), due(endings), A in endings) == (0.0, [A], True)
-    clock.now += 60
-    assert endings.pause_s() == 0.0, "a moment that is past is no negative pause"
-    endings.finish(A)
-    assert A not in endings
-    endings.add(A, remove=False)
-    ending = ending_of(endings, A)
-    assert (ending.remove, ending.since_mono_s) == (False, clock.now)
-
-
 def test_a_removal_outweighs_a_killing_and_an_order_to_launch_again_is_kept(
     endings: Endings,
 ) -> None:
@@ -101,20 +85,6 @@ def test_a_removal_outweighs_a_killing_and_an_order_to_launch_again_is_kept(
     assert ending_of(endings, A).relaunch == again
 
 
-def test_each_failed_try_doubles_the_pause_up_to_a_second(endings: Endings, clock: Clock) -> None:
-    endings.add(A, remove=True)
-    pauses = []
-    for _ in range(12):
-        endings.put_off(ending_of(endings, A))
-        pause = endings.pause_s()
-        assert pause is not None
-        assert due(endings) == []
-        pauses.append(pause)
-        clock.now += pause + 1e-6
-    assert pauses[:9] == pytest.approx([0.002 * 2**i for i in range(9)])
-    assert pauses[9:] == pytest.approx([1.0] * 3)
-
-
 def test_asked_again_or_hurried_by_news_it_is_tried_at_once_and_no_other(endings: Endings) -> None:
     for key in (A, B):
         endings.add(key, remove=True)
@@ -125,16 +95,6 @@ def test_asked_again_or_hurried_by_news_it_is_tried_at_once_and_no_other(endings
     assert (due(endings), (3, 1) in endings) == ([A], False)
     endings.add(B, remove=True)
     assert due(endings) == [A, B]
-
-
-def test_the_pause_is_that_of_the_first_one_due(endings: Endings, clock: Clock) -> None:
-    endings.add(A, remove=True)
-    endings.put_off(ending_of(endings, A))
-    first = endings.pause_s()
-    endings.add(B, remove=True)
-    assert endings.pause_s() == 0.0
-    endings.finish(B)
-    assert endings.pause_s() == first
 
 
 def test_after_ten_seconds_it_is_called_stuck_and_only_once(endings: Endings, clock: Clock) -> None:
@@ -301,18 +261,6 @@ def test_pauses_double_up_to_a_second_and_end_when_all_stands_still(
     assert freezing.pause_s() is None
 
 
-def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
-    told: list[Any] = []
-    place: Any = SimpleNamespace(freeze=lambda key, attempt: False)
-    freezing = Freezing(
-        place, directory, lambda report, key: told.append((report, key)), lambda key: key == A
-    )
-    freezing.freeze(A)
-    freezing.freeze((3, 1))
-    assert told == [("missing", (3, 1))]
-    assert freezing.pause_s() is None
-
-
 # -- what a launcher lends, whatever it is ordered to -------------------------------------
 
 
@@ -329,6 +277,18 @@ BOUNDS = Bounds(
     Ceilings(cores_milli=500, disks=(DiskLimit(device="8:0", read_bps=10, write_bps=0),)),
     Ceilings(cores_milli=2000, disks=(DiskLimit(device="8:0", read_bps=50, write_bps=0),)),
 )
+
+
+def test_an_attempt_that_is_gone_or_being_killed_is_not_waited_for(directory: int) -> None:
+    told: list[Any] = []
+    place: Any = SimpleNamespace(freeze=lambda key, attempt: False)
+    freezing = Freezing(
+        place, directory, lambda report, key: told.append((report, key)), lambda key: key == A
+    )
+    freezing.freeze(A)
+    freezing.freeze((3, 1))
+    assert told == [("missing", (3, 1))]
+    assert freezing.pause_s() is None
 
 
 @given(floor=_ceilings, most=_ceilings, cores_milli=st.integers(0, 10_000), disks=_disks)
@@ -395,21 +355,6 @@ def test_the_bounds_are_in_the_order_and_in_the_attempt_file(tmp_path: Path) -> 
     finally:
         os.close(directory)
     assert kept is not None and read_bounds(kept) == BOUNDS
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {},
-        {LENDS: None},
-        {LENDS: []},
-        {LENDS: {"floor": record_of(BOUNDS)["floor"]}},
-        {LENDS: {**record_of(BOUNDS), "most": {"cores_milli": "all", "disks": []}}},
-    ],
-    ids=repr,
-)
-def test_who_has_no_bounds_that_can_be_read_is_lent_nothing(record: Record) -> None:
-    assert read_bounds(Attempt(record)) is None
 
 
 @pytest.mark.slow

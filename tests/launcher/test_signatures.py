@@ -52,6 +52,15 @@ def holes(size: int, flags: int = 0) -> int:
     return fd
 
 
+@pytest.mark.parametrize("size", [1, (256 << 10) - 1, 256 << 10, (1 << 20) + 7])
+def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size: int, fds: list[int]) -> None:
+    data = (os.urandom(1 << 16) * (size // (1 << 16) + 1))[:size]
+    fds.append(seal(data))
+    # Whoever shares the descriptor may have read on.
+    os.lseek(fds[0], size, os.SEEK_SET)
+    assert digest_of_sealed(fds[0]) == digest_of(data)
+
+
 def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
     """Each page that was mapped was made for, and charged to, the launcher and its runners, and
     stayed for as long as the controller kept the file: a few dozen unsigned orders had the kernel
@@ -460,3 +469,23 @@ def test_only_root_gives_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert fetch_key(str(tmp_path / "keys.sock"), patience_s=-1) is None
         with listener.accept()[0] as caller:
             assert caller.recv(1) == b""
+
+
+def test_a_key_that_comes_in_pieces_is_a_key(tmp_path: Path) -> None:
+    door = tmp_path / "keys.sock"
+    key = bytes(range(KEY_BYTES))
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for at in range(KEY_BYTES):
+                connection.send(key[at : at + 1])
+                time.sleep(0.001)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(door))
+        listener.listen(1)
+        server = threading.Thread(target=serve, args=(listener,), daemon=True)
+        server.start()
+        assert fetch_key(str(door), patience_s=-1) == key
+        server.join(30)

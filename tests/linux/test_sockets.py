@@ -256,12 +256,6 @@ def test_what_is_said_arrives_as_one_datagram(tmp_path: Path, name: str) -> None
         assert manager.recv(100) == b"READY=1\nSTATUS=2 jobs run"
 
 
-def test_nobody_listening_is_no_harm(tmp_path: Path) -> None:
-    Service(notify_socket=str(tmp_path / "gone")).notify("READY=1")
-    Service().notify("READY=1")
-    assert not Service().is_heard
-
-
 def test_what_describes_this_process_alone_leaves_the_environment_and_the_journal_is_found() -> (
     None
 ):

@@ -48,24 +48,6 @@ def run(code: str, **options: object) -> str:
     return str(done.stdout).strip()
 
 
-def test_a_fork_returns_in_both_processes_or_is_an_error() -> None:
-    code = """
-pid = syscalls.fork()
-if pid == 0:
-    os._exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-    assert run(code) == "7"
-    code = """
-import resource
-resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-if os.getuid() == 0:
-    os.setresuid(*[64321] * 3)
-print(errno_of(syscalls.fork))
-"""
-    assert run(code) == "EAGAIN"
-
-
 def test_a_process_with_another_thread_is_not_forked() -> None:
     """Its child would be left with that thread's locks for ever."""
     release = threading.Event()
@@ -77,17 +59,6 @@ def test_a_process_with_another_thread_is_not_forked() -> None:
     finally:
         release.set()
         thread.join()
-
-
-def test_where_the_call_is_refused_the_reason_is_told() -> None:
-    code = """
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x50000 | errno.ENOSYS)]
-steps += [(0x06, 0, 0, 0x7FFF0000)]
-syscalls.set_no_new_privileges()
-syscalls.filter_calls(b"".join(struct.pack("=HBBI", *step) for step in steps))
-print(syscalls.why_no_fork_into())
-"""
-    assert run(code) == "clone3: Function not implemented"
 
 
 def test_a_signal_to_a_thread_that_is_gone_is_an_error() -> None:

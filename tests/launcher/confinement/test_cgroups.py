@@ -9,14 +9,13 @@ import errno
 import os
 import signal
 from abc import abstractmethod
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.core.model.job import Usage
 from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2, processes
@@ -42,7 +41,6 @@ from drfd.launcher.protocol import (
     QUOTA,
     SHARE,
     UNIFIED,
-    WEIGHT,
     AttemptLimits,
     DiskLimit,
 )
@@ -524,23 +522,6 @@ def test_cores_become_a_quota_and_a_weight_that_the_kernel_takes(
     assert (found, kernel.read(kernel.WEIGHT_FILE)) == (quota, weight)
 
 
-@each(
-    "cpus most weights",
-    v1=[(1024, 1_024_000, ["262144", "65536"])],
-    v2=[(400, 400_000, ["10000", "2500"])],
-)
-def test_on_a_very_large_machine_weights_are_smaller_but_in_proportion(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, cpus: int, most: int, weights: list[str]
-) -> None:
-    """The kernel takes no more than 2^18, which is 256 times the usual weight of one core, and on
-    version 2 10000, a hundred times that of a core."""
-    monkeypatch.setattr(kernel, "cpu_count", lambda: cpus, raising=False)
-    kernel.open()
-    for number, cores_milli in ((1, most), (2, most // 4)):
-        kernel.create(limits(cores_milli, WEIGHT), (number, 1))
-    assert [kernel.read(kernel.WEIGHT_FILE, (number, 1)) for number in (1, 2)] == weights
-
-
 def test_memory_is_cut_to_whole_pages_as_the_kernel_does(kernel: Kernel) -> None:
     kernel.create(replace(LIMITS, memory_bytes=5 * PAGE + 1))
     assert kernel.read(kernel.MEMORY_FILE) == str(5 * PAGE)
@@ -630,38 +611,6 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel: Kernel, name: str) -> 
     assert kernel.names() == []
 
 
-@on_v1
-def test_a_period_that_is_not_the_usual_one_is_set_and_read_back(kernel: Kernel) -> None:
-    name = "cpu.cfs_period_us"
-    kernel.fresh["cpu"][name] = "50000"
-    for attempt in (1, 2):
-        kernel.create(key=(1, attempt))
-        assert kernel.read(name, (1, attempt)) == "100000"
-    kernel.insists[name] = "60000"
-    with pytest.raises(LimitFailed, match=r"cpu\.cfs_period_us was set to 100000 and reads"):
-        kernel.create()
-    del kernel.insists[name]
-    kernel.fails[name] = errno.EINVAL
-    with pytest.raises(LimitFailed) as raised:
-        kernel.create()
-    assert str(raised.value) == f"{kernel.file(name)}: Invalid argument"
-
-
-@on_v1
-def test_what_every_new_cgroup_has_already_is_not_set_again(kernel: KernelV1) -> None:
-    """The period is the kernel's default; the group hands down the rest, as set at the start."""
-    for name, text in (("cpuset.cpus", "0-3"), ("cpuset.mems", "0"), ("memory.swappiness", "0")):
-        kernel.fresh[name.split(".")[0]][name] = text
-    kernel.open()
-    for attempt in (1, 2):
-        kernel.create(key=(1, attempt))
-        mine = [os.path.basename(path) for path, _ in kernel.writes if f"job-1-{attempt}" in path]
-        assert mine == [
-            *("memory.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"),
-            *("memory.memsw.limit_in_bytes", "cpu.shares", "cpu.cfs_quota_us", "pids.max"),
-        ]
-
-
 # -- lending --------------------------------------------------------------------------------
 
 
@@ -708,18 +657,6 @@ def test_a_period_that_the_kernel_doubles_halves_nobodys_quota(
     kernel.place.lend(KEY, 1500, ())
     found = kernel.values("cpu.cfs_quota_us", "cpu.cfs_period_us")
     assert found == {"cpu.cfs_quota_us": "600000", "cpu.cfs_period_us": "400000"}
-
-
-def test_a_ceiling_that_the_kernel_refuses_is_named(kernel: Kernel) -> None:
-    kernel.create(limits(1000, SHARE))
-    if isinstance(kernel, KernelV1):
-        kernel.insists["cpu.cfs_quota_us"] = "5000"
-        said = r"cpu\.cfs_quota_us was set to 200000 and reads 5000"
-    else:
-        kernel.fails["cpu.max"] = errno.EINVAL
-        said = r"cpu\.max: Invalid argument"
-    with pytest.raises(LimitFailed, match=said):
-        kernel.place.lend(KEY, 2000, ())
 
 
 # -- cgroups that cannot be had -------------------------------------------------------------
@@ -771,19 +708,6 @@ def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel: KernelV2) ->
     kernel.create(key=(42, 1))
     assert kernel.read("dmem.max", (42, 1)) == kernel.FRESH["dmem"]["dmem.max"]
     assert len(kernel.written("dmem.max")) == 2
-
-
-@on_v2
-def test_without_the_controller_or_a_region_nothing_is_different(kernel: KernelV2) -> None:
-    """As on every kernel before 6.14, and where systemd does not give it."""
-    kernel.open()
-    assert kernel.place.limitable_gpus() == frozenset()
-    kernel.create(**ONE_GPU)
-    assert not kernel.file("dmem.max").exists()
-    kernel.open(and_="dmem")
-    for text in ("", "nonsense\n"):
-        (kernel.parent / "dmem.max").write_text(text)
-        assert kernel.place.limitable_gpus() == frozenset()
 
 
 @on_v2
@@ -852,17 +776,6 @@ def test_a_job_begins_in_its_cgroup_where_the_kernel_can_do_that(
     assert procs.read_text() == "", "a plan moves nobody"
 
 
-@each("name", v1=[("tasks",)], v2=[("cgroup.procs",)])
-def test_a_cgroup_that_cannot_be_entered_is_named(kernel: Kernel, name: str) -> None:
-    """The job's own process finds that out, and its submitter is to read it."""
-    kernel.create()
-    file = kernel.directory(controller="pids") / name
-    file.unlink()
-    file.mkdir()
-    with pytest.raises(LimitFailed, match=f"^{file}: Is a directory$"):
-        kernel.place.enter(KEY, LIMITS, os.getuid())
-
-
 @on_v2
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EBUSY])
 def test_a_bound_on_all_jobs_keeps_no_first_process_out_and_another_failure_is_named(
@@ -911,13 +824,6 @@ def test_cpusets_that_we_cannot_have_are_done_without(kernel: KernelV1) -> None:
     assert "cpuset" not in kernel.place.mounts()
     kernel.create(limits(2000, PIN))
     assert kernel.names() == ["job-41-2"]
-
-
-@pytest.mark.parametrize("by", [QUOTA, WEIGHT])
-def test_jobs_of_every_mode_make_room(kernel: Kernel, by: str) -> None:
-    kernel.create(limits(2000, by), (1, 1))
-    kernel.create(limits(2000, PIN), (2, 1))
-    assert kernel.cores((1, 1))[:2] == ("2-3", False)
 
 
 @each("name", v1=[("cpuset.memory_migrate",)], v2=[("cpuset.cpus",), ("cpuset.mems",)])
@@ -991,12 +897,6 @@ def test_news_of_oom_kills_are_ordered(kernel: KernelV1) -> None:
             os.fstat(int(watched))
     finally:
         os.close(event_fd)
-
-
-@on_v2
-def test_the_kernel_kills_all_so_there_is_nothing_to_listen_for(kernel: Kernel) -> None:
-    kernel.create()
-    assert kernel.place.oom_descriptor(KEY) is None
 
 
 @on_v1
@@ -1227,22 +1127,6 @@ def test_cgroups_that_a_job_has_made_in_its_own_go_with_it(kernel: Kernel) -> No
     assert kernel.names() == []
 
 
-def test_attempts_that_are_left_over_are_listed_in_order(kernel: Kernel) -> None:
-    """While any hierarchy has them, and without directories and files of others."""
-    for key in ((10, 1), (9, 2)):
-        kernel.create(key=key)
-    if isinstance(kernel, KernelV1):
-        kernel.rmdir(str(kernel.directory((9, 2))))
-    group = kernel.directory().parent
-    for name in (
-        *("job-x-y", "job-1-x", "job-x-1", "job-1", "job-1-2-3", "job--1-2", "job-1-", "job--"),
-        *("job", "Job-1-2", "other-1-2", "job-1-2.scope", "keeper", "job-²-1", "job-1-²"),
-    ):
-        (group / name).mkdir()
-    (group / "cgroup.procs").write_text("")
-    assert kernel.place.leftovers() == [(9, 2), (10, 1)]
-
-
 # -- what is counted ----------------------------------------------------------------------
 
 
@@ -1262,15 +1146,6 @@ V2 = {
     "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=777\n"
     "full avg10=0.00 avg60=0.00 avg300=0.00 total=700\n",
 }
-COUNTED = {
-    "quota_periods": 40,
-    "throttled_periods": 10,
-    "throttled_us": 1500,
-    "limit_hits": 17,
-    "oom_kills": 2,
-    "memory_peak_bytes": 4096,
-    "cpu_us": 2500000,
-}
 
 
 @pytest.fixture
@@ -1287,18 +1162,6 @@ def v1(place: Path) -> dict[str, int]:
     return count_v1(dict.fromkeys(("cpu", "cpuacct", "memory"), str(place)))
 
 
-def test_version_1_counts_no_waits_for_disks_and_version_2_all(place: Path) -> None:
-    """The names are those of the job's use: all but the CPU time, which is kept in seconds."""
-    fill(place, V1)
-    assert v1(place) == COUNTED
-    # The limit is hit with swap or without.
-    fill(place, {"memory.memsw.failcnt": "21\n"})
-    assert v1(place) == COUNTED | {"limit_hits": 21}
-    fill(place, V2)
-    assert count_v2(str(place)) == COUNTED | {"processes_peak": 5, "io_stalled_us": 777}
-    assert set(count_v2(str(place))) - {field.name for field in fields(Usage)} == {"cpu_us"}
-
-
 @pytest.mark.parametrize(("limit", "hits"), [("4096\n", None), ("8192\n", 0)])
 def test_a_limit_that_was_reached_and_never_hit_is_not_believed(
     place: Path, limit: str, hits: int | None
@@ -1308,17 +1171,6 @@ def test_a_limit_that_was_reached_and_never_hit_is_not_believed(
 
 
 LEFT = "cache 900\nshmem 300000000\ntotal_cache 900\ntotal_shmem 400000000\n"
-
-
-def test_what_memory_is_left_in_use_is_counted(place: Path) -> None:
-    """Files in a tmpfs and System V segments belong to nobody when their job has gone."""
-    fill(place, {**V1, "memory.max_usage_in_bytes": f"{500 << 20}\n", "memory.stat": LEFT})
-    assert v1(place)["left_bytes"] == 400_000_000
-    fill(place, {**V2, "memory.peak": f"{500 << 20}\n", "memory.stat": LEFT})
-    assert count_v2(str(place))["left_bytes"] == 300_000_000
-    # Kernels before 5.19 keep no peak.
-    (place / "memory.peak").unlink()
-    assert count_v2(str(place))["left_bytes"] == 300_000_000
 
 
 def test_of_a_job_that_never_had_much_or_left_nothing_nothing_is_said(place: Path) -> None:

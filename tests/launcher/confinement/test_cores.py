@@ -160,21 +160,6 @@ def test_a_launcher_that_was_killed_half_way_is_made_good(kernel: Kernel, pins: 
     assert kernel.cpus((1, 1)) == ALL
 
 
-def test_a_frozen_jobs_cpus_are_for_others_and_it_gets_as_many_again(
-    kernel: Kernel, pins: Pins
-) -> None:
-    kernel.share(pins, 1)
-    kernel.pin(pins, 2, 4)
-    pins.park((2, 1))
-    assert kernel.cpus((1, 1)) == ALL
-    assert kernel.pin(pins, 3, 4) == {4, 5, 6, 7}, "as long as there are others"
-    kernel.remove((3, 1))
-    pins.forget((3, 1))
-    assert pins.unpark((2, 1)) == 0
-    assert kernel.cpus((2, 1)) == {0, 1, 2, 3}
-    assert kernel.cpus((1, 1)) == {4, 5, 6, 7}
-
-
 def test_a_job_whose_cpus_are_taken_when_it_is_thawed_gets_others_and_their_memory(
     kernel: Kernel, pins: Pins
 ) -> None:
@@ -199,21 +184,6 @@ def test_more_cpus_than_there_are_cannot_be_pinned(kernel: Kernel, pins: Pins) -
     kernel.make((3, 1))
     assert not pins.pin((3, 1), 2), "job 2 would have nothing"
     assert kernel.cpus((2, 1)) == {6, 7}
-
-
-def test_a_thawed_job_that_finds_no_cpus_runs_with_the_others_and_is_told_to_have_a_quota(
-    kernel: Kernel, pins: Pins
-) -> None:
-    kernel.pin(pins, 1, 4)
-    pins.park((1, 1))
-    kernel.pin(pins, 2, 6)
-    assert pins.unpark((1, 1)) == 4
-    assert kernel.cpus((1, 1)) == ALL - kernel.cpus((2, 1))
-    again = kernel.open()
-    kernel.remove((2, 1))
-    again.forget((2, 1))
-    assert kernel.pin(again, 3, 4) == {0, 1, 2, 3}
-    assert kernel.cpus((1, 1)) == {4, 5, 6, 7}, "it is one of the others now"
 
 
 def test_a_processor_that_goes_offline_is_neither_pinned_nor_shared(
@@ -468,13 +438,6 @@ def test_jobs_of_whole_cores_are_alone_and_parts_together(machine: Affinity, pla
     assert place(6, 3000) == whole[0]
 
 
-def test_where_no_cpu_is_left_the_least_used_are_shared(machine: Affinity, place: Place) -> None:
-    place(1, 7000)
-    assert place(2, 500) == {7}
-    assert place(3, 1000) == {0}
-    assert place(4, 1000) == {1}
-
-
 def test_nobody_is_put_beside_a_job_of_an_earlier_launcher(cpus: list[int], start: Start) -> None:
     if len(cpus) < 2:
         pytest.skip("one CPU is everybody's")
@@ -483,16 +446,6 @@ def test_nobody_is_put_beside_a_job_of_an_earlier_launcher(cpus: list[int], star
     affinity = Affinity()
     affinity.adopt((7, 1), Attempt(created={}, running={"pid": job.pid}))
     assert kept(affinity, 1000, cpus, PIN) == {cpus[1]}
-
-
-def test_a_job_of_an_earlier_launcher_that_is_over_is_nobody(cpus: list[int]) -> None:
-    affinity = Affinity()
-    affinity.adopt((7, 1), None)
-    affinity.adopt((7, 1), Attempt(created={}))
-    affinity.adopt((7, 1), Attempt(created={}, running={"pid": 1 << 30}))
-    over = Attempt(created={}, running={"pid": os.getpid()}, ended={})
-    affinity.adopt((7, 1), over)
-    assert kept(affinity, 1000, cpus, PIN) == {cpus[0]}
 
 
 def built(nodes: int, cores: int, threads: int) -> tuple[LogicalCpu, ...]:
@@ -583,15 +536,6 @@ def test_whole_cores_come_first_and_one_is_broken_only_if_nothing_else_is_left_o
         in_parts = sum(len(cpus & chosen) for cpus in here if cpus & chosen and not cpus <= chosen)
         untouched = [len(cpus) for cpus in here if cpus <= free and not cpus & chosen]
         assert not untouched or in_parts < min(untouched)
-
-
-def test_choices_keep_cores_and_nodes_whole() -> None:
-    machine = built(1, 4, 2)
-    assert choose_cpus(2, frozenset(range(8)), machine) == {0, 4}
-    assert choose_cpus(3, frozenset({0, 1, 2, 4, 5}), machine) == {0, 4, 2}
-    machine = built(2, 4, 1)
-    assert choose_cpus(2, frozenset({0, 1, 2, 3, 5, 6, 7}), machine) == {5, 6}
-    assert choose_cpus(4, frozenset({0, 1, 2, 3, 5, 6, 7}), machine) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(("avoid", "chosen"), [((), {0, 1}), ((0,), {1, 2}), ((0, 1, 2), {0, 3})])

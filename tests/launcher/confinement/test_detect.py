@@ -19,8 +19,6 @@ import pytest
 from drfd.launcher.confinement import detect
 from drfd.launcher.confinement.cgroup_files import (
     find_mounts,
-    find_unified,
-    layout,
 )
 from drfd.launcher.confinement.cgroup_v1 import USED
 from drfd.launcher.confinement.detect import (
@@ -397,22 +395,6 @@ def test_without_memory_or_pids_it_does_not(kernel: Kernel, systemd: Systemd, gi
         in_unit(str(kernel.root), UNIT, systemd)
 
 
-def test_a_unit_whose_keeper_stays_is_refused(
-    service: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(detect, "_MOVE_S", 0.01)
-    service.kernel.enter(service.top, 77)
-    with pytest.raises(NoJobGroup, match=f"processes live in {service.top} itself"):
-        in_unit(str(service.kernel.root), UNIT, service)
-
-
-def test_a_tree_that_is_read_only_is_named(service: Systemd) -> None:
-    service.kernel.fails[f"drfd.slice/{SCOPE}/jobs"] = errno.EROFS
-    with pytest.raises(NoJobGroup) as raised:
-        in_unit(str(service.kernel.root), UNIT, service)
-    assert str(raised.value) == f"{UNIT}: {service.top}/jobs: Read-only file system"
-
-
 # -- a scope of our own ---------------------------------------------------------------------
 
 
@@ -443,16 +425,6 @@ def test_released_it_loses_its_keeper_and_systemd_takes_it_away(
     place.release()
     assert systemd.kernel.killed == [systemd.started[0].process.pid]
     assert "populated 0" in (systemd.top / "cgroup.events").read_text()
-
-
-def test_a_scope_that_went_by_itself_needs_no_release(systemd: Systemd) -> None:
-    systemd.births = [systemd.live]
-    place = in_scope(str(systemd.kernel.root), SCOPE, systemd)
-    systemd.kernel.leave(systemd.started[0].process.pid)
-    for name in ("jobs", "keeper", "."):
-        systemd.kernel.rmdir(str(systemd.top / name))
-    place.release()
-    assert systemd.kernel.killed == []
 
 
 def test_a_scope_without_processes_is_about_to_go_and_is_waited_for(systemd: Systemd) -> None:
@@ -538,24 +510,6 @@ def test_a_scope_that_never_comes_up_is_given_up(
 # -- without systemd ------------------------------------------------------------------------
 
 
-def test_without_systemd_the_place_is_below_the_top(kernel: Kernel) -> None:
-    place = below_root(str(kernel.root), "drfd/x")
-    assert (place.group, place.controllers) == ("drfd/x", ALL)
-    every = "cpu cpuset io memory pids"
-    assert tree(kernel.root) == {".": every, "drfd": every, "drfd/x": every}
-    kernel.rmdir(str(kernel.root / "drfd/x"))
-    place.release()
-    assert tree(kernel.root).keys() == {"."}
-
-
-def test_what_another_instance_uses_stays(kernel: Kernel) -> None:
-    place = below_root(str(kernel.root), "drfd/x")
-    below_root(str(kernel.root), "drfd/y")
-    kernel.rmdir(str(kernel.root / "drfd/x"))
-    place.release()
-    assert tree(kernel.root).keys() == {".", "drfd", "drfd/y"}
-
-
 @pytest.mark.parametrize(
     ("file", "number", "said"),
     [
@@ -608,13 +562,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 
 
 SYSTEM, USERS = Manager(is_users=False), Manager(is_users=True)
-
-
-def test_properties_are_read_as_they_are_written(program: Program) -> None:
-    given = program("systemctl", "printf 'A=x\\nB=\\nC=/a=b/c\\n'")
-    assert SYSTEM.show("some.scope", "--property=A,B,C") == {"A": "x", "B": "", "C": "/a=b/c"}
-    assert USERS.show("--property=A") == {"A": "x", "B": "", "C": "/a=b/c"}
-    assert given.read_text() == "show some.scope --property=A,B,C\n--user show --property=A\n"
 
 
 def test_a_users_manager_is_found_where_nobody_says_it_is(
@@ -686,6 +633,20 @@ def test_a_scope_is_delegated_goes_when_it_is_empty_and_outlives_us(program: Pro
     finally:
         keeper.kill()
         os.close(keeper.said_fd)
+
+
+def test_a_keeper_is_where_the_kernel_says(program: Program) -> None:
+    program("systemd-run", "exec sleep 60")
+    keeper = SYSTEM.start_scope("x.scope", "Words")
+    try:
+        here = Path(f"/proc/{keeper.process.pid}/cgroup").read_text().split("0::")[-1]
+        name = os.path.basename(here.strip())
+        assert keeper.is_in(name) or name == "", "the tests' own cgroup"
+        assert not keeper.is_in("x.scope")
+    finally:
+        keeper.kill()
+        os.close(keeper.said_fd)
+    assert not keeper.is_in(name)
 
 
 def test_why_a_scope_did_not_come_up_can_be_read(program: Program) -> None:
@@ -760,19 +721,3 @@ def test_controllers_are_found_where_they_are_mounted_also_if_they_share_a_hiera
     assert find_mounts(line, USED) == {"cpu": "/mnt/my cgroups/cpu"}
     for none in ("", V2_ONLY, SEPARATE.splitlines()[0] + "\n"):
         assert find_mounts(none, USED) == {}
-
-
-@pytest.mark.parametrize(
-    ("mountinfo", "found", "unified"),
-    [
-        (SEPARATE, "hybrid", "/sys/fs/cgroup/unified"),
-        (TOGETHER, "legacy", None),
-        (V2_ONLY, "unified", "/sys/fs/cgroup"),
-        (SEPARATE.splitlines()[0] + "\n", "none", None),
-        ("", "none", None),
-    ],
-)
-def test_the_kinds_of_the_file_systems_tell_the_layout(
-    mountinfo: str, found: str, unified: str | None
-) -> None:
-    assert (layout(mountinfo), find_unified(mountinfo)) == (found, unified)

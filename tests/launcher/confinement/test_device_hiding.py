@@ -34,6 +34,8 @@ MEMBERSHIPS = Path("/proc/self/cgroup").read_text()
 LIMITS = AttemptLimits(cores_milli=1000, memory_bytes=64 << 20, pids=16)
 KEY, OTHER_KEY = (41, 2), (42, 1)
 NULL, ZERO, FULL = (DeviceNode("c", 1, minor) for minor in (3, 5, 7))
+#: Nobody has these; only their numbers matter.
+GPUS = [DeviceNode("c", 195, minor) for minor in range(100)]
 BPF_F_ALLOW_OVERRIDE = 1
 
 
@@ -132,6 +134,49 @@ def test_hiding_is_proved_once_also_after_a_kill_and_leaves_nothing(
     monkeypatch.setattr(device_hiding, "_prove", None)
     assert by_bpf.hiding() == (how, said)
     assert [path.name for path in group.iterdir() if path.is_dir()] == []
+
+
+@has_bpf
+def test_jobs_that_hide_the_same_share_a_program_and_only_so_many_are_kept(
+    group: Path, by_bpf: HiddenByBpf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_hiding, "_MOST_PROGRAMS", 3)
+    by_bpf.hiding()
+    before = len(os.listdir("/proc/self/fd"))
+    numbers = []
+    for count, gpu in enumerate([*GPUS[:5], *GPUS[:1], *GPUS[:1]]):
+        directory = make_job(group, f"job-{count}-1")
+        by_bpf.hide(str(directory), frozenset({gpu}))
+        fd = os.open(directory, os.O_RDONLY)
+        found = syscalls.device_programs(fd)
+        os.close(fd)
+        assert (found.flags, len(found.ids)) == (BPF_F_ALLOW_MULTI, 1)
+        numbers += found.ids
+    assert len(set(numbers[:5])) == 5
+    assert numbers[5] not in numbers[:5], "its program was the oldest, and is loaded again"
+    assert numbers[6] == numbers[5]
+    # The one of the proof made room, too.
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    held = [fd for fd, _ in by_bpf._programs.values()]
+    assert [os.get_inheritable(fd) for fd in held] == [False] * 3
+    for fd in held:
+        os.close(fd)
+
+
+@has_bpf
+def test_a_process_that_was_forked_loads_programs_of_its_own(
+    group: Path, by_bpf: HiddenByBpf
+) -> None:
+    """It has closed the descriptors of the launcher, whose numbers may be taken."""
+    first, second = make_job(group), make_job(group, "job-42-1")
+    by_bpf.hide(str(first), frozenset({FULL}))
+
+    def hide() -> None:
+        os.closerange(3, 1000)
+        by_bpf.hide(str(second), frozenset({FULL}))
+
+    assert forked(hide) == "ok"
+    assert outcome("/dev/full", second / "cgroup.procs") == "EPERM"
 
 
 @has_bpf
@@ -427,6 +472,7 @@ NODES = some.builds(
 )
 #: As the kernel names them: mknod, read, write, and combinations.
 ACCESSES = some.integers(1, 7)
+GPU = DeviceNode(CHARACTER, 195, 0)
 
 
 def run(program: bytes, node: DeviceNode, access: int) -> int:
@@ -457,6 +503,10 @@ def run(program: bytes, node: DeviceNode, access: int) -> int:
                 raise AssertionError(f"operation {code:#x}")
 
 
+def length(program: bytes) -> int:
+    return len(program) // 8
+
+
 @given(hidden=some.frozensets(NODES, max_size=8), other=NODES, access=ACCESSES)
 def test_exactly_the_listed_devices_are_refused_whatever_the_access(
     hidden: frozenset[DeviceNode], other: DeviceNode, access: int
@@ -465,6 +515,20 @@ def test_exactly_the_listed_devices_are_refused_whatever_the_access(
     refused = {node for node in {*hidden, other} if run(program, node, access) == 0}
     assert refused == hidden
     assert run(program, other, access) in (0, 1)
+
+
+@given(hidden=some.lists(NODES, max_size=8))
+def test_the_program_depends_on_the_set_alone(hidden: list[DeviceNode]) -> None:
+    """So that one loaded program serves all jobs from which the same devices are hidden."""
+    program = device_program(hidden)
+    assert program == device_program([*reversed(hidden), *hidden])
+    assert length(program) == 4 + 5 * len(set(hidden)) + 2
+
+
+def test_the_other_kind_and_the_other_numbers_of_a_device_are_others() -> None:
+    program = device_program([GPU])
+    near = [GPU._replace(kind=BLOCK), GPU._replace(major=1), GPU._replace(minor=1)]
+    assert [run(program, node, 7) for node in (GPU, *near)] == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0), (0, -1), (1 << 12, 0), (0, 1 << 20)])

@@ -93,6 +93,9 @@ def test_it_says_what_is_left_of_each_limit_and_why(place: Unconfined) -> None:
     assert place.hiding() == ("none", "devices cannot be hidden from jobs: cgroups are off")
 
 
+# -- freezing -------------------------------------------------------------------------------
+
+
 def test_nothing_is_made_lent_or_hidden(place: Unconfined) -> None:
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
@@ -103,9 +106,6 @@ def test_nothing_is_made_lent_or_hidden(place: Unconfined) -> None:
         place.lend(KEY, 2000, ())
     with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
         place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
-
-
-# -- freezing -------------------------------------------------------------------------------
 
 
 def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(
@@ -345,17 +345,6 @@ def wait(patience: FreezeWaitBudget, clock: Clock, needs_s: float) -> float:
     with patience.wait() as until_mono_s:
         clock.now_s = min(until_mono_s, clock.now_s + needs_s)
     return clock.now_s - begin_s
-
-
-def test_what_is_quick_or_slow_only_now_and_then_is_waited_for() -> None:
-    """But a pause is not saved up for ever."""
-    clock = Clock()
-    patience = FreezeWaitBudget(clock)
-    assert [wait(patience, clock, 0.0005) for _ in range(1000)] == pytest.approx([0.0005] * 1000)
-    for pause_s in (*[1.0] * 5, 10_000.0):
-        clock.now_s += pause_s
-        assert wait(patience, clock, 9.0) == pytest.approx(0.05)
-    assert wait(patience, clock, 9.0) == pytest.approx(0.0025, abs=0.002)
 
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")

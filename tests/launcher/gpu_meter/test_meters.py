@@ -25,7 +25,7 @@ from drfd.devices.gpu import Gpu
 from drfd.devices.roster import Roster
 from drfd.devices.roster_file import RosterFile
 from drfd.launcher.gpu_meter import drm, supervision
-from drfd.launcher.gpu_meter.drm import DrmGpus, is_present
+from drfd.launcher.gpu_meter.drm import DrmGpus
 from drfd.launcher.gpu_meter.reading import (
     DRM,
     MAX_LINE_BYTES,
@@ -103,26 +103,6 @@ def amdgpu(client: int, vram_kib: int, compute_ns: int = 0) -> str:
         "drm-memory-gtt: \t2048 KiB\ndrm-resident-gtt:\t2048 KiB\n"
         f"drm-engine-compute:\t{compute_ns} ns\ndrm-engine-gfx:\t0 ns\n"
     )
-
-
-def test_amds_gpu_has_the_memory_and_the_utilisation_of_sysfs(machine: Machine) -> None:
-    machine.amd()
-    assert is_present(machine.root)
-    assert DrmGpus(machine.root).read() == [
-        {
-            "pci": AMD, "uuid": "GPU-0123456789abcdef", "slice": None, "memory_used": 1000,
-            "memory_total": 8000, "utilisation": 42, "is_lost": False, "processes": [],
-        }
-    ]  # fmt: skip
-
-
-def test_other_cards_are_none_of_these(machine: Machine) -> None:
-    machine.gpu(128, "0x10de", AMD)
-    machine.gpu(129, "0x1a03", INTEL)
-    # Part of the processor.
-    machine.gpu(130, "0x8086", "0000:00:02.0")
-    assert not is_present(machine.root)
-    assert DrmGpus(machine.root).read() == []
 
 
 def test_a_process_has_the_memory_of_all_its_clients_and_each_counts_once(machine: Machine) -> None:

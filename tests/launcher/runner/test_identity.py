@@ -308,22 +308,6 @@ def test_who_may_be_lent_cores_waits_without_spinning(most: int, count: int) -> 
     assert found["OMP_WAIT_POLICY"] == "active" and "GOMP_SPINCOUNT" not in found
 
 
-def test_a_bare_environment_has_a_path_and_the_account() -> None:
-    assert surroundings(alice(shell="")) == {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/home/alice",
-        "USER": "alice",
-        "LOGNAME": "alice",
-        "SHELL": "/bin/sh",
-        "PWD": "/",
-        "PYTHONUNBUFFERED": "1",
-    }
-    assert surroundings(alice())["SHELL"] == "/bin/zsh"
-    for value in ("", "0", "1"):
-        env = {"PYTHONUNBUFFERED": value}
-        assert surroundings(alice(), env)["PYTHONUNBUFFERED"] == value, "the submitter's own"
-
-
 def test_what_describes_a_service_does_not_reach_a_job() -> None:
     names = (
         *("INVOCATION_ID", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
@@ -359,20 +343,6 @@ else:
     if after is None:
         pytest.skip("root lacks CAP_SYS_RESOURCE here: what it has set is not held")
     assert after == 200
-
-
-def test_the_directory_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(identity, "account", lambda uid, name: asked.append(uid) or alice())
-    monkeypatch.setattr(identity, "groups_of", lambda user, expected: [100])
-    clock = iter([10.0, 10.9, 11.0, 11.1, 11.2])
-    monkeypatch.setattr(identity.time, "monotonic", lambda: next(clock))
-    directory = identity.Directory()
-    assert [directory.look_up(1, "a") for _ in range(3)] == [(alice(), [100])] * 3
-    assert asked == [1, 1], "one that has left a group is out of it a second later"
-    directory.look_up(2, "b")
-    directory.look_up(1, "a")
-    assert asked == [1, 1, 2, 1]
 
 
 # -- the policy of what jobs inherit ------------------------------------------------------

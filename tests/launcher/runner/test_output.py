@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,11 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import output_limit
 from drfd.launcher.runner.child import JobStart
-from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe, describe_in_job
-from drfd.launcher.runner.output_limit import OutputLimit, take_ready
+from drfd.launcher.runner.failures import ExecFailed, StepFailed, describe_in_job
+from drfd.launcher.runner.output_limit import OutputLimit
 from drfd.launcher.runner.shortage import FIELDS, read_failure
 from drfd.launcher.runner.starter import report
 from drfd.linux.syscalls import KnownStatus, known_status
-from drfd.linux.unix_sockets import send_descriptors
 from launcher.rig import order
 
 
@@ -42,23 +40,6 @@ def test_what_is_written_since_the_start_counts_in_both_files(tmp_path: Path) ->
     limit.close()
     for fd in (out, err):
         os.close(fd)
-
-
-def test_one_file_for_both_counts_once_and_may_be_emptied(tmp_path: Path) -> None:
-    out = opened(tmp_path / "out", "before")
-    limit = OutputLimit((os.dup(out), os.dup(out)), 10)
-    os.write(out, b"1234567890")
-    assert limit.exceeded() is None
-    os.write(out, b"1")
-    assert limit.exceeded() == 11
-    os.truncate(tmp_path / "out", 0)
-    assert limit.exceeded() is None
-    # Who removes the file frees nothing of the disk while the job runs.
-    (tmp_path / "out").unlink()
-    os.write(out, b"x" * 30)
-    assert limit.exceeded() == 24
-    limit.close()
-    os.close(out)
 
 
 def test_pipes_and_devices_have_no_limit() -> None:
@@ -91,23 +72,6 @@ def test_of_a_file_whose_size_is_hidden_nothing_stays_open(
     for fd in fds:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
-
-
-def test_outputs_come_with_the_first_byte_of_the_report(tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair()
-    out = opened(tmp_path / "out")
-    send_descriptors(theirs, b"+", (out, out))
-    theirs.send(b"more")
-    ready, fds = take_ready(ours.fileno())
-    assert ready == b"+"
-    assert [os.fstat(fd).st_ino for fd in fds] == [os.fstat(out).st_ino] * 2
-    assert not any(map(os.get_inheritable, fds))
-    assert ours.recv(10) == b"more"
-    theirs.close()
-    assert take_ready(ours.fileno()) == (b"", [])
-    for fd in (*fds, out):
-        os.close(fd)
-    ours.close()
 
 
 # -- shortages ----------------------------------------------------------------------------
@@ -152,14 +116,6 @@ def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage() -
     text = "it could not be set up: /cpuset/job-1-1/tasks: No space left on device"
     assert report.of_entry(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == {"text": text}
     assert report.of_entry((70_000).to_bytes(4, "little")) == DIED
-
-
-@pytest.mark.parametrize("number", [errno.ENFILE, errno.EDQUOT, errno.ENOSPC])
-def test_what_a_runner_lacks_is_the_machines(number: int) -> None:
-    record = describe(OSError(number, os.strerror(number)))
-    found = facts(record)
-    assert found is not None
-    assert (found[0], found[2]) == ("machine", errno.errorcode[number])
 
 
 # -- what the compiled program reports is told in the same words, and believed as far -----

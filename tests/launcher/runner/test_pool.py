@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import Assignment, decode
 from drfd.launcher.runner import runner as runners_module
 from drfd.launcher.runner.runner import Runners
@@ -201,16 +201,6 @@ def test_a_runner_that_has_let_go_is_given_the_next_attempt(
     assert (2, 1) in watch.runners
     watch.runners.finished((1, 1))
     assert watch.gone == [(1, 1)], "it is told of that one no more"
-
-
-def test_what_has_started_is_known_without_its_file_while_it_runs(
-    files: AttemptFiles, watch: Watch, work: Path
-) -> None:
-    begin(watch, watch.runners, files, work, 1)
-    begun = Attempt(CREATED, runner={"pid": watch.forked[0].pid}, running={})
-    assert watch.runners.started((1, 1)) == begun
-    watch.runners.finished((1, 1))
-    assert watch.runners.started((1, 1)) is None
 
 
 def test_as_many_as_were_needed_at_a_time_are_kept_for_a_while_and_one_for_longer(

@@ -57,6 +57,24 @@ print(*(errno_of(call, *words) for call, *words in (
     assert run(code) == " ".join(["EPERM"] * 16)
 
 
+@filters
+def test_a_process_without_privileges_goes_on_with_files_signals_and_time() -> None:
+    code = """
+import tempfile, time
+import resource  # wait4 does it.
+child = subprocess.Popen(["sleep", "60"])
+file = tempfile.TemporaryFile()
+privileges.drop_privileges()
+file.write(b"end")
+file.flush()
+print(os.listdir("/proc/self/task") == [str(os.getpid())], os.pread(file.fileno(), 3, 0))
+os.kill(child.pid, signal.SIGKILL)
+print(os.waitstatus_to_exitcode(os.wait4(child.pid, 0)[1]))
+time.sleep(0.01)
+"""
+    assert run(code) == "True b'end'\n-9"
+
+
 landlocks = pytest.mark.skipif(
     privileges.why_open_files() is not None, reason=f"no Landlock: {privileges.why_open_files()}"
 )
@@ -101,6 +119,16 @@ def test_a_job_opens_what_it_likes_while_its_runner_does_not(
     ended = files.over().ended
     assert ended is not None
     assert (ended["exit_code"], (work / "copy").read_text()) == (0, "mine")
+
+
+@as_root
+def test_of_roots_rights_only_that_to_kill_is_left() -> None:
+    code = """
+privileges.drop_privileges()
+print(syscalls.capabilities() == (1 << privileges.KILL,) * 2 + (0,))
+print(errno_of(open, "/proc/1/mem"))
+"""
+    assert run(code) == "True\nEACCES"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -20,7 +20,6 @@ from drfd.launcher.slurm.mapping import (
     choose,
     comment_of,
     end_of,
-    may_pass,
     read_boot,
     read_comment,
     read_jobs,
@@ -169,11 +168,6 @@ def test_a_job_that_no_node_has_room_for_was_not_started(status: int) -> None:
     assert (end["exit_code"], end["signal"], end["loss"]) == (None, None, "SLURM_NOT_STARTED")
 
 
-@pytest.mark.parametrize("state", ["COMPLETING", "PENDING", "SUSPENDED", "A_STATE_OF_2030"])
-def test_what_is_no_end_is_none(state: str) -> None:
-    assert not slurm_job(state).is_over
-
-
 @pytest.mark.parametrize(("told", "taken"), [(60.0, 60.0), (40.0, 100.0), (200.0, 100.0)])
 def test_an_end_outside_the_attempts_life_is_not_believed(told: float, taken: float) -> None:
     job = replace(slurm_job("COMPLETED"), ended_at_s=told)
@@ -271,20 +265,6 @@ def test_the_comment_ends_with_the_disk_rates_of_each_disk() -> None:
         assert read_comment(other) is None
 
 
-@pytest.mark.parametrize(
-    ("complaint", "passes"),
-    [
-        ("sbatch: error: Unable to contact slurm controller (connect failure)", True),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", True),
-        ("", True),
-        ("sbatch: error: invalid partition specified: x", False),
-        ("sbatch: error: Batch job submission failed: Invalid node name specified", False),
-    ],
-)
-def test_which_complaints_may_pass(complaint: str, passes: bool) -> None:
-    assert may_pass(complaint) is passes
-
-
 RESUME = " (scontrol update NodeName=n1 State=RESUME ends that)"
 
 
@@ -349,18 +329,3 @@ def test_what_others_have_on_nodes_is_counted_without_the_own_jobs() -> None:
     seen = {name: (each.outside_cores, each.outside_memory_bytes) for name, each in found.items()}
     assert seen == {"n1": (3, 1068 << 20), "n2": (4, 768 << 20)}
     assert mapping.with_others_jobs(found, "", {OWN}) == nodes
-
-
-@pytest.mark.parametrize(
-    ("names", "each"),
-    [
-        ("n1", ["n1"]),
-        ("n1,gpu", ["n1", "gpu"]),
-        ("n[1-3,07],gpu", ["n1", "n2", "n3", "n07", "gpu"]),
-        ("n[08-10]x", ["n08x", "n09x", "n10x"]),
-        ("", []),
-        ("(null)", ["(null)"]),
-    ],
-)
-def test_a_list_of_nodes_has_each_name(names: str, each: list[str]) -> None:
-    assert mapping.expand(names) == each

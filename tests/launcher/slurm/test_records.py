@@ -70,17 +70,6 @@ def test_a_list_is_asked_for_from_time_to_time_after_events_and_at_moments_of_it
     assert asked(times, clock, seconds=20) == [5]
 
 
-def test_one_is_asked_for_at_a_time(clock: Clock) -> None:
-    times = ListTimes(poll_s=30.0)
-    assert times.begin() == 1
-    times.hurry()
-    clock.pass_s(60)
-    assert times.begin() is None
-    assert times.pause_s() is None
-    times.end()
-    assert times.begin() == 2
-
-
 # -- what is done until what is wanted is so ----------------------------------------------
 
 
@@ -141,24 +130,6 @@ def wish_for(*names: str) -> Wish:
 )
 def test_each_order_has_its_command(clock: Clock, name: str, state: str, done: list[str]) -> None:
     assert pursue(wish_for(name), state) == done
-
-
-def test_a_wish_is_fulfilled_when_the_job_is_so_or_is_over(clock: Clock) -> None:
-    wish = wish_for(protocol.TERMINATE)
-    pursue(wish, "RUNNING")
-    assert wish.is_fulfilled
-    for name, state in ((protocol.FREEZE, "SUSPENDED"), (protocol.THAW, "RUNNING")):
-        wish = wish_for(name)
-        assert not wish.is_fulfilled
-        pursue(wish, state)
-        assert wish.is_fulfilled
-    wish = wish_for(protocol.TERMINATE, protocol.KILL, protocol.THAW)
-    wish.see_over()
-    assert wish.is_fulfilled
-    wish = wish_for(protocol.KILL, protocol.REMOVE)
-    wish.see_over()
-    assert wish.remove
-    assert not wish.is_fulfilled
 
 
 def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock: Clock) -> None:
@@ -232,20 +203,6 @@ def test_an_order_that_slurm_refuses_does_not_count(rig: Rig, clock: Clock) -> N
     assert len(rig.orders) == 1, "they are told again"
 
 
-def test_nodes_are_told_once_for_all_of_a_list_and_rarely(rig: Rig, clock: Clock) -> None:
-    rig.missing.is_gone(KEY)
-    rig.missing.is_gone(OTHER)
-    assert len(rig.orders) == 1
-    rig.next_list()
-    clock.pass_s(1)
-    assert not rig.missing.is_gone((3, 1))
-    assert len(rig.orders) == 1
-    clock.pass_s(4)
-    rig.next_list()
-    assert not rig.missing.is_gone((3, 1))
-    assert len(rig.orders) == 2
-
-
 def test_the_next_launcher_waits_for_what_is_left(rig: Rig, clock: Clock, tmp_path: Path) -> None:
     rig.missing.is_gone(KEY)
     rig.orders.pop()(GOOD)
@@ -256,20 +213,6 @@ def test_the_next_launcher_waits_for_what_is_left(rig: Rig, clock: Clock, tmp_pa
     assert after.orders == []
     clock.pass_s(4)
     assert after.missing.is_gone(KEY)
-
-
-def test_what_nodes_were_not_told_of_is_not_kept(rig: Rig, clock: Clock, tmp_path: Path) -> None:
-    rig.missing.is_gone(KEY)
-    rig.orders.pop()(GOOD)
-    clock.pass_s(5)
-    rig.next_list()
-    rig.missing.is_gone(OTHER)
-    rig.missing.forget((9, 9))
-    after = Rig(tmp_path)
-    after.missing.load([KEY, OTHER])
-    clock.pass_s(5)
-    assert after.missing.is_gone(KEY)
-    assert not after.missing.is_gone(OTHER)
 
 
 @pytest.mark.parametrize(
@@ -360,20 +303,6 @@ def test_only_an_attempt_that_has_not_started_can_be_kept_from_it(notes: StartNo
     assert not notes.close(Name("b" * 32, (1, 1)))
     note(notes, f"{FIRST}.ended", "FAILED:3:0")
     assert notes.close(Name("b" * 32, (1, 1)))
-
-
-def test_how_an_attempt_has_ended_and_what_cannot_be_read_says_nothing(notes: StartNotes) -> None:
-    note(notes, f"{FIRST}.ended", "FAILED:3:0")
-    note(notes, f"{RETRY}.ended", "FAILED:0:9")
-    assert notes.end(FIRST) == ("FAILED", 3 << 8)
-    assert notes.end(RETRY) == ("FAILED", 9)
-    other = Name("b" * 32, (12, 2))
-    note(notes, f"{other}.ended", "FAILED:0:53")
-    # No signal: a part of the number with which Slurm says that it could not start the job.
-    assert notes.end(other) == ("FAILED", 4021)
-    assert notes.end(Name("b" * 32, (12, 1))) is None
-    note(notes, str(FIRST), "seven")
-    assert notes.first_start(FIRST) is None
 
 
 @pytest.mark.parametrize("said", ["FAILED", "FAILED:3", "FAILED:x:0", "failed:3:0", "FAILED:3:0:0"])

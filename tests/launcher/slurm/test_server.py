@@ -162,18 +162,6 @@ def test_a_job_runs_as_its_user_on_its_node_and_its_end_is_reported(
     assert controller.list()[-1]["known"] == []
 
 
-def test_a_submitted_script_runs_as_it_was(slurm: SlurmLauncherProcess, jobs_dir: Path) -> None:
-    controller = slurm.connect()
-    text = '#!/bin/sh\n#SBATCH --array=1-3\necho "it\'s $0 $1"\n'
-    asked = replace(
-        job("", jobs_dir), argv=("s.sh", "a  b"), script=text, env={"DRF_SCRIPT": "/x/s.sh"}
-    )
-    controller.launch(asked)
-    controller.take("up", id=asked.id)
-    assert controller.take("ended", id=asked.id)["exit_code"] == 0
-    assert (jobs_dir / "out").read_text() == "it's /x/s.sh a  b\n"
-
-
 def test_a_job_gets_the_signals_that_are_ordered(
     slurm: SlurmLauncherProcess, jobs_dir: Path
 ) -> None:
@@ -244,19 +232,6 @@ def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_st
     remove(controller, (asked.id, 1))
     assert comments(cluster, (asked.id, 1)) == []
     assert not (jobs_dir / "runs").exists()
-
-
-def test_an_end_while_no_launcher_runs_is_reported_later(
-    slurm: SlurmLauncherProcess, cluster: Cluster, jobs_dir: Path
-) -> None:
-    controller, asked = begun(slurm, "while [ ! -e go ]; do sleep 0.05; done; exit 4", jobs_dir)
-    slurm.kill()
-    (jobs_dir / "go").touch()
-    until("its end", lambda: comments(cluster, (asked.id, 1)) == ["FAILED"])
-    slurm.start()
-    controller = slurm.connect()
-    controller.take("up", id=asked.id)
-    assert controller.take("ended", id=asked.id)["exit_code"] == 4
 
 
 def restart_with(cluster: Cluster, line: str) -> None:

@@ -111,17 +111,6 @@ def test_a_job_is_absent_when_its_node_lacks_it_and_a_later_list_still_shows_it(
     assert rig.ask() == []
 
 
-def test_a_job_that_ends_meanwhile_is_not_absent(rig: Rig) -> None:
-    rig.say(n2="13.batch\n")
-    rig.census.see_start(1000, 0.0, rig.lists)
-    rig.show()
-    rig.ask()
-    # The first has ended, and the second has been submitted again under another id.
-    rig.show({SECOND: Shown(14, "n1"), OTHER: SHOWN[OTHER]})
-    assert rig.ask() == []
-    assert rig.absent == []
-
-
 def test_an_answer_with_a_complaint_says_nothing(rig: Rig) -> None:
     """As sstat gives it, with exit code 0, of a node that is not reached."""
     complaint = (
@@ -139,22 +128,18 @@ def test_an_answer_with_a_complaint_says_nothing(rig: Rig) -> None:
     assert rig.ask() == []
 
 
-def test_a_suspended_job_is_asked_for_when_it_goes_on(rig: Rig) -> None:
+def test_another_start_of_slurmctld_begins_it_again(rig: Rig) -> None:
+    rig.say()
     rig.census.see_start(1000, 0.0, rig.lists)
-    rig.show({OTHER: Shown(13, "n2", is_suspended=True)})
-    assert rig.ask() == []
-    rig.show({OTHER: SHOWN[OTHER]})
-    assert rig.ask() == ["13.batch"]
-
-
-def test_a_program_that_is_not_there_says_nothing(rig: Rig, tmp_path: Path) -> None:
-    (tmp_path / "sstat").unlink()
-    rig.census.see_start(1000, 0.0, rig.lists)
-    began = time.monotonic()
-    while time.monotonic() - began < 0.1:
-        rig.show()
-        rig.ask()
+    rig.show()
+    rig.ask()
+    assert rig.census.see_start(1001, 0.0, rig.lists)
+    rig.show()
+    rig.ask()
     assert rig.absent == []
+    rig.show()
+    rig.ask()
+    assert sorted(rig.absent) == [FIRST, SECOND, OTHER]
 
 
 # -- which process a daemon is, by its pid file -------------------------------------------
@@ -370,14 +355,6 @@ def test_a_name_that_is_not_found_at_first_is_asked_for_again(place: Place) -> N
     place.run()
     assert place.received()
     assert place.credentials() == 1
-
-
-def test_without_a_slurmctld_that_is_known_nothing_is_made_or_sent(place: Place) -> None:
-    place.nudge.prepare()
-    place.submit(7)
-    place.nudge.see(read_settings(CONFIG_SHOWN.replace("22.05", "23.11")), 1)
-    place.submit(8)
-    assert place.credentials() == 0
 
 
 def test_one_that_has_just_started_is_told_when_it_has_run_for_some_time(place: Place) -> None:

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -40,31 +39,6 @@ def until(selector: selectors.DefaultSelector, is_so: Callable[[], object]) -> N
         for chosen, _ in selector.select(0.1):
             chosen.data()
     assert is_so()
-
-
-@alone
-def test_the_end_of_work_is_told_however_it_ended(selector: selectors.DefaultSelector) -> None:
-    background, ended = BackgroundWork(selector), list[str]()
-    background.start(lambda: None, lambda: ended.append("done"))
-    background.start(lambda: 1 // 0, lambda: ended.append("failed"))  # type: ignore[arg-type,return-value]
-    pid = background.start(lambda: time.sleep(600), lambda: ended.append("killed"))
-    os.kill(pid, signal.SIGKILL)
-    until(selector, lambda: len(ended) == 3)
-    assert sorted(ended) == ["done", "failed", "killed"]
-    assert not selector.get_map()
-
-
-@alone
-def test_work_that_is_called_off_ends(selector: selectors.DefaultSelector) -> None:
-    background, ended = BackgroundWork(selector), list[str]()
-    pid = background.start(lambda: time.sleep(600), lambda: ended.append("done"))
-    background.kill(pid)
-    until(selector, lambda: ended)
-    assert not selector.get_map()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-    background.kill(pid)
-    assert ended == ["done"]
 
 
 @pytest.fixture
@@ -221,21 +195,6 @@ def test_a_tree_deeper_than_any_path_or_stack_is_deleted(filled: Path) -> None:
     assert not filled.exists()
 
 
-@pytest.mark.slow
-def test_what_takes_too_long_is_left_for_another_time(filled: Path) -> None:
-    for number in range(100):
-        (filled / f"{number}").mkdir()
-        (filled / f"{number}" / "file").touch()
-    above = os.open(filled.parent, os.O_RDONLY | os.O_DIRECTORY)
-    assert not remove_tree(filled.name, above, time.monotonic() - 1)
-    assert remove_tree(filled.name, above, time.monotonic() + 300)
-    os.close(above)
-
-
-def test_what_is_not_there_is_gone(tmp_path: Path) -> None:
-    assert remove(tmp_path / "nothing")
-
-
 # -- leavings are swept up never while a job of the user's is known -----------------------
 
 
@@ -338,17 +297,6 @@ def test_root_and_system_accounts_are_never_swept(
     sweeps: IpcSweeps, background: RecordedWork, uid: int
 ) -> None:
     sweeps.begun((1, 1), uid)
-    sweeps.gone((1, 1))
-    assert sweeps.pause_s() is None
-
-
-def test_nobody_is_swept_who_was_never_begun_or_where_it_is_turned_off(
-    sweeps: IpcSweeps, background: RecordedWork, clock: Clock
-) -> None:
-    sweeps.gone((1, 1))
-    assert sweeps.pause_s() is None
-    sweeps = IpcSweeps(background, min_uid=None, mono=clock)  # type: ignore[arg-type]
-    sweeps.begun((1, 1), 1000)
     sweeps.gone((1, 1))
     assert sweeps.pause_s() is None
 

@@ -136,12 +136,6 @@ def name() -> Iterator[None]:
     put(NAME, before.strip())
 
 
-def test_what_was_written_is_told_as_the_kernel_has_taken_it_if_it_can_be_read() -> None:
-    """It keeps fifteen letters of a name."""
-    assert exchange(NAME, "a" * 20) == "a" * 15 + "\n"
-    assert exchange("/proc/self/clear_refs", "1") is None
-
-
 @pytest.mark.parametrize("write", [exchange, put])
 def test_a_value_that_is_refused_is_an_error_that_names_the_file(write: object) -> None:
     assert callable(write)
