@@ -132,13 +132,6 @@ def test_one_effect_is_performed_for_a_job_that_changed_twice_in_a_turn(shell: S
     assert shell.host.take() == [Launch(1, 1)]
 
 
-def test_jobs_are_launched_in_the_order_of_the_pass(shell: Shell) -> None:
-    """The one that is released last has the higher priority."""
-    shell.turn(asks(held=True), replace(asks(held=True), spec=spec(priority=5)))
-    shell.turn(*[st.ReleaseAsked(now(), each, ALICE) for each in (1, 2)])
-    assert shell.host.take() == [Launch(2, 1), Launch(1, 1)]
-
-
 #: Nothing of the pool lab starts between these seconds.
 SHUT_S = (3600, 7230)
 

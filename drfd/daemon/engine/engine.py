@@ -852,8 +852,6 @@ class Engine:
             self.scheduler.note(job)
             if self.scheduler.week_use is not None:
                 self.scheduler.week_use.note(job, event.at_s)
-            # In the order of their latest events: jobs are launched as the pass has admitted them.
-            touched.pop(job.id, None)
             touched[job.id] = job
             self._store_curve(event, job)
             self._log_entries.append((job, type(event).__name__))
