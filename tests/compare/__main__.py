@@ -167,11 +167,11 @@ def compare_traces(seed: int, was: list[Any], now: list[Any], findings: Findings
     for at, pair in enumerate(zip_longest(was, now, fillvalue=["nothing", ""])):
         if pair[0] != pair[1]:
             before, after = (re.sub(r"\d+([., ]+\d+)*", "N", ": ".join(each)) for each in pair)
-            kind = f"a {before} → {after}"
-            if findings.why(f"a history {seed}") is not None:
-                kind = f"a history {seed}"
+            kind, named = f"a {before} → {after}", f"a history {seed}"
+            if findings.why(named) is not None:
+                kind = named
             findings.add(kind, f"in history {seed} after {was[max(0, at - 2) : at]}: {pair}")
-            if findings.why(kind) is None or pair[0][0] != pair[1][0] or "history" in kind:
+            if kind == named or findings.why(kind) is None or pair[0][0] != pair[1][0]:
                 return
 
 

@@ -18,14 +18,7 @@ from itertools import chain, islice
 from math import inf
 from typing import Any
 
-from drfd.core.amounts.vectors import (
-    Room,
-    Vector,
-    fits,
-    minus,
-    plus,
-    short_axes,
-)
+from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
@@ -35,7 +28,7 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Postponed
 from drfd.core.scheduling.kept_free import kept
 from drfd.core.scheduling.plan import PassInput, PassLimits, Plan
-from drfd.core.scheduling.policies import POLICIES
+from drfd.core.scheduling.policies import drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
 #: The number of holders of one resource, and of leaves, that an explanation names.
@@ -308,7 +301,7 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
         suspended = {at: each for at, each in context.suspended.items() if each[0] in queues}
         before = tuple([each for each in before if each.leaf in queues])
         context = replace(context, ends=lambda: ends, before=before, suspended=suspended)
-    return POLICIES["drf"](
+    return drf(
         PassInput(
             wait_index=WaitIndex(tables, share_tree),
             free=blame.free,
