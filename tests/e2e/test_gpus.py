@@ -193,7 +193,8 @@ BY_NODE = f"{CONFIG}[gres.gpu]\ndevices = ['/dev/gpu0', '/dev/gpu1']\n{ROOTS}"
 BY_UUID = f"{CONFIG}[gres.gpu]\ninstances = ['GPU-a', 'GPU-b']\n{ROOTS}"
 SHARED = BY_UUID.replace("'GPU-b']", "'GPU-b']\nshare = true\nmemory = '24G'")
 CAREFUL = f"{BY_UUID}[scheduling]\nrespect_external_load = true\n"
-GPU = "gpu 0000:01:00 GPU-a {total} {used} 90 0"
+#: One of 900 MiB, of which so much is used.
+GPU = f"gpu 0000:01:00 GPU-a {900 * MIB} {{used}} 90 0"
 #: Two of 24 GiB, of which something else has 5.
 BIG = [
     f"gpu 0000:0{number}:00 GPU-{name} {24 * GIB} {5 * GIB} 90 0"
@@ -215,8 +216,11 @@ def nvml() -> Iterator[Nvml]:
 def meter(
     request: pytest.FixtureRequest, make_instance: Callable[..., Instance], nvml: Nvml
 ) -> Iterator[Instance]:
-    """A daemon of this configuration whose launcher loads the library."""
-    made = make_instance(request.param)
+    """A daemon of this configuration whose launcher loads the library. What measures asks once how
+    many GPUs there are, so the library answers before."""
+    text, gpus = request.param
+    nvml.answer(*gpus)
+    made = make_instance(text)
     launcher = OwnLauncher(made, "-c", _LAUNCHER, "--no-cgroups", env=nvml.environ)
     try:
         yield made.start()
@@ -224,10 +228,10 @@ def meter(
         launcher.end()
 
 
-def with_config(text: str) -> Callable[..., Any]:
+def with_config(text: str, *gpus: str) -> Callable[..., Any]:
     def mark(test: Callable[..., None]) -> Callable[..., None]:
         marked = needs_nvml(measured(test))
-        return pytest.mark.parametrize("meter", [text], indirect=True, ids=[""])(marked)
+        return pytest.mark.parametrize("meter", [(text, gpus)], indirect=True, ids=[""])(marked)
 
     return mark
 
@@ -255,15 +259,14 @@ def past(instance: Instance) -> dict[str, Any]:
     return dict(found)
 
 
-@with_config(BY_NODE)
+@with_config(BY_NODE, GPU.format(used=700 * MIB))
 def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_ended(
     meter: Instance, nvml: Nvml
 ) -> None:
     instance, total = meter, 900 * MIB
-    nvml.answer(GPU.format(total=total, used=700 * MIB))
     job_id, pid, gate = start(instance, "gpu")
     mine, foreign = f"proc 0 C {pid} {500 * MIB} 80", f"proc 0 C {os.getpid()} {150 * MIB} 10"
-    nvml.answer(GPU.format(total=total, used=700 * MIB), mine, foreign)
+    nvml.answer(GPU.format(used=700 * MIB), mine, foreign)
     usage = await_use(instance, job_id, 500 * MIB)
     assert (usage["gpu_memory_peak"], usage["gpu_utilisation"]) == (500 * MIB, 80)
     (gpu,) = instance._ask("status")["gpus"]
@@ -279,11 +282,11 @@ def test_what_a_job_uses_of_a_gpu_is_shown_while_it_runs_and_kept_when_it_has_en
     busy = (500 * MIB, 80)
     wait_for("three points", lambda: points().count(busy) >= 3, show=points)
     # The driver takes the GPU from it, and then the process that measures is killed.
-    nvml.answer(GPU.format(total=total, used=0))
+    nvml.answer(GPU.format(used=0))
     await_use(instance, job_id, 0)
     wait_for("an idle point", lambda: points()[-1] == (0, 0), show=points)
     os.kill(meter_pid(instance), signal.SIGKILL)
-    nvml.answer(GPU.format(total=total, used=300 * MIB), f"proc 0 C {pid} {300 * MIB} 0")
+    nvml.answer(GPU.format(used=300 * MIB), f"proc 0 C {pid} {300 * MIB} 0")
     assert await_use(instance, job_id, 300 * MIB)["gpu_memory_peak"] == 500 * MIB
     gate.touch()
     assert instance.wait_end(job_id)["state"] == "COMPLETED"
@@ -311,15 +314,14 @@ def meter_pid(instance: Instance) -> int:
 
 
 @without_gpus
-@with_config(BY_UUID)
+@with_config(BY_UUID, GPU.format(used=0))
 def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
     meter: Instance, nvml: Nvml
 ) -> None:
     """A job that runs on, and one that ends while no daemon is there."""
-    instance, total = meter, 900 * MIB
-    nvml.answer(GPU.format(total=total, used=0))
+    instance = meter
     job_id, pid, gate = start(instance, "gpu")
-    nvml.answer(GPU.format(total=total, used=500 * MIB), f"proc 0 C {pid} {500 * MIB} 80")
+    nvml.answer(GPU.format(used=500 * MIB), f"proc 0 C {pid} {500 * MIB} 80")
     journal = instance.state / "controller" / "journal.sqlite"
 
     def is_saved() -> bool:
@@ -329,7 +331,7 @@ def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
 
     wait_for("the peak in the journal", is_saved, seconds=60, show=instance.log.read_text)
     # From now on it does nothing, of which the next daemon alone would tell.
-    nvml.answer(GPU.format(total=total, used=0))
+    nvml.answer(GPU.format(used=0))
     instance.strike("controller")
     usage = await_use(instance, job_id, 0)
     assert usage["gpu_memory_peak"] == 500 * MIB
@@ -344,13 +346,12 @@ def test_a_killed_daemon_has_not_forgotten_how_much_of_a_gpu_a_job_has_used(
     assert 0 < used["gpu_utilisation_mean"] <= 80
 
 
-@with_config(BY_UUID)
+@with_config(BY_UUID, *BIG)
 def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
     meter: Instance, nvml: Nvml
 ) -> None:
     """Others live on: one that uses less, one that used more in a single reading, and one that
     uses as much in all, on two GPUs."""
-    nvml.answer(*BIG)
     pids: dict[int, int] = {}
 
     def begin(gpus: int, memory: str) -> int:
@@ -389,11 +390,10 @@ def test_a_job_over_its_memory_on_one_gpu_ends_and_says_what_to_ask_for(
     assert meter.show(other)["state"] == "RUNNING"
 
 
-@with_config(SHARED)
+@with_config(SHARED, *BIG)
 def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter: Instance, nvml: Nvml) -> None:
     """Two on one GPU; a third waits for a part of one, and starts where another job has been
     stopped, which took more than its part."""
-    nvml.answer(*BIG)
     small, small_pid, _ = start(meter, "gpu=1,memory=4G")
     large, large_pid, _ = start(meter, "gpu=1,memory=20G")
     other, _, _ = start(meter, "gpu=1,memory=14G")
@@ -423,12 +423,11 @@ def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter: Instance, nvml:
         assert "gpu" in meter.drf(*words).stdout or words[0] == "simulate"
 
 
-@with_config(CAREFUL)
+@with_config(CAREFUL, *BIG)
 def test_a_gpu_that_falls_off_the_bus_is_given_to_no_job_until_it_is_back(
     meter: Instance, nvml: Nvml
 ) -> None:
     """Else each job would be started there, and fail at once."""
-    nvml.answer(*BIG)
     wait_for("both", lambda: len(meter._ask("status").get("gpus", ())) == 2)
     nvml.answer(BIG[0].removesuffix(" 0") + " 15", BIG[1])
     asks = (*SMALL, "--gres", "gpu=2", "--", "true")
