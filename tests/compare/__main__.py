@@ -164,15 +164,27 @@ def compare_histories(old: Tree, new: Tree, findings: Findings, first: int, coun
 
 def compare_traces(seed: int, was: list[Any], now: list[Any], findings: Findings) -> None:
     """Up to the first difference that is not explained: those behind it may be its effects."""
+    about = "history" if without_reasons(was) != without_reasons(now) else "reasons in history"
+    named = f"a {about} {seed}"
     for at, pair in enumerate(zip_longest(was, now, fillvalue=["nothing", ""])):
         if pair[0] != pair[1]:
             before, after = (re.sub(r"\d+([., ]+\d+)*", "N", ": ".join(each)) for each in pair)
-            kind, named = f"a {before} → {after}", f"a history {seed}"
-            if findings.why(named) is not None:
-                kind = named
-            findings.add(kind, f"in history {seed} after {was[max(0, at - 2) : at]}: {pair}")
+            kind = f"a {before} → {after}" if findings.why(named) is None else named
+            findings.add(kind, f"in {named[2:]} after {was[max(0, at - 2) : at]}: {pair}")
             if kind == named or findings.why(kind) is None or pair[0][0] != pair[1][0]:
                 return
+
+
+def without_reasons(trace: list[Any]) -> list[Any]:
+    """What is recorded, and of waiting jobs their states alone."""
+    kept: list[Any] = []
+    states: dict[str, str] = {}
+    for name, text in trace:
+        state = re.sub(r"^PENDING \w+", "PENDING", text)
+        if not name.startswith("job ") or states.get(name) != state:
+            kept.append([name, state])
+            states[name] = state
+    return kept
 
 
 def compare_readings(old: Tree, new: Tree, findings: Findings, parts: str) -> None:

@@ -14,6 +14,7 @@ from compare.__main__ import (
     compare_histories,
     compare_traces,
     differences,
+    without_reasons,
 )
 
 
@@ -31,6 +32,15 @@ def test_another_order_of_starts_is_a_difference(capsys: pytest.CaptureFixture[s
     compare_traces(7, was, [was[1], was[0], was[2]], findings)
     assert findings.print() == 1
     assert "a start: N → start: N\n    1 times, first in history 7" in capsys.readouterr().out
+
+
+def test_what_differs_in_reasons_alone_has_the_same_starts_and_states() -> None:
+    was = [["job 1", "PENDING LIMIT 0"], ["job 1", "PENDING QUOTA 0"], ["start", "1.1"]]
+    now = [["job 1", "PENDING QUOTA 0"], ["start", "1.1"]]
+    kept = [["job 1", "PENDING 0"], ["start", "1.1"]]
+    assert without_reasons(was) == without_reasons(now) == kept
+    later = [*now, ["job 1", "HELD  0"], now[0]]
+    assert without_reasons(later)[2:] == [["job 1", "HELD  0"], ["job 1", "PENDING 0"]]
 
 
 def test_a_field_that_has_gone_is_named() -> None:
