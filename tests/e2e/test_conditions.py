@@ -188,6 +188,8 @@ def test_a_signal_is_for_the_first_process_or_for_the_rest(any_instance: Instanc
     # What the shells themselves tell of a signal goes where errors go.
     job_id = sh(any_instance, f"trap 'echo shell' USR2; {step}; echo on", "-e", "/dev/null")
     wait_for("the traps", lambda: (any_instance.work / "up").exists())
+    # Its process may be ahead of the word that it runs, and before that a signal is refused.
+    any_instance.wait_state(job_id, "RUNNING")
     any_instance.drf("signal", "first:USR2", job_id)
     any_instance.drf("signal", "rest:USR1", job_id)
     assert any_instance.wait_end(job_id)["state"] == "COMPLETED"
