@@ -281,6 +281,11 @@ class Prometheus:
         target = self.target() or {}
         return (target.get("health"), target.get("lastError")) == ("up", "")
 
+    def is_evaluated(self) -> bool:
+        """Whether it has looked at the rules; before that, it names the year 1."""
+        groups = (self.ask("rules") or {"groups": []})["groups"]
+        return bool(groups) and not groups[0]["lastEvaluation"].startswith("0001-")
+
     def firing(self) -> set[str]:
         data = self.ask("alerts") or {"alerts": []}
         return {
@@ -438,7 +443,7 @@ def test_prometheus_reads_the_daemon_and_an_alert_fires(
     wait_for("the job", lambda: prometheus.value(running_in) == 1)
     delays = "drfd_job_start_delay_seconds_count"
     wait_for("a histogram", lambda: prometheus.value(delays) is not None)
-    wait_for("a first evaluation", lambda: prometheus.ask("rules")["groups"][0]["lastEvaluation"])
+    wait_for("a first evaluation", prometheus.is_evaluated)
     assert "DrfdDrainedForLong" not in prometheus.firing()
     instance.drf("drain")
     wait_for("the alert", lambda: "DrfdDrainedForLong" in prometheus.firing())
