@@ -60,28 +60,41 @@ def test_table_1_of_the_paper(instance: Instance) -> None:
 def test_weights_of_three_to_one_to_one_are_kept_with_long_queues_of_short_jobs(
     lend: Callable[[str], Instance],
 ) -> None:
-    """Within one job of the entitlements: 6, 2 and 2 of ten cores."""
+    """Within one job of the entitlements: 6, 2 and 2 of ten cores. The ten that run end when all of
+    them are there, so that it is no matter how long a start takes here."""
     pools = "[pools.A]\nweight = 3\n[pools.B]\n[pools.C]\n[pools.all]\n"
     text = CONFIG.replace("cores = 9", "cores = 10").replace("[pools.A]\n[pools.B]\n", pools)
     instance = lend(text)
     block = instance.submit("-p", "all", "-c", "10", "--", "sleep", "600")
+    script = "while ! [ -e end-$DRF_JOB_ID ]; do sleep 0.02; done"
     ids = {
-        instance.submit("-p", pool, "-m", "64M", "--", "sleep", "2"): pool
+        instance.submit("-p", pool, "-m", "64M", "--", "sh", "-c", script): pool
         for _ in range(20)
         for pool in "CBA"
     }
     instance.drf("cancel", block)
+    over: set[int] = set()
+
+    def settled() -> list[dict[str, Any]]:
+        """All jobs, when ten run and none is on its way in or out."""
+        jobs = [job for job in instance.status() if job["id"] in ids]
+        runs = {job["id"] for job in jobs if job["state"] == "RUNNING"}
+        is_quiet = {job["state"] for job in jobs} <= {"PENDING", "RUNNING"}
+        return jobs if is_quiet and len(runs) == 10 and not runs & over else []
+
     seen: dict[str, list[int]] = {"A": [], "B": [], "C": []}
     while True:
-        jobs = [job for job in instance._ask("status", select={})["jobs"] if job["id"] in ids]
+        jobs = wait_for("ten that run", settled, show=instance.status)
         # Who has no more queued gives its place to the others.
         if {ids[job["id"]] for job in jobs if job["state"] == "PENDING"} != {*seen}:
             break
-        counts = Counter(ids[job["id"]] for job in jobs if job["state"] == "RUNNING")
-        if sum(counts.values()) == 10:
-            for pool, row in seen.items():
-                row.append(counts[pool])
-        time.sleep(0.1)
+        running = [job for job in jobs if job["state"] == "RUNNING"]
+        counts = Counter(ids[job["id"]] for job in running)
+        for pool, row in seen.items():
+            row.append(counts[pool])
+        for job in running:
+            over.add(job["id"])
+            (instance.work / f"end-{job['id']}").touch()
     assert len(seen["A"]) >= 2, instance.status()
     means = {pool: sum(row) / len(row) for pool, row in seen.items()}
     for pool, expected in (("A", 6), ("B", 2), ("C", 2)):
