@@ -45,7 +45,8 @@ def fail(number: int) -> None:
 
 
 class Count:
-    """Counts on, when it is queued again, from where it was when it was told to save its state."""
+    """Counts on, when it is queued again, from where it was when it was told to save its state. It
+    leaves a file when it has begun to count."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -54,6 +55,7 @@ class Count:
         while self.number < upto:
             time.sleep(0.5)
             self.number += 1
+            Path("counting").touch()
         return self.number
 
     def checkpoint(self, upto: int) -> Any:
@@ -73,8 +75,8 @@ def submitit() -> dict[str, Any]:
     await_so(lambda: long.state == "RUNNING")
     long.cancel()
     requeued = executor.submit(Count(), 12)
-    await_so(lambda: requeued.state == "RUNNING")
-    time.sleep(3)
+    # Its program must be there to catch the signal.
+    await_so(Path("counting").exists)
     requeued._interrupt()
     for job in (one, wrong, *array, hog, long, requeued):
         await_so(lambda job=job: job.done(force_check=True))
