@@ -16,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ AT_SOCKET = f"{CONFIG}[metrics]\nsocket = true\n"
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_ports(1)[0]
+def port() -> Iterator[int]:
+    with free_ports(1) as [port]:
+        yield port
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,16 @@ def everywhere(lend: Callable[[str], Instance], port: int, file: Path) -> Instan
     return lend(f"{AT_SOCKET}port = {port}\n{written}")
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+@contextmanager
+def free_ports(count: int) -> Iterator[list[int]]:
+    """Ports of the loopback device. Sockets that do not listen hold them meanwhile, so that no
+    other program is given one; who names one, and reuses addresses, may listen there."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in held]
 
 
 def drfd(instance: Instance, *words: object) -> subprocess.CompletedProcess[str]:
@@ -306,10 +312,11 @@ def reader(everywhere: Instance, port: int, tmp_path: Path) -> Iterator[Promethe
         "  - job_name: drfd\n"
         f"    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
     )
-    prometheus = Prometheus(tmp_path, *free_ports(1))
-    yield prometheus
-    prometheus.process.terminate()
-    prometheus.process.wait(patient(120))
+    with free_ports(1) as [own]:
+        prometheus = Prometheus(tmp_path, own)
+        yield prometheus
+        prometheus.process.terminate()
+        prometheus.process.wait(patient(120))
 
 
 @with_prometheus
