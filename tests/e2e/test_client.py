@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -433,25 +434,29 @@ def test_who_reads_nothing_for_ten_seconds_costs_nobody_anything(
 ) -> None:
     """Others see each second, the daemon keeps nothing, and then comes the newest, not the rest."""
     assert watched.process is not None
-    with watchers(watched, 20) as slow, watchers(watched, 2) as quick:
+    with watchers(watched, 2) as quick:
         for each in quick:
             assert len(json.dumps(each.see())) > 212_992, "a shorter line would lie in the kernel"
-        for each in slow:
-            each.is_told()
-        memory = partial(resident_bytes, watched.process.pid)
-        begin_s, before = time.time(), memory()
-        seen = 0
-        while time.time() - begin_s < 10:
-            ats = [each.see()["at"] for each in quick]
-            assert all(abs(time.time() - at) < 10 * PATIENCE for at in ats)
-            seen += 1
-        assert seen >= 5, "others have waited for those who did not read"
-        # What was kept for each of the slow ones would be 40 MiB; some comes and goes by itself.
-        assert memory() - before < 12 * MIB
-        for each in slow:
-            assert each.see()["at"] < begin_s, "what was begun is told to its end"
-        # Nothing of the ten seconds in between, in which others were told ten times.
-        assert all(each.see()["at"] > begin_s + 5 for each in slow)
+        # On a slow machine there are fewer pictures, so that they cost the daemon no more.
+        alone = [[each.see()["at"] for each in quick] for _ in range(3)]
+        pace_s = max(1.0, *(after[0] - before[0] for before, after in pairwise(alone)))
+        with watchers(watched, 20) as slow:
+            for each in slow:
+                each.is_told()
+            memory = partial(resident_bytes, watched.process.pid)
+            begin_s, before = time.time(), memory()
+            seen = 0
+            while time.time() - begin_s < 10 * pace_s:
+                ats = [each.see()["at"] for each in quick]
+                assert all(abs(time.time() - at) < 10 * pace_s * PATIENCE for at in ats)
+                seen += 1
+            assert seen >= 5, "others have waited for those who did not read"
+            # What was kept for each slow one would be 40 MiB; some comes and goes by itself.
+            assert memory() - before < 12 * MIB
+            for each in slow:
+                assert each.see()["at"] < begin_s, "what was begun is told to its end"
+            # Nothing of the time in between, in which others were told ten times.
+            assert all(each.see()["at"] > begin_s + 5 * pace_s for each in slow)
 
 
 def test_two_hundred_watchers_all_see_each_second_and_others_are_answered(
