@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from drfd.slurm.private import PrivateNode, PrivateSlurm, lacking_packages
+from instance import patient
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -74,7 +75,7 @@ class Cluster(PrivateSlurm):
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=patient(120),
             user=uid,
             group=uid,
             extra_groups=[],

@@ -25,7 +25,7 @@ import drfd.client
 from drfd.client import Client, JobInfo, NotPermitted, Refused, Unavailable
 from drfd.client.connection import Connection
 from drfd.protocol.codec import encode_request
-from instance import CONFIG, PATIENCE, Instance, resident_bytes, wait_for
+from instance import CONFIG, PATIENCE, Instance, patient, resident_bytes, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +333,7 @@ def test_ten_megabytes_of_garbage_get_an_answer_and_do_no_harm(
     job_id = instance.submit("--", "sleep", "100")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(instance.socket))
-        connection.settimeout(30)
+        connection.settimeout(patient(120))
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(garbage)
         answer = b""
@@ -523,7 +523,7 @@ def test_watchers_do_not_keep_the_daemon_from_its_end(watched: Instance) -> None
         for reader in readers:
             reader.start()
         for reader in readers:
-            reader.join(30)
+            reader.join(patient(120))
         assert ends == [True] * 20
     assert "Traceback" not in watched.log.read_text()
     assert "event=bug" not in watched.log.read_text()

@@ -78,7 +78,7 @@ def test_what_another_job_writes_is_never_emptied_and_what_was_there_only_withou
 def test_the_lines_of_a_python_program_are_there_at_once(instance: Instance, stream: str) -> None:
     end = instance.work / "end"
     job_id = instance.running("-m", "64M", "--", sys.executable, "-c", PRINT, end, stream)["id"]
-    wait_for("its first line", lambda: "first\n" in instance.output(job_id), seconds=20)
+    wait_for("its first line", lambda: "first\n" in instance.output(job_id))
     assert instance.show(job_id)["state"] == "RUNNING"
     end.touch()
     assert instance.wait_end(job_id)["exit_code"] == 0

@@ -112,7 +112,7 @@ def service(manager: Manager) -> Instance:
 
 def end_of(instance: Instance) -> int:
     assert instance.process is not None
-    return instance.process.wait(30)
+    return instance.process.wait(patient(120))
 
 
 def test_the_manager_is_told_when_it_is_ready_reloads_and_stops(manager: Manager) -> None:
