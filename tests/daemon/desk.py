@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
+import pytest
 
 from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Stimulus
@@ -164,6 +167,19 @@ class OwnForecasts(Forecasts):
 
     async def ask(self, question: Callable[[], Question]) -> ForecastReply:
         return answer(question(), lambda: look_ahead(self.engine))
+
+
+def start_stopped(patch: pytest.MonkeyPatch) -> None:
+    """Let each process that the daemon starts stand still at once, so that who kills it is not too
+    late, however long the test itself is kept waiting."""
+    start = subprocess.Popen
+
+    def stopped(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = start(*words, **options)
+        process.send_signal(signal.SIGSTOP)
+        return process
+
+    patch.setattr(subprocess, "Popen", stopped)
 
 
 def look_ahead(engine: Engine) -> Forecast:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from daemon.desk import Desk, MakeDesk, Shell, View, look_ahead
+from daemon.desk import Desk, MakeDesk, Shell, View, look_ahead, start_stopped
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import SubmitAsked
@@ -285,13 +285,15 @@ async def test_a_question_at_which_they_die_again_and_again_is_put_to_no_more_of
     """Each new one is told of all jobs, and that would go on for as long as the asker waits."""
     monkeypatch.setattr(forecasts, "PAUSE_S", 0.01)
     job_id = await waiting_job(desk)
-    asking = asyncio.ensure_future(why(desk, job_id))
     killed = set[int]()
-    while not asking.done():
-        for pid in set(desk.requests.forecasts.pids) - killed:
-            os.kill(pid, signal.SIGKILL)
-            killed.add(pid)
-        await asyncio.sleep(0)
+    with monkeypatch.context() as patched:
+        start_stopped(patched)
+        asking = asyncio.ensure_future(why(desk, job_id))
+        while not asking.done():
+            for pid in set(desk.requests.forecasts.pids) - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            await asyncio.sleep(0)
     reply = await asking
     assert len(killed) == 5
     assert reply["no_estimate"]["code"] == "forecast-failed"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import Desk, MakeDesk
+from daemon.desk import Desk, MakeDesk, start_stopped
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
 from drfd.core.decisions.stimuli import Actor, AttemptRemoved, Now, Tick
 from drfd.core.model.job import Usage
@@ -356,16 +356,20 @@ async def test_a_check_and_a_worker_are_in_nobodys_way(start: Start, clock: Cloc
 
 
 @pytest.mark.slow
-async def test_a_killed_worker_is_an_error_and_the_next_goes_on(start: Start, clock: Clock) -> None:
+async def test_a_killed_worker_is_an_error_and_the_next_goes_on(
+    start: Start, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = await busy(start, clock)
     keeper = desk.requests.accountant
-    asked = asyncio.create_task(desk.ask(BOB, op="ledger"))
-    while not keeper.processes:
-        await asyncio.sleep(0.001)
-    for process in [*keeper.processes]:
-        process.kill()
-    with pytest.raises(HostError, match="drfd's log says how"):
-        await asked
+    with monkeypatch.context() as patched:
+        start_stopped(patched)
+        asked = asyncio.create_task(desk.ask(BOB, op="ledger"))
+        while not keeper.processes:
+            await asyncio.sleep(0.001)
+        for process in [*keeper.processes]:
+            process.kill()
+        with pytest.raises(HostError, match="drfd's log says how"):
+            await asked
     assert (await desk.ask(BOB, op="ledger"))["rows"]
 
 
