@@ -554,7 +554,7 @@ def test_a_process_of_a_job_and_its_children_are_found_by_the_jobs_cgroup(
     script = f"setsid sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
     uid = users[0].pw_uid
     asks = ("-c", "0.1", "-m", "64M")
-    job_ids = [instance.submit(*asks, "--", "sh", "-c", script, user=uid)]
+    job_ids = [instance.running(*asks, "--", "sh", "-c", script, user=uid)["id"]]
     wait_for("its processes", pids.exists)
     job_ids.append(instance.running(*asks, "--", "sleep", "600", user=uid)["id"])
     shown: list[dict[str, Any]] = [instance.show(job_id) for job_id in job_ids]
