@@ -716,8 +716,9 @@ def test_a_flood_of_lines_costs_one_report_a_second(stage: Stage) -> None:
     stage.act(flood)
     stage.meters.turn(True)
     began_s = time.monotonic()
+    stage.run_until(lambda: stage.reports)
     stage.run_for(1.3)
-    assert 1 <= len(stage.reports) <= 1 + (time.monotonic() - began_s)
+    assert len(stage.reports) <= 1 + (time.monotonic() - began_s)
     assert len(stage.pids) == 1
 
 
