@@ -1,7 +1,8 @@
 /* A user directory for tests: a module of the C library's name service (nsswitch.conf(5)).
  *
- * It knows one user, and is as slow as the file at $DRFD_TEST_DIRECTORY says in milliseconds; with
- * a negative number there it answers as a directory does that is not running. */
+ * It knows one user, and is as slow as the file at $DRFD_TEST_DIRECTORY says in milliseconds, also
+ * while somebody waits; with a negative number there it answers as a directory does that is not
+ * running. */
 
 #include <errno.h>
 #include <nss.h>
@@ -11,23 +12,31 @@
 #include <string.h>
 #include <unistd.h>
 
-enum nss_status _nss_drfdtest_getpwuid_r(uid_t uid, struct passwd *entry, char *text, size_t size,
-                                         int *error)
+#define STEP_MS 10
+
+static int delay_ms(void)
 {
     const char *path = getenv("DRFD_TEST_DIRECTORY");
     FILE *file = path ? fopen(path, "r") : NULL;
-    int delay_ms = 0;
+    int found = 0;
 
     if (file) {
-        if (fscanf(file, "%d", &delay_ms) != 1)
-            delay_ms = 0;
+        if (fscanf(file, "%d", &found) != 1)
+            found = 0;
         fclose(file);
     }
-    if (delay_ms < 0) {
+    return found;
+}
+
+enum nss_status _nss_drfdtest_getpwuid_r(uid_t uid, struct passwd *entry, char *text, size_t size,
+                                         int *error)
+{
+    if (delay_ms() < 0) {
         *error = ECONNREFUSED;
         return NSS_STATUS_UNAVAIL;
     }
-    usleep(delay_ms * 1000);
+    for (int waited_ms = 0; waited_ms < delay_ms(); waited_ms += STEP_MS)
+        usleep(STEP_MS * 1000);
     if (uid != KNOWN_UID) {
         *error = ENOENT;
         return NSS_STATUS_NOTFOUND;
