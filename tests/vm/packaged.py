@@ -309,7 +309,8 @@ def purge() -> None:
     succeeds("apt-get", "-q", "-y", "purge", "drfd")
     assert list(services().values()) == [GONE] * 3
     assert [run("getent", base, "drfd").stdout for base in ("passwd", "group")] == ["", ""]
-    assert processes() == []
+    # A runner that waited for another job ends when it sees that its launcher has ended.
+    wait_for("the end of all processes", lambda: not processes())
 
 
 # -- programs -----------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_with_purge_nothing_is_left(installed: Installed) -> None:
     with pytest.raises(KeyError):
         pwd.getpwnam("drfd")
     # A runner that waited for another job ends when it sees that its launcher has ended.
-    wait_for("the end of all processes", lambda: not ours(), seconds=10, show=ours)
+    wait_for("the end of all processes", lambda: not ours(), show=ours)
 
 
 def ours() -> list[int]:
