@@ -276,15 +276,20 @@ def test_cgroups_without_a_record_are_no_jobs_place(instance: Instance, users: A
     wait_for("nothing left of it", lambda: not instance.cgroups())
 
 
+#: Not one that useradd gives out by itself: who else makes an account on this machine would get it
+#: between its two owners.
+HEIRLOOM = 3_200_000_000 + os.getpid()
+
+
 @pytest.fixture
-def short_lived(open_python: None) -> Iterator[Callable[[str, int | None], pwd.struct_passwd]]:
-    """Makes an account, in place of the one that it made before."""
+def short_lived(open_python: None) -> Iterator[Callable[[str], pwd.struct_passwd]]:
+    """Makes an account with that uid, in place of the one that it made before."""
     made: list[str] = []
 
-    def make(name: str, uid: int | None) -> pwd.struct_passwd:
+    def make(name: str) -> pwd.struct_passwd:
         while made:
             delete_account(made.pop())
-        account = add_account(name, *([] if uid is None else ["-u", str(uid)]))
+        account = add_account(name, "-u", str(HEIRLOOM))
         made.append(name)
         return account
 
@@ -295,19 +300,19 @@ def short_lived(open_python: None) -> Iterator[Callable[[str, int | None], pwd.s
 
 @pytest.mark.anew
 def test_the_job_of_a_deleted_account_is_not_its_heirs(
-    instance: Instance, short_lived: Callable[[str, int | None], pwd.struct_passwd]
+    instance: Instance, short_lived: Callable[[str], pwd.struct_passwd]
 ) -> None:
     """It ran as whoever got the uid next, and read a file of hers; she saw the command line of the
     deleted account, and could cancel its jobs; later only for ten minutes, while the daemon
     remembered the old name."""
-    old = short_lived(f"drfdt{os.getpid()}o", None)
+    old = short_lived(f"drfdt{os.getpid()}o")
     place = instance.root / "place"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
     secret = instance.root / "secret"
     words = ("--hold", "-o", place / "out", "--", "cat", secret)
     job_id = instance.submit(*words, user=old.pw_uid, cwd="/")
-    new = short_lived(f"drfdt{os.getpid()}n", old.pw_uid)
+    new = short_lived(f"drfdt{os.getpid()}n")
     secret.write_text("hers")
     os.chown(secret, new.pw_uid, new.pw_gid)
     secret.chmod(0o600)
