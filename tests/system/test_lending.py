@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from drfd.daemon.monitoring.lender import read_counters
+from drfd.daemon.monitoring.lender import Reading, read_counters
 from drfd.host.measurements import niced_between
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import (
@@ -477,9 +477,16 @@ def test_what_niced_jobs_use_is_told_from_what_others_use(lend: Callable[[str], 
     mounts = {"cgroup2": str(kernel.v2)} if kernel.v2 is not None else dict(kernel.v1)
     watched = {key: job["cgroup"] for key, job in jobs.items()}
     wait_for("a niced process", lambda: read_counters(mounts, watched, finds_niced=True).niced)
-    before = read_counters(mounts, watched, finds_niced=True)
+
+    def read_at_once() -> Reading | None:
+        """What a cgroup and its processes have used, unless one is read long after the other."""
+        began_s = time.monotonic()
+        found = read_counters(mounts, watched, finds_niced=True)
+        return found if time.monotonic() < began_s + 0.2 else None
+
+    before = wait_for("counters of one moment", read_at_once)
     time.sleep(2)
-    after = read_counters(mounts, watched, finds_niced=True)
+    after = wait_for("counters of one moment", read_at_once)
     key, other = watched
     assert list(after.niced) == [key]
     used_s = after.attempts[key].cpu_s - before.attempts[key].cpu_s
