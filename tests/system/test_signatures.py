@@ -77,7 +77,7 @@ def key_of(instance: Instance, user: pwd.struct_passwd) -> bytes:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from drfd.payload.signature import fetch_key\n"
-        "print(fetch_key(sys.argv[2], patience_s=5).hex())"
+        "print(fetch_key(sys.argv[2], patience_s=60).hex())"
     )
     door = str(instance.state / "launcher" / "keys.sock")
     root = str(Path(__file__).parents[2])
