@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare
-from drfd.core.lending.ceilings import node_of, places_of
-from drfd.core.lending.division import Claim, divide
+from drfd.core.lending import Claim, divide, node_of, places_of
 from drfd.sim.driver import Speeds
 from drfd.sim.workload import SimJob, Workload
 

@@ -23,11 +23,17 @@ from core.worlds import preemptions
 from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import Preempting
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.lending.ceilings import Borrower, Judgement, judge
-from drfd.core.lending.cores import Machine
-from drfd.core.lending.disks import DiskRate
-from drfd.core.lending.division import Claim, Node, divide
-from drfd.core.lending.rivals import find_rivals
+from drfd.core.lending import (
+    Borrower,
+    Claim,
+    DiskRate,
+    Judgement,
+    Machine,
+    Node,
+    divide,
+    find_rivals,
+    judge,
+)
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.scheduling.kept_free import ExternalLoad

@@ -56,8 +56,7 @@ from drfd.core.explain.waits import (
 )
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
 from drfd.core.fairness.week_quotas import QuotaUse
-from drfd.core.lending.loans import disk_loan_text, loan_text
-from drfd.core.lending.rivals import Rivals
+from drfd.core.lending import Rivals, disk_loan_text, loan_text
 from drfd.core.model.job import (
     Dependency,
     Job,

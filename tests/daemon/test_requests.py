@@ -22,7 +22,7 @@ from drfd.core.amounts.instances import InstancePlace
 from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
-from drfd.core.lending.rivals import Rivals
+from drfd.core.lending import Rivals
 from drfd.core.model.effects import Freeze, Launch, SendSignals, Thaw
 from drfd.core.model.limit_hours import LimitHours, LimitSteps
 from drfd.daemon.cluster import NodeConfig

@@ -21,7 +21,7 @@ from typing import Any
 from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import TOP, ShareTree, path_up
+from drfd.core.fairness.share_tree import TOP, ShareTree, path_up, ways_apart
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
@@ -314,9 +314,7 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
 def _has_less(share_tree: ShareTree, other: str, leaf: str) -> bool:
     """Return whether `other`, or a pool that it is in, is less satisfied than `leaf` where their
     paths separate."""
-    ours, theirs = path_up(leaf), path_up(other)
-    while len(ours) > 1 and len(theirs) > 1 and ours[-1] == theirs[-1]:
-        ours, theirs = ours[:-1], theirs[:-1]
+    ours, theirs = ways_apart(leaf, other)
     # A pool may be as satisfied as ours and contain a leaf that is less so.
     key = share_tree.satisfaction_key
-    return min(map(key, theirs)) < min(map(key, ours))
+    return min(map(key, theirs or (other,))) < min(map(key, ours or (leaf,)))

@@ -23,6 +23,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from operator import eq
 
 from drfd.core.amounts.vectors import Vector, fits, least, minus, not_negative, plus
 from drfd.core.fairness.entitlement import (
@@ -82,6 +83,14 @@ def path_up(leaf: str) -> tuple[str, ...]:
         nodes.append(leaf)
         leaf = parent_of(leaf)
     return tuple(nodes)
+
+
+def ways_apart(leaf: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the nodes from each of two leaves up to where their paths join, without those that
+    are on both."""
+    ours, theirs = path_up(leaf), path_up(other)
+    shared = sum(map(eq, reversed(ours), reversed(theirs)))
+    return ours[: len(ours) - shared], theirs[: len(theirs) - shared]
 
 
 class ShareNode:

@@ -19,7 +19,7 @@ from itertools import groupby
 
 from drfd.core.amounts.vectors import Room, Vector, fits, minus, plus, short_axes, total
 from drfd.core.fairness.rules import Preempting
-from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up
+from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
@@ -301,10 +301,7 @@ class _Search:
     def _may_go(self, job: Job) -> bool:
         """Return whether all nodes on the job's side would keep their promise and stay at least
         as satisfied as the starving side becomes."""
-        theirs, ours = list(path_up(job.spec.leaf)), list(path_up(self._leaf))
-        while theirs and ours and theirs[-1] == ours[-1]:
-            theirs.pop()
-            ours.pop()
+        theirs, ours = ways_apart(job.spec.leaf, self._leaf)
         # Within the starving node, neither job has a better claim than the other.
         if self._starving.path not in ours:
             return False

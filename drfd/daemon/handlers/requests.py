@@ -23,7 +23,7 @@ from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.end_notes import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
-from drfd.core.lending.loans import disk_loan_text, loan_text
+from drfd.core.lending import disk_loan_text, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
 from drfd.core.model.ranges import most_here

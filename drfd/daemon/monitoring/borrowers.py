@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from drfd.core.lending.ceilings import places_of
-from drfd.core.lending.division import Node
+from drfd.core.lending import Node, places_of
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.engine.engine import Engine
 

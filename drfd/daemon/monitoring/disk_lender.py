@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.reconciliation import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, judge
-from drfd.core.lending.disks import DiskRate
-from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
+from drfd.core.lending import NO_RIVALS, Borrower, DiskRate, Judgement, Rivals, find_rivals, judge
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_here
 from drfd.daemon.engine.engine import Engine

@@ -22,10 +22,16 @@ from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.reconciliation import AttemptKey
-from drfd.core.lending.ceilings import Borrower, Judgement, judge
-from drfd.core.lending.cores import Machine
-from drfd.core.lending.division import Node
-from drfd.core.lending.rivals import NO_RIVALS, Rivals, find_rivals
+from drfd.core.lending import (
+    NO_RIVALS,
+    Borrower,
+    Judgement,
+    Machine,
+    Node,
+    Rivals,
+    find_rivals,
+    judge,
+)
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.ranges import most_cores_here
 from drfd.daemon.engine.engine import Engine

@@ -1,0 +1,500 @@
+"""Lending: which running jobs may use more than their floor for now, and how much.
+
+A job has a floor, which it declares and is promised at every moment, and a most, up to which it may
+be lent what others leave idle. Its ceiling is somewhere between; once a second it is judged anew
+from measured use (`judge`). What is lent is an amount of one kind: cores (`Machine`), or what a
+disk reads or writes in a second (`DiskRate`).
+
+All amounts are real numbers, since they are measured; the exact fractions of launches would cost
+time and add nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from typing import ClassVar, Protocol
+
+from drfd.common.units import show_amount, show_cores
+from drfd.core.amounts.vectors import Vector
+from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up, ways_apart
+
+#: The factor by which a ceiling may rise in a step.
+_RISE = 2.0
+#: By how much more than they have used a job, and processes outside drfd, are expected to use next,
+#: if nothing held them back: a factor, and of cores outside and of disk rates also an amount.
+_MORE, _MORE_OUTSIDE, _MORE_BPS = 1.3, 0.05, float(1 << 20)
+#: The part of the machine that must be in use for it to count as full, and the part of its floor
+#: that a job must then use to count as held back: there is no other sign of it on cgroup v1.
+_FULL, _MOST_OF_FLOOR = 0.93, 0.9
+#: The part of its floor that a job must use on a full machine to count as one that others keep from
+#: using all of its floor.
+_LEAST_OF_FLOOR = 0.5
+#: The part of a disk's rate up to which it is lent. The rest is for jobs that start or resume
+#: before the next judgement, and for processes outside drfd.
+_LENT = 0.9
+#: The part of its ceiling that a job must use of a disk to count as held back: requests are large
+#: beside the rate of a second.
+_MOST_OF_CEILING = 0.9
+#: The least entitlement that is reckoned with: a node with none is served after all others.
+_LEAST = 1e-9
+#: Amounts below this are rounding errors.
+_NOTHING = 1e-9
+#: Satisfactions that differ by less than this part are alike: ceilings are not moved by less.
+_FEW = 0.05
+#: The most users that are named.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borrower:
+    """A running job, with what was measured of it since the last judgement. All amounts are in the
+    unit of what is lent."""
+
+    job_id: int
+    leaf: str
+    floor: float
+    #: The most that it may be lent; not less than the floor.
+    most: float
+    #: The ceiling that it has.
+    ceiling: float
+    used: float
+    #: Whether the kernel has counted that its ceiling has held it back.
+    is_throttled: bool = False
+
+
+# -- what there is to lend -------------------------------------------------------------------------
+
+
+class Source(Protocol):
+    """What is lent, in its unit."""
+
+    #: A ceiling is moved only by more than this part of itself.
+    few: ClassVar[float]
+
+    @property
+    def room(self) -> float:
+        """What is there for the jobs that are judged."""
+
+    @property
+    def bound(self) -> float:
+        """What their ceilings may never exceed together, but where the floors alone do."""
+
+    def is_held_back(self, job: Borrower) -> bool:
+        """Return whether the job could use more than its ceiling, or its floor, lets it."""
+
+    def wanted(self, job: Borrower) -> float:
+        """Return what the job could use now, as far as one can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The cores of a machine.
+
+    The kernel's weights, which stand for the floors, see to it that a job which wakes up has its
+    floor at once. So what a job leaves of its floor may be lent to others meanwhile, and ceilings
+    together may exceed what there is. For a job that sleeps nothing is kept. Processes outside drfd
+    come first, so nothing is lent that they would miss.
+
+    Weights hold on each CPU by itself. A job with one thread shares its CPU with a thread of a
+    borrower that has more threads than its own CPUs, and on a full machine gets less than its
+    floor, at least half of it. What it would use then is its floor: were it what it has used, the
+    borrower would be lent the rest, and take it for as long as it runs.
+    """
+
+    #: All that jobs may have.
+    capacity: float
+    #: The use by processes outside drfd, beyond what the machine has besides its capacity.
+    outside: float
+    #: The part of all cores that is in use, by whomever, or that a hypervisor withholds.
+    busy: float
+
+    few: ClassVar[float] = 0.04
+    bound: ClassVar[float] = inf
+
+    @property
+    def is_full(self) -> bool:
+        return self.busy >= _FULL
+
+    @property
+    def room(self) -> float:
+        is_some = self.outside > _MORE_OUTSIDE
+        wanted = self.outside * _MORE + _MORE_OUTSIDE if is_some else self.outside
+        return max(0.0, self.capacity - wanted)
+
+    def is_held_back(self, job: Borrower) -> bool:
+        return job.is_throttled or (self.is_full and job.used >= _MOST_OF_FLOOR * job.floor)
+
+    def wanted(self, job: Borrower) -> float:
+        if self.is_held_back(job):
+            return job.most
+        if self.is_full and job.used >= _LEAST_OF_FLOOR * job.floor:
+            return max(job.floor, job.used * _MORE)
+        return job.used * _MORE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRate:
+    """The reads or the writes of a disk, in bytes per second.
+
+    Disks have no weights that would give a job its floor back when it wakes up. So a floor is kept
+    for its job even while nobody uses it, only what nobody has declared is lent, and all ceilings
+    together stay below the rate of the disk.
+
+    Nobody counts how often a ceiling has held a job back: one that has used nearly all that it may
+    could use all that it may be lent, any other a little more than it has used.
+    """
+
+    #: All that jobs may have.
+    rate: float
+    #: The ceilings of all other jobs that may use it: those that declare a single figure, have only
+    #: just begun, or are about to end.
+    fixed: float
+
+    few: ClassVar[float] = 0.1
+
+    @property
+    def room(self) -> float:
+        return max(0.0, _LENT * self.rate - self.fixed)
+
+    @property
+    def bound(self) -> float:
+        return self.room
+
+    def is_held_back(self, job: Borrower) -> bool:
+        return job.used >= _MOST_OF_CEILING * job.ceiling
+
+    def wanted(self, job: Borrower) -> float:
+        if self.is_held_back(job):
+            return job.most
+        return max(job.floor, job.used * _MORE + _MORE_BPS)
+
+
+# -- division --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The claim of one job."""
+
+    job_id: int
+    #: What it gets in any case, and the most that it could use; not less than `least`.
+    least: float
+    most: float
+    #: Among the jobs of its leaf, what goes beyond `least` is divided in proportion to this.
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node of the fair-share tree with running jobs: a pool, or a user's leaf."""
+
+    #: The amount of the resource that it is promised. Above zero if its weights are.
+    entitled: float
+    #: Its satisfaction by the other resources that its jobs hold: 1 is what it is promised.
+    held: float
+    #: Its children, or for a leaf none.
+    below: Mapping[str, Node] = field(default_factory=dict)
+    #: The claims of a leaf's own jobs.
+    claims: Sequence[Claim] = ()
+
+    @cached_property
+    def least(self) -> float:
+        return sum(each.least for each in self._parts)
+
+    @cached_property
+    def most(self) -> float:
+        return sum(each.most for each in self._parts)
+
+    @property
+    def _parts(self) -> list[Node | Claim]:
+        return [*self.below.values(), *self.claims]
+
+    def at(self, level: float, *, with_jump: bool = True) -> float:
+        """Return what the node has when everybody is served up to a level of satisfaction. At the
+        level at which it holds the other resources it jumps; `with_jump` says whether it has."""
+        if level < self.held or (level == self.held and not with_jump):
+            return self.least
+        return min(self.most, max(self.least, level * max(self.entitled, _LEAST)))
+
+    def turns(self) -> tuple[float, float, float]:
+        """Return the levels between which `at` is a straight line."""
+        entitled = max(self.entitled, _LEAST)
+        ends = self.least / entitled, self.most / entitled
+        return self.held, max(ends[0], self.held), max(ends[1], self.held)
+
+
+def divide(node: Node, amount: float) -> dict[int, float]:
+    """Return what each job below the node gets of the amount, by its id. The parts sum to the
+    amount, or to less when every job has the most that it could use; or to more, when what they get
+    in any case is more.
+
+    Each job gets what it uses of its floor. The rest goes to the least satisfied nodes first, as
+    launches do (`core.fairness.service_order`), until each has what it could use or nothing is
+    left. A node's satisfaction counts, besides the resource that is divided, all that its jobs hold
+    of the others: who holds most of the memory is lent cores last.
+    """
+    parts: dict[int, float] = {}
+    if node.below:
+        children = list(node.below.values())
+        for child, part in zip(children, _among(children, amount), strict=True):
+            parts |= divide(child, part)
+        return parts
+    room = [claim.most - claim.least for claim in node.claims]
+    more = by_weight(amount - node.least, [claim.weight for claim in node.claims], room)
+    for claim, extra in zip(node.claims, more, strict=True):
+        parts[claim.job_id] = claim.least + extra
+    return parts
+
+
+def _among(children: Sequence[Node], amount: float) -> list[float]:
+    """Return what each of the siblings gets."""
+    if amount >= sum(child.most for child in children) - _NOTHING:
+        return [child.most for child in children]
+    if amount <= sum(child.least for child in children) + _NOTHING:
+        return [child.least for child in children]
+
+    def total(level: float) -> float:
+        return sum(child.at(level) for child in children)
+
+    turns = sorted({level for child in children for level in child.turns()})
+    at = bisect_left(turns, True, key=lambda level: total(level) >= amount)
+    if at == len(turns):
+        # Of large amounts, such as bytes, the last turn may be a rounding error below the sum.
+        return [child.most for child in children]
+    level = turns[at]
+    before = sum(child.at(level, with_jump=False) for child in children)
+    if before >= amount:
+        below = turns[at - 1] if at else 0.0
+        low, high = total(below), before
+        level = below + (level - below) * ((amount - low) / (high - low))
+        return [child.at(level, with_jump=False) for child in children]
+    # What is left is divided among those that jump here: it makes none of them more satisfied.
+    jumps = [child.at(level) - child.at(level, with_jump=False) for child in children]
+    part = (amount - before) / sum(jumps)
+    return [
+        child.at(level, with_jump=False) + jump * part
+        for child, jump in zip(children, jumps, strict=True)
+    ]
+
+
+def by_weight(amount: float, weights: Sequence[float], room: Sequence[float]) -> list[float]:
+    """Divide the amount in proportion to the weights, nobody getting more than there is room."""
+    parts = [0.0] * len(room)
+    left = [at for at, most in enumerate(room) if most > _NOTHING]
+    while left and amount > _NOTHING:
+        unit = amount / sum(weights[at] for at in left)
+        full = [at for at in left if room[at] <= weights[at] * unit]
+        if not full:
+            for at in left:
+                parts[at] = weights[at] * unit
+            break
+        for at in full:
+            parts[at] = room[at]
+            amount -= room[at]
+        left = [at for at in left if at not in full]
+    return parts
+
+
+def node_of(claims: Mapping[str, Sequence[Claim]], places: Mapping[str, Node]) -> Node:
+    """Return the tree of these nodes, with the claims of the jobs of each leaf, by its path.
+    `places` are as in `judge`."""
+    children: dict[str, list[str]] = {}
+    for path in places:
+        children.setdefault(parent_of(path), []).append(path)
+    # The root has no siblings, so nothing is compared with it.
+    root = Node(entitled=1.0, held=0.0)
+
+    def node(path: str) -> Node:
+        below = {each: node(each) for each in sorted(children.get(path, ()))}
+        return replace(places.get(path, root), below=below, claims=claims.get(path, ()))
+
+    return node(TOP)
+
+
+def places_of(
+    shares: FairShare, used: Mapping[str, Vector], axis: int, unit: int = 1
+) -> dict[str, Node]:
+    """Return all nodes with running jobs, by path, without the root and what is below each, for
+    lending the resource of one axis. `used` is what each leaf holds; its amount on the axis is not
+    considered, as what is measured takes its place. Amounts of the result are in units of so many
+    of the axis's own."""
+    tree = shares.share_tree(used, ())
+    top = shares.capacity[axis] / unit
+    found = {}
+    for path in tree.used:
+        parts = tree.entitled(path)
+        amounts = enumerate(zip(tree.used[path], shares.capacity, parts, strict=True))
+        held = [
+            amount / capacity / float(part) if part else inf
+            for at, (amount, capacity, part) in amounts
+            if at != axis and capacity > 0 and amount > 0
+        ]
+        found[path] = Node(entitled=float(parts[axis]) * top, held=max(held, default=0.0))
+    return found
+
+
+# -- judgement -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The result for one job."""
+
+    ceiling: float
+    #: Whether it could use more than it may.
+    is_hungry: bool
+
+
+def judge(
+    jobs: Sequence[Borrower], source: Source, places: Mapping[str, Node]
+) -> dict[int, Judgement]:
+    """Return the ceilings for the next second, by job. `places` are the nodes of the tree in
+    which there are jobs, by path, without the root.
+
+    First all get what they could use, as far as there is room; what is left then is their room to
+    grow. A job that could use less than its floor has its floor as its ceiling all the same, and
+    the others are lent what it leaves.
+    """
+    claims: dict[str, list[Claim]] = {}
+    for job in jobs:
+        most = min(job.most, source.wanted(job))
+        claim = Claim(job_id=job.job_id, least=min(most, job.floor), most=most, weight=job.floor)
+        claims.setdefault(job.leaf, []).append(claim)
+    divided = divide(node_of(claims, places), source.room)
+    parts = [max(divided[job.job_id], job.floor) for job in jobs]
+    room = [max(0.0, job.most - part) for job, part in zip(jobs, parts, strict=True)]
+    grown = by_weight(source.room - sum(parts), [job.floor for job in jobs], room)
+    aims = [min(job.most, part + more) for job, part, more in zip(jobs, parts, grown, strict=True)]
+    ceilings = _moved(jobs, aims, source)
+    return {
+        job.job_id: Judgement(
+            ceiling=ceiling,
+            is_hungry=source.is_held_back(job) and ceiling < job.most * (1 - source.few),
+        )
+        for job, ceiling in zip(jobs, ceilings, strict=True)
+    }
+
+
+def _moved(jobs: Sequence[Borrower], aims: Sequence[float], source: Source) -> list[float]:
+    """Return the ceilings, moved towards the aims: up by steps, down at once where others need it,
+    and not at all where it would make little difference."""
+    few, floors = source.few, sum(job.floor for job in jobs)
+    kept = sum(max(job.ceiling, aim) for job, aim in zip(jobs, aims, strict=True))
+    is_crowded = kept > max(source.room, floors) * (1 + few)
+    ceilings = []
+    for job, aim in zip(jobs, aims, strict=True):
+        now = min(max(job.ceiling, job.floor), job.most)
+        stays = abs(aim - now) <= few * now or (aim < now and not is_crowded)
+        ceilings.append(now if stays else min(aim, now * _RISE))
+    if sum(ceilings) > max(source.bound, floors):
+        return list(map(min, ceilings, aims))
+    return ceilings
+
+
+# -- who keeps a job from being lent more ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Other users who could use more of what is lent than they may, by name."""
+
+    everybody: tuple[str, ...] = ()
+    #: Those of them who hold less, and so are served first.
+    poorer: tuple[str, ...] = ()
+
+
+NO_RIVALS = Rivals()
+
+
+def find_rivals(
+    jobs: Sequence[tuple[str, Borrower]],
+    found: Mapping[int, Judgement],
+    places: Mapping[str, Node],
+) -> dict[tuple[str, str], Rivals]:
+    """Return the rivals of users whose jobs could use more, by user and leaf. `jobs` come with
+    their users; `found` and `places` are those of `judge`."""
+    amounts: dict[str, float] = {}
+    for _, job in jobs:
+        for path in path_up(job.leaf):
+            amounts[path] = amounts.get(path, 0.0) + found[job.job_id].ceiling
+    #: The satisfaction of each node, by what its jobs may use.
+    levels = dict[str, float]()
+    for path, amount in amounts.items():
+        held, entitled = places[path].held, places[path].entitled
+        levels[path] = max(held, amount / entitled if entitled > 0 else inf)
+
+    def is_poorer(leaf: str, than: str) -> bool:
+        mine, theirs = ways_apart(leaf, than)
+        return bool(mine and theirs) and levels[mine[-1]] < levels[theirs[-1]] * (1 - _FEW)
+
+    hungry = sorted({(user, job.leaf) for user, job in jobs if found[job.job_id].is_hungry})
+    rivals = {}
+    for user, leaf in hungry:
+        others = [(other, at) for other, at in hungry if other != user]
+        poorer = {other for other, at in others if is_poorer(at, leaf)}
+        everybody = {other for other, _ in others}
+        rivals[user, leaf] = Rivals(tuple(sorted(everybody)), tuple(sorted(poorer)))
+    return rivals
+
+
+def loan_text(
+    ceiling_milli: int,
+    floor_milli: int,
+    most_milli: int,
+    *,
+    asked_milli: int,
+    is_hungry: bool,
+    rivals: Rivals,
+) -> str:
+    """Describe the present ceiling: "may use 5 cores now, 3 of them lent: bob, who holds less,
+    wants more too".
+
+    `most_milli` is the end of the job's range, `asked_milli`, or the machine's capacity if that is
+    less. `rivals` count if the job could use more than it may (`is_hungry`).
+    """
+    now = show_cores(round(ceiling_milli, -1))
+    lent = show_cores(round(max(0, ceiling_milli - floor_milli), -1))
+    text = f"may use {now} {'core' if now == '1' else 'cores'} now"
+    text += f", {lent} of them lent" if ceiling_milli > floor_milli else ", its floor"
+    if ceiling_milli >= most_milli:
+        return f"{text}: all that {'it asked for' if most_milli >= asked_milli else 'there is'}"
+    return text + (_why(rivals, "the others are in use") if is_hungry else "")
+
+
+def disk_loan_text(
+    direction: str,
+    disk: str | None,
+    ceiling_bps: int,
+    floor_bps: int,
+    most_bps: int,
+    *,
+    is_hungry: bool,
+    rivals: Rivals,
+) -> str:
+    """Describe the present ceiling of a disk's reads or writes: "may read 40M/s on data now, 30M/s
+    of that lent: bob wants more too". `disk` is None where there is only one."""
+    where = "" if disk is None else f" on {disk}"
+    text = f"may {direction} {show_amount(direction, ceiling_bps)}{where} now"
+    lent = show_amount(direction, ceiling_bps - floor_bps)
+    text += f", {lent} of that lent" if ceiling_bps > floor_bps else ", its floor"
+    if ceiling_bps >= most_bps:
+        return f"{text}: all that it asked for"
+    return text + (_why(rivals, "the rest is in use or kept free") if is_hungry else "")
+
+
+def _why(rivals: Rivals, rest: str) -> str:
+    """Say why a job that could use more is not lent more. `rest` says it where nobody else could
+    use more."""
+    users = rivals.poorer or rivals.everybody
+    if not users:
+        return f": {rest}"
+    left = len(users) - _NAMED
+    names = [*users[:_NAMED], f"{left} more {'user' if left == 1 else 'users'}"][: len(users)]
+    who = " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    is_one = len(users) == 1
+    less = f", who {'holds' if is_one else 'hold'} less," if rivals.poorer else ""
+    return f": {who}{less} {'wants' if is_one else 'want'} more too"
