@@ -31,9 +31,9 @@ from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
 from drfd.core.scheduling import scheduling_pass
-from drfd.core.scheduling.backfill import PassContext
+from drfd.core.scheduling.backfill import PassContext, make_pass_context
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduling_pass import build_wait_index, start_events
 
 if TYPE_CHECKING:

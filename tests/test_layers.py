@@ -48,13 +48,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "explain": {"amounts", "model", "ledger", "fairness", "scheduling", "decisions"},
     },
     "drfd.core.scheduling": {
-        "certainty": set(),
         "kept_free": set(),
+        "release_times": set(),
         "preemption": {"kept_free"},
-        "backfill": {"certainty", "kept_free"},
-        "release_times": {"backfill", "certainty", "kept_free"},
+        "backfill": {"kept_free", "release_times"},
         "wait_index": {"backfill"},
-        "plan": {"backfill", "certainty", "kept_free", "wait_index"},
+        "plan": {"backfill", "kept_free", "release_times", "wait_index"},
         "policies": {"backfill", "plan", "wait_index"},
         "scheduling_pass": {"backfill", "kept_free", "plan", "policies", "wait_index"},
         "scheduler": {

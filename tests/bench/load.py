@@ -12,8 +12,9 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words
 from drfd.core.model.stimuli import Now
+from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 
 GIB = 1 << 30

@@ -49,9 +49,8 @@ from drfd.core.model import stimuli as st
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
 from drfd.core.scheduling import scheduling_pass
-from drfd.core.scheduling.certainty import Certainty, ExpectedStart
 from drfd.core.scheduling.policies import CONFIGURABLE
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ADMIN,

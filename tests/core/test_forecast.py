@@ -30,8 +30,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.windows import NO_LIMIT_S, Window, blocking
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
-from drfd.core.scheduling.certainty import Certainty, ExpectedStart
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ADMIN,

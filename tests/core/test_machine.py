@@ -38,7 +38,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.scheduling.backfill import Reservation
-from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import (
     RUNNER_BYTES,
     SAMPLES,
@@ -48,6 +47,7 @@ from drfd.core.scheduling.kept_free import (
     runner_count,
 )
 from drfd.core.scheduling.policies import CONFIGURABLE
+from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of
 from fakes import (

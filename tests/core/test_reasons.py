@@ -67,9 +67,8 @@ from drfd.core.model.job import (
     RequiredOutcome,
     Whose,
 )
-from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.release_times import Certainty, RunTimes
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 
 # -- reasons ---------------------------------------------------------------------------------------

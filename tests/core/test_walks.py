@@ -53,8 +53,9 @@ from drfd.core.model.job import (
     Whose,
     Words,
 )
+from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import free_of, start_events
 from fakes import (

@@ -30,12 +30,12 @@ from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.core.scheduling import scheduling_pass
-from drfd.core.scheduling.backfill import PassContext, Reservation
+from drfd.core.scheduling.backfill import PassContext, Reservation, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import PassInput, Plan, PolicyOptions
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.preemption import Departures, Starving, Supply, preempt
-from drfd.core.scheduling.release_times import RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.scheduling_pass import build_wait_index
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex

@@ -35,11 +35,10 @@ from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.scheduling.backfill import Reservation
-from drfd.core.scheduling.certainty import Certainty, ExpectedStart, least_certain
+from drfd.core.scheduling.backfill import Reservation, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
-from drfd.core.scheduling.release_times import RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes, least_certain
 from drfd.core.scheduling.scheduling_pass import build_wait_index, free_of, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 

@@ -30,7 +30,7 @@ from drfd.core.model.job import (
     after_word,
     show_path,
 )
-from drfd.core.scheduling.certainty import Certainty
+from drfd.core.scheduling.release_times import Certainty
 
 #: All codes that a client may receive.
 Code = Literal[

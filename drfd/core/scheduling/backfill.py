@@ -27,9 +27,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from heapq import merge
 from itertools import accumulate
-from math import inf
+from math import inf, isfinite
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -45,9 +46,14 @@ from drfd.core.amounts.vectors import (
     remainder,
 )
 from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.share_tree import path_up
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
-from drfd.core.scheduling.certainty import Certainty
+from drfd.core.ledger.windows import first_start_s
+from drfd.core.ledger.windows import length_s as window_length_s
+from drfd.core.model.job import JobState
 from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.release_times import Certainty, RunTimes, least_certain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +231,7 @@ def taken(reservation: Reservation, held: Vector, end_s: float) -> Reservation:
 class PassContext:
     """The facts about time that a pass needs in order to reserve and to backfill.
 
-    `core.scheduling.release_times.make_pass_context` makes it of the ledger.
+    `make_pass_context` makes it of the ledger.
     """
 
     now_s: float
@@ -287,6 +293,108 @@ UNTIMED = PassContext(
     entry=lambda job_id: None,
     before=(),
 )
+
+
+#: How often the next hour at which a job's limits let it start, and the next time without a window,
+#: are looked for in turn.
+_MOST_TURNS = 20
+#: A job whose wait begins more than this many seconds in the future came before the clock was set
+#: back. It counts as waiting longest: by its own time it might not be late for years.
+_AHEAD_S = 3600.0
+
+
+def make_pass_context(
+    ledger: Ledger,
+    run_times: RunTimes,
+    *,
+    patience: ReservationSettings,
+    now_s: float,
+    before: tuple[Reservation, ...],
+    external: ExternalLoad | None = None,
+) -> PassContext:
+    """Return the context of a pass at `now_s` (Unix time). `before` are the reservations of the
+    last pass."""
+
+    def since_s(job_id: int) -> float:
+        job = ledger.job(job_id)
+        since_s = job.submitted_at if job.eligible_at is None else job.eligible_at
+        if job.suspended_at is not None:
+            since_s = job.suspended_at
+        return since_s if since_s <= now_s + _AHEAD_S else 0.0
+
+    def length_s(job_id: int) -> float:
+        job = ledger.job(job_id)
+        if job.suspended_at is not None:
+            # The remaining time must be exactly what `ends` say, or the job would delay itself.
+            return run_times.end_s(job, now_s) - now_s
+        return run_times.length_s(job.spec)
+
+    def entry(job_id: int) -> Entry | None:
+        job = ledger.find(job_id)
+        wanted = None if job is None else ledger.wanted(job)
+        if job is None or wanted is None or ledger.queues.is_shut_out(job, wanted):
+            return None
+        return -job.spec.priority, job_id
+
+    @cache
+    def ends() -> Sequence[LineEnd]:
+        jobs, end_s = ledger.jobs, run_times.end_s
+        line = [
+            (end_s(job, now_s), job_id, held)
+            for allocations in ledger.allocations.values()
+            for job_id, held in allocations.items()
+            # Nobody knows when a job that a user keeps suspended will be resumed.
+            if (job := jobs[job_id]).held_by is None or job.state is not JobState.SUSPENDED
+        ]
+        if external is not None and isfinite(external.until_s):
+            line.insert(0, (external.until_s, 0, ledger.axes.at_home(external.kept)))
+        return sorted(line, key=_time)
+
+    def certainty(start_s: float) -> Certainty:
+        if external is not None and external.until_s <= start_s:
+            return Certainty.UNKNOWN
+        return least_certain(
+            expected.certainty if expected.end_s <= start_s else Certainty.UNKNOWN
+            for job in ledger.allocated_jobs()
+            if run_times.end_s(job, now_s) <= start_s
+            for expected in (run_times.expected_end(job, now_s),)
+        )
+
+    def when_allowed_s(job_id: int, start_s: float) -> float:
+        job = ledger.job(job_id)
+        demand = dict(zip(ledger.axes.names, ledger.wanted(job) or (), strict=False))
+        at_s = start_s
+        for _ in range(_MOST_TURNS):
+            after_s = first_start_s(ledger.windows, window_length_s(job), at_s)
+            if after_s is not None:
+                after_s = ledger.limit_hours.first_fit_s(path_up(job.spec.leaf), demand, after_s)
+            if after_s is None:
+                # A job that is too long for all gaps between windows, or larger than its limits
+                # at all hours, is held back and reserves nothing.
+                return start_s
+            if after_s == at_s:
+                break
+            at_s = after_s
+        return at_s
+
+    suspended = {}
+    if ledger.job_counts.states[JobState.SUSPENDED]:
+        for job in ledger.allocated_jobs():
+            if (wanted := ledger.wanted(job)) is not None:
+                suspended[job.id] = job.spec.leaf, wanted
+    return PassContext(
+        now_s=now_s,
+        patience=patience,
+        ends=ends,
+        since_s=since_s,
+        length_s=length_s,
+        entry=entry,
+        before=before,
+        suspended=suspended,
+        external=external,
+        certainty=certainty,
+        when_allowed_s=when_allowed_s,
+    )
 
 
 @dataclass

@@ -12,8 +12,8 @@ from drfd.core.fairness.share_tree import ShareTree
 from drfd.core.ledger.postponed import Shortages
 from drfd.core.model.events import StartReason
 from drfd.core.scheduling.backfill import Backfill, PassContext, Reservation
-from drfd.core.scheduling.certainty import Certainty
 from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import WaitIndex
 
 

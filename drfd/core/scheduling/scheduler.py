@@ -17,11 +17,11 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, Outcome, leaf_path
 from drfd.core.model.stimuli import Now
-from drfd.core.scheduling.backfill import Promise, Reservation, forced
+from drfd.core.scheduling.backfill import Promise, Reservation, forced, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
-from drfd.core.scheduling.release_times import RunTimes, make_pass_context
+from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 

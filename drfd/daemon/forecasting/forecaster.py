@@ -22,7 +22,7 @@ from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import Job
-from drfd.core.scheduling.certainty import Certainty
+from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.error_message import ErrorMessage
 from drfd.daemon.forecasting.messages import (
     MOST_CPU_S,

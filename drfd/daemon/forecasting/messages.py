@@ -18,7 +18,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model.job import LONG_BYTES, Job, Words
-from drfd.core.scheduling.certainty import Certainty
+from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.error_message import ErrorMessage
 from drfd.journal.records import Records, encode
 

@@ -25,7 +25,7 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
 from drfd.core.model import stimuli as st
 from drfd.core.model.job import Array, Dependency, Group, Job
-from drfd.core.scheduling.certainty import Certainty
+from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter
