@@ -14,7 +14,7 @@ from operator import add, itemgetter
 from typing import Any
 
 from drfd.core.amounts.vectors import Vector, minus, plus
-from drfd.core.promises.account import WHOLE, Account, Parts, Starts
+from drfd.core.promises import WHOLE, Account, Parts, Starts
 from drfd.sim.driver import FinishedJob, Run
 from drfd.sim.lending import work_s
 from drfd.sim.workload import SimJob

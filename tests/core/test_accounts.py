@@ -26,8 +26,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.account import Account as UsageAccount
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import Job, JobState, Outcome, Usage
-from drfd.core.promises.account import WHOLE, Account, Obstacle, Parts, Stretch
-from drfd.core.promises.event_fold import EventFold
+from drfd.core.promises import WHOLE, Account, EventFold, Obstacle, Parts, Stretch
 from drfd.core.usage import FRESH, MEASURES, MOST, Curve, LentTally, Point, Series, merged, thinned
 from fakes import BOB, GIB, demand, happened, now, rules, spec
 from seeds import examples, runs

@@ -23,8 +23,7 @@ from drfd.core.fairness.stored_rules import rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.stimuli import Actor
-from drfd.core.promises.account import Parts, Starts
-from drfd.core.promises.event_fold import EventFold
+from drfd.core.promises import EventFold, Parts, Starts
 from drfd.journal.journal import Journal, digest
 from drfd.journal.promises import account_file
 from drfd.journal.promises.account_file import MARK_BYTES, NAME, AccountFile, next_chain

@@ -31,7 +31,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.owner import Owner
-from drfd.core.promises.event_fold import EventFold
+from drfd.core.promises import EventFold
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from operator import add
 
 from drfd.core.model.events import StartReason
-from drfd.core.promises.account import WHOLE, Parts, PastStart, Starts, Stretch
+from drfd.core.promises import WHOLE, Parts, PastStart, Starts, Stretch
 from drfd.journal.promises.book import THE_REST, Hour
 from drfd.protocol.replies import (
     LeafView,

@@ -27,7 +27,7 @@ from drfd.core.amounts.resources import NOTHING
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.stored_rules import read_rules
 from drfd.core.model import events as ev
-from drfd.core.promises.event_fold import Standing
+from drfd.core.promises import Standing
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
 from drfd.journal.database import Database, open_snapshot

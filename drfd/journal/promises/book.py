@@ -26,8 +26,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.queue import FailedTask
 from drfd.core.model import events as ev
 from drfd.core.model.events import InvalidTransition, StartReason
-from drfd.core.promises.account import Counted, Parts, PastStart, Starts, Stretch
-from drfd.core.promises.event_fold import EventFold, Standing
+from drfd.core.promises import Counted, EventFold, Parts, PastStart, Standing, Starts, Stretch
 from drfd.journal import records
 from drfd.journal.records import without_words
 

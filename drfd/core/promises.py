@@ -1,34 +1,40 @@
 """The account of promises: what each leaf was promised while it waited, what it held of that, and
 what it was short of, by cause.
 
-Only time counts in which a leaf has a job that could start: who waits for nothing lacks nothing. A
-promise is the dominant part of the machine that a leaf is entitled to at that moment, by weights,
-guarantees and limits, among those who hold something or wait (`ShareTree.entitlement`); it is kept
-as far as what the leaf holds goes (`ShareTree.satisfaction`). Holding more than one's promise is no
-fault: it was idle when it was taken. It is the cause of what others are short of only while these
-wait.
+Time counts only while a leaf has a job that could start. A promise is the dominant part of the
+machine that a leaf is entitled to at that moment, by weights, guarantees and limits, among those
+who hold something or wait (`ShareTree.entitlement`); it is kept as far as what the leaf holds goes
+(`ShareTree.satisfaction`). Holding more than one's promise is allowed while it is idle; it is the
+cause of what others are short of only while these wait.
 
 What a leaf is short of is divided among the causes in the order of `Parts`, and the parts add up
-exactly, because all amounts are integers: billionths of the machine, times milliseconds. The
-account belongs to whoever tells it of each change in the order in which they happened; equal
-changes give equal accounts.
+exactly, because all amounts are integers: billionths of the machine, times milliseconds.
+
+`Account` is told of each change in the order in which they happened; equal changes give equal
+accounts. `EventFold` does so from the events of a journal, those for an audit included.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import repeat
 from math import floor
 from operator import add, mul
 from typing import NamedTuple
 
+from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.amounts.vectors import Vector, fits, minus, plus
 from drfd.core.fairness.entitlement import Shares
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import FairShare, ShareTree
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import LiveArray
+from drfd.core.model import events as ev
 from drfd.core.model.events import StartReason
+from drfd.core.model.job import Job
 
 #: Starts past others of which one leaf's are told singly, and leaves told with each: a user decides
 #: how many jobs it starts.
@@ -148,7 +154,8 @@ class _Leaf:
         self.promised: int | None = None
         self.held: int | None = None
         #: For each axis that counts: the axis, and the satisfaction that one unit of it gives,
-        #: times the promise, as numerator and denominator; None until they are asked for.
+        #: times the promise, as numerator and denominator (integers, because fractions are slow);
+        #: None until they are asked for.
         self.measures: list[tuple[int, int, int]] | None = None
         #: Its parts per millisecond while it waits, `size` with what others hold; None likewise.
         self.rate: Parts | None = None
@@ -303,14 +310,14 @@ class Account:
         leaf = self._leaves[name]
         #: Leaves that are short, and whether their first job would not fit.
         short: list[tuple[bool, str]] = []
-        is_beyond = self._measured(name, leaf, plus(leaf.used, demand)) > self._promised(name, leaf)
+        is_beyond = self._measured(leaf, plus(leaf.used, demand)) > self._promised(leaf)
         if is_beyond:
             free = minus(self._free, self._kept_from.get(Obstacle.OUTSIDE, self._nothing))
             for other, each in self._waiting.items():
-                promised = self._promised(other, each)
-                if other == name or self._held(other, each) >= promised:
+                promised = self._promised(each)
+                if other == name or self._held(each) >= promised:
                     continue
-                with_first = self._measured(other, each, plus(each.used, each.demands[0]))
+                with_first = self._measured(each, plus(each.used, each.demands[0]))
                 fits_too = fits(each.demands[0], free) and with_first <= promised
                 short.append((not fits_too, other))
         short.sort()
@@ -344,35 +351,29 @@ class Account:
             if have_parts_changed:
                 leaf.held = leaf.measures = None
 
-    def _promised(self, name: str, leaf: _Leaf) -> int:
+    def _promised(self, leaf: _Leaf) -> int:
         """Return what the leaf is promised; `_divide` comes first."""
         if leaf.promised is None:
-            leaf.promised = floor(self._tree.entitlement(name) * WHOLE)
+            leaf.promised = floor(self._tree.entitlement(leaf.name) * WHOLE)
         return leaf.promised
 
-    def _held(self, name: str, leaf: _Leaf) -> int:
+    def _held(self, leaf: _Leaf) -> int:
         """Return what the leaf holds, to be compared with its promise; `_divide` comes first."""
         if leaf.held is None:
-            leaf.held = self._measured(name, leaf, leaf.used)
+            leaf.held = self._measured(leaf, leaf.used)
         return leaf.held
 
-    def _measured(self, name: str, leaf: _Leaf, amounts: Vector) -> int:
+    def _measured(self, leaf: _Leaf, amounts: Vector) -> int:
         """Return the satisfaction that these amounts give the leaf, times its promise; `_divide`
         comes first."""
         if leaf.measures is None:
-            leaf.measures = self._measures(name)
+            parts = self._tree.nodes[leaf.name].entitlement.parts
+            rows = enumerate(zip(parts, self._shares.capacity, strict=True))
+            counting = [(axis, part, top) for axis, (part, top) in rows if top and part]
+            least = WHOLE * min([part for _, part, _ in counting], default=0)
+            exact = [(axis, least / (top * part)) for axis, part, top in counting]
+            leaf.measures = [(axis, each.numerator, each.denominator) for axis, each in exact]
         return max([amounts[axis] * up // down for axis, up, down in leaf.measures], default=0)
-
-    def _measures(self, name: str) -> list[tuple[int, int, int]]:
-        """Return `_Leaf.measures`: integers, because fractions are slow."""
-        parts = self._tree.nodes[name].entitlement.parts
-        rows = enumerate(zip(parts, self._shares.capacity, strict=True))
-        counting = [(axis, part, top) for axis, (part, top) in rows if top and part]
-        if not counting:
-            return []
-        least = WHOLE * min(part for _, part, _ in counting)
-        exact = ((axis, least / (top * part)) for axis, part, top in counting)
-        return [(axis, each.numerator, each.denominator) for axis, each in exact]
 
     def _total_over(self) -> int:
         """Bring `_over` up to date, and return the sum."""
@@ -381,7 +382,7 @@ class Account:
             leaf = self._leaves.get(name)
             over = 0
             if leaf is not None and leaf.is_running:
-                over = max(0, self._held(name, leaf) - self._promised(name, leaf))
+                over = max(0, self._held(leaf) - self._promised(leaf))
             self._over_total += over - self._over.pop(name, 0)
             if over:
                 self._over[name] = over
@@ -390,28 +391,23 @@ class Account:
 
     def _own_rate(self, leaf: _Leaf) -> Parts:
         """Return `_Leaf.rate`."""
-        promised = self._promised(leaf.name, leaf)
-        kept = min(promised, self._held(leaf.name, leaf))
+        promised = self._promised(leaf)
+        kept = min(promised, self._held(leaf))
         kept_part = kept * WHOLE // promised if promised else WHOLE
         rest = promised - kept
         if not rest:
             return Parts(1, kept_part, promised, kept)
-        away = min(rest, self._kept_parts.get(Obstacle.AWAY, 0))
-        rest -= away
-        drained = min(rest, self._kept_parts.get(Obstacle.DRAINED, 0))
-        rest -= drained
-        own_limit = rest if self._is_limited(leaf.name, leaf) else 0
-        rest -= own_limit
-        outside = min(rest, self._kept_parts.get(Obstacle.OUTSIDE, 0))
-        rest -= outside
-        return Parts(1, kept_part, promised, kept, away, drained, own_limit, outside, 0, rest)
-
-    def _is_limited(self, name: str, leaf: _Leaf) -> bool:
-        """Return whether none of the leaf's jobs could start on an empty machine, by limits."""
-        if not self._has_limits:
-            return False
-        left = self._tree.headroom(name, self._shares.capacity)
-        return not any(fits(demand, left) for demand in leaf.demands)
+        is_limited = False
+        if self._has_limits:
+            # None of the leaf's jobs could start on an empty machine.
+            left = self._tree.headroom(leaf.name, self._shares.capacity)
+            is_limited = not any(fits(demand, left) for demand in leaf.demands)
+        away, drained, outside = (self._kept_parts.get(each, 0) for each in Obstacle)
+        causes = []
+        for most in (away, drained, WHOLE if is_limited else 0, outside):
+            causes.append(min(rest, most))
+            rest -= causes[-1]
+        return Parts._make([1, kept_part, promised, kept, *causes, 0, rest])
 
     def _forget_rate(self, leaf: _Leaf) -> None:
         self._settle(leaf)
@@ -455,3 +451,204 @@ def _divided(charged: int, total: int, over: Mapping[str, int]) -> list[tuple[st
             by[name] += 1
             left -= 1
     return [(name, amount) for name, amount in by.items() if amount]
+
+
+# -- from the events of a journal ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands after some event, besides what an account has counted: with it, the events that
+    follow are enough."""
+
+    #: Digest of the rules in force, or None before the first record of them.
+    rules: str | None = None
+    #: None for those that the rules have with the demands of the jobs.
+    axes: Axes | None
+    jobs: tuple[Job, ...] = ()
+    arrays: tuple[LiveArray, ...] = ()
+    next_id: int = 1
+    drained: ev.Drained | None = None
+    node_drains: tuple[ev.Drained, ...] = ()
+    is_away: bool = False
+    nodes_away: tuple[str, ...] = ()
+    outside: Resources = NOTHING
+    elsewhere: tuple[tuple[str, Resources], ...] = ()
+
+
+class EventFold:
+    """Folds the events of a journal into an account.
+
+    Nothing is counted before the first record of the rules in force. Who waits is what the queues
+    of a ledger with the same events say; jobs that a maintenance window holds back count as
+    waiting, because windows are not recorded.
+    """
+
+    def __init__(
+        self,
+        window_ms: int,
+        rules_of: Callable[[str], Rules],
+        *,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        """`rules_of` returns the rules with a digest; what it raises is raised by `take`. `advance`
+        is called in place of the account's own method, for whoever divides the time otherwise."""
+        self.account = Account(FairShare(()), window_ms)
+        self._advance = advance or self.account.advance
+        self._rules_of = rules_of
+        self._rules: Rules | None = None
+        self._ledger = Ledger(Axes())
+        #: What stands now, but for what the ledger has.
+        self._now = Standing(axes=None)
+
+    def standing(self) -> Standing:
+        """Return what stands now."""
+        ledger = self._ledger
+        return replace(
+            self._now,
+            axes=ledger.axes,
+            jobs=tuple(ledger.jobs[job_id] for job_id in sorted(ledger.jobs)),
+            arrays=tuple(ledger.arrays.live()),
+            next_id=ledger.next_id,
+            drained=ledger.drained,
+            node_drains=tuple(ledger.node_drains.values()),
+        )
+
+    def stand(self, standing: Standing) -> None:
+        """Go on from there, at the account's present time."""
+        self._ledger = Ledger.of_jobs(
+            standing.axes or Axes(),
+            standing.jobs,
+            arrays=standing.arrays,
+            next_id=standing.next_id,
+            drained=standing.drained,
+            node_drains={each.node: each for each in standing.node_drains},
+        )
+        self._now = replace(standing, jobs=(), arrays=())
+        if standing.rules is None:
+            return
+        if standing.axes is None:
+            self._adopt(standing.rules)
+            return
+        self._tell_all(replace(self._rules_of(standing.rules), axes=standing.axes))
+
+    def take(self, event: ev.Event | ev.AuditEvent) -> None:
+        """Count the time until the event, and let it happen. Events come in their order in the
+        journal."""
+        if isinstance(event, ev.DaemonStarted):
+            self._take_start(event)
+            return
+        if not isinstance(event, ev.Launched | ev.Exited):
+            # Launchers tell the times of these two afterwards; they change nothing that counts.
+            self._go_to(event.at_s)
+        match event:
+            case ev.DaemonStopped():
+                self._set_away(everywhere=True)
+            case ev.LaunchersAway():
+                self._set_away(everywhere=event.everywhere, nodes=event.nodes)
+            case ev.Configured():
+                self._adopt(event.rules)
+            case ev.ExternalLoadChanged():
+                self._now = replace(self._now, outside=event.kept, elsewhere=event.elsewhere)
+                self._tell_obstacles()
+            case ev.Drained() | ev.IdsRaised():
+                self._ledger.apply(event)
+                self._tell_obstacles()
+            case _:
+                self._take_change(event)
+
+    def _go_to(self, at_s: float) -> None:
+        self._advance(round(at_s * 1000))
+
+    def _take_start(self, event: ev.DaemonStarted) -> None:
+        if event.away_since_s is not None:
+            # After a kill, no record says since when there was no daemon. The last event may have
+            # been one whose time a launcher has told.
+            self._go_to(max(event.away_since_s, self.account.now_ms / 1000))
+            self._set_away(everywhere=True)
+        self._go_to(event.at_s)
+        self._now = replace(self._now, is_away=False, nodes_away=())
+        self._adopt(event.rules)
+
+    def _set_away(self, *, everywhere: bool, nodes: tuple[str, ...] = ()) -> None:
+        self._now = replace(self._now, is_away=everywhere, nodes_away=nodes)
+        self._tell_obstacles()
+
+    def _adopt(self, digest: str) -> None:
+        rules = self._rules_of(digest).also_for(self._ledger.demands())
+        self._now = replace(self._now, rules=digest)
+        if rules.axes != self._ledger.axes:
+            self._ledger = self._ledger.with_axes(rules.axes)
+        self._tell_all(rules)
+
+    def _tell_all(self, rules: Rules) -> None:
+        self._rules = rules
+        self._ledger.queues.changed.clear()
+        self.account.adopt(rules.shares)
+        for leaf in sorted({*self._ledger.queues, *self._ledger.used}):
+            self._tell(leaf)
+        self._tell_obstacles()
+
+    def _take_change(self, event: ev.JobEvent | ev.ArraySubmitted) -> None:
+        before = (
+            None if isinstance(event, ev.ArraySubmitted) else self._ledger.find_common(event.job_id)
+        )
+        if isinstance(event, ev.Admitted) and before is not None and self._rules is not None:
+            demand = tuple(self._ledger.axes.vector(before.spec.demand))
+            self.account.count_start(before.spec.leaf, demand, event.why, event.job_id)
+        after = self._ledger.apply(event)
+        touched = {job.spec.leaf for job in (before, after) if job is not None}
+        touched.update(self._ledger.queues.changed)
+        self._ledger.queues.changed.clear()
+        if self._rules is not None:
+            for leaf in sorted(touched):
+                self._tell(leaf)
+
+    def _tell(self, leaf: str) -> None:
+        """Tell the account of what the leaf waits for and holds."""
+        queue = self._ledger.queues.get(leaf)
+        demands: list[Vector] = []
+        if queue is not None:
+            first = min(queue, key=lambda demand: queue[demand].first)
+            demands = [tuple(each) for each in (first, *queue)]
+        self.account.put(
+            leaf, demands=tuple(dict.fromkeys(demands)), used=self._ledger.used.get(leaf)
+        )
+
+    def _tell_obstacles(self) -> None:
+        if self._rules is None:
+            return
+        drained = self._rules.capacity if self._ledger.draining else NOTHING
+        away = self._rules.capacity if self._now.is_away else NOTHING
+        amounts = {
+            Obstacle.AWAY: self._sum([away, *self._of_nodes(self._now.nodes_away)]),
+            Obstacle.DRAINED: self._sum([drained, *self._of_nodes(self._ledger.node_drains)]),
+            Obstacle.OUTSIDE: self._sum([self._now.outside, *self._of_others_jobs()]),
+        }
+        for obstacle, kept in amounts.items():
+            self.account.keep_from_jobs(obstacle, kept)
+
+    def _of_others_jobs(self) -> list[Resources]:
+        """Return what others' jobs have of the nodes that are open: a closed one counts whole, and
+        no node for more than it has."""
+        assert self._rules is not None
+        closed = {*self._now.nodes_away, *self._ledger.node_drains}
+        used = {name: each for name, each in self._now.elsewhere if name not in closed}
+        return [
+            Resources(
+                cores_milli=min(node.capacity.cores_milli, used[node.name].cores_milli),
+                memory_bytes=min(node.capacity.memory_bytes, used[node.name].memory_bytes),
+            )
+            for node in self._rules.axes.nodes
+            if node.name in used
+        ]
+
+    def _of_nodes(self, names: Iterable[str]) -> list[Resources]:
+        assert self._rules is not None
+        return [node.capacity for node in self._rules.axes.nodes if node.name in names]
+
+    def _sum(self, amounts: Iterable[Resources]) -> Vector:
+        total = self._ledger.nothing
+        for each in amounts:
+            total = plus(total, tuple(self._ledger.axes.vector(each)))
+        return total
