@@ -41,54 +41,30 @@ def divide(whole: Fraction, claims: Sequence[AxisClaim]) -> list[Fraction]:
     guaranteed = sum((claim.guarantee for claim in claims), ZERO)
     if guaranteed >= whole:
         return [claim.guarantee * whole / guaranteed if guaranteed else ZERO for claim in claims]
-    level = _level(whole, claims)
+    # Between the points at which a claim leaves its guarantee or reaches its limit, the sum of the
+    # parts is a straight line, which rises by the weights of those in between.
+    turns = []
+    for claim in claims:
+        if claim.limit is None or claim.limit > claim.guarantee:
+            turns.append((claim.guarantee / claim.weight, claim.weight))
+            if claim.limit is not None:
+                turns.append((claim.limit / claim.weight, -claim.weight))
+    level = rising = ZERO
+    total = sum((_clip(level, claim) for claim in claims), ZERO)
+    for point, more in sorted(turns):
+        if total + rising * (point - level) >= whole:
+            break
+        total += rising * (point - level)
+        level, rising = point, rising + more
+    if rising:
+        level += (whole - total) / rising
     return [_clip(level, claim) for claim in claims]
 
 
-def _clip(level: Fraction | None, claim: AxisClaim) -> Fraction:
-    """Return the claim's part at `level` (x in the module's docstring), or its limit if `level`
-    is None."""
-    if level is None:
-        assert claim.limit is not None
-        return claim.limit
+def _clip(level: Fraction, claim: AxisClaim) -> Fraction:
+    """Return the claim's part at `level`, which is x in the module's docstring."""
     part = max(level * claim.weight, claim.guarantee)
     return part if claim.limit is None else min(part, claim.limit)
-
-
-def _level(whole: Fraction, claims: Sequence[AxisClaim]) -> Fraction | None:
-    """Return the x at which the clipped parts sum to `whole`, or None if all claims are at their
-    limits before. Between the points where a claim leaves its guarantee or reaches its limit, the
-    sum is a straight line."""
-    points = sorted(
-        {claim.guarantee / claim.weight for claim in claims}
-        | {claim.limit / claim.weight for claim in claims if claim.limit is not None}
-    )
-    for point in points:
-        total = sum((_clip(point, claim) for claim in claims), ZERO)
-        if total >= whole:
-            return _before(point, whole, claims, total)
-    last = points[-1]
-    rising = sum((claim.weight for claim in claims if claim.limit is None), ZERO)
-    if not rising:
-        return None
-    total = sum((_clip(last, claim) for claim in claims), ZERO)
-    return last + (whole - total) / rising
-
-
-def _before(
-    point: Fraction, whole: Fraction, claims: Sequence[AxisClaim], total: Fraction
-) -> Fraction:
-    """Return the x on the line that ends at `point`, where the sum is `total` >= `whole`."""
-    rising = sum(
-        (
-            claim.weight
-            for claim in claims
-            if claim.guarantee < point * claim.weight
-            and (claim.limit is None or point * claim.weight <= claim.limit)
-        ),
-        ZERO,
-    )
-    return point - (total - whole) / rising if rising else point
 
 
 def divide_all(whole: Shares, claims: Mapping[str, Sequence[AxisClaim]]) -> dict[str, Shares]:
