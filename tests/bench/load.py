@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import ReservationSettings, Rules
+from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Words

@@ -25,7 +25,6 @@ from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
 from drfd.core.fairness.entitlement import AxisClaim, divide, divide_all
-from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import (
     HourlyLimit,
     NodeSettings,
@@ -33,9 +32,11 @@ from drfd.core.fairness.rules import (
     Preempting,
     ReservationSettings,
     Rules,
+    read_rules,
+    rules_text,
 )
+from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, parent_of, path_up
-from drfd.core.fairness.stored_rules import read_rules, rules_text
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
     Stretch,

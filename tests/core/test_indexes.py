@@ -20,8 +20,8 @@ from bench.load import Load, Shape
 from core.oracle import line
 from core.worlds import lines_counted, plan, run_pass
 from drfd.core.amounts.vectors import Vector, minus, plus
-from drfd.core.fairness.past_usage import ShortJobs
 from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.service_order import ShortJobs
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import Entry, LeafQueue, Line, Run
 from drfd.core.scheduling.backfill import PassContext, Reservation

@@ -34,8 +34,8 @@ from drfd.core.amounts.resources import Axes
 from drfd.core.amounts.vectors import fits
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
-from drfd.core.fairness.past_usage import DecayedUsage
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
+from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import effects
 from drfd.core.model import events as ev

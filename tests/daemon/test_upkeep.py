@@ -16,7 +16,7 @@ from msgspec import structs
 from drfd import __version__
 from drfd.common.errors import HostError
 from drfd.core.amounts.resources import Axes, Node, Resources
-from drfd.core.fairness.stored_rules import rules_text
+from drfd.core.fairness.rules import rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.stimuli import Now

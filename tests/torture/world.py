@@ -21,9 +21,8 @@ from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.decisions.reconciliation import leftovers, missing_attempts
-from drfd.core.fairness.rules import Rules
+from drfd.core.fairness.rules import Rules, read_rules
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.fairness.stored_rules import read_rules
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState

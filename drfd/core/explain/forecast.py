@@ -402,7 +402,7 @@ def upcoming(
     """Yield the jobs of all queues; the ledger may not change while they are read.
 
     `last` is the latest pass, or None before the first one; `past_usage` decides ties (see
-    `core.fairness.past_usage`).
+    `core.fairness.service_order`).
     """
     if rules.policy == "drf":
         return _by_shares(ledger, last, rules, past_usage)

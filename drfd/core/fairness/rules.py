@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.strict_table import (
@@ -190,7 +192,7 @@ class Rules:
     #: The half-life of the usage that decides ties, in seconds.
     half_life_s: int = 7 * 86400
     #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
-    #: from its start. Stored rules (`stored_rules`) contain the field by this name.
+    #: from its start. Stored rules (`rules_text`) contain the field by this name.
     min_hold_s: int = 10
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
@@ -307,6 +309,31 @@ def limit_ever(
             if limit is not None and needed > limit:
                 return LimitEver(path, name, needed, limit)
     return None
+
+
+def rules_text(rules: Rules) -> str:
+    """Return the rules as text, so that a promise of the past can be judged by the weights,
+    guarantees, limits and capacity of its time: JSON with every field that can be configured.
+
+    The text is canonical: fractions as "n/d", keys and sets sorted, members as "pool/user".
+    """
+    members = {"/".join(key): each for key, each in rules.members.items()}
+    plain = msgspec.to_builtins(replace(rules, members={}), order="sorted", enc_hook=str)
+    plain["members"] = members
+    return msgspec.json.encode(plain, order="sorted", enc_hook=str).decode()
+
+
+def read_rules(text: str) -> Rules:
+    """Return the rules of a text. Fields that this version does not know are left out, and those
+    that the version which wrote the text did not know have their defaults. Raises ValueError for
+    any other text."""
+    try:
+        plain: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        members = plain.get("members", {})
+        plain["members"] = {tuple(key.split("/", 1)): each for key, each in members.items()}
+        return msgspec.convert(plain, Rules, dec_hook=lambda kind, value: kind(value))
+    except (msgspec.MsgspecError, AttributeError) as error:
+        raise ValueError(f"this is no text of rules: {error}") from error
 
 
 #: A pool's name, one part of a path such as "root.lab".

@@ -45,8 +45,7 @@ from typing import Any
 
 from drfd.core.amounts.vectors import Room, Vector, fits, minus
 from drfd.core.fairness.entitlement import ONE, ZERO, Level, Shares, over
-from drfd.core.fairness.past_usage import NEVER
-from drfd.core.fairness.service_order import Choose, Key, Rank, ServingOrder, by_satisfaction
+from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, ServingOrder, by_satisfaction
 from drfd.core.fairness.share_tree import ShareNode, ShareTree, path_up
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from drfd.core.fairness.past_usage import DecayedUsage, ShortJobs
 from drfd.core.fairness.rules import ROOT, Rules
+from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
 from drfd.core.fairness.week_quotas import QuotaUse, WeekUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -51,7 +51,7 @@ class Scheduler:
         *,
         limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
     ) -> None:
-        """`half_life_s` is that of usage (see `core.fairness.past_usage`). A simulation may give
+        """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may give
         other `run_times` than a daemon estimates. `limits` hold for each pass."""
         self.limits = limits
         #: The latest scheduling pass: waits are explained from it.
@@ -95,7 +95,7 @@ class Scheduler:
 
     @property
     def past_usage(self) -> Mapping[str, float]:
-        """Return the decayed usage of each node (see `core.fairness.past_usage`)."""
+        """Return the decayed usage of each node (see `core.fairness.service_order`)."""
         return self._history.past_usage
 
     def used_up(self, now_s: float) -> Mapping[str, QuotaUse]:

@@ -35,10 +35,10 @@ class LeafTables:
     #: The resources that each leaf holds.
     used: Mapping[str, Vector]
     shares: FairShare
-    #: The decayed usage of each node, which decides ties; see `core.fairness.past_usage`.
+    #: The decayed usage of each node, which decides ties; see `core.fairness.service_order`.
     past_usage: Mapping[str, float] = field(default_factory=dict)
     #: The resources of recently ended short jobs by leaf, which count as held, but not against
-    #: limits; see `core.fairness.past_usage.ShortJobs`.
+    #: limits; see `core.fairness.service_order.ShortJobs`.
     recent: Mapping[str, Vector] = field(default_factory=dict)
 
 

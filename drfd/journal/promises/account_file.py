@@ -24,8 +24,7 @@ import msgspec
 
 from drfd.common.errors import HostError, printable
 from drfd.core.amounts.resources import NOTHING
-from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.stored_rules import read_rules
+from drfd.core.fairness.rules import Rules, read_rules
 from drfd.core.model import events as ev
 from drfd.core.promises import Standing
 from drfd.journal import records
