@@ -195,21 +195,21 @@ def _raised(free: Vector, demand: Vector, axis: int) -> Vector:
     return tuple(amounts)
 
 
-def _by_owner(case: Case, axis: int) -> tuple[list[_Part], list[_Part]]:
+def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
     """Return the jobs of the job's user that hold any of the resource, and those of others, each
     with those whose time limit ends first before the others, then the largest. A suspended job does
     not wait for what it has kept itself."""
     ledger, notes = case.ledger, case.last.notes
     key = "by end", axis, ledger.allocations.version
     if key not in notes:
-        jobs = [ledger.jobs[each] for each in ledger.holders(axis).all]
-        # The largest are first already.
-        jobs.sort(key=lambda job: _until_s(job) or inf)
-        notes[key] = [(job, ledger.allocation(job)[axis]) for job in jobs]
+        every = chain(*[held.items() for held in ledger.allocations.values()])
+        found = [(ledger.jobs[job_id], held[axis]) for job_id, held in every if held[axis] > 0]
+        found.sort(key=lambda part: (_until_s(part[0]) or inf, -part[1], part[0].id))
+        notes[key] = found
     parts: list[_Part] = notes[key]
     user, own_id = case.job.spec.user, case.job.id
-    own = [part for part in parts if part[0].spec.user == user and part[0].id != own_id]
-    return own, [part for part in parts if part[0].spec.user != user]
+    own = (part for part in parts if part[0].spec.user == user and part[0].id != own_id)
+    return own, (part for part in parts if part[0].spec.user != user)
 
 
 def _until_s(held_by: Job) -> float | None:

@@ -50,14 +50,6 @@ from drfd.core.model.job import (
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 
 
-@dataclass(frozen=True, slots=True)
-class Holders:
-    """The jobs that hold any of a resource, the largest first, the oldest of equals first."""
-
-    all: list[int]
-    by_user: dict[str, list[int]]
-
-
 class Allocations(dict[str, dict[int, Vector]]):
     """What each job holds that has an allocation, by leaf and id; a leaf without any is absent."""
 
@@ -65,19 +57,13 @@ class Allocations(dict[str, dict[int, Vector]]):
         super().__init__()
         #: Grows with each change.
         self.version = 0
-        #: Results of `Ledger.holders` by axis, until an allocation changes.
-        self.holders: dict[int, Holders] = {}
 
     def add(self, leaf: str, job_id: int, held: Vector) -> None:
-        self._note()
+        self.version += 1
         self.setdefault(leaf, {})[job_id] = held
 
-    def _note(self) -> None:
-        self.version += 1
-        self.holders.clear()
-
     def remove(self, leaf: str, job_id: int) -> None:
-        self._note()
+        self.version += 1
         del self[leaf][job_id]
         if not self[leaf]:
             del self[leaf]
@@ -340,21 +326,6 @@ class Ledger:
         """Return the Unix time at which jobs that are held back may be let in, or None if no job is
         held back."""
         return next_end_s(self.windows, now_s) if self.queues.held_back() else None
-
-    def holders(self, axis: int) -> Holders:
-        """Return the jobs that hold any of the resource on an axis."""
-        # Cached until an allocation changes, since a long listing asks for each of its lines.
-        found = self.allocations.holders.get(axis)
-        if found is None:
-            amounts = ((self.allocation(job)[axis], job) for job in self.allocated_jobs())
-            jobs = [(-amount, job.id, job.spec.user) for amount, job in amounts if amount > 0]
-            jobs.sort()
-            by_user: dict[str, list[int]] = {}
-            for _, job_id, user in jobs:
-                by_user.setdefault(user, []).append(job_id)
-            found = Holders([job_id for _, job_id, _ in jobs], by_user)
-            self.allocations.holders[axis] = found
-        return found
 
     def allocated_jobs(self) -> Iterable[Job]:
         """Yield the jobs that have an allocation."""
