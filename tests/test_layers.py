@@ -160,11 +160,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.sim": {
         "workload": set(),
         "machine": {"workload"},
-        "recorded_workloads": {"machine", "workload"},
-        "synthetic_workloads": {"recorded_workloads", "workload"},
+        "synthetic_workloads": {"workload"},
         "driver": {"workload"},
-        "lending": {"driver", "workload"},
-        "metrics": {"driver", "lending", "workload"},
+        "metrics": {"driver", "workload"},
         "figures": {"driver"},
         "audit": {"driver", "machine", "metrics", "workload"},
     },

@@ -15,8 +15,7 @@ from random import Random
 
 from drfd.common.errors import Refused
 from drfd.sim.figures import Panel, Point
-from drfd.sim.recorded_workloads import SWIM
-from drfd.sim.workload import Workload
+from drfd.sim.workload import SWIM, Workload
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
 from drfd_experiments.figures import Cell, Column, Figure, Table
 

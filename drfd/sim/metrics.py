@@ -15,8 +15,7 @@ from typing import Any
 
 from drfd.core.amounts.vectors import Vector, minus, plus
 from drfd.core.promises import WHOLE, Account, Parts, Starts
-from drfd.sim.driver import FinishedJob, Run
-from drfd.sim.lending import work_s
+from drfd.sim.driver import FinishedJob, Run, work_s
 from drfd.sim.workload import SimJob
 
 #: The number of moments, at equal distances, at which envy is measured.

@@ -24,8 +24,7 @@ from random import Random
 
 from drfd.common.errors import Refused
 from drfd.core.amounts.resources import Axes, Resources
-from drfd.sim.recorded_workloads import OWN
-from drfd.sim.workload import NotAJob, SimJob, Workload, number
+from drfd.sim.workload import OWN, NotAJob, SimJob, Workload, number
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def cost(trace: Path, capacity: str, policy: str) -> str:
     if not pid:
         from drfd.sim.driver import simulate
         from drfd.sim.machine import parse_capacity, rules_of
-        from drfd.sim.recorded_workloads import read_trace
+        from drfd.sim.workload import read_trace
 
         machine = parse_capacity(capacity)
         work = read_trace(trace, rates=(machine.read_bps, machine.write_bps))

@@ -365,7 +365,7 @@ def test_who_holds_much_of_something_else_is_told_who_holds_less() -> None:
 # -- a kernel that is followed second by second ----------------------------------------------------
 
 # A machine whose kernel divides cores as real ones do, in steps of a quarter of a second: by
-# weights, within ceilings, without knowing anything else. `drfd.sim.lending` only knows where the
+# weights, within ceilings, without knowing anything else. `drfd.sim.driver` only knows where the
 # loop comes to rest, which suffices for months of jobs; `tests/sim/test_sim.py` compares the two.
 STEP_S = 0.25
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as some
 
 from bench.paper import BLOCK, RESULTS, printed
 from drfd.common.errors import Refused
-from drfd.sim.recorded_workloads import read_lines, read_trace
+from drfd.sim.workload import read_lines, read_trace
 from drfd_experiments import facebook, macro, sharing, worked
 from drfd_experiments.alloc import (
     POLICIES,

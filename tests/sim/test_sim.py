@@ -37,12 +37,10 @@ from drfd.journal.promises.account_file import AccountFile
 from drfd.journal.promises.check import check
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
-from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
+from drfd.sim.driver import ESTIMATES, FinishedJob, Lender, Run, for_lending, simulate
 from drfd.sim.figures import Panel, panels_of
-from drfd.sim.lending import Lender, for_lending
 from drfd.sim.machine import configured, of_groups, parse_capacity, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
-from drfd.sim.recorded_workloads import of_history, read_lines, read_trace, with_weights
 from drfd.sim.synthetic_workloads import (
     Recipe,
     csv_lines,
@@ -51,7 +49,15 @@ from drfd.sim.synthetic_workloads import (
     read_profiles,
     with_disk_rates,
 )
-from drfd.sim.workload import BadLine, SimJob, Workload
+from drfd.sim.workload import (
+    BadLine,
+    SimJob,
+    Workload,
+    of_history,
+    read_lines,
+    read_trace,
+    with_weights,
+)
 from fakes import apply_and_append, happened, now, spec
 from seeds import examples, seeds
 

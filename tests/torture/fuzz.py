@@ -149,7 +149,7 @@ def spec(data: bytes) -> None:
 
 def trace(data: bytes) -> None:
     """A workload from elsewhere (SWF, CSV)."""
-    reader = import_module("drfd.sim.recorded_workloads")
+    reader = import_module("drfd.sim.workload")
     lines = data.decode(errors="replace").splitlines(keepends=True)
     try:
         reader.read_lines(lines, source="trace", rates=(1, 1))
@@ -329,7 +329,7 @@ def targets() -> dict[str, Callable[[], Target]]:
         "spec": lambda: spec,
         "words": lambda: words,
     }
-    if find_spec("drfd.sim.recorded_workloads") is not None:
+    if find_spec("drfd.sim.workload") is not None:
         found["trace"] = lambda: trace
     return found
 

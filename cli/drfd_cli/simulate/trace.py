@@ -114,7 +114,7 @@ def trace(
     factor: float | None, **changes: Any,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
-    from drfd.sim.lending import for_lending
+    from drfd.sim.driver import for_lending
     from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
     from drfd_cli import charts
@@ -176,7 +176,7 @@ def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
 
 
 def _read(source: str, capacity: Resources | None) -> Workload:
-    from drfd.sim.recorded_workloads import read_binary, read_trace
+    from drfd.sim.workload import read_binary, read_trace
 
     rates = (0, 0) if capacity is None else (capacity.read_bps, capacity.write_bps)
     if source == "-":
@@ -190,7 +190,7 @@ def past_of(since: float | None, capacity: Resources | None) -> tuple[Workload, 
     """Return the jobs that have ended here since then, and this machine, or one of this capacity,
     with the present weights. Raises Refused if there are none."""
     from drfd.sim.machine import rules_of
-    from drfd.sim.recorded_workloads import amount_of, of_history, with_weights
+    from drfd.sim.workload import amount_of, of_history, with_weights
 
     client = connect()
     asked = {} if since is None else {"since_s": since}
@@ -242,8 +242,7 @@ def _runs(
     lends: bool,
 ) -> Iterator[tuple[str, Run]]:  # fmt: skip
     """Simulate each, and with `lends` each once more with lending."""
-    from drfd.sim.driver import simulate
-    from drfd.sim.lending import Lender
+    from drfd.sim.driver import Lender, simulate
 
     for policy in policies:
         # Other policies use no estimates of run times.

@@ -22,8 +22,8 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.errors import Refused
 from drfd.core.amounts.resources import Resources
+from drfd.sim.driver import Lender, work_s
 from drfd.sim.figures import Panel
-from drfd.sim.lending import Lender, work_s
 from drfd.sim.machine import rules_of
 from drfd.sim.workload import SimJob
 from drfd_cli import charts, output

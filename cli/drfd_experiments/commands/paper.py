@@ -9,7 +9,7 @@ import click
 
 from drfd.common.errors import Refused
 from drfd.common.strict_table import suggestion
-from drfd.sim.recorded_workloads import read_trace
+from drfd.sim.workload import read_trace
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
