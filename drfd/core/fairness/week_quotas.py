@@ -15,8 +15,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import ceil, inf
 
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.fairness.share_tree import FairShare, WeekQuota, path_up
@@ -128,13 +126,6 @@ class _Sum:
     def at(self, now_ms: int) -> int:
         return max(0, self.banked + self.rate * now_ms - self.offset)
 
-    def reaches_ms(self, amount: int) -> float:
-        """Return when the use reaches the amount; infinity if it never does as things are."""
-        lacking = amount - self.banked + self.offset
-        if self.rate:
-            return ceil(Fraction(lacking, self.rate))
-        return inf if lacking > 0 else -inf
-
 
 class WeekUse:
     """What the jobs of each node with a quota have used since the week began."""
@@ -149,17 +140,12 @@ class WeekUse:
         self._latest_s = now_s
         self._sums = {path: _Sum() for path in self._quotas}
         self._running: dict[int, _Running] = {}
-        self._amounts = {
-            path: ceil(quota.share_hours * _HOUR) for path, quota in self._quotas.items()
-        }
-        #: When each node has used up its quota, in milliseconds.
-        self._reached_ms: dict[str, float] = dict.fromkeys(self._quotas, inf)
 
     def copy(self) -> WeekUse:
         """Return a copy that can be run ahead."""
         other = copy(self)
         other._sums = {path: replace(each) for path, each in self._sums.items()}
-        other._running, other._reached_ms = dict(self._running), dict(self._reached_ms)
+        other._running = dict(self._running)
         return other
 
     @property
@@ -219,8 +205,9 @@ class WeekUse:
     def used_up(self, now_s: float) -> dict[str, QuotaUse]:
         """Return the use of the nodes that have used up their quota at that Unix time."""
         self._roll(now_s)
-        now_ms = _ms(now_s)
-        over = [path for path, reached_ms in self._reached_ms.items() if reached_ms <= now_ms]
+        sums, now_ms = self._sums, _ms(now_s)
+        quotas = self._quotas.items()
+        over = [path for path, each in quotas if sums[path].at(now_ms) >= each.share_hours * _HOUR]
         return {path: self._use(path, now_s) for path in over}
 
     def _use(self, path: str, now_s: float) -> QuotaUse:
@@ -239,8 +226,6 @@ class WeekUse:
         for job_id, each in self._running.items():
             self._running[job_id] = replace(each, since_ms=max(begin_ms, each.since_ms))
             self._add_running(self._running[job_id], 1)
-        for path in self._quotas:
-            self._foresee(path)
 
     def _open(self, job: Job, share: int, since_s: float) -> None:
         since_ms = max(_ms(since_s), self._weeks_ms[self._week_at])
@@ -259,7 +244,6 @@ class WeekUse:
             total = self._sums[path]
             total.rate += sign * each.share
             total.offset += sign * each.share * each.since_ms
-            self._foresee(path)
 
     def _bank(self, paths: Sequence[str], share: int, start_ms: int, end_ms: int) -> None:
         """Add what of the stretch is in the present week."""
@@ -268,10 +252,6 @@ class WeekUse:
         if length_ms > 0:
             for path in paths:
                 self._sums[path].banked += share * length_ms
-                self._foresee(path)
-
-    def _foresee(self, path: str) -> None:
-        self._reached_ms[path] = self._sums[path].reaches_ms(self._amounts[path])
 
     def _paths(self, leaf: str) -> list[str]:
         """Return the nodes with a quota that a job of the leaf counts for."""
