@@ -22,7 +22,7 @@ from drfd.core.fairness.share_tree import FairShare
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.lending import Claim, divide, node_of, places_of
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Job, JobSpec, Outcome
+from drfd.core.model.job import NO_WORDS, Job, JobSpec
 from drfd.core.model.stimuli import Now
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -271,18 +271,7 @@ class _Simulation:
     def end_next(self) -> None:
         _, job_id = heappop(self._heap)
         del self._left[job_id]
-        exited = self._apply(
-            ev.Exited(
-                job_id=job_id,
-                at_s=self.now.at_s,
-                attempt=1,
-                exit_code=0,
-                signal=None,
-                outcome=Outcome.COMPLETED,
-                text="",
-                usage=None,
-            )
-        )
+        exited = self._apply(ev.Exited.completed(job_id, 1, self.now.at_s))
         self._scheduler.remember([exited], self.rules, self.now)
         self._apply(ev.Cleaned(job_id=job_id, at_s=self.now.at_s, attempt=1))
         self.ended[job_id] = self.now.at_s

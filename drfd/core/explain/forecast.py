@@ -33,7 +33,7 @@ from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import LeafQueue, LiveArray, Run
 from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
 from drfd.core.scheduling.backfill import Reservation, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -183,19 +183,10 @@ class Forecast:
             if plan.is_cut and plan.admitted and self.ledger.groups:
                 # Jobs of a group were left out, and others may start in their place.
                 continue
-            times = [ends[0][0]] if ends else []
-            times += [float(self.ledger.begins.all.first[0])] if self.ledger.begins.all else []
-            next_try_s = self.ledger.shortages.next_s(self.now.at_s)
-            times += [] if next_try_s is None else [next_try_s]
-            window_end_s = self.ledger.window_end_s(self.now.at_s)
-            times += [] if window_end_s is None else [window_end_s]
-            _, limits_until_s = hours.hold_s(self.now.at_s)
-            times += [limits_until_s] if isfinite(limits_until_s) else []
-            if self.week_use is not None and self.used_up():
-                times.append(self.week_use.week_end_s)
-            if not times or min(times) >= known_until_s:
+            next_s = self._next_s(ends)
+            if next_s >= known_until_s:
                 return None, Certainty.UNKNOWN
-            self._wait_until(max(self.now.at_s, min(times)))
+            self._wait_until(max(self.now.at_s, next_s))
             # One pass for all jobs that end at the same time.
             while ends and ends[0][0] <= self.now.at_s:
                 _, job_id, rests_on = heappop(ends)
@@ -206,6 +197,19 @@ class Forecast:
             for event in begin(self.ledger, self.now.at_s):
                 self.ledger.apply(event)
         return None, Certainty.UNKNOWN
+
+    def _next_s(self, ends: list[tuple[float, int, Certainty]]) -> float:
+        """Return when something changes next; infinity if nothing does."""
+        ledger, now_s, week_use = self.ledger, self.now.at_s, self.week_use
+        times = (
+            ends[0][0] if ends else None,
+            float(ledger.begins.all.first[0]) if ledger.begins.all else None,
+            ledger.shortages.next_s(now_s),
+            ledger.window_end_s(now_s),
+            ledger.limit_hours.hold_s(now_s)[1],
+            week_use.week_end_s if week_use is not None and self.used_up() else None,
+        )
+        return min([each for each in times if each is not None])
 
     def _expect_end(self, job: Job, ends: list[tuple[float, int, Certainty]]) -> None:
         """Enter the job's end, if one is in sight."""
@@ -263,11 +267,11 @@ class Forecast:
                 self._freed = frozenset((self.rules.axes.home, *elsewhere))
             self.external = None
             return
-        job = self.ledger.jobs[job_id]
-        ended = job
-        for event in _ending(job, self.now.at_s):
-            ended = self.ledger.apply(event) or ended
-        self._note(ended)
+        job, now_s = self.ledger.jobs[job_id], self.now.at_s
+        if job.state is not JobState.CLEANING:
+            self.ledger.apply(ev.Exited.completed(job_id, job.attempt, now_s))
+        cleaned = ev.Cleaned(job_id=job_id, at_s=now_s, attempt=job.attempt)
+        self._note(self.ledger.apply(cleaned) or job)
         report_all_ends(self.ledger)
 
     def _wait_until(self, at_s: float) -> None:
@@ -276,21 +280,6 @@ class Forecast:
         if limits != self.rules.limits_now:
             self.rules = replace(self.rules, limits_now=limits)
             self._wait_index = None
-
-
-def _ending(job: Job, at_s: float) -> Iterator[ev.Event]:
-    if job.state is not JobState.CLEANING:
-        yield ev.Exited(
-            job_id=job.id,
-            at_s=at_s,
-            attempt=job.attempt,
-            exit_code=0,
-            signal=None,
-            outcome=Outcome.COMPLETED,
-            text="",
-            usage=None,
-        )
-    yield ev.Cleaned(job_id=job.id, at_s=at_s, attempt=job.attempt)
 
 
 #: Maximum number of live jobs for `smaller_demand`; copies of more would take too long.

@@ -439,6 +439,15 @@ class Exited(JobEvent, frozen=True, kw_only=True):
     # STARTING: the launcher was disconnected during the whole run and reports only the end.
     moves = _from(*_RUNS, S.STOPPING, to=S.CLEANING)
 
+    @classmethod
+    def completed(cls, job_id: int, attempt: int, at_s: float) -> Exited:
+        """Return the event of a good end of which nothing was measured, as in simulations and
+        forecasts."""
+        return cls(
+            job_id=job_id, at_s=at_s, attempt=attempt, exit_code=0, signal=None,
+            outcome=Outcome.COMPLETED, text="", usage=None,
+        )  # fmt: skip
+
     def changed(self, job: Job) -> Job:
         return replace(
             job,

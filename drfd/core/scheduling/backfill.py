@@ -263,24 +263,21 @@ class PassContext:
         """Return the estimated end of a waiting job if it started now."""
         return self.now_s + self.length_s(job_id)
 
-    def waited_s(self, job_id: int) -> float:
-        """Return how many seconds the job has been waiting; 0 if its wait began in the future,
-        which happens after the clock was set back."""
-        return max(0.0, self.now_s - self.since_s(job_id))
-
     def is_late(self, job_id: int) -> bool:
         """Return whether the job has waited long enough for a reservation."""
         return self.is_late_since(self.since_s(job_id))
 
     def is_late_since(self, since_s: float) -> bool:
         """Return whether a job that waits since then has waited long enough for a reservation."""
+        # After the clock was set back, the wait may have begun in the future.
         waited_s = max(0.0, self.now_s - since_s)
         return self.patience.reserves and waited_s >= self.patience.patience_s
 
     def has_waited_too_long(self, job_id: int) -> bool:
         """Return whether no later job of its leaf may pass this job, provided that no job has
         waited longer."""
-        return self.patience.reserves and self.waited_s(job_id) > self.patience.drain_after_s
+        waited_s = self.now_s - self.since_s(job_id)
+        return self.patience.reserves and waited_s > self.patience.drain_after_s
 
 
 #: For a pass in which nothing is known of times, and nothing is reserved.

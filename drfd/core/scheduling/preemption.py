@@ -101,34 +101,18 @@ class Departures:
         """Return the resources that jobs which are being stopped or frozen will release. Those not
         released a minute after `grace_s`, the time between SIGTERM and SIGKILL, do not count:
         some processes never freeze, or never end."""
-        leaving = [
-            (job, release)
-            for job in ledger.allocated_jobs()
-            if (release := _release_of(ledger, job))
-        ]
-        before = self.since_mono_s
-        self.since_mono_s = {
-            key: before.get(key, mono_s) for key in (_departure(job) for job, _ in leaving)
-        }
+        leaving = {}
+        for job in ledger.allocated_jobs():
+            is_ending = job.state in (JobState.STOPPING, JobState.CLEANING)
+            if is_ending or job.freezing:
+                # Each step has its own time: its processes end, its cgroup is removed, or it is
+                # frozen (once more).
+                step = job.id, job.attempt, job.state, job.suspensions
+                held = ledger.allocation(job)
+                leaving[step] = job.spec.leaf, held if is_ending else ledger.axes.released(held)
+        self.since_mono_s = {step: self.since_mono_s.get(step, mono_s) for step in leaving}
         oldest_mono_s = mono_s - grace_s - _SLOW_S
-        return [
-            (job.spec.leaf, release)
-            for job, release in leaving
-            if self.since_mono_s[_departure(job)] > oldest_mono_s
-        ]
-
-
-def _departure(job: Job) -> tuple[int, int, JobState, int]:
-    """Return a key of the step of the job's release: its processes end, its cgroup is removed, or
-    it is frozen (once more). Each step has its own time."""
-    return job.id, job.attempt, job.state, job.suspensions
-
-
-def _release_of(ledger: Ledger, job: Job) -> Vector | None:
-    """Return the resources that the job will release, or None if it goes on."""
-    if job.state in (JobState.STOPPING, JobState.CLEANING):
-        return ledger.allocation(job)
-    return ledger.axes.released(ledger.allocation(job)) if job.freezing else None
+        return [each for step, each in leaving.items() if self.since_mono_s[step] > oldest_mono_s]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,13 +274,11 @@ class _Search:
                 release = self._release(job)
                 if (job.spec.leaf, release) in refused:
                     continue
-                if self._helps(release) and self._may_go(job):
+                helps = any(release[axis] for axis in short_axes(self._demand, self.free))
+                if helps and self._may_go(job):
                     return job
                 refused.add((job.spec.leaf, release))
         return None
-
-    def _helps(self, release: Vector) -> bool:
-        return any(release[axis] for axis in short_axes(self._demand, self.free))
 
     def _may_go(self, job: Job) -> bool:
         """Return whether all nodes on the job's side would keep their promise and stay at least
