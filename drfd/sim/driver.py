@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
+from operator import itemgetter
 
 from drfd.common.errors import Refused
 from drfd.core.amounts.vectors import Vector
@@ -83,16 +84,17 @@ class Run:
     #: Job id → the scheduler's rule by which the job was started.
     reasons: dict[int, ev.StartReason] = field(default_factory=dict)
 
-    def changes(self) -> Iterator[tuple[float, str, Vector, int]]:
-        """Yield (time, leaf, demand, 1 or -1) for each allocation (1) and release (-1).
-
-        They come in order of time, releases first. Use over time is their running sum.
-        """
-        found = [(each.start_s, 1, at, each) for at, each in enumerate(self.ran)]
-        found += [(each.end_s, -1, at, each) for at, each in enumerate(self.ran)]
-        for at_s, sign, _, each in sorted(found, key=lambda change: change[:3]):
-            demand = self.rules.axes.vector(each.job.demand)
-            yield at_s, self.leaves[each.job.id], demand, sign
+    def changes(self) -> Iterator[tuple[float, str, Vector, SimJob, int]]:
+        """Yield (time, leaf, demand, job, sign) when a job begins to wait (0), starts (1) and ends
+        (-1), in order of time, ends first. Use over time is the running sum of signs by demands."""
+        found = [(each.job.submit_s, 1, each.job.id, each.job, 0) for each in self.unstarted]
+        for at, ran in enumerate(self.ran):
+            found.append((ran.job.submit_s, 1, ran.job.id, ran.job, 0))
+            found.append((ran.start_s, 2, at, ran.job, 1))
+            # A job of no length must end after its start.
+            found.append((ran.end_s, 0 if ran.end_s > ran.start_s else 3, at, ran.job, -1))
+        for at_s, _, _, job, sign in sorted(found, key=itemgetter(0, 1, 2)):
+            yield at_s, self.leaves[job.id], self.rules.axes.vector(job.demand), job, sign
 
 
 class Speeds:

@@ -111,7 +111,9 @@ def _held(run: Run, span: _Span) -> _Held:
     """
     axes = len(run.rules.shares.capacity)
     changes: _Held = {}
-    for at_s, leaf, demand, sign in run.changes():
+    for at_s, leaf, demand, _, sign in run.changes():
+        if not sign:
+            continue
         rows = changes.setdefault(leaf, [[0.0] * (_STRETCHES + 1) for _ in range(axes)])
         whole, part = span.place(at_s)
         for axis, amount in enumerate(demand):

@@ -42,8 +42,6 @@ class OverTime:
     #: Leaf that ever waited → the mean part of its entitlement that it held while it waited. What
     #: it held beyond the entitlement does not count.
     kept: dict[str, float]
-    #: Leaf → the time during which it had a job waiting.
-    waited_s: dict[str, float]
     #: The window with the smallest part kept, or None if no leaf waited long enough.
     worst: Window | None
     #: The part of waiting users, over the sampled moments, who would have preferred the holdings of
@@ -64,13 +62,13 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
     account = Account(run.rules.shares, window_s * 1000, has_pairs=has_pairs)
     watch = _Watch(account, run)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
-    for at_s, changes in groupby(_changes(run), key=itemgetter(0)):
+    for at_s, changes in groupby(run.changes(), key=itemgetter(0)):
         while sampled < SAMPLES and start_s + (sampled + 0.5) * step_s < at_s:
             sampled += 1
             watch.look_for_envy()
         account.advance(round((at_s - start_s) * 1000))
-        for _, _, _, job, what in changes:
-            watch.take(job, what)
+        for _, leaf, demand, job, sign in changes:
+            watch.take(leaf, demand, job, sign)
     kept, waited = Counter[str](), Counter[str]()
     worst: Window | None = None
     for (at, leaf), sums in sorted(account.counted.sums.items(), key=lambda each: each[0][::-1]):
@@ -82,26 +80,10 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
             worst = Window(part, leaf, start_s + at * window_s, window_s)
     return OverTime(
         kept={leaf: kept[leaf] / (waited_ms * WHOLE) for leaf, waited_ms in waited.items()},
-        waited_s={leaf: waited_ms / 1000 for leaf, waited_ms in waited.items()},
         worst=worst,
         envy=watch.envy,
         account=account,
     )
-
-
-#: (time, order within a moment, order of the job in the run, the job, the kind of change).
-_Change = tuple[float, int, int, SimJob, str]
-
-
-def _changes(run: Run) -> list[_Change]:
-    found: list[_Change] = []
-    for at, ran in enumerate(run.ran):
-        found.append((ran.job.submit_s, 1, ran.job.id, ran.job, "waits"))
-        found.append((ran.start_s, 2, at, ran.job, "starts"))
-        # A job of no length must end after its start.
-        found.append((ran.end_s, 0 if ran.end_s > ran.start_s else 3, at, ran.job, "ends"))
-    found += [(left.job.submit_s, 1, left.job.id, left.job, "waits") for left in run.unstarted]
-    return sorted(found, key=itemgetter(0, 1, 2))
 
 
 class _Watch:
@@ -122,12 +104,12 @@ class _Watch:
     def envy(self) -> float:
         return self._envious / self._pairs if self._pairs else 0.0
 
-    def take(self, job: SimJob, what: str) -> None:
-        leaf, demand = self._run.leaves[job.id], self._run.rules.axes.vector(job.demand)
-        if what == "waits":
+    def take(self, leaf: str, demand: Vector, job: SimJob, sign: int) -> None:
+        """Take a change of the run (see `Run.changes`)."""
+        if sign == 0:
             self._waiting.setdefault(leaf, {})[job.id] = demand
             self._demands.setdefault(leaf, Counter())[demand] += 1
-        elif what == "starts":
+        elif sign == 1:
             self._account.count_start(leaf, demand, self._run.reasons[job.id])
             self._stop_waiting(leaf, job.id)
             self._running[leaf] += 1

@@ -947,7 +947,7 @@ def test_a_real_trace_runs_at_reduced_size(trace: str, policy: str) -> None:
     assert not run.unstarted
     held = dict.fromkeys(run.leaves.values(), 0)
     most = 0
-    for _, leaf, demand, sign in run.changes():
+    for _, leaf, demand, _, sign in run.changes():
         held[leaf] += sign * demand[0]
         most = max(most, sum(held.values()))
     assert most <= machine.cores_milli
