@@ -92,18 +92,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The cores of a machine.
-
-    The kernel's weights, which stand for the floors, see to it that a job which wakes up has its
-    floor at once. So what a job leaves of its floor may be lent to others meanwhile, and ceilings
-    together may exceed what there is. For a job that sleeps nothing is kept. Processes outside drfd
-    come first, so nothing is lent that they would miss.
-
-    Weights hold on each CPU by itself. A job with one thread shares its CPU with a thread of a
-    borrower that has more threads than its own CPUs, and on a full machine gets less than its
-    floor, at least half of it. What it would use then is its floor: were it what it has used, the
-    borrower would be lent the rest, and take it for as long as it runs.
-    """
+    """The cores of a machine. The kernel's weights, which stand for the floors, give a job that
+    wakes up its floor at once. So what a job leaves of its floor is lent to others meanwhile, and
+    ceilings together may exceed what there is. Processes outside drfd come first."""
 
     #: All that jobs may have.
     capacity: float
@@ -116,42 +107,36 @@ class Machine:
     bound: ClassVar[float] = inf
 
     @property
-    def is_full(self) -> bool:
-        return self.busy >= _FULL
-
-    @property
     def room(self) -> float:
         is_some = self.outside > _MORE_OUTSIDE
         wanted = self.outside * _MORE + _MORE_OUTSIDE if is_some else self.outside
         return max(0.0, self.capacity - wanted)
 
     def is_held_back(self, job: Borrower) -> bool:
-        return job.is_throttled or (self.is_full and job.used >= _MOST_OF_FLOOR * job.floor)
+        return job.is_throttled or self._uses(job, _MOST_OF_FLOOR)
 
     def wanted(self, job: Borrower) -> float:
         if self.is_held_back(job):
             return job.most
-        if self.is_full and job.used >= _LEAST_OF_FLOOR * job.floor:
-            return max(job.floor, job.used * _MORE)
-        return job.used * _MORE
+        # Weights hold on each CPU by itself: a job that shares its CPU with a thread of a borrower
+        # gets less than its floor, at least half of it. Were that all that it could use, the
+        # borrower would be lent the rest, and take it for as long as it runs.
+        return max(job.floor if self._uses(job, _LEAST_OF_FLOOR) else 0.0, job.used * _MORE)
+
+    def _uses(self, job: Borrower, part: float) -> bool:
+        return self.busy >= _FULL and job.used >= part * job.floor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRate:
-    """The reads or the writes of a disk, in bytes per second.
-
-    Disks have no weights that would give a job its floor back when it wakes up. So a floor is kept
-    for its job even while nobody uses it, only what nobody has declared is lent, and all ceilings
-    together stay below the rate of the disk.
-
-    Nobody counts how often a ceiling has held a job back: one that has used nearly all that it may
-    could use all that it may be lent, any other a little more than it has used.
-    """
+    """The reads or the writes of a disk, in bytes per second. Disks have no weights that would give
+    a job its floor back when it wakes up. So a floor is kept for its job even while nobody uses it,
+    and all ceilings together stay below the rate of the disk. Nobody counts how often a ceiling has
+    held a job back."""
 
     #: All that jobs may have.
     rate: float
-    #: The ceilings of all other jobs that may use it: those that declare a single figure, have only
-    #: just begun, or are about to end.
+    #: The ceilings of all other jobs that may use it.
     fixed: float
 
     few: ClassVar[float] = 0.1
@@ -178,10 +163,8 @@ class DiskRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The claim of one job."""
-
     job_id: int
-    #: What it gets in any case, and the most that it could use; not less than `least`.
+    #: What the job gets in any case, and the most that it could use; not less than `least`.
     least: float
     most: float
     #: Among the jobs of its leaf, what goes beyond `least` is divided in proportion to this.
@@ -196,9 +179,8 @@ class Node:
     entitled: float
     #: Its satisfaction by the other resources that its jobs hold: 1 is what it is promised.
     held: float
-    #: Its children, or for a leaf none.
+    #: Its children, or the claims of a leaf's own jobs.
     below: Mapping[str, Node] = field(default_factory=dict)
-    #: The claims of a leaf's own jobs.
     claims: Sequence[Claim] = ()
 
     @cached_property
@@ -342,8 +324,6 @@ def places_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The result for one job."""
-
     ceiling: float
     #: Whether it could use more than it may.
     is_hungry: bool

@@ -239,11 +239,10 @@ class DecayedUsage:
     """The recent usage of each node, in dominant-share-seconds that halve every `half_life_s`. It
     decides ties, and nothing else.
 
-    All usage decays at the same rate, so the order of two nodes never changes by itself: each
-    node's usage is kept as the logarithm of what it would be worth at time 0, and no clock is
-    needed to compare. Times are those of the wall clock, which may have been years ahead for a
-    while; usage that is dated in the future counts as if it were of now, because it would not decay
-    until then.
+    Each node's usage is kept as the logarithm of what it would be worth at time 0: all decays at
+    the same rate, so no clock is needed to compare. Times are those of the wall clock, which may
+    have been years ahead for a while; usage that is dated in the future counts as if it were of
+    now, because it would not decay until then.
     """
 
     half_life_s: float

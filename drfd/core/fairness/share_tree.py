@@ -9,10 +9,6 @@ whose sibling is rich in another resource (see `core.fairness.service_order`).
 
 Paths are dotted, "root.lab.alice"; a node is known by its path, and needs no entry to exist. All
 comparisons are of integers or exact fractions, never of floats.
-
-A node is promised a part of what its parent is promised, in proportion to its weight. Only where
-there are guarantees, limits that bind, or weights by resource, a list of siblings is divided one by
-one (`ShareTree.redivide`).
 """
 
 from __future__ import annotations
@@ -232,9 +228,9 @@ class FairShare:
 class ShareTree:
     """The active nodes with what each holds and is promised, kept up to date leaf by leaf.
 
-    When a leaf enters or leaves, its siblings are promised other parts, but in the same
-    proportions, so nothing is computed for them. Only where there are guarantees, limits that bind,
-    or weights by resource, `redivide` divides the siblings again.
+    A node is promised a part of what its parent is promised, in proportion to its weight, so
+    nothing is computed for the siblings of a leaf that enters or leaves. Only where there are
+    guarantees, limits that bind, or weights by resource, `redivide` divides siblings one by one.
     """
 
     def __init__(self, shares: FairShare) -> None:
@@ -316,7 +312,6 @@ class ShareTree:
         return changed
 
     def entitled(self, path: str) -> Shares:
-        """Return the promised part of the machine on each axis."""
         return self.nodes[path].entitled
 
     def entitlement(self, path: str) -> Fraction:
@@ -325,7 +320,7 @@ class ShareTree:
         return min((part for part, top in pairs if top and part), default=ZERO)
 
     def satisfaction(self, path: str) -> Fraction:
-        """Return the node's satisfaction (see the module); its promise is kept at 1 and above."""
+        """Return the node's satisfaction (see the module)."""
         rows = zip(self.used[path], self.entitled(path), self._shares.capacity, strict=True)
         found = (Fraction(amount, top) / part for amount, part, top in rows if top and part)
         return max(found, default=ZERO)

@@ -1,8 +1,8 @@
 """Big jobs: reservations, so that they start, and backfill around them, so that nothing idles.
 
-This module has the whole rule. `shadow` decides when a job that does not fit will start and what
-is kept for it; `allows` decides whether another job may start beside one reservation; `Backfill`
-applies both to all the reservations of a pass, and is what policies call.
+`shadow` decides when a job that does not fit will start and what is kept for it; `allows` whether
+another job may start beside one reservation; `Backfill` applies both to all the reservations of a
+pass, and is what policies call.
 
 A head job that does not fit and has waited for `patience_s` gets a reservation and keeps it; there
 are at most `depth` at a time (1: EASY backfilling; many: nearly conservative backfilling), each
@@ -229,10 +229,7 @@ def taken(reservation: Reservation, held: Vector, end_s: float) -> Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassContext:
-    """The facts about time that a pass needs in order to reserve and to backfill.
-
-    `make_pass_context` makes it of the ledger.
-    """
+    """The facts about time that a pass needs in order to reserve and to backfill."""
 
     now_s: float
     patience: ReservationSettings
@@ -403,7 +400,6 @@ class Backfill:
     reservations: list[Reservation] = field(default_factory=list)
 
     def may_renew(self, before: Reservation) -> bool:
-        """Return whether a reservation of the last pass may be renewed."""
         return before.is_forced or self.may_add
 
     @property

@@ -8,16 +8,12 @@ than half of that. Running jobs keep all they have, and nobody's entitlement cha
 
 An instance, such as a GPU, that a process outside drfd uses is given to no job meanwhile.
 
-On other nodes it is not measured what processes use. There, the jobs count that somebody gave to
-the nodes' own scheduler past drfd, with what it has allocated to them.
-
-Memory that a job leaves in use when it ends (files in a tmpfs, System V segments) is charged to no
-job, and its size is known exactly. It raises the level at once.
+On other nodes, the jobs count that somebody gave to the nodes' own scheduler past drfd, with what
+it has allocated to them.
 
 Each running job has a runner, a process of drfd outside the job's cgroup and demand. A few hundred
 runners fit into the memory that the machine has besides its capacity. The memory of more is taken
-from what is free for the next pass, so that thousands of tiny jobs cannot start more runners than
-there is memory for: at most those of one pass have none. No user's share counts it.
+from what is free for the next pass. No user's share counts it.
 """
 
 from __future__ import annotations
@@ -81,8 +77,6 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalLoad:
-    """A measured load: of cores and memory, and of instances such as GPUs."""
-
     #: The use by processes outside drfd.
     used: Resources
     #: The part of the capacity that is kept free for them.
@@ -151,11 +145,9 @@ def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | Non
 class ExternalLoadEstimator:
     """Estimates the external load from samples."""
 
-    #: The part of the capacity that is kept free.
+    #: See `ExternalLoad`.
     kept: Resources = NOTHING
-    #: Instances that are in use outside drfd, with their users.
     instances: dict[Instance, tuple[str, ...]] = field(default_factory=dict)
-    #: Other nodes → what their scheduler has allocated to jobs that are not drfd's.
     elsewhere: dict[str, Resources] = field(default_factory=dict)
     #: Those of the latest readings.
     _readings: deque[frozenset[Instance]] = field(default_factory=lambda: deque(maxlen=_READINGS))
