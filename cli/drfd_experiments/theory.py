@@ -16,8 +16,7 @@ from math import inf
 from operator import mul
 
 from drfd.core.amounts.vectors import Vector
-from drfd.core.fairness.entitlement import ONE, ZERO, Shares
-from drfd.core.fairness.share_tree import TOP, FairShare, parent_of, path_up
+from drfd.core.fairness.share_tree import ONE, TOP, ZERO, FairShare, Shares, parent_of, path_up
 
 _zip = partial(zip, strict=True)
 #: Leaf → number of tasks.

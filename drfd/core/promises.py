@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.amounts.vectors import Vector, fits, minus, plus
-from drfd.core.fairness.entitlement import Shares
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import FairShare, ShareTree
+from drfd.core.fairness.share_tree import FairShare, Shares, ShareTree
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import LiveArray
 from drfd.core.model import events as ev

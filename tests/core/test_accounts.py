@@ -18,8 +18,8 @@ from msgspec import structs
 from core.test_walks import STEPS, walked
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.core.amounts.vectors import Vector, plus
-from drfd.core.explain.account import BY, UsageAccounts, account_of
 from drfd.core.explain.advice import LAST
+from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev

@@ -34,7 +34,7 @@ from drfd.core.explain.advice import (
     kind_of_job,
     ran_out,
 )
-from drfd.core.explain.end_notes import LAUNCH_REMEDIES, end_notes
+from drfd.core.explain.ended_jobs import LAUNCH_REMEDIES, end_notes
 from drfd.core.model.account import NO_ACCOUNT
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
 from fakes import GIB, demand, spec

@@ -24,7 +24,6 @@ from drfd.core.decisions.stimuli import Actor, AttemptRemoved, CancelAsked, Resu
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
-from drfd.core.fairness.entitlement import AxisClaim, divide, divide_all
 from drfd.core.fairness.rules import (
     HourlyLimit,
     NodeSettings,
@@ -36,7 +35,16 @@ from drfd.core.fairness.rules import (
     rules_text,
 )
 from drfd.core.fairness.service_order import DecayedUsage
-from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, parent_of, path_up
+from drfd.core.fairness.share_tree import (
+    AxisClaim,
+    FairShare,
+    NodeRule,
+    WeekQuota,
+    divide,
+    divide_all,
+    parent_of,
+    path_up,
+)
 from drfd.core.fairness.week_quotas import (
     QuotaUse,
     Stretch,

@@ -26,8 +26,7 @@ from math import expm1, inf, log, log2
 from typing import Any, NamedTuple
 
 from drfd.core.amounts.vectors import Vector, minus, plus
-from drfd.core.fairness.entitlement import over
-from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, parent_of, path_up
+from drfd.core.fairness.share_tree import TOP, ShareNode, ShareTree, over, parent_of, path_up
 
 #: The decayed usage of a node that has none (see `DecayedUsage`).
 NEVER = -inf

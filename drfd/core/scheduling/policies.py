@@ -44,9 +44,17 @@ from operator import itemgetter
 from typing import Any
 
 from drfd.core.amounts.vectors import Room, Vector, fits, minus
-from drfd.core.fairness.entitlement import ONE, ZERO, Level, Shares, over
 from drfd.core.fairness.service_order import NEVER, Choose, Key, Rank, ServingOrder, by_satisfaction
-from drfd.core.fairness.share_tree import ShareNode, ShareTree, path_up
+from drfd.core.fairness.share_tree import (
+    ONE,
+    ZERO,
+    Level,
+    ShareNode,
+    Shares,
+    ShareTree,
+    over,
+    path_up,
+)
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
 from drfd.core.scheduling.backfill import UNTIMED, Backfill, Reservation

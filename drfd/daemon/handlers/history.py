@@ -13,7 +13,6 @@ from typing import Literal, cast
 
 from drfd.common.patterns import is_pattern
 from drfd.core.decisions.job_requests import may_touch
-from drfd.core.explain.account import Row, UsageAccounts
 from drfd.core.explain.advice import (
     LAST,
     LEAST,
@@ -24,6 +23,7 @@ from drfd.core.explain.advice import (
     is_as_asked,
     kind_of_job,
 )
+from drfd.core.explain.ended_jobs import Row, UsageAccounts
 from drfd.core.fairness.rules import ROOT
 from drfd.core.model import stimuli as st
 from drfd.core.model.account import Account, AccountedAmount

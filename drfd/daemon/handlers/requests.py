@@ -20,7 +20,7 @@ from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_become_eligible
 from drfd.core.decisions.job_requests import may_touch
-from drfd.core.explain.end_notes import end_notes
+from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
 from drfd.core.lending import disk_loan_text, loan_text

@@ -17,7 +17,7 @@ from drfd.common.units import utc_time
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.outcome import GpuMemory, attempts_of
-from drfd.core.explain.account import account_of
+from drfd.core.explain.ended_jobs import account_of
 from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
