@@ -218,11 +218,9 @@ def _named(amounts: Resources, axes: Axes) -> Iterator[tuple[int, str]]:
 
 def _halved(amount: int, name: str) -> int | None:
     """Return half of an amount, or None for an odd number of instances, and for a core or less."""
-    if kind_of(name) == "cores":
-        return ceil(amount / 2) if amount > 1000 else None
-    if kind_of(name) in ("memory", "read", "write"):
-        return ceil(amount / 2)
-    return None if amount % 2 else amount // 2
+    kind = kind_of(name)
+    is_whole = amount <= 1000 if kind == "cores" else kind not in _DIVISIBLE and amount % 2
+    return None if is_whole else ceil(amount / 2)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -38,8 +38,6 @@ ESTIMATES = ("predicted", "limit", "exact", "none")
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that ran, and when it started."""
-
     job: SimJob
     start_s: float
     end_s: float
@@ -56,16 +54,12 @@ class FinishedJob:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedJob:
-    """A job that did not run, and why."""
-
     job: SimJob
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The result of simulating a workload under a policy."""
-
     policy: str
     estimates: str
     rules: Rules
@@ -230,7 +224,11 @@ class _Simulation:
         return inf
 
     def submit(self, job: SimJob) -> None:
-        spec = self._spec(job)
+        limit_s = job.run_s if self._estimates == "exact" else job.limit_s
+        key = job.user, job.group, job.demand, limit_s
+        if key not in self._specs:
+            self._specs[key] = self._new_spec(job, limit_s)
+        spec = self._specs[key]
         if isinstance(spec, str):
             self.refused.append(UnfinishedJob(job, spec))
             return
@@ -285,14 +283,6 @@ class _Simulation:
         assert job is not None
         self._scheduler.note(job)
         return job
-
-    def _spec(self, job: SimJob) -> JobSpec | str:
-        limit_s = job.run_s if self._estimates == "exact" else job.limit_s
-        key = job.user, job.group, job.demand, limit_s
-        found = self._specs.get(key)
-        if found is None:
-            found = self._specs[key] = self._new_spec(job, limit_s)
-        return found
 
     def _new_spec(self, job: SimJob, limit_s: float | None) -> JobSpec | str:
         try:
@@ -395,7 +385,14 @@ def for_lending(work: Workload, factor: float | None) -> Workload:
     With a factor, each job may use so many times the cores that it declares; otherwise each has its
     own range. Notes say what was assumed.
     """
-    jobs = [_prepared(job, factor) for job in work.jobs]
+    jobs = []
+    for job in work.jobs:
+        cores, run_s, most_milli = job.demand.cores_milli / 1000, job.run_s, job.most_cores_milli
+        if job.cpu_s is not None and cores and job.cpu_s > cores * run_s:
+            run_s = job.cpu_s / cores
+        if factor is not None:
+            most_milli = round(job.demand.cores_milli * factor)
+        jobs.append(replace(job, run_s=run_s, most_cores_milli=most_milli))
     notes = [
         "lending: the time in which a job keeps its cores busy shortens in proportion to the cores "
         "lent to it: an upper bound"
@@ -420,14 +417,3 @@ def for_lending(work: Workload, factor: float | None) -> Workload:
             "declared"
         )
     return replace(work, jobs=jobs, notes=(*work.notes, *notes))
-
-
-def _prepared(job: SimJob, factor: float | None) -> SimJob:
-    cores = job.demand.cores_milli / 1000
-    run_s = job.run_s
-    if job.cpu_s is not None and cores and job.cpu_s > cores * run_s:
-        run_s = job.cpu_s / cores
-    most_milli = job.most_cores_milli
-    if factor is not None:
-        most_milli = round(job.demand.cores_milli * factor)
-    return replace(job, run_s=run_s, most_cores_milli=most_milli)

@@ -1,8 +1,4 @@
-"""Curves as pure data, and those of simulated traces.
-
-Curves over time show means over many equal intervals, rather than
-what happened to be held at single moments.
-"""
+"""Curves as pure data, and those of simulated traces: means over many equal intervals."""
 
 from __future__ import annotations
 
@@ -24,9 +20,9 @@ class Panel:
     #: Labels of the axes: "seconds", "share of memory".
     x: str
     y: str
-    #: Name → the points from left to right.
     #: The names of bars, drawn in place of curves; the x of a point is an index of this list.
     names: Sequence[str] = ()
+    #: Name → the points from left to right.
     curves: dict[str, list[Point]]
     #: The largest y of the scale, or None to fit the curves.
     top: float | None = None
@@ -104,11 +100,7 @@ _Held = dict[str, list[list[float]]]
 
 
 def _held(run: Run, span: _Span) -> _Held:
-    """Return the mean amounts held.
-
-    A job changes the means from the interval in which it starts, and again from that in which it
-    ends; running sums give the others.
-    """
+    """Return the mean amounts held: running sums of what starts and ends in each interval."""
     axes = len(run.rules.shares.capacity)
     changes: _Held = {}
     for at_s, leaf, demand, _, sign in run.changes():
@@ -129,20 +121,15 @@ def _use(runs: Mapping[str, Run], held: Mapping[str, _Held], span: _Span) -> Ite
     """Yield a panel for each resource that a job asks for."""
     rules = next(iter(runs.values())).rules
     for axis, (name, top) in enumerate(zip(rules.axes.names, rules.shares.capacity, strict=True)):
-        curves = {
-            label: span.points([amount / top for amount in _together(leaves, axis)])
-            for label, leaves in held.items()
-            if top
-        }
+        curves = dict[str, list[Point]]()
+        for label, leaves in held.items() if top else ():
+            columns = zip(*(rows[axis] for rows in leaves.values()), strict=True)
+            curves[label] = span.points([sum(column) / top for column in columns])
         if any(y for points in curves.values() for _, y in points):
             yield Panel(
                 title=f"Use of {name}", x=span.unit, y="part in use", curves=curves, top=1.0,
                 steps=True,
             )  # fmt: skip
-
-
-def _together(leaves: _Held, axis: int) -> list[float]:
-    return [sum(column) for column in zip(*(rows[axis] for rows in leaves.values()), strict=True)]
 
 
 def _shares(label: str, run: Run, leaves: _Held, span: _Span) -> Panel:

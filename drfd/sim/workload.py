@@ -66,8 +66,6 @@ class SimJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLine:
-    """A line of a trace that is no job."""
-
     number: int
     why: str
 
@@ -191,7 +189,6 @@ class TraceFormat:
 
 
 def _recognised(header: list[str], forms: Iterable[TraceFormat]) -> TraceFormat:
-    """Return the format with this header. Raises Refused if there is none."""
     there = frozenset(header)
     for form in forms:
         if form.marks <= there:
@@ -275,10 +272,7 @@ def _history(row: Row) -> SimJob:
 
 
 def pool_name(path: str, user: str) -> str | None:
-    """Return "lab" for "root.lab", or None for a user without a pool.
-
-    The daemon's path of such a user has the user's name in place of a pool.
-    """
+    """Return "lab" for "root.lab", or None for the path of a user without a pool."""
     short = path.removeprefix("root.")
     return None if short in ("", "root", user) else short
 

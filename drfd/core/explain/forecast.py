@@ -67,11 +67,9 @@ class Circumstances:
     #: See `Ledger`. A forecast takes no closed node to be opened.
     node_drains: Mapping[str, ev.Drained] = field(default_factory=dict)
     nodes_away: Mapping[str, float] = field(default_factory=dict)
-    #: See `Ledger.windows`.
     windows: tuple[Window, ...] = ()
-    #: See `Ledger.limit_hours`.
     limit_hours: LimitHours = NO_HOURS
-    #: See `Scheduler.week_use`.
+    #: See `Scheduler`.
     week_use: WeekUse | None = None
 
     def future(self, jobs: Iterable[Job], arrays: Iterable[LiveArray], rules: Rules) -> Forecast:

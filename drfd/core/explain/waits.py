@@ -41,8 +41,6 @@ Code = Literal[
 
 
 class ResourceShortage(Struct, frozen=True):
-    """The job needs more of a resource than is free."""
-
     axis: str
     needed: int
     free: int
@@ -139,8 +137,6 @@ class HeldBy(Wait, frozen=True):
 
 
 class SuspendedBy(HeldBy, frozen=True):
-    """A user keeps the job suspended."""
-
     says = HeldBy.says + " on"
     did, undo = "suspended", "resume"
 
@@ -191,9 +187,8 @@ class NodesAway(Wait, frozen=True):
     nodes: tuple[ClosedNode, ...]
 
     def text(self) -> str:
-        only = self.nodes[0]
-        if self.nodes == (ClosedNode(only.name),):
-            return f"it asks for node {only.name}, which is not configured any more"
+        if self.nodes == (ClosedNode(self.names),):
+            return f"it asks for node {self.names}, which is not configured any more"
         found = "; ".join(each.text() for each in self.nodes)
         then = "it starts there" if len(self.nodes) == 1 else "it starts on one of them"
         return f"{found}; {then} when that is over, and no other node has enough for it"
@@ -204,8 +199,6 @@ class NodesAway(Wait, frozen=True):
 
 
 class NodesDrained(NodesAway, frozen=True):
-    """All of these nodes were drained."""
-
     code = "DRAINING"
 
 
@@ -269,8 +262,6 @@ class OutOfQuota(Wait, frozen=True):
 
 
 class LauncherAway(Wait, frozen=True):
-    """The launcher is not connected."""
-
     code = "STARTING_SOON"
     says = "the launcher is away; jobs start again when it is back"
     waits_for = "launcher"
@@ -278,8 +269,6 @@ class LauncherAway(Wait, frozen=True):
 
 
 class NextPass(Wait, frozen=True):
-    """Nothing is known to be in the job's way."""
-
     code = "STARTING_SOON"
     says = "starts with the next pass"
     waits_for = "next pass"
@@ -313,8 +302,6 @@ class NeverStarts(Wait, frozen=True):
 
 
 class DependenciesEnded(Wait, frozen=True):
-    """All dependencies have ended, and the event for that is due."""
-
     code = "DEPENDENCY"
     says = "all that it waits for has ended: it is next"
     waits_for = "next pass"
@@ -344,9 +331,9 @@ class AwaitedJob(Struct, frozen=True):
             return f"{name}, which never starts: see drf why {self.label}"
         (first, count), *others = self.states
         if not others:
-            if self.until_s is None:
-                return f"{name}, which is {first}"
-            return f"{name}, which is {first} and ends by {utc_time(self.until_s)} at the latest"
+            until_s = self.until_s
+            until = "" if until_s is None else f" and ends by {utc_time(until_s)} at the latest"
+            return f"{name}, which is {first}{until}"
         parts = [f"{first} ({count} task{'' if count == 1 else 's'})"]
         parts += [f"{state} ({count})" for state, count in others]
         return f"{name}, which is {', '.join(parts[:-1])} and {parts[-1]}"
@@ -501,14 +488,13 @@ class GroupLimit(Wait, frozen=True):
     running: int
 
     def text(self) -> str:
+        running, most = self.running, self.at_once
         name = f"{self.user}'s jobs of group {self.group}"
-        if self.running >= self.at_once:
-            verb = "runs" if self.running == 1 else "run"
-            return f"{self.running} of {name} {verb}; at most {self.at_once} may run at once"
-        return (
-            f"at most {self.at_once} of {name} may run at once; {self.running} run, "
-            "and others that need the same come first"
-        )
+        if running >= most:
+            verb = "runs" if running == 1 else "run"
+            return f"{running} of {name} {verb}; at most {most} may run at once"
+        others = "and others that need the same come first"
+        return f"at most {most} of {name} may run at once; {running} run, {others}"
 
 
 class BeyondLimit(Wait, frozen=True):
@@ -821,8 +807,6 @@ class MayNotPass(Wait, frozen=True):
 
 
 class SlotsTaken(Wait, frozen=True):
-    """All slots of the policy "slots" are taken."""
-
     code = "RESOURCES"
     says = "all {0.count} slots are taken (policy slots)"
     waits_for, blocked_by = "a slot", "{0.count} slots taken"
@@ -830,8 +814,6 @@ class SlotsTaken(Wait, frozen=True):
 
 
 class BehindInFifo(Wait, frozen=True):
-    """An earlier job waits, which the policy "fifo" lets nobody pass."""
-
     code = "RESERVATION"
     says = (
         "job {0.job} ({0.user}) comes first and waits itself; with the policy fifo nobody passes it"
