@@ -123,8 +123,6 @@ class PastStart(NamedTuple):
 
 @dataclass(kw_only=True)
 class Counted:
-    """What an account has counted."""
-
     #: (window, leaf) → sums of the time in which the leaf waited.
     sums: dict[tuple[int, str], Parts] = field(default_factory=dict)
     #: (window, leaf, other leaf) → the part of `Parts.others` that the other one held.
@@ -139,28 +137,28 @@ class Counted:
     steps_back: int = 0
 
 
+@dataclass(slots=True)
 class _Leaf:
-    """What is known of a leaf that waits or holds something."""
+    """What is known of a leaf that waits or holds something; None for what is not computed yet."""
 
-    def __init__(self, name: str, nothing: Vector) -> None:
-        self.name, self.used = name, nothing
-        #: Whether a job holds something, be it nothing of any resource.
-        self.is_running = False
-        #: The different demands of waiting jobs, that of the first job first.
-        self.demands: Sequence[Vector] = ()
-        #: What the leaf is promised, and the largest part of it that it holds, as parts of the
-        #: machine; None until they are asked for.
-        self.promised: int | None = None
-        self.held: int | None = None
-        #: For each axis that counts: the axis, and the satisfaction that one unit of it gives,
-        #: times the promise, as numerator and denominator (integers, because fractions are slow);
-        #: None until they are asked for.
-        self.measures: list[tuple[int, int, int]] | None = None
-        #: Its parts per millisecond while it waits, `size` with what others hold; None likewise.
-        self.rate: Parts | None = None
-        #: For how long it has waited at this rate, and what others held of `size` in that time: not
-        #: in the sums yet.
-        self.pending_ms = self.pending_others = 0
+    name: str
+    used: Vector
+    #: Whether a job holds something, be it nothing of any resource.
+    is_running: bool = False
+    #: The different demands of waiting jobs, that of the first job first.
+    demands: Sequence[Vector] = ()
+    #: What the leaf is promised, and the largest part of it that it holds, as parts of the machine.
+    promised: int | None = None
+    held: int | None = None
+    #: For each axis that counts: the axis, and the satisfaction that one unit of it gives, times
+    #: the promise, as numerator and denominator (fractions are slow).
+    measures: list[tuple[int, int, int]] | None = None
+    #: Its parts per millisecond while it waits, `size` with what others hold.
+    rate: Parts | None = None
+    #: For how long it has waited at this rate, and what others held of `size` in that time: not in
+    #: the sums yet.
+    pending_ms: int = 0
+    pending_others: int = 0
 
 
 class Account:
@@ -610,9 +608,8 @@ class EventFold:
         if queue is not None:
             first = min(queue, key=lambda demand: queue[demand].first)
             demands = [tuple(each) for each in (first, *queue)]
-        self.account.put(
-            leaf, demands=tuple(dict.fromkeys(demands)), used=self._ledger.used.get(leaf)
-        )
+        used = self._ledger.used.get(leaf)
+        self.account.put(leaf, demands=tuple(dict.fromkeys(demands)), used=used)
 
     def _tell_obstacles(self) -> None:
         if self._rules is None:
@@ -628,8 +625,7 @@ class EventFold:
             self.account.keep_from_jobs(obstacle, kept)
 
     def _of_others_jobs(self) -> list[Resources]:
-        """Return what others' jobs have of the nodes that are open: a closed one counts whole, and
-        no node for more than it has."""
+        """Return what others' jobs have of the nodes that are open, of each at most what it has."""
         assert self._rules is not None
         closed = {*self._now.nodes_away, *self._ledger.node_drains}
         used = {name: each for name, each in self._now.elsewhere if name not in closed}

@@ -223,14 +223,13 @@ def beyond_limit(case: Case) -> Wait | None:
     now_s, hours = ledger.held_back_s, ledger.limit_hours
     ever = limit_ever(rules, hours, case.leaf, case.demand, now_s)
     if ever is not None:
-        facts = ever.path, ever.axis, ever.needed, ever.limit
-        return waits.BeyondLimit(job.label, *facts, job.state is JobState.PENDING)
-    asked = dict(zip(rules.axes.names, case.demand, strict=True))
-    for path in path_up(case.leaf):
+        return waits.BeyondLimit(job.label, *ever, job.state is JobState.PENDING)
+    asked, paths = dict(zip(rules.axes.names, case.demand, strict=True)), path_up(case.leaf)
+    for path in paths:
         limits = rules.shares.rule(path).limit or ()
         for (name, needed), most in zip(asked.items(), limits, strict=False):
             if most is not None and needed > most:
-                from_s = hours.first_fit_s(path_up(case.leaf), asked, now_s)
+                from_s = hours.first_fit_s(paths, asked, now_s)
                 until_s = _limit_rises_s(ledger, path, name)
                 return waits.LimitAtThisHour(path, name, needed, most, until_s, from_s)
     return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
@@ -285,8 +285,7 @@ class Rules:
         return f"{ROOT}.{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitEver:
+class LimitEver(NamedTuple):
     """A limit below a demand, at all hours."""
 
     path: str
@@ -456,9 +455,8 @@ def _quota(table: TomlTable) -> WeekQuota | None:
     hours = quota.take("share_hours", _read_share_hours, None)
     if hours is None:
         quota.fail("share_hours", "is missing", hint=f"write {_QUOTA_EXAMPLE}")
-    return WeekQuota(
-        share_hours=hours, waits=quota.take("then", one_of("last", "wait"), "last") == "wait"
-    )
+    then = quota.take("then", one_of("last", "wait"), "last")
+    return WeekQuota(share_hours=hours, waits=then == "wait")
 
 
 _QUOTA_EXAMPLE = 'quota = {share_hours = 40, then = "wait"}'
