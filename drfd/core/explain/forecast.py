@@ -35,12 +35,12 @@ from drfd.core.ledger.windows import Window, first_start_s, length_s, longest_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.scheduling.backfill import Reservation, make_pass_context
+from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.plan import Plan
 from drfd.core.scheduling.release_times import Certainty, ExpectedStart, RunTimes, least_certain
-from drfd.core.scheduling.scheduling_pass import build_wait_index, free_of, schedule, start_events
-from drfd.core.scheduling.wait_index import WaitIndex
+from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.scheduling_pass import free_of, start_events
 
 #: Maximum number of passes in a forecast.
 _MOST_PASSES = 300
@@ -117,11 +117,18 @@ class Forecast:
     is_unknown_for_external: bool = False
     #: The use of this week, or None where no node has a quota; it belongs to the forecast.
     week_use: WeekUse | None = None
-    #: Waiting jobs and expected ends, kept from pass to pass: rebuilding them for each of hundreds
-    #: of passes would take nearly all the time of a forecast.
-    _wait_index: WaitIndex | None = None
     #: The nodes that the external load has left; "" where there is one machine.
     _freed: frozenset[str] = frozenset()
+    _scheduler: Scheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scheduler = Scheduler(
+            self.rules.half_life_s,
+            self.run_times,
+            past_usage=self.past_usage,
+            reservations=self.before,
+        )
+        self._scheduler.week_use = self.week_use
 
     def add(self, asked: SubmitAsked) -> Job:
         """Submit a job or array to the forecast; return the job, or the array's first task.
@@ -217,23 +224,7 @@ class Forecast:
 
     def pass_now(self) -> Plan:
         """Make one pass and apply the launches that it decides."""
-        self.ledger.hold_back(self.now.at_s)
-        pass_context = make_pass_context(
-            self.ledger,
-            self.run_times,
-            patience=self.rules.patience,
-            now_s=self.now.at_s,
-            before=self.before,
-            external=self.external,
-        )
-        plan = schedule(
-            self.ledger,
-            self.rules,
-            self._updated_wait_index(),
-            pass_context,
-            used_up=self.used_up(),
-        )
-        self.before = plan.reservations
+        plan = self._scheduler.plan(self.ledger, self.rules, self.now, self.external)
         for event in start_events(self.ledger, plan, self.now):
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
@@ -243,18 +234,11 @@ class Forecast:
 
     def used_up(self) -> Mapping[str, QuotaUse]:
         """Return the nodes that have used up their quota of the week by now."""
-        return {} if self.week_use is None else self.week_use.used_up(self.now.at_s)
-
-    def _updated_wait_index(self) -> WaitIndex:
-        if self._wait_index is None:
-            self._wait_index = build_wait_index(self.ledger, self.rules, self.past_usage, {})
-        self._wait_index.catch_up(self.ledger.queues)
-        return self._wait_index
+        return self._scheduler.used_up(self.now.at_s)
 
     def _note(self, job: Job) -> None:
-        """Update the kept tables after the job's allocation, and so its leaf's, has changed."""
-        if self._wait_index is not None:
-            self._wait_index.touch(job.spec.leaf, ())
+        """Take account of an event that has changed the job's allocation."""
+        self._scheduler.note(job)
         if self.week_use is not None:
             self.week_use.note(job, self.now.at_s)
 
@@ -277,7 +261,6 @@ class Forecast:
         limits = self.ledger.limit_hours.at(at_s)
         if limits != self.rules.limits_now:
             self.rules = replace(self.rules, limits_now=limits)
-            self._wait_index = None
 
 
 #: Maximum number of live jobs for `smaller_demand`; copies of more would take too long.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
+from types import MappingProxyType
 
 from drfd.core.fairness.rules import ROOT, Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
@@ -50,13 +51,16 @@ class Scheduler:
         run_times: RunTimes | None = None,
         *,
         limits: PassLimits = PassLimits(),  # noqa: B008  # immutable
+        past_usage: Mapping[str, float] = MappingProxyType({}),
+        reservations: tuple[Reservation, ...] = (),
     ) -> None:
         """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may give
-        other `run_times` than a daemon estimates. `limits` hold for each pass."""
+        other `run_times` than a daemon estimates. `limits` hold for each pass. A forecast goes on
+        from the `past_usage` and the `reservations` of another scheduler."""
         self.limits = limits
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
-        self._history = DecayedUsage(half_life_s)
+        self._history = DecayedUsage(half_life_s, dict(past_usage))
         #: The estimates of how long jobs will run.
         self.run_times = RunTimes() if run_times is None else run_times
         self._starvation = Starvation()
@@ -73,7 +77,7 @@ class Scheduler:
         #: removed from it and still have jobs.
         self._pools: set[str] = set()
         #: The reservations for the next pass while there is no latest one.
-        self._restored: tuple[Reservation, ...] = ()
+        self._restored = reservations
         #: Whether the room that the latest pass kept for a starving job was given up after it, so
         #: that other jobs may start there.
         self._has_dropped_reservation = False
@@ -112,6 +116,12 @@ class Scheduler:
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
         """Make a pass and yield its events; each must be applied and noted before the next."""
         external = beside_jobs(self.external_load.load(now.at_s), ledger)
+        yield from start_events(ledger, self.plan(ledger, rules, now, external), now)
+        if not self.is_cut:
+            yield from self._preempt(ledger, rules, now, external)
+
+    def plan(self, ledger: Ledger, rules: Rules, now: Now, external: ExternalLoad | None) -> Plan:
+        """Return the plan of a pass, whose events must be applied and noted."""
         if self._history.clamp(now.at_s):
             self._wait_index = None
         ledger.hold_back(now.at_s)
@@ -130,9 +140,7 @@ class Scheduler:
         self.last_plan = schedule(
             ledger, rules, wait_index, pass_context, self.limits, self.used_up(now.at_s)
         )
-        yield from start_events(ledger, self.last_plan, now)
-        if not self.is_cut:
-            yield from self._preempt(ledger, rules, now, external)
+        return self.last_plan
 
     def _updated_wait_index(self, ledger: Ledger, rules: Rules) -> WaitIndex:
         """Return the kept index, brought up to date, or a new one if rules or ledger are new."""
