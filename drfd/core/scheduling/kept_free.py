@@ -34,23 +34,12 @@ from drfd.core.model.job import ALLOCATED_STATES
 RUNNER_BYTES = 3 << 20
 
 
-def runner_bytes(count: int, rules: Rules) -> int:
-    """Return the memory that `count` runners take from the capacity."""
-    if rules.root_room_bytes is None:
-        return 0
-    return max(0, count * RUNNER_BYTES - rules.root_room_bytes)
-
-
 def kept(ledger: Ledger, rules: Rules, external: ExternalLoad | None) -> Resources:
     """Return the resources kept free for external load and for runners. The measured load includes
     the runners, so the larger of the two counts."""
-    load = NOTHING if external is None else external.kept
-    if rules.root_room_bytes is None:
-        return load
-    own = runner_bytes(runner_count(ledger), rules)
-    if own <= load.memory_bytes:
-        return load
-    return replace(load, memory_bytes=own)
+    load, room = NOTHING if external is None else external.kept, rules.root_room_bytes
+    own = 0 if room is None else runner_count(ledger) * RUNNER_BYTES - room
+    return load if own <= load.memory_bytes else replace(load, memory_bytes=own)
 
 
 def runner_count(ledger: Ledger) -> int:

@@ -17,7 +17,7 @@ from drfd.core.model.job import Job, JobSpec
 
 
 class Certainty(StrEnum):
-    """On what an expected start rests."""
+    """On what an expected start rests, the best first."""
 
     #: On time limits, or on nothing that may take longer: the jobs before it end by then.
     LIMITS = "limits"
@@ -27,12 +27,9 @@ class Certainty(StrEnum):
     UNKNOWN = "unknown"
 
 
-_WORST_LAST = (Certainty.LIMITS, Certainty.ESTIMATED, Certainty.UNKNOWN)
-
-
 def least_certain(found: Iterable[Certainty]) -> Certainty:
     """Return the worst; `LIMITS` of nothing."""
-    return max(found, key=_WORST_LAST.index, default=Certainty.LIMITS)
+    return max(found, key=list(Certainty).index, default=Certainty.LIMITS)
 
 
 class ExpectedEnd(NamedTuple):
