@@ -4,14 +4,14 @@ A dominant-share-hour is an hour of a job whose largest share of any resource is
 two hours of one that has half of it. A job counts from its start to its end, without the times in
 which it was frozen, and by the capacity that the machine has now.
 
-Each node with a quota has running sums, so neither an event nor a question costs more than the
-nodes that it concerns. Sums are of integers, and so they are the same in whichever order jobs are
-counted: shares in billionths, times in milliseconds.
+Sums are of integers, and so they are the same in whichever order jobs are counted: shares in
+billionths, times in milliseconds.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -113,20 +113,6 @@ class _Running:
     since_ms: int
 
 
-@dataclass(slots=True)
-class _Sum:
-    """The use of a node: at a time t, in milliseconds, `banked + rate * t - offset`."""
-
-    #: Of stretches that are over.
-    banked: int = 0
-    #: Of jobs that run: the sum of their shares, and of their shares times the begins.
-    rate: int = 0
-    offset: int = 0
-
-    def at(self, now_ms: int) -> int:
-        return max(0, self.banked + self.rate * now_ms - self.offset)
-
-
 class WeekUse:
     """What the jobs of each node with a quota have used since the week began."""
 
@@ -138,14 +124,15 @@ class WeekUse:
         self._weeks_ms = [_ms(each) for each in weeks]
         self._week_at = bisect_right(self._weeks_ms, _ms(now_s)) - 1
         self._latest_s = now_s
-        self._sums = {path: _Sum() for path in self._quotas}
+        #: The use of each node at a time t, in milliseconds, is `rate * t - offset`.
+        self._rates, self._offsets = Counter[str](), Counter[str]()
         self._running: dict[int, _Running] = {}
 
     def copy(self) -> WeekUse:
         """Return a copy that can be run ahead."""
         other = copy(self)
-        other._sums = {path: replace(each) for path, each in self._sums.items()}
-        other._running = dict(self._running)
+        other._rates, other._offsets = self._rates.copy(), self._offsets.copy()
+        other._running = self._running.copy()
         return other
 
     @property
@@ -205,14 +192,16 @@ class WeekUse:
     def used_up(self, now_s: float) -> dict[str, QuotaUse]:
         """Return the use of the nodes that have used up their quota at that Unix time."""
         self._roll(now_s)
-        sums, now_ms = self._sums, _ms(now_s)
-        quotas = self._quotas.items()
-        over = [path for path, each in quotas if sums[path].at(now_ms) >= each.share_hours * _HOUR]
+        amounts = ((path, each.share_hours * _HOUR) for path, each in self._quotas.items())
+        over = [path for path, amount in amounts if self._at(path, now_s) >= amount]
         return {path: self._use(path, now_s) for path in over}
 
+    def _at(self, path: str, now_s: float) -> int:
+        return max(0, self._rates[path] * _ms(now_s) - self._offsets[path])
+
     def _use(self, path: str, now_s: float) -> QuotaUse:
-        quota, used = self._quotas[path], self._sums[path].at(_ms(now_s))
-        return QuotaUse(path, used / _HOUR, float(quota.share_hours), quota.waits, self.week_end_s)
+        quota, used_hours = self._quotas[path], self._at(path, now_s) / _HOUR
+        return QuotaUse(path, used_hours, float(quota.share_hours), quota.waits, self.week_end_s)
 
     def _roll(self, now_s: float) -> None:
         """Begin the week of that time, if it comes after the present one."""
@@ -222,7 +211,8 @@ class WeekUse:
             return
         self._week_at = min(at, len(self._weeks_ms) - 2)
         begin_ms = self._weeks_ms[self._week_at]
-        self._sums = {path: _Sum() for path in self._quotas}
+        self._rates.clear()
+        self._offsets.clear()
         for job_id, each in self._running.items():
             self._running[job_id] = replace(each, since_ms=max(begin_ms, each.since_ms))
             self._add_running(self._running[job_id], 1)
@@ -241,9 +231,8 @@ class WeekUse:
 
     def _add_running(self, each: _Running, sign: int) -> None:
         for path in self._paths(each.leaf):
-            total = self._sums[path]
-            total.rate += sign * each.share
-            total.offset += sign * each.share * each.since_ms
+            self._rates[path] += sign * each.share
+            self._offsets[path] += sign * each.share * each.since_ms
 
     def _bank(self, paths: Sequence[str], share: int, start_ms: int, end_ms: int) -> None:
         """Add what of the stretch is in the present week."""
@@ -251,7 +240,7 @@ class WeekUse:
         length_ms = min(end_ms, over_ms) - max(start_ms, begin_ms)
         if length_ms > 0:
             for path in paths:
-                self._sums[path].banked += share * length_ms
+                self._offsets[path] -= share * length_ms
 
     def _paths(self, leaf: str) -> list[str]:
         """Return the nodes with a quota that a job of the leaf counts for."""
