@@ -233,7 +233,6 @@ def divide(node: Node, amount: float) -> dict[int, float]:
 
 
 def _among(children: Sequence[Node], amount: float) -> list[float]:
-    """Return what each of the siblings gets."""
     if amount >= sum(child.most for child in children) - _NOTHING:
         return [child.most for child in children]
     if amount <= sum(child.least for child in children) + _NOTHING:

@@ -184,7 +184,6 @@ class Account:
     # -- what was counted ---------------------------------------------------------------------
 
     def resume(self, counted: Counted) -> None:
-        """Go on counting from there."""
         self._settle_all()
         self._counted = counted
         self._told = Counter(each.leaf for each in counted.past)
@@ -329,7 +328,6 @@ class Account:
             self._counted.past.append(PastStart(self.now_ms, job_id, name, why, fits_one, others))
 
     def entitled(self, name: str) -> Shares:
-        """Return the parts of the machine promised to a leaf that waits or holds something."""
         self._divide()
         return self._tree.entitled(name)
 
@@ -387,7 +385,6 @@ class Account:
         return self._over_total
 
     def _own_rate(self, leaf: _Leaf) -> Parts:
-        """Return `_Leaf.rate`."""
         promised = self._promised(leaf)
         kept = min(promised, self._held(leaf))
         kept_part = kept * WHOLE // promised if promised else WHOLE
@@ -433,7 +430,6 @@ class Account:
 
 
 def _part(amounts: Vector, capacity: Vector) -> int:
-    """Return the largest part that the amounts are of any resource of the machine."""
     pairs = zip(amounts, capacity, strict=True)
     return max([amount * WHOLE // top for amount, top in pairs if top], default=0)
 
@@ -499,7 +495,6 @@ class EventFold:
         self._now = Standing(axes=None)
 
     def standing(self) -> Standing:
-        """Return what stands now."""
         ledger = self._ledger
         return replace(
             self._now,

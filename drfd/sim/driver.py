@@ -167,7 +167,6 @@ def simulate(
 
 
 def rules_for(rules: Rules, policy: str, estimates: str) -> Rules:
-    """Return the rules under which a policy is simulated."""
     patience = rules.patience
     if estimates == "none":
         # EASY backfilling without estimates is first come, first served.
@@ -237,7 +236,6 @@ class _Simulation:
         self._apply(ev.Submitted(job_id=job.id, at_s=self.now.at_s, spec=spec))
 
     def withdraw(self, job_id: int) -> None:
-        """Cancel a job if it waits."""
         if job_id in self.asked and job_id not in self.started:
             job = self.asked.pop(job_id)
             self._apply(ev.Cancelled(job_id=job_id, at_s=self.now.at_s, by=job.user))
@@ -263,7 +261,6 @@ class _Simulation:
             heapify(self._heap)
 
     def _run_on(self, job_id: int, left_s: float, speed: float) -> None:
-        """Have a job run on from now at a speed."""
         end_s = self.now.at_s + left_s / speed
         self._left[job_id] = self.now.at_s, left_s, speed, end_s
         heappush(self._heap, (end_s, job_id))

@@ -76,8 +76,6 @@ def waits(runs: Mapping[str, Run]) -> Panel:
 
 
 class _Span:
-    """A time span, divided into equal intervals."""
-
     def __init__(self, first_s: float, last_s: float) -> None:
         self.first_s = first_s
         self.step_s = (last_s - first_s) / _STRETCHES or 1.0

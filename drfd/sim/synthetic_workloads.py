@@ -55,8 +55,6 @@ MIX: Mapping[str, float] = {"cpu": 4, "memory": 3, "balanced": 4, "io": 2, "big"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The parameters of a generated workload."""
-
     jobs: int
     users: int
     capacity: Resources

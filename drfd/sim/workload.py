@@ -72,8 +72,6 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The input of a simulation."""
-
     #: In the order of submission.
     jobs: Sequence[SimJob]
     #: The file or another origin, for people.

@@ -217,7 +217,6 @@ class Forecast:
         return min([each for each in times if each is not None])
 
     def _expect_end(self, job: Job, ends: list[tuple[float, int, Certainty]]) -> None:
-        """Enter the job's end, if one is in sight."""
         end_s, certainty = self.run_times.expected_end(job, self.now.at_s)
         if isfinite(end_s):
             heappush(ends, (end_s, job.id, certainty))
@@ -233,11 +232,9 @@ class Forecast:
         return plan
 
     def used_up(self) -> Mapping[str, QuotaUse]:
-        """Return the nodes that have used up their quota of the week by now."""
         return self._scheduler.used_up(self.now.at_s)
 
     def _note(self, job: Job) -> None:
-        """Take account of an event that has changed the job's allocation."""
         self._scheduler.note(job)
         if self.week_use is not None:
             self.week_use.note(job, self.now.at_s)

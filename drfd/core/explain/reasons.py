@@ -110,7 +110,6 @@ _FURTHEST_FIRST = tuple(state for state in reversed(JobState) if state is not Jo
 
 
 def _task_states(array_state: ArrayState, ledger: Ledger) -> tuple[tuple[JobState, int], ...]:
-    """Count the live tasks in each state."""
     if array_state.states is None:
         # Cached, because a listing explains each job that waits for the array.
         array_state.states = Counter(ledger.jobs[each].state for each in array_state.live)

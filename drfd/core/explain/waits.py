@@ -52,8 +52,6 @@ class ResourceShortage(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """A job that holds a resource, and its end at its time limit."""
-
     job: str
     user: str
     amount: int
@@ -63,8 +61,6 @@ class Holder(Struct, frozen=True):
 
 
 class Shortfall(Struct, frozen=True):
-    """A resource that is short, and who holds it."""
-
     shortage: ResourceShortage
     holders: tuple[Holder, ...] = ()
     #: The number of further jobs whose part is lacking too.

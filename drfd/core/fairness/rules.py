@@ -378,7 +378,6 @@ class PoolTables:
             self._read_pool(table.table(name), f"{above}{name}")
 
     def read_users(self, table: TomlTable) -> None:
-        """Read [users.NAME], the users in no pool."""
         for name in table.names():
             self.members["", name] = self._settings(table.table(name), NodeSettings)
 

@@ -122,7 +122,6 @@ class Entitlement:
         return [amount * scale for amount, scale in zip(amounts, self._scales, strict=True)]
 
     def cut(self, parts: Shares) -> Entitlement:
-        """Return the entitlement to `parts` of this one."""
         return Entitlement(
             self.capacity, tuple([a * b for a, b in zip(self.parts, parts, strict=True)])
         )
@@ -234,7 +233,6 @@ class ShareNode:
 
     @property
     def is_special(self) -> bool:
-        """Return whether the node may need a part of its own."""
         rule = self.rule
         return bool(rule.limit or rule.guarantee or len(set(rule.weights or ())) > 1)
 
@@ -249,13 +247,11 @@ class ShareNode:
 
     @property
     def entitled(self) -> Shares:
-        """Return the promised part of the machine on each axis."""
         factor = self.factor
         return tuple([part * factor for part in self.entitlement.parts])
 
     @property
     def heaviest(self) -> Level:
-        """Return the largest weight of a child."""
         return 1 if self.is_split else max(self._weights)
 
     def weigh(self, weight: Level, sign: int) -> None:
@@ -303,7 +299,6 @@ class FairShare:
         return shares.index(most) if most else None
 
     def share_tree(self, used: Mapping[str, Vector], active: Iterable[str]) -> ShareTree:
-        """Return the tree in which the leaves of `used` and `active` compete."""
         share_tree = ShareTree(self)
         for leaf in sorted({*used, *active}):
             share_tree.enter(leaf)
@@ -313,7 +308,6 @@ class FairShare:
         return share_tree
 
     def claims(self, path: str) -> list[AxisClaim]:
-        """Return what the node claims on each axis."""
         rule = self.rule(path)
         return [
             AxisClaim(
@@ -366,7 +360,6 @@ class ShareTree:
         self.last: frozenset[str] = frozenset()
 
     def enter(self, leaf: str) -> None:
-        """Let the leaf compete."""
         (self.nodes.get(leaf) or self._add(leaf)).competes = True
 
     def leave(self, leaf: str) -> None:

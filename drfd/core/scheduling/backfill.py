@@ -261,7 +261,6 @@ class PassContext:
         return self.now_s + self.length_s(job_id)
 
     def is_late(self, job_id: int) -> bool:
-        """Return whether the job has waited long enough for a reservation."""
         return self.is_late_since(self.since_s(job_id))
 
     def is_late_since(self, since_s: float) -> bool:
@@ -404,7 +403,6 @@ class Backfill:
 
     @property
     def may_add(self) -> bool:
-        """Return whether the settings allow one more reservation."""
         rules = self.pass_context.patience
         return (
             rules.reserves and sum(not each.is_forced for each in self.reservations) < rules.depth
@@ -416,7 +414,6 @@ class Backfill:
         return any(each.is_drain and not each.is_forced for each in self.reservations)
 
     def may_reserve(self, job_id: int) -> bool:
-        """Return whether a job that cannot start may get a reservation now."""
         return self.may_add and self.pass_context.is_late(job_id) and not self.is_reserved(job_id)
 
     def is_reserved(self, job_id: int) -> bool:
@@ -442,7 +439,6 @@ class Backfill:
         return next(allowed, None)
 
     def allows(self, demand: Vector, job_id: int, free: Vector) -> bool:
-        """Return whether the job may start now without delaying any reservation."""
         return self.delayed_reservation(demand, job_id, free) is None
 
     def delayed_reservation(self, demand: Vector, job_id: int, free: Vector) -> Reservation | None:
@@ -525,7 +521,6 @@ class Backfill:
         admitted: Mapping[int, Vector],
         reservations: Sequence[Reservation] = (),
     ) -> Shadow | None:
-        """Return when the job can start beside these reservations."""
         context, ends = self.pass_context, self.pass_context.ends()
         if admitted:
             started = [(context.end_s(each), each, held) for each, held in admitted.items()]
