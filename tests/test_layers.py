@@ -21,7 +21,7 @@ ALLOWED = {
     "protocol": set(),
     "journal": {"core"},
     "host": {"core"},
-    "launcher": {"core", "slurm"},
+    "launcher": {"slurm"},
     "sim": {"core"},
     "install": set(),
     "slurm": set(),

@@ -31,7 +31,6 @@ from drfd.client.words import (
     parse_warning,
 )
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.groups import read_group
 from drfd.common.indices import read_array
 from drfd.common.units import (
     doubt,
@@ -41,6 +40,7 @@ from drfd.common.units import (
     parse_duration,
     parse_memory,
 )
+from drfd.protocol.groups import read_group
 from drfd_cli import output
 from drfd_cli.output import Columns, Form, local_time, render
 from drfd_cli.quick_request import is_sign

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drfd.core.model.owner import Owner, read_owner
+from drfd.common.owner import Owner, read_owner
 from drfd.linux.descriptors import opened
 
 #: Written by drfd-jobs.service when it is stopped: the boot's id, and the time in seconds.

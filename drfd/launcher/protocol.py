@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from drfd.common.owner import UNSTARTED, Owner
 from drfd.common.signals import is_signal
-from drfd.core.model.owner import UNSTARTED, Owner
 from drfd.linux.own_process import NOBODY
 from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, threads_of

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
-from drfd.core.model.owner import UNSTARTED
+from drfd.common.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
+from drfd.common.owner import Owner
 from drfd.common.units import parse_memory, parse_size
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import stimuli as st
@@ -51,7 +52,6 @@ from drfd.core.model.job import (
     Warn,
     Whose,
 )
-from drfd.core.model.owner import Owner
 from fakes import (
     ADMIN,
     ALICE,

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from core.worlds import change, lines_counted
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.groups import read_group
 from drfd.common.indices import Span
+from drfd.common.owner import UNSTARTED
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import stimuli as st
@@ -59,9 +59,9 @@ from drfd.core.model.job import (
     Words,
     owner_of,
 )
-from drfd.core.model.owner import UNSTARTED
 from drfd.core.scheduling.policies import POLICIES
 from drfd.core.scheduling.release_times import RunTimes
+from drfd.protocol.groups import read_group
 from fakes import (
     ALICE,
     BOB,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from drfd.common.errors import Refused
+from drfd.common.owner import Owner
 from drfd.common.units import ALL, Most
 from drfd.core.amounts.instances import SharedInstances
 from drfd.core.amounts.resources import Axes, Node, Resources
@@ -34,7 +35,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Kill, owed
 from drfd.core.model.job import ALLOCATED_STATES, JobState, most_cores_milli
-from drfd.core.model.owner import Owner
 from drfd.core.model.ranges import most_here, most_of
 from fakes import BOB, TRANSITIONS, demand, happened, ledger_at, spec, tables
 from seeds import examples

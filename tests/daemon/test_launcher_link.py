@@ -26,6 +26,7 @@ from daemon.fake_launcher import (
     up,
 )
 from drfd.common.errors import HostError
+from drfd.common.owner import UNSTARTED
 from drfd.common.units import show_cores
 from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.decisions import stimuli as st
@@ -42,7 +43,6 @@ from drfd.core.model.job import (
     Usage,
     Words,
 )
-from drfd.core.model.owner import UNSTARTED
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import link as link_module

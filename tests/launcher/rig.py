@@ -28,7 +28,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 import drfd
-from drfd.core.model.owner import Owner
+from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.unconfined import Unconfined

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.core.model.owner import Owner
+from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.model.owner import UNSTARTED
+from drfd.common.owner import UNSTARTED
 from drfd.devices.gpus import Gpu
 from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt

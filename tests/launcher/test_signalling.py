@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.core.model.owner import Owner
+from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
 from drfd.launcher.lending import LENDS, Bounds, bounds_of, read_bounds, record_of

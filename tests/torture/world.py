@@ -18,6 +18,7 @@ from random import Random
 
 import drfd.core.scheduling.scheduler as scheduling
 from drfd.common.errors import DrfdError, HostError
+from drfd.common.owner import Owner
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.decisions.reconciliation import leftovers, missing_attempts
@@ -29,7 +30,6 @@ from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.model.owner import Owner
 from drfd.core.promises import EventFold
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.plan import PassLimits, Plan

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from drfd.common.owner import UNSTARTED, Owner
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import MACHINE_CRASH
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.effects import RemoveAttempt
 from drfd.core.model.job import Job, JobState, owner_of
-from drfd.core.model.owner import UNSTARTED, Owner
 
 #: Job id and number of the attempt.
 AttemptKey = tuple[int, int]

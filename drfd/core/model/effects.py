@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drfd.common.owner import UNSTARTED
 from drfd.core.model.job import Job
 from drfd.core.model.job import JobState as S
-from drfd.core.model.owner import UNSTARTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.groups import read_group
 from drfd.common.paths import private_place
 from drfd.common.units import Most, show_apart
 from drfd.core.amounts.resources import Resources, with_gres
@@ -34,6 +33,7 @@ from drfd.host.disks import Disk, disk_of
 from drfd.payload.pack import usual_output
 from drfd.payload.raw_bytes import raw, readable
 from drfd.protocol import requests as parts
+from drfd.protocol.groups import read_group
 from drfd.protocol.limits import NAME_LENGTH
 from drfd.protocol.requests import SubmitRequest
 

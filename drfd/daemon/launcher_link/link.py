@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from drfd.common.errors import HostError, Unavailable
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
+from drfd.common.owner import UNSTARTED, Owner
 from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.dependencies import jobs_to_notify
 from drfd.core.decisions.outcome import judge_gpu_memory
@@ -53,7 +54,6 @@ from drfd.core.model.effects import (
     Thaw,
 )
 from drfd.core.model.job import Job, JobState, owner_of
-from drfd.core.model.owner import UNSTARTED, Owner
 from drfd.core.model.ranges import most_here
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, Nodes

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from drfd.common.owner import Owner
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job
-from drfd.core.model.owner import Owner
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.engine.nodes import NO_NODES, Nodes
 from drfd.daemon.launcher_link.link import Link

@@ -30,6 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from drfd.common.errors import HostError
+from drfd.common.owner import UNSTARTED, Owner, read_owner
 from drfd.common.units import show_cores
 from drfd.core.amounts.instances import Instance, Instances
 from drfd.core.amounts.resources import Resources
@@ -47,7 +48,6 @@ from drfd.core.model.job import (
     shares_output,
     submitted_us,
 )
-from drfd.core.model.owner import UNSTARTED, Owner, read_owner
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.journal.records import Payload

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
+from drfd.common.owner import UNSTARTED
 from drfd.common.signals import number_of
-from drfd.core.model.owner import UNSTARTED
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.port import Policy, Port

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drfd.common.failpoints import reach
-from drfd.core.model.owner import read_owner
+from drfd.common.owner import read_owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key, Record
 from drfd.launcher.protocol import Assignment
