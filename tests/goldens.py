@@ -53,7 +53,7 @@ from drfd.core.usage import Curve, GpuTally, LentTally  # noqa: E402
 from drfd.journal.journal import Journal, digest  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.lending import LENDS, bounds_of, record_of  # noqa: E402
+from drfd.launcher.confinement.lending import LENDS, bounds_of, record_of  # noqa: E402
 from drfd.launcher.protocol import (  # noqa: E402
     AttemptLimits,
     Ceilings,

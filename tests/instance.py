@@ -416,8 +416,15 @@ class Instance:
 class OwnLauncher:
     """A launcher that the test itself starts beside an instance's daemon, and may kill."""
 
-    def __init__(self, instance: Instance, *words: str, env: dict[str, str] | None = None) -> None:
-        """`words`: what the interpreter runs, and its options besides those that say for whom."""
+    def __init__(
+        self,
+        instance: Instance,
+        *words: str,
+        config: str = CONFIG,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """`words`: what the interpreter runs, and its options besides those that say for whom;
+        `config`: the launcher's own configuration."""
         me = str(os.getuid())
         self.room = instance.root / "launcher"
         for place in (instance.state, self.room):
@@ -426,7 +433,9 @@ class OwnLauncher:
         instance.has_failpoints = False
         self._instance, self._env = instance, {**os.environ, **(env or {})}
         self._command = [sys.executable, "-I", *words, "--state", str(self.room)]
-        self._command += ["--controller-uid", me, "--allow-uid", me]
+        (self.room / "config").write_text(config)
+        self._command += ["--config", str(self.room / "config")]
+        self._command += ["--controller", me, "--allow-uid", me]
         self.start()
 
     def start(self) -> None:

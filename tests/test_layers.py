@@ -96,16 +96,16 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "__main__": {"main"},
     },
     "drfd.launcher": {
+        "settings": set(),
         "protocol": set(),
         "attempt_files": set(),
         "system": {"attempt_files"},
         "confinement": {"protocol", "system", "attempt_files"},
         "runner": {"protocol", "system", "attempt_files", "confinement"},
-        "device_table": {"protocol", "confinement"},
+        "device_table": {"settings", "protocol", "confinement"},
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
-        "lending": {"protocol", "attempt_files", "confinement", "system"},
         "sessions": {*("protocol", "system", "attempt_files", "confinement", "runner")},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
@@ -115,14 +115,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
             *("signatures", "signalling", "notices", "sessions", "gpu_meter", "device_table"),
-            "lending",
         },
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "server", "device_table"),
+            *("settings", "signatures", "server", "device_table"),
         },
         "slurm": {
-            *("protocol", "system", "attempt_files", "runner", "port", "signatures"),
+            *("settings", "protocol", "system", "attempt_files", "runner", "port", "signatures"),
             # The lock and the socket of a launcher.
             "main",
         },
@@ -148,12 +147,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.journal": {
         "database": set(),
         "records": set(),
+        "patterns": set(),
         "past": {"database", "records"},
         "texts": {"past", "database", "records"},
         "files": {"database", "texts"},
         "pruning": {"past", "database", "records", "texts"},
         "arrays": {"database", "records", "pruning"},
-        "history": {"database", "records", "arrays"},
+        "history": {"database", "records", "patterns", "arrays"},
         "journal": {"database", "records", "texts", "files", "pruning", "arrays", "history"},
         "promises": {"database", "records", "arrays"},
     },
@@ -291,14 +291,14 @@ def is_at_home(path: Path, name: str) -> bool:
     return here in PACKAGES.get(top, {here})
 
 
-def is_the_launchers_protocol(path: Path, name: str) -> bool:
+def is_the_launchers_interface(path: Path, name: str) -> bool:
     """All that the daemon may see of the launcher."""
     is_launchers = name.startswith("drfd.launcher") and room(path) == "daemon"
-    return not is_launchers or name.startswith("drfd.launcher.protocol")
+    return not is_launchers or name.startswith(("drfd.launcher.protocol", "drfd.launcher.settings"))
 
 
 @pytest.mark.parametrize(
-    "rule", [may_import, may_import_inside, is_at_home, is_the_launchers_protocol]
+    "rule", [may_import, may_import_inside, is_at_home, is_the_launchers_interface]
 )
 def test_every_import_keeps_the_rules(rule: Callable[[Path, str], bool]) -> None:
     offenders = [
@@ -351,3 +351,24 @@ def test_the_command_line_starts_light() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("\n", "")
+
+
+@pytest.mark.parametrize("unit", ["drfd-launcher.service", "drfd-slurm-launcher.service"])
+def test_a_launcher_loads_nothing_of_the_controllers(unit: str) -> None:
+    """Root runs this command, and so all that it imports: besides the standard library and
+    cgroupspy, only what has been written for it."""
+    text = (ROOT / "systemd" / unit).read_text()
+    [line] = re.findall("^ExecStart=@PYTHON@ -I -m (.*)$", text, re.MULTILINE)
+    program = (
+        "import sys, runpy; before = set(sys.modules); sys.argv += ['--help']\n"
+        "try: runpy.run_module(sys.argv[1], run_name='__main__')\n"
+        "except SystemExit: print('', *(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-I", "-c", program, *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "drfd.launcher.server" in loaded
+    own = {name.split(".")[1] for name in loaded if name.startswith("drfd.")}
+    assert own <= {"launcher", *GROUND, *({"slurm"} if "slurm" in unit else ())}
+    foreign = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert foreign == {"drfd", "cgroupspy"}

@@ -25,7 +25,7 @@ class TomlTable:
     def __init__(self, values: Toml, source: str, place: str) -> None:
         self._values, self._source, self._place = values, source, place
         self._known: set[str] = set()
-        self._children: list[TomlTable] = []
+        self._children: dict[str, TomlTable] = {}
 
     def fail(self, key: str, text: str, hint: str = "") -> NoReturn:
         raise self.error(self.at(key), text, hint)
@@ -53,11 +53,13 @@ class TomlTable:
             raise self.error(self.at(key), text, error.hint) from None
 
     def table(self, key: str) -> TomlTable:
-        """Return the table below this key, which is empty if the key is not there."""
-        read = partial(read_table, self.at(key))
-        child = TomlTable(self.take(key, read, {}), self._source, self.at(key))
-        self._children.append(child)
-        return child
+        """Return the table below this key, which is empty if the key is not there. It is one for
+        all that read it, so that each key is known which any of them reads."""
+        if key not in self._children:
+            read = partial(read_table, self.at(key))
+            values = self.take(key, read, {})
+            self._children[key] = TomlTable(values, self._source, self.at(key))
+        return self._children[key]
 
     def tables(self, key: str) -> list[TomlTable] | None:
         """Return the list of tables of this key, or None if the key is not there.
@@ -76,14 +78,15 @@ class TomlTable:
         """Raise ConfigError for a key of this table, or of one below, that was never read."""
         others = f"known keys: {', '.join(sorted(self._known))}" if self._known else ""
         for key in set(self._values) - self._known:
-            homes = [f"[{child._place}]" for child in self._children if key in child._known]
+            children = self._children.values()
+            homes = [f"[{child._place}]" for child in children if key in child._known]
             if homes:
                 raise self.error(self.at(key), "unknown key", f"it belongs in {' or '.join(homes)}")
         for key in self._values:
             if key not in self._known:
                 hint = suggestion(key, self._known, others=others)
                 raise self.error(self.at(key), "unknown key", hint)
-        for child in self._children:
+        for child in self._children.values():
             child.done()
 
     def error(self, place: str, text: str, hint: str = "") -> ConfigError:

@@ -18,15 +18,13 @@ from drfd.common.strict_table import (
     TomlTable,
     one_of,
     read_count,
-    read_flag,
-    read_name,
     read_names,
-    read_path,
     wrong,
 )
 from drfd.common.units import parse_cores, parse_size
 from drfd.core.amounts.resources import Axes, Node, Resources
 from drfd.launcher.protocol import MAX_INSTANCES
+from drfd.launcher.settings import SlurmSettings
 
 LOCAL, SLURM = "local", "slurm"
 #: A node's name, as Slurm and the launcher's protocol take it; and that of a feature, which stands
@@ -56,22 +54,6 @@ class NodeConfig:
 
 
 Nodes = tuple[NodeConfig, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSettings:
-    """How the launcher of Slurm's nodes reaches Slurm."""
-
-    #: Slurm's partition, or None for its default.
-    partition: str | None = None
-    #: Path of slurm.conf, or None for where Slurm's commands look for it.
-    conf: str | None = None
-    #: Directory of Slurm's commands.
-    programs: str = "/usr/bin"
-    #: Slurm's own user (SlurmUser).
-    user: str = "slurm"
-    #: Whether slurmctld is told of each submission, so that it starts the job at once.
-    nudges: bool = True
 
 
 def has_slurm(nodes: Nodes) -> bool:
@@ -168,20 +150,11 @@ def _read_gres(value: object) -> dict[str, int]:
     return counts
 
 
-def read_slurm(table: TomlTable, nodes: Nodes) -> SlurmSettings:
-    """Read the table. Raises ConfigError, also if it is there without a node of Slurm's."""
-    plain = SlurmSettings()
-    found = SlurmSettings(
-        partition=table.take("partition", read_name, None),
-        conf=table.take("config", read_path, None),
-        programs=table.take("commands", read_path, plain.programs),
-        user=table.take("user", read_name, plain.user),
-        nudges=table.take("nudge", read_flag, plain.nudges),
-    )
-    if table.names() and not has_slurm(nodes):
+def refuse_useless(slurm: TomlTable, nodes: Nodes) -> None:
+    """Raise ConfigError if there is a table [slurm], and no node of Slurm's."""
+    if slurm.names() and not has_slurm(nodes):
         hint = 'add [nodes.NAME] with engine = "slurm", or leave this table out'
-        table.fail(table.names()[0], "no node is Slurm's", hint=hint)
-    return found
+        slurm.fail(slurm.names()[0], "no node is Slurm's", hint=hint)
 
 
 def node_gres(nodes: Nodes) -> tuple[str, ...]:

@@ -7,15 +7,13 @@ core and the disks that are limited.
 
 from __future__ import annotations
 
-import os
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from drfd.common.config_files import exists, read_files
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import (
     Toml,
@@ -25,7 +23,6 @@ from drfd.common.strict_table import (
     read_disk_name,
     read_flag,
     read_name,
-    read_names,
     read_path,
     read_size_or_zero,
     read_time,
@@ -59,10 +56,9 @@ from drfd.core.scheduling.policies import CONFIGURABLE
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.daemon.cluster import (
     Nodes,
-    SlurmSettings,
     node_gres,
     read_nodes,
-    read_slurm,
+    refuse_useless,
     slurm_warnings,
     with_nodes,
 )
@@ -80,6 +76,7 @@ from drfd.devices.gpus import Gpu
 from drfd.host.disks import GUESS_READ_BPS, GUESS_WRITE_BPS, Disk, locate
 from drfd.host.measurements import Machine, default_kept, default_reserve
 from drfd.launcher.protocol import CORES_MODES, PIN, QUOTA
+from drfd.launcher.settings import LauncherSettings, read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +171,10 @@ class Config:
     disks: tuple[DiskConfig, ...] | None = None
     #: Countable resources, sorted by name.
     countables: Countables = ()
-    #: The machines, if there are several, the controller's own first; and how those of Slurm's are
-    #: reached.
+    #: The machines, if there are several, the controller's own first.
     nodes: Nodes = ()
-    slurm: SlurmSettings = field(default_factory=SlurmSettings)
+    #: What the launchers read by themselves, when they start.
+    launcher: LauncherSettings = field(default_factory=LauncherSettings)
     defaults: Defaults = Defaults()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: Settings of single users, by (pool, user).
@@ -194,25 +191,10 @@ class Config:
     preempting: Preempting | None = None
     grace_s: int = 10
     max_pids: int = 4096
-    #: Most processes of all jobs together, and of one user including those outside drfd; None for
-    #: the kernel's own limits.
-    processes_total: int | None = None
-    processes_per_user: int | None = None
-    use_cgroups: bool = True
-    #: Whether each job has a /tmp and a /dev/shm of its own, and where these are kept on disk
-    #: (None: in the launcher's own directory).
-    private_tmp: bool = False
-    private_tmp_dir: str | None = None
-    #: Whether IPC that a user's jobs have left is removed after the last of them.
-    remove_ipc: bool = True
-    #: Whether set-uid programs, sudo among them, have no effect in jobs.
-    no_new_privs: bool = False
     #: How cores are given to jobs: one of the launcher's CORES_MODES.
     cores_by: str = QUOTA
     #: Run the controller as this user when started by root; None: as "drfd" if there is one.
     user: str | None = None
-    #: Users below uid 1000 who may submit jobs.
-    system_users: frozenset[str] = frozenset()
     limits: UserLimits = UserLimits()
     #: The maintenance windows, those that are over included.
     windows: tuple[WindowSettings, ...] = ()
@@ -220,37 +202,16 @@ class Config:
     metrics: MetricsSettings = MetricsSettings()
 
 
-#: Tables of the main file without which other files may not be understood.
-_NAMED = ("disk", "gres", "nodes")
-
-
 def load(path: Path) -> Config:
     """Return the configuration in `path` and, if it is called drfd.toml, in drfd.d/*.toml beside
     it. Raises ConfigError, also when the file does not exist."""
-    tree = _read(path)
-    if path.name == "drfd.toml":
-        parse(tree, str(path))
-        for extra_path in _extras(path.parent / "drfd.d"):
-            extra = _read(extra_path)
-            # Each file is checked alone first, so that an error names it. Limits of its pools may
-            # name disks and countable resources of the main file, and its nodes are beside those.
-            alone: Toml = deepcopy({key: tree[key] for key in _NAMED if key in tree})
-            _merge(alone, extra)
-            parse(alone, str(extra_path))
-            _merge(tree, extra)
-    return parse(tree, str(path))
+    return parse(read_files(path, parse), str(path))
 
 
 def load_if_there(path: Path) -> Config:
     """Return the configuration in a file, or the default one if there is no such file. Raises
     ConfigError as `load` does."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return Config()
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return load(path)
+    return load(path) if exists(path) else Config()
 
 
 def parse(tree: Toml, source: str) -> Config:
@@ -270,6 +231,8 @@ def parse(tree: Toml, source: str) -> Config:
     )
     pool_tables.read_pools(top.table("pools"))
     pool_tables.read_users(top.table("users"))
+    launcher = read_settings(top)
+    refuse_useless(top.table("slurm"), nodes)
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
     config = Config(
         cores_milli=capacity.take("cores", parse_cores, None),
@@ -279,21 +242,13 @@ def parse(tree: Toml, source: str) -> Config:
         countables=countables,
         defaults=_defaults(top.table("defaults")),
         nodes=nodes,
-        slurm=read_slurm(top.table("slurm"), nodes),
+        launcher=launcher,
         pools=pool_tables.pools,
         members=pool_tables.members,
         grace_s=enforcement.take("grace", parse_duration, 10),
         max_pids=enforcement.take("processes", read_count, 4096),
-        processes_total=enforcement.take("processes_total", read_count, None),
-        processes_per_user=enforcement.take("processes_per_user", read_count, None),
-        use_cgroups=enforcement.take("cgroups", read_flag, True),
-        private_tmp=enforcement.take("private_tmp", read_flag, False),
-        private_tmp_dir=enforcement.take("private_tmp_dir", read_path, None),
-        remove_ipc=enforcement.take("remove_ipc", read_flag, True),
-        no_new_privs=enforcement.take("no_new_privs", read_flag, False),
         cores_by=enforcement.take("cores", one_of(*CORES_MODES), QUOTA),
         user=daemon.take("user", read_name, None),
-        system_users=frozenset(daemon.take("system_users", read_names, [])),
         policy=policy,
         **read_scheduling(scheduling),
         preempting=_preempting(scheduling, policy),
@@ -429,43 +384,6 @@ def _preempting(table: TomlTable, policy: str) -> Preempting | None:
     return how if is_on else None
 
 
-def _read(path: Path) -> Toml:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except FileNotFoundError:
-        raise ConfigError("config", f"there is no configuration file {path}") from None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("config", f"{path} is not TOML: {error}") from None
-
-
-def _extras(directory: Path) -> list[Path]:
-    try:
-        names = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        # Without these files the daemon would apply other rules than were written down.
-        raise _unreadable(directory, error) from None
-    return [directory / name for name in sorted(names) if name.endswith(".toml")]
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError("config", f"cannot read {path}: {error.strerror}")
-
-
-def _merge(into: Toml, extra: Toml) -> None:
-    """Merge tables; any other value of the later file replaces that of an earlier one."""
-    for key, value in extra.items():
-        earlier = into.get(key)
-        if isinstance(value, dict) and isinstance(earlier, dict):
-            _merge(earlier, value)
-        else:
-            into[key] = value
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     """The resources that this daemon allocates."""
@@ -546,7 +464,7 @@ def survey(
     warnings = (
         *_warn_of_overcommitment(capacity, machine, config),
         *_warn_of_shared_devices(disks),
-        *slurm_warnings(config.nodes, config.slurm),
+        *slurm_warnings(config.nodes, config.launcher.slurm),
         *gpu_warnings(config.countables, gpus),
         *bound_warnings(rules),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),

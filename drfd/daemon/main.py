@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -30,7 +31,7 @@ from drfd.daemon.calendar import expand_hours
 from drfd.daemon.cluster import has_slurm, late_node_changes, node_gres
 from drfd.daemon.config import Config, DiskConfig, Site, load, load_if_there, survey
 from drfd.daemon.controller import Daemon, Surroundings
-from drfd.daemon.countable import device_settings, device_warnings, shared_memory, with_devices_of
+from drfd.daemon.countable import device_warnings, shared_memory, with_devices_of
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.printing import METRICS_FILES, ask_once, shipped_file
 from drfd.daemon.metrics.publication import SOCKET_NAME, metrics_warnings, open_outlets
@@ -43,6 +44,7 @@ from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
+from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
 from drfd.slurm.files import MORE_CONF, NAMES, Layout, files
 from drfd.slurm.nodes import GivenOut
@@ -51,8 +53,6 @@ from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
 
 log = logging.getLogger("drfd")
 
-#: Seconds that a launcher with a wrong configuration waits before it ends.
-_WRONG_PAUSE_S = 5.0
 #: Seconds that the user directory has to say which users of the configuration there are.
 _DIRECTORY_S = 1.0
 #: Directory where logind has a file for each user that lingers.
@@ -75,7 +75,7 @@ def serve(options: argparse.Namespace) -> None:
     is_system = options.launcher is not None or (options.state is None and owner == 0)
     config_file = options.config or _usual_config(is_system)
     config = _read_config(config_file, must_exist=options.config is not None)
-    if config.private_tmp and owner != 0 and not is_system:
+    if config.launcher.private_tmp and owner != 0 and not is_system:
         raise ConfigError(
             "config",
             "enforcement.private_tmp: only root can give jobs a /tmp of their own",
@@ -92,7 +92,8 @@ def serve(options: argparse.Namespace) -> None:
         site = replace(site, warnings=(*site.warnings, warning))
     # A private instance also runs jobs of its owner, even if that is root. The system's runs none
     # of root.
-    allow = [*spawn.system_uids(config), *([] if is_system else [owner])]
+    own = [] if is_system else [owner]
+    allow = [*system_uids(config.launcher), *own]
     listening = ListeningSocket(
         options.socket or _usual_socket(options, is_system), is_open=is_system or not owner
     )
@@ -102,26 +103,24 @@ def serve(options: argparse.Namespace) -> None:
     if options.launcher is None:
         if account is not None:
             spawn.hand_over(places.controller, account)
-        command = spawn.launcher_command(
-            places.launcher,
-            config,
+        command = partial(
+            spawn.launcher_command,
+            config_file=config_file,
             controller_uid=account.pw_uid if account else owner,
-            allow=allow,
-            group="drfd/system" if is_system else spawn.group_for(places.state),
+            allow=own,
             failpoints=options.failpoints,
         )
-        launcher = spawn.start_launcher(command)
+        group = "drfd/system" if is_system else spawn.group_for(places.state)
+        launcher = spawn.start_launcher(
+            [*command("drfd.launcher", places.launcher), "--group", group]
+        )
         if has_slurm(config.nodes):
+            account_of(config.launcher.slurm.user, "slurm.user")
             places.slurm_launcher.mkdir(mode=0o711, exist_ok=True)
-            command = spawn.slurm_launcher_command(
-                places.slurm_launcher,
-                places.launcher,
-                config,
-                controller_uid=account.pw_uid if account else owner,
-                allow=allow,
-                failpoints=options.failpoints,
+            words = ["--keys", str(places.launcher)]
+            slurm_launcher = spawn.start_launcher(
+                [*command("drfd.launcher.slurm", places.slurm_launcher), *words]
             )
-            slurm_launcher = spawn.start_launcher(command)
     if account is not None:
         spawn.become(account, places)
     for text in site.warnings:
@@ -171,46 +170,6 @@ def _enable_failpoints(options: argparse.Namespace) -> None:
     if options.launcher is not None or options.state is None:
         raise ConfigError("failpoints", "--failpoints is for a private instance: give --state")
     failpoints.enable(str(options.failpoints))
-
-
-def become_launcher(options: argparse.Namespace) -> None:
-    """Replace this process by the launcher, run as the configuration says."""
-    config = _launchers_config(options)
-    controller = spawn.account_of(options.controller, "--controller")
-    command = spawn.launcher_command(
-        options.state,
-        config,
-        controller_uid=controller.pw_uid,
-        allow=spawn.system_uids(config),
-        group="drfd/system",
-    )
-    if options.holder is not None:
-        command += ["--holder", options.holder]
-    os.execv(command[0], command)
-
-
-def become_slurm_launcher(options: argparse.Namespace) -> None:
-    """Replace this process by the launcher of Slurm's nodes, run as the configuration says."""
-    command = spawn.slurm_launcher_command(
-        options.state,
-        options.keys,
-        config := _launchers_config(options),
-        controller_uid=spawn.account_of(options.controller, "--controller").pw_uid,
-        allow=spawn.system_uids(config),
-    )
-    os.execv(command[0], command)
-
-
-def _launchers_config(options: argparse.Namespace) -> Config:
-    """Return the configuration for a launcher that runs by itself. Raises ConfigError."""
-    config_file = options.config or paths.SYSTEM_CONFIG
-    try:
-        return _read_config(config_file, must_exist=options.config is not None)
-    except ConfigError:
-        if service.take(os.environ).is_heard:
-            # The service manager starts us again at once for as long as there is a controller.
-            time.sleep(_WRONG_PAUSE_S)
-        raise
 
 
 def calibrate(options: argparse.Namespace) -> None:
@@ -405,15 +364,15 @@ def _slurms_nodes(config_file: Path | None) -> _SlurmsNodes:
             cores=node.cores_milli // 1000,
             memory_bytes=node.memory_bytes,
             gres=node.gres,
-            partition=config.slurm.partition,
+            partition=config.launcher.slurm.partition,
         )
         for node in config.nodes
         if not node.is_local
     ]
-    named = {} if config.slurm.conf is None else {"SLURM_CONF": config.slurm.conf}
+    named = {} if config.launcher.slurm.conf is None else {"SLURM_CONF": config.launcher.slurm.conf}
     env = {**named, **os.environ}
     if nodes:
-        return _SlurmsNodes(nodes, config.slurm.user, env, "")
+        return _SlurmsNodes(nodes, config.launcher.slurm.user, env, "")
     why = "has none of Slurm's" if file.exists() else "is not there"
     return _SlurmsNodes([], None, env, f"no nodes are compared: {file} {why} (or give --config)")
 
@@ -462,10 +421,11 @@ def compact_journal(options: argparse.Namespace) -> str:
 
 def late_changes(before: Config, now: Config) -> Iterator[str]:
     """Yield a warning for each changed key that a reload does not bring into effect."""
+    old, new = before.launcher, now.launcher
     for key, is_same in (
-        ("daemon.system_users", before.system_users == now.system_users),
+        ("daemon.system_users", old.system_users == new.system_users),
         ("metrics", before.metrics == now.metrics),
-        ("enforcement.no_new_privs", before.no_new_privs == now.no_new_privs),
+        ("enforcement.no_new_privs", old.no_new_privs == new.no_new_privs),
     ):
         if not is_same and key == "metrics":
             yield "[metrics] has changed: that takes a restart of drfd"
@@ -474,7 +434,7 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
             is_of_both = key == "daemon.system_users" and has_slurm(now.nodes)
             launchers = "launchers" if is_of_both else "launcher"
             yield f"{key} has changed: that takes a restart of drfd and its {launchers}"
-    known, wanted = device_settings(before.countables), device_settings(now.countables)
+    known, wanted = old.devices, new.devices
     for name in sorted({*known.paths, *wanted.paths}):
         if known.paths.get(name) != wanted.paths.get(name):
             yield (
@@ -484,7 +444,7 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
             )
     if known.hides_all_gpus != wanted.hides_all_gpus:
         yield "gres.gpu.hide has changed: that takes a restart of drfd and its launcher"
-    yield from late_node_changes((before.nodes, before.slurm), (now.nodes, now.slurm))
+    yield from late_node_changes((before.nodes, old.slurm), (now.nodes, new.slurm))
     if known.gives_all_gpus and not wanted.gives_all_gpus:
         yield (
             "gres.gpu is a list now: GPUs that are not in it stay hidden from jobs until a restart "
@@ -584,31 +544,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--as-root",
         action="store_true",
         help="let the controller run as root where there is no user drfd for it to become",
-    )
-
-    launcher = commands.add_parser(
-        "launcher", help="run the launcher for a daemon that is started with --launcher"
-    )
-    launcher.add_argument("--config", type=Path, help="configuration file")
-    launcher.add_argument("--state", type=Path, required=True, metavar="DIR", help="its directory")
-    launcher.add_argument(
-        "--controller", required=True, metavar="USER", help="the user whose orders are taken"
-    )
-    launcher.add_argument("--holder", metavar="UNIT", help="systemd unit that all jobs live in")
-
-    slurm_launcher = commands.add_parser(
-        "slurm-launcher",
-        help="run the launcher of Slurm's nodes for a daemon that is started with --launcher",
-    )
-    slurm_launcher.add_argument("--config", type=Path, help="configuration file")
-    slurm_launcher.add_argument(
-        "--state", type=Path, required=True, metavar="DIR", help="its directory"
-    )
-    slurm_launcher.add_argument(
-        "--keys", type=Path, required=True, metavar="DIR", help="directory of the other launcher"
-    )
-    slurm_launcher.add_argument(
-        "--controller", required=True, metavar="USER", help="the user whose orders are taken"
     )
 
     install = commands.add_parser(
@@ -757,7 +692,7 @@ def _install(options: argparse.Namespace) -> None:
         command.set_up_package(
             where,
             grace_s=config.grace_s,
-            has_cgroups=config.use_cgroups,
+            has_cgroups=config.launcher.use_cgroups,
             has_slurm=has_slurm(config.nodes),
         )
         return
@@ -765,7 +700,7 @@ def _install(options: argparse.Namespace) -> None:
         where,
         prefix=options.prefix,
         grace_s=config.grace_s,
-        has_cgroups=config.use_cgroups,
+        has_cgroups=config.launcher.use_cgroups,
         has_slurm=has_slurm(config.nodes),
     )
 
@@ -786,8 +721,6 @@ def _uninstall(options: argparse.Namespace) -> None:
 
 _COMMANDS = {
     "serve": serve,
-    "launcher": become_launcher,
-    "slurm-launcher": become_slurm_launcher,
     "calibrate": calibrate,
     "check-config": _check_config,
     "gpus": list_gpus,

@@ -18,8 +18,7 @@ from pathlib import Path
 from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config
-from drfd.daemon.countable import device_settings
-from drfd.launcher.protocol import DeviceSettings
+from drfd.launcher.settings import account_of
 from drfd.payload.signature import KEY_SOCKET_NAME
 
 log = logging.getLogger("drfd")
@@ -169,70 +168,24 @@ def group_for(state: Path) -> str:
 
 
 def launcher_command(
+    module: str,
     directory: Path,
-    config: Config,
-    *,
-    controller_uid: int,
-    allow: Iterable[int],
-    group: str,
-    failpoints: Path | None = None,
-) -> list[str]:
-    command = [
-        *(sys.executable, "-I", "-m", "drfd.launcher"),
-        *("--state", str(directory)),
-        *("--controller-uid", str(controller_uid)),
-        *("--group", group),
-    ]
-    for uid in allow:
-        command += ["--allow-uid", str(uid)]
-    if not config.use_cgroups:
-        command.append("--no-cgroups")
-    if config.processes_total is not None:
-        command += ["--processes-total", str(config.processes_total)]
-    if config.processes_per_user is not None:
-        command += ["--processes-per-user", str(config.processes_per_user)]
-    if config.private_tmp:
-        command += ["--private-tmp", *filter(None, [config.private_tmp_dir])]
-    if not config.remove_ipc:
-        command.append("--keep-ipc")
-    if config.no_new_privs:
-        command.append("--no-new-privs")
-    settings = device_settings(config.countables)
-    if settings != DeviceSettings():
-        command += ["--devices", settings.encode()]
-    if failpoints is not None:
-        command += ["--failpoints", str(failpoints)]
-    return command
-
-
-def slurm_launcher_command(
-    directory: Path,
-    keys: Path,
-    config: Config,
+    config_file: Path,
     *,
     controller_uid: int,
     allow: Iterable[int],
     failpoints: Path | None = None,
 ) -> list[str]:
-    """Return the command of the launcher of Slurm's nodes. `keys` is the directory of the local
-    launcher. Raises ConfigError if Slurm's user has no account."""
-    slurm = config.slurm
+    """Return the command of a launcher, whose program is the package `module`. It reads its part of
+    the configuration by itself, and takes jobs of the uids in `allow` besides."""
     command = [
-        *(sys.executable, "-I", "-m", "drfd.launcher.slurm"),
+        *(sys.executable, "-I", "-m", module),
         *("--state", str(directory)),
-        *("--controller-uid", str(controller_uid)),
-        *("--keys", str(keys)),
-        *("--slurm-uid", str(account_of(slurm.user, "slurm.user").pw_uid)),
-        *("--programs", slurm.programs),
+        *("--config", str(config_file.absolute())),
+        *("--controller", str(controller_uid)),
     ]
     for uid in allow:
         command += ["--allow-uid", str(uid)]
-    if slurm.partition is not None:
-        command += ["--partition", slurm.partition]
-    if slurm.conf is not None:
-        command += ["--slurm-conf", slurm.conf]
-    if not slurm.nudges:
-        command += ["--no-nudge"]
     if failpoints is not None:
         command += ["--failpoints", str(failpoints)]
     return command
@@ -262,19 +215,6 @@ def start_launcher(command: Sequence[str]) -> OwnLauncher:
     )
     os.close(end_for_it)
     return OwnLauncher(os.pidfd_open(supervisor.pid), ours)
-
-
-def system_uids(config: Config) -> list[int]:
-    """Return the uids of `daemon.system_users`. Raises ConfigError for a name without account."""
-    return [account_of(name, "daemon.system_users").pw_uid for name in sorted(config.system_users)]
-
-
-def account_of(name: str, key: str) -> pwd.struct_passwd:
-    """Return the account of a user that `key` names. Raises ConfigError if there is none."""
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigError("config", f"{key}: there is no user {name}") from None
 
 
 def controller_account(

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from drfd.common.patterns import is_like
 from drfd.core.model import events as ev
 from drfd.core.model.job import NO_WORDS, Array, Job, Words
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
 from drfd.journal.database import open_snapshot
+from drfd.journal.patterns import is_like
 from drfd.journal.records import Records, without_words
 
 #: Number of first events, and of last ones, in a story.

@@ -21,7 +21,8 @@ from drfd.devices.nodes import DeviceNode, node_at, show_node
 from drfd.devices.roster import Roster
 from drfd.devices.variables import variables_for
 from drfd.launcher.confinement.interface import Devices
-from drfd.launcher.protocol import Assignment, DeviceSettings, Grant
+from drfd.launcher.protocol import Assignment, Grant
+from drfd.launcher.settings import DeviceSettings
 
 #: Where the kernel says of a device node on which NUMA node its device is.
 _DEVICES = {"c": "/sys/dev/char", "b": "/sys/dev/block"}

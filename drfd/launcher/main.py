@@ -12,11 +12,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from drfd.common import failpoints, journald
+from drfd.common.errors import ConfigError
 from drfd.devices.roster import Roster
 from drfd.devices.roster_file import RosterFile
 from drfd.launcher.attempt_files import read_jobs_stop
@@ -25,17 +28,13 @@ from drfd.launcher.confinement.interface import NOT_HIDDEN, Confinement, JobGrou
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.device_table import DeviceTable
 from drfd.launcher.port import Policy, Port
-from drfd.launcher.protocol import (
-    SOCKET_NAME,
-    BadMessage,
-    DeviceSettings,
-    read_device_settings,
-)
+from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance, privileges
 from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.forked import Forked
 from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.server import Launcher
+from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
 from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.system.files import get
 from drfd.launcher.system.private_tmp import SPACES, Unsafe
@@ -48,6 +47,8 @@ log = logging.getLogger("drfd.launcher")
 
 _MOUNTINFO = "/proc/self/mountinfo"
 _PREDECESSOR_WAIT_S = 10.0
+#: Seconds that a launcher with a wrong configuration waits before it ends.
+_WRONG_PAUSE_S = 5.0
 _TESTED_STARTER = "DRFD_TESTED_STARTER"
 _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
 
@@ -60,38 +61,72 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.close(fd)
     manager = service.take(os.environ)
     journald.set_up("drfd-launcher", has_journal=manager.has_journal)
-    if not options.no_cgroups and not options.moved:
+    with ending_if_wrong("drfd-launcher", manager):
+        setup = read_setup(options)
+    if setup.settings.use_cgroups and not options.moved:
         detect.move_to_users_manager(get(_MOUNTINFO))
     if options.failpoints is not None:
         failpoints.enable(options.failpoints)
-    inheritance.protect(no_new_privileges=options.no_new_privs)
+    inheritance.protect(no_new_privileges=setup.settings.no_new_privs)
     if options.keep_fd is None:
-        _serve(options, manager)
+        _serve(options, setup, manager)
     else:
-        supervise(options.keep_fd, lambda: _serve(options, Service()))
+        supervise(options.keep_fd, lambda: _serve(options, setup, Service()))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="drfd-launcher", description=__doc__)
+    parser = parser_of("drfd-launcher", __doc__)
     add = parser.add_argument
-    add("--state", type=Path, required=True, help="directory for attempt files and the socket")
-    add("--controller-uid", type=int, required=True, help="the uid whose orders are taken")
     add("--group", default="drfd/system", help="what the cgroup for all jobs is called")
     unit = "delegated systemd unit that all jobs live in (cgroup v2)"
     add("--delegated-unit", "--holder", dest="delegated_unit", metavar="UNIT", help=unit)
-    add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
-    add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
-    add("--no-cgroups", action="store_true", help="measure limits even where cgroups can be had")
-    add("--private-tmp", nargs="?", const="", metavar="DIR", help="a /tmp for each job, below DIR")
-    add("--keep-ipc", action="store_true", help="leave IPC of users alone who have no more jobs")
-    add("--no-new-privs", action="store_true", help="jobs gain no rights by set-uid programs")
-    add("--processes-total", type=int, metavar="N", help="of all jobs together; less by the kernel")
-    add("--processes-per-user", type=int, metavar="N", help="half of the total")
-    add("--devices", metavar="JSON", default="", help="nodes of devices that jobs are given")
-    add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
-    add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
     add(detect.MOVED, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
+
+
+def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that both launchers have."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    add = parser.add_argument
+    add("--state", type=Path, required=True, help="directory for attempt files and the socket")
+    add("--controller", required=True, metavar="USER", help="name or uid whose orders are taken")
+    add("--config", type=Path, metavar="FILE", help="configuration of drfd; need not exist")
+    add("--min-uid", type=int, default=1000, help="refuse jobs of system accounts below this uid")
+    add("--allow-uid", type=int, action="append", default=[], help="take jobs of this uid anyway")
+    add("--keep-fd", type=int, help="restart the launcher until this descriptor reaches its end")
+    add("--failpoints", metavar="DIR", help=argparse.SUPPRESS)
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a launcher has read of its configuration when it was started."""
+
+    settings: LauncherSettings
+    controller_uid: int
+    policy: Policy
+
+
+def read_setup(options: argparse.Namespace) -> Setup:
+    """Return what the configuration and the user database say. Raises ConfigError."""
+    settings = load_settings(options.config)
+    allowed = frozenset((*options.allow_uid, *system_uids(settings)))
+    user: str = options.controller
+    uid = int(user) if user.isdecimal() else account_of(user, "--controller").pw_uid
+    return Setup(settings, uid, Policy(min_uid=options.min_uid, allowed_uids=allowed))
+
+
+@contextmanager
+def ending_if_wrong(program: str, manager: Service) -> Iterator[None]:
+    """End the process with one line if the configuration is wrong."""
+    try:
+        yield
+    except ConfigError as error:
+        os.write(2, f"{program}: {error}\n".encode())
+        if manager.is_heard:
+            # The service manager starts us again at once for as long as there is a controller.
+            time.sleep(_WRONG_PAUSE_S)
+        sys.exit(error.exit_code)
 
 
 def supervise(keep_fd: int, serve: Callable[[], None]) -> NoReturn:
@@ -131,9 +166,9 @@ def supervise(keep_fd: int, serve: Callable[[], None]) -> NoReturn:
         time.sleep(pause_s)
 
 
-def _serve(options: argparse.Namespace, manager: Service) -> None:
+def _serve(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
     try:
-        _run(options, manager)
+        _run(options, setup, manager)
     except Unsafe as error:
         sys.exit(f"drfd-launcher: private_tmp_dir: {error}")
     except JobGroupGone as error:
@@ -143,9 +178,10 @@ def _serve(options: argparse.Namespace, manager: Service) -> None:
         sys.exit("drfd-launcher: out of memory: it ends, jobs run on, and the next one goes on")
 
 
-def _run(options: argparse.Namespace, manager: Service) -> None:
-    if options.private_tmp is not None and os.getuid() != 0:
-        sys.exit("drfd-launcher: only root can give jobs a /tmp of their own: --private-tmp")
+def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
+    settings = setup.settings
+    if settings.private_tmp and os.getuid() != 0:
+        sys.exit("drfd-launcher: enforcement.private_tmp: only root can give jobs a /tmp")
     inheritance.allow_many_files()
     # The controller must be able to read the files of the jobs' cgroups.
     os.umask(0o022)
@@ -158,44 +194,40 @@ def _run(options: argparse.Namespace, manager: Service) -> None:
     lock_state(state)
     attempts_dir = state / "attempts"
     attempts_dir.mkdir(mode=0o700, exist_ok=True)
-    confinement = _confinement(options)
+    confinement = _confinement(options, settings)
     # A controller with the launcher's own uid has all its rights, so it needs no signatures.
-    keys = None if options.controller_uid == os.getuid() else _keys(state)
+    keys = None if setup.controller_uid == os.getuid() else _keys(state)
     for text in warnings:
         log.warning("warning: %s", text)
+    spaces = str(state / SPACES)
     launcher = Launcher(
         confinement=confinement,
-        processes=_bound_processes(confinement, options),
+        processes=_bound_processes(confinement, settings),
         bounds=bounds.read_launcher_bounds(get(_MOUNTINFO)),
-        policy=Policy(min_uid=options.min_uid, allowed_uids=frozenset(options.allow_uid)),
+        policy=setup.policy,
         attempts_fd=os.open(attempts_dir, os.O_RDONLY | os.O_DIRECTORY),
-        port=Port(listen(state, options.controller_uid), options.controller_uid),
+        port=Port(listen(state, setup.controller_uid), setup.controller_uid),
         keep_fd=options.keep_fd,
         keys=keys,
         key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
-        devices=_devices(options.devices, confinement, RosterFile(state)),
+        devices=DeviceTable(
+            settings.devices,
+            can_hide=confinement.hiding()[0] != NOT_HIDDEN,
+            find=Roster(file=RosterFile(state), keeps=True).look_up,
+        ),
         gpus_dir=state,
         starter=_starter(options),
-        space_home=options.private_tmp if options.private_tmp != "" else str(state / SPACES),
-        usual_space_home=str(state / SPACES),
+        space_home=settings.private_tmp_dir or spaces if settings.private_tmp else None,
+        usual_space_home=spaces,
         # An ordinary user's launcher is itself one of the user's processes.
-        removes_ipc=os.getuid() == 0 and not options.keep_ipc,
+        removes_ipc=os.getuid() == 0 and settings.remove_ipc,
     )
     manager.notify("READY=1")
     # A collection writes to every object, so memory shared with the runners would be copied.
     gc.freeze()
     launcher.serve()
-
-
-def _devices(text: str, confinement: Confinement, seen: RosterFile) -> DeviceTable:
-    try:
-        settings = read_device_settings(text) if text else DeviceSettings()
-    except BadMessage:
-        sys.exit(f"drfd-launcher: --devices: {text!r} is not what drfd writes")
-    can_hide = confinement.hiding()[0] != NOT_HIDDEN
-    return DeviceTable(settings, can_hide, find=Roster(file=seen, keeps=True).look_up)
 
 
 def _starter(options: argparse.Namespace) -> JobStarter:
@@ -207,10 +239,11 @@ def _starter(options: argparse.Namespace) -> JobStarter:
     return choose(Path(named)) if named else Forked("a test wants it so")
 
 
-def _bound_processes(confinement: Confinement, options: argparse.Namespace) -> bounds.ProcessBounds:
+def _bound_processes(confinement: Confinement, settings: LauncherSettings) -> bounds.ProcessBounds:
     """Limit the processes of jobs, in place of limits that an earlier launcher has set."""
     limit = bounds.kernel_limit(confinement.ancestors())
-    found = bounds.process_bounds(limit, options.processes_total, options.processes_per_user)
+    total, per_user = settings.processes_total, settings.processes_per_user
+    found = bounds.process_bounds(limit, total, per_user)
     try:
         confinement.limit_processes(found.total)
     except OSError as error:
@@ -242,8 +275,8 @@ def lock_state(state: Path) -> None:
             time.sleep(0.01)
 
 
-def _confinement(options: argparse.Namespace) -> Confinement:
-    if options.no_cgroups:
+def _confinement(options: argparse.Namespace, settings: LauncherSettings) -> Confinement:
+    if not settings.use_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
     try:
         return detect.choose(options.group, options.delegated_unit, get(_MOUNTINFO))

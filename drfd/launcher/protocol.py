@@ -1,7 +1,7 @@
 """The protocol between the controller and the launcher: one JSON object per line.
 
-The controller sends commands, and the launcher reports; either may be repeated. This is the only
-module of the launcher that other packages import.
+The controller sends commands, and the launcher reports; either may be repeated. Other packages
+import only this module of the launcher, and `settings`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from drfd.common.owner import UNSTARTED, Owner
@@ -244,33 +244,6 @@ class Inside:
     command: bytes
     #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
     proof: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSettings:
-    """What the configuration says of devices. Not in orders: the launcher, which is root, does not
-    take from the controller which device node an instance has."""
-
-    #: Resource → paths of the nodes of each of its instances, which are numbered from 0.
-    paths: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    #: Whether GPUs that are given out to no job are hidden, too.
-    hides_all_gpus: bool = False
-    #: Whether all GPUs are given out that are no part of the processor, also those that the
-    #: controller has not seen yet.
-    gives_all_gpus: bool = False
-
-    def encode(self) -> str:
-        """Return the settings as the launcher takes them on its command line."""
-        return _encode(asdict(self))
-
-
-def read_device_settings(text: str) -> DeviceSettings:
-    """Read what `DeviceSettings.encode` has written. Raises BadMessage."""
-    found = decode(text.encode())
-    try:
-        return DeviceSettings(found["paths"], found["hides_all_gpus"], found["gives_all_gpus"])
-    except KeyError as error:
-        raise BadMessage(f"no {error}") from None
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode

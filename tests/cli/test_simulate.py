@@ -660,7 +660,7 @@ def test_the_nodes_of_each_run_are_equal(
     )
     slots = 3 * cores if policy == "slots" else None
     assert (config.policy, config.slots) == (policy, slots)
-    assert config.slurm.conf == f"{tmp_path}/slurm/slurm.conf"
+    assert config.launcher.slurm.conf == f"{tmp_path}/slurm/slurm.conf"
 
 
 @pytest.mark.parametrize(("uid", "user"), [(0, "root"), (1000, None)])

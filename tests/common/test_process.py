@@ -151,7 +151,7 @@ def test_only_a_private_instance_has_any(tmp_path: Path, words: list[str]) -> No
 def test_no_unit_and_no_help_knows_of_them() -> None:
     for unit in ROOT.joinpath("systemd").iterdir():
         assert "failpoints" not in unit.read_text()
-    for command in (["drfd.daemon", "serve"], ["drfd.daemon", "launcher"], ["drfd.launcher"]):
+    for command in (["drfd.daemon", "serve"], ["drfd.launcher"], ["drfd.launcher.slurm"]):
         done = subprocess.run(
             [sys.executable, "-m", *command, "--help"], capture_output=True, text=True, timeout=60
         )

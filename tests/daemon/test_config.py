@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pwd
 import textwrap
 import time
 from dataclasses import replace
@@ -41,7 +42,6 @@ from drfd.daemon.config import (
 )
 from drfd.daemon.countable import (
     CountableResource,
-    device_settings,
     instances_of,
     names_with_nodes,
     shared_memory,
@@ -51,7 +51,7 @@ from drfd.daemon.main import install_context, late_changes, main
 from drfd.daemon.metrics.publication import open_outlets
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine
-from drfd.launcher.protocol import DeviceSettings
+from drfd.launcher.settings import DeviceSettings, LauncherSettings, load_settings, system_uids
 from fakes import GIB, at
 from fakes import rules as usual_rules
 
@@ -159,9 +159,11 @@ def test_every_documented_key_is_read(path: Path) -> None:
             "lab": Pool(weight=Fraction(3), users=frozenset({"alice", "bob"})),
             "guests": Pool(weight=Fraction(1, 2), users=None),
         },
-        grace_s=10, max_pids=512, cores_by="pin", use_cgroups=False, private_tmp=True,
-        private_tmp_dir="/scratch/jobs", remove_ipc=False, no_new_privs=True, user="batch",
-        system_users=frozenset({"backup", "www-data"}),
+        grace_s=10, max_pids=512, cores_by="pin", user="batch",
+        launcher=LauncherSettings(
+            use_cgroups=False, private_tmp=True, private_tmp_dir="/scratch/jobs", remove_ipc=False,
+            no_new_privs=True, system_users=frozenset({"backup", "www-data"}),
+        ),
         limits=UserLimits(
             waiting_jobs=5000, kept_bytes=64 << 20, kept_total_bytes=1 << 30,
             reserve_disk_bytes=2 << 30, reserve_memory_bytes=0, changes_per_s=60,
@@ -551,15 +553,44 @@ def test_a_resource_may_have_device_nodes(path: Path) -> None:
         CountableResource(name="gpu", is_auto=True),
     )
     assert names_with_nodes(countables) == {"fpga", "gpu"}
-    assert device_settings(countables) == DeviceSettings({"fpga": fpga}, gives_all_gpus=True)
+    assert load(path).launcher.devices == DeviceSettings({"fpga": fpga}, gives_all_gpus=True)
     text = "[gres.gpu]\ninstances = [1]\nhide = 'all'\n[gres.license]\ninstances = ['a']\n"
     countables = load(written(path, text)).countables
     assert instances_of(countables, ()) == (("gpu", ("1",)), ("license", ("a",)))
     assert names_with_nodes(countables) == {"gpu"}
-    assert device_settings(countables) == DeviceSettings(hides_all_gpus=True)
+    assert load(path).launcher.devices == DeviceSettings(hides_all_gpus=True)
 
 
 # -- drop-ins ----------------------------------------------------------------------------------
+
+
+def test_the_launchers_read_their_part_as_the_daemon_does_and_nothing_else(path: Path) -> None:
+    gpus = "[gres.gpu]\ninstances = 'auto'\n[gres.fpga]\ndevices = ['/dev/xdma0']\n"
+    nodes = "[nodes.a]\nengine = 'local'\n[nodes.b]\nengine = 'slurm'\ncores = 1\nmemory = '1G'\n"
+    more = "[enforcement]\nprocesses_total = 90\nprivate_tmp = true\n[slurm]\npartition = 'p'\n"
+    drop_in = path.parent / "drfd.d" / "a.toml"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[enforcement]\nprocesses_total = 80\n")
+    written(path, gpus + nodes + more)
+    assert load_settings(path) == load(path).launcher
+    assert load(path).launcher.processes_total == 80
+    # A fault elsewhere is found by the daemon and by check-config, and lets jobs run.
+    written(path, f"{gpus}[enforcement]\nno_such_key = 1\n[pools]\nlab = 3\n")
+    assert load_settings(path) == LauncherSettings(
+        processes_total=80,
+        devices=DeviceSettings({"fpga": (("/dev/xdma0",),)}, gives_all_gpus=True),
+    )
+    with pytest.raises(ConfigError):
+        load(path)
+    assert load_settings(path.with_name("none.toml")) == load_settings(None) == LauncherSettings()
+
+
+def test_a_user_of_the_configuration_without_an_account_is_an_error() -> None:
+    names = sorted(account.pw_name for account in pwd.getpwall()[:2])
+    expected = [pwd.getpwnam(name).pw_uid for name in names]
+    assert system_uids(LauncherSettings(system_users=frozenset(names))) == expected
+    with pytest.raises(ConfigError, match="there is no user no-such-user"):
+        system_uids(LauncherSettings(system_users=frozenset({"no-such-user"})))
 
 
 def test_a_list_in_a_drop_in_replaces_the_earlier_one_and_tables_are_one(path: Path) -> None:

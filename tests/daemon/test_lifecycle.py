@@ -35,11 +35,9 @@ from drfd.daemon.spawn import (
     Places,
     group_for,
     hand_over,
-    launcher_command,
     prepare,
     publish,
     refuse_another,
-    system_uids,
 )
 from drfd.host.disks import NEEDED_BYTES, Speed
 from drfd.linux.service import Service
@@ -128,28 +126,6 @@ def test_the_unit_and_not_the_configuration_says_who_the_controller_is(tmp_path:
     assert not places.launcher.exists(), "the other unit makes it"
 
 
-@pytest.mark.parametrize(
-    ("config", "allow", "options"),
-    [
-        (Config(use_cgroups=False, no_new_privs=True), [1, 2],
-         ["--allow-uid", "1", "--allow-uid", "2", "--no-cgroups", "--no-new-privs"]),
-        (Config(private_tmp=True), [], ["--private-tmp"]),
-        (Config(private_tmp=True, private_tmp_dir="/jobs"), [], ["--private-tmp", "/jobs"]),
-        (Config(private_tmp_dir="/jobs"), [], []),
-        (Config(remove_ipc=False), [], ["--keep-ipc"]),
-    ],
-)  # fmt: skip
-def test_the_launchers_command_is_what_the_configuration_says(
-    tmp_path: Path, config: Config, allow: list[int], options: list[str]
-) -> None:
-    def command(config: Config, allow: list[int]) -> list[str]:
-        return launcher_command(tmp_path, config, controller_uid=7, allow=allow, group="drfd/x")
-
-    plain = ["--state", str(tmp_path), "--controller-uid", "7", "--group", "drfd/x"]
-    assert command(Config(), [])[1:] == ["-I", "-m", "drfd.launcher", *plain]
-    assert command(config, allow) == [*command(Config(), []), *options]
-
-
 def test_a_state_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
     tmp_path.joinpath("file").write_text("")
     places = Places(tmp_path / "file" / "state")
@@ -165,14 +141,6 @@ def test_one_state_directory_has_one_cgroup_by_whatever_path(tmp_path: Path) -> 
     assert group_for(tmp_path / "link") == group_for(state) == group_for(state / ".." / "state")
     assert group_for(tmp_path) != group_for(state)
     assert group_for(state).startswith("drfd/")
-
-
-def test_system_users_are_known_by_their_uids() -> None:
-    names = sorted(account.pw_name for account in pwd.getpwall()[:2])
-    expected = [pwd.getpwnam(name).pw_uid for name in names]
-    assert system_uids(Config(system_users=frozenset(names))) == expected
-    with pytest.raises(ConfigError, match="there is no user no-such-user"):
-        system_uids(Config(system_users=frozenset({"no-such-user"})))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="not root")
@@ -515,7 +483,7 @@ def told(locked: Path, *words: str, **env: str) -> tuple[int, str]:
     ("words", "code"),
     [
         ("serve --state {}/state", 1), ("serve --config {}/drfd.toml", 78),
-        ("launcher --state {}/state --controller root", 1), ("calibrate --path {}/state", 1),
+        ("calibrate --path {}/state", 1),
         ("calibrate --config {}/drfd.toml", 78), ("check-config {}/drfd.toml", 78),
         ("compact --state {}/state", 1), ("install --dry-run --root {}/state", 78),
         ("uninstall --dry-run --root {}/state", 77),

@@ -23,7 +23,7 @@ from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobState, Outcome, Words
-from drfd.daemon.cluster import NodeConfig, SlurmSettings, late_node_changes, slurm_warnings
+from drfd.daemon.cluster import NodeConfig, late_node_changes, slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.controller import clock
 from drfd.daemon.engine import engine as engine_module
@@ -39,6 +39,7 @@ from drfd.host.measurements import Machine
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import SOCKET_NAME
+from drfd.launcher.settings import SlurmSettings
 from fakes import ALICE, GIB, demand, now, spec
 from launcher.rig import LauncherProcess
 

@@ -28,7 +28,17 @@ from gpu_machines import (
     unfold,
     without_gpus,
 )
-from instance import CONFIG, GATE, SMALL, Instance, OwnLauncher, is_alive, parent_of, wait_for
+from instance import (
+    CONFIG,
+    GATE,
+    PLAIN,
+    SMALL,
+    Instance,
+    OwnLauncher,
+    is_alive,
+    parent_of,
+    wait_for,
+)
 
 MIB, GIB = 1 << 20, 1 << 30
 COUNTED = CONFIG + "[gres]\ngpu = [0, 1]\n"
@@ -119,7 +129,7 @@ class Machine:
     def __init__(self, instance: Instance, root: Path) -> None:
         self.instance, self.root = instance, root
         instance.before = [sys.executable, "-I", "-c", CONTROLLER, str(root)]
-        self.launcher = OwnLauncher(instance, "-c", LAUNCHER, str(root), "--no-cgroups")
+        self.launcher = OwnLauncher(instance, "-c", LAUNCHER, str(root), config=PLAIN)
 
     def submit(self, script: str = "true") -> int:
         words = (*SMALL, "--gres", "gpu", "--", "sh", "-c")
@@ -221,7 +231,7 @@ def meter(
     text, gpus = request.param
     nvml.answer(*gpus)
     made = make_instance(text)
-    launcher = OwnLauncher(made, "-c", _LAUNCHER, "--no-cgroups", env=nvml.environ)
+    launcher = OwnLauncher(made, "-c", _LAUNCHER, config=PLAIN, env=nvml.environ)
     try:
         yield made.start()
     finally:

@@ -51,7 +51,7 @@ class Manager:
         self._launchers: list[subprocess.Popen[bytes]] = []
 
     def start_launcher(self) -> None:
-        command = [sys.executable, "-I", "-m", "drfd.daemon", "launcher"]
+        command = [sys.executable, "-I", "-m", "drfd.launcher"]
         command += ["--config", str(self.instance.config), "--state", str(self.room)]
         with self.instance.log.open("ab") as log:
             started = subprocess.Popen(
@@ -213,10 +213,10 @@ def test_jobs_have_nothing_of_what_the_services_were_told_and_the_log_says_who_d
 
 def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager: Manager) -> None:
     """78 is what the unit does not restart after."""
-    manager.instance.config.write_text("[nonsense]\n")
+    manager.instance.config.write_text("[enforcement]\nprivate_tmp = 1\n")
     done = subprocess.run(
         [
-            *(sys.executable, "-I", "-m", "drfd.daemon", "launcher", "--controller", ME),
+            *(sys.executable, "-I", "-m", "drfd.launcher", "--controller", ME),
             *("--config", str(manager.instance.config), "--state", str(manager.room)),
         ],
         capture_output=True,
@@ -224,7 +224,8 @@ def test_a_launcher_with_a_wrong_configuration_is_not_tried_again(manager: Manag
         timeout=60,
     )
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)
-    assert "nonsense" in done.stderr
+    said = "enforcement.private_tmp: 1 is not true or false"
+    assert said in done.stderr
 
 
 # -- a user's own --------------------------------------------------------------------------------

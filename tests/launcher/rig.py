@@ -434,10 +434,11 @@ class LauncherProcess:
         """`prelude`: Python to run first, to shorten a waiting time."""
         me = str(os.getuid())
         command = [sys.executable, "-I", "-c", _BOOT, str(ROOT), _UNHURRIED + prelude]
-        command += ["--state", str(self.state), "--controller-uid", me, "--allow-uid", me]
+        command += ["--state", str(self.state), "--controller", me, "--allow-uid", me]
         command += ["--failpoints", str(self.failpoints)]
-        if not cgroups:
-            command.append("--no-cgroups")
+        config = self.state / "drfd.toml"
+        config.write_text(f"[enforcement]\ncgroups = {str(cgroups).lower()}\n")
+        command += ["--config", str(config)]
         with self._log.open("ab") as log:
             started = subprocess.Popen(
                 [*command, *options],

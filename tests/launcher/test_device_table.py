@@ -16,7 +16,8 @@ from drfd.devices.displays import UndrivenGpus, unclaimed_nodes
 from drfd.devices.gpus import Gpu
 from drfd.devices.nodes import DeviceNode, node_at
 from drfd.launcher.device_table import DevicesFailed, DevicesTaken, DevicesUnknown, DeviceTable
-from drfd.launcher.protocol import DeviceSettings, Grant
+from drfd.launcher.protocol import Grant
+from drfd.launcher.settings import DeviceSettings
 
 #: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
 GPU_MAJOR, DRM_MAJOR, CAP_MAJOR = 195, 226, 238

@@ -252,7 +252,7 @@ def test_the_owner_of_a_job_that_was_never_launched_is_notified_once(
 @pytest.mark.parametrize(
     ("options", "uid", "why"),
     [
-        (("--controller-uid", "64321"), 1234, "the request is not signed by its user"),
+        (("--controller", "64321"), 1234, "the request is not signed by its user"),
         ((), 65534, "jobs of uid 65534 are not allowed"),
     ],
 )

@@ -617,12 +617,11 @@ def refused(*options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--state, --controller-uid"),
-        (("--state", "/tmp"), "--controller-uid"),
-        (("--controller-uid", "0"), "--state"),
-        (("--state", "/tmp", "--controller-uid", "alice"), "alice"),
-        (("--state", "/tmp", "--controller-uid", "0", "--allow-uid", "x"), "--allow-uid"),
-        (("--state", "/tmp", "--controller-uid", "0", "--nice"), "--nice"),
+        ((), "--state, --controller"),
+        (("--state", "/tmp"), "--controller"),
+        (("--controller", "0"), "--state"),
+        (("--state", "/tmp", "--controller", "0", "--allow-uid", "x"), "--allow-uid"),
+        (("--state", "/tmp", "--controller", "0", "--nice"), "--nice"),
     ],
 )
 def test_options_that_are_wrong_are_named(options: tuple[str, ...], said: str) -> None:

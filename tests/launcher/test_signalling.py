@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
+from drfd.launcher.confinement.lending import LENDS, Bounds, bounds_of, read_bounds, record_of
 from drfd.launcher.protocol import (
     PIN,
     QUOTA,

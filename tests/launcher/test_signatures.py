@@ -210,7 +210,7 @@ def test_a_launch_does_not_wait_for_the_payload_of_another(
     """The digest of 64 MiB was worked out in one go, a tenth of a second each time, and nothing
     else was launched, ended or reported meanwhile."""
     launchers = make_launcher()
-    launchers.start("--controller-uid", "64321")
+    launchers.start("--controller", "64321")
     controller = launchers.connect()
     long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
     with controller.at_once():
@@ -229,7 +229,7 @@ def test_a_launch_that_is_called_off_while_it_is_looked_at_never_comes(
     make_launcher: MakeLauncher, work: Path, command: str
 ) -> None:
     launchers = make_launcher()
-    launchers.start("--controller-uid", "64321")
+    launchers.start("--controller", "64321")
     controller = launchers.connect()
     long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
     with controller.at_once():

@@ -225,7 +225,8 @@ def small() -> Iterator[Instance]:
     private = ["unshare", "-m", "--propagation", "private"]
     instance.before = [*private, "sh", "-c", enter, str(daemons / "cgroup.procs")]
     command = [sys.executable, "-I", "-m", "drfd.launcher", "--state", str(room)]
-    command += ["--controller-uid", "0", "--group", f"{NAME}/jobs", "--keep-ipc"]
+    command += ["--controller", "0", "--group", f"{NAME}/jobs"]
+    command += ["--config", str(instance.config)]
     launcher = subprocess.Popen([*instance.before, *command], stdin=subprocess.DEVNULL)
     try:
         yield instance.start()

@@ -253,7 +253,9 @@ say(order(94, None, {}), sealed=False)
     # As the controller would start it: the launcher alone.
     end, ours = os.pipe()
     room = instance.state / "launcher"
-    words = ["--state", str(room), "--controller-uid", str(controller.pw_uid), "--no-cgroups"]
+    config = room / "drfd.toml"
+    config.write_text("[enforcement]\ncgroups = false\n")
+    words = ["--state", str(room), "--controller", controller.pw_name, "--config", str(config)]
     launcher = subprocess.Popen(
         [sys.executable, "-I", "-m", "drfd.launcher", *words, "--keep-fd", str(end)],
         pass_fds=(end,), stderr=subprocess.PIPE,

@@ -35,7 +35,7 @@ from drfd.journal.journal import Journal
 from drfd.journal.promises.account_file import AccountFile
 from drfd.journal.promises.check import check
 from drfd.launcher import attempt_files
-from drfd.launcher.lending import read_bounds
+from drfd.launcher.confinement.lending import read_bounds
 from fakes import tables
 from instance import CONFIG, patient, wait_for
 from kernel import Kernel

@@ -37,7 +37,6 @@ DOCUMENTS = ("README.md", "guide.md", "administration.md", "configuration.md")
 _SYNOPSIS = {
     "drfd.8": [
         "drfd serve [--config FILE] [--state DIR] [--socket PATH] [--launcher DIR] [--as-root]",
-        "drfd launcher --state DIR --controller USER [--holder UNIT]",
         "drfd check-config FILE",
         "drfd compact [--state DIR]",
         "drfd calibrate [--config FILE] [--disk NAME] [--path DIR] [--json]",

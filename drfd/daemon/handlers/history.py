@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from drfd.common.patterns import is_pattern
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import (
     LAST,
@@ -34,6 +33,7 @@ from drfd.daemon.lookup.lookup import Lookup, ids_of
 from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, packed
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_curves, read_ended
+from drfd.journal.patterns import is_pattern
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     AccountedView,

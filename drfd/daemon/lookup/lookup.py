@@ -18,7 +18,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.patterns import is_like
 from drfd.core.amounts.instances import each_instance
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
@@ -37,6 +36,7 @@ from drfd.journal.history import (
     read_mark,
     read_roll,
 )
+from drfd.journal.patterns import is_like
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     ArrayView,

@@ -41,13 +41,15 @@ class SlurmLauncherProcess(LauncherProcess):
         super().__init__(state)
         self._cluster = cluster
 
-    def start(self, *options: str, **_: object) -> subprocess.Popen[bytes]:  # type: ignore[override]
+    def start(  # type: ignore[override]
+        self, *options: str, programs: str = "/usr/bin"
+    ) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-I", "-c"),
             "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
             "runpy.run_module('drfd.launcher.slurm', run_name='__main__', alter_sys=True)",
-            *(str(ROOT), "--state", str(self.state), "--controller-uid", str(os.getuid())),
-            *("--allow-uid", str(NOBODY), "--slurm-conf", str(self._cluster.conf)),
+            *(str(ROOT), "--state", str(self.state), "--controller", str(os.getuid())),
+            *("--allow-uid", str(NOBODY), "--config", str(self._configured(programs))),
             *("--timeout", "2", "--poll", "2", "--failpoints", str(self.failpoints)),
         ]
         with self._log.open("ab") as log:
@@ -56,6 +58,12 @@ class SlurmLauncherProcess(LauncherProcess):
             )
         self._processes.append(started)
         return started
+
+    def _configured(self, programs: str) -> Path:
+        config = self.state / "drfd.toml"
+        words = f'config = "{self._cluster.conf}"\ncommands = "{programs}"\nuser = "root"\n'
+        config.write_text(f"[slurm]\n{words}")
+        return config
 
     def clean_up(self) -> None:
         for controller in self._controllers:
@@ -333,7 +341,7 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(
         "#!/bin/sh\necho 'Socket timed out on send/recv' >&2; exit 1\n"
     )
     (tmp_path / "sbatch").chmod(0o755)
-    slurm.start("--programs", str(tmp_path))
+    slurm.start(programs=str(tmp_path))
     controller = slurm.connect()
     asked = job("touch runs", jobs_dir)
     controller.launch(asked)
