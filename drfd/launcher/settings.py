@@ -56,8 +56,6 @@ class SlurmSettings:
     programs: str = "/usr/bin"
     #: Slurm's own user (SlurmUser).
     user: str = "slurm"
-    #: Whether slurmctld is told of each submission, so that it starts the job at once.
-    nudges: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +156,6 @@ def _read_slurm(table: TomlTable) -> SlurmSettings:
         conf=table.take("config", read_path, None),
         programs=table.take("commands", read_path, plain.programs),
         user=table.take("user", read_name, plain.user),
-        nudges=table.take("nudge", read_flag, plain.nudges),
     )
 
 

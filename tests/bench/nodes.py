@@ -43,9 +43,6 @@ from tests.bench.place import Place, options_of
 NODE, OWN = "n1", "head"
 #: Seconds after which a job has failed to start.
 _PATIENCE_S = 120.0
-#: Seconds for which slurmctld has run before anything is measured: drfd leaves one alone that has
-#: just started.
-_SETTLE_S = 16.0
 #: Seconds from the end of a job to the next submission, at least and at most.
 _GAPS_S = (0.8, 1.8)
 _COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
@@ -126,7 +123,6 @@ class Bench:
         self.cluster.start({**self.cluster.files, EVENT: f"{first}\n{told}{rest}"})
         self.place.start()
         wait_for("the nodes", self._are_up)
-        time.sleep(_SETTLE_S)
 
     def _are_up(self) -> bool:
         reply = json.loads(self.instance.drf("nodes", "--json").stdout)

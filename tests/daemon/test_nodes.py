@@ -66,7 +66,6 @@ features = ["ssd", "avx512"]
 partition = "drfd"
 config = "/etc/slurm.conf"
 commands = "/opt/slurm/bin"
-nudge = false
 user = "root"
 """
 HEAD = NodeConfig(name="head", engine="local", features=frozenset({"ssd"}))
@@ -76,7 +75,7 @@ N1 = NodeConfig(
 )  # fmt: skip
 N2 = NodeConfig(name="n2", engine="slurm", cores_milli=32000, memory_bytes=120 * GIB)
 SLURM = SlurmSettings(
-    partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root", nudges=False
+    partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root"
 )
 LOCAL = '[nodes.head]\nengine = "local"\n'
 N7 = '[nodes.n7]\nengine = "slurm"\ncores = 1\nmemory = "1G"\n'

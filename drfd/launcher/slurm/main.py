@@ -89,7 +89,6 @@ def _serve(options: argparse.Namespace, setup: Setup, slurm_uid: int, manager: S
         keep_fd=options.keep_fd,
         poll_s=options.poll,
         most_s=options.timeout,
-        nudges=slurm.nudges,
         patience_s=options.patience,
     )
     manager.notify("READY=1")

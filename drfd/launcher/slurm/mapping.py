@@ -16,7 +16,6 @@ NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM = "NODE_FAILED", "SLURM_FORGOT", "SLURM_E
 NOT_STARTED = "SLURM_NOT_STARTED"
 
 #: States in which a job holds its resources, or may do so again. COMPLETING is among them.
-_WAITING = frozenset(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"))
 _STARTED = frozenset(
     ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING")
 )
@@ -134,10 +133,6 @@ class SlurmJob:
     def is_unplaced(self) -> bool:
         """Return whether Slurm has ended it because no node has what it needs."""
         return self.state == "FAILED" and not self.has_node
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.state in _WAITING
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.control import Control
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
-from drfd.launcher.slurm.nudge import Nudge
 from drfd.launcher.slurm.records.attempts import Attempts
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
@@ -100,8 +99,6 @@ class SlurmLauncher:
     poll_s: float = 30.0
     #: How long each command of Slurm's may take.
     most_s: float = 5.0
-    #: Whether slurmctld is told of each submission, so that it starts the job at once.
-    nudges: bool = True
     #: How long Slurm may let a job wait.
     patience_s: float = 60.0
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -129,14 +126,13 @@ class SlurmLauncher:
         )
         self._control = Control(self._commands, self._times.hurry)
         self._missing = Missing(self.state, boot_id, self._times, self._control.register)
-        self._nudge = Nudge(self._commands)
         self._submissions = Submissions(
-            self._commands, self._times, self._nudge, self.partition,
+            self._commands, self._times, self.partition,
             on_submitted=self._take_submitted, on_failed=self._fail,
         )  # fmt: skip
         self._census = Census(self._commands, self._lack_on_node)
         self._nodes = NodeWatch(
-            self._commands, self._times, self._census, self._nudge if self.nudges else None,
+            self._commands, self._times, self._census,
             self._attempts.journals, self._report_nodes,
         )  # fmt: skip
         self._checks = SignatureChecks(self.keys)
@@ -388,8 +384,6 @@ class SlurmLauncher:
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
         for job in listed:
-            if not job.is_waiting:
-                self._nudge.saw(job.id)
             if job.name.journal in self._attempts.journals:
                 found.setdefault(job.name, []).append(job)
         for key in self._attempts:

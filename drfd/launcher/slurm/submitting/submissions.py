@@ -22,7 +22,6 @@ from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
-from drfd.launcher.slurm.nudge import Nudge
 from drfd.launcher.slurm.submitting.preparation import Prepared, prepare
 
 #: How many lists must lack a name before it is submitted after an unknown outcome, and the pause
@@ -56,7 +55,6 @@ class Submissions:
 
     commands: Commands
     times: ListTimes
-    nudge: Nudge
     #: Slurm's partition, or None for its default.
     partition: str | None
     #: Gets an attempt that Slurm has taken, and the id of its job.
@@ -146,7 +144,6 @@ class Submissions:
                 gid=gid if os.getuid() == 0 else None,
                 env_fd=prepared.env_fd,
             )
-            self.nudge.prepare()
             self.commands.run(
                 words,
                 partial(self._submitted, key),
@@ -161,7 +158,6 @@ class Submissions:
         reach("slurm.after-submission")
         number = answer.output.strip().split(";")[0]
         if answer.is_good and is_number(number):
-            self.nudge.submitted(int(number))
             self.on_submitted(key, int(number))
             self.end(key)
             self.times.hurry()

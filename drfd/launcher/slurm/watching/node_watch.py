@@ -13,7 +13,6 @@ from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_ALLOCATED, LIST_NODES, SHOW_CONFIG, SlurmNode
-from drfd.launcher.slurm.nudge import Nudge
 from drfd.launcher.slurm.watching.census import Census
 from drfd.launcher.slurm.watching.daemon_process import RunningProcess, running_process
 from drfd.slurm.files import gate_script
@@ -35,8 +34,6 @@ class NodeWatch:
     commands: Commands
     times: ListTimes
     census: Census
-    #: None if slurmctld is told nothing of submissions.
-    nudge: Nudge | None
     #: The journals whose jobs are this launcher's: what others hold on a node is not free there.
     journals: Set[str]
     #: Called when the nodes have changed, or why none of them starts jobs.
@@ -118,8 +115,6 @@ class NodeWatch:
         """Ask when slurmctld started, unless it is seen to be the process that has answered."""
         seen = running_process(self._pid_file, "slurmctld")
         if seen is not None and seen == self._slurm_process and self.gate_fault is None:
-            if self.nudge is not None:
-                self.nudge.keep_ready()
             self.census.ask_nodes(self.times.count)
         elif not self._asks_config:
             self._asks_config = True
@@ -137,8 +132,6 @@ class NodeWatch:
         if found is not None:
             self._slurm_process = seen
             self._pid_file = settings.get(mapping.PID_FILE, "")
-            if self.nudge is not None:
-                self.nudge.see(settings, found[0])
             if self.census.see_start(*found, self.times.count):
                 self.times.hurry()
         self.census.ask_nodes(self.times.count)
