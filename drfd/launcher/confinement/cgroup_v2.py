@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -232,7 +233,8 @@ class CgroupV2:
         members = self._members(key)
         first = first_process(attempt)
         members.signal(number, first)
-        process.signal_all(reached(members.escaped(attempt), number, first), number_of(number))
+        escaped = partial(members.escaped, attempt)
+        process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         is_frozen = self._members(key).freeze()
@@ -252,7 +254,7 @@ class CgroupV2:
         members = self._members(key)
         if not members.is_populated():
             escaped = members.escaped(attempt)
-            process.signal_all(escaped, SIGKILL)
+            process.signal_those(escaped, partial(members.escaped, attempt), SIGKILL)
             return not escaped
         members.kill()
         return not members.is_populated()

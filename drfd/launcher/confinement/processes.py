@@ -106,7 +106,8 @@ class Members(ABC):
             else:
                 # Listed processes can be signalled even if the freeze is delayed, but one of them
                 # may exit and its pid be reused.
-                process.signal_those(lambda: reached(self.pids(), number, first), number_of(number))
+                pids = reached(self.pids(), number, first)
+                process.signal_those(pids, self.pids, number_of(number))
             self._set_frozen(False)
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import resource
 import time
+from functools import partial
 from itertools import count
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
@@ -124,8 +125,9 @@ class Unconfined:
         return {}
 
     def signal(self, key: Key, attempt: Attempt | None, number: int) -> None:
-        pids = reached(_members(key, attempt), number, first_process(attempt))
-        process.signal_all(pids, number_of(number))
+        listed = partial(_members, key, attempt)
+        pids = reached(listed(), number, first_process(attempt))
+        process.signal_those(pids, listed, number_of(number))
 
     def freeze(self, key: Key, attempt: Attempt | None) -> bool:
         """Stop all processes; True once they are proven to be stopped.
@@ -160,7 +162,7 @@ class Unconfined:
                 return True
             if walk >= _FREEZE_WALKS and time.monotonic() > deadline:
                 break
-            process.signal_all(moving, SIGSTOP)
+            process.signal_those(moving, partial(process.descendants, runner), SIGSTOP)
             process.signal_threads(moving & signalled, SIGSTOP)
             signalled |= moving
             known_dead = dead
@@ -168,14 +170,15 @@ class Unconfined:
         return False
 
     def thaw(self, key: Key, attempt: Attempt | None) -> None:
-        process.signal_all(_members(key, attempt), SIGCONT)
+        listed = partial(_members, key, attempt)
+        process.signal_those(listed(), listed, SIGCONT)
 
     def members(self, key: Key, attempt: Attempt | None) -> list[int]:
         return _members(key, attempt)
 
     def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
         stopped = self._stop(key, attempt)
-        process.signal_all(stopped, SIGKILL)
+        process.signal_those(stopped, partial(_members, key, attempt), SIGKILL)
         return not stopped
 
     def remove(self, key: Key) -> bool:
@@ -199,7 +202,7 @@ class Unconfined:
             new = set(_members(key, attempt)) - stopped
             if not new:
                 break
-            process.signal_all(new, SIGSTOP)
+            process.signal_those(new, partial(_members, key, attempt), SIGSTOP)
             stopped |= new
         return stopped
 

@@ -6,7 +6,7 @@ import functools
 import os
 import select
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from drfd.launcher.system.files import get, get_record
@@ -161,8 +161,9 @@ def group_of(pid: int) -> int | None:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to processes. A negative pid is a process group, in which the kernel lets no
-    process fork while it signals the group."""
+    """Send a signal to processes whose pids cannot be another's: they are frozen, or were listed by
+    the last call. A negative pid is a process group, in which the kernel lets no process fork while
+    it signals the group."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -171,15 +172,15 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             continue
 
 
-def signal_those(listed: Callable[[], list[int]], number: int) -> None:
-    """Send a signal to all listed processes, some of which may be exiting. The list is read again
-    while their pidfds are held, so that a process that got the pid of one that has exited is not
-    signalled: it is not on the list."""
-    pids = listed()
-    for first in range(0, len(pids), _HELD_AT_A_TIME):
+def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], number: int) -> None:
+    """Send a signal to processes that were listed a moment ago, some of which may be exiting. The
+    list is read again while their pidfds are held, so that a process that got the pid of one that
+    has exited is not signalled: it is not on the list."""
+    chosen = [*pids]
+    for first in range(0, len(chosen), _HELD_AT_A_TIME):
         held: dict[int, int] = {}
         try:
-            for pid in pids[first : first + _HELD_AT_A_TIME]:
+            for pid in chosen[first : first + _HELD_AT_A_TIME]:
                 try:
                     held[pid] = os.pidfd_open(pid)
                 except ProcessLookupError:

@@ -115,8 +115,8 @@ def test_who_has_the_number_of_one_that_has_left_is_not_signalled() -> None:
     """A pid from a list was signalled that was another process's by then: root killed somebody
     else's process, where a job was slow to be frozen."""
     with subprocess.Popen(["sleep", "60"]) as member, subprocess.Popen(["sleep", "60"]) as other:
-        lists = iter([[member.pid, other.pid, 1 << 22], [member.pid]])
-        process.signal_those(lambda: next(lists), signal.SIGKILL)
+        listed = [member.pid, other.pid, 1 << 22]
+        process.signal_those(listed, lambda: [member.pid], signal.SIGKILL)
         assert member.wait(60) == -signal.SIGKILL
         assert other.poll() is None
         other.kill()
