@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 
 # Imported by name: see child.py.
-from os import getresuid, getuid, setgroups, setresgid, setresuid
+from os import getgroups, getresgid, getresuid, getuid, setgroups, setresgid, setresuid
 from pathlib import Path
 
 from drfd.launcher.protocol import LaunchOrder
@@ -146,10 +146,14 @@ def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> No
     gid = gid_of(user, groups, preferred_gid)
     setgroups(groups)
     setresgid(gid, gid, gid)
-    setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
     # Until exec this process holds the launcher's memory, so its user may neither get a core of it
-    # nor trace it. A change of uid ensures that by itself only where fs.suid_dumpable is 0.
+    # nor trace it. A change of the effective uid ensures that by itself only where fs.suid_dumpable
+    # is 0; as long as another of its uids is root's, its user may do neither.
+    setresuid(0, user.pw_uid, 0)
     set_dumpable(False)
+    setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    if getresgid() != (gid,) * 3 or {*getgroups()} != {*groups}:
+        raise Denied(REGAINED)
     if user.pw_uid == 0 or (getresuid() == (user.pw_uid,) * 3 and process.drops_capabilities()):
         return
     try:

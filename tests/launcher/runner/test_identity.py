@@ -215,6 +215,35 @@ def test_root_drops_everything_and_prefers_only_groups_of_the_user(
     }
 
 
+#: Where fs.suid_dumpable is 1, a change of the effective uid makes a process traceable. As soon as
+#: its uid has changed, a process of the user's tries to read its memory and to signal it.
+TRACED = """
+from drfd.linux import syscalls
+user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
+codes = []
+def refused(attempt):
+    try: attempt()
+    except PermissionError: return True
+def traced(dumpable):
+    syscalls.set_dumpable(True)
+    if (pid := os.fork()) == 0:
+        os.setresuid(64321, 64321, 64321)
+        memory = f"/proc/{os.getppid()}/mem"
+        tries = (lambda: os.kill(os.getppid(), 0), lambda: open(memory))
+        os._exit(0 if all(map(refused, tries)) else 1)
+    codes.append(os.waitpid(pid, 0)[1])
+    syscalls.set_dumpable(dumpable)
+identity.set_dumpable = traced
+identity.become(user, [], 64320)
+print(json.dumps([codes, os.getresuid(), os.getresgid()]))
+"""
+
+
+@as_root
+def test_at_no_moment_may_its_user_trace_a_process_that_becomes_the_user() -> None:
+    assert run(TRACED) == [[0], [64321] * 3, [64320] * 3]
+
+
 #: prctl(PR_SET_SECUREBITS, …) before it becomes somebody else; -1: the kernel does not tell.
 KEEP = """
 import kernel_calls

@@ -169,9 +169,11 @@ static void become(const struct plan *plan)
 		groups[i] = checked_id(plan->groups[i]);
 	must(call(setgroups, plan->group_count, groups), "setting", "");
 	must(call(setresgid, gid, gid, gid), "setting", "");
-	must(call(setresuid, uid, uid, uid), "setting", "");
-	/* The user may neither trace this process nor write to its descriptors in /proc. */
+	/* The user may neither trace this process nor write to its descriptors in /proc. A change of the
+	 * effective uid may allow that (fs.suid_dumpable), but not while another uid is root's. */
+	must(call(setresuid, 0, uid, 0), "setting", "");
 	must(call(prctl, PR_SET_DUMPABLE, 0, 0, 0, 0), "setting", "");
+	must(call(setresuid, uid, uid, uid), "setting", "");
 	must(call(getresuid, &ids[0], &ids[1], &ids[2]), "setting", "");
 	must(call(getresgid, &ids[3], &ids[4], &ids[5]), "setting", "");
 	for (int i = 0; i < 6; i++)
