@@ -171,9 +171,10 @@ class Unsafe(Exception):
     """A user other than root could replace this directory; the text says how."""
 
 
-def open_home(path: str) -> tuple[str, int]:
-    """Open the directory for all spaces, made if it is missing. Returns its path without links, and
-    a descriptor. Raises Unsafe if anybody but root could replace it, and OSError."""
+def open_home(path: str, *, makes: bool = True) -> tuple[str, int]:
+    """Open the directory for all spaces, made if it is missing unless `makes` is false. Returns its
+    path without links, and a descriptor. Raises Unsafe if anybody but root could replace it, and
+    OSError."""
     real = os.path.realpath(path)
     above, name = os.path.split(real)
     fd = os.open("/", _DIRECTORY)
@@ -185,10 +186,9 @@ def open_home(path: str) -> tuple[str, int]:
         if status.st_uid != 0 or is_shared:
             os.close(fd)
             raise Unsafe(f"{above} is not root's all the way, or others may write there")
-    try:
-        os.mkdir(name, 0o700, dir_fd=fd)
-    except FileExistsError:
-        pass
+    if makes:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=fd)
     fd = _inner(name, fd)
     status = os.fstat(fd)
     if status.st_uid != 0 or status.st_mode & 0o077:
@@ -292,10 +292,11 @@ class PrivateSpaces:
 
     def _open(self, home: str) -> int | None:
         if home not in self._homes:
+            # One of an earlier configuration may be another user's by now.
             try:
-                fd = os.open(home, _DIRECTORY)
-            except OSError as error:
-                log.error("event=space-not-removed home=%s error=%s", home, error.strerror)
+                _, fd = open_home(home, makes=False)
+            except (OSError, Unsafe) as error:
+                log.error("event=space-not-removed home=%s error=%s", home, error)
                 return None
             self._homes[home] = fd
         return self._homes[home]

@@ -498,3 +498,20 @@ def test_who_stops_what_cleans_up_keeps_others_waiting_for_one_turn(
     assert names(home) == []
     # Another round at most, for what the first one has left.
     assert turns.read_text().split().count(str(hostile)) <= 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root")
+def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(
+    loop: Loop, home: Path, tmp_path: Path
+) -> None:
+    """Root worked on files wherever an attempt of an earlier configuration had its space."""
+    other = tmp_path / "other"
+    (other / "8.1.1000" / "tmp").mkdir(parents=True)
+    other.chmod(0o700)
+    os.chown(other, 1, -1)
+    spaces = loop.spaces(home)
+    spaces.adopt((9, 1), f"{other}/9.1.1000")
+    spaces.sweep(None)
+    spaces.discard((9, 1))
+    loop.until_quiet()
+    assert names(other) == ["8.1.1000"]
