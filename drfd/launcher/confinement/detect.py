@@ -141,6 +141,8 @@ LINGER = "/var/lib/systemd/linger"
 
 #: A process that does nothing.
 SLEEP = ("sleep", "infinity")
+#: Where root's commands are.
+PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NoAnswer(Exception):
@@ -159,7 +161,7 @@ def sleep() -> int:
         for fd in range(3):
             os.dup2(null, fd)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.execvp(SLEEP[0], SLEEP)
+        os.execvpe(SLEEP[0], SLEEP, {"PATH": PROGRAMS})
     finally:
         os._exit(127)
 
@@ -246,8 +248,11 @@ class Manager:
         return ["systemd-run", *self._whose(), *options]
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment for systemd's commands. XDG_RUNTIME_DIR, which locates a user's
-        manager, is added because it is missing after sudo -u, or from cron."""
+        """Return the environment for systemd's commands. Root's has nothing of whoever has started
+        us. XDG_RUNTIME_DIR, which locates a user's manager, is added because it is missing after
+        sudo -u, or from cron."""
+        if not self.is_users:
+            return {"PATH": PROGRAMS}
         return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
 
 

@@ -75,6 +75,7 @@ def silent_systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is there, and its programs are not."""
     monkeypatch.setattr(detect, "has_systemd", lambda: True)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(detect, "PROGRAMS", str(tmp_path))
 
 
 def why(mountinfo: str, delegated_unit: str | None = None) -> str:
@@ -557,7 +558,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
         path.chmod(0o755)
         return given
 
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setattr(detect, "PROGRAMS", path)
     return program
 
 
@@ -573,6 +576,18 @@ def test_a_users_manager_is_found_where_nobody_says_it_is(
     assert USERS.show("--property=A") == {"A": f"/run/user/{os.getuid()}"}
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/elsewhere")
     assert USERS.show("--property=A") == {"A": "/elsewhere"}
+
+
+def test_root_runs_its_own_programs_with_nothing_of_the_callers_environment(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`drfd serve` may be started from anybody's shell, by sudo for example."""
+    program("systemctl", 'echo "A=$DBUS_SYSTEM_BUS_ADDRESS$LD_PRELOAD"')
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/tmp/evil")
+    assert SYSTEM.show("--property=A") == {"A": ""}
+    monkeypatch.setattr(detect, "PROGRAMS", str(tmp_path / "none"))
+    with pytest.raises(NoAnswer, match="systemctl: No such file"):
+        SYSTEM.show("--property=A")
 
 
 @pytest.mark.slow
@@ -599,6 +614,7 @@ def test_a_machine_without_systemd_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(detect, "PROGRAMS", str(tmp_path))
     with pytest.raises(NoAnswer, match="systemctl: No such file or directory"):
         SYSTEM.show("x.scope")
     with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
