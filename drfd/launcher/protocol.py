@@ -19,7 +19,7 @@ from drfd.common.owner import UNSTARTED, Owner
 from drfd.common.signals import is_signal
 from drfd.linux.own_process import NOBODY
 from drfd.payload import unpack
-from drfd.payload.environment import may_hide, may_set, threads_of
+from drfd.payload.environment import may_hide, may_set, plain, threads_of
 from drfd.payload.pack import MAX_COMMAND_BYTES
 
 Message = dict[str, Any]
@@ -285,7 +285,13 @@ def _fields(order: LaunchOrder) -> Message:
     """Return the fields of an order as JSON, faster than dataclasses.asdict, which copies."""
     limits = _shallow(order.limits) | {"disks": [_shallow(disk) for disk in order.limits.disks]}
     grants = [_shallow(grant) for grant in order.grants]
-    return _shallow(order) | {"limits": limits, "grants": grants, "most": _most_record(order.most)}
+    variables = {name: plain(text) for name, text in order.variables.items()}
+    return _shallow(order) | {
+        "variables": variables,
+        "limits": limits,
+        "grants": grants,
+        "most": _most_record(order.most),
+    }
 
 
 def _most_record(most: Ceilings | None) -> Message | None:
@@ -537,6 +543,8 @@ def _variables(what: str, value: object) -> dict[str, str]:
             raise BadMessage(f"{what} has the name of no variable of drfd's")
         if len(_text(what, text)) > _MAX_VALUE:
             raise BadMessage(f"{what} has a value of more than {_MAX_VALUE} signs")
+        if plain(text) != text:
+            raise BadMessage(f"{what} has a value with characters that a shell acts on")
     return dict(value)
 
 

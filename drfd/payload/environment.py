@@ -133,6 +133,17 @@ _OWN = frozenset(
 _GRES_CHARACTERS, _GRES_MOST = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", 64
 
 
+#: What stands in values in place of characters that a shell acts on, and of control characters: a
+#: script may evaluate the value, which is the name of a job, or a text about it.
+_PLAIN = {ord(sign): "_" for sign in "`$;&|<>"} | dict.fromkeys((*range(32), 127), "_")
+_PLAIN |= {ord("'"): "\u2019", ord('"'): "\u201d"}
+
+
+def plain(text: str) -> str:
+    """Return a text as a value of one of drfd's variables may hold it."""
+    return text.translate(_PLAIN)
+
+
 def may_set(name: str) -> bool:
     """Return whether drfd may set this variable, overriding the submitter's."""
     if not name.startswith(GRES_PREFIX):

@@ -182,7 +182,7 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     (("limits", "disks"), [None, {}, "8:0", [None], ["8:0"], [[]]]),
     (("limits", "disks", 0, "device"), [*WRONG_FOR_A_TEXT, "", "sda", "8", "8:0 1", "*:*"]),
     (("variables",), [None, [], "A=1", 1]),
-    (("variables", "DRF_JOB_ID"), [*WRONG_FOR_A_TEXT, "a\0b", "x" * 20_000]),
+    (("variables", "DRF_JOB_ID"), [*WRONG_FOR_A_TEXT, "a\0b", "x" * 20_000, "$(id)", "a\n", "'"]),
     *(
         (("variables", name), ["/tmp/evil.so"])
         for name in (
