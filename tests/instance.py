@@ -101,7 +101,7 @@ class Instance:
         self.work = self.root / "work"
         self.work.mkdir()
         self.failpoints = self.root / "failpoints"
-        self.failpoints.mkdir()
+        self.failpoints.mkdir(mode=0o755)
         self.configured = config
         self.config.write_text(config)
         if "external_load" not in config:

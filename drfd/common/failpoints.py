@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import signal
 
+from drfd.common.errors import ConfigError
+
 CONTROLLER = (
     *("journal.before-commit", "journal.after-commit"),
     *("engine.some-untold", "engine.before-effect", "engine.after-effect"),
@@ -51,8 +53,15 @@ _directory = ""
 
 
 def enable(directory: str) -> None:
-    """Watch the files in `directory` from now on."""
+    """Watch the files in `directory` from now on. Raises ConfigError if others may write there: a
+    file says which process is killed."""
     global _directory
+    try:
+        status = os.stat(directory)
+    except OSError as error:
+        raise ConfigError("failpoints", f"--failpoints: {directory}: {error.strerror}") from None
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise ConfigError("failpoints", f"--failpoints: others may write to {directory}")
     _directory = directory
 
 

@@ -63,10 +63,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     journald.set_up("drfd-launcher", has_journal=manager.has_journal)
     with ending_if_wrong("drfd-launcher", manager):
         setup = read_setup(options)
+        if options.failpoints is not None:
+            failpoints.enable(options.failpoints)
     if setup.settings.use_cgroups and not options.moved:
         detect.move_to_users_manager(get(_MOUNTINFO))
-    if options.failpoints is not None:
-        failpoints.enable(options.failpoints)
     inheritance.protect(no_new_privileges=setup.settings.no_new_privs)
     if options.keep_fd is None:
         _serve(options, setup, manager)
@@ -79,7 +79,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--group", default="drfd/system", help="what the cgroup for all jobs is called")
     unit = "delegated systemd unit that all jobs live in (cgroup v2)"
-    add("--delegated-unit", "--holder", dest="delegated_unit", metavar="UNIT", help=unit)
+    add("--holder", metavar="UNIT", help=unit)
     add(detect.MOVED, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -279,7 +279,7 @@ def _confinement(options: argparse.Namespace, settings: LauncherSettings) -> Con
     if not settings.use_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
     try:
-        return detect.choose(options.group, options.delegated_unit, get(_MOUNTINFO))
+        return detect.choose(options.group, options.holder, get(_MOUNTINFO))
     except detect.DelegationFailed as error:
         sys.exit(f"drfd-launcher: {error}")
 

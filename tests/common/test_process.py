@@ -120,7 +120,7 @@ def test_the_list_names_every_failpoint_of_the_source_once_and_no_other() -> Non
     assert sorted(failpoints.NAMES) == sorted(reached())
 
 
-@pytest.mark.parametrize("directory", ["", "other", "gone"])
+@pytest.mark.parametrize("directory", ["", "other"])
 def test_without_directory_or_file_no_failpoint_fires(tmp_path: Path, directory: str) -> None:
     """The variable of the environment of this name did: whoever could set it in root's named a
     directory from which root read pids to kill."""
@@ -157,6 +157,16 @@ def test_no_unit_and_no_help_knows_of_them() -> None:
         )
         assert done.returncode == 0
         assert "failpoints" not in done.stdout
+
+
+def test_they_are_not_read_where_others_may_write(tmp_path: Path) -> None:
+    """A file there says which process is killed, by root perhaps."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(errors.ConfigError, match="others may write"):
+        failpoints.enable(str(tmp_path))
+    with pytest.raises(errors.ConfigError, match="No such file"):
+        failpoints.enable(str(tmp_path / "gone"))
+    assert failpoints.directory() is None
 
 
 def test_an_armed_failpoint_kills_who_comes_there_once_each_time(tmp_path: Path) -> None:

@@ -419,7 +419,7 @@ class LauncherProcess:
         state.mkdir(parents=True, exist_ok=True)
         self.state = state
         self.failpoints = state / "failpoints"
-        self.failpoints.mkdir(exist_ok=True)
+        self.failpoints.mkdir(mode=0o755, exist_ok=True)
         self._log = state / "log"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._controllers: list[Controller] = []

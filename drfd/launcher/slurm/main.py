@@ -48,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     journald.set_up("drfd-slurm-launcher", has_journal=manager.has_journal)
     with ending_if_wrong("drfd-slurm-launcher", manager):
         setup = read_setup(options)
+        if options.failpoints is not None:
+            failpoints.enable(options.failpoints)
         slurm_uid = account_of(setup.settings.slurm.user, "slurm.user").pw_uid
-    if options.failpoints is not None:
-        failpoints.enable(options.failpoints)
     inheritance.protect(no_new_privileges=False)
     inheritance.allow_many_files()
     os.umask(0o022)

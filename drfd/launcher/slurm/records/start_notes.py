@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,8 @@ class StartNotes:
         """Make the directory for Slurm's user. Raises OSError."""
         self.directory.mkdir(mode=0o755, exist_ok=True)
         if os.getuid() == 0:
-            os.chown(self.directory, uid, -1)
+            with self._opened() as fd:
+                os.fchown(fd, uid, -1)
 
     def first_start(self, name: Name) -> int | None:
         """Return the id of the job of Slurm's with which the attempt started; None if it was not
@@ -64,8 +65,8 @@ class StartNotes:
         try:
             if not any(is_number(entry) or entry.endswith(_END_MARK) for entry in self._entries()):
                 return False
-            path.symlink_to(_CLOSED)
-            with opened(self.directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            with self._opened() as fd:
+                os.symlink(_CLOSED, str(name), dir_fd=fd)
                 os.fsync(fd)
         except FileExistsError:
             return self._target(path) == _CLOSED
@@ -102,6 +103,9 @@ class StartNotes:
             with suppress(OSError):
                 if name not in known and path.lstat().st_mtime < oldest:
                     path.unlink()
+
+    def _opened(self) -> AbstractContextManager[int]:
+        return opened(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     def _target(self, path: Path) -> str | None:
         try:
