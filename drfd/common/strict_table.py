@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.units import is_endless, parse_duration, parse_size
 
 T = TypeVar("T")
 Toml = dict[str, object]
@@ -156,18 +155,6 @@ def read_path(value: object) -> str:
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise wrong(value, "an absolute path", '"/data"')
     return value
-
-
-def read_size_or_zero(value: str | int) -> int:
-    return 0 if str(value) == "0" else parse_size(value)
-
-
-def read_duration_or_zero(value: str | int) -> int:
-    return 0 if str(value) == "0" else parse_duration(value)
-
-
-def read_time(value: str | int) -> int | None:
-    return None if is_endless(value) else parse_duration(value)
 
 
 def read_weight(value: object) -> Fraction:

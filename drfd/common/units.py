@@ -368,3 +368,15 @@ def _bad(what: str, text: object, fault: str, hint: str = "") -> Refused:
     word = str(text)
     quoted = repr(word if len(word) <= 40 else word[:37] + "...")
     return Refused("bad-value", f"{what}: {quoted} {fault}", hint=hint)
+
+
+def read_size_or_zero(value: str | int) -> int:
+    return 0 if str(value) == "0" else parse_size(value)
+
+
+def read_duration_or_zero(value: str | int) -> int:
+    return 0 if str(value) == "0" else parse_duration(value)
+
+
+def read_time(value: str | int) -> int | None:
+    return None if is_endless(value) else parse_duration(value)

@@ -24,8 +24,6 @@ from drfd.common.strict_table import (
     read_flag,
     read_name,
     read_path,
-    read_size_or_zero,
-    read_time,
 )
 from drfd.common.units import (
     Most,
@@ -36,6 +34,8 @@ from drfd.common.units import (
     parse_memory,
     parse_size,
     parse_size_range,
+    read_size_or_zero,
+    read_time,
     show_cores,
     show_duration,
     show_size,

@@ -14,8 +14,14 @@ from fractions import Fraction
 from pathlib import Path
 
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.strict_table import TomlTable, read_duration_or_zero
-from drfd.common.units import exact_size, parse_cores, parse_size, show_amount
+from drfd.common.strict_table import TomlTable
+from drfd.common.units import (
+    exact_size,
+    parse_cores,
+    parse_size,
+    read_duration_or_zero,
+    show_amount,
+)
 from drfd.core.amounts.resources import Axes, Resources, kind_of
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import NodeSettings, Pool, PoolTables, Rules, read_scheduling

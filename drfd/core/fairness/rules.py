@@ -22,13 +22,17 @@ from drfd.common.strict_table import (
     one_of,
     read_count,
     read_count_or_zero,
-    read_duration_or_zero,
     read_flag,
     read_names,
     read_weight,
     wrong,
 )
-from drfd.common.units import parse_cores, parse_duration, parse_size
+from drfd.common.units import (
+    parse_cores,
+    parse_duration,
+    parse_size,
+    read_duration_or_zero,
+)
 from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.amounts.resources import Axes, Resources, kind_of, memory_axis
 from drfd.core.amounts.vectors import Vector
