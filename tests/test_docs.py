@@ -203,7 +203,7 @@ def test_every_link_of_a_document_leads_somewhere() -> None:
 
 def test_every_file_and_name_that_a_document_gives_is_there() -> None:
     """`drfd/x.py` or `drfd/x/`, and `Class.method` or `CONSTANT` in either."""
-    tops = "drfd|cli|tests|docs|systemd|packaging"
+    tops = "drfd|cli|tests|docs|systemd|debian"
     named = re.compile(rf"(?:`([A-Za-z_.]+)` in )?`((?:{tops})/[\w./-]+)`")
     for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]:
         for name, file in named.findall(path.read_text()):
@@ -217,7 +217,7 @@ def test_every_file_and_name_that_a_document_gives_is_there() -> None:
 
 
 def test_every_document_that_the_source_names_is_there() -> None:
-    for folder in ("drfd", "cli", "tests", "systemd", "packaging"):
+    for folder in ("drfd", "cli", "tests", "systemd", "debian"):
         for path in ROOT.joinpath(folder).rglob("*.py"):
             for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text()):
                 assert (ROOT / name).exists(), f"{path} names {name}"

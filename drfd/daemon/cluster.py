@@ -237,7 +237,7 @@ def late_node_changes(
     if has_slurm(nodes) and not has_slurm(old_nodes):
         found.append(
             "nodes: these are the first ones of Slurm's: their launcher starts with a restart of "
-            "drfd (under systemd drfd install puts it there); until then they count as away"
+            "drfd; until then they count as away"
         )
     elif slurm != old_slurm:
         found.append("slurm has changed: that takes a restart of drfd and its launchers")

@@ -426,6 +426,7 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
         ("daemon.system_users", old.system_users == new.system_users),
         ("metrics", before.metrics == now.metrics),
         ("enforcement.no_new_privs", old.no_new_privs == new.no_new_privs),
+        ("enforcement.cgroups", old.use_cgroups == new.use_cgroups),
     ):
         if not is_same and key == "metrics":
             yield "[metrics] has changed: that takes a restart of drfd"
@@ -480,6 +481,9 @@ def _usual_socket(options: argparse.Namespace, is_system: bool) -> Path:
         return Path(options.state) / "drfd.sock"
     return paths.SYSTEM_SOCKET if is_system else paths.user_socket(os.environ)
 
+
+#: TimeoutStopSec of drfd-jobs.service.
+_STOP_S = 30
 
 _PARTLY = "interrupted: what is printed above is done, and the same command does the rest"
 _INTERRUPTED = {"install": _PARTLY, "uninstall": _PARTLY}
@@ -550,8 +554,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "install", help="make this environment the system's daemon, or upgrade it"
     )
     install.add_argument("--prefix", help="for commands and man pages (default /usr/local)")
-    # For the scripts of Debian's package, when dpkg has put its files in place.
-    install.add_argument("--package", action="store_true", help=argparse.SUPPRESS)
     uninstall = commands.add_parser("uninstall", help="undo that; state and configuration stay")
     uninstall.add_argument("--kill-jobs", action="store_true", help="stop running jobs first")
     uninstall.add_argument(
@@ -662,6 +664,7 @@ def _check_config(options: argparse.Namespace) -> None:
     warnings = user_warnings(config.pools, config.members, _DIRECTORY_S)
     warnings += device_warnings(config.countables)
     warnings += metrics_warnings(config.metrics)
+    warnings += _unit_warnings(config)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
         numbers = _gpu_numbers(paths.SYSTEM_STATE / "launcher")
@@ -679,44 +682,44 @@ def _check_config(options: argparse.Namespace) -> None:
         print(steps.text(path, now_s, clock_time))
 
 
+def _unit_warnings(config: Config) -> list[str]:
+    """Return what the units of systemd/ keep from being as this configuration says."""
+    found = []
+    if config.grace_s > _STOP_S:
+        found.append(
+            f"enforcement.grace: at a shutdown of the machine jobs have {_STOP_S} s, unless "
+            "systemctl edit drfd-jobs has set another TimeoutStopSec"
+        )
+    if not config.launcher.use_cgroups:
+        found.append(
+            "enforcement.cgroups: under systemd half of the machine's memory is for all jobs "
+            "together, unless systemctl edit drfd-launcher has set MemoryMax and TasksMax to "
+            "infinity"
+        )
+    return found
+
+
 def _install(options: argparse.Namespace) -> None:
     from drfd.install import command
-    from drfd.install.plan import CONFIG
-    from drfd.install.steps import below
 
+    target = command.Target(options.root.absolute(), options.dry_run)
     # The configuration is checked first: with a wrong one the services would not start.
-    config_file = below(options.root, CONFIG)
-    config = load_if_there(config_file)
-    where = command.InstallTarget(options.root.absolute(), options.dry_run)
-    if options.package:
-        command.set_up_package(
-            where,
-            grace_s=config.grace_s,
-            has_cgroups=config.launcher.use_cgroups,
-            has_slurm=has_slurm(config.nodes),
-        )
-        return
-    command.install(
-        where,
-        prefix=options.prefix,
-        grace_s=config.grace_s,
-        has_cgroups=config.launcher.use_cgroups,
-        has_slurm=has_slurm(config.nodes),
-    )
+    config = load_if_there(target.at(command.CONFIG))
+    command.install(target, options.prefix)
+    for text in _unit_warnings(config):
+        _say(f"warning: {text}")
 
 
 def _uninstall(options: argparse.Namespace) -> None:
     from drfd.install import command
-    from drfd.install.plan import CONFIG
-    from drfd.install.steps import below
 
+    target = command.Target(options.root.absolute(), options.dry_run)
     try:
-        grace_s = load(below(options.root, CONFIG)).grace_s
+        grace_s = load(target.at(command.CONFIG)).grace_s
     except ConfigError:
         # A wrong or missing configuration must not prevent the removal.
         grace_s = Config().grace_s
-    where = command.InstallTarget(options.root.absolute(), options.dry_run)
-    command.uninstall(where, kill_jobs=options.kill_jobs, purge=options.purge, grace_s=grace_s)
+    command.uninstall(target, kill_jobs=options.kill_jobs, purge=options.purge, grace_s=grace_s)
 
 
 _COMMANDS = {

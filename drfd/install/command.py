@@ -1,138 +1,353 @@
-"""`drfd install` and `drfd uninstall`: inspect the system, plan the steps, perform or show them."""
+"""`drfd install` and `drfd uninstall`: the files of the service, and the few commands that follow.
+
+The units are those of `systemd/`, with the path of this environment's Python. Jobs live in a unit
+that only the removal stops, so they run on through an upgrade.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import pwd
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd.common import paths
 from drfd.common.errors import HostError, NotPermitted, Refused
-from drfd.install import package, plan, probe
-from drfd.install.steps import Note, RunProgram, Step, perform
+from drfd.install.trust import distrust
 from drfd.linux import service
 
-_DEFAULT_PREFIX = "/usr/local"
-_SYSTEM = Path("/")
+SLICE, JOBS, LAUNCHER = "drfd.slice", "drfd-jobs.service", "drfd-launcher.service"
+#: Not enabled: the controller's unit starts it.
+SLURM_LAUNCHER = "drfd-slurm-launcher.service"
+CONTROLLER = "drfd.service"
+UNITS = (SLICE, JOBS, LAUNCHER, SLURM_LAUNCHER, CONTROLLER)
+USER = "drfd"
+#: The environment of Debian's package.
+PACKAGED = "/usr/lib/drfd"
+
+STATE, RUN = str(paths.SYSTEM_STATE), str(paths.SYSTEM_SOCKET.parent)
+CONFIG = str(paths.SYSTEM_CONFIG)
+_UNIT_DIRECTORY = "/etc/systemd/system"
+_SYSUSERS = "/etc/sysusers.d/drfd.conf"
+#: The paths of all that an installation has put there, one a line, directories with a slash.
+_LIST = f"{STATE}/installed"
+#: Launcher → the directory with a file for each of its attempts that has not ended.
+_ATTEMPTS = {
+    LAUNCHER: f"{STATE}/launcher/attempts",
+    SLURM_LAUNCHER: f"{STATE}/slurm-launcher/attempts",
+}
+
+#: The command that runs `drf` of this environment, and the same for the system's daemon.
+_DRF = (sys.executable, "-I", "-m", "drfd_cli")
+_ASK = (*_DRF, "--socket", str(paths.SYSTEM_SOCKET))
+#: Default timeout of a program, in seconds: longer than systemd waits for the start of a service
+#: with a long journal, which is ten minutes.
+_LIMIT_S = 900.0
+#: Seconds that ending all jobs may take beyond their grace time, on a slow and busy machine.
+_END_S = 300
+#: The hint where the controller cannot stop the jobs, and systemd has to.
+_WITHOUT_LAUNCHER = (
+    "after systemctl stop drfd, the same command lets systemd stop the jobs, and they end as LOST"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class InstallTarget:
-    """The system to change."""
+class Target:
+    """The system to change. Each change is printed, and may be repeated."""
 
     #: Its root directory. Any but "/" only has files put into it.
-    root: Path
-    #: Whether the steps are only printed.
-    is_dry: bool
+    root: Path = Path("/")
+    #: Whether the changes are only printed.
+    is_dry: bool = False
 
     @property
     def is_staged(self) -> bool:
-        return self.root != _SYSTEM
+        return self.root != Path("/")
+
+    def at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> str | None:
+        there = self.at(path)
+        return there.read_text(errors="replace") if there.is_file() else None
+
+    def missing_parents(self, path: str) -> set[str]:
+        """Return the directories that are made when this path is, with a slash at the end."""
+        above = [str(each) for each in Path(path).parents][:-1]
+        return {f"{each}/" for each in above if not self.at(each).is_dir()}
+
+    def write(self, path: str, content: str) -> None:
+        if self.read(path) != content or self.at(path).is_symlink():
+            self._do(f"write {path}", lambda: _replace(self.at(path), content=content))
+
+    def link(self, path: str, target: str) -> None:
+        there = self.at(path)
+        if not there.is_symlink() or os.readlink(there) != target:
+            self._do(f"link {path} to {target}", lambda: _replace(there, link_to=target))
+
+    def remove(self, path: str) -> None:
+        """Remove a file, a link, or a directory with its contents; with a slash at the end, only an
+        empty directory."""
+        there = self.at(path)
+        is_tree = there.is_dir() and not there.is_symlink()
+        if path.endswith("/"):
+            if is_tree and not any(there.iterdir()):
+                self._do(f"remove {path}", there.rmdir)
+        elif os.path.lexists(there):
+            self._do(f"remove {path}", lambda: (shutil.rmtree if is_tree else os.unlink)(there))
+
+    def run(self, *command: str, limit_s: float = _LIMIT_S, hint: str = "") -> None:
+        """Run a program that acts on the running system. Raises HostError with this hint."""
+        if not self.is_staged:
+            self._do(f"run {shlex.join(command)}", lambda: _run(command, limit_s, hint))
+
+    def is_active(self, unit: str) -> bool:
+        command = ("systemctl", "is-active", "--quiet", unit)
+        return not self.is_staged and subprocess.run(command).returncode == 0
+
+    def _do(self, text: str, change: Callable[[], object]) -> None:
+        print(text, flush=True)
+        if not self.is_dry:
+            try:
+                change()
+            except OSError as error:
+                raise HostError("install", f"cannot {text}: {error.strerror}") from None
 
 
-def install(
-    where: InstallTarget,
-    *,
-    prefix: str | None,
-    grace_s: int,
-    has_cgroups: bool = True,
-    has_slurm: bool = False,
-) -> None:
-    """Install drfd. Without a prefix, that of the last installation is used.
+def install(target: Target, prefix: str | None) -> None:
+    """Install drfd, or upgrade it. Without a prefix, that of the last installation is used.
 
     Raises NotPermitted, HostError, and Refused if something is in the way.
     """
-    if probe.is_packaged(where.root):
-        raise package.refuse_install()
-    _need_root_and_systemd(where)
-    if not where.is_staged:
-        _need_safe_environment()
-    before = probe.record(where.root)
-    wanted = plan.wanted_installation(
-        probe.environment(),
-        prefix or (before.prefix if before else _DEFAULT_PREFIX),
-        probe.shipped(),
-        probe.generated(),
-        grace_s=grace_s,
-        has_cgroups=has_cgroups,
-        has_slurm=has_slurm,
-    )
-    steps = plan.plan_install(wanted, probe.seen(where.root, wanted), is_staged=where.is_staged)
-    is_as_before = all(isinstance(step, Note) for step in steps)
-    if is_as_before:
-        steps.append(Note("nothing has changed since the last installation"))
-    _carry_out(steps, where)
-    if not where.is_staged and not where.is_dry:
-        for line in plan.closing_words(probe.standing(), is_as_before=is_as_before):
-            print(line)
-
-
-def uninstall(where: InstallTarget, *, kill_jobs: bool, purge: bool, grace_s: int) -> None:
-    """Remove drfd. Running jobs have `grace_s` seconds to end. Raises Refused while jobs run."""
-    if probe.is_packaged(where.root):
-        raise package.refuse_uninstall()
-    _need_root_and_systemd(where)
-    seen = probe.seen(where.root, None)
-    steps = plan.plan_uninstall(seen, probe.ASK, kill_jobs=kill_jobs, purge=purge, grace_s=grace_s)
-    if where.is_staged:
-        steps = [step for step in steps if not isinstance(step, RunProgram)]
-    _carry_out(steps, where)
-
-
-def set_up_package(
-    where: InstallTarget, *, grace_s: int, has_cgroups: bool, has_slurm: bool
-) -> None:
-    """Set up Debian's package, whose files dpkg has put in place. Its scripts call this.
-
-    Raises NotPermitted, HostError, and Refused in any other environment.
-    """
-    environment = probe.environment()
-    if environment.bin != f"{package.ENVIRONMENT}/bin" or where.is_staged:
-        raise Refused(
-            "not-packaged",
-            f"{environment.python} is not the environment of Debian's package",
-            hint="drfd install without --package installs from this one",
-        )
-    _need_root_and_systemd(where)
-    wanted = package.packaged_installation(
-        environment, probe.shipped(), grace_s=grace_s, has_cgroups=has_cgroups
-    )
-    steps = package.plan_setup(wanted, probe.seen(where.root, wanted), has_slurm=has_slurm)
-    _carry_out(steps, where)
-
-
-def _need_root_and_systemd(where: InstallTarget) -> None:
-    if where.is_staged:
-        return
-    if os.getuid() != 0:
-        raise NotPermitted(
-            "not-root",
-            "only root can do that",
-            hint="or name another --root, to have the files put there",
-        )
-    if not service.has_systemd():
-        raise HostError(
-            "no-systemd",
-            "systemd does not run here",
-            hint="as root, drfd serve runs the system's daemon without it",
-        )
-
-
-def _need_safe_environment() -> None:
-    why_not = probe.distrust()
-    if why_not is not None:
+    _insist(target)
+    if not target.is_staged and (why_not := distrust()) is not None:
         raise HostError(
             "untrusted",
             f"this environment cannot run as a service: {why_not}",
             hint="as root, make one such as /opt/drfd: umask 022; python3 -m venv /opt/drfd",
         )
+    before = _listed(target)
+    programs = [path for path in before if path.endswith("/bin/drf")]
+    prefix = prefix or (programs[0].removesuffix("/bin/drf") if programs else "/usr/local")
+    scripts = sysconfig.get_path("scripts")
+    links = {f"{prefix}/bin/{name}": f"{scripts}/{name}" for name in ("drf", "drfd")}
+    for path in links:
+        if path not in before and os.path.lexists(target.at(path)):
+            raise Refused(
+                "in-the-way",
+                f"{path} is there already, and not from an installation of drfd",
+                hint="remove it, or install with another --prefix",
+            )
+    default = f"{prefix}/share/drfd/drfd.toml"
+    is_default_new = target.read(default) != _shipped("drfd.toml")
+    # In a unit, % begins a specifier.
+    python = sys.executable.replace("%", "%%")
+    files = {f"{_UNIT_DIRECTORY}/{u}": _shipped(u).replace("@PYTHON@", python) for u in UNITS}
+    files |= {_SYSUSERS: _shipped("sysusers.conf"), default: _shipped("drfd.toml")}
+    files |= {f"{prefix}/{name}": text for name, text in _pages().items()}
+    wanted = {*files, *links}
+    made = {path for each in wanted for path in target.missing_parents(each)}
+    made |= {path for path in before if path.endswith("/")}
+
+    # First, so that a removal finds what an interrupted installation has put there.
+    target.write(_LIST, "".join(f"{path}\n" for path in sorted({*before, *wanted, *made})))
+    for path, content in files.items():
+        target.write(path, content)
+    for path, program in links.items():
+        target.link(path, program)
+    # What an earlier version, or one with another prefix, has installed.
+    for path in sorted(before - wanted, reverse=True):
+        target.remove(path)
+    if before - wanted - made:
+        left = {path for path in made if target.at(path).is_dir()}
+        target.write(_LIST, "".join(f"{path}\n" for path in sorted({*wanted, *left})))
+    config = target.read(CONFIG)
+    if config is None:
+        target.write(CONFIG, _shipped("drfd.toml"))
+    elif config != _shipped("drfd.toml") and is_default_new:
+        print(f"note: {CONFIG} is left as it is; this version's default is {default}")
+
+    target.run("systemd-sysusers", _SYSUSERS)
+    target.run("systemctl", "daemon-reload")
+    target.run("systemctl", "enable", JOBS, LAUNCHER, CONTROLLER)
+    target.run("systemctl", "start", JOBS)
+    target.run("systemctl", "restart", LAUNCHER)
+    target.run("systemctl", "try-restart", SLURM_LAUNCHER)
+    target.run("systemctl", "restart", CONTROLLER)
+    if not target.is_staged and not target.is_dry:
+        print(*closing_words(_report()), sep="\n")
 
 
-def _carry_out(steps: Sequence[Step], where: InstallTarget) -> None:
+def uninstall(target: Target, *, kill_jobs: bool, purge: bool, grace_s: int) -> None:
+    """Remove drfd. Running jobs have `grace_s` seconds to end. Raises Refused while jobs run."""
+    _insist(target)
+    counts = {unit: len(list(target.at(path).glob("*"))) for unit, path in _ATTEMPTS.items()}
+    attempts = sum(counts.values())
+    if attempts and not kill_jobs:
+        raise Refused(
+            "jobs-run",
+            f"{attempts} {'job is' if attempts == 1 else 'jobs are'} not over yet",
+            hint="wait for them (drf drain, drf status), or say --kill-jobs",
+        )
+    if attempts and target.is_active(CONTROLLER):
+        # Only its launcher can stop a job in an orderly way.
+        for unit in (unit for unit, count in counts.items() if count):
+            target.run("systemctl", "start", unit, hint=_WITHOUT_LAUNCHER)
+        target.run(
+            *(*_ASK, "shutdown", "--kill-jobs"),
+            limit_s=grace_s + _END_S,
+            hint=f"drf status tells what still runs; {_WITHOUT_LAUNCHER}",
+        )
+    if target.at(f"{_UNIT_DIRECTORY}/{CONTROLLER}").exists():
+        target.run("systemctl", "stop", CONTROLLER, SLURM_LAUNCHER, LAUNCHER)
+        target.run("systemctl", "disable", JOBS, LAUNCHER, CONTROLLER)
+    # Each directory after what is in it.
+    for path in sorted(_listed(target), reverse=True):
+        target.remove(path)
+    target.run("systemctl", "daemon-reload")
+    if target.is_active(JOBS):
+        # Its unit file refuses a manual stop (RefuseManualStop=), and has been removed by now.
+        target.run("systemctl", "stop", JOBS, limit_s=grace_s + _END_S)
+    # Jobs of a private instance may live there, too; otherwise it would stay until the next boot.
+    if target.is_active(SLICE) and not _is_shared(Path("/sys/fs/cgroup", SLICE)):
+        target.run("systemctl", "stop", SLICE)
+    target.remove(RUN)
+    target.remove(_LIST)
+    kept = [path for path in (STATE, str(Path(CONFIG).parent)) if target.at(path).is_dir()]
+    for path in kept:
+        if purge:
+            target.remove(path)
+        else:
+            print(f"note: kept: {path} (--purge removes it)")
+    if purge and _has_user():
+        target.run("userdel", USER)
+
+
+def closing_words(report: dict[str, object] | None) -> list[str]:
+    """Return the last lines that an installation prints, by the daemon's report, if it answers."""
+    if report is None:
+        return ["note: drfd does not answer yet: systemctl status drfd tells why"]
+    words = []
+    if report.get("draining"):
+        words.append(
+            "note: the queue is still drained, as it was left: nothing starts until drf undrain"
+        )
+    if report.get("launcher") != "connected":
+        words.append(
+            "note: no job starts while the launcher is away: systemctl status drfd-launcher "
+            "tells why"
+        )
+    else:
+        words.append("drfd runs; try drf doctor")
+    return words
+
+
+def _insist(target: Target) -> None:
+    """Raise Refused or HostError or NotPermitted where no installation is possible."""
+    if sys.prefix == PACKAGED or target.at(f"{PACKAGED}/pyvenv.cfg").exists():
+        raise Refused(
+            "packaged",
+            "drfd is installed here by Debian's package, which dpkg alone changes",
+            hint="apt remove drfd keeps configuration and state, apt purge drfd removes them too",
+        )
+    if not target.is_staged:
+        if os.getuid() != 0:
+            raise NotPermitted(
+                "not-root",
+                "only root can do that",
+                hint="or name another --root, to have the files put there",
+            )
+        if not service.has_systemd():
+            raise HostError(
+                "no-systemd",
+                "systemd does not run here",
+                hint="as root, drfd serve runs the system's daemon without it",
+            )
     # Every user must be able to read what is installed, whatever mask we were started with.
     os.umask(0o022)
-    for step in steps:
-        if where.is_dry:
-            print(step.text)
-        else:
-            perform(step, where.root, print)
+
+
+def _replace(path: Path, *, content: str = "", link_to: str | None = None) -> None:
+    """Replace a file in one step, by one with this content or by a link."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    if link_to is not None:
+        new.symlink_to(link_to)
+    else:
+        with new.open("x", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _run(command: Sequence[str], limit_s: float = _LIMIT_S, hint: str = "") -> str:
+    """Run a program to its end, and return what it says. Raises HostError, OSError."""
+    text = shlex.join(command)
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        text = f"{text} is not over after {limit_s:.0f} s"
+        raise HostError("install", text, hint=hint) from None
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().partition("\n")[0]
+        why = words or f"status {done.returncode}"
+        raise HostError("install", f"{text} failed: {why}", hint=hint)
+    return done.stdout
+
+
+def _shipped(name: str) -> str:
+    """Return a file of `systemd/`, which in a checkout is at its top."""
+    here = Path(__file__).parent
+    place = here / "systemd"
+    return (place if place.is_dir() else here.parent.parent / "systemd").joinpath(name).read_text()
+
+
+def _pages() -> dict[str, str]:
+    """Return man pages and completions, which `drf man` writes, by their path below the prefix."""
+    with tempfile.TemporaryDirectory(prefix="drfd-install-") as place:
+        _run((*_DRF, "man", place))
+        pages = sorted(path for path in Path(place).rglob("*") if path.is_file())
+        return {str(path.relative_to(place)): path.read_text() for path in pages}
+
+
+def _listed(target: Target) -> set[str]:
+    return set((target.read(_LIST) or "").splitlines())
+
+
+def _report() -> dict[str, object] | None:
+    """Return the report of the system's daemon, if it answers, when its launcher has connected."""
+    report: dict[str, object] | None = None
+    for _ in range(10):
+        with suppress(HostError):
+            report = json.loads(_run((*_ASK, "doctor", "--json")))
+        if report is not None and report.get("launcher") == "connected":
+            break
+        time.sleep(1)
+    return report
+
+
+def _is_shared(slice_group: Path) -> bool:
+    """Return whether the slice has cgroups other than that of the installation's jobs."""
+    return any(path.is_dir() and path.name != JOBS for path in slice_group.glob("*"))
+
+
+def _has_user() -> bool:
+    try:
+        pwd.getpwnam(USER)
+    except KeyError:
+        return False
+    return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -10,11 +12,11 @@ import pytest
 
 from drfd.common import paths
 from drfd.daemon.config import Config, parse
-from drfd.install import plan
-from drfd.install.probe import shipped
+from drfd.daemon.main import _STOP_S
+from drfd.install.command import RUN, STATE, UNITS
 
 ROOT = Path(__file__).parent.parent.parent
-FILES = shipped()
+FILES = {path.name: path.read_text() for path in (ROOT / "systemd").iterdir()}
 #: What belongs to a process, so that jobs would inherit it from the launcher. Its mask, core limit
 #: and keyring are not among these: each job has its own, set for it.
 SANDBOX = re.compile(
@@ -37,7 +39,7 @@ def options(unit: str) -> dict[str, list[str]]:
 
 
 def test_all_that_is_shipped_is_installed() -> None:
-    assert set(FILES) == {*plan.UNITS, plan.SLURM_LAUNCHER, "sysusers.conf", "drfd.toml"}
+    assert set(FILES) == {*UNITS, "sysusers.conf", "drfd.toml"}
 
 
 LAUNCHERS = ("drfd-launcher.service", "drfd-slurm-launcher.service")
@@ -123,12 +125,36 @@ def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret
     assert f"--state {paths.SYSTEM_SLURM_SOCKET.parent} --keys /var/lib/drfd/launcher" in command
     assert paths.SYSTEM_SLURM_STARTS.parent == paths.SYSTEM_SLURM_SOCKET.parent
     # A unit says paths once more, since it cannot ask.
-    assert (plan.STATE, plan.RUN) == ("/var/lib/drfd", "/run/drfd")
+    assert (STATE, RUN) == ("/var/lib/drfd", "/run/drfd")
+
+
+@pytest.mark.parametrize(
+    ("config", "has_slurm"),
+    [
+        ('[nodes.n1]\nengine = "slurm"\n', True),
+        ("nodes = {n1 = {cores = 2, engine='slurm'}}\n", True),
+        ('nodes = {n1 = {"engine"="slurm"}}\n', True),
+        ('[nodes.head]\nengine = "local"\n[slurm]\nuser = "slurm"\n', False),
+        (FILES["drfd.toml"], False),
+    ],
+)
+def test_the_launcher_of_slurms_nodes_runs_only_where_some_are_configured(
+    tmp_path: Path, config: str, has_slurm: bool
+) -> None:
+    (tmp_path / "drfd.d").mkdir()
+    (tmp_path / "drfd.d/nodes.toml").write_text(config)
+    (condition,) = options("drfd-slurm-launcher.service")["ExecCondition"]
+    assert condition.endswith(" /etc/drfd")
+    words = [*shlex.split(condition)[:-1], str(tmp_path)]
+    assert (subprocess.run(words, check=False).returncode == 0) is has_slurm
+    for name in ("Wants", "After"):
+        assert "drfd-slurm-launcher.service" in options("drfd.service")[name][0].split()
 
 
 def test_every_mark_is_one_that_is_filled_in() -> None:
     marks = {mark for text in FILES.values() for mark in re.findall(r"@\w+@", text)}
-    assert marks == {"@PYTHON@", "@STOP_S@", "@LAUNCHER_MEMORY@", "@LAUNCHER_TASKS@"}
+    assert marks == {"@PYTHON@"}
+    assert options("drfd-jobs.service")["TimeoutStopSec"] == [f"{_STOP_S}s"]
 
 
 # -- drfd.toml ---------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import NoReturn
 
 import pytest
 
+from debian_build import copy_source
 from vm.rig import PYTHON_VERSION, ROOT, SCRIPTS, SUITE, Guest
 
 #: Some of the programs are not in an ordinary user's path.
@@ -32,12 +32,6 @@ _PACKAGES = {
 }
 #: What is to be said at the end of all tests.
 _NOTES = pytest.StashKey[list[str]]()
-
-#: Where the project says which version it is.
-VERSIONS = {
-    "pyproject.toml": r'(?m)^(version = "[0-9.]+)"$',
-    "drfd/__init__.py": r'(?m)^(__version__ = "[0-9.]+)"$',
-}
 
 INSTALL = """
 python3 -m venv --without-pip /opt/drfd
@@ -94,17 +88,7 @@ def wheels(place: Path) -> Path:
 def newer(place: Path) -> Path:
     """A wheel of the next version of the project, to upgrade to."""
     source, made = place / "source", place / "newer"
-    source.mkdir()
-    for name in ("README.md", "LICENSE", "pyproject.toml"):
-        shutil.copy(ROOT / name, source)
-    for name in ("drfd", "cli", "docs", "systemd"):
-        # Python puts files there and renames them, also for what runs beside this.
-        compiled = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=compiled)
-    for name, pattern in VERSIONS.items():
-        text = (source / name).read_text()
-        assert len(re.findall(pattern, text)) == 1
-        (source / name).write_text(re.sub(pattern, r'\1.post1"', text))
+    copy_source(source, ".post1")
     words = ["-m", "pip", "wheel", "-q", "--no-deps", "-w", str(made), str(source)]
     subprocess.run([sys.executable, *words], check=True, stderr=subprocess.DEVNULL)
     return made

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import debian_build
+from debian_build import build_package
 from drfd import __version__
 from vm import packaged
 from vm.packaged import BROKEN_SUFFIX, NEWER_SUFFIX, NOT_NEEDED
@@ -31,16 +30,15 @@ CLAIMS = {
 
 
 @pytest.fixture(scope="module")
-def debs(newer: Path, place: Path) -> Path:
+def debs(place: Path) -> Path:
     """The package, that of the next version, and one that its own script refuses to install."""
-    if shutil.which("dpkg-deb") is None:
-        pytest.fail("no dpkg-deb (Debian's package dpkg)")
+    if shutil.which("dh") is None:
+        pytest.fail("no dh (Debian's package debhelper)")
     made = place / "debs"
-    (wheel,) = newer.glob("drfd-*.whl")
-    script = debian_build.load()
-    wheels = script.fetch_wheels(wheel, place / "of-others", script.PYTHONS)
-    build("--output", made, "--wheels", wheels)
-    newer_deb = build("--output", made, "--wheels", wheels, "--wheel", wheel)
+    made.mkdir()
+    for suffix in ("", NEWER_SUFFIX):
+        newer_deb = build_package(place / f"package{suffix}", suffix)
+        shutil.copy(newer_deb, made)
     arch = newer_deb.stem.rpartition("_")[2]
     broken = made / f"drfd_{__version__}{BROKEN_SUFFIX}_{arch}.deb"
     tree = place / "broken"
@@ -54,13 +52,6 @@ def debs(newer: Path, place: Path) -> Path:
     command = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, broken]
     subprocess.run(command, check=True, capture_output=True)
     return made
-
-
-def build(*words: object) -> Path:
-    argv = [sys.executable, debian_build.SCRIPT, *words]
-    done = subprocess.run([*map(str, argv)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return Path(done.stdout.strip())
 
 
 def package_of(debs: Path, version: str) -> Path:

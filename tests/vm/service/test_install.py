@@ -27,10 +27,25 @@ def test_the_three_services_run_and_will_after_a_boot(installed: Installed) -> N
     assert run("systemctl", "--failed", "--quiet", "--no-legend").stdout == ""
 
 
-def test_installing_again_changes_nothing(installed: Installed) -> None:
+def test_installing_again_writes_nothing_and_restarts_all_but_what_holds_the_jobs(
+    installed: Installed,
+) -> None:
+    before = {name: main_pid(name) for name in UNITS}
     done = run(BIN / "drfd", "install")
-    assert done.stdout == "note: nothing has changed since the last installation\n"
+    assert [line for line in done.stdout.splitlines() if not line.startswith("run ")] == [
+        "drfd runs; try drf doctor"
+    ]
     assert done.stderr == ""
+    after = {name: main_pid(name) for name in UNITS}
+    assert [name for name in UNITS if before[name] == after[name]] == ["drfd-jobs"]
+
+
+def test_the_launcher_of_slurms_nodes_stays_away_where_there_are_none(
+    installed: Installed,
+) -> None:
+    """The controller's unit has asked for it."""
+    found = unit("drfd-slurm-launcher", "LoadState", "ActiveState", "MainPID")
+    assert found == {"LoadState": "loaded", "ActiveState": "inactive", "MainPID": "0"}
 
 
 def test_units_and_state_are_as_closed_as_they_should_be(installed: Installed) -> None:

@@ -237,8 +237,9 @@ def upgrade(installed: Installed) -> None:
     (wheel,) = NEWER.glob("drfd-*.whl")
     run("pip", "--python", BIN / "python", "install", "-q", "--no-deps", "--no-index", wheel)
     said = run(BIN / "drfd", "install").stdout
-    assert [line for line in said.splitlines() if line.startswith("run ")] == [
+    assert [line for line in said.splitlines() if "restart" in line] == [
         "run systemctl restart drfd-launcher.service",
+        "run systemctl try-restart drfd-slurm-launcher.service",
         "run systemctl restart drfd.service",
     ]
     after = {name: main_pid(name) for name in before}
