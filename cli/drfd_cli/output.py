@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from drfd.client.shell_lines import line_in, name_of
 from drfd.common.units import (
     clock_time,
     in_local_time,
@@ -29,7 +30,6 @@ from drfd.common.units import (
     show_range,
     show_size,
 )
-from drfd.payload.shell_lines import line_in, name_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -112,7 +112,7 @@ def read(
 def _complete(fields: dict[str, object], argv: list[str]) -> dict[str, object]:
     found = {**fields, **output_fields(fields), "argv": argv}
     if argv[0].endswith("sh") and "name" not in fields:
-        from drfd.payload.shell_lines import name_of
+        from drfd.client.shell_lines import name_of
 
         name = name_of(argv)
         return found if name is None else {**found, "name": name}

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from drfd.client.shell_lines import name_of
 from drfd.client.words import Gres, Ref
 from drfd.common.errors import Refused
 from drfd.common.units import Range
 from drfd.payload.pack import output_fields
-from drfd.payload.shell_lines import name_of
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.

@@ -20,6 +20,7 @@ from drfd.client import connection as connection_module
 from drfd.client import submission as notice
 from drfd.client.client import connect
 from drfd.client.connection import Connection, choose
+from drfd.client.shell_lines import line_in, name_of
 from drfd.client.submission import find_notice
 from drfd.client.words import Gres, parse_after, parse_begin, parse_gres
 from drfd.common import paths
@@ -682,3 +683,55 @@ def test_a_wait_on_a_connection_that_has_asked_before_has_no_limit_of_its_own(
     client.submit(argv=["true"])
     assert client.wait([1], any_one=False, timeout_s=None)["done"] is True
     assert (limited, daemon.connections) == ([False], 1)
+
+
+# -- the name of a line -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("curl -O x/y", "curl"),
+        ("cd /data && ./bin/fit --all | tail", "fit"),
+        ("set -e; export A=b; A=1 B=2 nice time train.py", "train.py"),
+        ("for i in 1 2; do render $i; done", "render"),
+        ("if [ -f x ]; then\nmake\nfi", "make"),
+        ("( sleep 1 )", "sleep"),
+        ("$PROGRAM x", None),
+        ("'my program' x", None),
+        ("cd /tmp", None),
+        ("", None),
+        ("x" * 41, None),
+    ],
+)
+def test_the_name_is_the_first_command_that_does_something(line: str, name: str | None) -> None:
+    assert name_of(["sh", "-c", line]) == name
+    assert name_of(["/bin/bash", "-euo", "-c", line]) == name
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["bash", "-lc", "x y", "z"], "x y"),
+        (["sh", "script.sh"], None),
+        (["bash", "--login", "-c", "x"], None),
+        (["sh", "-c"], None),
+        (["sh"], None),
+        (["python", "-c", "x"], None),
+        ([], None),
+    ],
+)
+def test_only_a_shell_with_c_has_a_line(argv: list[str], line: str | None) -> None:
+    assert line_in(argv) == line
+
+
+@pytest.mark.slow
+def test_a_line_of_a_million_words_takes_no_time() -> None:
+    """Whoever lists a stranger's job reads it; each word was once removed from all the others."""
+    begin_s = time.process_time()
+    small = [name_of(["sh", "-c", "! " * 10_000]) for _ in range(20)]
+    small_s = time.process_time() - begin_s
+    begin_s = time.process_time()
+    assert {*small, name_of(["sh", "-c", "! " * 400_000])} == {None}
+    # Twice as many words in all, not a hundred times the work.
+    assert time.process_time() - begin_s < 10 * small_s

@@ -254,7 +254,7 @@ def _about_line(argv: Sequence[str], path: str, cwd: str) -> str | None:
     name = argv[0].rpartition("/")[2]
     if name not in ("sh", "dash"):
         return None
-    from drfd.payload.shell_lines import commands, line_in
+    from drfd.client.shell_lines import commands, line_in
 
     line = line_in(argv)
     if line is None:
