@@ -38,7 +38,7 @@ prepare() { # a copy of the tree, which every user can enter, with an environmen
         # The system's Python: one in root's home could not be run by the users of the system tests.
         python=/usr/bin/python3
         apt_install python3 python3-venv passwd util-linux gcc libc6-dev slurm-wlm munge \
-            dpkg-dev debhelper python3-pip lintian chromium chromium-driver
+            build-essential debhelper python3-pip lintian chromium chromium-driver
         apt_install_stopped prometheus
         # So that nothing that needs one of these may skip.
         export DRFD_SLURM=required DRFD_DEBIAN=required DRFD_BROWSER=required
