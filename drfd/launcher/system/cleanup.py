@@ -1,4 +1,4 @@
-"""Removal of what the jobs of a user leave behind: IPC objects, and directory trees.
+"""Removal of the IPC objects that the jobs of a user leave behind.
 
 Shared memory, semaphores and message queues outlive every process. When the last job of a user is
 gone and the user has no other process on the machine, the user's objects are removed, as
@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import signal
 import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import ParamSpec
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.launcher.system.files import get
 from drfd.linux import syscalls
-from drfd.linux.descriptors import opened
-
-Given = ParamSpec("Given")
 
 #: Seconds that a user must be without a job, so that jobs in a row cause no sweep each. Scripts
 #: sleep for whole seconds: a sweep that begins then would delay the start of their next job.
 _QUIET_S = 1.5
 #: Seconds that a sweep may take.
-_SWEEP_S = 30.0
+_SWEEP_S = 30
 _SYSV = "/proc/sysvipc"
 #: Kind → the column with its identifier, and the function that removes it (sysvipc(7),
 #: proc_sysvipc(5)).
@@ -144,6 +143,7 @@ def sweep(uid: int) -> None:
     if has_processes(uid):
         return
     become_bare(uid)
+    signal.alarm(_SWEEP_S)
     for kind, (column, remove) in _KINDS.items():
         for row in table(kind):
             # A segment that a process has attached is in use.
@@ -152,9 +152,8 @@ def sweep(uid: int) -> None:
                     remove(row[column])
                 except OSError:
                     continue
-    until_mono_s = time.monotonic() + _SWEEP_S
     for directory in _DIRECTORIES:
-        _sweep_directory(directory, until_mono_s)
+        _sweep_directory(directory)
 
 
 def has_processes(uid: int) -> bool:
@@ -185,7 +184,7 @@ def table(kind: str) -> Iterator[dict[str, int]]:
         yield {name: int(word) for name, word in cells if word.removeprefix("-").isdecimal()}
 
 
-def _sweep_directory(path: str, until_mono_s: float) -> None:
+def _sweep_directory(path: str) -> None:
     """Remove this user's files in a directory; the process is this user. No name is examined before
     the kernel has shown that it is the user's and no mount point, because another user's own file
     system (FUSE) may refuse to name the owner, or never answer."""
@@ -200,91 +199,17 @@ def _sweep_directory(path: str, until_mono_s: float) -> None:
         try:
             os.unlink(name, dir_fd=fd)
         except IsADirectoryError:
-            _sweep_inner(name, fd, until_mono_s)
+            _sweep_inner(name, fd)
         except OSError:
             continue
 
 
-def _sweep_inner(name: str, above: int, until_mono_s: float) -> None:
+def _sweep_inner(name: str, above: int) -> None:
     try:
         os.rmdir(name, dir_fd=above)
     except OSError as error:
         # The error is EPERM for another user's directory, and EBUSY for a mount point.
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            remove_tree(name, above, until_mono_s)
-
-
-# -- directory trees ----------------------------------------------------------------------------
-# The user may have filled the tree, and nothing in it is trusted. Every step is relative to an open
-# directory, follows no link and stays on the file system it began on. The depth of the tree costs
-# neither descriptors nor stack: directories are moved up to the top before they are emptied.
-
-
-def empty_directory(top: int, until_mono_s: float) -> bool:
-    """Delete everything in the directory open at `top`, as far as this process may, until this
-    time (monotonic clock). Returns whether it is empty. A pass that deletes nothing is the last."""
-    device = os.fstat(top).st_dev
-    while time.monotonic() < until_mono_s and _pass(top, top, device, until_mono_s):
-        pass
-    with os.scandir(top) as left:
-        return next(left, None) is None
-
-
-def remove_tree(name: str, above: int, until_mono_s: float) -> bool:
-    """Delete `name`, with its contents, in the directory `above`. Returns whether it is gone."""
-    try:
-        fd = os.open(name, _DIRECTORY, dir_fd=above)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        # A link or a file.
-        return _is_done(os.unlink, name, dir_fd=above)
-    try:
-        is_empty = empty_directory(fd, until_mono_s)
-    finally:
-        os.close(fd)
-    return is_empty and _is_done(os.rmdir, name, dir_fd=above)
-
-
-def _pass(directory: int, top: int, device: int, until_mono_s: float) -> int:
-    """Delete the files in `directory` and in its subdirectories, and move deeper directories up to
-    `top`. Returns how many entries were deleted or moved."""
-    done = 0
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if time.monotonic() > until_mono_s:
-                break
-            if not entry.is_dir(follow_symlinks=False):
-                done += _is_done(os.unlink, entry.name, dir_fd=directory)
-            elif _is_done(os.rmdir, entry.name, dir_fd=directory):
-                done += 1
-            elif directory != top:
-                # No other entry has this name.
-                unique = f".drfd-{os.urandom(12).hex()}"
-                done += _is_done(
-                    os.rename, entry.name, unique, src_dir_fd=directory, dst_dir_fd=top
-                )
-            else:
-                done += _descend(entry.name, top, device, until_mono_s)
-    return done
-
-
-def _descend(name: str, top: int, device: int, until_mono_s: float) -> int:
-    try:
-        with opened(name, _DIRECTORY, dir_fd=top) as fd:
-            # Another file system may be mounted here; it is not part of the tree.
-            if os.fstat(fd).st_dev != device:
-                return 0
-            done = _pass(fd, top, device, until_mono_s)
-    except OSError:
-        return 0
-    return done + _is_done(os.rmdir, name, dir_fd=top)
-
-
-def _is_done(step: Callable[Given, object], *args: Given.args, **kwargs: Given.kwargs) -> bool:
-    """Take a step and return whether the kernel has let it pass."""
-    try:
-        step(*args, **kwargs)
-    except OSError:
-        return False
-    return True
+            # One too deep for it stays: whose it is may keep the others, too.
+            with suppress(RecursionError):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=above)

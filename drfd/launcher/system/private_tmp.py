@@ -12,7 +12,7 @@ The directories of all attempts lie in one directory of root's that nobody else 
 
     ID.ATTEMPT.UID/tmp    covers /tmp
     ID.ATTEMPT.UID/var    covers /var/tmp
-    gone-HEX-UID/…        left by an attempt that is over; a separate process empties it
+    gone-HEX-UID/…        left by an attempt that is over; rm removes it
 
 An attempt file says where the attempt has its directories ("space" in its first record), so that a
 launcher with another configuration finds them.
@@ -23,8 +23,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
+import signal
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EAGAIN, EINTR, ELOOP, ENOSYS, EXDEV
@@ -32,9 +33,7 @@ from os import open as open_fd
 
 from drfd.common.paths import private_place
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.system import process
-from drfd.launcher.system.background import BackgroundWork, become_bare
-from drfd.launcher.system.cleanup import empty_directory, remove_tree
+from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 from drfd.linux.syscalls import (
@@ -159,10 +158,11 @@ SPACES = "private"
 _LIVE = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.[0-9]{1,10}")
 _GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Seconds that the spaces of one user may be worked on, by the user and again by root, before the
-#: next user's turn; and how many spaces the user's own process gets descriptors of.
-_TURN_S = 30.0
-_MOST_OPEN = 100
+#: Seconds that the spaces of one user may be worked on before another user's turn, how many of them
+#: in a turn, and the memory of the program that removes them in bytes.
+_TURN_S = 30
+_MOST_NAMES = 1000
+_RM_BYTES = 1 << 29
 #: Turns after which the rest of a space is left to the next launcher.
 _MOST_TURNS = 100
 
@@ -313,29 +313,35 @@ class PrivateSpaces:
         self._clean()
 
     def _clean(self) -> None:
+        """Begin the removal of one user's spaces. Users have turns, so that one with many delays
+        nobody for long."""
         if self._is_cleaning or not self._waste:
             return
-        waste = [(self._homes[home], name) for home, name in self._waste]
+        home, first = next(iter(self._waste))
+        turn = [
+            each for each in self._waste if each[0] == home and _uid_in(each[1]) == _uid_in(first)
+        ][:_MOST_NAMES]
+        fd, names = self._homes[home], [name for _, name in turn]
         try:
-            self._background.start(
-                lambda: _empty_all(waste), self._cleaned, *{fd for fd, _ in waste}
-            )
+            self._background.start(lambda: _become_rm(fd, names), lambda: self._cleaned(turn), fd)
         except OSError:
             # The machine is short of processes. The end of the next attempt tries again.
             return
         self._is_cleaning = True
-        # Only the first space of each user counts a turn, since it may take the whole time.
-        for each in {_uid_in(name): (home, name) for home, name in reversed(self._waste)}.values():
-            self._waste[each] += 1
 
-    def _cleaned(self) -> None:
+    def _cleaned(self, turn: list[tuple[str, str]]) -> None:
         self._is_cleaning = False
-        for (home, name), turns in list(self._waste.items()):
-            is_gone = not os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False)
-            if not is_gone and turns >= _MOST_TURNS:
-                log.error("event=space-not-removed path=%s/%s", home, name)
-            if is_gone or turns >= _MOST_TURNS:
-                del self._waste[home, name]
+        # What is left waits behind all others. Only the first one counts a turn, since it may have
+        # taken the whole time; the next one is the first in the next turn.
+        first = turn[0]
+        for each in (*turn[1:], first):
+            home, name = each
+            turns = self._waste.pop(each) + (each == first)
+            if os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
+                if turns < _MOST_TURNS:
+                    self._waste[each] = turns
+                else:
+                    log.error("event=space-not-removed path=%s/%s", home, name)
         self._clean()
 
 
@@ -343,49 +349,15 @@ def _uid_in(name: str) -> int:
     return int(re.split("[.-]", name)[-1])
 
 
-def _empty_all(waste: list[tuple[int, str]]) -> None:
-    """Empty all spaces, in a process of its own: the files of each user with the user's rights
-    first, then the rest as root. A user's spaces share one turn, so that a user with many delays
-    nobody for long."""
-    by_uid: dict[int, list[tuple[int, str]]] = {}
-    for above, name in waste:
-        by_uid.setdefault(_uid_in(name), []).append((above, name))
-    for uid, places in by_uid.items():
-        if uid != 0:
-            _as_user(uid, places[:_MOST_OPEN])
-        until_mono_s = time.monotonic() + _TURN_S
-        for above, name in places:
-            remove_tree(name, above, until_mono_s)
-
-
-def _as_user(uid: int, places: list[tuple[int, str]]) -> None:
-    """Empty the spaces with the user's own rights, in a process that the user may stop or kill."""
-    inner = [fd for above, name in places for fd in _opened(name, above)]
-    parent = os.getpid()
-    pid = syscalls.fork()
-    if pid == 0:
-        try:
-            become_bare(uid)
-            # The change of uid has cleared the parent death signal.
-            process.die_with(parent)
-            until_mono_s = time.monotonic() + _TURN_S
-            for fd in inner:
-                empty_directory(fd, until_mono_s)
-        finally:
-            os._exit(0)
-    for fd in inner:
-        os.close(fd)
-    pidfd = os.pidfd_open(pid)
-    if not process.is_readable(pidfd, _TURN_S + 1):
-        os.kill(pid, 9)
-    os.close(pidfd)
-    os.waitpid(pid, 0)
-
-
-def _opened(name: str, above: int) -> list[int]:
-    """Return descriptors of the directories of a space that exist."""
-    found: list[int] = []
-    for inner in COVERED:
-        with suppress(OSError), opened(name, _DIRECTORY, dir_fd=above) as fd:
-            found.append(os.open(inner, _DIRECTORY, dir_fd=fd))
-    return found
+def _become_rm(home: int, names: list[str]) -> None:
+    """Have coreutils' rm remove these spaces, in place of this process, which is root's: a program
+    of the user's uid could be traced by the user, outside of all jobs. It works relative to open
+    directories, follows no link, and stays on the file system; the signal and the bound survive
+    exec."""
+    signal.alarm(_TURN_S)
+    # Of a tree of a million levels it would keep each in memory.
+    resource.setrlimit(resource.RLIMIT_AS, (_RM_BYTES, _RM_BYTES))
+    os.fchdir(home)
+    # The names in its complaints are the user's.
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+    os.execve("/bin/rm", ["rm", "-rf", "--one-file-system", "--", *names], {})
