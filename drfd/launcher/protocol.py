@@ -225,8 +225,8 @@ class Assignment:
     #: Descriptor of a sealed file (`drfd.payload.pack`). Root's processes examine only its seals,
     #: its size and its digest.
     payload_fd: int
-    #: Whether its user has signed it; None if that is not known yet.
-    is_signed: bool | None = None
+    #: Whether its user has been found to have signed it.
+    is_signed: bool = False
     #: The payload's digest; None if it is not known yet, or nothing is signed here.
     digest: bytes | None = None
 

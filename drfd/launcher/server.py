@@ -63,7 +63,7 @@ from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.sessions import Sessions
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
-from drfd.launcher.signatures import KeyService, SignatureChecks, SigningKeys
+from drfd.launcher.signatures import KeyService, SigningKeys, accepts_inside, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
@@ -243,7 +243,6 @@ class Launcher:
             self.confinement, self._selector, capabilities, self._tell_inside,
             most=self.bounds.notifiers,
         )  # fmt: skip
-        self._checks = SignatureChecks(self.keys)
         self._background = background = BackgroundWork(self._selector)
         self._spaces = PrivateSpaces(background, self.space_home)
         self._sweeps = IpcSweeps(
@@ -251,12 +250,8 @@ class Launcher:
         )
         self._gpu_meters = GpuMeters(background, self._selector, self.port.send, self.gpus_dir)
         #: Parts with work that is due at some time.
-        self._timed: list[
-            Freezing | Signalling | IpcSweeps | SignatureChecks | KeyService | GpuMeters
-        ]
-        self._timed = [
-            *(self._freezing, self._signalling, self._sweeps, self._checks, self._gpu_meters)
-        ]
+        self._timed: list[Freezing | Signalling | IpcSweeps | KeyService | GpuMeters]
+        self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meters]
         if self.keys is not None and self.key_listener is not None:
             self._timed.append(KeyService(self.key_listener, self.keys, background))
         self._about_one: dict[str, Callable[[Key], None]] = {
@@ -335,7 +330,6 @@ class Launcher:
         return way, f"{text}; {self.starter.about}"
 
     def _hello(self) -> Message:
-        self._checks.cancel_all()
         self._told_start.clear()
         # The controller orders it anew.
         self._gpu_meters.turn(False)
@@ -378,7 +372,6 @@ class Launcher:
             case ExecCommand(order, inside):
                 self._run_inside(Assignment(order, payload_fd), inside)
             case AttemptCommand(name, key):
-                self._checks.cancel(key)
                 self._about_one[name](key)
             case SignalCommand(key, count, signals):
                 self._signalling.add(key, count, signals)
@@ -396,10 +389,8 @@ class Launcher:
         order = assignment.order
         # The command will have a cgroup again.
         self._without_cgroup.discard((order.id, order.attempt))
-        checked = self._checks.check_now(assignment)
-        if checked is None and len(self._checks) < self.bounds.running:
-            self._checks.begin(assignment, self._add_notice, is_launch=False)
-        elif checked is not None and checked.is_signed:
+        checked = with_check(assignment, self.keys)
+        if checked.is_signed:
             refusal = self._refuses_unstarted(checked) if order.attempt == UNSTARTED else None
             if refusal is None:
                 self._endings.add(self._notices.add(checked), remove=True)
@@ -443,14 +434,8 @@ class Launcher:
     def _run_inside(self, assignment: Assignment, inside: Inside) -> None:
         """Run a command of the owner's inside a running attempt, or tell why it cannot be."""
         order = assignment.order
-        checked = self._checks.check_now(assignment)
-        if checked is None and len(self._checks) < self.bounds.running:
-            # The job's own payload is long.
-            then = partial(self._run_inside, inside=inside)
-            self._checks.begin(assignment, then, is_launch=False)
-            return
         try:
-            refusal = self._start_inside(checked or assignment, inside)
+            refusal = self._start_inside(with_check(assignment, self.keys), inside)
         except OSError as error:
             refusal = f"it could not be started: {error.strerror}"
         assignment.close()
@@ -469,7 +454,7 @@ class Launcher:
             return "the job is another user's"
         if self.confinement.cgroup_path(key) is None:
             return "jobs have no cgroups here"
-        if not assignment.is_signed or not self._checks.accepts_inside(order, inside):
+        if not assignment.is_signed or not accepts_inside(order, inside, self.keys):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
         if not attempt_files.has_payload(attempt, assignment.digest):
@@ -522,11 +507,7 @@ class Launcher:
         refusal = self.policy.refusal(order.uid)
         full = self._full()
         if refusal is None and full is None:
-            checked = self._checks.check_now(assignment)
-            if checked is None:
-                self._checks.begin(assignment, self._launch_or_close, is_launch=True)
-                return True
-            assignment = checked
+            assignment = with_check(assignment, self.keys)
             refusal = None if assignment.is_signed else _NOT_SIGNED
         if refusal is not None:
             self._tell("broke", key, text=refusal)
@@ -577,7 +558,7 @@ class Launcher:
     def _full(self) -> str | None:
         """Return why nothing more is started, or None: this process runs as root, and must not use
         up all that root may have, whatever the controller orders."""
-        if len(self._runners) + len(self._checks) >= self.bounds.running:
+        if len(self._runners) >= self.bounds.running:
             return f"as many jobs run as the launcher can take care of: {self.bounds.running}"
         if len(self._known) >= self.bounds.known:
             return f"{len(self._known)} jobs run or wait to be removed, the most that can be"

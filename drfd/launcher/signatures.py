@@ -4,10 +4,6 @@ Whatever a controller orders, the launcher starts only what its user has signed 
 (`drfd.payload.signature`). The secret that the users' keys are derived from is a file of the
 launcher's own.
 
-A payload may have 64 MiB, whose digest takes a tenth of a second, and no other launch is to wait
-for that. So the digest of a longer payload is computed piece by piece, between the other work of
-the launcher's loop, and users with long payloads take turns.
-
 Each user gets the user's own key from a separate process, which reads nothing from its callers. The
 kernel tells their uid, and the system's user directory the account's name. The process has become
 nobody, and a flood of callers delays no launch.
@@ -23,13 +19,11 @@ import queue
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import SECRET_NAME, Assignment, Inside, LaunchOrder
 from drfd.launcher.system.background import BackgroundWork, become_bare
 from drfd.linux import syscalls
@@ -47,8 +41,8 @@ from drfd.payload.signature import (
     user_key,
 )
 
-#: Bytes of a sealed file that are read at a time, in less than a millisecond.
-PIECE_BYTES = 256 << 10
+#: Bytes of a sealed file that are in memory at a time.
+_PIECE_BYTES = 256 << 10
 
 
 class SigningKeys:
@@ -68,26 +62,33 @@ class SigningKeys:
         )
 
 
-class SealedDigest:
-    """Digest of a file in memory, computed piece by piece, without keeping its contents. The file
-    is read and not mapped: a page that is only a hole, or huge, would be allocated for the process
-    that touches it, and be charged to root's processes for as long as the file is open anywhere."""
+def sealed_digest(fd: int) -> bytes:
+    """Return the digest of a file in memory. The file is read and not mapped: a page that is only a
+    hole, or huge, would be allocated for the process that touches it, and be charged to root's
+    processes for as long as the file is open anywhere. It is read into memory that is given back,
+    so that this process keeps nothing of what a user has written."""
+    digest, at = Digest(), 0
+    with mmap.mmap(-1, _PIECE_BYTES, flags=mmap.MAP_PRIVATE) as piece, memoryview(piece) as view:
+        while count := os.preadv(fd, [view], at):
+            digest.update(view[:count])
+            at += count
+    return digest.value()
 
-    def __init__(self, fd: int) -> None:
-        self._fd, self._at = fd, 0
-        self._size = os.fstat(fd).st_size
-        self._digest = Digest()
 
-    def step(self) -> bytes | None:
-        """Read the next `PIECE_BYTES`. Returns the digest if these were the last, else None."""
-        most = min(PIECE_BYTES, self._size - self._at)
-        if most:
-            with mmap.mmap(-1, most, flags=mmap.MAP_PRIVATE) as piece:
-                count = os.preadv(self._fd, [piece], self._at)
-                with memoryview(piece) as view, view[:count] as part:
-                    self._digest.update(part)
-            self._at = self._at + count if count else self._size
-        return self._digest.value() if self._at >= self._size else None
+def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:
+    """Return the assignment with `is_signed` and `digest`. `keys` is None if the controller has the
+    launcher's own uid: then it is trusted. Raises OSError."""
+    if keys is None:
+        return replace(assignment, is_signed=True)
+    order, digest = assignment.order, sealed_digest(assignment.payload_fd)
+    is_signed = keys.accepts(order.uid, order.user, digest, order.proof)
+    return replace(assignment, is_signed=is_signed, digest=digest)
+
+
+def accepts_inside(order: LaunchOrder, inside: Inside, keys: SigningKeys | None) -> bool:
+    """Return whether the job's user has signed this command for this attempt."""
+    digest = exec_digest(order.id, order.attempt, inside.command)
+    return keys is None or keys.accepts(order.uid, order.user, digest, inside.proof)
 
 
 def _read_secret(directory: Path) -> bytes | None:
@@ -114,120 +115,6 @@ def _make_secret(directory: Path) -> bytes:
     with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
         os.fsync(fd)
     return secret
-
-
-#: Seconds of pause if the machine is short of memory for a piece.
-_SHORTAGE_S = 0.1
-
-
-@dataclass(eq=False, slots=True)
-class _Check:
-    assignment: Assignment
-    #: Called with the assignment, whose `is_signed` and `digest` are set then.
-    on_checked: Callable[[Assignment], None]
-    is_launch: bool
-    digest: SealedDigest
-
-
-class SignatureChecks:
-    """Checks of assignments, at once or in turns."""
-
-    def __init__(self, keys: SigningKeys | None) -> None:
-        """`keys` is None if the controller has the launcher's own uid: then it is trusted."""
-        self._keys = keys
-        #: uid → its checks; the user whose turn is next comes first.
-        self._waiting: dict[int, deque[_Check]] = {}
-        self._count = 0
-        #: When the next piece is read (monotonic clock).
-        self._due_s = 0.0
-
-    def __len__(self) -> int:
-        """Return the number of assignments that are waiting."""
-        return self._count
-
-    def check_now(self, assignment: Assignment) -> Assignment | None:
-        """Return the assignment with `is_signed`, or None if the payload is too long to be checked
-        at once."""
-        if assignment.is_signed is not None:
-            return assignment
-        if self._keys is None:
-            return replace(assignment, is_signed=True)
-        if os.fstat(assignment.payload_fd).st_size > PIECE_BYTES:
-            return None
-        digest = SealedDigest(assignment.payload_fd)
-        while (found := digest.step()) is None:
-            pass
-        return self._checked(assignment, found)
-
-    def begin(
-        self, assignment: Assignment, on_checked: Callable[[Assignment], None], *, is_launch: bool
-    ) -> None:
-        """Check an assignment in turns with others, and call `on_checked` with the result. An order
-        to launch replaces an earlier one for the same attempt."""
-        order = assignment.order
-        if is_launch:
-            self.cancel((order.id, order.attempt))
-        check = _Check(assignment, on_checked, is_launch, SealedDigest(assignment.payload_fd))
-        self._waiting.setdefault(order.uid, deque()).append(check)
-        self._count += 1
-
-    def accepts_inside(self, order: LaunchOrder, inside: Inside) -> bool:
-        """Return whether the job's user has signed this command for this attempt."""
-        digest = exec_digest(order.id, order.attempt, inside.command)
-        return self._keys is None or self._keys.accepts(order.uid, order.user, digest, inside.proof)
-
-    def cancel(self, key: Key) -> None:
-        """Drop a waiting order to launch this attempt."""
-        for check in [each for one in self._waiting.values() for each in one]:
-            order = check.assignment.order
-            if check.is_launch and (order.id, order.attempt) == key:
-                self._waiting[order.uid].remove(check)
-                self._drop(check)
-
-    def cancel_all(self) -> None:
-        """Drop all waiting orders, because a controller has connected and sends its own."""
-        for checks in self._waiting.values():
-            while checks:
-                self._drop(checks.popleft())
-
-    def pause_s(self) -> float | None:
-        """Return the seconds until `run_due` has something to do, or None if nothing is waiting."""
-        return max(0.0, self._due_s - time.monotonic()) if self._count else None
-
-    def run_due(self) -> None:
-        """Read the next piece of a payload."""
-        if self._due_s > time.monotonic():
-            return
-        while self._waiting:
-            uid = next(iter(self._waiting))
-            checks = self._waiting.pop(uid)
-            if checks:
-                break
-        else:
-            return
-        # This user goes to the end of the queue.
-        self._waiting[uid] = checks
-        check = checks[0]
-        try:
-            found = check.digest.step()
-        except (OSError, MemoryError):
-            self._due_s = time.monotonic() + _SHORTAGE_S
-            return
-        if found is not None:
-            checks.popleft()
-            self._count -= 1
-            check.on_checked(self._checked(check.assignment, found))
-
-    def _drop(self, check: _Check) -> None:
-        self._count -= 1
-        check.assignment.close()
-
-    def _checked(self, assignment: Assignment, digest: bytes) -> Assignment:
-        order = assignment.order
-        if self._keys is None:
-            return replace(assignment, is_signed=True)
-        is_signed = self._keys.accepts(order.uid, order.user, digest, order.proof)
-        return replace(assignment, is_signed=is_signed, digest=digest)
 
 
 #: Number of threads that ask the user directory; largest number of uids that wait for them, of

@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.signatures import PIECE_BYTES, SealedDigest, SignatureChecks, SigningKeys
+from drfd.launcher.signatures import SigningKeys, sealed_digest, with_check
 from drfd.linux.sealed import NotSealed, seal, sealed_size
-from drfd.payload.pack import MAX_BYTES
+from drfd.payload.pack import MAX_BYTES, of_request
 from drfd.payload.signature import KEY_BYTES, digest_of, fetch_key, proof_of
+from drfd.protocol.codec import MAX_REQUEST_BYTES, encode_request
 from kernel import send_lingering
-from launcher.rig import Asked, MakeLauncher, order
-from seeds import seeds
+from launcher.rig import order
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -36,13 +36,6 @@ def fds() -> Iterator[list[int]]:
     yield made
     for fd in made:
         os.close(fd)
-
-
-def digest_of_sealed(fd: int) -> bytes:
-    digest = SealedDigest(fd)
-    while (found := digest.step()) is None:
-        pass
-    return found
 
 
 def holes(size: int, flags: int = 0) -> int:
@@ -58,7 +51,7 @@ def test_a_file_read_in_pieces_has_the_digest_of_its_bytes(size: int, fds: list[
     fds.append(seal(data))
     # Whoever shares the descriptor may have read on.
     os.lseek(fds[0], size, os.SEEK_SET)
-    assert digest_of_sealed(fds[0]) == digest_of(data)
+    assert sealed_digest(fds[0]) == digest_of(data)
 
 
 def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
@@ -67,7 +60,7 @@ def test_looking_at_a_hole_makes_no_memory_of_it(fds: list[int]) -> None:
     kill runners for want of memory, and their jobs were lost."""
     size = 8 << 20
     fds.append(holes(size))
-    assert digest_of_sealed(fds[0]) == digest_of(bytes(size))
+    assert sealed_digest(fds[0]) == digest_of(bytes(size))
     assert os.fstat(fds[0]).st_blocks == 0
 
 
@@ -78,7 +71,7 @@ def test_a_file_of_huge_pages_needs_none(fds: list[int]) -> None:
     except OSError as error:
         pytest.skip(f"no files of huge pages here: {error.strerror}")
     size = sealed_size(fds[0], MAX_BYTES)
-    assert digest_of_sealed(fds[0]) == digest_of(bytes(size))
+    assert sealed_digest(fds[0]) == digest_of(bytes(size))
 
 
 def test_a_descriptor_that_cannot_be_read_is_refused(fds: list[int]) -> None:
@@ -90,154 +83,30 @@ def test_a_descriptor_that_cannot_be_read_is_refused(fds: list[int]) -> None:
         sealed_size(fds[1], MAX_BYTES)
 
 
-ALICE, BOB = 61001, 61002
-PIECES = 8
-
-
-class Desk:
-    """Checks with real keys, and what comes out of them."""
-
-    def __init__(self, room: Path) -> None:
-        self.keys = SigningKeys(room)
-        self.checks = SignatureChecks(self.keys)
-        self.done: list[Assignment] = []
-        self.fds: list[int] = []
-
-    def take(self, asked: Asked, *, is_launch: bool = True) -> bool | None:
-        digest = digest_of(asked.data)
-        key = self.keys.key_of(asked.uid, asked.user)
-        proof = proof_of(key, digest) if asked.proof is None else asked.proof
-        self.fds.append(seal(asked.data))
-        assignment = Assignment(replace(asked.order, proof=proof), self.fds[-1])
-        found = self.checks.check_now(assignment)
-        if found is None:
-            self.checks.begin(assignment, self.done.append, is_launch=is_launch)
-        return None if found is None else found.is_signed
-
-    def turns(self) -> int:
-        """Look until nothing waits; how often that was."""
-        count = 0
-        while self.checks.pause_s() is not None:
-            self.checks.run_due()
-            count += 1
-        return count
-
-    def results(self) -> list[tuple[int, bool | None]]:
-        return [(each.order.id, each.is_signed) for each in self.done]
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.checks.cancel_all()
-    for assignment in desk.done:
-        assignment.close()
-
-
-def asked(number: int, uid: int, size: int, **changes: object) -> Asked:
-    return order(cwd=Path("/"), id=number, uid=uid, user=f"u{uid}", payload=b"x" * size, **changes)
-
-
-def is_open(fd: int) -> bool:
-    return os.path.exists(f"/proc/self/fd/{fd}")
-
-
-@pytest.mark.parametrize(("proof", "is_signed"), [(None, True), ("0" * 64, False)])
-def test_what_is_short_is_known_at_once_and_what_is_long_a_piece_at_a_time(
-    desk: Desk, proof: str | None, is_signed: bool
+@pytest.mark.parametrize("proof", [None, "0" * 64])
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_only_what_its_user_has_signed_is_accepted_if_anything_is_signed(
+    proof: str | None, has_keys: bool, tmp_path: Path, fds: list[int]
 ) -> None:
-    assert desk.take(asked(1, ALICE, PIECE_BYTES, proof=proof)) is is_signed
-    assert desk.checks.pause_s() is None
-    assert desk.take(asked(2, ALICE, PIECES * PIECE_BYTES, proof=proof)) is None
-    assert (desk.checks.pause_s(), len(desk.checks)) == (0, 1)
-    assert desk.turns() == PIECES
-    assert desk.results() == [(2, is_signed)]
-    assert desk.done[0].digest == digest_of(b"x" * (PIECES * PIECE_BYTES))
-    os.close(desk.fds[0])
+    keys, asked = SigningKeys(tmp_path), order(cwd=Path("/"), payload=b"x" * 1000)
+    if proof is None:
+        proof = proof_of(keys.key_of(asked.uid, asked.user), digest_of(asked.data))
+        is_signed = True
+    else:
+        is_signed = not has_keys
+    fds.append(seal(asked.data))
+    assignment = Assignment(replace(asked.order, proof=proof), fds[0])
+    found = with_check(assignment, keys if has_keys else None)
+    digest = digest_of(asked.data) if has_keys else None
+    assert (found.is_signed, found.digest) == (is_signed, digest)
 
 
-def test_users_with_long_payloads_take_turns(desk: Desk) -> None:
-    for number in (1, 2, 3):
-        desk.take(asked(number, ALICE, PIECES * PIECE_BYTES))
-    desk.take(asked(4, BOB, 2 * PIECE_BYTES))
-    assert desk.turns() == 3 * PIECES + 2
-    assert desk.results() == [(4, True), (1, True), (2, True), (3, True)]
-
-
-def test_what_is_to_be_ended_is_not_launched_later(desk: Desk) -> None:
-    for number in (1, 2):
-        desk.take(asked(number, ALICE, PIECES * PIECE_BYTES))
-    desk.take(asked(1, ALICE, PIECES * PIECE_BYTES), is_launch=False)
-    desk.checks.run_due()
-    desk.checks.cancel((1, 1))
-    assert len(desk.checks) == 2
-    assert [is_open(fd) for fd in desk.fds] == [False, True, True]
-    desk.turns()
-    assert desk.results() == [(2, True), (1, True)], "a notice is not called off"
-
-
-def test_an_order_that_is_repeated_is_looked_at_once(desk: Desk) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        desk.take(asked(1, ALICE, PIECES * PIECE_BYTES))
-        desk.checks.run_due()
-    desk.turns()
-    assert desk.results() == [(1, True)]
-    assert len(os.listdir("/proc/self/fd")) == before + 1
-
-
-def test_what_another_controller_has_ordered_is_forgotten(desk: Desk) -> None:
-    desk.take(asked(1, ALICE, PIECES * PIECE_BYTES))
-    desk.take(asked(2, BOB, PIECES * PIECE_BYTES), is_launch=False)
-    desk.checks.cancel_all()
-    assert (desk.turns(), desk.results(), len(desk.checks)) == (0, [], 0)
-    assert not any(map(is_open, desk.fds))
-
-
-def test_without_keys_everything_is_taken_from_the_controller() -> None:
-    fd = seal(b"x")
-    taken = SignatureChecks(None).check_now(Assignment(asked(1, ALICE, 1).order, fd))
-    assert taken is not None and (taken.is_signed, taken.digest) == (True, None)
-    os.close(fd)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="not root: controller and launcher are one user")
-def test_a_launch_does_not_wait_for_the_payload_of_another(
-    make_launcher: MakeLauncher, work: Path
-) -> None:
-    """The digest of 64 MiB was worked out in one go, a tenth of a second each time, and nothing
-    else was launched, ended or reported meanwhile."""
-    launchers = make_launcher()
-    launchers.start("--controller", "64321")
-    controller = launchers.connect()
-    long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
-    with controller.at_once():
-        controller.launch(replace(long, id=1))
-        controller.launch(order("true", cwd=work, id=2, uid=BOB))
-    for number in (2, 1):
-        report = controller.take("broke", id=number)
-        assert "not signed by its user" in report["text"]
-    assert controller.list()[-1]["known"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="not root: controller and launcher are one user")
-@pytest.mark.parametrize("command", seeds(["kill", "terminate", "remove"], quick=1))
-def test_a_launch_that_is_called_off_while_it_is_looked_at_never_comes(
-    make_launcher: MakeLauncher, work: Path, command: str
-) -> None:
-    launchers = make_launcher()
-    launchers.start("--controller", "64321")
-    controller = launchers.connect()
-    long = order("true", cwd=work, uid=ALICE, payload=b"x" * MAX_BYTES)
-    with controller.at_once():
-        controller.launch(long)
-        controller.ask(command)
-    controller.take("removed" if command == "remove" else "missing", id=1)
-    controller.launch(replace(long, id=2))
-    assert controller.take("broke")["id"] == 2
+def test_the_payload_of_the_longest_request_is_accepted(fds: list[int]) -> None:
+    fields = {"op": "submit", "v": 1, "argv": ["x"], "cwd": "/", "script": ""}
+    fields["script"] = "x" * (MAX_REQUEST_BYTES - len(encode_request(fields)))
+    assert len(encode_request(fields)) == MAX_REQUEST_BYTES
+    fds.append(seal(of_request(fields)))
+    assert MAX_REQUEST_BYTES * 0.99 < sealed_size(fds[0], MAX_BYTES) < MAX_BYTES * 0.51
 
 
 # -- the door of keys ---------------------------------------------------------------------

@@ -39,7 +39,7 @@ from drfd.launcher.protocol import (
     read_command,
 )
 from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure, read_failure
-from drfd.launcher.signatures import SignatureChecks, SigningKeys
+from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.control import Control
@@ -135,7 +135,6 @@ class SlurmLauncher:
             self._commands, self._times, self._census,
             self._attempts.journals, self._report_nodes,
         )  # fmt: skip
-        self._checks = SignatureChecks(self.keys)
         self._background = BackgroundWork(self._selector)
 
     def serve(self) -> None:
@@ -163,7 +162,6 @@ class SlurmLauncher:
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
             self._commands.run_due()
-            self._checks.run_due()
             if self._nodes.knows_gate:
                 self._submissions.begin(self._nodes.gate_fault)
             self._ask_for_list()
@@ -171,7 +169,7 @@ class SlurmLauncher:
             self.port.flush()
 
     def _pause_s(self) -> float | None:
-        sources = (self._commands, self._checks, self._nodes, self._times)
+        sources = (self._commands, self._nodes, self._times)
         pauses = (each.pause_s() for each in sources)
         return min((pause for pause in pauses if pause is not None), default=None)
 
@@ -187,7 +185,6 @@ class SlurmLauncher:
     # -- orders ---------------------------------------------------------------------------------
 
     def _hello(self) -> Message:
-        self._checks.cancel_all()
         return {
             "report": "hello",
             "version": protocol.VERSION,
@@ -237,7 +234,6 @@ class SlurmLauncher:
                 key = (order.id, order.attempt)
                 self._tell(protocol.EXEC, key, number=inside.number, text=_NOT_INSIDE)
             case AttemptCommand(name, key):
-                self._checks.cancel(key)
                 self._wish(name, key)
             case SignalCommand(key, count, signals):
                 self._signals[key] = count, signals
@@ -313,12 +309,8 @@ class SlurmLauncher:
             return
         refusal = self.policy.refusal(order.uid) or (None if order.node else _NO_NODE)
         if refusal is None:
-            checked = self._checks.check_now(assignment)
-            if checked is None:
-                self._checks.begin(assignment, self._launch, is_launch=True)
-                return
-            assignment = checked
-            refusal = None if checked.is_signed else _NOT_SIGNED
+            assignment = with_check(assignment, self.keys)
+            refusal = None if assignment.is_signed else _NOT_SIGNED
         if refusal is not None:
             self._refuse(assignment, refusal)
             return
