@@ -285,6 +285,7 @@ ORDERS: list[Message] = [
     protocol.exec_message(ORDER, protocol.Inside(number=1, command=b"words", proof="0" * 64)),
     protocol.signal_message((5, 1), 3, (10, 12)),
     {"cmd": protocol.LIST},
+    {"cmd": protocol.KEY, "uid": 1000},
     {"cmd": protocol.MEASURE_GPUS, "on": True},
     *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
 ]

@@ -17,7 +17,7 @@ from drfd.common.quick_json import decode
 from drfd.linux.unix_sockets import connect_in_line, peer_of
 from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, as_given, capture
 from drfd.payload.pack import of_request, output_fields
-from drfd.payload.signature import digest_of, fetch_key, proof_of
+from drfd.payload.signature import digest_of, proof_of, read_key
 from drfd.protocol.codec import encode_request
 from drfd_cli.submitting import personal
 from drfd_cli.submitting.foresight import doubts_about
@@ -254,10 +254,10 @@ def _key_for(connection: _socket.socket) -> bytes | None:
         return None
     connection.sendall(b'{"op":"hello","v":1}\n')
     hello = decode(received(connection))
-    key_socket = hello.get("key_socket") if isinstance(hello, dict) else None
-    if key_socket is None:
+    key_file = hello.get("key_file") if isinstance(hello, dict) else None
+    if key_file is None:
         return None
-    key = fetch_key(str(key_socket), patience_s=0)
+    key = read_key(str(key_file))
     if key is None:
         raise PermissionError
     return key

@@ -18,7 +18,7 @@ from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.payload.environment import SOCKET, addressed
 from drfd.payload.pack import of_request
-from drfd.payload.signature import digest_of, fetch_key, proof_of
+from drfd.payload.signature import digest_of, proof_of, read_key
 from drfd.protocol.codec import VERSION, Message, decode, encode_request
 
 TYPE_CHECKING = False
@@ -37,6 +37,8 @@ _ANSWER_S = 120.0
 #: Seconds after the launcher went away until which the signing key is waited for, and for how long
 #: at least.
 _KEY_PATIENCE_S, _LEAST_KEY_PATIENCE_S = 30.0, 5.0
+#: Seconds until the key is looked for again, the first time; then twice as long, up to RETRY_S.
+_KEY_RETRY_S = 0.01
 #: Rows in a page of a long list.
 _PAGE = 1000
 #: The most submissions that are sent and not yet answered.
@@ -298,13 +300,20 @@ class Connection:
 
     def fetch_key(self) -> bytes | None:
         """Return the user's signing key: empty if nothing is signed here, None if there is none.
-        A launcher that is being restarted is waited for."""
-        hello = self.request("hello")
-        key_socket = hello.get("key_socket")
-        if not isinstance(key_socket, str):
-            return b""
-        left_s = _KEY_PATIENCE_S - (hello.get("launcher_away_s") or 0.0)
-        return fetch_key(key_socket, patience_s=max(_LEAST_KEY_PATIENCE_S, left_s))
+        With each question the daemon has the launcher write one that is not there. A launcher that
+        is being restarted is waited for."""
+        began_s, pause_s = time.monotonic(), _KEY_RETRY_S
+        while True:
+            hello = self.request("hello")
+            key_file = hello.get("key_file")
+            if not isinstance(key_file, str):
+                return b""
+            key = read_key(key_file)
+            left_s = _KEY_PATIENCE_S - (hello.get("launcher_away_s") or 0.0)
+            if key or time.monotonic() - began_s > max(_LEAST_KEY_PATIENCE_S, left_s):
+                return key
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S)
 
     def _signed(self, fields: Mapping[str, object]) -> Mapping[str, object]:
         """Return the fields with the user's signature if the daemon wants one. Fields that cannot

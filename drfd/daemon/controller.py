@@ -194,7 +194,7 @@ class Daemon:
             reserves=self._reserves,
             install=install,
             takes_root=0 in surroundings.allow,
-            key_socket=places.key_socket(),
+            keys_dir=places.keys(),
             reload=self.reload,
             shut_down=self.shut_down,
             loan_of=self._lender.loan,

@@ -19,7 +19,7 @@ from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config
 from drfd.launcher.settings import account_of
-from drfd.payload.signature import KEY_SOCKET_NAME
+from drfd.payload.signature import KEYS_NAME
 
 log = logging.getLogger("drfd")
 
@@ -55,11 +55,11 @@ class Places:
         """The directory of the launcher of Slurm's nodes, if there are any."""
         return self.launcher.with_name(self.launcher.name.replace("launcher", "slurm-launcher"))
 
-    def key_socket(self) -> Path | None:
-        """Return the socket where users get their keys, or None if the launcher has this process's
-        uid: then its secrets could not be kept from this process."""
+    def keys(self) -> Path | None:
+        """Return the directory of the users' keys, or None if the launcher has this process's uid:
+        then its secrets could not be kept from this process."""
         is_own = self.launcher.stat().st_uid == os.getuid()
-        return None if is_own else self.launcher / KEY_SOCKET_NAME
+        return None if is_own else self.launcher / KEYS_NAME
 
     @property
     def journal(self) -> Path:

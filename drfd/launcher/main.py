@@ -41,7 +41,7 @@ from drfd.launcher.system.private_tmp import SPACES, Unsafe
 from drfd.linux import service
 from drfd.linux.service import Service
 from drfd.linux.unix_sockets import at_socket
-from drfd.payload.signature import KEY_SOCKET_NAME
+from drfd.payload.signature import KEYS_NAME
 
 log = logging.getLogger("drfd.launcher")
 
@@ -209,7 +209,7 @@ def _run(options: argparse.Namespace, setup: Setup, manager: Service) -> None:
         port=Port(listen(state, setup.controller_uid), setup.controller_uid),
         keep_fd=options.keep_fd,
         keys=keys,
-        key_listener=None if keys is None else _bind(state, KEY_SOCKET_NAME, 0o666, backlog=1024),
+        keys_dir=state / KEYS_NAME,
         jobs_stop=read_jobs_stop(state),
         warnings=warnings,
         devices=DeviceTable(
@@ -292,19 +292,16 @@ def _keys(state: Path) -> SigningKeys:
 
 
 def listen(state: Path, controller_uid: int) -> socket.socket:
-    # The socket is created for root alone, and then given to the controller's user.
-    listener = _bind(state, SOCKET_NAME, 0o600, backlog=8)
-    if os.getuid() == 0:
-        os.chown(state / SOCKET_NAME, controller_uid, -1)
-    return listener
-
-
-def _bind(state: Path, name: str, mode: int, *, backlog: int) -> socket.socket:
-    (state / name).unlink(missing_ok=True)
+    """Return the socket for the controller. It is created for root alone, and then given to the
+    controller's user."""
+    path = state / SOCKET_NAME
+    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o777 & ~mode)
-    with at_socket(state / name) as address:
+    before = os.umask(0o177)
+    with at_socket(path) as address:
         listener.bind(address)
     os.umask(before)
-    listener.listen(backlog)
+    listener.listen(8)
+    if os.getuid() == 0:
+        os.chown(path, controller_uid, -1)
     return listener

@@ -45,6 +45,8 @@ TOLD = "told"
 EXEC = "exec"
 #: Set what a running attempt may use at present, between its floor and the most it may be lent.
 LEND = "lend"
+#: Write the key file of a user (`drfd.payload.signature`).
+KEY = "key"
 #: Measure the use of GPUs, or stop doing so; and the report of it.
 MEASURE_GPUS, GPUS = "measure-gpus", "gpus"
 
@@ -409,6 +411,13 @@ class ListCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyCommand:
+    """The order to write a user's key file."""
+
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureGpusCommand:
     """The order to measure the use of GPUs and report it, or to stop doing so."""
 
@@ -422,6 +431,7 @@ Command = (
     | SignalCommand
     | LendOrder
     | ListCommand
+    | KeyCommand
     | MeasureGpusCommand
 )
 
@@ -441,6 +451,8 @@ def read_command(message: Message) -> Command:
         return read_lend(message)
     if name == LIST:
         return ListCommand()
+    if name == KEY:
+        return KeyCommand(**_read_fields("command", _body(message), {"uid": _number}))
     if name == MEASURE_GPUS:
         return MeasureGpusCommand(**_read_fields("command", _body(message), {"on": _flag}))
     raise BadMessage(f"unknown command {name!r}")

@@ -11,7 +11,6 @@ import logging
 import os
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +37,7 @@ from drfd.launcher.protocol import (
     BadMessage,
     ExecCommand,
     Inside,
+    KeyCommand,
     LendOrder,
     ListCommand,
     MeasureGpusCommand,
@@ -63,7 +63,7 @@ from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.interface import JobStarter
 from drfd.launcher.sessions import Sessions
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
-from drfd.launcher.signatures import KeyService, SigningKeys, accepts_inside, with_check
+from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_inside, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
@@ -189,8 +189,8 @@ class Launcher:
     jobs_stop: JobsStopRecord | None = None
     #: Keys that verify users' signatures on orders; None if orders are not signed here.
     keys: SigningKeys | None = None
-    #: Socket at which users get their keys.
-    key_listener: socket.socket | None = None
+    #: Directory of the users' key files.
+    keys_dir: Path | None = None
     #: Sentences for `drf doctor`: protections that this machine lacks.
     warnings: list[str] = field(default_factory=list)
     #: Directory for the private temporary spaces of new attempts; None if they have none.
@@ -250,10 +250,11 @@ class Launcher:
         )
         self._gpu_meters = GpuMeters(background, self._selector, self.port.send, self.gpus_dir)
         #: Parts with work that is due at some time.
-        self._timed: list[Freezing | Signalling | IpcSweeps | KeyService | GpuMeters]
+        self._timed: list[Freezing | Signalling | IpcSweeps | GpuMeters]
         self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meters]
-        if self.keys is not None and self.key_listener is not None:
-            self._timed.append(KeyService(self.key_listener, self.keys, background))
+        self._key_files: KeyFiles | None = None
+        if self.keys is not None and self.keys_dir is not None:
+            self._key_files = KeyFiles(self.keys_dir, self.keys, background)
         self._about_one: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
@@ -379,6 +380,9 @@ class Launcher:
                 self._lending.lend(command)
             case ListCommand():
                 self._list()
+            case KeyCommand(uid):
+                if self._key_files is not None:
+                    self._key_files.order(uid)
             case MeasureGpusCommand(on):
                 self._gpu_meters.turn(on)
 

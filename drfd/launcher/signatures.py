@@ -4,42 +4,37 @@ Whatever a controller orders, the launcher starts only what its user has signed 
 (`drfd.payload.signature`). The secret that the users' keys are derived from is a file of the
 launcher's own.
 
-Each user gets the user's own key from a separate process, which reads nothing from its callers. The
-kernel tells their uid, and the system's user directory the account's name. The process has become
-nobody, and a flood of callers delays no launch.
+Each user gets the user's own key as a file that belongs to the uid. The launcher writes it at the
+controller's order, by what the system's user directory says of the uid: an order names nothing
+else, and nobody connects to a process of root's for it.
 """
 
 from __future__ import annotations
 
-import gc
 import hmac
+import logging
 import mmap
 import os
-import queue
-import socket
-import threading
-import time
-from collections.abc import Callable
+import signal
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from drfd.launcher.protocol import SECRET_NAME, Assignment, Inside, LaunchOrder
-from drfd.launcher.system.background import BackgroundWork, become_bare
-from drfd.linux import syscalls
-from drfd.linux.descriptor_guard import guarded
+from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.descriptors import opened
-from drfd.linux.own_process import NOBODY
-from drfd.linux.unix_sockets import peer_of
-from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
+from drfd.linux.user_database import look_up_name
 from drfd.payload.signature import (
     KEY_BYTES,
-    NO_ACCOUNT,
     Digest,
     exec_digest,
+    key_file_name,
     proof_of,
     user_key,
 )
+
+log = logging.getLogger("drfd.launcher")
 
 #: Bytes of a sealed file that are in memory at a time.
 _PIECE_BYTES = 256 << 10
@@ -117,153 +112,66 @@ def _make_secret(directory: Path) -> bytes:
     return secret
 
 
-#: Number of threads that ask the user directory; largest number of uids that wait for them, of
-#: subordinate uids that wait for a thread of their own, and of waiting callers of one uid.
-_THREADS, _MOST_WAITING, _MOST_LOWEST, _MOST_EACH = 4, 256, 32, 16
-#: Largest number of names in the cache.
-_MOST_KNOWN = 4096
-#: Seconds of pause before the process is started again.
-_RESTART_S = 0.5
+#: Largest number of key files that are being written, and seconds that the user directory has for
+#: each.
+_MOST_WRITERS, _PATIENCE_S = 8, 20
 
 
-@dataclass
-class KeyService:
-    """Keeps the service's process running, as a part of the launcher's loop."""
+class KeyFiles:
+    """The users' key files, in a directory that others may enter and not list. Each is its user's
+    own, and the name of the account is part of its name. All are written anew after each start of
+    the launcher, because the secret may be another one, and accounts may be gone."""
 
-    listener: socket.socket
-    keys: SigningKeys
-    background: BackgroundWork
-    _due_s: float | None = field(default_factory=time.monotonic)
+    def __init__(self, directory: Path, keys: SigningKeys, background: BackgroundWork) -> None:
+        """Make the directory, or empty it. Raises OSError."""
+        self._keys, self._background = keys, background
+        directory.mkdir(mode=0o711, exist_ok=True)
+        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        for name in os.listdir(self._fd):
+            os.unlink(name, dir_fd=self._fd)
+        #: Uids whose file is being written.
+        self._writing: set[int] = set()
 
-    def pause_s(self) -> float | None:
-        """Return the seconds until the process is to be started, or None if it is running."""
-        return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
-
-    def run_due(self) -> None:
-        if self._due_s is None or self._due_s > time.monotonic():
+    def order(self, uid: int) -> None:
+        """Write a user's file, in a process of its own: the user directory may take long. While too
+        many are at work, and if no process can be had, nothing is done: clients ask again."""
+        if uid in self._writing or len(self._writing) >= _MOST_WRITERS:
             return
-        try:
-            self.background.start(self._serve, self._ended, self.listener.fileno())
-        except OSError:
-            self._ended()
-        else:
-            self._due_s = None
+        with suppress(OSError):
+            write, end = partial(self._write, uid), partial(self._writing.discard, uid)
+            self._background.start(write, end, self._fd)
+            self._writing.add(uid)
 
-    def _ended(self) -> None:
-        self._due_s = time.monotonic() + _RESTART_S
-
-    def _serve(self) -> None:
-        gc.enable()
-        # Users' submissions wait for this process, so it is not nice.
+    def _write(self, uid: int) -> None:
+        """Write the file under a name that no earlier one has, then rename it, then remove those of
+        earlier accounts of the uid, and of a process that was killed."""
+        # The user's submission waits for this process, so it is not nice.
         os.setpriority(os.PRIO_PROCESS, 0, 0)
-        own_uid = os.getuid()
-        if own_uid == 0:
-            # Without capabilities root's uid would still open root's files.
-            become_bare(NOBODY)
-        syscalls.set_no_new_privileges()
-        syscalls.set_dumpable(False)
-        serve(self.listener, self.keys.key_of, own_uid)
-
-
-def serve(listener: socket.socket, key_of: Callable[[int, str], bytes], launcher_uid: int) -> None:
-    """Answer callers, without end."""
-    listener.setblocking(True)
-    listener = guarded(listener)
-    callers = _Callers(key_of, launcher_uid)
-    while True:
+        signal.alarm(_PATIENCE_S)
+        name = _name_of(uid)
+        if name is None:
+            return
+        key, new, final = self._keys.key_of(uid, name), _new_name(uid), key_file_name(uid, name)
         try:
-            connection, _ = listener.accept()
-        except OSError:
-            # Descriptors are short; callers that give up free some.
-            time.sleep(0.01)
-            continue
-        callers.take(connection, peer_of(connection)[0])
+            with opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400, dir_fd=self._fd) as fd:
+                os.write(fd, key)
+                os.fchown(fd, uid, -1)
+            os.rename(new, final, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError as error:
+            log.error("event=key-not-written uid=%d error=%s", uid, error.strerror)
+        for other in os.listdir(self._fd):
+            if other.startswith(f"{uid}-") and other != final:
+                os.unlink(other, dir_fd=self._fd)
 
 
-class _Callers:
-    """Callers that wait for the name of their account. Each uid is looked up once at a time, and
-    subordinate uids, of which one user may have 65,536, in a thread of their own. So a directory
-    that does not answer for one user's uids delays no other user."""
-
-    def __init__(self, key_of: Callable[[int, str], bytes], launcher_uid: int) -> None:
-        self._key_of, self._launcher_uid = key_of, launcher_uid
-        self._subordinates = Subordinates()
-        self._local = LocalAccounts()
-        #: Guards the two tables below, which the threads share.
-        self._lock = threading.Lock()
-        #: uid → when the directory was asked (monotonic clock), and its answer.
-        self._known: dict[int, tuple[float, DirectoryAnswer]] = {}
-        #: uid → callers that wait for its lookup.
-        self._callers: dict[int, list[socket.socket]] = {}
-        self._usual = self._asked_by(_THREADS, _MOST_WAITING)
-        self._lowest = self._asked_by(1, _MOST_LOWEST)
-
-    def _asked_by(self, threads: int, most: int) -> queue.Queue[int]:
-        waiting: queue.Queue[int] = queue.Queue(most)
-        for _ in range(threads):
-            threading.Thread(target=self._work, args=(waiting,), daemon=True).start()
-        return waiting
-
-    def take(self, connection: socket.socket, uid: int) -> None:
-        """Answer a caller when the name is known. If too many wait, close: it may try again."""
-        with self._lock:
-            at_s, answer = self._known.get(uid, (0.0, None))
-            callers = self._callers.get(uid)
-            age_s = time.monotonic() - at_s
-            if answer and answer.holds(uid, self._local) and age_s < answer.ages_s()[1]:
-                self._answer(connection, uid, answer.name)
-                if age_s >= answer.ages_s()[0] and callers is None:
-                    self._ask(uid, [])
-            elif callers is None:
-                self._ask(uid, [connection])
-            elif len(callers) < _MOST_EACH:
-                callers.append(connection)
-            else:
-                connection.close()
-
-    def _ask(self, uid: int, callers: list[socket.socket]) -> None:
-        try:
-            (self._lowest if self._subordinates.has(uid) else self._usual).put_nowait(uid)
-        except queue.Full:
-            for connection in callers:
-                connection.close()
-        else:
-            self._callers[uid] = callers
-
-    def _work(self, waiting: queue.Queue[int]) -> None:
-        while True:
-            uid = waiting.get()
-            local = self._local.name_of(uid)
-            at_s, answer = time.monotonic(), None
-            with suppress(OSError, MemoryError):
-                answer = DirectoryAnswer(_name_of(uid, uid == self._launcher_uid), local)
-            with self._lock:
-                callers = self._callers.pop(uid)
-                if answer is not None and not answer.holds(uid, self._local):
-                    self._ask(uid, callers)
-                    continue
-                if answer is not None:
-                    if len(self._known) >= _MOST_KNOWN:
-                        self._known.clear()
-                    self._known[uid] = at_s, answer
-                for connection in callers:
-                    if answer is None:
-                        connection.close()
-                    else:
-                        self._answer(connection, uid, answer.name)
-
-    def _answer(self, connection: socket.socket, uid: int, name: str | None) -> None:
-        with connection:
-            try:
-                connection.setblocking(False)
-                connection.send(NO_ACCOUNT if name is None else self._key_of(uid, name))
-            except OSError:
-                return
+def _new_name(uid: int) -> str:
+    return f"{uid}-new-{os.urandom(8).hex()}"
 
 
-def _name_of(uid: int, is_launchers: bool) -> str | None:
+def _name_of(uid: int) -> str | None:
     """Return the account's name, or None if there is none. The launcher's own uid may have no
     account, as in containers; then its name is the number."""
+    is_launchers = uid == os.getuid()
     try:
         name = look_up_name(uid)
     except OSError:

@@ -1,8 +1,8 @@
 """Signatures of submissions by their users, which are checked at the launch.
 
-The launcher has a secret, and derives from it a key for each user. Its key service gives a key to
-its owner alone, as the kernel identifies the peer. With the key the user's client signs the digest
-of the payload (`drfd.payload.pack`); the launcher derives the key again and compares.
+The launcher has a secret, and derives from it a key for each user, which it writes to a file that
+only this user can read. With the key the user's client signs the digest of the payload
+(`drfd.payload.pack`); the launcher derives the key again and compares.
 
 Keyed BLAKE2 is a message authentication code by itself (RFC 7693). Imports must stay few: `drf
 submit` loads this module.
@@ -10,10 +10,8 @@ submit` loads this module.
 
 from __future__ import annotations
 
-import _socket
-import time
-
-from drfd.linux.unix_sockets import connect_in_line, peer_of
+import os
+from stat import S_IFREG
 
 try:
     # The same function without OpenSSL, which takes longer to load than everything else.
@@ -22,12 +20,8 @@ except ImportError:
     from hashlib import blake2b
 
 KEY_BYTES = 32
-#: The socket of the key service, in the launcher's directory.
-KEY_SOCKET_NAME = "keys.sock"
-#: The answer of the key service to a user without an account.
-NO_ACCOUNT = b"-"
-#: Seconds between two attempts while the key service restarts, and until one answer is there.
-_RETRY_S, _ANSWER_S = 0.1, 30
+#: The directory of the key files, in the launcher's directory.
+KEYS_NAME = "keys"
 
 
 class Digest:
@@ -65,30 +59,31 @@ def proof_of(key: bytes, digest: bytes) -> str:
     return str(blake2b(digest, key=key, digest_size=KEY_BYTES, person=b"drfd-proof").hexdigest())
 
 
-def fetch_key(key_socket: str, *, patience_s: float) -> bytes | None:
-    """Return the key of this process's user, or None without an account, or if no answer is there
-    when `patience_s` is over."""
-    give_up = time.monotonic() + patience_s
-    while True:
-        answer = _ask(key_socket)
-        if len(answer) == KEY_BYTES:
-            return answer
-        if answer == NO_ACCOUNT or time.monotonic() > give_up:
-            return None
-        time.sleep(_RETRY_S)
+def key_file_name(uid: int, name: str) -> str:
+    """Return the name of a user's key file. It depends on the user name too, so that the next owner
+    of a uid does not take an earlier account's file for the own one."""
+    return f"{uid}-{blake2b(name.encode(errors='surrogateescape'), digest_size=8).hexdigest()}"
 
 
-def _ask(key_socket: str) -> bytes:
-    """Return the answer, cut to one byte more than a key has. Only root gives keys: the path of the
-    socket comes from the controller."""
-    connection = _socket.socket(_socket.AF_UNIX)
+def read_key(path: str) -> bytes | None:
+    """Return the key in this file, or None if there is none. The path comes from the controller,
+    and only root gives keys: so the file must be as the launcher makes it, in a directory that only
+    root can change."""
+    directory, name = os.path.split(path)
     try:
-        connect_in_line(connection, key_socket, _ANSWER_S)
-        if peer_of(connection)[0] != 0:
-            return b""
-        # MSG_WAITALL: one timeout for the whole answer.
-        return connection.recv(KEY_BYTES + 1, _socket.MSG_WAITALL)
+        where = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
+            is_roots = place.st_uid == 0 and not place.st_mode & 0o022
+            if not is_roots or (seen.st_uid, seen.st_mode) != (os.geteuid(), S_IFREG | 0o400):
+                return None
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+        finally:
+            os.close(where)
+        try:
+            key = os.read(file, KEY_BYTES + 1)
+        finally:
+            os.close(file)
     except OSError:
-        return b""
-    finally:
-        connection.close()
+        return None
+    return key if len(key) == KEY_BYTES else None

@@ -494,8 +494,9 @@ class HelloReply(TypedDict):
     version: str
     user: str
     admin: bool
-    #: The socket of the signing keys; null where submissions are not signed.
-    key_socket: str | None
+    #: The file with the user's signing key, which may not be there yet; null where submissions are
+    #: not signed, and for users without an account.
+    key_file: str | None
     #: True where each job has a /tmp of its own. Sent only there.
     private_tmp: NotRequired[bool]
     launcher_away_s: NotRequired[float | None]

@@ -211,7 +211,7 @@ class SubmitRequest(Request, tag="submit", frozen=True):
     again: AgainPart | None = None
     #: Return a forecast of the start, and submit nothing.
     dry_run: bool = False
-    #: The user's signature of the command, where `hello` names a `key_socket`.
+    #: The user's signature of the command, where `hello` names a `key_file`.
     proof: Proof | None = None
     #: Chosen by the client. A second submission with the same key returns the job of the first.
     key: Name | None = None

@@ -338,7 +338,7 @@ def test_the_command_can_be_another_one_or_a_line_of_the_shell(
 
 
 @pytest.mark.parametrize(
-    ("sockets", "changes", "complaint"),
+    ("files", "changes", "complaint"),
     [
         (["/keys"], {}, ""),
         (["/keys"], {"env": {**FIELDS["env"], "LD_PRELOAD": "/evil"}}, "not what you have signed"),
@@ -348,7 +348,7 @@ def test_the_command_can_be_another_one_or_a_line_of_the_shell(
 )
 def test_only_what_its_user_has_signed_is_signed_again(
     drf: Drf, answering: CannedDaemon, monkeypatch: pytest.MonkeyPatch,
-    sockets: list[str | None], changes: Message, complaint: str,
+    files: list[str | None], changes: Message, complaint: str,
 ) -> None:  # fmt: skip
     """The daemon cannot have its users sign what they never submitted, wherever it says that keys
     are to be had."""
@@ -357,9 +357,11 @@ def test_only_what_its_user_has_signed_is_signed_again(
         "drfd.client.connection.peer_of", lambda connected: (max(1, os.getuid() + 1), 0)
     )
     monkeypatch.setattr(
-        "drfd.client.connection.fetch_key", lambda path, **_: key if path == "/keys" else None
+        "drfd.client.connection.read_key", lambda path: key if path == "/keys" else None
     )
-    answering.replies["hello"] = [{"key_socket": each} for each in sockets]
+    monkeypatch.setattr("drfd.client.connection._KEY_PATIENCE_S", -1.0)
+    monkeypatch.setattr("drfd.client.connection._LEAST_KEY_PATIENCE_S", -1.0)
+    answering.replies["hello"] = [{"key_file": each} for each in files]
     signed = proof_of(key, digest_of(of_request(FIELDS)))
     answering.replies["submission"] = {
         **kept("42"), "submission": {**FIELDS, **changes}, "proof": signed,

@@ -344,7 +344,7 @@ def test_an_own_daemon_that_wants_a_signature_gets_one(
 ) -> None:
     """A daemon of the same user is not asked before; it refuses, and the job is submitted anew."""
     daemon.replies["submit"] = [refuse("Refused", "not-signed", "sign it"), {"id": 42}]
-    daemon.replies["hello"] = {"key_socket": None}
+    daemon.replies["hello"] = {"key_file": None}
     assert finish(spawn("run", "--", "true", program=LIGHT_DRF)) == Result(7, "", "")
     assert [each["op"] for each in daemon.requests] == ["submit", "hello", "submit", "wait"]
 

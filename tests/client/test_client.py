@@ -558,13 +558,13 @@ def test_submissions_to_nobody_are_not_tried_again(clock: Clock) -> None:
 def keys(
     daemon: CannedDaemon, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> list[bytes | None]:
-    """Have the daemon, as if another user's, take signed submissions only. What the key service
-    will say."""
+    """Have the daemon, as if another user's, take signed submissions only. What is in the key file
+    each time that it is read."""
     keys: list[bytes | None] = []
     monkeypatch.setattr(connection_module, "peer_of", lambda connected: (os.getuid() + 1, 0, 0))
-    monkeypatch.setattr(connection_module, "fetch_key", lambda path, patience_s: keys.pop(0))
+    monkeypatch.setattr(connection_module, "read_key", lambda path: keys.pop(0))
     daemon.replies = {
-        "hello": {"key_socket": "/keys.sock"},
+        "hello": {"key_file": "/keys/1"},
         "submit": lambda job: {"id": 7} if "proof" in job else refuse(code="not-signed"),
     }
     return keys
@@ -572,23 +572,24 @@ def keys(
 
 @pytest.mark.parametrize(("away_s", "patience_s"), [(None, 30), (10.0, 20), (3600.0, 5)])
 def test_a_launcher_is_waited_for_for_as_long_as_a_restart_takes(
-    client: Connection, daemon: CannedDaemon, monkeypatch: pytest.MonkeyPatch,
-    away_s: float | None, patience_s: float,
-) -> None:  # fmt: skip
-    """One that is away for long is hardly waited for."""
-    asked: list[tuple[str, float]] = []
-    monkeypatch.setattr(
-        connection_module, "fetch_key", lambda path, patience_s: asked.append((path, patience_s))
-    )
-    daemon.replies["hello"] = {"key_socket": "/keys.sock", "launcher_away_s": away_s}
+    client: Connection, daemon: CannedDaemon, clock: Clock, away_s: float | None, patience_s: float
+) -> None:
+    """One that is away for long is hardly waited for. The daemon is asked again each time, so that
+    it has the launcher write the key."""
+    daemon.replies["hello"] = {"key_file": "/nosuch/key", "launcher_away_s": away_s}
+    began_s = clock.now_s
     assert client.fetch_key() is None
-    assert asked == [("/keys.sock", patience_s)]
+    assert clock.now_s - began_s == pytest.approx(patience_s, abs=0.3)
+    assert len(daemon.requests) > 5 * patience_s
 
 
 def test_a_submission_is_signed_and_a_key_that_could_not_be_had_is_asked_for_again(
-    client: Connection, daemon: CannedDaemon, keys: list[bytes | None]
-) -> None:
+    client: Connection, daemon: CannedDaemon, keys: list[bytes | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     keys += [None, bytes(KEY_BYTES)]
+    monkeypatch.setattr(connection_module, "_KEY_PATIENCE_S", -1.0)
+    monkeypatch.setattr(connection_module, "_LEAST_KEY_PATIENCE_S", -1.0)
     with pytest.raises(Refused) as error:
         client.submit(**JOB)
     assert error.value.code == "not-signed"

@@ -775,6 +775,20 @@ async def test_gpus_are_measured_where_the_configuration_has_some(bench: OpenBen
         assert b.taken() == [{**_MEASURE, "on": False}]
 
 
+async def test_a_user_who_keeps_asking_has_the_launcher_write_keys_seldom(
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each order is a process of root's."""
+    async with bench() as b:
+        await b.ready()
+        for uid in (1000, 1000, 1001):
+            b.link.order_key(uid)
+        monkeypatch.setattr(link_module, "_KEY_PAUSE_S", 0.0)
+        b.link.order_key(1000)
+        await b.quiet()
+        assert b.taken() == [LIST, *({"cmd": "key", "uid": uid} for uid in (1000, 1001, 1000))]
+
+
 async def test_a_gpu_that_somebody_outside_uses_is_not_given_out(bench: OpenBench) -> None:
     async with bench() as b:
         b.engine.adopt(with_gpus(0, 1, beside=NOTHING))

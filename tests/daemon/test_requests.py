@@ -64,10 +64,26 @@ async def refusal(asked: Awaitable[Any]) -> tuple[type, str]:
 
 async def test_hello_tells_version_and_who_is_asking(desk: Desk) -> None:
     assert await desk.ask(BOB, op="hello") == {
-        "version": __version__, "user": "bob", "admin": False, "key_socket": None,
+        "version": __version__, "user": "bob", "admin": False, "key_file": None,
     }  # fmt: skip
     desk.link.hello = {**desk.link.hello, "private_tmp": "/var/lib/private"}
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
+
+
+async def test_hello_has_a_key_written_for_a_user_who_has_none(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a name that the next owner of the uid does not ask for; and for no stranger."""
+    ordered: list[int] = []
+    monkeypatch.setattr(desk.link, "order_key", ordered.append)
+    desk.requests.keys_dir = tmp_path
+    named = [(await desk.ask(who, op="hello"))["key_file"] for who in (BOB, replace(BOB, user="b"))]
+    assert len({tmp_path, *(Path(each).parent for each in named)}) == 1 and len(set(named)) == 2
+    Path(named[0]).touch()
+    assert (await desk.ask(BOB, op="hello"))["key_file"] == named[0]
+    stranger = replace(BOB, uid=9999, user="9999", has_account=False)
+    assert (await desk.ask(stranger, op="hello"))["key_file"] is None
+    assert ordered == [BOB.uid] * 2
 
 
 @pytest.mark.parametrize("array", [None, "0-3"])

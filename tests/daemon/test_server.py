@@ -115,7 +115,7 @@ class Front:
 
     async def is_well(self) -> bool:
         return (await self.ask(op="hello")) == {
-            "ok": True, "version": __version__, "user": ME, "admin": True, "key_socket": None,
+            "ok": True, "version": __version__, "user": ME, "admin": True, "key_file": None,
         }  # fmt: skip
 
     async def idle(self) -> None:
@@ -257,7 +257,7 @@ async def test_a_whole_session_on_one_connection(front: OpenFront) -> None:
         waited = await c.ask(op="wait", ids=[1])
         assert [(job["id"], job["status"]) for job in waited["ended"]] == [(1, 7)]
         assert await c.ask(op="hello") == {
-            "ok": True, "version": __version__, "user": ME, "admin": True, "key_socket": None,
+            "ok": True, "version": __version__, "user": ME, "admin": True, "key_file": None,
         }  # fmt: skip
 
 

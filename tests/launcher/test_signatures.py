@@ -1,30 +1,29 @@
 """Whether a user has signed what root is to run: what root does with a file of the controller's
-before it knows; the door at which users get their keys, also where the user directory is slow; and
-how a user's client gets one."""
+before it knows; the files in which users find their keys, also where the user directory is slow;
+and which files a user's client takes for one."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-import socket
-import subprocess
-import sys
-import threading
+import selectors
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from drfd.launcher import signatures
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.signatures import SigningKeys, sealed_digest, with_check
+from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
+from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload.pack import MAX_BYTES, of_request
-from drfd.payload.signature import KEY_BYTES, digest_of, fetch_key, proof_of
+from drfd.payload.signature import KEY_BYTES, digest_of, key_file_name, proof_of, read_key
 from drfd.protocol.codec import MAX_REQUEST_BYTES, encode_request
-from kernel import send_lingering
 from launcher.rig import order
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -109,252 +108,176 @@ def test_the_payload_of_the_longest_request_is_accepted(fds: list[int]) -> None:
     assert MAX_REQUEST_BYTES * 0.99 < sealed_size(fds[0], MAX_BYTES) < MAX_BYTES * 0.51
 
 
-# -- the door of keys ---------------------------------------------------------------------
+# -- the key files ------------------------------------------------------------------------
 
 
-#: Stands for a directory: what it says of a uid, of which it says nothing for ever, and of which
-#: once there is a file. Callers have the uids of a list, one after the other.
-_SERVE = """
-import pwd, socket, sys, threading, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from drfd.launcher import signatures
-
-SILENT, BROKEN, NOBODY, SLOW, RENAMED = 61001, 61002, 61003, (61004, 61005), 61006
-asked = []
-passwd = sys.argv[2] + ".passwd"
-uids = iter(map(int, sys.argv[3].split(",")))
-
-def look_up(uid):
-    asked.append(uid)
-    if uid == SILENT or uid >= 100000:
-        threading.Event().wait()
-    while uid in SLOW and not Path(f"{sys.argv[2]}.{uid}").exists():
-        time.sleep(0.01)
-    if uid in (BROKEN, NOBODY):
-        raise KeyError(uid)
-    if uid == RENAMED:
-        line = next(line for line in open(passwd) if f":{uid}:" in line)
-        return pwd.struct_passwd((line.split(":")[0], "", uid, uid, "", "/", ""))
-    return pwd.struct_passwd((f"u{uid}", "", uid, uid, "", "/", ""))
-
-def has_account(uid):
-    if uid == BROKEN and asked.count(uid) == 1:
-        raise OSError(5, "the directory is not running")
-    return False
-
-pwd.getpwuid = look_up
-signatures.syscalls.has_account = has_account
-signatures.peer_of = lambda connection: (next(uids), 0)
-Subordinates = getattr(signatures, "Subordinates", None)
-if Subordinates is not None:
-    Subordinates.has = lambda self, uid: uid >= 100000
-LocalAccounts = getattr(signatures, "LocalAccounts", None)
-signatures.LocalAccounts = lambda: LocalAccounts(Path(passwd))
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[2])
-listener.listen(1024)
-print("ready", flush=True)
-signatures.serve(listener, lambda uid, name: name.encode().ljust(32, b"."), 0)
-"""
-_ROOT = str(Path(__file__).parents[2])
+ME = os.geteuid()
 
 
-class Door:
-    def __init__(self, path: Path, uids: list[int]) -> None:
-        self.path = path
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, _ROOT, str(path), ",".join(map(str, uids))],
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
-        self._open: list[socket.socket] = []
+class Writers:
+    """Key files of a directory, and what the user directory says while they are written."""
 
-    def crowd(self, number: int) -> None:
-        for _ in range(number):
-            self._open.append(socket.socket(socket.AF_UNIX))
-            self._open[-1].connect(str(self.path))
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        self.place, self.keys = place / "keys", SigningKeys(place)
+        #: What is called for a uid.
+        self.name_of: Callable[[int], str | None] = lambda uid: "me"
+        patch.setattr(signatures, "look_up_name", lambda uid: self.name_of(uid))
+        self.selector = selectors.DefaultSelector()
+        self.open()
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-        for one in self._open:
-            one.close()
+    def open(self) -> None:
+        self.files = KeyFiles(self.place, self.keys, BackgroundWork(self.selector))
+
+    def write(self, *uids: int) -> None:
+        """Order these files, and wait until no process is at work, other than for a uid that the
+        directory says nothing of."""
+        for uid in uids:
+            self.files.order(uid)
+        while set(self.files._writing) - {SILENT}:
+            for chosen, _ in self.selector.select():
+                chosen.data()
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.place))
+
+    def key(self, name: str) -> bytes | None:
+        """As the user's client reads it."""
+        return read_key(f"{self.place}/{key_file_name(ME, name)}")
+
+
+SILENT = 61001
 
 
 @pytest.fixture
-def doors(tmp_path: Path) -> Iterator[list[Door]]:
-    made: list[Door] = []
-    yield made
-    for door in made:
-        door.close()
+def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
+    tmp_path.chmod(0o711)
+    writers = Writers(tmp_path, monkeypatch)
+    yield writers
+    writers.selector.close()
+    os.close(writers.files._fd)
 
 
-def fetched(door: Door) -> bytes | None:
-    """None also if there is no answer for a while."""
-    found: list[bytes | None] = []
-    asker = threading.Thread(
-        target=lambda: found.append(fetch_key(str(door.path), patience_s=0)), daemon=True
-    )
-    asker.start()
-    asker.join(60)
-    return found[0] if found else None
+as_root = pytest.mark.skipif(ME != 0, reason="not root: only root gives keys")
+
+
+@as_root
+def test_a_key_file_is_its_users_alone_in_a_directory_that_nobody_else_can_change(
+    writers: Writers,
+) -> None:
+    writers.write(ME, 61002)
+    assert writers.key("me") == writers.keys.key_of(ME, "me")
+    seen = [(writers.place / name).stat() for name in writers.names()]
+    assert {(each.st_uid, each.st_mode) for each in seen} == {
+        (uid, stat.S_IFREG | 0o400) for uid in (ME, 61002)
+    }
+    place = writers.place.stat()
+    assert (place.st_uid, place.st_mode) == (0, stat.S_IFDIR | 0o711)
+
+
+@as_root
+def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers: Writers) -> None:
+    writers.name_of = lambda uid: "grace"
+    writers.write(ME)
+    old = writers.key("grace")
+    assert old is not None and writers.key("hopper") is None
+    writers.name_of = lambda uid: "hopper"
+    writers.write(ME)
+    assert writers.key("grace") is None
+    assert writers.key("hopper") not in (None, old)
+
+
+@as_root
+def test_each_launcher_writes_them_anew(writers: Writers) -> None:
+    """The secret may be another one than before, accounts may be gone, and a process that was
+    killed may have left a file without its name."""
+    writers.write(ME)
+    (writers.place / f"{ME}-new-1").touch()
+    os.close(writers.files._fd)
+    writers.open()
+    assert writers.names() == []
+
+
+def _fails(uid: int) -> str | None:
+    raise OSError(5, "the directory is not running")
+
+
+@pytest.mark.parametrize("name_of", [lambda uid: None, _fails])
+def test_without_an_account_there_is_no_key(
+    writers: Writers, name_of: Callable[[int], str | None]
+) -> None:
+    """Nor while the directory does not say whether there is one."""
+    writers.name_of = name_of
+    writers.write(61002)
+    assert writers.names() == []
+
+
+def test_on_a_full_disk_nothing_is_left_half_done(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        writers.write(ME)
+    assert writers.names() == []
+    writers.write(ME)
+    assert writers.names() == [key_file_name(ME, "me")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("uids", [[61001] * 400, list(range(100000, 100400))])
-def test_a_user_of_whom_the_directory_says_nothing_keeps_no_other_waiting(
-    doors: list[Door], tmp_path: Path, uids: list[int]
+def test_a_directory_that_says_nothing_of_a_user_keeps_no_other_waiting(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All threads asked for that user's uid, or for those that are subordinate to it, and the other
-    callers were turned away."""
-    doors.append(Door(tmp_path / "keys.sock", [*uids, 1000, 1001, 1000]))
-    doors[0].crowd(len(uids))
-    for uid in (1000, 1001, 1000):
-        assert fetched(doors[0]) == f"u{uid}".encode().ljust(32, b".")
+    """And is waited for only so long."""
+
+    def name_of(uid: int) -> str:
+        if uid == SILENT:
+            time.sleep(1000)
+        return "me"
+
+    monkeypatch.setattr(signatures, "_PATIENCE_S", 2)
+    writers.name_of = name_of
+    writers.write(SILENT, SILENT, ME)
+    assert writers.names() == [key_file_name(ME, "me")]
+    assert writers.files._writing == {SILENT}
+    while writers.files._writing:
+        for chosen, _ in writers.selector.select():
+            chosen.data()
 
 
-def test_no_answer_of_the_directory_is_not_taken_for_no_account(
-    doors: list[Door], tmp_path: Path
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    place = tmp_path / "keys"
+    place.mkdir(mode=0o711)
+    (place / "key").write_bytes(bytes(range(KEY_BYTES)))
+    (place / "key").chmod(0o400)
+    return place / "key"
+
+
+def _linked(file: Path) -> None:
+    file.rename(file.with_name("other"))
+    file.symlink_to("other")
+
+
+@as_root
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.parent.chmod(0o733),
+        lambda file: os.chown(file.parent, 61002, -1),
+        lambda file: os.chown(file, 61002, -1),
+        lambda file: file.chmod(0o440),
+        lambda file: os.truncate(file, KEY_BYTES - 1),
+        lambda file: file.write_bytes(bytes(KEY_BYTES + 1)),
+        lambda file: file.unlink(),
+        _linked,
+    ],
+)
+def test_only_a_file_as_root_writes_it_is_a_key(
+    key_file: Path, spoil: Callable[[Path], object]
 ) -> None:
-    """Whoever came in that moment was told for a minute that there was no such account."""
-    doors.append(Door(tmp_path / "keys.sock", [61002, 61002, 61003]))
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.connect(str(doors[0].path))
-        assert caller.recv(64) == b""
-    for _ in range(2):
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.connect(str(doors[0].path))
-            assert caller.recv(64) == b"-"
-
-
-def test_a_uid_that_is_given_to_somebody_else_gets_their_key_at_once(
-    doors: list[Door], tmp_path: Path
-) -> None:
-    """It got the deleted account's for up to ten minutes: what it signed with that was refused."""
-    passwd = tmp_path / "keys.sock.passwd"
-    passwd.write_text("grace:x:61006:100:::\n")
-    doors.append(Door(tmp_path / "keys.sock", [61006] * 3))
-    assert [fetched(doors[0]) for _ in range(2)] == [b"grace".ljust(32, b".")] * 2
-    new = tmp_path / "new"
-    new.write_text("hopper:x:61006:100:::\n")
-    new.rename(passwd)
-    assert fetched(doors[0]) == b"hopper".ljust(32, b".")
-
-
-@pytest.mark.slow
-def test_a_descriptor_that_a_caller_sends_keeps_nobody_waiting(
-    doors: list[Door], tmp_path: Path
-) -> None:
-    """The door closed it with the connection, which takes as long as the caller wishes, and gave
-    nobody a key meanwhile."""
-    doors.append(Door(tmp_path / "keys.sock", [61004, 1000, 61005, 1000]))
-    with ExitStack() as stack:
-        for uid in (61004, 61005):
-            with socket.socket(socket.AF_UNIX) as caller:
-                caller.connect(str(doors[0].path))
-                send_lingering(caller, stack)
-                (tmp_path / f"keys.sock.{uid}").touch()
-                assert len(caller.recv(64)) == 32
-            assert fetched(doors[0]) == b"u1000".ljust(32, b".")
-
-
-# -- how a user's client gets its key -----------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def of_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the doors of this test, whoever runs it, be root's."""
-    monkeypatch.setattr("drfd.payload.signature.peer_of", lambda connection: (0, 0))
-
-
-@pytest.mark.slow
-def test_who_comes_to_a_crowded_door_waits_in_line(tmp_path: Path) -> None:
-    """It was turned away at once, as often as it asked: with a few processes that wait at the door
-    all the time one user kept all others from submitting."""
-    door = tmp_path / "keys.sock"
-    key = bytes(range(KEY_BYTES))
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(door))
-        listener.listen(0)
-        crowd = []
-        while True:
-            one = socket.socket(socket.AF_UNIX)
-            crowd.append(one)
-            one.setblocking(False)
-            try:
-                one.connect(str(door))
-            except BlockingIOError:
-                break
-
-        def serve() -> None:
-            time.sleep(0.5)
-            for _ in crowd:
-                connection, _ = listener.accept()
-                with connection:
-                    connection.send(key)
-
-        server = threading.Thread(target=serve, daemon=True)
-        server.start()
-        assert fetch_key(str(door), patience_s=0) == key
-        server.join()
-        for one in crowd:
-            one.close()
-
-
-#: More, in either way, than a socket keeps for whoever does not read it.
-@pytest.mark.parametrize(("piece_bytes", "pieces"), [(1 << 16, 64), (1, 20_000)])
-def test_a_door_that_says_too_much_is_not_heard_out(
-    tmp_path: Path, piece_bytes: int, pieces: int
-) -> None:
-    """All that a false door sent was kept in memory, for as long as it went on."""
-    door = tmp_path / "keys.sock"
-    sent: list[int] = []
-
-    def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection, suppress(OSError):
-            for _ in range(pieces):
-                sent.append(connection.send(bytes(piece_bytes)))
-
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(door))
-        listener.listen(1)
-        server = threading.Thread(target=serve, args=(listener,), daemon=True)
-        server.start()
-        assert fetch_key(str(door), patience_s=-1) is None
-        server.join(30)
-    assert not server.is_alive()
-    assert sum(sent) < piece_bytes * pieces
-
-
-def test_only_root_gives_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller names the door, and could name one of its own."""
-    monkeypatch.setattr("drfd.payload.signature.peer_of", lambda connection: (64000, 0))
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "keys.sock"))
-        listener.listen()
-        assert fetch_key(str(tmp_path / "keys.sock"), patience_s=-1) is None
-        with listener.accept()[0] as caller:
-            assert caller.recv(1) == b""
-
-
-def test_a_key_that_comes_in_pieces_is_a_key(tmp_path: Path) -> None:
-    door = tmp_path / "keys.sock"
-    key = bytes(range(KEY_BYTES))
-
-    def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            for at in range(KEY_BYTES):
-                connection.send(key[at : at + 1])
-                time.sleep(0.001)
-
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(door))
-        listener.listen(1)
-        server = threading.Thread(target=serve, args=(listener,), daemon=True)
-        server.start()
-        assert fetch_key(str(door), patience_s=-1) == key
-        server.join(30)
+    """The controller names the file, and could name one that it knows, or a terminal."""
+    assert read_key(str(key_file)) == bytes(range(KEY_BYTES))
+    spoil(key_file)
+    assert read_key(str(key_file)) is None

@@ -24,6 +24,11 @@ _NOT_RUNNING = {
     JobState.ENDED: ("has ended", ""),
 }
 _WAITS = ("does not run yet", "drf why {0}")
+#: What to do if a signature is missing, because drf had no key or is no drf that signs.
+NO_KEY_HINT = (
+    "try again in a moment: the launcher has not written your key yet, and drf doctor shows whether"
+    " it runs"
+)
 
 
 async def run_inside(
@@ -60,7 +65,7 @@ async def run_inside(
         raise Refused(
             "not-signed",
             "commands are taken here with their user's signature, and this one has none",
-            hint="update drf; with this one, try again in a moment: the launcher gives the key",
+            hint=NO_KEY_HINT,
         )
     problem = await link.run_inside(job, request.command, request.proof)
     if problem is not None:

@@ -48,7 +48,7 @@ from drfd.daemon.handlers.doctor import (
     window_views,
 )
 from drfd.daemon.handlers.history import HistoryHandler
-from drfd.daemon.handlers.inside import run_inside
+from drfd.daemon.handlers.inside import NO_KEY_HINT, run_inside
 from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import (
@@ -75,6 +75,7 @@ from drfd.daemon.watching.follow import WaitHandler
 from drfd.devices.gpu import GPU
 from drfd.journal.history import read_story
 from drfd.journal.records import Payload
+from drfd.payload.signature import key_file_name
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import (
     ArrayView,
@@ -139,8 +140,8 @@ class Requests:
     reload: Callable[[], Site]
     #: Ends the daemon, at once or `after_jobs`.
     shut_down: Callable[..., None]
-    #: The socket of the signing keys, or None if submissions are not signed.
-    key_socket: Path | None = None
+    #: The directory of the signing keys, or None if submissions are not signed.
+    keys_dir: Path | None = None
     #: Returns what a running job may use now of its range of cores.
     loan_of: Callable[[Job], Loan | None] = lambda job: None
     #: Returns what a running job may use now of its ranges of disk rates.
@@ -252,7 +253,7 @@ class Requests:
                     self.links or self.link,
                     actor,
                     request,
-                    is_signed=self.key_socket is not None,
+                    is_signed=self.keys_dir is not None,
                 )
             case msg.EndStrayRequest():
                 return self._end_stray(actor, request)
@@ -277,11 +278,21 @@ class Requests:
             "version": __version__,
             "user": actor.user,
             "admin": actor.is_admin,
-            "key_socket": None if self.key_socket is None else str(self.key_socket),
+            "key_file": self._key_file(actor),
         }
         if self.link.hello.get("private_tmp"):
             reply["private_tmp"] = True
         return {**reply, **self._service_state()} if self.link.is_missed() else reply
+
+    def _key_file(self, actor: st.Actor) -> str | None:
+        """Return where the user's signing key is, or soon will be. None if nothing is signed here,
+        or by this user."""
+        if self.keys_dir is None or not actor.has_account:
+            return None
+        file = self.keys_dir / key_file_name(actor.uid, actor.user)
+        if not file.exists():
+            self.link.order_key(actor.uid)
+        return str(file)
 
     def _doctor(self) -> DoctorReply:
         view = doctor_view(self.site, self.link, self.engine.journal.id, self.links)
@@ -366,11 +377,11 @@ class Requests:
         )
         if request.dry_run:
             return await self._dry_run(actor, asked)
-        if self.key_socket is not None and request.proof is None:
+        if self.keys_dir is not None and request.proof is None:
             raise Refused(
                 "not-signed",
                 "jobs are taken here with their user's signature, and this one has none",
-                hint="update drf; with this one, try again in a moment: the launcher gives the key",
+                hint=NO_KEY_HINT,
             )
         payload = Payload(env=request.env, script=request.script, proof=request.proof)
         event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)

@@ -113,6 +113,8 @@ _COMING_UP_S = 2.0
 #: Seconds until the launcher is asked to list its attempts again, after the journal could not
 #: record a report.
 RELIST_S = 1.0
+#: Seconds until a user's key, if it is not there, is ordered again.
+_KEY_PAUSE_S = 0.5
 #: Bytes of one report, at most.
 _MAX_REPORT_BYTES = 64 << 20
 #: Errors for want of descriptors or memory for a sealed file; sending is tried again after
@@ -271,6 +273,11 @@ class Link:
             raise launcher_away()
         return await self._connection.run_inside(job, command, proof)
 
+    def order_key(self, uid: int) -> None:
+        """Have the launcher write a user's key file, unless that was ordered a moment ago."""
+        if self._connection is not None:
+            self._connection.order_key(uid)
+
     def measure_gpus(self) -> None:
         """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
         if self._connection is not None:
@@ -404,6 +411,8 @@ class LauncherConnection:
         #: Number → the pending answer to an order to run a command inside a job.
         self._inside: dict[int, asyncio.Future[str | None]] = {}
         self._never = NeverNotices()
+        #: Uid → when its key was last ordered (monotonic clock).
+        self._keys_ordered_s: dict[int, float] = {}
         self._inside_count = 0
         # A stream cannot send files.
         own = os.dup(writer.get_extra_info("socket").fileno())
@@ -428,6 +437,12 @@ class LauncherConnection:
         """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
         self._relist = None
         self.send({"cmd": protocol.LIST})
+
+    def order_key(self, uid: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._keys_ordered_s.get(uid, -_KEY_PAUSE_S) >= _KEY_PAUSE_S:
+            self._keys_ordered_s[uid] = now_s
+            self.send({"cmd": protocol.KEY, "uid": uid})
 
     def measure_gpus(self) -> None:
         """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""

@@ -131,7 +131,7 @@ def test_ended_jobs_are_submitted_again(
     before = {"argv": ["true"], "cwd": "/", "stdout": "a", "stderr": "a", "demand": {}}
     daemon.replies = {
         "submission": {"submission": before, "label": "7", "state": "FAILED", "live": False},
-        "hello": {"version": "1", "user": "alice", "admin": False, "key_socket": None},
+        "hello": {"version": "1", "user": "alice", "admin": False, "key_file": None},
         "submit": {"id": 12},
     }
     assert request_action(connection, Act(Verb.RETRY, labels)).text == text
