@@ -8,6 +8,7 @@ then the journal's news is told to an engine on a virtual clock.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -30,6 +31,15 @@ from instance import CONFIG, Instance, wait_for
 JOBS = 200
 #: No job is expected to have ended so soon, so no pass between two ends finds anything new.
 _EXPECTED_S = 55.0
+#: Plays a daemon whose passes never count as long, even if the machine lets it stand in the middle
+#: of one: after a long pass it rests, and two ends before the next one are one turn.
+DAEMON = """
+import sys
+from drfd.daemon.engine import engine
+from drfd.daemon.main import main
+engine._LONG_PASS_S = float("inf")
+main(sys.argv[sys.argv.index("serve") :])
+"""
 TREE = (
     CONFIG
     + """
@@ -50,7 +60,9 @@ reservation_depth = 2
 def test_the_daemon_launches_in_the_order_in_which_the_core_alone_does(
     make_instance: Callable[..., Instance],
 ) -> None:
-    instance = make_instance(TREE).start()
+    instance = make_instance(TREE)
+    instance.before = [sys.executable, "-I", "-c", DAEMON]
+    instance.start()
     random = Random(5)
     instance.drf("drain")
     gates = submit_all(instance, random)
