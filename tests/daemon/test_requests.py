@@ -15,7 +15,6 @@ import pytest
 
 from daemon.desk import Desk, MakeDesk, NeverWalked, View, gpu_line, gpu_process, gpu_reading
 from drfd import __version__
-from drfd.common import patterns
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import utc_time
 from drfd.core.amounts.instances import InstancePlace
@@ -47,6 +46,7 @@ from drfd.daemon.watching.follow import EventFeed
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
+from drfd.journal import patterns
 from drfd.launcher.protocol import Ceilings
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
