@@ -150,6 +150,8 @@ SILENT = 61001
 
 @pytest.fixture
 def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers]:
+    if ME != 0:
+        pytest.skip("not root: only root gives keys")
     tmp_path.chmod(0o711)
     writers = Writers(tmp_path, monkeypatch)
     yield writers
@@ -160,7 +162,6 @@ def writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writers
 as_root = pytest.mark.skipif(ME != 0, reason="not root: only root gives keys")
 
 
-@as_root
 def test_a_key_file_is_its_users_alone_in_a_directory_that_nobody_else_can_change(
     writers: Writers,
 ) -> None:
@@ -174,7 +175,6 @@ def test_a_key_file_is_its_users_alone_in_a_directory_that_nobody_else_can_chang
     assert (place.st_uid, place.st_mode) == (0, stat.S_IFDIR | 0o711)
 
 
-@as_root
 def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers: Writers) -> None:
     writers.name_of = lambda uid: "grace"
     writers.write(ME)
@@ -186,7 +186,6 @@ def test_a_uid_that_is_given_to_somebody_else_has_their_key_and_no_other(writers
     assert writers.key("hopper") not in (None, old)
 
 
-@as_root
 def test_each_launcher_writes_them_anew(writers: Writers) -> None:
     """The secret may be another one than before, accounts may be gone, and a process that was
     killed may have left a file without its name."""
