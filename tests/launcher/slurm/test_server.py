@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -249,37 +248,6 @@ def restart_with(cluster: Cluster, line: str) -> None:
     cluster.kill("slurmctld", signal.SIGTERM)
     cluster.start_controller()
     until("idle nodes", lambda: "idle" in cluster.ask("sinfo", "-h", "-o", "%T"), cluster.log)
-
-
-def test_slurmctld_starts_a_job_without_waiting_for_its_loop(
-    cluster: Cluster, jobs_dir: Path, place: Path
-) -> None:
-    """Here the loop does not look at the queue for an hour, once it has read that it must not."""
-    for number, _, _ in cluster.jobs():
-        cluster.ask("scancel", number)
-    # It looks when a job ends, too.
-    until("no jobs", lambda: not cluster.ask("squeue", "-h"))
-    restart_with(cluster, "SchedulerParameters=batch_sched_delay=3600,sched_interval=3600\n")
-    try:
-        # slurmctld reads it when it looks for the first time, as nodes have come.
-        until("a look", lambda: re.search(r"Total cycles: +[1-9]", cluster.ask("sdiag")))
-        slurm = SlurmLauncherProcess(place / "state", cluster)
-        slurm.start()
-        try:
-            controller = slurm.connect()
-            before = len(cluster.said("slurmctld"))
-            asked = job("touch began; sleep 1000", jobs_dir)
-            controller.launch(asked)
-            controller.take("up", id=asked.id)
-            until("the job", (jobs_dir / "began").exists, cluster.log)
-            # And it finds nothing wrong with what brought it to look.
-            said = cluster.said("slurmctld")[before:]
-            assert not re.search("error: .*(header|unpack|epilog|version)", said, re.IGNORECASE)
-        finally:
-            slurm.clean_up()
-            shutil.rmtree(place / "state")
-    finally:
-        restart_with(cluster, "")
 
 
 def test_a_job_that_slurmctld_has_no_room_for_waits_until_there_is_some(
