@@ -53,7 +53,13 @@ from drfd.core.ledger.windows import first_start_s
 from drfd.core.ledger.windows import length_s as window_length_s
 from drfd.core.model.job import JobState
 from drfd.core.scheduling.kept_free import ExternalLoad
-from drfd.core.scheduling.release_times import Certainty, RunTimes, least_certain
+from drfd.core.scheduling.release_times import (
+    Certainty,
+    Ends,
+    LineEnd,
+    RunTimes,
+    least_certain,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +123,6 @@ class Promise(NamedTuple):
 
 
 _time = itemgetter(0)
-
-#: The estimated end of a job (Unix time), its id, and the resources that it gives back. The id is 0
-#: where it is not the end of one job.
-LineEnd = tuple[float, int, Vector]
 
 
 def forced(job_id: int, leaf: str, demand: Vector, now_s: float) -> Reservation:
@@ -304,9 +306,10 @@ def make_pass_context(
     now_s: float,
     before: tuple[Reservation, ...],
     external: ExternalLoad | None = None,
+    known: Ends | None = None,
 ) -> PassContext:
     """Return the context of a pass at `now_s` (Unix time). `before` are the reservations of the
-    last pass."""
+    last pass, and `known` the ends that are kept from pass to pass."""
 
     def since_s(job_id: int) -> float:
         job = ledger.job(job_id)
@@ -331,14 +334,7 @@ def make_pass_context(
 
     @cache
     def ends() -> Sequence[LineEnd]:
-        jobs, end_s = ledger.jobs, run_times.end_s
-        line = [
-            (end_s(job, now_s), job_id, held)
-            for allocations in ledger.allocations.values()
-            for job_id, held in allocations.items()
-            # Nobody knows when a job that a user keeps suspended will be resumed.
-            if (job := jobs[job_id]).held_by is None or job.state is not JobState.SUSPENDED
-        ]
+        line = (known or Ends()).all(ledger, run_times, now_s)
         if external is not None and isfinite(external.until_s):
             line.insert(0, (external.until_s, 0, ledger.axes.at_home(external.kept)))
         return sorted(line, key=_time)

@@ -13,7 +13,9 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from drfd.core.model.job import Job, JobSpec
+from drfd.core.amounts.vectors import Vector
+from drfd.core.ledger.ledger import Ledger
+from drfd.core.model.job import Job, JobSpec, JobState
 
 
 class Certainty(StrEnum):
@@ -108,3 +110,38 @@ class RunTimes:
         limit_s = inf if job.spec.time_limit_s is None else job.spec.time_limit_s
         # A job at its limit is being stopped, and ends at any moment.
         return max(now_s, started_s + min(length_s, limit_s))
+
+
+#: The estimated end of a job (Unix time), its id, and the resources that it gives back. The id is 0
+#: where it is not the end of one job.
+LineEnd = tuple[float, int, Vector]
+
+
+@dataclass
+class Ends:
+    """The estimated ends of the jobs that hold resources, kept by leaf until something changes."""
+
+    #: Leaf → since when and until when its ends do not move by themselves (Unix times), and these.
+    _lines: dict[str, tuple[float, float, list[LineEnd]]] = field(default_factory=dict)
+
+    def forget(self, leaf: str) -> None:
+        """Compute the leaf's ends again: one of its jobs has changed, or its user's estimates."""
+        self._lines.pop(leaf, None)
+
+    def all(self, ledger: Ledger, run_times: RunTimes, now_s: float) -> list[LineEnd]:
+        found = []
+        for leaf, allocations in ledger.allocations.items():
+            since_s, until_s, ends = self._lines.get(leaf, (inf, inf, []))
+            if not since_s <= now_s < until_s:
+                ends, until_s = [], inf
+                for job_id, held in allocations.items():
+                    job = ledger.jobs[job_id]
+                    # Nobody knows when a job that a user keeps suspended will be resumed.
+                    if job.held_by is None or job.state is not JobState.SUSPENDED:
+                        end_s = run_times.end_s(job, now_s)
+                        ends.append((end_s, job_id, held))
+                        moves = job.started_at is None or job.suspended_at is not None
+                        until_s = min(until_s, now_s if moves else end_s)
+                self._lines[leaf] = now_s, until_s, ends
+            found += ends
+        return found

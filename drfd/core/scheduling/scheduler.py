@@ -22,7 +22,7 @@ from drfd.core.scheduling.backfill import Promise, Reservation, forced, make_pas
 from drfd.core.scheduling.kept_free import ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.plan import PassLimits, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
-from drfd.core.scheduling.release_times import RunTimes
+from drfd.core.scheduling.release_times import Ends, RunTimes
 from drfd.core.scheduling.scheduling_pass import build_wait_index, schedule, start_events
 from drfd.core.scheduling.wait_index import WaitIndex
 
@@ -63,6 +63,7 @@ class Scheduler:
         self._history = DecayedUsage(half_life_s, dict(past_usage))
         #: The estimates of how long jobs will run.
         self.run_times = RunTimes() if run_times is None else run_times
+        self._ends = Ends()
         self._starvation = Starvation()
         self._departures = Departures()
         #: The time of the last search for starving nodes, on the monotonic clock.
@@ -132,6 +133,7 @@ class Scheduler:
             now_s=now.at_s,
             before=self.reservations,
             external=external,
+            known=self._ends,
         )
         self._has_dropped_reservation = False
         wait_index = self._updated_wait_index(ledger, rules)
@@ -203,6 +205,7 @@ class Scheduler:
 
     def _touch(self, leaf: str) -> None:
         """Mark the leaf as changed in anything but its queue, whose changes the ledger lists."""
+        self._ends.forget(leaf)
         if self._wait_index is not None:
             self._wait_index.touch(leaf, ())
 
@@ -210,7 +213,7 @@ class Scheduler:
         """Drop what was derived from the ledger, because another one takes its place. What was
         promised to big jobs can be given back by `restore`."""
         self.last_plan, self._restored = None, ()
-        self._wait_index = None
+        self._wait_index, self._ends = None, Ends()
 
     def forget_axes(self) -> None:
         """Drop everything that is counted in the machine's resources: these have changed."""
