@@ -282,7 +282,7 @@ ORDERS: list[Message] = [
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, disks=MOST.disks)),
     protocol.lend_message(LendOrder(id=5, attempt=1, cores_milli=8000, most=MOST)),
     protocol.notify_message(ORDER),
-    protocol.exec_message(ORDER, protocol.Inside(number=1, command=b"words", proof="0" * 64)),
+    protocol.exec_message(protocol.ExecCommand(1, 5, 1, 9, 8, "0" * 64)),
     protocol.signal_message((5, 1), 3, (10, 12)),
     {"cmd": protocol.LIST},
     {"cmd": protocol.KEY, "uid": 1000},
@@ -452,7 +452,7 @@ ASKED: list[tuple[str, Message]] = [
     ("reload", {}),
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
-    ("exec", {"id": 3, "attempt": 0, "command": "Y29tbWFuZA==", "proof": "0" * 64}),
+    ("exec", {"id": 3, "attempt": 0, "pid": 9, "start_ticks": 8, "proof": "0" * 64}),
     (
         "waiting",
         {

@@ -106,7 +106,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "system"},
         "signalling": {"protocol", "attempt_files", "confinement"},
-        "sessions": {*("protocol", "system", "attempt_files", "confinement", "runner")},
         "notices": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
             "device_table",
@@ -114,7 +113,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices", "sessions", "gpu_meter", "device_table"),
+            *("signatures", "signalling", "notices", "gpu_meter", "device_table"),
         },
         "main": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),

@@ -54,27 +54,18 @@ class AttachSocket:
     def serve(self, relay: Pty | None) -> bool:
         """Send descriptors to one process: those of the `relay`, or the ones of drf. Returns False
         if the process belongs to another user."""
-        connection = self.serve_on(relay)
-        if connection is None:
-            return False
-        connection.close()
-        return True
-
-    def serve_on(self, relay: Pty | None) -> _socket.socket | None:
-        """Do the same, and return the connection, which stays open; None for another user's."""
         # Only a process of the same user may have this terminal.
         connection = accept_own(self._socket)
         if connection is None:
-            return None
+            return False
         try:
             if relay is not None:
                 relay.hand_over(connection)
             else:
                 send_descriptors(connection, b"+", (0, 1, 2))
-        except BaseException:
+        finally:
             connection.close()
-            raise
-        return connection
+        return True
 
     def leave(self) -> None:
         """Leave the socket to another process that has it open."""

@@ -26,7 +26,7 @@ LAUNCHER = (
     *("launch.before-devices", "launch.before-fork", "launch.after-fork", "report.before-send"),
     *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
     *("freeze.before-report", "thaw.before-thaw", "notice.before-fork", "notice.after-fork"),
-    *("inside.before-fork", "inside.after-fork"),
+    *("exec.before-join", "exec.after-join"),
     *("end.before-rmdir", "end.after-rmdir"),
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
@@ -36,11 +36,9 @@ RUNNER = (
 )
 #: The process that notifies the owner of a job.
 NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")
-#: The process that waits for a command inside a job, and the command's own.
-SESSION = ("inside.before-enter", "inside.after-enter", "inside.before-answer")
 #: What jobs of this machine pass through: a test (tests/torture) requires a scenario that reaches
 #: each.
-LOCAL = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER + SESSION
+LOCAL = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER
 #: The launcher of Slurm's nodes; a test of it goes through all of them.
 SLURM = (
     *("slurm.before-attempt-file", "slurm.before-submission", "slurm.after-submission"),

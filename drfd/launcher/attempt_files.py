@@ -141,12 +141,10 @@ def cgroup_key(name: str) -> Key | None:
 
 
 def created_record(
-    owner: Owner, boot_id: str, cgroup: str | None, space: str | None = None, *,
-    payload: bytes | None = None,
-) -> Record:  # fmt: skip
+    owner: Owner, boot_id: str, cgroup: str | None, space: str | None = None
+) -> Record:
     """Return the first record of an attempt that begins now. `space` is the parent of the
-    directories of its private temporary space, or None if it has none; `payload` is the digest of
-    what its user has signed, or None where nothing is signed."""
+    directories of its private temporary space, or None if it has none."""
     record = {
         **owner.facts(),
         "boot_id": boot_id,
@@ -156,15 +154,7 @@ def created_record(
     }
     if space is not None:
         record["space"] = space
-    if payload is not None:
-        record["payload"] = payload.hex()
     return record
-
-
-def has_payload(attempt: Attempt, digest: bytes | None) -> bool:
-    """Return whether the attempt was launched with the payload of this digest; None, both times,
-    where nothing is signed."""
-    return attempt.created.get("payload") == (None if digest is None else digest.hex())
 
 
 def create(dir_fd: int, key: Key, created: Record) -> int:

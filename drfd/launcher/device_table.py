@@ -123,14 +123,6 @@ class DeviceTable:
                 hidden |= self.look_up([nobodys]).devices.hidden
         return Devices(frozenset(hidden))
 
-    def told(self, assignment: Assignment) -> Assignment:
-        """Return an assignment with the variables that name its GPUs as the machine has them now,
-        or as it is if that cannot be said."""
-        try:
-            return self.look_up(assignment.order.grants).told(assignment)
-        except DevicesFailed:
-            return assignment
-
     def names_of(self, addresses: Collection[str]) -> list[str]:
         """Return the names and UUIDs of the whole GPUs at these PCI addresses."""
         if not addresses:

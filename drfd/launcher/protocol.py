@@ -6,8 +6,6 @@ import only this module of the launcher, and `settings`.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 import re
@@ -20,7 +18,6 @@ from drfd.common.signals import is_signal
 from drfd.linux.own_process import NOBODY
 from drfd.payload import unpack
 from drfd.payload.environment import may_hide, may_set, plain, threads_of
-from drfd.payload.pack import MAX_COMMAND_BYTES
 
 Message = dict[str, Any]
 
@@ -41,8 +38,10 @@ LAUNCH, LIST, SIGNAL = "launch", "list", "signal"
 NOTIFY = "notify"
 #: Report of the result of the notification for UNSTARTED; its file stays until it is removed.
 TOLD = "told"
-#: Run a command of the owner's inside a running attempt (`drf exec`).
+#: Move a process of the owner's into a running attempt (`drf exec`).
 EXEC = "exec"
+#: The answer of a launcher without root's rights that may not move a process from where it is.
+OUT_OF_REACH = "an ordinary user's launcher cannot move a process of a login session"
 #: Set what a running attempt may use at present, between its floor and the most it may be lent.
 LEND = "lend"
 #: Write the key file of a user (`drfd.payload.signature`).
@@ -63,7 +62,7 @@ MAX_NAME, _MAX_VARIABLES, _MAX_VALUE = 256, 100, 16384
 #: Largest number of instances in a list, and of countable resources with device nodes.
 MAX_INSTANCES, _MAX_GRANTS = 1024, 64
 #: Commands that come with the descriptor of a sealed payload.
-WITH_PAYLOAD = (LAUNCH, NOTIFY, EXEC)
+WITH_PAYLOAD = (LAUNCH, NOTIFY)
 
 #: Key in the `mounts` of a hello for the one hierarchy of cgroup v2.
 UNIFIED = "cgroup2"
@@ -229,23 +228,9 @@ class Assignment:
     payload_fd: int
     #: Whether its user has been found to have signed it.
     is_signed: bool = False
-    #: The payload's digest; None if it is not known yet, or nothing is signed here.
-    digest: bytes | None = None
 
     def close(self) -> None:
         os.close(self.payload_fd)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
-    """A command of the owner's that is to run inside a running attempt."""
-
-    #: The controller's number of this order, which the answer repeats.
-    number: int
-    #: What is run, as `drfd.payload.pack` encodes it. Root's processes examine only its digest.
-    command: bytes
-    #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
-    proof: str | None = None
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -273,14 +258,8 @@ def notify_message(order: LaunchOrder) -> Message:
     return {"cmd": NOTIFY, **_fields(order)}
 
 
-def exec_message(order: LaunchOrder, inside: Inside) -> Message:
-    """Return the order to run a command inside the attempt that `order` has launched."""
-    facts = {
-        "number": inside.number,
-        "command": base64.b64encode(inside.command).decode(),
-        "proof": inside.proof,
-    }
-    return {"cmd": EXEC, **_fields(order), "inside": facts}
+def exec_message(command: ExecCommand) -> Message:
+    return {"cmd": EXEC, **_shallow(command)}
 
 
 def _fields(order: LaunchOrder) -> Message:
@@ -313,25 +292,14 @@ def read_ceilings(value: object) -> Ceilings:
     return _ceilings("ceilings", value)
 
 
-def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit | Grant) -> Message:
+def _shallow(value: LaunchOrder | AttemptLimits | DiskLimit | Grant | ExecCommand) -> Message:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
 def read_order(message: Message) -> LaunchOrder:
     """Read the order in a `launch` or `notify` message. Raises BadMessage for a missing, unknown or
     malformed field: the launcher runs as root and guesses nothing."""
-    return _order(_body(message))
-
-
-def read_inside(message: Message) -> tuple[LaunchOrder, Inside]:
-    """Read the order and the command in an `exec` message. Raises BadMessage."""
-    body = _body(message)
-    inside = Inside(**_read_fields("inside", body.pop("inside", None), _INSIDE))
-    return _order(body), inside
-
-
-def _order(body: Message) -> LaunchOrder:
-    return LaunchOrder(**_read_fields("order", body, _ORDER))
+    return LaunchOrder(**_read_fields("order", _body(message), _ORDER))
 
 
 def checked_order(message: Message) -> LaunchOrder:
@@ -364,10 +332,21 @@ class PayloadCommand:
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """An `exec`, with the payload of the job as a descriptor."""
+    """An `exec`: the order to move a process into a running attempt of its user's."""
 
-    order: LaunchOrder
-    inside: Inside
+    #: The controller's number of this order, which the answer repeats.
+    number: int
+    id: int
+    attempt: int
+    #: The process, by its pid and its start in clock ticks since boot (proc_pid_stat(5)).
+    pid: int
+    start_ticks: int
+    #: The user's signature (`drfd.payload.signature.exec_digest`), or None.
+    proof: str | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.id, self.attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +419,7 @@ def read_command(message: Message) -> Command:
     """Read the command in a message of the controller. Raises BadMessage."""
     name = message.get("cmd")
     if name == EXEC:
-        return ExecCommand(*read_inside(message))
+        return ExecCommand(**_read_fields("command", _body(message), _EXEC))
     if name in WITH_PAYLOAD:
         return PayloadCommand(name, read_order(message))
     if name in ABOUT_ONE:
@@ -595,16 +574,6 @@ def _proof(what: str, value: object) -> str | None:
     return None if value is None else _signature(what, value)
 
 
-def _command(what: str, value: object) -> bytes:
-    try:
-        command = base64.b64decode(_text(what, value), validate=True)
-    except (binascii.Error, ValueError):
-        raise BadMessage(f"{what} is not in base64") from None
-    if not 0 < len(command) <= MAX_COMMAND_BYTES:
-        raise BadMessage(f"{what} has {len(command)} bytes")
-    return command
-
-
 def _cores_mode(what: str, value: object) -> str:
     if value not in CORES_MODES:
         raise BadMessage(f"{what} is not one of {', '.join(CORES_MODES)}")
@@ -672,9 +641,12 @@ _LEND: dict[str, Callable[[str, Any], Any]] = {
     "most": _most,
 }
 _CEILINGS: dict[str, Callable[[str, Any], Any]] = {"cores_milli": _number, "disks": _disks}
-_INSIDE: dict[str, Callable[[str, Any], Any]] = {
+_EXEC: dict[str, Callable[[str, Any], Any]] = {
     "number": _number,
-    "command": _command,
+    "id": _ordinal,
+    "attempt": _ordinal,
+    "pid": _number,
+    "start_ticks": _number,
     "proof": _proof,
 }
 _LIMITS: dict[str, Callable[[str, Any], Any]] = {

@@ -36,7 +36,6 @@ from drfd.launcher.protocol import (
     AttemptCommand,
     BadMessage,
     ExecCommand,
-    Inside,
     KeyCommand,
     LendOrder,
     ListCommand,
@@ -61,9 +60,8 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter.choice import choose
 from drfd.launcher.runner.starter.interface import JobStarter
-from drfd.launcher.sessions import Sessions
 from drfd.launcher.signalling import Ending, Endings, Freezing, Signalling
-from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_inside, with_check
+from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.launcher.system.cleanup import IpcSweeps
@@ -151,8 +149,11 @@ def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> M
 log = logging.getLogger("drfd.launcher")
 
 _NOT_SIGNED = "the request is not signed by its user: submit it again"
-#: Answer to an order to run a command in a job with the environment of another one.
-_OTHER_PAYLOAD = "the order has what was submitted for another job"
+#: Answer to the order to move a process into a job with private temporary directories.
+_PRIVATE_TMP = (
+    "the job has a /tmp of its own (enforcement.private_tmp), which a process from outside does not"
+    " see"
+)
 #: Answer to a launch under a number that an attempt of another job has.
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
 #: Number of runners of an attempt that may die before they release the job.
@@ -238,10 +239,6 @@ class Launcher:
         self._notices = Notices(
             self.confinement, self.attempts_fd, self._runners.watch, self._runners.__contains__,
             capabilities, self.devices, most=self.bounds.notifiers,
-        )  # fmt: skip
-        self._sessions = Sessions(
-            self.confinement, self._selector, capabilities, self._tell_inside,
-            most=self.bounds.notifiers,
         )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
         self._spaces = PrivateSpaces(background, self.space_home)
@@ -360,7 +357,7 @@ class Launcher:
         Raises BadMessage."""
         try:
             command = read_command(message)
-            if isinstance(command, PayloadCommand | ExecCommand):
+            if isinstance(command, PayloadCommand):
                 sealed_size(payload_fd, MAX_BYTES)
         except (BadMessage, NotSealed) as error:
             if payload_fd != -1:
@@ -370,8 +367,8 @@ class Launcher:
             case PayloadCommand(name, order):
                 take = self._add_notice if name == protocol.NOTIFY else self._launch_or_close
                 take(Assignment(order, payload_fd))
-            case ExecCommand(order, inside):
-                self._run_inside(Assignment(order, payload_fd), inside)
+            case ExecCommand():
+                self._exec(command)
             case AttemptCommand(name, key):
                 self._about_one[name](key)
             case SignalCommand(key, count, signals):
@@ -423,9 +420,7 @@ class Launcher:
         if refusal is not None:
             return refusal
         cgroup = self.confinement.cgroup_path(key)
-        created = attempt_files.created_record(
-            order.owner, self._boot_id, cgroup, payload=assignment.digest
-        )
+        created = attempt_files.created_record(order.owner, self._boot_id, cgroup)
         try:
             os.close(attempt_files.create(self.attempts_fd, key, created))
         except OSError as error:
@@ -435,43 +430,38 @@ class Launcher:
         self._sweeps.begun(key, order.uid)
         return None
 
-    def _run_inside(self, assignment: Assignment, inside: Inside) -> None:
-        """Run a command of the owner's inside a running attempt, or tell why it cannot be."""
-        order = assignment.order
+    def _exec(self, command: ExecCommand) -> None:
+        """Move a process of the owner's into a running attempt, and report why not, or None."""
         try:
-            refusal = self._start_inside(with_check(assignment, self.keys), inside)
-        except OSError as error:
-            refusal = f"it could not be started: {error.strerror}"
-        assignment.close()
-        if refusal is not None:
-            self._tell_inside((order.id, order.attempt), inside.number, refusal)
+            text = self._join(command)
+        except PermissionError:
+            text = protocol.OUT_OF_REACH
+        except (LimitFailed, OSError) as error:
+            text = f"the process could not be moved into its cgroup: {error}"
+        self._tell(protocol.EXEC, command.key, number=command.number, text=text)
 
-    def _start_inside(self, assignment: Assignment, inside: Inside) -> str | None:
-        """Start a command inside a running attempt. Returns why it is refused, or None. Raises
-        OSError."""
-        order = assignment.order
-        key = (order.id, order.attempt)
-        attempt = attempt_files.read(self.attempts_fd, key)
+    def _join(self, command: ExecCommand) -> str | None:
+        """Raises LimitFailed, OSError."""
+        key, pid = command.key, command.pid
+        attempt = attempt_files.read(self.attempts_fd, key) if key in self._known else None
         if attempt is None or attempt.running is None or attempt.is_over or key in self._endings:
             return "the job does not run any more"
-        if order.uid != attempt.created["uid"] or not attempt.owner.may_be(order.owner):
-            return "the job is another user's"
-        if self.confinement.cgroup_path(key) is None:
-            return "jobs have no cgroups here"
-        if not assignment.is_signed or not accepts_inside(order, inside, self.keys):
+        if not accepts_exec(command, attempt.owner, self.keys):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
-        if not attempt_files.has_payload(attempt, assignment.digest):
-            # Its environment and directory are signed, but for another job.
-            log.error("event=exec-other-payload job=%d attempt=%d", *key, extra=about(job=key[0]))
-            return _OTHER_PAYLOAD
-        refusal = self.policy.refusal(order.uid) or self._sessions.refusal(order.uid)
-        if refusal is None:
-            self._sessions.start(self.devices.told(assignment), inside, attempt)
-        return refusal
-
-    def _tell_inside(self, key: Key, number: int, problem: str | None) -> None:
-        self._tell(protocol.EXEC, key, number=number, text=problem)
+        if attempt.created.get("space") is not None:
+            return _PRIVATE_TMP
+        with process.opened_pidfd(pid) as pidfd:
+            # The kernel takes the pid, not the pidfd: it must still be that of the same process.
+            is_it = process.start_ticks(pid) == command.start_ticks
+            if not is_it or process.uids(pid) != {attempt.created["uid"]}:
+                return "the process that asks is not one of its user's"
+            if not process.is_new(pid):
+                return "its pid may be given to another process soon: try again"
+            reach("exec.before-join")
+            self.confinement.join(key, pid)
+            reach("exec.after-join")
+            return "the process has ended" if process.is_readable(pidfd, 0) else None
 
     def _launch_or_close(self, assignment: Assignment) -> None:
         if not self._try_launch(assignment):
@@ -526,9 +516,7 @@ class Launcher:
         # The start time that users see is taken here, so that it follows the order of launches.
         space = self._spaces.place_for(key, order.uid)
         cgroup = self.confinement.cgroup_path(key)
-        created = attempt_files.created_record(
-            order.owner, self._boot_id, cgroup, space, payload=assignment.digest
-        )
+        created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
         bounds = bounds_of(order)
         if bounds is not None:
             created[LENDS] = record_of(bounds)

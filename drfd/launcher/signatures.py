@@ -21,7 +21,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from drfd.launcher.protocol import SECRET_NAME, Assignment, Inside, LaunchOrder
+from drfd.common.owner import Owner
+from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecCommand
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.descriptors import opened
 from drfd.linux.user_database import look_up_name
@@ -71,19 +72,23 @@ def sealed_digest(fd: int) -> bytes:
 
 
 def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:
-    """Return the assignment with `is_signed` and `digest`. `keys` is None if the controller has the
+    """Return the assignment with `is_signed`. `keys` is None if the controller has the
     launcher's own uid: then it is trusted. Raises OSError."""
     if keys is None:
         return replace(assignment, is_signed=True)
     order, digest = assignment.order, sealed_digest(assignment.payload_fd)
     is_signed = keys.accepts(order.uid, order.user, digest, order.proof)
-    return replace(assignment, is_signed=is_signed, digest=digest)
+    return replace(assignment, is_signed=is_signed)
 
 
-def accepts_inside(order: LaunchOrder, inside: Inside, keys: SigningKeys | None) -> bool:
-    """Return whether the job's user has signed this command for this attempt."""
-    digest = exec_digest(order.id, order.attempt, inside.command)
-    return keys is None or keys.accepts(order.uid, order.user, digest, inside.proof)
+def accepts_exec(command: ExecCommand, owner: Owner, keys: SigningKeys | None) -> bool:
+    """Return whether the attempt's owner has signed that this process be moved into it."""
+    if keys is None:
+        return True
+    if owner.uid is None or owner.user is None:
+        return False
+    digest = exec_digest(command.id, command.attempt, command.pid, command.start_ticks)
+    return keys.accepts(owner.uid, owner.user, digest, command.proof)
 
 
 def _read_secret(directory: Path) -> bytes | None:

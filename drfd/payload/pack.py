@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 MAGIC = b"drfd-payload-1"
 #: Number of NULs before the arguments.
 FIELDS = 10
-#: Longest payload in bytes, and longest command for a running job (`drf exec`). Requests are half
-#: as long at most, and the launcher computes digests on its only thread: 4 ms for 4 MiB.
-MAX_BYTES, MAX_COMMAND_BYTES = 4 << 20, 128 << 10
+#: Longest payload in bytes. Requests are half as long at most, and the launcher computes digests on
+#: its only thread: 4 ms for 4 MiB.
+MAX_BYTES = 4 << 20
 
 
 def encode(

@@ -41,10 +41,10 @@ def digest_of(payload: bytes) -> bytes:
     return bytes(blake2b(payload, digest_size=KEY_BYTES).digest())
 
 
-def exec_digest(job_id: int, attempt: int, command: bytes) -> bytes:
-    """Return the digest of a command that is to run inside this attempt of a job (`drf exec`). It
-    is that of no payload, and of no command for another job."""
-    return digest_of(b"drfd-exec-1\0%d.%d\0%s" % (job_id, attempt, command))
+def exec_digest(job_id: int, attempt: int, pid: int, start_ticks: int) -> bytes:
+    """Return the digest of the request that this process, as pid and start time identify it, be
+    moved into this attempt of a job (`drf exec`). It is that of no payload."""
+    return digest_of(b"drfd-exec-2\0%d.%d\0%d.%d" % (job_id, attempt, pid, start_ticks))
 
 
 def user_key(secret: bytes, uid: int, name: str) -> bytes:

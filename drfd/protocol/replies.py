@@ -961,7 +961,7 @@ class EndStrayReply(TypedDict):
 
 
 class ExecReply(TypedDict):
-    """The command runs inside the job."""
+    """The process is in the job."""
 
     id: int
     attempt: int

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from drfd.common.errors import Refused, printable
 from drfd.common.signals import is_signal
-from drfd.payload.pack import MAX_COMMAND_BYTES
 from drfd.protocol.codec import VERSION
 from drfd.protocol.limits import (
     MOST_AFTER,
@@ -431,13 +430,14 @@ class EndStrayRequest(Request, tag="end_stray", frozen=True):
 
 
 class ExecRequest(Request, tag="exec", frozen=True):
-    """Run a command inside a running job of the sender's own."""
+    """Move a process of the sender's into a running job of the sender's own."""
 
     id: Ref
-    #: The attempt that the command is for.
+    #: The attempt that it is moved into.
     attempt: Annotated[int, Meta(ge=0)]
-    #: What is run, as `drfd.payload.pack` encodes it: program, the client's socket, variables.
-    command: Annotated[bytes, Meta(min_length=1, max_length=MAX_COMMAND_BYTES)]
+    #: The process, by its pid and its start in clock ticks since boot (proc_pid_stat(5)).
+    pid: Annotated[int, Meta(ge=1, le=1 << 30)]
+    start_ticks: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     #: The sender's signature (`drfd.payload.signature.exec_digest`).
     proof: Proof | None = None
 

@@ -184,7 +184,7 @@ def test_a_command_without_a_job_is_for_the_latest_that_runs(
     assert "name the job: drf exec ID -- CMD" in result.err
     monkeypatch.setattr(which_job, "is_person_here", lambda: True)
     # The answer is about another job, so that nothing is sent.
-    result = drf("exec", "--escape", "none", "--", "true")
+    result = drf("exec", "--", "true")
     assert result.err.startswith("drf: job 42 (train)\n")
     assert asked(knowing, "show")["id"] == 42
     knowing.replies["recent"] = {"recent": [each for each in JOBS if each["state"] != "RUNNING"]}

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from canned import CannedDaemon, MakeJob, Message, Refuse
 from cli.drf import DRF, LIGHT_DRF, Drf, Finish, Result, Spawn
 from drfd.client.connection import Connection
+from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli.relay.escapes import EscapeCommand, EscapeFilter
 from drfd_cli.relay.keeper import _open_output
 from drfd_cli.relay.screen_modes import ScreenModes
@@ -506,15 +508,42 @@ def test_no_command_is_sent_for_another_job_than_the_one_that_was_named(
     assert {each["op"] for each in daemon.requests} == {"show"}
 
 
-def test_a_command_that_is_too_long_for_root_is_refused_with_the_remedy(
-    drf: Drf, daemon: CannedDaemon, job: MakeJob
+def test_what_is_signed_is_the_move_of_this_process_into_this_attempt(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And a daemon that only says that it was moved is not believed: nothing is executed."""
+    key = bytes(range(32))
+    monkeypatch.setattr("drfd.client.connection.Connection.fetch_key", lambda client: key)
+    daemon.replies = {"show": {"job": {**job(id=42, state="RUNNING"), "attempt": 3}}, "exec": {}}
+    result = drf("exec", "42", "--", "true")
+    assert result.code == 1
+    assert "job 42: the launcher has not moved this process into its cgroup" in result.err
+    [asked] = daemon.asked("exec")
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    assert (asked["pid"], asked["start_ticks"]) == (os.getpid(), ticks)
+    assert asked["proof"] == proof_of(key, exec_digest(42, 3, os.getpid(), ticks))
+
+
+def test_where_only_the_users_systemd_may_move_processes_drf_starts_again_below_it(
+    drf: Drf, daemon: CannedDaemon, job: MakeJob, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: if that does not help, the refusal stands."""
+    out_of_reach = refuse("Refused", "out-of-reach", "it cannot be moved")
     daemon.replies = {"show": {"job": {**job(id=42, state="RUNNING"), "attempt": 1}}}
-    result = drf("exec", "42", "--", *["x" * 1000] * 140)
-    assert result.err.endswith(
-        "bytes, and 131072 are the most (put it into a script, and run that)\n"
-    )
-    assert {each["op"] for each in daemon.requests} == {"show"}
+    daemon.replies |= {"hello": {"key_file": None}, "exec": out_of_reach}
+    run: list[list[str]] = []
+
+    def execute(file: str, words: list[str], env: dict[str, str]) -> None:
+        run.append(words)
+        monkeypatch.setenv("DRF_EXEC_BELOW_MANAGER", env["DRF_EXEC_BELOW_MANAGER"])
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "execvpe", execute)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "drf", "exec", "42"])
+    for _ in range(2):
+        result = drf("exec", "42")
+        assert (result.code, result.err) == (1, "drf: it cannot be moved\n")
+    assert run == [["systemd-run", "--user", "--scope", "--quiet", "--", *sys.orig_argv]]
 
 
 # -- keys --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -930,18 +929,24 @@ def test_srun_outside_a_job_starts_as_many_tasks_within_one(
 
 
 def test_srun_goes_into_the_job_that_is_named(
-    drf: Drf, daemon: CannedDaemon, found: str, job: MakeJob
+    drf: Drf, daemon: CannedDaemon, found: str, job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.replies |= {"show": {"job": job()}, "exec": refusal(text="enough")}
+    daemon.replies |= {"show": {"job": job()}, "exec": {}}
+    run: list[list[str]] = []
+
+    def execute(file: str, argv: list[str], env: object) -> None:
+        run.append(argv)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("drfd_cli.commands.exec._first_process", lambda *job: os.getpid())
+    monkeypatch.setattr("drfd_cli.commands.exec._become_like", lambda pid: {})
+    monkeypatch.setattr(os, "execvpe", execute)
     step = [found, "srun", "--overlap", "-n", "2", "--", "hostname"]
     for words, command in (([], ["hostname"]), (["-n", "2"], step)):
-        daemon.requests.clear()
-        assert drf("srun", "--jobid=42", "--overlap", *words, "hostname").code == 1
-        [asked] = daemon.asked("exec")
-        packed = b64decode(asked["command"])
-        assert b"".join(f"{word}\0".encode() for word in command) in packed
-        assert (b"srun" in packed, asked["id"]) == ("srun" in command, 42)
-        assert not [each for each in daemon.requests if each["op"] == "submit"]
+        drf("srun", "--jobid=42", "--overlap", *words, "hostname")
+        assert run.pop() == command
+    assert [each["id"] for each in daemon.asked("exec")] == [42, 42]
+    assert not [each for each in daemon.requests if each["op"] == "submit"]
 
 
 # -- the names ---------------------------------------------------------------------------------

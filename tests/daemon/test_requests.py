@@ -883,7 +883,8 @@ def largest(names: list[Any], waited: int) -> dict[str, View]:
         "status": {**select, "ended": 10_000, "tasks": True}, "events": select,
         "wait": {"ids": names}, "history": {"past": {"ids": names}},
         "report": {"past": {"ids": names}}, "submission": {"id": waited}, "show": {"id": waited},
-        "why": {"id": waited}, "usage": one, "exec": {**one, "attempt": 1, "command": "eA=="},
+        "why": {"id": waited}, "usage": one,
+        "exec": {**one, "attempt": 1, "pid": 1, "start_ticks": 1},
     }  # fmt: skip
 
 
@@ -1184,7 +1185,7 @@ CHANGES = [
     (msg.SetRequest(v=1, select=SELECT, priority=3), "set"),
     (msg.DrainRequest(v=1, on=True), "drain"), (msg.DrainRequest(v=1, on=False), "undrain"),
     (msg.ReloadRequest(v=1), "reload"), (msg.EndStrayRequest(v=1, id=7, attempt=1), "end-stray"),
-    (msg.ExecRequest(v=1, id=7, attempt=1, command=b"words"), "exec"),
+    (msg.ExecRequest(v=1, id=7, attempt=1, pid=9, start_ticks=1), "exec"),
     (msg.ShutdownRequest(v=1), "shutdown"),
     (msg.ShutdownRequest(v=1, kill_jobs=True), "shutdown-kill-jobs"),
 ]  # fmt: skip

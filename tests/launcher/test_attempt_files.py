@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
@@ -174,21 +173,6 @@ except OSError as error:
     command = python(code, tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("File too large True\n", "")
-
-
-def test_a_payload_that_is_not_known_is_not_believed_to_be_that_of_an_attempt() -> None:
-    """Where nothing is signed there is no digest; a command would run with another job's
-    environment if a part of this were missing."""
-    owner = Owner(uid=1, user="u", journal="j", submitted_us=1)
-    plain = attempt_files.created_record(owner, "b", None)
-    signed = attempt_files.created_record(owner, "b", None, payload=b"\1")
-    assert "payload" not in plain
-    has = [
-        attempt_files.has_payload(Attempt(created), digest)
-        for created in (plain, signed)
-        for digest in (None, b"\1", b"\2")
-    ]
-    assert has == [True, False, False, False, True, False]
 
 
 def attempt(*, boot_id: str = "this boot", at_s: float = 40.0, end_s: float | None) -> Attempt:

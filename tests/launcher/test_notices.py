@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from drfd.launcher import attempt_files, notices
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.device_table import DeviceTable
-from drfd.launcher.protocol import Assignment, Grant, Inside, exec_message
+from drfd.launcher.protocol import Assignment, ExecCommand, Grant, exec_message
 from drfd.launcher.system import process
-from drfd.payload.pack import encode
 from launcher.rig import (
     UNTIL_GO,
     Asked,
     Controller,
     LauncherProcess,
     MakeLauncher,
+    Start,
     go,
     order,
     pid_in,
@@ -271,15 +270,11 @@ def test_nothing_runs_for_a_job_that_was_never_launched_but_what_its_user_may_ru
 # -- inside of a job: what is refused, and why --------------------------------------------
 
 
-COMMAND = encode(
-    argv=("touch", "seen"), cwd="", umask=0, stdout="", stderr="", env={}, script=None,
-    attach="/nowhere", notify=(),
-)  # fmt: skip
-
-
-def answer(controller: Controller, job: Asked, number: int = 1) -> object:
-    inside = Inside(number=number, command=COMMAND)
-    controller.send_sealed(exec_message(job.order, inside), job.data)
+def answer(
+    controller: Controller, job: Asked, process: tuple[int, int] = (1, 1), *, number: int = 1
+) -> object:
+    """Why this process, by pid and start, is not moved into the job."""
+    controller.send(exec_message(ExecCommand(number, job.id, job.attempt, *process)))
     return controller.take("exec", id=job.id, attempt=job.attempt, number=number)["text"]
 
 
@@ -289,18 +284,20 @@ def test_what_does_not_run_has_no_inside(controller: Controller, work: Path) -> 
     controller.launch(job)
     controller.take("up")
     controller.take("ended")
-    assert answer(controller, job, 2) == "the job does not run any more"
+    assert answer(controller, job, number=2) == "the job does not run any more"
 
 
 def test_without_cgroups_there_is_none_and_the_job_goes_on(
-    controller: Controller, work: Path
+    controller: Controller, work: Path, start: Start
 ) -> None:
     job = shell(UNTIL_GO, cwd=work)
     controller.launch(job)
     controller.take("up")
-    assert answer(controller, job) == "jobs have no cgroups here"
-    other = replace(job, journal="1" * 32)
-    assert answer(controller, other, 2) == "the job is another user's"
+    pid = start("sleep", "1000").pid
+    ticks = process.start_ticks(pid)
+    assert ticks is not None
+    assert "jobs have no cgroups here" in str(answer(controller, job, (pid, ticks)))
+    foreign = "the process that asks is not one of its user's"
+    assert answer(controller, job, (pid, ticks + 1), number=2) == foreign
     go(work)
     assert controller.take("ended")["exit_code"] == 7
-    assert not (work / "seen").exists()

@@ -9,15 +9,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drfd.payload.pack import encode, of_request
+from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, exec_digest, key_file_name, proof_of
 from instance import (
     CONFIG,
@@ -26,6 +25,7 @@ from instance import (
     add_account,
     children_of,
     delete_account,
+    stat_of,
     wait_for,
 )
 
@@ -391,68 +391,59 @@ def inside(
     return instance.drf(*asked, user=user.pw_uid, cwd="/", check=False, env=ENV)
 
 
-def test_a_command_that_the_owner_has_not_signed_for_this_attempt_does_not_run(
+def test_a_process_that_its_user_has_not_signed_for_this_attempt_is_not_moved(
     instance: Instance, users: Accounts
 ) -> None:
+    """Whoever controls the controller could put any process of a user's into a job of the user's,
+    and kill it with the job."""
     owner, other = users
     home = instance.home_for(owner)
     job = int(instance.running(*WAITING, user=owner.pw_uid, cwd=home, env=ENV)["id"])
     assert inside(instance, owner, job, "id", "-un").stdout == f"{owner.pw_name}\n"
     key, false_key = key_of(instance, owner), key_of(instance, other)
-
-    def words(*argv: str) -> bytes:
-        return encode(
-            argv=argv, cwd="", umask=0, stdout="", stderr="", env={}, script=None,
-            attach=str(home / "nowhere"), notify=(),
-        )  # fmt: skip
-
-    command = words("touch", str(home / "seen"))
-    forgeries = {
-        "another's key": proof_of(false_key, exec_digest(job, 1, command)),
-        "another command": proof_of(key, exec_digest(job, 1, words("true"))),
-        "another job": proof_of(key, exec_digest(job + 1, 1, command)),
-        "another attempt": proof_of(key, exec_digest(job, 2, command)),
-        "a submission": proof_of(key, digest_of(command)),
-    }
-    request = {
-        "op": "exec",
-        "v": 1,
-        "id": job,
-        "attempt": 1,
-        "command": b64encode(command).decode(),
-    }
-    for name, proof in forgeries.items():
-        error: Any = ask(instance, owner, {**request, "proof": proof})["error"]
-        assert error["code"] == "not-begun" and "not signed" in error["text"], name
-    unsigned: Any = ask(instance, owner, request)["error"]
-    assert unsigned["code"] == "not-signed"
-    # The true signature is taken, and then only the client is missing.
-    true = ask(instance, owner, {**request, "proof": proof_of(key, exec_digest(job, 1, command))})
-    gone: Any = true["error"]
-    assert "the terminal that waited for this job is gone" in gone["text"]
-    assert not (home / "seen").exists()
+    with sleeping(owner) as own, sleeping(owner) as second, sleeping(other) as foreign:
+        forgeries = {
+            "another's key": proof_of(false_key, exec_digest(job, 1, *own)),
+            "another process": proof_of(key, exec_digest(job, 1, *second)),
+            "another job": proof_of(key, exec_digest(job + 1, 1, *own)),
+            "another attempt": proof_of(key, exec_digest(job, 2, *own)),
+            "a submission": proof_of(key, digest_of(b"%d" % own[0])),
+        }
+        for name, proof in forgeries.items():
+            assert "not signed" in asked_to_move(instance, owner, job, own, proof), name
+        assert asked_to_move(instance, owner, job, own, None) == "not-signed"
+        # Signed, and yet not the owner's: another user's, root's, and one that has the pid now.
+        for process in (foreign, (1, int(stat_of(1)[19])), (own[0], own[1] + 1)):
+            proof = proof_of(key, exec_digest(job, 1, *process))
+            said = asked_to_move(instance, owner, job, process, proof)
+            assert "not one of its user's" in said, process
+        for pid in (own[0], second[0], foreign[0], 1):
+            assert f"/job-{job}-1" not in Path(f"/proc/{pid}/cgroup").read_text()
+        proof = proof_of(key, exec_digest(job, 1, *own))
+        assert asked_to_move(instance, owner, job, own, proof) == ""
+        assert f"/job-{job}-1" in Path(f"/proc/{own[0]}/cgroup").read_text()
 
 
-def test_a_command_inside_a_job_never_gets_what_its_owner_signed_for_another(
-    instance: Instance, users: Accounts
-) -> None:
-    """The two jobs differ in a variable, which somebody exchanges in the queue's journal."""
-    owner = users[0]
-    home = instance.home_for(owner)
-    at = {"user": owner.pw_uid, "cwd": home}
-    jobs = [
-        instance.running("-n", "same", *WAITING, **at, env={**ENV, "MARK": mark})["id"]
-        for mark in ("one", "two")
-    ]
-    assert inside(instance, owner, jobs[0], "sh", "-c", "echo $MARK").stdout == "one\n"
-    instance.stop()
-    with closing(sqlite3.connect(instance.state / "controller" / "journal.sqlite")) as db:
-        rows = dict(db.execute("select job_id, data from payloads"))
-        for one, other in (jobs, reversed(jobs)):
-            db.execute("update payloads set data = ? where job_id = ?", (rows[one], other))
-        db.commit()
-    instance.start()
-    for job in jobs:
-        done = inside(instance, owner, job, "touch", str(home / "seen"))
-        assert (done.returncode, "submitted for another job" in done.stderr) == (1, True)
-    assert not (home / "seen").exists()
+@contextmanager
+def sleeping(user: pwd.struct_passwd) -> Iterator[tuple[int, int]]:
+    """A process of this user's outside all jobs: pid and start."""
+    process = subprocess.Popen(["sleep", "1000"], user=user.pw_uid, group=user.pw_gid)
+    try:
+        yield process.pid, int(stat_of(process.pid)[19])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def asked_to_move(
+    instance: Instance, user: pwd.struct_passwd, job: int, process: tuple[int, int],
+    proof: str | None,
+) -> str:  # fmt: skip
+    """Why it is not moved."""
+    pid, start_ticks = process
+    fields = {"id": job, "attempt": 1, "pid": pid, "start_ticks": start_ticks, "proof": proof}
+    reply: Any = ask(instance, user, {"op": "exec", "v": 1, **fields})
+    if reply["ok"]:
+        return ""
+    error = reply["error"]
+    return str(error["text"] if error["code"] == "not-begun" else error["code"])

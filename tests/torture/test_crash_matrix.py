@@ -49,8 +49,8 @@ ENDING = (
 ORDERING = ("engine.before-effect", "engine.after-effect", "report.before-send")
 DECIDING = ("journal.before-commit", "journal.after-commit")
 ASKING = ("server.before-reply",)
-#: A command is run inside the job, and ends with it.
-INSIDE = ("inside.before-fork", "inside.after-fork", *failpoints.SESSION)
+#: A process is moved into the job, and ends with it.
+INSIDE = ("exec.before-join", "exec.after-join")
 NOTIFYING = (
     *("notice.before-fork", "notice.after-fork"),
     *("launch.before-limits", "launch.before-devices"),

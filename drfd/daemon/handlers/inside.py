@@ -1,7 +1,7 @@
-"""`drf exec`: a command of the owner's inside a running job.
+"""`drf exec`: a process of the owner's is moved into a running job, where it executes a command.
 
-Only the owner may run one. An administrator may stop a job, but not act as its user; and a command
-that its user has not signed is refused by the launcher.
+Only the owner may ask for that. An administrator may stop a job, but not act as its user; and what
+its user has not signed is refused by the launcher.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from drfd.core.model.stimuli import Actor
 from drfd.daemon.launcher_link.link import Link, launcher_away
 from drfd.daemon.launcher_link.links import Links
 from drfd.daemon.lookup.lookup import Lookup
+from drfd.launcher.protocol import OUT_OF_REACH
 from drfd.protocol.replies import ExecReply
 from drfd.protocol.requests import ExecRequest
 
@@ -31,11 +32,11 @@ NO_KEY_HINT = (
 )
 
 
-async def run_inside(
+async def join(
     lookup: Lookup, links: Link | Links, actor: Actor, request: ExecRequest, *, is_signed: bool
 ) -> ExecReply:
-    """Have a command run inside a job, and return when it runs. `is_signed`: whether it needs its
-    user's signature. Raises Refused, NotPermitted, Unavailable."""
+    """Have a process moved into a job, and return when it is there. `is_signed`: whether that needs
+    its user's signature. Raises Refused, NotPermitted, Unavailable."""
     job_id = lookup.id_of(request.id)
     array = lookup.any_array(job_id)
     if array is not None:
@@ -67,9 +68,10 @@ async def run_inside(
             "commands are taken here with their user's signature, and this one has none",
             hint=NO_KEY_HINT,
         )
-    problem = await link.run_inside(job, request.command, request.proof)
+    problem = await link.join(job, (request.pid, request.start_ticks), request.proof)
     if problem is not None:
-        raise Refused("not-begun", f"not run inside job {job.label}: {problem}")
+        code = "out-of-reach" if problem == OUT_OF_REACH else "not-begun"
+        raise Refused(code, f"not run inside job {job.label}: {problem}")
     return {"id": job.id, "attempt": job.attempt}
 
 

@@ -48,7 +48,7 @@ from drfd.daemon.handlers.doctor import (
     window_views,
 )
 from drfd.daemon.handlers.history import HistoryHandler
-from drfd.daemon.handlers.inside import NO_KEY_HINT, run_inside
+from drfd.daemon.handlers.inside import NO_KEY_HINT, join
 from drfd.daemon.handlers.recent import find_recent
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import (
@@ -248,7 +248,7 @@ class Requests:
             case msg.DoctorRequest():
                 return self._doctor()
             case msg.ExecRequest():
-                return await run_inside(
+                return await join(
                     self._lookup,
                     self.links or self.link,
                     actor,

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -121,6 +122,9 @@ _MAX_REPORT_BYTES = 64 << 20
 #: _SEND_RETRY_S seconds.
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 _SEND_RETRY_S = 0.05
+
+#: A process of a user's: its pid, and its start in clock ticks since boot.
+Process: TypeAlias = tuple[int, int]
 
 #: Result of a notification of a job that never starts, which the launcher did not run.
 _TAKEN = "not told: another journal's notification has its number"
@@ -266,12 +270,14 @@ class Link:
         self._connection.send({"cmd": protocol.REMOVE, "id": key[0], "attempt": key[1]})
         return True
 
-    async def run_inside(self, job: Job, command: bytes, proof: str | None) -> str | None:
-        """Have the launcher run a command inside a running job. Returns why it has not begun, or
-        None. Raises Unavailable if the launcher is away."""
+    async def join(self, job: Job, process: Process, proof: str | None) -> str | None:
+        """Have the launcher move a process of its user's into a running job. Returns why it has
+        not been, or None. Raises Unavailable if the launcher is away."""
         if self._connection is None or not self._connection.is_ready:
             raise launcher_away()
-        return await self._connection.run_inside(job, command, proof)
+        if (job.id, job.attempt) in self.strays:
+            return "processes of an earlier job are in its place; drf doctor shows them"
+        return await self._connection.join(job, process, proof)
 
     def order_key(self, uid: int) -> None:
         """Have the launcher write a user's key file, unless that was ordered a moment ago."""
@@ -408,12 +414,12 @@ class LauncherConnection:
         self._is_closed = False
         #: The pending repetition of the list after a failure of the journal.
         self._relist: asyncio.TimerHandle | None = None
-        #: Number → the pending answer to an order to run a command inside a job.
-        self._inside: dict[int, asyncio.Future[str | None]] = {}
+        #: Number → the pending answer to an order to move a process into a job.
+        self._execs: dict[int, asyncio.Future[str | None]] = {}
         self._never = NeverNotices()
         #: Uid → when its key was last ordered (monotonic clock).
         self._keys_ordered_s: dict[int, float] = {}
-        self._inside_count = 0
+        self._exec_count = 0
         # A stream cannot send files.
         own = os.dup(writer.get_extra_info("socket").fileno())
         self._outbox = Outbox(socket.socket(fileno=own))
@@ -422,7 +428,7 @@ class LauncherConnection:
         self._is_closed = True
         if self._relist is not None:
             self._relist.cancel()
-        for answer in self._inside.values():
+        for answer in self._execs.values():
             if not answer.done():
                 answer.set_exception(launcher_away())
         self._outbox.close()
@@ -512,19 +518,18 @@ class LauncherConnection:
                 break
             key = job_id, UNSTARTED
 
-    async def run_inside(self, job: Job, command: bytes, proof: str | None) -> str | None:
-        """Order a command to be run inside the job, and return why it has not begun, or None."""
-        self._inside_count += 1
-        number = self._inside_count
-        order, payload = self._order_and_payload(job)
-        inside = protocol.Inside(number=number, command=command, proof=proof)
+    async def join(self, job: Job, process: Process, proof: str | None) -> str | None:
+        """Order that a process be moved into the job, and return why it has not been, or None."""
+        self._exec_count += 1
+        number = self._exec_count
+        order = protocol.ExecCommand(number, job.id, job.attempt, *process, proof)
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._inside[number] = answer
+        self._execs[number] = answer
         try:
-            self.send(protocol.exec_message(order, inside), payload_for(job.spec, payload))
+            self.send(protocol.exec_message(order))
             return await answer
         finally:
-            del self._inside[number]
+            del self._execs[number]
 
     def lend(self, key: AttemptKey, cores_milli: int, rates: Resources) -> None:
         """Order what a running attempt may use from now on, with the upper ends of its ranges if
@@ -623,7 +628,7 @@ class LauncherConnection:
             case ListedReport():
                 self._reconcile(report.owners)
             case ExecReport():
-                answer = self._inside.get(report.number)
+                answer = self._execs.get(report.number)
                 if answer is not None and not answer.done():
                     answer.set_result(report.text)
             case NodesReport():

@@ -427,10 +427,10 @@ class EndedReport(_AttemptReport, tag="ended", frozen=True, kw_only=True):
 
 
 class ExecReport(_AttemptReport, tag="exec", frozen=True, kw_only=True):
-    """The answer to the order to run a command inside the attempt."""
+    """The answer to the order to move a process into the attempt."""
 
     number: int
-    #: Why the command has not begun; None if it has.
+    #: Why it has not been moved; None if it has.
     text: str | None
 
 

@@ -657,9 +657,7 @@ class Server:
 
     async def _delay_change(self, actor: Actor, request: AnyRequest) -> AnyRequest | DrfdError:
         """Wait until the user may change jobs again, and return the request, or its refusal."""
-        count = 1
-        if isinstance(request, ExecRequest):
-            count = quotas.EXEC_CHANGES * (1 + len(request.command) // quotas.WEIGHT_BYTES)
+        count = quotas.EXEC_CHANGES if isinstance(request, ExecRequest) else 1
         try:
             delay_s = self._quotas.change_delay_s(
                 actor.uid, is_cancel=isinstance(request, CancelRequest), count=count

@@ -20,7 +20,8 @@ AT_ONCE = 16
 BURST_S = 100.0
 #: Stored bytes that count like one more submission or change.
 WEIGHT_BYTES = 4096
-#: Changes that a command inside a job counts as: the launcher forks for each on its only thread.
+#: Changes that a command inside a job counts as: the launcher moves its process on its only thread,
+#: which may take hundredths of a second.
 EXEC_CHANGES = 100
 #: Seconds of delay from which on a request for changes is refused.
 MAX_DELAY_S = 30.0

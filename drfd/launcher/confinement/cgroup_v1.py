@@ -7,6 +7,7 @@ the whole hierarchy, and adopt directories with stale limits. Kernel documents: 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from drfd.launcher.confinement.interface import (
     Devices,
     Entrance,
     LimitFailed,
+    insist_on_room,
     reach_before_devices,
     reach_before_limits,
 )
@@ -169,14 +171,23 @@ class CgroupV1:
         # forks and exits (since Linux 5.5). For that lock a write to `cgroup.procs` may wait 20 ms:
         # an RCU grace period, if nothing has been moved in the last 30 ms (kernel/cgroup/cgroup.c,
         # cgroup_procs_write_start).
+        return Entrance(files=tuple(f"{directory}/tasks" for directory in self._entered(key)))
+
+    def _entered(self, key: Key) -> Iterator[str]:
+        """Yield the directories in the order in which a process enters them."""
         memory = self._directory("memory", key)
         # The last one counts what is opened for the others.
-        others = (one for one in self._directories(key) if one != memory)
-        directories = (*others, *self._devices.entrance(key), memory)
-        return Entrance(files=tuple(f"{directory}/tasks" for directory in directories))
+        yield from (one for one in self._directories(key) if one != memory)
+        yield from self._devices.entrance(key)
+        yield memory
 
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
         self.entrance(key, limits, uid).take()
+
+    def join(self, key: Key, pid: int) -> None:
+        insist_on_room(self._directory("pids", key), pid)
+        for directory in self._entered(key):
+            put(f"{directory}/cgroup.procs", str(pid))
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return an eventfd that is signalled at each OOM kill (kernel: cgroup-v1/memory.rst,

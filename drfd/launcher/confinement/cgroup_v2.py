@@ -42,13 +42,14 @@ from drfd.launcher.confinement.interface import (
     Entrance,
     JobGroupGone,
     LimitFailed,
+    insist_on_room,
     reach_before_devices,
     reach_before_limits,
 )
 from drfd.launcher.confinement.processes import MembersV2, first_process, remove_all
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, DiskLimit
 from drfd.launcher.system import process
-from drfd.launcher.system.files import unless_gone
+from drfd.launcher.system.files import put, unless_gone
 from drfd.linux import syscalls
 from drfd.linux.descriptors import opened
 
@@ -206,6 +207,14 @@ class CgroupV2:
         if is_inside:
             return Entrance(cgroup=directory, cpus=cpus)
         return Entrance(files=(f"{directory}/cgroup.procs",), cpus=cpus)
+
+    def join(self, key: Key, pid: int) -> None:
+        directory = self._directory(key)
+        insist_on_room(directory, pid)
+        put(f"{directory}/cgroup.procs", str(pid))
+        cpus = self._affinity.cpus(key)
+        if cpus is not None:
+            os.sched_setaffinity(pid, cpus)
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return None: with memory.oom.group the kernel kills the whole job at once."""

@@ -14,7 +14,7 @@ from drfd.common.failpoints import reach
 from drfd.devices.nodes import DeviceNode
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits, DiskLimit
-from drfd.launcher.system.files import put
+from drfd.launcher.system.files import get, put
 
 #: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
 Counted = dict[str, int]
@@ -75,6 +75,15 @@ class Entrance:
             os.sched_setaffinity(0, self.cpus)
         if self.processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (self.processes, self.processes))
+
+
+def insist_on_room(directory: str, pid: int) -> None:
+    """Raise LimitFailed if a cgroup's limit of processes leaves no room for all threads of this
+    one. Raises OSError."""
+    present, most = get(f"{directory}/pids.current"), get(f"{directory}/pids.max")
+    threads = len(os.listdir(f"/proc/{pid}/task"))
+    if most.strip() != "max" and int(present) + threads > int(most):
+        raise LimitFailed("the job has as many processes as it may have")
 
 
 def reach_before_limits() -> None:
@@ -159,6 +168,11 @@ class Confinement(Protocol):
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
         """Put the calling process, which has a single thread, into the attempt's cgroup, unless
         `fork` has. It is about to become `uid`. Raises LimitFailed, OSError."""
+
+    def join(self, key: Key, pid: int) -> None:
+        """Put a process, with all its threads, into the attempt's cgroup, unless it has as many
+        processes as it may have: the kernel looks at that limit only when one is forked. Raises
+        LimitFailed, OSError."""
 
     def oom_descriptor(self, key: Key) -> int | None:
         """Return a descriptor that is readable when the kernel has killed a process of the attempt

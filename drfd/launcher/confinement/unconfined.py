@@ -115,6 +115,9 @@ class Unconfined:
     def enter(self, key: Key, limits: AttemptLimits, uid: int) -> None:
         self.entrance(key, limits, uid).take()
 
+    def join(self, key: Key, pid: int) -> None:
+        raise LimitFailed("jobs have no cgroups here")
+
     def oom_descriptor(self, key: Key) -> int | None:
         return None
 

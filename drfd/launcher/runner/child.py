@@ -24,7 +24,6 @@ from os import open as open_fd
 from pathlib import Path
 from typing import NoReturn
 
-from drfd.common.failpoints import reach
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement
 from drfd.launcher.protocol import Assignment, AttemptLimits, LaunchOrder
@@ -211,64 +210,6 @@ def run_notice(
         os._exit(125)
 
 
-@dataclass(frozen=True, slots=True)
-class InsideStart:
-    """All that a process needs to become a command of the owner's inside a running job."""
-
-    #: That of the job.
-    assignment: Assignment
-    #: The program, the client's socket, and variables of the client's terminal.
-    command: bytes
-    user: pwd.struct_passwd
-    groups: list[int]
-    confinement: Confinement
-    #: Pipe for a "+" just before exec, or the error.
-    report_fd: int
-    #: Takes the connection to the client.
-    channel: socket.socket
-    #: As in `JobStart`.
-    has_quota: bool
-    place: str | None
-
-
-def run_inside(start: InsideStart) -> NoReturn:
-    """Become the command: within the job's limits, in its directory and with its environment. It
-    sees the job's own /tmp and /var/tmp, and an empty /dev/shm."""
-    assignment, user, place = start.assignment, start.user, start.place
-    order, channel, report_fd = assignment.order, start.channel, start.report_fd
-    try:
-        setsid()
-        start.confinement.enter((order.id, order.attempt), order.limits, order.uid)
-        process.outlive_parent()
-        reach("inside.after-enter")
-        inheritance.set_privileged_attributes(order.uid)
-        outside = None if place is None else _enter(place, order)
-        identity.become(user, start.groups, order.gid)
-        inheritance.join_keyring(start.has_quota)
-        # From here on the process has only the user's rights.
-        payload, own = _read(assignment), _decode(start.command)
-        env = {**identity.environment(user, order, payload), **own.env}
-        umask(payload.umask)
-        _enter_directory(payload.cwd, user, outside)
-        if own.attach is None:
-            raise unreadable("it names no client")
-        with _take_descriptors(own.attach, outside) as connection:
-            send_descriptors(channel, b"+", [connection.fileno()])
-        channel.close()
-        argv = list(own.argv) or [env["SHELL"]]
-        write(report_fd, b"+")
-        _reset_signals()
-        inheritance.allow_core()
-        try:
-            os.execvpe(argv[0], argv, env)
-        except OSError as error:
-            raise cannot_run(argv[0], error, is_script=False) from None
-    except BaseException as error:
-        _report(report_fd, error)
-    finally:
-        os._exit(125)
-
-
 def _become_job(start: JobStart) -> None:
     assignment, user, place, go_fd = start.assignment, start.user, start.place, start.go_fd
     order = assignment.order
@@ -286,7 +227,7 @@ def _become_job(start: JobStart) -> None:
     if payload.attach is None:
         _open_outputs(order, payload, user.pw_name, outside)
     else:
-        _take_descriptors(payload.attach, outside).close()
+        _take_descriptors(payload.attach, outside)
     path, argv = _program(payload)
     if order.output_max_bytes and payload.attach is None:
         with socket.socket(fileno=start.report_fd) as report:
@@ -418,9 +359,8 @@ def _move_descriptor(fd: int, target: int) -> None:
     close(fd)
 
 
-def _take_descriptors(path: str, outside: int | None) -> socket.socket:
-    """Receive standard input, output and error from the client's own socket (`drf run`, `drf
-    exec`), and return the connection."""
+def _take_descriptors(path: str, outside: int | None) -> None:
+    """Receive standard input, output and error from the client's own socket (`drf run`)."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(_ATTACH_WAIT_S)
@@ -440,7 +380,7 @@ def _take_descriptors(path: str, outside: int | None) -> socket.socket:
         os.close(fd)
     if kind == b"t":
         _take_terminal()
-    return connection
+    connection.close()
 
 
 def _take_terminal() -> None:

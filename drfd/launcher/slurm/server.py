@@ -217,7 +217,7 @@ class SlurmLauncher:
         """Carry out an order. `payload_fd` belongs to this method. Raises BadMessage."""
         try:
             command = read_command(message)
-            if isinstance(command, PayloadCommand | ExecCommand):
+            if isinstance(command, PayloadCommand):
                 sealed_size(payload_fd, MAX_BYTES)
         except (BadMessage, NotSealed) as error:
             if payload_fd != -1:
@@ -229,10 +229,8 @@ class SlurmLauncher:
             case PayloadCommand(_, order):
                 os.close(payload_fd)
                 self._not_told((order.id, order.attempt))
-            case ExecCommand(order, inside):
-                os.close(payload_fd)
-                key = (order.id, order.attempt)
-                self._tell(protocol.EXEC, key, number=inside.number, text=_NOT_INSIDE)
+            case ExecCommand(number=number):
+                self._tell(protocol.EXEC, command.key, number=number, text=_NOT_INSIDE)
             case AttemptCommand(name, key):
                 self._wish(name, key)
             case SignalCommand(key, count, signals):

@@ -6,7 +6,8 @@ import functools
 import os
 import select
 import signal
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from drfd.launcher.system.files import get, get_record
@@ -59,6 +60,23 @@ def start_ticks(pid: int) -> int | None:
     zombie. Pid and start time together identify a process."""
     stat = _stat(pid)
     return int(stat[19]) if stat is not None and _lives(stat) else None
+
+
+def is_new(pid: int) -> bool:
+    """Return whether the kernel, which gives out pids in turn, will give out half of all before it
+    gives out this one again: for as long as a few system calls take it means no other process."""
+    latest, most = int(get("/proc/loadavg").split()[-1]), int(get("/proc/sys/kernel/pid_max"))
+    return (pid - latest - 1) % most >= most // 2
+
+
+@contextmanager
+def opened_pidfd(pid: int) -> Iterator[int]:
+    """Yield a descriptor of the process, which is readable once it has ended. Raises OSError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
 
 
 def descendants(root: int) -> list[int]:

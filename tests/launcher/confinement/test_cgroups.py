@@ -800,6 +800,19 @@ def test_a_bound_on_all_jobs_keeps_no_first_process_out_and_another_failure_is_n
     assert kernel.read("cgroup.procs") == "0"
 
 
+def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel: Kernel) -> None:
+    """The kernel looks at the limit only when a process is forked, and counts all the same: those
+    that a user moves would keep other jobs from forking."""
+    kernel.create()
+    kernel.place.join(KEY, os.getpid())
+    procs = list(kernel.root.rglob("job-41-2/cgroup.procs"))
+    assert {path.read_text() for path in procs} == {str(os.getpid())}
+    kernel.file("pids.current").write_text(kernel.read("pids.max"))
+    with pytest.raises(LimitFailed, match="as many processes as it may have"):
+        kernel.place.join(KEY, os.getppid())
+    assert {path.read_text() for path in procs} == {str(os.getpid())}
+
+
 # -- pinning --------------------------------------------------------------------------------
 
 

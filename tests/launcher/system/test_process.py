@@ -29,6 +29,22 @@ def test_a_programs_name_cannot_pass_for_numbers(start: Start, tmp_path: Path, n
     assert odd.pid in process.session_members(os.getsid(0))
 
 
+@pytest.mark.parametrize(
+    ("pid", "latest", "is_new"),
+    [(100, 100, True), (100, 9000, True), (100, 99, False), (100, 32000, False), (200, 100, False)],
+)
+def test_a_pid_that_comes_round_again_soon_is_not_that_of_a_new_process(
+    monkeypatch: pytest.MonkeyPatch, pid: int, latest: int, is_new: bool
+) -> None:
+    """A user who forks up to just before it could have another's process take its place."""
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    assert process.is_new(child)
+    os.waitpid(child, 0)
+    files = {"/proc/loadavg": f"0.1 0.1 0.1 1/9 {latest}\n", "/proc/sys/kernel/pid_max": "32768\n"}
+    monkeypatch.setattr(process, "get", files.__getitem__)
+    assert process.is_new(pid) is is_new
+
+
 def test_a_process_lives_when_only_its_main_thread_has_left(start: Start, tmp_path: Path) -> None:
     """pthread_exit(3) in main: the kernel shows a zombie, and the other threads run on."""
     code = (

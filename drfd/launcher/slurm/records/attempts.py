@@ -65,9 +65,9 @@ class Attempts:
         """Make the attempt file. Raises OSError; there is none then."""
         order = assignment.order
         reach("slurm.before-attempt-file")
-        created = attempt_files.created_record(
-            order.owner, self.boot_id, None, payload=assignment.digest
-        ) | {"node": order.node}
+        created = attempt_files.created_record(order.owner, self.boot_id, None) | {
+            "node": order.node
+        }
         try:
             fd = attempt_files.create(self.fd, key, created)
             try:
