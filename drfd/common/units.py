@@ -217,6 +217,10 @@ def show_size(size_bytes: float) -> str:
     return number if unit == "B" else number + unit
 
 
+def _show_rate(rate_bps: int) -> str:
+    return f"{show_size(rate_bps)}/s"
+
+
 def show_apart(more_bytes: int, less_bytes: int) -> tuple[str, str]:
     """Return two different sizes for people so that they look different, too."""
     for show in (show_size, lambda size: f"{size >> 20}M"):
@@ -256,16 +260,8 @@ def show_amount(axis: str, amount: int) -> str:
 
     `axis` is the name of a resource as in `core.amounts.resources.Axes`.
     """
-    kind, _, _ = axis.partition(":")
-    match kind:
-        case "cores":
-            return show_cores(amount)
-        case "memory":
-            return show_size(amount)
-        case "read" | "write":
-            return f"{show_size(amount)}/s"
-        case _:
-            return str(amount)
+    row = AXES.get(axis.partition(":")[0])
+    return str(amount) if row is None else row.show(amount)
 
 
 def show_need(axis: str, amount: int) -> str:
@@ -273,16 +269,54 @@ def show_need(axis: str, amount: int) -> str:
     "50M of disk reads on data"."""
     shown = show_amount(axis, amount)
     kind, _, which = axis.partition(":")
-    match kind:
-        case "cores":
-            return f"{shown} core" if amount == 1000 else f"{shown} cores"
-        case "memory":
-            return f"{shown} of {which} memory" if which else f"{shown} of memory"
-        case "read" | "write":
-            return f"{shown} of disk {kind}s" + (f" on {which}" if which else "")
-        case _:
-            # Countable resources.
-            return f"{shown} {axis}"
+    if kind in DISK_AXES:
+        return f"{shown} of disk {kind}s" + (f" on {which}" if which else "")
+    if kind == "cores" or kind not in AXES:
+        return f"{shown} core" if (kind, amount) == ("cores", 1000) else f"{shown} {axis}"
+    return f"{shown} of {which} {kind}" if which else f"{shown} of {kind}"
+
+
+class Axis(NamedTuple):
+    """A resource that is not countable: everything that is to be known of it at many places."""
+
+    #: The name in vectors, limits, weights, texts and JSON. An axis of disks has one name for the
+    #: only disk ("read"), or one for each of several ("read:data").
+    name: str
+    #: The field of `Resources` and of requests.
+    field: str
+    #: The option of `drf submit` and `drf set`, and how it takes an amount.
+    option: str
+    exact: Callable[[int], str]
+    show: Callable[[int], str]
+    parse: Callable[..., int]
+    #: Whether processes use it only while they run: a frozen job releases it, and idle amounts can
+    #: be lent.
+    is_rate: bool = True
+    is_of_disks: bool = False
+    #: Units in one of what JSON and tables have: 1000 thousandths of a core.
+    scale: int = 1
+
+    @property
+    def end_field(self) -> str:
+        """The field of requests with the upper end of a range: "cores_max_milli"."""
+        return self.field.replace("_", "_max_", 1)
+
+    def number(self, amount: int) -> float:
+        """Return the amount as JSON has it."""
+        return amount if self.scale == 1 else amount / self.scale
+
+
+#: All of them, in the order of vectors.
+AXES: Final[dict[str, Axis]] = {
+    axis.name: axis
+    for axis in (
+        Axis("cores", "cores_milli", "-c", show_cores, show_cores, parse_cores, scale=1000),
+        Axis("memory", "memory_bytes", "-m", exact_size, show_size, parse_size, is_rate=False),
+        Axis("read", "read_bps", "--io", exact_size, _show_rate, parse_size, is_of_disks=True),
+        Axis("write", "write_bps", "--io", exact_size, _show_rate, parse_size, is_of_disks=True),
+    )
+}
+DISK_AXES: Final = tuple(name for name, axis in AXES.items() if axis.is_of_disks)
 
 
 def show_duration(seconds: float) -> str:

@@ -625,9 +625,11 @@ class EventFold:
         closed = {*self._now.nodes_away, *self._ledger.node_drains}
         used = {name: each for name, each in self._now.elsewhere if name not in closed}
         return [
-            Resources(
-                cores_milli=min(node.capacity.cores_milli, used[node.name].cores_milli),
-                memory_bytes=min(node.capacity.memory_bytes, used[node.name].memory_bytes),
+            NOTHING.with_amounts(
+                {
+                    axis: min(amount, used[node.name].amount(axis))
+                    for axis, amount in node.capacity.amounts.items()
+                }
             )
             for node in self._rules.axes.nodes
             if node.name in used

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from drfd.common.units import AXES
 from drfd.core.amounts.resources import Axes, Resources, kind_of
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree
@@ -27,8 +28,6 @@ MOST_LIARS = 5
 _HALVES_MORE = 3
 #: Of all amounts, and in two jobs of half the amounts.
 ALL, SPLIT = "all", "split"
-#: Kinds of resources of which any amount can be asked for.
-_DIVISIBLE = ("cores", "memory", "read", "write")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,7 @@ def _whats(jobs: Sequence[SimJob], axes: Axes) -> list[str]:
     instances."""
     vectors = {axes.vector(job.demand) for job in jobs}
     columns = zip(axes.names, zip(*vectors, strict=True), strict=True)
-    asked = [name for name, amounts in columns if any(amounts) and kind_of(name) in _DIVISIBLE]
+    asked = [name for name, amounts in columns if any(amounts) and kind_of(name) in AXES]
     return [*asked, ALL, SPLIT]
 
 
@@ -205,7 +204,7 @@ def _told(job: SimJob, what: str, rules: Rules) -> tuple[SimJob, ...]:
     tops = axes.vector(rules.capacity)
     more = [
         min(max(amount, top), ceil(amount * _HALVES_MORE / 2))
-        if what in (name, ALL) and kind_of(name) in _DIVISIBLE
+        if what in (name, ALL) and kind_of(name) in AXES
         else amount
         for (amount, name), top in zip(_named(asked, axes), tops, strict=True)
     ]
@@ -219,7 +218,7 @@ def _named(amounts: Resources, axes: Axes) -> Iterator[tuple[int, str]]:
 def _halved(amount: int, name: str) -> int | None:
     """Return half of an amount, or None for an odd number of instances, and for a core or less."""
     kind = kind_of(name)
-    is_whole = amount <= 1000 if kind == "cores" else kind not in _DIVISIBLE and amount % 2
+    is_whole = amount <= 1000 if kind == "cores" else kind not in AXES and amount % 2
     return None if is_whole else ceil(amount / 2)
 
 

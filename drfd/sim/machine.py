@@ -15,13 +15,7 @@ from pathlib import Path
 
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.strict_table import TomlTable
-from drfd.common.units import (
-    exact_size,
-    parse_cores,
-    parse_size,
-    read_duration_or_zero,
-    show_amount,
-)
+from drfd.common.units import AXES, exact_size, read_duration_or_zero, show_amount
 from drfd.core.amounts.resources import Axes, Resources, kind_of
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.rules import NodeSettings, Pool, PoolTables, Rules, read_scheduling
@@ -43,21 +37,14 @@ def parse_capacity(text: str) -> Resources:
         if name in amounts:
             raise Refused("bad-value", f"capacity: {name} is given twice", hint=_EXAMPLE)
         amounts[name] = _amount(name, amount)
-    return Resources(
-        cores_milli=amounts.pop("cores", 0),
-        memory_bytes=amounts.pop("memory", 0),
-        read_bps=amounts.pop("read", 0),
-        write_bps=amounts.pop("write", 0),
-        gres=tuple(sorted(amounts.items())),
-    )
+    gres = {name: count for name, count in amounts.items() if name not in AXES}
+    return Resources(gres=tuple(sorted(gres.items()))).with_amounts(amounts)
 
 
 def _amount(name: str, amount: str) -> int:
     what = f"capacity: {name}"
-    if name == "cores":
-        return parse_cores(amount, what=what)
-    if name in ("memory", "read", "write"):
-        return parse_size(amount, what=what)
+    if name in AXES:
+        return AXES[name].parse(amount, what=what)
     if not amount.isdecimal() or not 0 < int(amount) <= _MOST_COUNT:
         raise Refused("bad-value", f"{what}: {amount!r} is not a count", hint=_EXAMPLE)
     return int(amount)
@@ -104,7 +91,7 @@ def _round(name: str, amount: int) -> str:
     kind = kind_of(name)
     if kind == "cores":
         return str(_two_digits(-(-amount // 1000)))
-    if kind not in ("memory", "read", "write"):
+    if kind not in AXES:
         return str(_two_digits(amount))
     for unit in (1 << 40, 1 << 30, 1 << 20):
         if amount >= unit:

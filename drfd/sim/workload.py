@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from drfd.common.errors import Refused
-from drfd.common.units import parse_size
+from drfd.common.units import AXES, parse_size
 from drfd.core.amounts.resources import Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 
@@ -535,12 +535,9 @@ def of_history(jobs: Iterable[View]) -> Workload:
 
 
 def amount_of(view: View) -> Resources:
-    return Resources(
-        cores_milli=round(view["cores"] * 1000),
-        memory_bytes=view["memory"],
-        read_bps=view["read"],
-        write_bps=view["write"],
-        gres=tuple(sorted((name, count) for name, count in view["gres"].items() if count)),
+    gres = tuple(sorted((name, count) for name, count in view["gres"].items() if count))
+    return Resources(gres=gres).with_amounts(
+        {name: round(view.get(name, 0) * axis.scale) for name, axis in AXES.items()}
     )
 
 

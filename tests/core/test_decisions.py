@@ -15,7 +15,7 @@ from msgspec import structs
 from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.owner import Owner
-from drfd.common.units import parse_memory, parse_size
+from drfd.common.units import Most, parse_memory, parse_size
 from drfd.core.amounts.resources import Axes, Resources
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
@@ -269,24 +269,29 @@ def two_disks() -> Rules:
 def test_the_upper_end_of_a_range_on_a_disk_may_be_changed_while_the_job_runs() -> None:
     bench = Bench(two_disks())
     job_id = bench.start(spec(asks=TWO))
-    change(bench, job_id, disks=(("data", 10, 20),), disks_max=(("data", 50, "all"),))
+
+    def set_data(read: int, *ends: Most) -> None:
+        amounts, axes = {"read:data": read, "write:data": 20}, ("read:data", "write:data")
+        change(bench, job_id, amounts=amounts, ends=dict(zip(axes, ends, strict=True)))
+
+    set_data(10, 50, "all")
     assert bench.job(job_id).spec.most == Resources(disks=(("data", 50, 100),))
-    change(bench, job_id, disks=(("data", 10, 20),), disks_max=(("data", 0, 0),))
+    set_data(10, 0, 0)
     assert bench.job(job_id).spec.most is None
     with pytest.raises(Refused, match="the upper end of a range"):
-        change(bench, job_id, disks=(("data", 11, 20),), disks_max=(("data", 0, 0),))
+        set_data(11, 0, 0)
 
 
 def test_of_several_disks_one_must_be_named_and_must_be_there() -> None:
     bench = Bench(two_disks())
     job_id = bench.submit(spec(asks=TWO))
     for wish, complaint in (
-        ({"read_bps": 1}, "say which one"),
-        ({"disks": (("tape", 1, 1),)}, "no disk 'tape'"),
-        ({"disks": (("data", 101, 1),)}, "could never start"),
+        ({"read": 1}, "say which one"),
+        ({"read:tape": 1, "write:tape": 1}, "no disk 'tape'"),
+        ({"read:data": 101, "write:data": 1}, "could never start"),
     ):
         with pytest.raises(Refused, match=complaint):
-            change(bench, job_id, **wish)
+            change(bench, job_id, amounts=wish)
     assert bench.job(job_id).spec.demand == TWO
 
 

@@ -20,7 +20,7 @@ from drfd.common.units import (
     parse_duration,
     parse_memory,
 )
-from drfd.core.amounts.resources import Resources
+from drfd.core.amounts.resources import NOTHING, Resources, disk_axes
 from drfd.core.explain.advice import (
     LAST,
     Advice,
@@ -268,7 +268,7 @@ def one(*jobs: Job) -> Advice:
 
 
 def asked(advice: Advice) -> tuple[int, int, int]:
-    return advice.cores_milli, advice.memory_bytes, advice.time_limit_s
+    return advice.demand.cores_milli, advice.demand.memory_bytes, advice.time_limit_s
 
 
 def on_gpus(
@@ -285,13 +285,13 @@ def test_a_job_stopped_for_its_memory_on_a_gpu_gets_more_of_that_alone() -> None
     stopped = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=22 * GIB, cpu_s=1.0)
     advice = advise([stopped])
     assert advice is not None
-    assert (advice.gres, advice.gres_memory) == ((("gpu", 2),), (("gpu", 34 * GIB),))
+    assert (advice.demand.gres, advice.demand.gres_memory) == ((("gpu", 2),), (("gpu", 34 * GIB),))
     assert asked(advice) == (4000, 4 * GIB, 3600)
-    assert (advice.read_bps, advice.write_bps, advice.short_jobs) == (0, 0, 1)
+    assert (advice.demand.read_bps, advice.demand.write_bps, advice.short_jobs) == (0, 0, 1)
     assert not is_as_asked(advice, stopped)
     of_24 = advise([stopped], gpu_bytes=24 * GIB)
     assert of_24 is not None
-    assert of_24.gres_memory == (("gpu", 24 * GIB),)
+    assert of_24.demand.gres_memory == (("gpu", 24 * GIB),)
     # Of another limit, the end says nothing of what the job needs.
     written = on_gpus(Outcome.LIMIT_EXCEEDED, gpu_memory_single_peak_bytes=20 * GIB)
     assert advise([written]) is None
@@ -310,7 +310,7 @@ def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measure
         jobs.append(ran(Outcome.TIMEOUT))
     advice = advise(jobs)
     assert advice is not None
-    assert advice.gres_memory == (("gpu", needed_gib * GIB),)
+    assert advice.demand.gres_memory == (("gpu", needed_gib * GIB),)
 
 
 # -- jobs that had too little ----------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_the_memory_on_a_gpu_is_lowered_only_after_enough_jobs_that_were_measure
 
 def test_one_that_ran_out_raises_what_the_others_have_shown() -> None:
     killed = ran(Outcome.OUT_OF_MEMORY, memory_gib=2, memory_peak_bytes=2 * GIB)
-    assert one(ran(), killed, ran(), ran()).memory_bytes == 3 * GIB
+    assert one(ran(), killed, ran(), ran()).demand.memory_bytes == 3 * GIB
 
 
 def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
@@ -334,15 +334,15 @@ def test_one_that_hit_its_time_limit_gets_twice_as_long() -> None:
 
 def test_page_cache_up_to_the_limit_does_not_drive_the_demand_up_for_ever() -> None:
     full = {"memory_gib": 1, "memory_peak_bytes": GIB, "limit_hits": 500}
-    assert one(ran(**full, memory_working_bytes=200 * MIB)).memory_bytes == 240 * MIB
-    assert one(ran(**full, memory_working_bytes=1000 * MIB)).memory_bytes == GIB
+    assert one(ran(**full, memory_working_bytes=200 * MIB)).demand.memory_bytes == 240 * MIB
+    assert one(ran(**full, memory_working_bytes=1000 * MIB)).demand.memory_bytes == GIB
     # Too short for a sample: less is enough, but not known how much less.
-    assert one(ran(**full)).memory_bytes == GIB
+    assert one(ran(**full)).demand.memory_bytes == GIB
     quick = ran(memory_gib=0.05, memory_peak_bytes=50 * MIB, limit_hits=9)
-    assert one(quick).memory_bytes == quick.spec.demand.memory_bytes
+    assert one(quick).demand.memory_bytes == quick.spec.demand.memory_bytes
     # A process that was larger than any sample says more than the samples.
     lone = ran(**full, memory_working_bytes=200 * MIB, largest_process_bytes=500 * MIB)
-    assert one(lone).memory_bytes == 640 * MIB
+    assert one(lone).demand.memory_bytes == 640 * MIB
 
 
 # -- ranges ----------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ MOST = Resources(cores_milli=8000)
 def cores_of(*jobs: Job, lends: bool = True) -> tuple[int, int, CoresReason | None]:
     advice = advise(jobs, least=1, lends_cores=lends)
     assert advice is not None
-    return advice.cores_milli, advice.most_cores_milli, advice.cores_reason
+    return advice.demand.cores_milli, advice.most.cores_milli, advice.cores_reason
 
 
 @pytest.mark.parametrize(
@@ -393,19 +393,20 @@ def test_a_range_of_rates_keeps_its_upper_end() -> None:
     ends = Resources(read_bps=400 * MIB)
     rates = {"read": 100 * MIB, "write": 50 * MIB, "written_bytes": 0}
     advice = one(ran(**rates, most=ends, read_peak_bps=300 * MIB))
-    assert (advice.read_bps, advice.most_read_bps) == (100 * MIB, 400 * MIB)
-    assert (advice.write_bps, advice.most_write_bps) == (MIB, 0)
+    assert (advice.demand.read_bps, advice.most.read_bps) == (100 * MIB, 400 * MIB)
+    assert (advice.demand.write_bps, advice.most.write_bps) == (MIB, 0)
 
 
 # -- disks -----------------------------------------------------------------------------------------
 
 
 def rates(advice: Advice) -> tuple[str, int, int]:
-    return advice.disk, advice.read_bps, advice.write_bps
+    (disk, *_), *_ = advice.demand.disks or (("",),)
+    return disk, *advice.demand.rate_sums
 
 
 def test_a_rate_that_was_reached_is_not_lowered() -> None:
-    assert one(ran(read=10 * MIB, read_peak_bps=10 * MIB)).read_bps == 10 * MIB
+    assert one(ran(read=10 * MIB, read_peak_bps=10 * MIB)).demand.read_bps == 10 * MIB
 
 
 # -- always ----------------------------------------------------------------------------------------
@@ -440,17 +441,21 @@ def test_advice_may_be_asked_for_and_is_enough_for_every_job_that_it_rests_on(
     advice = advise(jobs, lends_cores=lends)
     if advice is None:
         return
-    assert advice.most_cores_milli == 0 or advice.most_cores_milli > advice.cores_milli
-    assert advice.most_read_bps == 0 or advice.most_read_bps > advice.read_bps > 0
-    assert advice.cores_milli >= 10 and advice.memory_bytes >= MIB and advice.time_limit_s >= 1
+    assert advice.most.cores_milli == 0 or advice.most.cores_milli > advice.demand.cores_milli
+    assert advice.most.read_bps == 0 or advice.most.read_bps > advice.demand.read_bps > 0
+    assert (
+        advice.demand.cores_milli >= 10
+        and advice.demand.memory_bytes >= MIB
+        and advice.time_limit_s >= 1
+    )
     counted = [each for each in jobs if is_evidence(each)][:LAST]
     assert advice.jobs == len(counted)
     for each in counted:
         assert each.usage is not None
         if ran_out(each):
-            assert advice.memory_bytes > each.spec.demand.memory_bytes
+            assert advice.demand.memory_bytes > each.spec.demand.memory_bytes
         elif each.outcome is Outcome.COMPLETED and each.usage.limit_hits == 0:
-            assert advice.memory_bytes > each.usage.memory_peak_bytes
+            assert advice.demand.memory_bytes > each.usage.memory_peak_bytes
         if each.outcome is Outcome.TIMEOUT:
             assert advice.time_limit_s >= 2 * (each.spec.time_limit_s or 0)
         elif each.outcome is Outcome.COMPLETED:
@@ -473,8 +478,8 @@ def test_one_more_job_never_makes_the_advice_smaller(jobs: list[Job], more: Job)
         return
     after = advise([*jobs, more])
     assert after is not None
-    assert after.memory_bytes >= before.memory_bytes
-    assert after.cores_milli >= before.cores_milli
+    assert after.demand.memory_bytes >= before.demand.memory_bytes
+    assert after.demand.cores_milli >= before.demand.cores_milli
     assert after.time_limit_s >= before.time_limit_s
 
 
@@ -526,62 +531,65 @@ def test_jobs_are_alike_by_name_and_command(
 #: Advice is in whole mebibytes, but for a rate that was declared.
 RATES = some.just(0) | some.integers(4096, 1 << 40)
 
-ADVICE = some.builds(
-    Advice,
-    cores_milli=some.integers(1, 2000).map(lambda halves: 500 * halves),
-    memory_bytes=some.integers(MIB, 1 << 50),
-    time_limit_s=some.integers(1, 1 << 30),
-    read_bps=RATES,
-    write_bps=RATES,
-    most_cores_milli=some.just(0) | some.integers(2001, 9000).map(lambda halves: 500 * halves),
-    most_read_bps=some.just(0) | some.just(1 << 41),
-    most_write_bps=some.just(0) | some.just(1 << 41),
-    disk=some.sampled_from(["", "data"]),
-    gres=some.sampled_from([(), (("gpu", 2),)]),
-    gres_memory=some.sampled_from([(), (("gpu", 20 * GIB),)]),
-    jobs=some.just(3),
-    short_jobs=some.just(0),
-).map(
-    # What is not declared has no range.
-    lambda advice: replace(
-        advice,
-        most_read_bps=advice.most_read_bps if advice.read_bps else 0,
-        most_write_bps=advice.most_write_bps if advice.write_bps else 0,
+
+@some.composite
+def advices(draw: some.DrawFn) -> Advice:
+    disk = draw(some.sampled_from(["", "data"]))
+    axes = "cores", "memory", *disk_axes([disk])
+    cores = draw(some.integers(1, 2000)) * 500
+    amounts = cores, draw(some.integers(MIB, 1 << 50)), draw(RATES), draw(RATES)
+    ends = (
+        draw(some.sampled_from([0, 1_000_500])),
+        0,
+        *draw(some.sampled_from([(0, 0), (1 << 41, 0)])),
     )
-)
+    # What is not declared has no range.
+    ranged = {
+        axis: end for axis, end, least in zip(axes, ends, amounts, strict=True) if end and least
+    }
+    return Advice(
+        demand=replace(
+            NOTHING.with_amounts(dict(zip(axes, amounts, strict=True))),
+            gres=draw(some.sampled_from([(), (("gpu", 2),)])),
+            gres_memory=draw(some.sampled_from([(), (("gpu", 20 * GIB),)])),
+        ),
+        most=NOTHING.with_amounts(ranged),
+        time_limit_s=draw(some.integers(1, 1 << 30)),
+        jobs=3,
+        short_jobs=0,
+    )
 
 
 def either(least: int, most: int) -> int | Range:
     return Range(least, most) if most else least
 
 
-@given(ADVICE)
+@given(advices())
 def test_advice_can_be_typed(advice: Advice) -> None:
     words = advice_options(advice)
     given = dict(zip(words[::2], words[1::2], strict=True))
-    assert parse_cores_range(given["-c"]) == either(advice.cores_milli, advice.most_cores_milli)
-    assert parse_memory(given["-m"]) == advice.memory_bytes
+    asks, most = advice.demand, advice.most
+    assert parse_cores_range(given["-c"]) == either(asks.cores_milli, most.cores_milli)
+    assert parse_memory(given["-m"]) == advice.demand.memory_bytes
     assert parse_duration(given["-t"]) == advice.time_limit_s
-    rates = (advice.read_bps, advice.write_bps)
-    assert ("--io" in given) is any(rates)
+    assert ("--io" in given) is any(asks.rate_sums)
     if "--io" in given:
-        read = either(advice.read_bps, advice.most_read_bps)
-        write = either(advice.write_bps, advice.most_write_bps)
-        assert parse_disk_rates(given["--io"]) == (advice.disk or None, read, write)
-    memory = dict(advice.gres_memory).get("gpu")
+        read, write = map(either, asks.rate_sums, most.rate_sums)
+        assert parse_disk_rates(given["--io"]) == (min(asks.used_disks, default=None), read, write)
+    memory = dict(advice.demand.gres_memory).get("gpu")
     gres = parse_gres(given["--gres"]) if "--gres" in given else ()
-    assert gres == ((Gres("gpu", 2, memory),) if advice.gres else ())
+    assert gres == ((Gres("gpu", 2, memory),) if advice.demand.gres else ())
 
 
 def test_amounts_are_in_the_largest_unit_that_is_exact() -> None:
     advice = Advice(
-        cores_milli=3500,
-        memory_bytes=1280 * MIB,
+        demand=Resources(
+            cores_milli=3500,
+            memory_bytes=1280 * MIB,
+            disks=(("data", 6 * MIB, 0),),
+            gres=(("gpu", 1),),
+        ),
         time_limit_s=1500,
-        read_bps=6 * MIB,
-        write_bps=0,
-        disk="data",
-        gres=(("gpu", 1),),
         jobs=3,
         short_jobs=0,
     )
@@ -596,9 +604,8 @@ def test_why_a_range_is_advised_is_told_with_its_figures() -> None:
     def note(most_milli: int, **reason: Any) -> str | None:
         return cores_note(
             Advice(
-                cores_milli=2000, memory_bytes=GIB, time_limit_s=60, read_bps=0, write_bps=0,
-                most_cores_milli=most_milli, cores_reason=CoresReason(**reason), jobs=3,
-                short_jobs=0,
+                demand=demand(2, 1), most=Resources(cores_milli=most_milli), time_limit_s=60,
+                cores_reason=CoresReason(**reason), jobs=3, short_jobs=0,
             )
         )  # fmt: skip
 

@@ -35,7 +35,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Kill, owed
 from drfd.core.model.job import ALLOCATED_STATES, JobState, most_cores_milli
-from drfd.core.model.ranges import most_here, most_of
+from drfd.core.model.options import most_here, most_of
 from fakes import BOB, TRANSITIONS, demand, happened, ledger_at, spec, tables
 from seeds import examples
 
@@ -238,22 +238,20 @@ CAPACITY = demand(16, 64, read=1000, write=500)
 
 
 def test_an_open_range_of_all_there_is_is_no_range() -> None:
-    assert most_of(demand(16), ALL, {}, CAPACITY) is None
+    assert most_of(demand(16), {"cores": ALL}, CAPACITY) is None
 
 
 @pytest.mark.parametrize(
-    ("cores", "rates", "error"),
+    ("axis", "end", "error"),
     [
-        (1000, (0, 0), "-c: the range ends at 1, below the 2 that the job holds"),
-        (0, (50, 0), "--io: the range ends at 50/s, below the 100/s that the job holds"),
-        (0, (0, 50), "--io: a range of writes has no lower end, which is what the job holds"),
+        ("cores", 1000, "-c: the range ends at 1, below the 2 that the job holds"),
+        ("read", 50, "--io: the range ends at 50/s, below the 100/s that the job holds"),
+        ("write", 50, "--io: a range of writes has no lower end, which is what the job holds"),
     ],
 )
-def test_an_upper_end_below_the_lower_one_is_refused(
-    cores: Most, rates: tuple[Most, Most], error: str
-) -> None:
+def test_an_upper_end_below_the_lower_one_is_refused(axis: str, end: Most, error: str) -> None:
     with pytest.raises(Refused) as refused:
-        most_of(demand(2, read=100), cores, {"": rates}, CAPACITY)
+        most_of(demand(2, read=100), {axis: end}, CAPACITY)
     assert refused.value.text == error
     assert refused.value.hint.endswith("LEAST..MOST")
 

@@ -174,7 +174,7 @@ class Walk:
         wish = st.Change(
             priority=self.random.choice([None, 1]),
             time_limit_s=self.random.choice([None, None, 30]),
-            cores_milli=self.random.choice([None, None, 500]),
+            amounts=self.random.choice([{}, {}, {"cores": 500}]),
             after=self.random.choice([None, (), self.dependencies()]),
             begin_s=self.random.choice([None, 0, int(self.now.at_s) + 5]),
         )

@@ -448,7 +448,7 @@ async def test_an_order_to_lend_names_upper_ends_other_than_the_launches(bench: 
         assert send is not None and send == b.link.lending()
         send((1, 1), 2000, NOTHING)
         for job_id, most in ((1, 6000), (2, 3000), (2, 0)):
-            change = st.Change(cores_milli=1000, cores_max_milli=most)
+            change = st.Change(amounts={"cores": 1000}, ends={"cores": most})
             await b.ask(st.ChangeAsked(now(), job_id, ALICE, change))
             send((job_id, 1), 2500, NOTHING)
         await b.quiet()

@@ -182,7 +182,7 @@ def _change(world: World, random: Random) -> None:
     wish = st.Change(
         priority=random.choice([None, 0, 1, 5]),
         time_limit_s=random.choice([None, None, 5, 60]),
-        cores_milli=random.choice([None, None, 500, 1500]),
+        amounts=random.choice([{}, {}, {"cores": 500}, {"cores": 1500}]),
         pool=random.choice([None, None, None, OPEN]),
         after=random.choice([None, None, (), _after(world, random)]),
         begin_s=random.choice([None, None, 0, int(world.now().at_s) + 6]),

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
+from typing import Any
 
+from drfd.common.units import AXES, DISK_AXES
 from drfd.core.amounts.instances import Instance, InstancePlace, Instances, SharedInstances
 from drfd.core.amounts.vectors import NodeDemand, Placed, Room, Vector, minus, node_of
 
-#: Kinds of resources that a process uses only while it runs; a frozen job releases them.
-_RATES = frozenset({"cores", "read", "write"})
+#: Names and fields of the axes that are not of disks.
+_PLAIN = {name: axis.field for name, axis in AXES.items() if not axis.is_of_disks}
+_plain_amounts = attrgetter(*_PLAIN.values())
+_disk_amounts = attrgetter(*(AXES[name].field for name in DISK_AXES))
+_RATES = frozenset(name for name, axis in AXES.items() if axis.is_rate)
 #: One core.
 CORE_MILLI = 1000
 
@@ -40,6 +46,32 @@ class Resources:
     node: str = ""
     features: tuple[str, ...] = ()
 
+    @property
+    def amounts(self) -> dict[str, int]:
+        """All amounts but those of countable resources, by the names of their axes: "cores", and
+        "read", or "read:data" if disks are named."""
+        found = dict(zip(_PLAIN, _plain_amounts(self), strict=True))
+        for disk, *rates in self.disks or (("", *_disk_amounts(self)),):
+            found |= zip(disk_axes([disk]), rates, strict=True)
+        return found
+
+    def amount(self, axis: str) -> int:
+        """Return the amount of one of these axes; rates without a disk's name are of every disk."""
+        kind, _, disk = axis.partition(":")
+        at = DISK_AXES.index(kind) if kind in DISK_AXES else None
+        return getattr(self, _PLAIN[kind]) if at is None else self.rates(disk)[at]
+
+    def with_amounts(self, amounts: Mapping[str, int]) -> Resources:
+        """Return these amounts in place of its own, and zero for axes that are left out. Names that
+        are of none of these axes are ignored."""
+        fields: dict[str, Any] = {each.field: amounts.get(name, 0) for name, each in AXES.items()}
+        pairs = (name.partition(":") for name in amounts)
+        disks = dict.fromkeys(disk for kind, _, disk in pairs if disk and kind in DISK_AXES)
+        rates: Any = (
+            (disk, *(amounts.get(axis, 0) for axis in disk_axes([disk]))) for disk in disks
+        )
+        return replace(self, **fields, disks=tuple(rates))
+
     def rates(self, disk: str) -> tuple[int, int]:
         """Return the read and write rates on this disk, in bytes per second."""
         if not self.disks:
@@ -47,10 +79,18 @@ class Resources:
         return next(((read, write) for name, read, write in self.disks if name == disk), (0, 0))
 
     @property
+    def sums(self) -> dict[str, int]:
+        """The same amounts, with the sums over all disks."""
+        found = dict.fromkeys(AXES, 0)
+        for axis, amount in self.amounts.items():
+            found[kind_of(axis)] += amount
+        return found
+
+    @property
     def rate_sums(self) -> tuple[int, int]:
         """Read and write rates summed over all disks, in bytes per second."""
-        _, reads, writes = zip(("", self.read_bps, self.write_bps), *self.disks, strict=True)
-        return sum(reads), sum(writes)
+        sums = self.sums
+        return sums["read"], sums["write"]
 
     @property
     def used_disks(self) -> frozenset[str]:
@@ -121,8 +161,8 @@ class Axes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        rates = _of_each(self.disks) if len(self.disks) > 1 else ("read", "write")
-        return ("cores", "memory", *rates, *map(self.axis_of, self.gres), *_of_each(self.lost))
+        rates = disk_axes(self.disks if len(self.disks) > 1 else [""])
+        return (*_PLAIN, *rates, *map(self.axis_of, self.gres), *disk_axes(self.lost))
 
     def axis_of(self, name: str) -> str:
         """Return the name of the axis of a countable resource."""
@@ -151,19 +191,16 @@ class Axes:
     def amounts(self, amount: Resources) -> Vector:
         """Return the amounts in order, for any node."""
         if not (self.gres or self.lost or amount.disks) and len(self.disks) < 2:
-            return amount.cores_milli, amount.memory_bytes, amount.read_bps, amount.write_bps
+            return _plain_amounts(amount) + _disk_amounts(amount)
         counts = dict(amount.gres)
         if self.shared is not None:
             counts[self.shared[0]] = self._shared_bytes(amount)
-        named = {name: rates for name, *rates in amount.disks}
-        rates = map(amount.rates, self.disks or ("",))
-        lost = (named.get(disk, (0, 0)) for disk in self.lost)
+        named = amount.amounts
         return (
-            amount.cores_milli,
-            amount.memory_bytes,
-            *chain.from_iterable(rates),
+            *_plain_amounts(amount),
+            *chain.from_iterable(map(amount.rates, self.disks or ("",))),
             *(counts.get(name, 0) for name in self.gres),
-            *chain.from_iterable(lost),
+            *(named.get(axis, 0) for axis in disk_axes(self.lost)),
         )
 
     def _shared_bytes(self, amount: Resources) -> int:
@@ -232,17 +269,11 @@ class Axes:
 
     def resources(self, vector: Vector) -> Resources:
         amounts = dict(zip(self.names, vector, strict=True))
-        disks = self.disks if len(self.disks) > 1 else ()
         counts = ((axis, amounts[axis]) for axis in map(self.axis_of, self.gres))
-        return Resources(
-            cores_milli=amounts["cores"],
-            memory_bytes=amounts["memory"],
-            read_bps=amounts.get("read", 0),
-            write_bps=amounts.get("write", 0),
-            gres=tuple((axis, count) for axis, count in counts if count),
-            disks=tuple(
-                (name, amounts[f"read:{name}"], amounts[f"write:{name}"]) for name in disks
-            ),
+        gres = tuple((axis, count) for axis, count in counts if count)
+        lost = disk_axes(self.lost)
+        return Resources(gres=gres).with_amounts(
+            {name: amount for name, amount in amounts.items() if name not in lost}
         )
 
     def released(self, demand: Vector) -> Vector:
@@ -287,5 +318,6 @@ def kind_of(axis: str) -> str:
     return axis if which and kind == "memory" else kind
 
 
-def _of_each(disks: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"{kind}:{disk}" for disk in disks for kind in ("read", "write"))
+def disk_axes(disks: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the axes of these disks, of which "" stands for the only one."""
+    return tuple(f"{kind}:{disk}" if disk else kind for disk in disks for kind in DISK_AXES)

@@ -7,30 +7,42 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span, count_of
 from drfd.common.units import (
-    Most,
+    AXES,
+    DISK_AXES,
     show_amount,
-    show_cores,
     show_duration,
     show_need,
-    show_range,
     show_size,
 )
-from drfd.core.amounts.resources import CORE_MILLI, NOTHING, Axes, Resources, with_gres
+from drfd.core.amounts.resources import (
+    CORE_MILLI,
+    NOTHING,
+    Axes,
+    Resources,
+    disk_axes,
+    kind_of,
+    with_gres,
+)
 from drfd.core.amounts.vectors import Vector, fits, short_axes
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import Kind, kind_of
+from drfd.core.ledger.queue import Kind
+from drfd.core.ledger.queue import kind_of as kind_of_job
 from drfd.core.model.job import Dependency, GroupKey, Job, JobSpec, show_path
 from drfd.core.model.limit_hours import NO_HOURS, LimitHours
-from drfd.core.model.ranges import most_of
-from drfd.core.model.stimuli import Actor, Change
+from drfd.core.model.options import OPTIONS, Change, amount_words, changed_fields, most_of
+from drfd.core.model.stimuli import Actor
 from drfd.devices.gpu import GPU
+
+T = TypeVar("T")
 
 
 def owns(actor: Actor, spec: JobSpec) -> bool:
@@ -230,7 +242,7 @@ def refuse_many_kinds(ledger: Ledger, spec: JobSpec, new: NewKinds) -> None:
     Held jobs count, and those that wait for a time or another job: all of them may come free at
     once, and nothing can be refused then.
     """
-    kind = kind_of(spec, ledger.axes.vector(spec.demand))
+    kind = kind_of_job(spec, ledger.axes.vector(spec.demand))
     _, _, key, _ = kind
     if spec.group is None or key is None:
         return
@@ -267,13 +279,6 @@ def refuse_if_kept(job: Job, actor: Actor) -> None:
         raise NotPermitted("held-by-admin", f"job {job.label} is held by {job.held_by}")
 
 
-#: Fields of `Change` for amounts that may be ranges.
-_AMOUNTS = frozenset(
-    (
-        *("cores_milli", "cores_max_milli", "read_bps", "write_bps", "read_max_bps"),
-        *("write_max_bps", "disks"),
-    )
-)
 #: Number of dependencies named in the text of a change; there may be a thousand.
 _NAMED = 10
 
@@ -289,85 +294,69 @@ def refuse_unfit_change(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: f
 
 
 def changed(spec: JobSpec, wish: Change, rules: Rules) -> JobSpec:
-    demand = replace(
-        with_gres(
-            _with_rates(spec.demand, wish, rules.axes),
-            dict(spec.demand.gres) | dict(wish.gres or ()),
-            dict(spec.demand.gres_memory) | dict(wish.gres_memory or ()),
-        ),
-        cores_milli=_given(wish.cores_milli, spec.demand.cores_milli),
-        memory_bytes=_given(wish.memory_bytes, spec.demand.memory_bytes),
+    demand = with_gres(
+        _with_amounts(spec.demand, wish.amounts, rules.axes),
+        dict(spec.demand.gres) | dict(wish.gres),
+        dict(spec.demand.gres_memory) | dict(wish.gres_memory),
     )
-    return replace(
-        spec,
-        name=spec.name if wish.name is None else wish.name,
-        pool=spec.pool if wish.pool is None else rules.pool_for(spec.user, wish.pool),
-        priority=spec.priority if wish.priority is None else wish.priority,
-        time_limit_s=spec.time_limit_s if wish.time_limit_s is None else wish.time_limit_s or None,
-        demand=demand,
-        most=_with_most(spec, demand, wish, rules),
-        after=spec.after if wish.after is None else wish.after,
-        begin_s=spec.begin_s if wish.begin_s is None else wish.begin_s or None,
-        group=spec.group if wish.group is None else wish.group if wish.group.name else None,
-    )
+    changes = changed_fields(wish)
+    if wish.pool is not None:
+        changes["pool"] = rules.pool_for(spec.user, wish.pool)
+    return replace(spec, demand=demand, most=_with_ends(spec, demand, wish, rules), **changes)
 
 
-def _with_most(spec: JobSpec, demand: Resources, wish: Change, rules: Rules) -> Resources | None:
+def _with_ends(spec: JobSpec, demand: Resources, wish: Change, rules: Rules) -> Resources | None:
     """Return the upper ends of the ranges with the requested ones. A new lower end without an upper
     one makes a single figure of the range."""
-    if all(getattr(wish, name) is None for name in _AMOUNTS):
+    if not wish.amounts and not wish.ends:
         return spec.most
-    before, axes = spec.most or NOTHING, rules.axes
+    before, amounts = spec.most or NOTHING, _on_disks(wish.amounts, rules.axes)
+    ends = _on_disks(wish.ends, rules.axes)
+    names = zip(demand.amounts, _on_disks(demand.amounts, rules.axes), strict=True)
+    found = {
+        axis: ends.get(key, 0 if key in amounts else before.amount(axis)) for axis, key in names
+    }
+    return most_of(demand, found, rules.capacity)
+
+
+def _on_disks(amounts: Mapping[str, T], axes: Axes) -> dict[tuple[str, str], T]:
+    """Return amounts by the kind of their axis and the disk, that of the only one with its name."""
+    parts = ((axis.partition(":"), amount) for axis, amount in amounts.items())
     only = (axes.disks or ("",))[0]
-    known = (*(axes.disks or (only,)), *(name for name, _, _ in demand.disks))
-    rates: dict[str, tuple[Most, Most]] = {name: before.rates(name) for name in known}
-    read, write = rates[only]
-    rates[only] = (
-        _upper(wish.read_max_bps, wish.read_bps, read),
-        _upper(wish.write_max_bps, wish.write_bps, write),
-    )
-    # Rates of a disk are given together.
-    rates |= {name: (0, 0) for name, _, _ in wish.disks or ()}
-    rates |= {name: (reads, writes) for name, reads, writes in wish.disks_max}
-    cores = _upper(wish.cores_max_milli, wish.cores_milli, before.cores_milli)
-    return most_of(demand, cores, rates, rules.capacity)
+    return {(kind, disk or only): amount for (kind, _, disk), amount in parts}
 
 
-def _upper(wish: Most | None, least: int | None, before: Most) -> Most:
-    if wish is not None:
-        return wish
-    return before if least is None else 0
-
-
-def _with_rates(demand: Resources, wish: Change, axes: Axes) -> Resources:
-    """Return the demand with the requested rates on the machine's disks.
+def _with_amounts(demand: Resources, wish: Mapping[str, int], axes: Axes) -> Resources:
+    """Return the demand with the requested amounts, on the machine's disks.
 
     On a disk that the machine no longer has, the job keeps its rates or sets them to zero.
     """
-    plain, named = (wish.read_bps, wish.write_bps), wish.disks or ()
-    if plain == (None, None) and not named:
-        return demand
-    only = (axes.disks or ("",))[0]
-    if len(axes.disks) > 1 and plain != (None, None):
+    asked = {key: rate for key, rate in _on_disks(wish, axes).items() if key[0] in DISK_AXES}
+    if not asked:
+        return demand.with_amounts({**demand.amounts, **wish})
+    if len(axes.disks) > 1 and not wish.keys().isdisjoint(DISK_AXES):
         raise Refused(
             "bad-value",
             "--io: this machine has several disks; say which one is meant",
             hint=f"--io NAME=RATE, with one of {', '.join(axes.disks)}",
         )
-    gone = demand.used_disks.difference(axes.disks)
-    rates_of = {name: demand.rates(name) for name in (*(axes.disks or (only,)), *gone)}
-    read_bps, write_bps = rates_of[only]
-    rates_of[only] = _given(plain[0], read_bps), _given(plain[1], write_bps)
-    for name, read, write in named:
-        if read or write or name not in gone:
-            _refuse_unknown_disk(name, axes)
-        rates_of[name] = read, write
-    left = {name: rates for name, rates in rates_of.items() if name not in gone or any(rates)}
-    if list(left) == [only]:
-        read_bps, write_bps = left[only]
-        return replace(demand, read_bps=read_bps, write_bps=write_bps, disks=())
-    disks = tuple(sorted((name, *rates) for name, rates in left.items()))
-    return replace(demand, read_bps=0, write_bps=0, disks=disks)
+    known, gone = axes.disks or ("",), demand.used_disks.difference(axes.disks)
+    for (_, disk), rate in asked.items():
+        if disk not in known and (rate or disk not in gone):
+            _refuse_unknown_disk(disk, axes)
+    rates = {
+        disk: [
+            asked.get((kind, disk), rate)
+            for kind, rate in zip(DISK_AXES, demand.rates(disk), strict=True)
+        ]
+        for disk in (*known, *gone)
+    }
+    left = sorted(disk for disk, pair in rates.items() if disk not in gone or any(pair))
+    names = disk_axes([""] if left == [known[0]] else left)
+    amounts = {**demand.amounts, **wish}
+    plain = {axis: amounts[axis] for axis in amounts if kind_of(axis) not in DISK_AXES}
+    found = chain.from_iterable(rates[disk] for disk in left)
+    return demand.with_amounts(plain | dict(zip(names, found, strict=True)))
 
 
 def _refuse_unknown_disk(name: str, axes: Axes) -> None:
@@ -377,19 +366,17 @@ def _refuse_unknown_disk(name: str, axes: Axes) -> None:
         raise Refused("no-such-disk", f"--io: there is no disk {name!r} here", hint=hint)
 
 
-def _given(wish: int | None, before: int) -> int:
-    return before if wish is None else wish
-
-
-def _changes_most_alone(before: JobSpec, after: JobSpec) -> bool:
-    return before == replace(after, time_limit_s=before.time_limit_s, most=before.most)
-
-
 def refuse_while_running(job: Job, wish: Change, spec: JobSpec, actor: Actor) -> None:
     """Raise Refused for all but the wall time, which only an administrator may lengthen."""
-    asked = {each.name for each in fields(wish) if getattr(wish, each.name) not in (None, ())}
-    others = asked.difference(_AMOUNTS, {"disks_max", "time_limit_s"})
-    if others or not _changes_most_alone(job.spec, spec):
+    free = [option.name for option in OPTIONS if option.is_of_running]
+    asked = [each.name for each in OPTIONS if getattr(wish, each.name, None) not in (None, ())]
+    is_held = (
+        wish.gres
+        or wish.gres_memory
+        or not all(AXES[kind_of(axis)].is_rate for axis in wish.amounts)
+    )
+    as_before = replace(spec, **{name: getattr(job.spec, name) for name in free})
+    if is_held or set(asked).difference(free) or as_before != job.spec:
         raise Refused(
             "not-waiting",
             f"job {job.label} is {job.shown_state}; of a job that has started only the time limit "
@@ -408,50 +395,37 @@ def differences(
     before: JobSpec, after: JobSpec, ledger: Ledger, names: Mapping[int, str]
 ) -> list[str]:
     """Return the differences for people; `names` has the labels of jobs that left the ledger."""
-    pairs = [
-        ("name", before.name, after.name),
-        ("pool", before.pool, after.pool),
-        ("priority", str(before.priority), str(after.priority)),
-        ("time limit", _limit(before), _limit(after)),
-        ("cores", _cores(before), _cores(after)),
-        ("memory", show_size(before.demand.memory_bytes), show_size(after.demand.memory_bytes)),
-        ("io", _rates(before), _rates(after)),
-        ("gres", _gres(before.demand), _gres(after.demand)),
-        ("group", str(before.group or "none"), str(after.group or "none")),
-        ("after", _after(before.after, ledger, names), _after(after.after, ledger, names)),
-    ]
-    found = [f"{what} {old} → {new}" for what, old, new in pairs if old != new]
-    # The core has no time zone, so it cannot write the time.
-    return found + ["begin time"] * (before.begin_s != after.begin_s)
+    found = []
+    for option in OPTIONS:
+        old, new = getattr(before, option.name), getattr(after, option.name)
+        texts = {option.label: (option.show(old), option.show(new))}
+        match option.name:
+            case "demand":
+                olds, news = _shown(before), _shown(after)
+                texts = {label: (olds[label], text) for label, text in news.items()}
+            case "most":
+                continue
+            case "after":
+                texts = {"after": (_after(old, ledger, names), _after(new, ledger, names))}
+            case "begin_s":
+                # The core has no time zone, so it cannot write the time.
+                found += [option.label] * (old != new)
+                continue
+        found += [f"{label} {old} → {new}" for label, (old, new) in texts.items() if old != new]
+    return found
 
 
-def _limit(spec: JobSpec) -> str:
-    return "unlimited" if spec.time_limit_s is None else show_duration(spec.time_limit_s)
-
-
-def _cores(spec: JobSpec) -> str:
-    most = None if spec.most is None else spec.most.cores_milli
-    return show_range(show_cores(spec.demand.cores_milli), show_cores(most) if most else None)
-
-
-def _rates(spec: JobSpec) -> str:
-    demand, most = spec.demand, spec.most or NOTHING
-    rates = demand.disks or (("", demand.read_bps, demand.write_bps),)
-
-    def shown(least: int, end: int) -> str:
-        return show_range(show_size(least), show_size(end) if end else None)
-
-    return " ".join(
-        f"{name and name + '='}" + "/".join(map(shown, pair, most.rates(name)))
-        for name, *pair in rates
-    )
-
-
-def _gres(demand: Resources) -> str:
-    memory = dict(demand.gres_memory)
-    return ", ".join(_counted(name, count, memory.get(name)) for name, count in demand.gres) or (
-        "none"
-    )
+def _shown(spec: JobSpec) -> dict[str, str]:
+    """Return the amounts that the job declares as text, by what they are called."""
+    words = amount_words(spec.demand.amounts, spec.most or NOTHING, is_exact=False)
+    by_option: dict[str, list[str]] = {}
+    for (option, _), word in words.items():
+        by_option.setdefault(option, []).append(word)
+    labels = {axis.option: "io" if axis.is_of_disks else name for name, axis in AXES.items()}
+    memory = dict(spec.demand.gres_memory)
+    gres = (_counted(name, count, memory.get(name)) for name, count in spec.demand.gres)
+    found = {labels[option]: " ".join(some) for option, some in by_option.items()}
+    return found | {"gres": ", ".join(gres) or "none"}
 
 
 def _counted(name: str, count: int, memory_bytes: int | None) -> str:

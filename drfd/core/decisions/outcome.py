@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from drfd.common.signals import name_of, number_of
 from drfd.common.units import exact_size, show_apart, show_duration, show_gres_word, show_size
-from drfd.core.amounts.resources import Resources
+from drfd.core.amounts.resources import kind_of
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.devices.gpu import GPU
 
@@ -228,11 +228,13 @@ def judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
         return None
     first, last = window[0], window[-1]
     span_s = last.mono_s - first.mono_s
-    read_bps, write_bps = _declared(job.spec.demand)
-    for what, declared, before, after in (
-        ("read", read_bps, first.read_bytes, last.read_bytes),
-        ("wrote", write_bps, first.written_bytes, last.written_bytes),
+    for axis, what, before, after in (
+        ("read", "read", first.read_bytes, last.read_bytes),
+        ("write", "wrote", first.written_bytes, last.written_bytes),
     ):
+        # Measured is the sum over all disks, which has no limit if one of them has none.
+        rates = [rate for name, rate in job.spec.demand.amounts.items() if kind_of(name) == axis]
+        declared = sum(rates) if all(rates) else 0
         if not declared or before is None or after is None:
             continue
         rate = (after - before) / span_s
@@ -243,17 +245,6 @@ def judge_io(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:
             )
             return Outcome.LIMIT_EXCEEDED, text
     return None
-
-
-def _declared(demand: Resources) -> tuple[int, int]:
-    """Return the declared rates summed over all disks, as they are measured; 0 is no limit.
-
-    If one of the disks has no rate, the sum has no limit.
-    """
-    if not demand.disks:
-        return demand.read_bps, demand.write_bps
-    _, reads, writes = zip(*demand.disks, strict=True)
-    return sum(reads) if all(reads) else 0, sum(writes) if all(writes) else 0
 
 
 def _judge_memory(job: Job, samples: Sequence[Sample]) -> tuple[Outcome, str] | None:

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from msgspec import structs
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span
-from drfd.core.amounts.resources import NOTHING
 from drfd.core.decisions.dependencies import (
     BY_RULE,
     begin,
@@ -65,16 +64,16 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import alone_until_s, next_try
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage, UserGroup, Whose
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Usage, Whose
+from drfd.core.model.options import OPTIONS
+from drfd.core.model.options import Change as Change
 from drfd.core.model.stimuli import Actor as Actor
-from drfd.core.model.stimuli import Change as Change
 from drfd.core.model.stimuli import Heard as Heard
 from drfd.core.model.stimuli import Now as Now
 
 #: Highest id that a launcher report can raise the next id above. No machine has given out as many,
 #: so an attempt with a higher id is not drfd's.
 HIGHEST_RAISED_ID = 10**15
-T = TypeVar("T")
 _WAITS = (JobState.PENDING, JobState.HELD)
 _RUNS = (JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED)
 
@@ -341,29 +340,22 @@ class ChangeAsked(JobAsked):
         if spec == job.spec and (wish.begin_s is None or not is_waiting_anew):
             return []
         text = ", ".join(differences(job.spec, spec, ledger, self.names))
+        changes = {
+            option.name: option.none if after is None else after
+            for option in OPTIONS
+            if (after := getattr(spec, option.name)) != getattr(job.spec, option.name)
+            or (option.is_condition and getattr(wish, option.name) is not None)
+        }
         event = ev.Altered(
             job_id=job.id,
             at_s=at_s,
             by=self.actor.user,
             text=text or "may start at once",
-            name=_other(job.spec.name, spec.name),
-            pool=_other(job.spec.pool, spec.pool),
-            priority=_other(job.spec.priority, spec.priority),
-            time_limit_s=_other(job.spec.time_limit_s or 0, spec.time_limit_s or 0),
-            demand=_other(job.spec.demand, spec.demand),
-            after=wish.after,
-            begin_s=wish.begin_s,
-            group=_other(job.spec.group or UserGroup(""), spec.group or UserGroup("")),
-            most=_other(job.spec.most or NOTHING, spec.most or NOTHING),
+            **changes,
         )
         if wish.after is None:
             return [event]
         return [event, *settle_ended(job.id, spec, self.ended, at_s, ledger)]
-
-
-def _other(before: T, after: T) -> T | None:
-    """Return the new value, or None if it equals the old one."""
-    return None if before == after else after
 
 
 @dataclass(frozen=True, slots=True)

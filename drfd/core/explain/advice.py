@@ -21,13 +21,15 @@ little more is better than being killed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
-from drfd.common.units import exact_duration, exact_size, show_cores, show_gres_word, show_range
-from drfd.core.amounts.resources import NOTHING
+from drfd.common.units import DISK_AXES, exact_duration, show_cores, show_gres_word
+from drfd.core.amounts.resources import NOTHING, Resources, disk_axes
 from drfd.core.decisions.outcome import more_gpu_memory, more_memory, round_size, within_gpu
 from drfd.core.model.job import Job, JobSpec, Outcome, Usage
+from drfd.core.model.options import changed_amounts
 from drfd.devices.gpu import GPU
 
 
@@ -58,23 +60,13 @@ class CoresReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    cores_milli: int
-    memory_bytes: int
+    #: Rates of a job on more than one disk are known in sum only, so those of one disk are advised.
+    demand: Resources
     time_limit_s: int
-    #: Bytes per second; 0 means to declare no rate.
-    read_bps: int
-    write_bps: int
     #: Upper ends of ranges; 0 means that a single figure is advised.
-    most_cores_milli: int = 0
-    most_read_bps: int = 0
-    most_write_bps: int = 0
+    most: Resources = NOTHING
     #: Why the range of cores is advised, or its lower end raised; None if neither is so.
     cores_reason: CoresReason | None = None
-    #: Name of the disk if there are several. Rates of a job on more than one are known in sum only.
-    disk: str = ""
-    gres: tuple[tuple[str, int], ...] = ()
-    #: As in `Resources`.
-    gres_memory: tuple[tuple[str, int], ...] = ()
     #: Number of jobs from which this is derived, and of those that ran out of memory or time.
     jobs: int
     short_jobs: int
@@ -127,50 +119,52 @@ def advise(
     short = [job for job in jobs if _is_short(job)]
     if len(done) < least and not short:
         return None
-    wishes = [_cores(job, lends=lends_cores) for job in jobs]
-    cores = max(each.floor_milli for each in wishes)
-    most_cores = max(each.most_milli for each in wishes)
-    memory, time_s = max(map(_memory, jobs)), max(map(_time_s, jobs))
+    last, wishes = jobs[0].spec, [_cores(job, lends=lends_cores) for job in jobs]
+    amounts = {
+        **last.demand.sums,
+        "cores": max(each.floor_milli for each in wishes),
+        "memory": max(map(_memory, jobs)),
+    }
+    time_s = max(map(_time_s, jobs))
     if len(done) < least:
         # Demands that were too small are raised; there is not enough evidence to lower any.
-        last = jobs[0].spec
-        cores, memory = max(cores, last.demand.cores_milli), max(memory, last.demand.memory_bytes)
+        amounts = {axis: max(amount, last.demand.sums[axis]) for axis, amount in amounts.items()}
         time_s = max(time_s, last.time_limit_s or 0)
     disks = frozenset[str]().union(*(job.spec.demand.used_disks for job in jobs))
     one = jobs if len(disks) <= 1 else []
-    read_bps = max((_rate(job, "read") for job in one), default=0)
-    write_bps = max((_rate(job, "write") for job in one), default=0)
-    ends = [job.spec.most.rate_sums for job in one if job.spec.most is not None]
+    amounts |= {axis: max((_rate(job, axis) for job in one), default=0) for axis in DISK_AXES}
+    ends = {"cores": max(each.most_milli for each in wishes)}
+    lent = [job.spec.most.sums for job in one if job.spec.most is not None]
+    ends |= {axis: max((each[axis] for each in lent), default=0) for axis in DISK_AXES}
+    # A range has a lower end below its upper one.
+    ends = {axis: end for axis, end in ends.items() if 0 < amounts[axis] < end}
+    disk = min(disks, default="")
+    memory = _gres_memory(jobs, gpu_bytes, may_lower=len(done) >= least)
     reasons = [each.reason for each in wishes if each.reason is not None]
     return Advice(
-        cores_milli=cores,
-        memory_bytes=memory,
+        demand=replace(_on_disk(amounts, disk), gres=last.demand.gres, gres_memory=memory),
+        most=_on_disk(ends, disk),
         time_limit_s=time_s,
-        read_bps=read_bps,
-        write_bps=write_bps,
-        most_cores_milli=_above(cores, most_cores),
-        most_read_bps=_above(read_bps, max((read for read, _ in ends), default=0)),
-        most_write_bps=_above(write_bps, max((write for _, write in ends), default=0)),
         cores_reason=max(reasons, default=None),
-        disk=min(disks, default=""),
-        gres=jobs[0].spec.demand.gres,
-        gres_memory=_gres_memory(jobs, gpu_bytes, may_lower=len(done) >= least),
         jobs=len(jobs),
         short_jobs=len(short),
     )
+
+
+def _on_disk(sums: Mapping[str, int], disk: str) -> Resources:
+    """Return these amounts, of rates on this disk."""
+    names = dict(zip(DISK_AXES, disk_axes([disk]), strict=True))
+    return NOTHING.with_amounts({names.get(axis, axis): amount for axis, amount in sums.items()})
 
 
 def is_as_asked(advice: Advice, job: Job) -> bool:
     """Return whether the advice is what the job asked for already."""
     demand, most = job.spec.demand, job.spec.most or NOTHING
     return (
-        advice.cores_milli == demand.cores_milli
-        and advice.most_cores_milli == most.cores_milli
-        and advice.memory_bytes == demand.memory_bytes
-        and advice.time_limit_s == job.spec.time_limit_s
-        and (advice.read_bps, advice.write_bps) == demand.rate_sums
-        and (advice.most_read_bps, advice.most_write_bps) == most.rate_sums
-        and advice.gres_memory == demand.gres_memory
+        advice.time_limit_s == job.spec.time_limit_s
+        and advice.demand.sums == demand.sums
+        and advice.most.sums == most.sums
+        and advice.demand.gres_memory == demand.gres_memory
     )
 
 
@@ -273,11 +267,6 @@ def _is_far_less(cores_milli: int, than_milli: int) -> bool:
     return cores_milli * 4 <= than_milli * 3
 
 
-def _above(least: int, most: int) -> int:
-    """Return the upper end of a range, or 0 if there is no lower end or none below it."""
-    return most if 0 < least < most else 0
-
-
 def _halves(cores_milli: int) -> int:
     """Round up to halves of a core, of which there is at least one."""
     return max(500, -(-cores_milli // 500) * 500)
@@ -290,13 +279,9 @@ def _time_s(job: Job) -> int:
     return round_time(_longer_s(job))
 
 
-def _rate(job: Job, what: str) -> int:
-    usage, (read_bps, write_bps) = _used(job), job.spec.demand.rate_sums
-    declared, moved, peak = (
-        (read_bps, usage.read_bytes, usage.read_peak_bps)
-        if what == "read"
-        else (write_bps, usage.written_bytes, usage.write_peak_bps)
-    )
+def _rate(job: Job, axis: str) -> int:
+    usage, declared = _used(job), job.spec.demand.sums[axis]
+    moved, peak = usage.moved(axis)
     if not declared:
         return 0
     seen = max(peak or 0, moved * 1000 // max(1000, ran_ms(job)))
@@ -326,16 +311,13 @@ def round_time(seconds: int) -> int:
 
 def advice_options(advice: Advice) -> list[str]:
     """Return the options that declare the advised demand."""
-    words = ["-c", _cores_word(advice.cores_milli, advice.most_cores_milli)]
-    words += ["-m", exact_size(advice.memory_bytes), "-t", exact_duration(advice.time_limit_s)]
-    if advice.read_bps or advice.write_bps:
-        disk = f"{advice.disk}=" if advice.disk else ""
-        rates = (advice.read_bps, advice.write_bps), (advice.most_read_bps, advice.most_write_bps)
-        words += ["--io", f"{disk}{_rates_word(*rates)}"]
-    memory = dict(advice.gres_memory)
-    for name, count in advice.gres:
-        words += ["--gres", show_gres_word(name, count, memory.get(name))]
-    return words
+    pairs = changed_amounts(NOTHING, advice.demand, advice.most)
+    at = sum([option != "--io" for option, _ in pairs])
+    pairs.insert(at, ("-t", exact_duration(advice.time_limit_s)))
+    memory = dict(advice.demand.gres_memory)
+    for name, count in advice.demand.gres:
+        pairs.append(("--gres", show_gres_word(name, count, memory.get(name))))
+    return [*chain.from_iterable(pairs)]
 
 
 def cores_note(advice: Advice) -> str | None:
@@ -345,38 +327,20 @@ def cores_note(advice: Advice) -> str | None:
     if reason is None:
         return None
     used, declared = show_cores(round(reason.mean_milli, -1)), show_cores(reason.declared_milli)
-    floor, most = show_cores(advice.cores_milli), show_cores(advice.most_cores_milli)
+    floor, most = advice.demand.cores_milli, advice.most.cores_milli
     if reason.is_above_floor:
-        return f"used {used} of {declared} declared on average: asking for {floor} guarantees it"
-    if not advice.most_cores_milli:
+        needed = f"asking for {show_cores(floor)} guarantees it"
+        return f"used {used} of {declared} declared on average: {needed}"
+    if not most:
         return None
     seen = f"used {used} of {declared} cores on average, at times all of them"
-    return f"{seen}: a range books {floor} and is lent up to {most}"
+    return f"{seen}: a range books {show_cores(floor)} and is lent up to {show_cores(most)}"
 
 
 def changed_options(asked: JobSpec, changed: JobSpec) -> list[str]:
     """Return the options for the changed amounts and the changed time limit. A range keeps its
     upper end."""
-    words = []
-    before, after, most = asked.demand, changed.demand, changed.most or NOTHING
-    if after.cores_milli != before.cores_milli:
-        words += ["-c", _cores_word(after.cores_milli, most.cores_milli)]
-    if after.memory_bytes != before.memory_bytes:
-        words += ["-m", exact_size(after.memory_bytes)]
-    if (after.read_bps, after.write_bps) != (before.read_bps, before.write_bps):
-        words += ["--io", _rates_word((after.read_bps, after.write_bps), most.rates(""))]
-    for name, read, write in after.disks:
-        if (read, write) != before.rates(name):
-            words += ["--io", f"{name}={_rates_word((read, write), most.rates(name))}"]
+    pairs = changed_amounts(asked.demand, changed.demand, changed.most or NOTHING)
     if changed.time_limit_s is not None and changed.time_limit_s != asked.time_limit_s:
-        words += ["-t", exact_duration(changed.time_limit_s)]
-    return words
-
-
-def _cores_word(least_milli: int, most_milli: int) -> str:
-    return show_range(show_cores(least_milli), show_cores(most_milli) if most_milli else None)
-
-
-def _rates_word(least: tuple[int, int], most: tuple[int, int]) -> str:
-    ends = [exact_size(rate) if rate else None for rate in most]
-    return "/".join(map(show_range, map(exact_size, least), ends))
+        pairs.append(("-t", exact_duration(changed.time_limit_s)))
+    return [*chain.from_iterable(pairs)]

@@ -320,23 +320,17 @@ def _starts(future: Forecast, job: Job, spec: JobSpec) -> bool:
 def _within(demand: Resources, headroom: Vector, axes: Axes) -> Resources | None:
     """Return the demand cut down to the headroom, rounded, or None if too little is left."""
     free = axes.resources(headroom)
+    steps = {"cores": 500 if free.cores_milli >= 500 else 50, "memory": 16 * _MIB}
     asked, axes_by_name = axes.vector(demand), {name: at for at, name in enumerate(axes.names)}
     for name, _ in demand.gres:
         at = axes_by_name.get(axes.axis_of(name))
         if at is None or asked[at] > headroom[at]:
             return None
-    cut = replace(
-        demand,
-        cores_milli=_cut(
-            demand.cores_milli, free.cores_milli, 500 if free.cores_milli >= 500 else 50
-        ),
-        memory_bytes=_cut(demand.memory_bytes, free.memory_bytes, 16 * _MIB),
-        read_bps=_cut(demand.read_bps, free.read_bps, _MIB),
-        write_bps=_cut(demand.write_bps, free.write_bps, _MIB),
-        disks=tuple(
-            (name, _cut(read, free.rates(name)[0], _MIB), _cut(write, free.rates(name)[1], _MIB))
-            for name, read, write in demand.disks
-        ),
+    cut = demand.with_amounts(
+        {
+            axis: _cut(amount, free.amount(axis), steps.get(axis, _MIB))
+            for axis, amount in demand.amounts.items()
+        }
     )
     pairs = zip(asked, axes.vector(cut), strict=True)
     return cut if all(left * _LEAST_PART >= asked for asked, left in pairs) else None

@@ -12,6 +12,8 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from drfd.common.units import (
+    AXES,
+    DISK_AXES,
     short_utc,
     show_amount,
     show_duration,
@@ -509,10 +511,10 @@ class BeyondLimit(Wait, frozen=True):
     def text(self) -> str:
         cure, limit = "", show_amount(self.axis, self.limit)
         if self.is_changeable:
-            names = {"cores": f"-c {limit}", "memory": f"-m {limit}"}
-            option = names.get(self.axis, f"--gres {self.axis}={limit}")
+            row = AXES.get(self.axis)
+            option = f"--gres {self.axis}={limit}" if row is None else f"{row.option} {limit}"
             cure = f"; drf set {option} {self.job} lets it start, and so does a higher limit"
-            if ":" in self.axis or self.axis in ("read", "write") or not self.limit:
+            if ":" in self.axis or self.axis in DISK_AXES or not self.limit:
                 cure = "; a higher limit lets it start, or a smaller demand (drf set)"
         return (
             f"needs {show_need(self.axis, self.needed)}, and {show_path(self.path)} may hold only "
@@ -835,7 +837,7 @@ def _use(use: QuotaUse) -> str:
 def _axis_name(axis: str) -> str:
     """Return the name of a resource: "cores", "gpu", "gpu memory", "disk reads", "data writes"."""
     kind, _, which = axis.partition(":")
-    if kind in ("read", "write"):
+    if kind in DISK_AXES:
         return f"{which or 'disk'} {kind}s"
     return f"{which} {kind}" if which else axis
 

@@ -27,14 +27,9 @@ from drfd.common.strict_table import (
     read_weight,
     wrong,
 )
-from drfd.common.units import (
-    parse_cores,
-    parse_duration,
-    parse_size,
-    read_duration_or_zero,
-)
+from drfd.common.units import AXES, parse_duration, read_duration_or_zero
 from drfd.common.week import WeekHours, parse_week_hours
-from drfd.core.amounts.resources import Axes, Resources, kind_of, memory_axis
+from drfd.core.amounts.resources import Axes, Resources, disk_axes, kind_of, memory_axis
 from drfd.core.amounts.vectors import Vector
 from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
 from drfd.core.model.job import leaf_path
@@ -342,12 +337,7 @@ def read_rules(text: str) -> Rules:
 #: A pool's name, one part of a path such as "root.lab".
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 
-_AMOUNTS: Mapping[str, Callable[..., int]] = {
-    "cores": parse_cores,
-    "memory": parse_size,
-    "read": parse_size,
-    "write": parse_size,
-}
+_AMOUNTS: Mapping[str, Callable[..., int]] = {name: axis.parse for name, axis in AXES.items()}
 
 
 def _or_zero(read: Callable[..., int]) -> Callable[..., int]:
@@ -355,7 +345,6 @@ def _or_zero(read: Callable[..., int]) -> Callable[..., int]:
     return lambda value: 0 if str(value) in ("0", "0.0") else read(value)
 
 
-_RATES = ("read", "write")
 _LIMITS = {name: _or_zero(read) for name, read in _AMOUNTS.items()}
 
 
@@ -426,7 +415,7 @@ class PoolTables:
         if self.shared is not None:
             readers[memory_axis(self.shared)] = amounts["memory"]
         if len(self.disks) > 1:
-            readers |= {f"{kind}:{disk}": amounts[kind] for disk in self.disks for kind in _RATES}
+            readers |= {axis: amounts[kind_of(axis)] for axis in disk_axes(self.disks)}
         return readers
 
 

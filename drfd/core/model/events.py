@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from drfd.common.indices import count_of
 from drfd.common.signals import show_signal
 from drfd.core.amounts.instances import Instances
-from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.amounts.resources import Resources
 from drfd.core.model.account import NO_ACCOUNT, account_of_run
 from drfd.core.model.job import (
     Broken,
@@ -35,6 +35,7 @@ from drfd.core.model.job import (
     UserGroup,
 )
 from drfd.core.model.job import JobState as S
+from drfd.core.model.options import changed_fields
 
 #: The states of a job that has not started, and of one that is not being stopped.
 _WAITS, _RUNS = (S.PENDING, S.HELD), (S.STARTING, S.RUNNING, S.SUSPENDED)
@@ -506,32 +507,25 @@ class Retried(JobEvent, frozen=True, kw_only=True):
 
 
 class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """The specification of the job was changed; a field that is None is unchanged."""
+    """The specification of the job was changed; a field that is None is unchanged. `OPTIONS` has
+    the values that remove something."""
 
     by: str
     text: str
     name: str | None = None
     pool: str | None = None
     priority: int | None = None
-    #: Seconds; 0 removes the limit.
     time_limit_s: int | None = None
     demand: Resources | None = None
-    #: New dependencies, and new begin time (0 removes it), perhaps equal to the old ones.
+    #: Perhaps equal to the old ones, as is the begin time.
     after: tuple[Dependency, ...] | None = None
     begin_s: int | None = None
-    #: The new group; one without a name for none.
     group: UserGroup | None = None
-    #: The new upper ends of ranges; nothing of all for none.
     most: Resources | None = None
     moves = _from(*_WAITS, *_RUNS)
 
     def changed(self, job: Job) -> Job:
-        wishes = {name: getattr(self, name) for name in _SPEC_FIELDS}
-        changes: dict[str, Any] = {
-            name: None if wish == _REMOVES.get(name) else wish
-            for name, wish in wishes.items()
-            if wish is not None
-        }
+        changes = changed_fields(self)
         job = replace(job, spec=dataclasses.replace(job.spec, **changes))
         if "after" in changes:
             job = replace(job, awaits=job.spec.after, broken=None, is_never_notified=False)
@@ -541,16 +535,6 @@ class Altered(JobEvent, frozen=True, kw_only=True, omit_defaults=True):
 
     def line(self, name_of: NameOf) -> str:
         return f"{self.text}, by {self.by}"
-
-
-_SPEC_FIELDS = tuple(name for name in Altered.__struct_fields__ if name in JobSpec.__slots__)
-#: The values in `Altered` that remove what the job has.
-_REMOVES: Mapping[str, Any] = {
-    "time_limit_s": 0,
-    "begin_s": 0,
-    "group": UserGroup(""),
-    "most": NOTHING,
-}
 
 
 class ArraySubmitted(_Event, frozen=True, kw_only=True):

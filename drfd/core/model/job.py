@@ -328,6 +328,12 @@ class Usage:
     #: used beyond the lower end.
     lent_us: int | None = None
 
+    def moved(self, axis: str) -> tuple[int, int | None]:
+        """Return the bytes read from or written to disks, and the highest rate."""
+        if axis == "read":
+            return self.read_bytes, self.read_peak_bps
+        return self.written_bytes, self.write_peak_bps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:

@@ -14,6 +14,7 @@ from math import inf
 
 from drfd.common.errors import Refused
 from drfd.common.indices import joined, show_spans
+from drfd.common.units import AXES
 from drfd.core.decisions import stimuli as st
 from drfd.core.model import events as ev
 from drfd.core.model.job import DEPENDENCY_BYTES, UserGroup
@@ -270,25 +271,23 @@ def _change(request: msg.SetRequest) -> st.Change:
     demand = request.demand
     if "\0" in (request.name or ""):
         raise Refused("bad-request", "a name cannot hold a NUL character")
+    asked = {
+        f"{name}:{disk}" if disk else name: (
+            getattr(part, axis.field, None),
+            getattr(part, axis.end_field, None),
+        )
+        for disk, part in {"": demand, **demand.disks}.items()
+        for name, axis in AXES.items()
+    }
     return st.Change(
         name=request.name,
         pool=request.pool,
         priority=request.priority,
         time_limit_s=request.time_limit_s,
-        cores_milli=demand.cores_milli,
-        memory_bytes=demand.memory_bytes,
-        read_bps=demand.read_bps,
-        write_bps=demand.write_bps,
-        disks=tuple((name, each.read_bps, each.write_bps) for name, each in demand.disks.items())
-        or None,
-        cores_max_milli=demand.cores_max_milli,
-        read_max_bps=demand.read_max_bps,
-        write_max_bps=demand.write_max_bps,
-        disks_max=tuple(
-            (name, each.read_max_bps, each.write_max_bps) for name, each in demand.disks.items()
-        ),
-        gres=tuple(demand.gres.items()) or None,
-        gres_memory=tuple(demand.gres_memory.items()) or None,
+        amounts={axis: amount for axis, (amount, _) in asked.items() if amount is not None},
+        ends={axis: end for axis, (_, end) in asked.items() if end is not None},
+        gres=tuple(demand.gres.items()),
+        gres_memory=tuple(demand.gres_memory.items()),
         after=None if request.after is None else dependencies(request.after),
         begin_s=request.begin_s,
         group=None if request.group is None else _group(request.group),

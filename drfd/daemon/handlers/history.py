@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import (
@@ -30,7 +30,7 @@ from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
-from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, packed
+from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, packed, sums_view
 from drfd.daemon.users.loop_time import CooperativeYield
 from drfd.journal.history import PastFilter, read_curves, read_ended
 from drfd.journal.patterns import is_pattern
@@ -227,26 +227,19 @@ def _amount(amount: AccountedAmount) -> AccountedView:
 def advice_view(advice: Advice | None) -> AdviceView | None:
     if advice is None:
         return None
-    view: AdviceView = {
-        "cores": advice.cores_milli / 1000,
-        "memory": advice.memory_bytes,
+    ends = sums_view(advice.most)
+    view: dict[str, Any] = {
+        **sums_view(advice.demand),
+        **{f"{name}_max": end for name, end in ends.items() if end},
         "time_limit_s": advice.time_limit_s,
-        "read": advice.read_bps,
-        "write": advice.write_bps,
-        "gres": dict(advice.gres),
-        "gres_memory": dict(advice.gres_memory),
+        "gres": dict(advice.demand.gres),
+        "gres_memory": dict(advice.demand.gres_memory),
         "options": advice_options(advice),
         "jobs": advice.jobs,
         "short_jobs": advice.short_jobs,
         "of_last": LAST,
     }
-    if advice.most_cores_milli:
-        view["cores_max"] = advice.most_cores_milli / 1000
-    if advice.most_read_bps:
-        view["read_max"] = advice.most_read_bps
-    if advice.most_write_bps:
-        view["write_max"] = advice.most_write_bps
     note = cores_note(advice)
     if note is not None:
         view["cores_note"] = note
-    return view
+    return cast(AdviceView, view)

@@ -26,7 +26,7 @@ from drfd.core.explain.reasons import unknown_start
 from drfd.core.lending import disk_loan_text, loan_text
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobSpec, JobState, most_cores_milli
-from drfd.core.model.ranges import most_here
+from drfd.core.model.options import most_here
 from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.accounting.accountant import Accountant
 from drfd.daemon.config import Config, Site

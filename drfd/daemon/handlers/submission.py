@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.paths import private_place
 from drfd.common.units import Most, show_apart
-from drfd.core.amounts.resources import Resources, with_gres
+from drfd.core.amounts.resources import Resources, disk_axes, with_gres
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
@@ -25,7 +25,7 @@ from drfd.core.model.job import (
     Warn,
     Words,
 )
-from drfd.core.model.ranges import most_of
+from drfd.core.model.options import most_of
 from drfd.core.model.stimuli import Actor
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
@@ -99,7 +99,6 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         node=_node_for(request, rules.axes.home),
         features=tuple(sorted(set(request.features))),
     )
-    most_cores = _upper(asked.cores_milli, asked.cores_max_milli, defaults.cores_max_milli)
     limit, notify = request.time_limit_s, request.notify
     usual = usual_output(is_array=request.array is not None)
     name = readable(request.name or request.argv[0].rsplit("/", 1)[-1])[:NAME_LENGTH] or "job"
@@ -110,9 +109,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         gid=gid,
         pool=rules.pool_for(actor.user, request.pool),
         demand=demand,
-        most=most_of(
-            demand, most_cores, _rates_max(asked, defaults, disks, request.cwd), rules.capacity
-        ),
+        most=most_of(demand, _ends(asked, defaults, disks, request.cwd), rules.capacity),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
         priority=request.priority,
         preemptible=request.preemptible,
@@ -241,11 +238,10 @@ def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd:
     return Resources(read_bps=read_bps or 0, write_bps=write_bps or 0)
 
 
-def _rates_max(
+def _ends(
     demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
-) -> dict[str, tuple[Most, Most]]:
-    """Return the upper ends of ranges of rates by the disk's name, 0 for none; in the only disk's
-    name, or "" without a disk, if there are not several."""
+) -> dict[str, Most]:
+    """Return the upper ends of ranges by axis, 0 for none."""
     found: dict[str, tuple[Most, Most]] = {
         disk.name: (defaults.read_max_bps, defaults.write_max_bps) for disk in disks
     }
@@ -258,7 +254,10 @@ def _rates_max(
             _upper(demand.read_bps, demand.read_max_bps, defaults.read_max_bps),
             _upper(demand.write_bps, demand.write_max_bps, defaults.write_max_bps),
         )
-    return found
+    ends = {"cores": _upper(demand.cores_milli, demand.cores_max_milli, defaults.cores_max_milli)}
+    for disk, rates_max in found.items():
+        ends |= zip(disk_axes([disk if len(disks) > 1 else ""]), rates_max, strict=True)
+    return ends
 
 
 def _upper(least: int | None, most: Most | None, default: Most) -> Most:

@@ -55,7 +55,7 @@ from drfd.core.model.effects import (
     Thaw,
 )
 from drfd.core.model.job import Job, JobState, owner_of
-from drfd.core.model.ranges import most_here
+from drfd.core.model.options import most_here
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.engine.nodes import ALL_NODES, Nodes
 from drfd.daemon.launcher_link.lending import CORES, DISKS, lends

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from signal import SIGTERM
 from types import MappingProxyType
-from typing import Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, merged, show_spans
 from drfd.common.signals import show_signal
-from drfd.common.units import utc_time
-from drfd.core.amounts.resources import Axes, Resources
+from drfd.common.units import AXES, utc_time
+from drfd.core.amounts.resources import NOTHING, Axes, Resources
 from drfd.core.amounts.vectors import Vector
 from drfd.core.decisions.outcome import GpuMemory, attempts_of
 from drfd.core.explain.ended_jobs import account_of
@@ -70,21 +70,11 @@ from drfd.protocol.replies import (
 _MOST_INDICES = 20
 #: The most ranges of indices in a label.
 _MOST_RANGES = 8
-_SUMMED: tuple[Literal["cores", "memory", "read", "write"], ...] = (
-    *("cores", "memory", "read", "write"),
-)
 
 
 def resources_view(amount: Resources) -> ResourcesView:
     """Return cores, bytes and bytes per second; with several disks, sums and the rates of each."""
-    read_bps, write_bps = amount.rate_sums
-    view: ResourcesView = {
-        "cores": amount.cores_milli / 1000,
-        "memory": amount.memory_bytes,
-        "read": read_bps,
-        "write": write_bps,
-        "gres": dict(amount.gres),
-    }
+    view = cast(ResourcesView, {**sums_view(amount), "gres": dict(amount.gres)})
     if amount.gres_memory:
         view["gres_memory"] = dict(amount.gres_memory)
     if amount.disks:
@@ -92,24 +82,19 @@ def resources_view(amount: Resources) -> ResourcesView:
     return view
 
 
+def sums_view(amount: Resources) -> dict[str, float]:
+    return {name: AXES[name].number(each) for name, each in amount.sums.items()}
+
+
 def demand_view(spec: JobSpec) -> ResourcesView:
     """Return the demand, with the upper ends of its ranges."""
-    view, most = resources_view(spec.demand), spec.most
-    if most is None:
-        return view
-    if most.cores_milli:
-        view["cores_max"] = most.cores_milli / 1000
-    if most.read_bps:
-        view["read_max"] = most.read_bps
-    if most.write_bps:
-        view["write_max"] = most.write_bps
-    for name, read, write in most.disks:
-        rates = view.get("disks", {}).get(name)
-        if rates is not None and read:
-            rates["read_max"] = read
-        if rates is not None and write:
-            rates["write_max"] = write
-    return view
+    view: dict[str, Any] = {**resources_view(spec.demand)}
+    for axis, end in (spec.most or NOTHING).amounts.items():
+        kind, _, disk = axis.partition(":")
+        place = view.get("disks", {}).get(disk) if disk else view
+        if end and place is not None:
+            place[f"{kind}_max"] = AXES[kind].number(end)
+    return cast(ResourcesView, view)
 
 
 def usage_view(usage: Usage | None, job: Job | None = None) -> UsageView:
@@ -433,10 +418,10 @@ class Sums:
         self._sums: SumView = {"cores": None, "memory": None, "read": None, "write": None}
 
     def add(self, now: NowView) -> None:
-        for name in _SUMMED:
-            amount = now[name]
+        for name, before in self._sums.items():
+            amount = now[name]  # type: ignore[literal-required]
             if amount is not None:
-                self._sums[name] = (self._sums[name] or 0) + amount
+                self._sums[name] = (before or 0) + amount  # type: ignore[literal-required]
 
     @property
     def view(self) -> SumView:

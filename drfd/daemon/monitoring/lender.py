@@ -33,7 +33,7 @@ from drfd.core.lending import (
     judge,
 )
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.ranges import most_cores_here
+from drfd.core.model.options import most_here
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.monitoring.borrowers import STALE_S, Places, is_judged
 from drfd.daemon.monitoring.disk_lender import DiskLender, read_disks
@@ -208,9 +208,9 @@ class Lender:
             if first is None or last is None:
                 continue
             floor = most = job.spec.demand.cores_milli / 1000
-            most_milli = most_cores_here(job.spec, capacity)
-            if most_milli and self.can_lend(key):
-                most = most_milli / 1000
+            ends = most_here(job.spec, capacity)
+            if ends is not None and ends.cores_milli and self.can_lend(key):
+                most = ends.cores_milli / 1000
             loan = self.loans.get(key)
             borrower = Borrower(
                 job_id=job.id,

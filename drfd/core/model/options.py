@@ -1,0 +1,155 @@
+"""What users declare of a job: the options that `drf set` changes, in one table, and ranges.
+
+A demand is what a job holds. The upper end of a range is what a running job may be lent beyond
+that: it is kept as declared, may be above what the machine has, and is never booked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from drfd.common.errors import Refused
+from drfd.common.units import ALL, AXES, Most, show_amount, show_duration, show_range
+from drfd.core.amounts.resources import NOTHING, Resources
+from drfd.core.model.job import Dependency, JobSpec, UserGroup
+
+
+class Option(NamedTuple):
+    #: The field of the specification, of `Altered`, and of `Change` unless it is about amounts.
+    name: str
+    #: What it is called in the text of a change.
+    label: str
+    show: Callable[[Any], str] = str
+    #: The value that removes what the job has, where None leaves it as it is.
+    none: Any = None
+    #: Whether it may be changed while the job runs.
+    is_of_running: bool = False
+    #: Whether the job waits for it anew when it is set, even to what it was.
+    is_condition: bool = False
+
+
+def _show_limit(time_limit_s: int | None) -> str:
+    return "unlimited" if time_limit_s is None else show_duration(time_limit_s)
+
+
+#: In the order of their texts. The amounts of `demand` and `most` have the options of
+#: `drfd.common.units.AXES`, and `--gres`.
+OPTIONS = (
+    Option("name", "name"),
+    Option("pool", "pool"),
+    Option("priority", "priority"),
+    Option("time_limit_s", "time limit", _show_limit, none=0, is_of_running=True),
+    Option("demand", ""),
+    Option("most", "", none=NOTHING, is_of_running=True),
+    Option("group", "group", lambda group: str(group or "none"), none=UserGroup("")),
+    Option("after", "after", is_condition=True),
+    Option("begin_s", "begin time", none=0, is_condition=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The changes that `drf set` asks for. What is None, and an axis that is not named, stays as it
+    is."""
+
+    name: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    #: Seconds; 0 removes the limit.
+    time_limit_s: int | None = None
+    #: By axis. Rates without a disk's name are those of the only disk.
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    #: Upper ends of ranges. A new amount without one is a single figure, and so is one with 0.
+    ends: Mapping[str, Most] = field(default_factory=dict)
+    #: Name and count of each countable resource; a count of 0 removes it.
+    gres: tuple[tuple[str, int], ...] = ()
+    #: Name and bytes on each instance of it; 0 removes the limit.
+    gres_memory: tuple[tuple[str, int], ...] = ()
+    after: tuple[Dependency, ...] | None = None
+    #: Unix time; 0 removes the begin time.
+    begin_s: int | None = None
+    #: One without a name takes the job out of its group.
+    group: UserGroup | None = None
+
+
+def changed_fields(source: object) -> dict[str, Any]:
+    """Return the new values in a `Change` or in an `Altered`, by field of the specification."""
+    values = ((option, getattr(source, option.name, None)) for option in OPTIONS)
+    return {
+        option.name: None if value == option.none else value
+        for option, value in values
+        if value is not None
+    }
+
+
+# -- ranges ----------------------------------------------------------------------------------------
+
+
+def most_of(demand: Resources, ends: Mapping[str, Most], capacity: Resources) -> Resources | None:
+    """Return the upper ends for this demand, as `JobSpec.most` has them.
+
+    `ends` has them by the demand's axes, and 0 stands for none. An open range ends at the machine's
+    capacity. Raises Refused for an upper end below the demand.
+    """
+    found = {
+        axis: _end(axis, least, ends.get(axis, 0), capacity.amount(axis))
+        for axis, least in demand.amounts.items()
+    }
+    return _some(found)
+
+
+def most_here(spec: JobSpec, capacity: Resources) -> Resources | None:
+    """Return the upper ends of a job's ranges, cut down to what the machine has now; None if
+    nothing can be lent to it. Ends without a range are 0, as in `JobSpec.most`."""
+    ends = (spec.most or NOTHING).amounts
+    found = {axis: min(end, capacity.amount(axis)) for axis, end in ends.items()}
+    return _some({axis: end * (end > spec.demand.amount(axis)) for axis, end in found.items()})
+
+
+def _some(ends: Mapping[str, int]) -> Resources | None:
+    """Return these upper ends without those that are 0, or None if all are."""
+    found = {axis: end for axis, end in ends.items() if end}
+    return NOTHING.with_amounts(found) if found else None
+
+
+def amount_words(
+    amounts: Mapping[str, int], most: Resources = NOTHING, *, is_exact: bool = True
+) -> dict[tuple[str, str], str]:
+    """Return what the options say that declare these amounts and upper ends, by option and name of
+    the disk: {("-c", ""): "2..8", ("--io", "data"): "data=50M/20M"}; not exact, for people."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for name, least in amounts.items():
+        kind, _, disk = name.partition(":")
+        axis, end = AXES[kind], most.amount(name)
+        shown = [axis.exact(each) if is_exact else axis.show(each) for each in (least, end)]
+        word = show_range(shown[0], shown[1] if end else None).replace("/s", "")
+        parts.setdefault((axis.option, disk), []).append(word)
+    return {key: f"{key[1] and key[1] + '='}{'/'.join(some)}" for key, some in parts.items()}
+
+
+def changed_amounts(before: Resources, demand: Resources, most: Resources) -> list[tuple[str, str]]:
+    """Return the options, with their values, that change what is declared to this demand. A range
+    keeps its upper end."""
+    amounts = demand.amounts
+    old = amount_words({axis: before.amount(axis) for axis in amounts})
+    new, words = amount_words(amounts), amount_words(amounts, most)
+    return [(key[0], word) for key, word in words.items() if old[key] != new[key]]
+
+
+def _end(axis: str, least: int, most: Most, capacity: int) -> int:
+    """Return the upper end of one range, or 0 if it is not above the lower end."""
+    amount = capacity if most == ALL else most
+    if most == ALL or not amount or amount >= least > 0:
+        return amount if 0 < least < amount else 0
+    kind = axis.partition(":")[0]
+    option = AXES[kind].option
+    if not least:
+        fault = f"a range of {kind}s has no lower end, which is what the job holds"
+    else:
+        fault = (
+            f"the range ends at {show_amount(axis, amount)}, below the {show_amount(axis, least)} "
+            "that the job holds"
+        )
+    raise Refused("bad-value", f"{option}: {fault}", hint=f"write {option} LEAST..MOST")
