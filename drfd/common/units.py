@@ -316,6 +316,7 @@ AXES: Final[dict[str, Axis]] = {
         Axis("write", "write_bps", "--io", exact_size, _show_rate, parse_size, is_of_disks=True),
     )
 }
+PLAIN_AXES: Final = {name: axis for name, axis in AXES.items() if not axis.is_of_disks}
 DISK_AXES: Final = tuple(name for name, axis in AXES.items() if axis.is_of_disks)
 
 

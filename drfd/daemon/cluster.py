@@ -21,8 +21,8 @@ from drfd.common.strict_table import (
     read_names,
     wrong,
 )
-from drfd.common.units import parse_cores, parse_size
-from drfd.core.amounts.resources import Axes, Node, Resources
+from drfd.common.units import AXES, parse_cores
+from drfd.core.amounts.resources import NOTHING, Axes, Node, Resources
 from drfd.launcher.protocol import MAX_INSTANCES
 from drfd.launcher.settings import SlurmSettings
 
@@ -35,17 +35,13 @@ _FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """A node as it is configured. The local one's amounts are zero here."""
+    """A node as it is configured."""
 
     name: str
     engine: str
-    cores_milli: int = 0
-    memory_bytes: int = 0
-    #: Bytes per second of each disk; 0 if jobs with such a rate are not to run there.
-    read_bps: int = 0
-    write_bps: int = 0
-    #: Number of instances of countable resources, sorted by name.
-    gres: tuple[tuple[str, int], ...] = ()
+    #: Nothing for the local one. Rates are of each disk; 0 if jobs with such a rate are not to run
+    #: there.
+    capacity: Resources = NOTHING
     features: frozenset[str] = frozenset()
 
     @property
@@ -100,20 +96,14 @@ def _read_node(name: str, table: TomlTable, shared: str | None) -> NodeConfig:
         if key == shared:
             hint = f"leave out gres.{key}.share, or the {key} of this node"
             table.fail(f"gres.{key}", f"jobs share each {key}, which Slurm's nodes cannot do", hint)
-    return NodeConfig(
-        name=name,
-        engine=engine,
-        cores_milli=table.take("cores", _read_whole_cores, None) or _missing(table, "cores", "32"),
-        memory_bytes=table.take("memory", parse_size, None) or _missing(table, "memory", '"128G"'),
-        read_bps=table.take("read", parse_size, 0),
-        write_bps=table.take("write", parse_size, 0),
-        gres=gres,
-        features=features,
-    )
-
-
-def _missing(table: TomlTable, key: str, example: str) -> int:
-    table.fail(key, "is missing", hint=f"write {key} = {example}: what jobs may have of the node")
+    readers = {axis: row.parse for axis, row in AXES.items()} | {"cores": _read_whole_cores}
+    amounts = {axis: table.take(axis, read, 0) for axis, read in readers.items()}
+    for key, example in (("cores", "32"), ("memory", '"128G"')):
+        if not amounts[key]:
+            hint = f"write {key} = {example}: what jobs may have of the node"
+            table.fail(key, "is missing", hint=hint)
+    capacity = Resources(gres=gres).with_amounts(amounts)
+    return NodeConfig(name=name, engine=engine, capacity=capacity, features=features)
 
 
 def _read_whole_cores(value: object) -> int:
@@ -159,7 +149,7 @@ def refuse_useless(slurm: TomlTable, nodes: Nodes) -> None:
 
 def node_gres(nodes: Nodes) -> tuple[str, ...]:
     """Return the names of countable resources of Slurm's nodes, sorted."""
-    return tuple(sorted({name for node in nodes for name, _ in node.gres}))
+    return tuple(sorted({name for node in nodes for name, _ in node.capacity.gres}))
 
 
 def with_nodes(axes: Axes, own: Resources, nodes: Nodes) -> tuple[Axes, Resources]:
@@ -173,7 +163,7 @@ def with_nodes(axes: Axes, own: Resources, nodes: Nodes) -> tuple[Axes, Resource
     home, *rest = nodes
     found = [Node(name=home.name, capacity=own, features=home.features)]
     found += [
-        Node(name=node.name, capacity=_capacity(node), features=node.features, whole_cores=True)
+        Node(name=node.name, capacity=node.capacity, features=node.features, whole_cores=True)
         for node in rest
     ]
     gres = tuple(name for name, _ in instances)
@@ -181,32 +171,13 @@ def with_nodes(axes: Axes, own: Resources, nodes: Nodes) -> tuple[Axes, Resource
     return axes, _sum([node.capacity for node in found])
 
 
-def _capacity(node: NodeConfig) -> Resources:
-    return Resources(
-        cores_milli=node.cores_milli,
-        memory_bytes=node.memory_bytes,
-        read_bps=node.read_bps,
-        write_bps=node.write_bps,
-        gres=node.gres,
-    )
-
-
 def _sum(amounts: Sequence[Resources]) -> Resources:
     """Return the sum, where each but the first has one rate for all disks."""
     counts: Counter[str] = Counter()
     for amount in amounts:
         counts.update(dict(amount.gres))
-    rates = {
-        name: [sum(pair) for pair in zip(*(each.rates(name) for each in amounts), strict=True)]
-        for name, _, _ in amounts[0].disks
-    }
-    return Resources(
-        cores_milli=sum(each.cores_milli for each in amounts),
-        memory_bytes=sum(each.memory_bytes for each in amounts),
-        read_bps=0 if rates else sum(each.read_bps for each in amounts),
-        write_bps=0 if rates else sum(each.write_bps for each in amounts),
-        gres=tuple(sorted(counts.items())),
-        disks=tuple((name, read, write) for name, (read, write) in rates.items()),
+    return Resources(gres=tuple(sorted(counts.items()))).with_amounts(
+        {axis: sum(each.amount(axis) for each in amounts) for axis in amounts[0].amounts}
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,9 +27,9 @@ from drfd.common.strict_table import (
     read_path,
 )
 from drfd.common.units import (
+    PLAIN_AXES,
     Most,
     Range,
-    parse_cores,
     parse_cores_range,
     parse_duration,
     parse_memory,
@@ -41,7 +42,7 @@ from drfd.common.units import (
     show_size,
 )
 from drfd.common.week import WEEK_S
-from drfd.core.amounts.resources import Axes, Resources
+from drfd.core.amounts.resources import NOTHING, Axes, Resources, disk_axes
 from drfd.core.fairness.rules import (
     NodeSettings,
     Pool,
@@ -164,8 +165,8 @@ class MetricsSettings:
 class Config:
     """The configuration. A field that is None is taken from the machine."""
 
-    cores_milli: int | None = None
-    memory_bytes: int | None = None
+    #: Without disks and countables. What is zero is taken from the machine.
+    capacity: Resources = NOTHING
     reserve_memory_bytes: int | None = None
     #: None for the disk of the state directory with guessed rates.
     disks: tuple[DiskConfig, ...] | None = None
@@ -235,8 +236,9 @@ def parse(tree: Toml, source: str) -> Config:
     refuse_useless(top.table("slurm"), nodes)
     policy = scheduling.take("policy", one_of(*CONFIGURABLE), "drf")
     config = Config(
-        cores_milli=capacity.take("cores", parse_cores, None),
-        memory_bytes=capacity.take("memory", parse_size, None),
+        capacity=NOTHING.with_amounts(
+            {name: capacity.take(name, axis.parse, 0) for name, axis in PLAIN_AXES.items()}
+        ),
         reserve_memory_bytes=capacity.take("reserve_memory", read_size_or_zero, None),
         disks=disks,
         countables=countables,
@@ -410,25 +412,25 @@ def survey(
     disks = _located_disks(config, state_dir)
     reserve = config.reserve_memory_bytes
     if reserve is None:
-        reserve = 0 if config.memory_bytes else default_reserve(machine.memory_bytes)
+        reserve = 0 if config.capacity.memory_bytes else default_reserve(machine.memory_bytes)
     gpus = read_gpus(config.countables, gpu_numbers)
     instances = instances_of(config.countables, gpus)
-    memory = (config.memory_bytes or machine.memory_bytes) - reserve
+    amounts = {
+        name: config.capacity.amount(name) or getattr(machine, axis.field, 0)
+        for name, axis in PLAIN_AXES.items()
+    }
+    memory = amounts["memory"] - reserve
     if memory <= 0:
         raise ConfigError(
             "config",
             f"capacity: a reserve of {show_size(reserve)} leaves no memory for jobs",
             hint="lower capacity.reserve_memory",
         )
-    capacity = Resources(
-        cores_milli=config.cores_milli or machine.cores_milli,
-        memory_bytes=memory,
-        read_bps=disks[0].read_bps if len(disks) == 1 else 0,
-        write_bps=disks[0].write_bps if len(disks) == 1 else 0,
-        disks=tuple((disk.name, disk.read_bps, disk.write_bps) for disk in disks)
-        if len(disks) > 1
-        else (),
-        gres=tuple((name, len(each)) for name, each in instances if each),
+    names = disk_axes([disk.name if len(disks) > 1 else "" for disk in disks])
+    rates = chain.from_iterable((disk.read_bps, disk.write_bps) for disk in disks)
+    gres = tuple((name, len(each)) for name, each in instances if each)
+    capacity = Resources(gres=gres).with_amounts(
+        {**amounts, "memory": memory, **dict(zip(names, rates, strict=True))}
     )
     own_axes = Axes(
         gres=tuple(name for name, _ in instances),

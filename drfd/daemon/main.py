@@ -361,9 +361,9 @@ def _slurms_nodes(config_file: Path | None) -> _SlurmsNodes:
     nodes = [
         GivenOut(
             name=node.name,
-            cores=node.cores_milli // 1000,
-            memory_bytes=node.memory_bytes,
-            gres=node.gres,
+            cores=node.capacity.cores_milli // 1000,
+            memory_bytes=node.capacity.memory_bytes,
+            gres=node.capacity.gres,
             partition=config.launcher.slurm.partition,
         )
         for node in config.nodes

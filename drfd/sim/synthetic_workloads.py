@@ -110,7 +110,7 @@ def csv_lines(workload: Workload) -> Iterable[str]:
             *(job.name, job.user, job.group or "", f"{job.submit_s:g}", f"{job.run_s:g}"),
             "" if job.limit_s is None else f"{job.limit_s:g}",
             f"{amounts.cores_milli / 1000:g}",
-            *(amounts.memory_bytes, amounts.read_bps, amounts.write_bps),
+            *(amount for axis, amount in amounts.sums.items() if axis != "cores"),
             "" if job.cpu_s is None else f"{job.cpu_s:g}",
             f"{job.most_cores_milli / 1000:g}" if job.most_cores_milli else "",
         )

@@ -28,7 +28,7 @@ from typing import Any
 
 from drfd.common.errors import Refused
 from drfd.common.units import AXES, parse_size
-from drfd.core.amounts.resources import Resources
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.fairness.rules import NodeSettings, Pool, Rules
 
 #: Largest time in seconds, a thousand years, and largest amount; others are errors.
@@ -159,7 +159,7 @@ Row = Mapping[str, str]
 #: with a unit as in "16G".
 OWN_NEEDED = ("user", "submit_s", "run_s", "cores", "memory")
 OWN = (
-    *("name", "user", "group", "submit_s", "run_s", "limit_s", "cores", "memory", "read", "write"),
+    *("name", "user", "group", "submit_s", "run_s", "limit_s", *AXES),
     # The processor time, and the upper end of a range of cores.
     *("cpu_s", "cores_max"),
 )
@@ -208,11 +208,9 @@ def _own(row: Row) -> SimJob:
         name=row.get("name") or "-",
         submit_s=seconds(row["submit_s"], "submit_s"),
         run_s=seconds(row["run_s"], "run_s"),
-        demand=Resources(
-            cores_milli=_milli(row["cores"]),
-            memory_bytes=_size(row["memory"], "memory"),
-            read_bps=_size(row.get("read") or "0", "read"),
-            write_bps=_size(row.get("write") or "0", "write"),
+        demand=NOTHING.with_amounts(
+            {axis: _size(row.get(axis) or "0", axis) for axis in AXES.keys() - OWN_NEEDED}
+            | {"cores": _milli(row["cores"]), "memory": _size(row["memory"], "memory")}
         ),
         limit_s=_limit(row.get("limit_s", ""), "limit_s"),
         user=name(row["user"], "user"),
@@ -255,11 +253,9 @@ def _history(row: Row) -> SimJob:
         name=row["id"],
         submit_s=seconds(row["submitted_at"], "submission"),
         run_s=max(0.0, ended_s - started_s - frozen_s),
-        demand=Resources(
-            cores_milli=_milli(row["declared_cores"]),
-            memory_bytes=round(number(row["declared_memory"], "memory")),
-            read_bps=round(number(row["declared_read"], "read")),
-            write_bps=round(number(row["declared_write"], "write")),
+        demand=NOTHING.with_amounts(
+            {axis: round(number(row[f"declared_{axis}"], axis)) for axis in AXES if axis != "cores"}
+            | {"cores": _milli(row["declared_cores"])}
         ),
         limit_s=_limit(row["time_limit_s"], "time_limit_s"),
         user=name(row["user"], "user"),
@@ -570,7 +566,7 @@ def _past(job: View) -> SimJob:
     demand, used = job["demand"], job.get("used") or {}
     cells = {**job, "cpu_seconds": used.get("cpu_seconds")}
     cells["suspended_seconds"] = used.get("suspended_seconds")
-    for each in ("cores", "memory", "read", "write", "cores_max"):
+    for each in (*AXES, "cores_max"):
         cells[f"declared_{each}"] = demand.get(each)
     row = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
     return replace(_history(row), demand=amount_of(demand))

@@ -25,6 +25,7 @@ import pytest
 from canned import CannedDaemon
 from cli.drf import DRF, ROOT, Drf, Result, Spawn
 from drfd.common.errors import Refused
+from drfd.core.amounts.resources import Resources
 from drfd.daemon.cluster import NodeConfig
 from drfd.daemon.config import parse
 from drfd_cli.demo import private_daemon, scaling
@@ -651,12 +652,12 @@ def test_the_nodes_of_each_run_are_equal(
         else three_nodes.figure9_config(tmp_path, scale, WAYS[way])
     )
     config = parse(tomllib.loads(text), "drfd.toml")
-    amounts = {"cores_milli": 1000 * cores, "memory_bytes": gb * scale.gb_bytes}
-    assert {name: getattr(config, name) for name in amounts} == amounts
+    capacity = Resources(cores_milli=1000 * cores, memory_bytes=gb * scale.gb_bytes)
+    assert config.capacity == capacity
     assert config.nodes == (
         NodeConfig(name="head", engine="local"),
-        NodeConfig(name="n1", engine="slurm", **amounts),
-        NodeConfig(name="n2", engine="slurm", **amounts),
+        NodeConfig(name="n1", engine="slurm", capacity=capacity),
+        NodeConfig(name="n2", engine="slurm", capacity=capacity),
     )
     slots = 3 * cores if policy == "slots" else None
     assert (config.policy, config.slots) == (policy, slots)

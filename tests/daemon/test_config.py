@@ -146,7 +146,8 @@ def complaint(path: Path, text: str) -> str:
 def test_every_documented_key_is_read(path: Path) -> None:
     config = load(written(path, EVERYTHING))
     assert config == Config(
-        cores_milli=16000, memory_bytes=120 << 30, reserve_memory_bytes=4 << 30,
+        capacity=Resources(cores_milli=16000, memory_bytes=120 << 30),
+        reserve_memory_bytes=4 << 30,
         disks=(
             DiskConfig(name="data", path="/data", read_bps=2 << 30, write_bps=1 << 30),
             DiskConfig(name="scratch", path="/scratch"),
@@ -761,7 +762,8 @@ DISK = DiskConfig(name="data", path="/", read_bps=2000, write_bps=1000)
 def test_what_is_configured_counts(tmp_path: Path) -> None:
     pools = {"lab": Pool(weight=Fraction(2))}
     config = Config(
-        cores_milli=4000, memory_bytes=16 * GIB, reserve_memory_bytes=GIB, disks=(DISK,),
+        capacity=Resources(cores_milli=4000, memory_bytes=16 * GIB), reserve_memory_bytes=GIB,
+        disks=(DISK,),
         pools=pools, grace_s=3,
         limits=UserLimits(waiting_jobs=7, kept_bytes=1 << 20, kept_total_bytes=2 << 20),
         preempting=Preempting(suspends=True), external_load=False,
@@ -780,7 +782,7 @@ def test_what_is_configured_counts(tmp_path: Path) -> None:
     [
         Config(reserve_memory_bytes=64 * GIB),
         Config(reserve_memory_bytes=100 * GIB),
-        Config(memory_bytes=GIB, reserve_memory_bytes=GIB),
+        Config(capacity=Resources(memory_bytes=GIB), reserve_memory_bytes=GIB),
     ],
 )
 def test_a_reserve_that_leaves_nothing_is_refused(tmp_path: Path, config: Config) -> None:
@@ -827,7 +829,7 @@ def test_all_gpus_are_given_out_that_can_be_used(
 
 
 def test_more_than_the_machine_has_is_possible_and_said(tmp_path: Path) -> None:
-    config = Config(cores_milli=16000, memory_bytes=128 * GIB)
+    config = Config(capacity=Resources(cores_milli=16000, memory_bytes=128 * GIB))
     assert survey(config, MACHINE, tmp_path).warnings == (
         "capacity.cores is 16, but the machine has 8: jobs will not get the cores they declare",
         "capacity.memory is 128G, but the machine has 64G: jobs within their limits may run it out",

@@ -70,10 +70,17 @@ user = "root"
 """
 HEAD = NodeConfig(name="head", engine="local", features=frozenset({"ssd"}))
 N1 = NodeConfig(
-    name="n1", engine="slurm", cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20,
-    write_bps=100 << 20, gres=(("gpu", 2), ("tape", 1)), features=frozenset({"ssd", "avx512"}),
+    name="n1",
+    engine="slurm",
+    capacity=Resources(
+        cores_milli=4000, memory_bytes=8 * GIB, read_bps=500 << 20, write_bps=100 << 20,
+        gres=(("gpu", 2), ("tape", 1)),
+    ),
+    features=frozenset({"ssd", "avx512"}),
 )  # fmt: skip
-N2 = NodeConfig(name="n2", engine="slurm", cores_milli=32000, memory_bytes=120 * GIB)
+N2 = NodeConfig(
+    name="n2", engine="slurm", capacity=Resources(cores_milli=32000, memory_bytes=120 * GIB)
+)
 SLURM = SlurmSettings(
     partition="drfd", conf="/etc/slurm.conf", programs="/opt/slurm/bin", user="root"
 )

@@ -18,6 +18,7 @@ from drfd import __version__
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.units import utc_time
 from drfd.core.amounts.instances import InstancePlace
+from drfd.core.amounts.resources import Resources
 from drfd.core.decisions.stimuli import Actor, Frozen
 from drfd.core.fairness.rules import Pool, ReservationSettings
 from drfd.core.ledger.windows import Window
@@ -1157,7 +1158,9 @@ def test_what_other_nodes_alone_have_is_not_told_of_the_own_machine(tmp_path: Pa
     nodes = (
         NodeConfig(name="head", engine="local"),
         NodeConfig(
-            name="n1", engine="slurm", cores_milli=4000, memory_bytes=1 << 34, gres=(("gpu", 2),)
+            name="n1",
+            engine="slurm",
+            capacity=Resources(cores_milli=4000, memory_bytes=1 << 34, gres=(("gpu", 2),)),
         ),
     )
     machine = Machine(cores_milli=1000, memory_bytes=1 << 34)

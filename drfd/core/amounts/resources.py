@@ -12,13 +12,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from drfd.common.units import AXES, DISK_AXES
+from drfd.common.units import AXES, DISK_AXES, PLAIN_AXES
 from drfd.core.amounts.instances import Instance, InstancePlace, Instances, SharedInstances
 from drfd.core.amounts.vectors import NodeDemand, Placed, Room, Vector, minus, node_of
 
-#: Names and fields of the axes that are not of disks.
-_PLAIN = {name: axis.field for name, axis in AXES.items() if not axis.is_of_disks}
-_plain_amounts = attrgetter(*_PLAIN.values())
+_plain_amounts = attrgetter(*(axis.field for axis in PLAIN_AXES.values()))
 _disk_amounts = attrgetter(*(AXES[name].field for name in DISK_AXES))
 _RATES = frozenset(name for name, axis in AXES.items() if axis.is_rate)
 #: One core.
@@ -50,7 +48,7 @@ class Resources:
     def amounts(self) -> dict[str, int]:
         """All amounts but those of countable resources, by the names of their axes: "cores", and
         "read", or "read:data" if disks are named."""
-        found = dict(zip(_PLAIN, _plain_amounts(self), strict=True))
+        found = dict(zip(PLAIN_AXES, _plain_amounts(self), strict=True))
         for disk, *rates in self.disks or (("", *_disk_amounts(self)),):
             found |= zip(disk_axes([disk]), rates, strict=True)
         return found
@@ -59,7 +57,7 @@ class Resources:
         """Return the amount of one of these axes; rates without a disk's name are of every disk."""
         kind, _, disk = axis.partition(":")
         at = DISK_AXES.index(kind) if kind in DISK_AXES else None
-        return getattr(self, _PLAIN[kind]) if at is None else self.rates(disk)[at]
+        return getattr(self, AXES[kind].field) if at is None else self.rates(disk)[at]
 
     def with_amounts(self, amounts: Mapping[str, int]) -> Resources:
         """Return these amounts in place of its own, and zero for axes that are left out. Names that
@@ -162,7 +160,7 @@ class Axes:
     @property
     def names(self) -> tuple[str, ...]:
         rates = disk_axes(self.disks if len(self.disks) > 1 else [""])
-        return (*_PLAIN, *rates, *map(self.axis_of, self.gres), *disk_axes(self.lost))
+        return (*PLAIN_AXES, *rates, *map(self.axis_of, self.gres), *disk_axes(self.lost))
 
     def axis_of(self, name: str) -> str:
         """Return the name of the axis of a countable resource."""

@@ -152,11 +152,11 @@ def _by_node(kept: Resources, elsewhere: Iterable[tuple[str, Resources]]) -> dic
 
 
 def _is_notable(kept: Resources, before: Resources, capacity: Resources) -> bool:
-    pairs = (
-        (kept.cores_milli - before.cores_milli, capacity.cores_milli),
-        (kept.memory_bytes - before.memory_bytes, capacity.memory_bytes),
+    changes = {axis: abs(kept.amount(axis) - before.amount(axis)) for axis in capacity.amounts}
+    return any(
+        change and change * _NOTABLE_PART >= capacity.amount(axis)
+        for axis, change in changes.items()
     )
-    return any(abs(change) * _NOTABLE_PART >= whole for change, whole in pairs)
 
 
 #: Seconds of a leap below which it is believed at once.

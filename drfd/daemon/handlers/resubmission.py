@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import MAX_INDEX, Span, show_spans
-from drfd.core.amounts.resources import NOTHING
+from drfd.common.units import AXES
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.dependencies import is_cancelled_by_rule, is_met
 from drfd.core.decisions.job_requests import owns
 from drfd.core.model import stimuli as st
@@ -262,19 +263,15 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
     that it waited for have ended, and its begin time has come."""
     demand, notify, retry, warn = spec.demand, spec.notify, spec.retry, spec.warn
     again = spec.again
-    most = spec.most or NOTHING
-    rates: dict[str, object] = _rates(demand.read_bps, demand.write_bps, most.rates(""))
-    if demand.disks:
-        rates = {"disks": {name: _rates(r, w, most.rates(name)) for name, r, w in demand.disks}}
-    cores_max = {"cores_max_milli": most.cores_milli} if most.cores_milli else {}
+    amounts = _amounts(demand, spec.most or NOTHING)
     memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
     is_own_pool = spec.pool == f"root.{spec.user}"
     given: dict[str, object] = {
         "argv": list(spec.argv),
         "cwd": spec.cwd,
         "demand": {
-            "cores_milli": demand.cores_milli, "memory_bytes": demand.memory_bytes,
-            "gres": dict(demand.gres), **memory, **rates, **cores_max,
+            **amounts.pop(""), **({"disks": amounts} if amounts else {}),
+            "gres": dict(demand.gres), **memory,
         },
         "node": demand.node or None,
         "features": list(demand.features) or None,
@@ -303,8 +300,12 @@ def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def _rates(read_bps: int, write_bps: int, most: tuple[int, int]) -> dict[str, object]:
-    """Return the rates of a disk as a request has them, with the upper ends that there are."""
-    ends = {"read_max_bps": most[0], "write_max_bps": most[1]}
-    found = {"read_bps": read_bps, "write_bps": write_bps}
-    return {**found, **{name: rate for name, rate in ends.items() if rate}}
+def _amounts(demand: Resources, most: Resources) -> dict[str, dict[str, int]]:
+    """Return the amounts as a request has them, with the upper ends that there are, by the name of
+    the disk; all others under ""."""
+    found: dict[str, dict[str, int]] = {"": {}}
+    for name, amount in demand.amounts.items():
+        kind, _, disk = name.partition(":")
+        part, end = found.setdefault(disk, {}), most.amount(name)
+        part |= {AXES[kind].field: amount} | ({AXES[kind].end_field: end} if end else {})
+    return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.paths import private_place
-from drfd.common.units import Most, show_apart
-from drfd.core.amounts.resources import Resources, disk_axes, with_gres
+from drfd.common.units import PLAIN_AXES, Most, show_apart
+from drfd.core.amounts.resources import NOTHING, disk_axes, with_gres
 from drfd.core.decisions.outcome import RETRIED_BY_DEFAULT
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import (
@@ -92,10 +93,11 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         )
     asked = request.demand
     refuse_beyond_gpus(asked, terms.largest_gpu_bytes)
+    amounts = _rates(asked, defaults, disks, request.cwd)
+    for name, axis in PLAIN_AXES.items():
+        amounts[name] = _given(getattr(asked, axis.field, None), getattr(defaults, axis.field, 0))
     demand = replace(
-        with_gres(_rates(asked, defaults, disks, request.cwd), asked.gres, asked.gres_memory),
-        cores_milli=_given(asked.cores_milli, defaults.cores_milli),
-        memory_bytes=_given(asked.memory_bytes, defaults.memory_bytes),
+        with_gres(NOTHING.with_amounts(amounts), asked.gres, asked.gres_memory),
         node=_node_for(request, rules.axes.home),
         features=tuple(sorted(set(request.features))),
     )
@@ -199,8 +201,10 @@ def _retry(asked: parts.RetryPart | None) -> Retry | None:
     )
 
 
-def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str) -> Resources:
-    """Return the disk rates, and zero of all else. Rates without a disk's name are for the disk of
+def _rates(
+    demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
+) -> dict[str, int]:
+    """Return the disk rates by axis. Rates without a disk's name are for the disk of
     the working directory, or for the first disk if the directory is on none."""
     asked: dict[str, tuple[int | None, int | None]] = {
         name: (rates.read_bps, rates.write_bps) for name, rates in demand.disks.items()
@@ -232,10 +236,11 @@ def _rates(demand: parts.Demand, defaults: Defaults, disks: Sequence[Disk], cwd:
                 _given(write_bps, min(defaults.write_bps, disk.write_bps)),
             )
         )
-    if len(disks) > 1:
-        return Resources(disks=tuple(sorted(found)))
-    read_bps, write_bps = found[0][1:] if found else plain
-    return Resources(read_bps=read_bps or 0, write_bps=write_bps or 0)
+    if len(disks) < 2:
+        found = [("", *(found[0][1:] if found else (rate or 0 for rate in plain)))]
+    found.sort()
+    rates = chain.from_iterable(each for _, *each in found)
+    return dict(zip(disk_axes([name for name, *_ in found]), rates, strict=True))
 
 
 def _ends(

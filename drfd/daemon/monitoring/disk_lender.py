@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from drfd.core.amounts.resources import Resources
+from drfd.common.units import DISK_AXES
+from drfd.core.amounts.resources import NOTHING, Resources
 from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.lending import NO_RIVALS, Borrower, DiskRate, Judgement, Rivals, find_rivals, judge
 from drfd.core.model.job import Job, JobState
@@ -193,22 +194,13 @@ class DiskLender:
         """Return all rates that the job may use now."""
         demand, loans = job.spec.demand, self.loans.get((job.id, job.attempt), {})
 
-        def rate(disk: str, direction: str, floor: int) -> int:
-            loan = loans.get(Flow(disk, direction))
-            return floor if loan is None else max(floor, loan.ceiling_bps)
-
-        if demand.disks:
-            return Resources(
-                disks=tuple(
-                    (name, rate(name, "read", read), rate(name, "write", write))
-                    for name, read, write in demand.disks
-                )
-            )
-        only = next((disk.name for disk in self.disks()), "")
-        return Resources(
-            read_bps=rate(only, "read", demand.read_bps),
-            write_bps=rate(only, "write", demand.write_bps),
-        )
+        only, rates = next((disk.name for disk in self.disks()), ""), {}
+        for axis, floor in demand.amounts.items():
+            kind, _, disk = axis.partition(":")
+            loan = loans.get(Flow(disk or only, kind))
+            if kind in DISK_AXES:
+                rates[axis] = floor if loan is None else max(floor, loan.ceiling_bps)
+        return NOTHING.with_amounts(rates)
 
     def _used(self, job: Job, flow: Flow, disk: Disk) -> float | None:
         """Return what the job uses of the flow, or None if it has not been read twice. Of a device
@@ -251,10 +243,7 @@ def _is_lower(rates: Resources, before: Resources | None) -> bool:
     """Return whether any of the rates is lower than before, or may be."""
     if before is None:
         return True
-    flows = [(rates.read_bps, before.read_bps), (rates.write_bps, before.write_bps)]
-    for (_, *now), (_, *then) in zip(rates.disks, before.disks, strict=False):
-        flows += zip(now, then, strict=True)
-    return any(now < then for now, then in flows)
+    return any(rate < before.amount(axis) for axis, rate in rates.amounts.items())
 
 
 def _loan(flow: Flow, job: Borrower, judgement: Judgement, rivals: Rivals) -> DiskLoan:
