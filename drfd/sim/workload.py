@@ -254,7 +254,7 @@ def _history(row: Row) -> SimJob:
         submit_s=seconds(row["submitted_at"], "submission"),
         run_s=max(0.0, ended_s - started_s - frozen_s),
         demand=NOTHING.with_amounts(
-            {axis: round(number(row[f"declared_{axis}"], axis)) for axis in AXES if axis != "cores"}
+            {name: round(number(row.get(f"declared_{name}", "0"), name)) for name in AXES}
             | {"cores": _milli(row["declared_cores"])}
         ),
         limit_s=_limit(row["time_limit_s"], "time_limit_s"),

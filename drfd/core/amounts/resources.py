@@ -173,7 +173,7 @@ class Axes:
     def vector(self, amount: Resources) -> Vector:
         """Return the amounts of a demand in order, without countable resources that have no axis.
         It is bound to the nodes that will do, where not all do."""
-        is_part = amount.cores_milli % CORE_MILLI and self.nodes and self._has_whole_cores
+        is_part = amount.cores_milli % CORE_MILLI and any(node.whole_cores for node in self.nodes)
         if amount.node or amount.features or is_part:
             return NodeDemand(self.amounts(amount), self.nodes_for(amount))
         return self.amounts(amount)
@@ -181,10 +181,6 @@ class Axes:
     def nodes_for(self, demand: Resources) -> frozenset[str]:
         """Return the names of the nodes that will do for a demand, however large they are."""
         return frozenset(node.name for node in self.nodes if node.will_do(demand))
-
-    @property
-    def _has_whole_cores(self) -> bool:
-        return any(node.whole_cores for node in self.nodes)
 
     def amounts(self, amount: Resources) -> Vector:
         """Return the amounts in order, for any node."""
@@ -214,15 +210,17 @@ class Axes:
         if not self.nodes and self.shared is None:
             return free
         nodes = {node.name: self.amounts(node.capacity) for node in self.nodes} or {"": tuple(free)}
-        shared = None
-        if self.shared is not None:
-            name, size = self.shared
-            names, axis = self._shared_names, self.names.index(memory_axis(name))
-            known = {instance: place for (kind, instance), place in self.places if kind == name}
-            shared = SharedInstances(
-                axis=axis, node=self.home, size=size, names=names, places=known
-            )
-            nodes[self.home] += (size,) * len(names)
+        if self.shared is None:
+            return Room(free, nodes)
+        name, size = self.shared
+        nodes[self.home] += (size,) * len(self._shared_names)
+        shared = SharedInstances(
+            axis=self.names.index(memory_axis(name)),
+            node=self.home,
+            size=size,
+            names=self._shared_names,
+            places={instance: place for (kind, instance), place in self.places if kind == name},
+        )
         return Room(free, nodes, shared=shared)
 
     @property
@@ -237,8 +235,15 @@ class Axes:
         name = node or self.home
         if self.nodes and all(each.name != name for each in self.nodes):
             return (0,) * len(demand)
-        others = tuple(each for each in instances if not self.is_shared(each[0]))
-        amounts = minus(tuple(demand), self.retired(others)) if others else tuple(demand)
+        there = {name: frozenset(some) for name, some in self.instances}
+        gone = {
+            name: len(set(some).difference(there.get(name, ())))
+            for name, some in instances
+            if not self.is_shared(name)
+        }
+        amounts = tuple(demand)
+        if any(gone.values()):
+            amounts = minus(amounts, self.amounts(Resources(gres=tuple(gone.items()))))
         if self.shared is None:
             return self.on_node(name, amounts)
         own = dict(instances).get(self.shared[0], ())
@@ -293,12 +298,6 @@ class Axes:
         """Return what a job that is frozen on this node waits for."""
         released = self.released(tuple(demand))
         return NodeDemand(released, frozenset({node})) if self.nodes else released
-
-    def retired(self, held: Instances) -> Vector:
-        """Count those of these instances that the machine no longer has; they use no capacity."""
-        there = {name: frozenset(each) for name, each in self.instances}
-        gone = {name: len(set(each).difference(there.get(name, ()))) for name, each in held}
-        return self.vector(Resources(gres=tuple(gone.items())))
 
     def unknown_disk(self, amount: Resources) -> str | None:
         return min(amount.used_disks.difference(self.disks), default=None)

@@ -9,41 +9,49 @@ the DRF paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from operator import add, sub
-from typing import Self, overload
+from typing import Self, TypeVar
 
 from drfd.core.amounts.instances import SharedInstances
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
+#: A room stays one when something is added or taken away.
+V = TypeVar("V", bound=Vector)
 
 #: What is done to each two amounts: `operator.add`, `operator.sub` or `min`.
 Change = Callable[[int, int], int]
 
 
-class NodeDemand(Vector):
-    """A demand for which only some nodes will do."""
+class _Bound(Vector):
+    """A vector that is equal to another one only if it is of the same nodes."""
 
-    among: frozenset[str]
-
-    def __new__(cls, amounts: Iterable[int], among: frozenset[str]) -> Self:
-        demand = super().__new__(cls, amounts)
-        demand.among = among
-        return demand
-
-    def __getnewargs__(self) -> tuple[Vector, frozenset[str]]:
-        """Return what copies are made of."""
-        return tuple(self), self.among
+    def is_there(self, other: object) -> bool:
+        raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        return nodes_of(other) == self.among and tuple.__eq__(self, other) is True
+        return tuple.__eq__(self, other) is True and self.is_there(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     __hash__ = tuple.__hash__
+
+
+class NodeDemand(_Bound):
+    """A demand for which only some nodes will do."""
+
+    among: frozenset[str]
+
+    def __new__(cls, amounts: Iterable[int], among: frozenset[str] = frozenset()) -> Self:
+        demand = super().__new__(cls, amounts)
+        demand.among = among
+        return demand
+
+    def is_there(self, other: object) -> bool:
+        return nodes_of(other) == self.among
 
 
 def nodes_of(demand: object) -> frozenset[str] | None:
@@ -51,42 +59,33 @@ def nodes_of(demand: object) -> frozenset[str] | None:
     return demand.among if isinstance(demand, NodeDemand) else None
 
 
-class Placed(Vector):
+class Placed(_Bound):
     """A vector, with what of it is on each node; nodes with nothing of it are left out. The only
     machine, if there is one, is the node "". Behind the amounts on a node are the parts of the
     shared instances there."""
 
     nodes: Mapping[str, Vector]
 
-    def __new__(cls, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Self:
+    def __new__(cls, amounts: Iterable[int], nodes: Mapping[str, Vector] = {}) -> Self:
         placed = super().__new__(cls, amounts)
         placed.nodes = nodes
         return placed
 
-    def __getnewargs__(self) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return what copies are made of."""
-        return tuple(self), self.nodes
-
-    def __eq__(self, other: object) -> bool:
-        same = not isinstance(other, Placed) or self.nodes == other.nodes
-        return same and tuple.__eq__(self, other) is True
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = tuple.__hash__
+    def is_there(self, other: object) -> bool:
+        return not isinstance(other, Placed) or self.nodes == other.nodes
 
     def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Placed:
         return Placed(amounts, {name: held for name, held in nodes.items() if any(held)})
 
-    def beside(self, names: frozenset[str]) -> Placed:
-        """Return what is not on these nodes."""
-        if names.isdisjoint(self.nodes):
+    def on(self, names: Container[str]) -> Placed:
+        """Return what is on these nodes."""
+        elsewhere = [held for name, held in self.nodes.items() if name not in names]
+        if not elsewhere:
             return self
         amounts = tuple(self)
-        for name in names & self.nodes.keys():
-            amounts = tuple(map(sub, amounts, self.nodes[name]))
-        return Placed(amounts, {name: self.nodes[name] for name in self.nodes.keys() - names})
+        for held in elsewhere:
+            amounts = tuple(map(sub, amounts, held))
+        return Placed(amounts, {name: held for name, held in self.nodes.items() if name in names})
 
     def parts(self, node: str) -> Vector:
         """Return the parts of the shared instances on this node."""
@@ -103,31 +102,32 @@ class Room(Placed):
 
     #: What each node has, closed ones too.
     capacity: Mapping[str, Vector]
-    closed: frozenset[str]
     #: The instances that several jobs may share; they are all on one node.
     shared: SharedInstances | None
 
     def __new__(
         cls,
         amounts: Iterable[int],
-        nodes: Mapping[str, Vector],
+        nodes: Mapping[str, Vector] = {},
         capacity: Mapping[str, Vector] | None = None,
-        closed: frozenset[str] = frozenset(),
         shared: SharedInstances | None = None,
     ) -> Self:
         room = super().__new__(cls, amounts, nodes)
-        room.capacity, room.closed, room.shared = capacity or nodes, closed, shared
+        room.capacity, room.shared = capacity or nodes, shared
         return room
 
     def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Room:
-        return Room(amounts, nodes, self.capacity, self.closed, self.shared)
+        return Room(amounts, nodes, self.capacity, self.shared)
 
-    def without(self, names: Iterable[str] = ()) -> Room:
+    @property
+    def has_closed(self) -> bool:
+        return len(self.nodes) < len(self.capacity)
+
+    def without(self, names: Container[str] = ()) -> Room:
         """Return the room with these nodes closed, and with the sums of what is free on the others:
         one on which jobs hold more than it has, since its size was changed, takes nothing from the
         others. The same holds for shared instances; the only machine has no others."""
-        closed = self.closed.union(names)
-        nodes = {name: free for name, free in self.nodes.items() if name not in closed}
+        nodes = {name: free for name, free in self.nodes.items() if name not in names}
         sums = [*self]
         if self.shared is not None and self.shared.node in nodes:
             axis, amounts = self.shared.axis, list(nodes[self.shared.node])
@@ -136,11 +136,11 @@ class Room(Placed):
         if "" not in nodes:
             columns = list(zip(*nodes.values(), strict=False))[: len(self)]
             sums = [sum(not_negative(column)) for column in columns] or [0] * len(self)
-        return Room(sums, nodes, self.capacity, closed, self.shared)
+        return self.like(sums, nodes)
 
     def without_jobs(self) -> Room:
         """Return the room with all of each node free but for the closed ones."""
-        return self.like(self, self.capacity).without()
+        return self.like(self, {name: self.capacity[name] for name in self.nodes}).without()
 
     def place(self, demand: Vector) -> Vector | None:
         """Return what a job of this demand would hold if it started here, or None if no node has
@@ -216,11 +216,6 @@ class Room(Placed):
                 lacks[shared.axis] = asked, max(parts, default=0) if asked <= shared.size else whole
         return lacks
 
-    def among(self, demand: Vector) -> list[str]:
-        """Return the names of the nodes that will do for the demand."""
-        among = nodes_of(demand)
-        return [name for name in self.nodes if among is None or name in among]
-
     def nearest(self, demand: Vector) -> Vector | None:
         """Return what is free on the node that comes nearest to having enough, or None if no node
         will do."""
@@ -229,15 +224,17 @@ class Room(Placed):
 
     def _nearest(self, demand: Vector) -> str | None:
         """Return the node that comes nearest, of those that are large enough if there are any."""
-        among = self.among(demand)
+        bound = nodes_of(demand)
+        among = [name for name in self.nodes if bound is None or name in bound]
         able = [name for name in among if self._on(self.capacity[name], demand) is not None]
-        return min(able or among, key=lambda name: (*self._lack(name, demand), name), default=None)
 
-    def _lack(self, name: str, demand: Vector) -> tuple[int, float]:
-        """Return on how many axes a node is short, and the largest part of the demand among what it
-        is short of."""
-        lacks = self._lacking(name, demand).values()
-        return len(lacks), max([1 - there / asked for asked, there in lacks], default=0.0)
+        def lack(name: str) -> tuple[int, float, str]:
+            """On how many axes the node is short, and the largest part of the demand among what it
+            is short of."""
+            lacks = self._lacking(name, demand).values()
+            return len(lacks), max([1 - there / asked for asked, there in lacks], default=0.0), name
+
+        return min(able or among, key=lack, default=None)
 
     def shut(self, names: Iterable[str]) -> Room:
         """Return the room without anything free of these shared instances."""
@@ -264,26 +261,18 @@ class Room(Placed):
         return self.like(self, nodes).without()
 
 
-@overload
-def plus(left: Room, right: Vector) -> Room: ...
-@overload
-def plus(left: Vector, right: Vector) -> Vector: ...
-def plus(left: Vector, right: Vector) -> Vector:
+def plus(left: V, right: Vector) -> V:
     # The usual case without a further call: passes add and subtract all the time.
     if left.__class__ is right.__class__ is tuple and len(left) == len(right):
         return tuple(map(add, left, right))
-    return combine(left, right, add)
+    return combine(left, right, add)  # type: ignore[return-value]
 
 
-@overload
-def minus(left: Room, right: Vector) -> Room: ...
-@overload
-def minus(left: Vector, right: Vector) -> Vector: ...
-def minus(left: Vector, right: Vector) -> Vector:
+def minus(left: V, right: Vector) -> V:
     # As in `plus`.
     if left.__class__ is right.__class__ is tuple and len(left) == len(right):
         return tuple(map(sub, left, right))
-    return combine(left, right, sub)
+    return combine(left, right, sub)  # type: ignore[return-value]
 
 
 def least(left: Vector, right: Vector) -> Vector:
@@ -355,9 +344,9 @@ def combine(left: Vector, right: Vector, change: Change) -> Vector:
     if len(left) != len(right):
         raise ValueError("vectors of machines with different resources")
     if isinstance(left, Room) and isinstance(right, Placed):
-        right = right.beside(left.closed)
+        right = right.on(left.nodes)
     elif isinstance(right, Room) and isinstance(left, Placed):
-        left = left.beside(right.closed)
+        left = left.on(right.nodes)
     amounts = tuple(map(change, left, right))
     if not isinstance(right, Placed):
         return left.like(amounts, left.nodes) if isinstance(left, Placed) else amounts

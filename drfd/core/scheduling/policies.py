@@ -449,7 +449,7 @@ class _BaselinePass(_Pass):
 
     def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
         open_nodes, free = None, pass_input.free
-        if isinstance(free, Room) and free.closed:
+        if isinstance(free, Room) and free.has_closed:
             # Nobody need wait behind a job of a node on which nothing starts.
             open_nodes = free.without_jobs()
         super().__init__(pass_input, make_rank, open_nodes)
