@@ -83,7 +83,7 @@ def _all_runs(job: Job) -> Iterator[str]:
     account = earlier + (account_of_run(job) or NO_ACCOUNT)
     which = "its only run" if account.runs == 1 else f"its {account.runs} runs together"
     # Without a peak no run was measured.
-    used = f" and used {_cpu_time(account.cores.used / 1_000_000)} of CPU time"
+    used = f" and used {_cpu_time(account.amount('cores').used / 1_000_000)} of CPU time"
     yield f"{which} took {_span(account.run_ms)}{used if account.memory_peak_bytes else ''}"
 
 
@@ -286,4 +286,4 @@ class UsageAccounts:
 
 
 def _declared(account: Account) -> int:
-    return account.cores.declared + account.cores.unknown
+    return account.amount("cores").declared + account.amount("cores").unknown

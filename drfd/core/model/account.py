@@ -8,12 +8,15 @@ use is not known are summed separately, and do not count as wasted.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from drfd.common.units import AXES, DISK_AXES
+
 if TYPE_CHECKING:
-    from drfd.core.model.job import Job, Usage
+    from drfd.core.model.job import Job
 
 #: The countable resource whose use is measured.
 _GPU = "gpu"
@@ -55,13 +58,10 @@ class Account:
     #: Run time in milliseconds, without the time frozen, and that time.
     run_ms: int = 0
     frozen_ms: int = 0
-    #: CPU time in core-microseconds.
-    cores: AccountedAmount = NO_AMOUNT
-    #: Peak memory times the duration of the job, in byte-milliseconds.
-    memory: AccountedAmount = NO_AMOUNT
-    #: Disk rate times run time, in bytes/s times milliseconds, of jobs that declared a rate.
-    read: AccountedAmount = NO_AMOUNT
-    write: AccountedAmount = NO_AMOUNT
+    #: By axis, the amount times the run time in milliseconds; what is no rate, times the duration.
+    #: Used are CPU time, peak memory, and of jobs that declared a rate, bytes times 1000. "gpu" has
+    #: the time of jobs that declared GPUs; their utilisation times the duration is used.
+    amounts: Mapping[str, AccountedAmount] = field(default_factory=dict)
     #: Bytes read and written by all jobs, whether they declared a rate or not.
     read_bytes: int = 0
     written_bytes: int = 0
@@ -77,15 +77,15 @@ class Account:
     #: Countable resources by name, in milliseconds of one instance. A job has them as long as it
     #: lasts, frozen or not.
     gres_ms: tuple[tuple[str, int], ...] = ()
-    #: GPU time of jobs that declared GPUs, in milliseconds of one GPU: their utilisation times the
-    #: duration of the job is used.
-    gpus: AccountedAmount = NO_AMOUNT
     #: Highest memory of a single job on all its GPUs together, or None if that of none is known.
     gpu_memory_peak_bytes: int | None = None
     #: The same on a single one of the GPUs that the job was given.
     gpu_memory_single_peak_bytes: int | None = None
     #: CPU time that jobs with a range were lent, or None if that of none is known.
     lent_us: int | None = None
+
+    def amount(self, axis: str) -> AccountedAmount:
+        return self.amounts.get(axis, NO_AMOUNT)
 
     def __add__(self, other: Account) -> Account:
         pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__slots__)
@@ -103,21 +103,25 @@ def account_of_run(job: Job) -> Account | None:
     wall_ms = max(0, round((job.ended_at - job.started_at) * 1000))
     run_ms = max(0, wall_ms - round(job.frozen_s(job.ended_at) * 1000))
     demand, usage = job.spec.demand, job.usage
-    read_bps, write_bps = demand.rate_sums
     seen = usage if usage is not None and usage.memory_peak_bytes else None
+    used: dict[str, int] = {}
+    if seen is not None:
+        used |= {"cores": round(seen.cpu_s * 1_000_000), "memory": seen.memory_peak_bytes * wall_ms}
+        used |= {axis: seen.moved(axis)[0] * 1000 for axis in DISK_AXES}
+    amounts = {
+        name: _amount(amount * (run_ms if AXES[name].is_rate else wall_ms), used.get(name))
+        for name, amount in demand.sums.items()
+        if amount or name not in DISK_AXES
+    }
+    gpus, percent = dict(demand.gres).get(_GPU), None if usage is None else usage.gpu_mean_percent
+    if gpus:
+        busy_ms = None if percent is None else percent * wall_ms // 100
+        amounts[_GPU] = _amount(gpus * wall_ms, busy_ms)
     return Account(
         runs=1,
         run_ms=run_ms,
         frozen_ms=wall_ms - run_ms,
-        cores=_amount(
-            demand.cores_milli * run_ms, None if seen is None else round(seen.cpu_s * 1_000_000)
-        ),
-        memory=_amount(
-            demand.memory_bytes * wall_ms,
-            None if seen is None else seen.memory_peak_bytes * wall_ms,
-        ),
-        read=_rate(read_bps, run_ms, None if seen is None else seen.read_bytes),
-        write=_rate(write_bps, run_ms, None if seen is None else seen.written_bytes),
+        amounts=amounts,
         read_bytes=0 if seen is None else seen.read_bytes,
         written_bytes=0 if seen is None else seen.written_bytes,
         memory_declared_bytes=demand.memory_bytes,
@@ -125,7 +129,6 @@ def account_of_run(job: Job) -> Account | None:
         throttled_us=0 if seen is None else seen.throttled_us or 0,
         throttled_unknown_jobs=int(seen is None or seen.throttled_us is None),
         gres_ms=tuple((name, count * wall_ms) for name, count in demand.gres),
-        gpus=_gpu_time(dict(demand.gres).get(_GPU, 0), wall_ms, usage),
         gpu_memory_peak_bytes=None if usage is None else usage.gpu_memory_peak_bytes,
         gpu_memory_single_peak_bytes=(
             None if usage is None else usage.gpu_memory_single_peak_bytes
@@ -153,21 +156,10 @@ def _joined(name: str, one: Any, other: Any) -> Any:
         sums = Counter(dict(one))
         sums.update(dict(other))
         return tuple(sorted(sums.items()))
+    if name == "amounts":
+        return {**one, **{axis: one.get(axis, NO_AMOUNT) + more for axis, more in other.items()}}
     return one + other
 
 
 def _amount(declared: int, used: int | None) -> AccountedAmount:
     return AccountedAmount(unknown=declared) if used is None else AccountedAmount(declared, used)
-
-
-def _rate(declared_bps: int, run_ms: int, moved_bytes: int | None) -> AccountedAmount:
-    if not declared_bps:
-        return NO_AMOUNT
-    return _amount(declared_bps * run_ms, None if moved_bytes is None else moved_bytes * 1000)
-
-
-def _gpu_time(count: int, wall_ms: int, usage: Usage | None) -> AccountedAmount:
-    if not count:
-        return NO_AMOUNT
-    percent = None if usage is None else usage.gpu_mean_percent
-    return _amount(count * wall_ms, None if percent is None else percent * wall_ms // 100)

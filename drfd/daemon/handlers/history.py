@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
+from drfd.common.units import AXES
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import (
     LAST,
@@ -32,6 +33,7 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
 from drfd.daemon.lookup.views import curve_view, demand_view, ended_job_view, packed, sums_view
 from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.devices.gpu import GPU
 from drfd.journal.history import PastFilter, read_curves, read_ended
 from drfd.journal.patterns import is_pattern
 from drfd.protocol import requests as msg
@@ -189,14 +191,11 @@ def _row(accounts: UsageAccounts, row: Row, account: Account, advise_from: Advis
 def account_view(account: Account) -> AccountView:
     """Return the sums in core-microseconds, byte-milliseconds (per second for rates), milliseconds
     (of one instance for countable resources) and bytes."""
-    return {
+    view = {
         "jobs": account.jobs,
         "runs": account.runs,
         "run_ms": account.run_ms,
-        "cores": _amount(account.cores),
-        "memory": _amount(account.memory),
-        "read": _amount(account.read),
-        "write": _amount(account.write),
+        **{axis: _amount(account.amount(axis)) for axis in (*AXES, GPU)},
         "read_bytes": account.read_bytes,
         "written_bytes": account.written_bytes,
         "demand_max": account.memory_declared_bytes,
@@ -206,11 +205,11 @@ def account_view(account: Account) -> AccountView:
         "out_of_memory_jobs": account.out_of_memory_jobs,
         "timeout_jobs": account.timeout_jobs,
         "gres_ms": dict(account.gres_ms),
-        "gpu": _amount(account.gpus),
         "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
         "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
         "lent_us": account.lent_us,
     }
+    return cast(AccountView, view)
 
 
 def _amount(amount: AccountedAmount) -> AccountedView:

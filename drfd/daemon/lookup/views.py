@@ -487,7 +487,7 @@ def all_runs_view(job: Job) -> AllRunsView | None:
         "runs": account.runs,
         "wall_seconds": (account.run_ms + account.frozen_ms) / 1000,
         "suspended_seconds": account.frozen_ms / 1000,
-        "cpu_seconds": round(account.cores.used / 1e6, 3) if is_measured else None,
+        "cpu_seconds": round(account.amount("cores").used / 1e6, 3) if is_measured else None,
         "memory_peak": account.memory_peak_bytes if is_measured else None,
         "read_bytes": account.read_bytes if is_measured else None,
         "written_bytes": account.written_bytes if is_measured else None,
