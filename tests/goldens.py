@@ -483,6 +483,9 @@ def converse(instance: Instance, requests: list[Message]) -> Iterator[Message]:
     for request in requests:
         fields = {name: value for name, value in request.items() if name not in ("op", "v")}
         reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
+        while "running_s" in reply:
+            # A check of the account that takes long is asked for again.
+            reply = ask(instance, {"v": 1, "op": request["op"], **fields})[0]
         yield reply
         if request["op"] == "shutdown":
             wait_for("its end", instance.is_dead)
