@@ -70,8 +70,8 @@ SLICE = [
     Cell("reload", "engine.before-effect", "controller"),
     Cell("restart", "serve.before-adoption", "itself"),
     Cell("tell", "engine.some-untold", "controller"),
-    Cell("inside", "inside.before-enter", "itself"),
-    Cell("inside", "inside.after-enter", "launcher"),
+    Cell("inside", "exec.before-join", "itself"),
+    Cell("inside", "exec.after-join", "launcher"),
     Cell("never", "notifier.after-mark", "launcher"),
 ]
 _CELL = "tests/torture/test_crash_matrix.py::test_every_promise_holds_when"
